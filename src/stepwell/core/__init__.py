@@ -1,0 +1,89 @@
+"""The words every other part speaks: step, trajectory, task, status, errors, protocols.
+
+Needs numpy and nothing else, so that a worker process can speak them without torch.
+"""
+
+from stepwell.core.errors import (
+    AgentError,
+    CancelledRequestError,
+    ConfigError,
+    ContextLengthError,
+    EncodingError,
+    EngineError,
+    EnvError,
+    InfraError,
+    InputError,
+    ModelError,
+    ParityError,
+    QueueFullError,
+    RenderError,
+    StepwellError,
+    WeightsError,
+)
+from stepwell.core.ids import content_hash, hash_bytes, new_id
+from stepwell.core.observation import Observation
+from stepwell.core.protocols import Critic, Request, Sampled, Sampler, SamplingParams, Scorer
+from stepwell.core.step import (
+    JSON,
+    Action,
+    ArrayAction,
+    ArrayState,
+    FinishReason,
+    ImageSpan,
+    Sampling,
+    State,
+    Step,
+    TokenAction,
+    TokenState,
+)
+from stepwell.core.task import Split, Task
+from stepwell.core.tools import ToolCall, ToolSchema
+from stepwell.core.trajectory import Status, Trajectory, trainable
+from stepwell.core.versions import VersionSpan
+
+__all__ = [
+    "JSON",
+    "Action",
+    "AgentError",
+    "ArrayAction",
+    "ArrayState",
+    "CancelledRequestError",
+    "ConfigError",
+    "ContextLengthError",
+    "Critic",
+    "EncodingError",
+    "EngineError",
+    "EnvError",
+    "FinishReason",
+    "ImageSpan",
+    "InfraError",
+    "InputError",
+    "ModelError",
+    "Observation",
+    "ParityError",
+    "QueueFullError",
+    "RenderError",
+    "Request",
+    "Sampled",
+    "Sampler",
+    "Sampling",
+    "SamplingParams",
+    "Scorer",
+    "Split",
+    "State",
+    "Status",
+    "Step",
+    "StepwellError",
+    "Task",
+    "TokenAction",
+    "TokenState",
+    "ToolCall",
+    "ToolSchema",
+    "Trajectory",
+    "VersionSpan",
+    "WeightsError",
+    "content_hash",
+    "hash_bytes",
+    "new_id",
+    "trainable",
+]

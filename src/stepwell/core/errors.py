@@ -1,0 +1,73 @@
+"""Every error Stepwell raises on purpose, by the boundary at which it arises.
+
+`StepwellError` is the root, so that a caller can catch all of ours and nothing else.
+Below it are two kinds, and the difference decides what happens to an episode:
+
+* The caller's mistake (`ValueError` subclasses): a wrong argument, file, model or
+  configuration. The message names the field and says what to do.
+* Something that happened while an episode ran. `AgentError` is the agent's own doing
+  and is data to learn from; `InfraError` is the system's doing (a dead worker, an
+  unreachable engine) and must never enter a gradient.
+"""
+
+from __future__ import annotations
+
+
+class StepwellError(Exception):
+    """Root of every error Stepwell raises on purpose."""
+
+
+class InputError(StepwellError, ValueError):
+    """A value handed to a function has the wrong rank, type, length or content."""
+
+
+class ConfigError(StepwellError, ValueError):
+    """A setting is unknown, contradicts another, or names something that is not there."""
+
+
+class EncodingError(StepwellError, ValueError):
+    """Stored bytes are damaged, cut short, or not ours."""
+
+
+class ModelError(StepwellError, ValueError):
+    """A model or tokenizer cannot be found, opened, or used in the way asked for."""
+
+
+class RenderError(StepwellError, ValueError):
+    """Messages cannot be turned into token ids faithfully with this chat template."""
+
+
+class ContextLengthError(StepwellError, ValueError):
+    """A prompt (with the room asked for its action) exceeds the model's context."""
+
+
+class WeightsError(StepwellError, ValueError):
+    """Weights offered to an engine or policy are torn, incomplete or of another model."""
+
+
+class ParityError(StepwellError):
+    """Engine and trainer disagree about the log-probabilities of the same tokens."""
+
+
+class AgentError(StepwellError):
+    """The agent did something wrong: unparsable output, a crash in its own code."""
+
+
+class InfraError(StepwellError):
+    """The system failed under the episode. Counted and refilled, never trained on."""
+
+
+class EngineError(InfraError):
+    """The sampling engine failed or is gone."""
+
+
+class EnvError(InfraError):
+    """The environment (its process, simulator or service) failed."""
+
+
+class QueueFullError(InfraError):
+    """A bounded queue is full: the caller must slow down or the queue must grow."""
+
+
+class CancelledRequestError(StepwellError):
+    """A request was cancelled before it finished."""

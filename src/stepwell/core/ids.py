@@ -1,0 +1,40 @@
+"""Names for things: random ids for what happens, content hashes for what is.
+
+Two tasks with the same content have the same `content_hash`, whatever seed made them;
+splits and deduplication rest on that. A random id says only that two events differ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from typing import Any
+
+from stepwell.core.errors import InputError
+
+HASH_BYTES = 16
+
+
+def new_id(prefix: str) -> str:
+    """A fresh random id such as `traj-9f2c51d07a3be84c`."""
+    return f"{prefix}-{secrets.token_hex(8)}"
+
+
+def hash_bytes(data: bytes | bytearray | memoryview) -> str:
+    """Content hash of raw bytes: 32 hex digits of BLAKE2b."""
+    return hashlib.blake2b(data, digest_size=HASH_BYTES).hexdigest()
+
+
+def content_hash(value: Any) -> str:
+    """Content hash of a JSON value, independent of the order of its keys."""
+    try:
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"content_hash takes JSON values without NaN: {error}") from error
+    return hash_bytes(text.encode())
+
+
+def is_content_hash(text: str) -> bool:
+    """Whether `text` has the form of a content hash (lower-case hex of the right length)."""
+    return len(text) == 2 * HASH_BYTES and all(c in "0123456789abcdef" for c in text)

@@ -1,0 +1,39 @@
+"""What an environment shows an agent after `reset` and after every `step`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepwell.core import arrays
+from stepwell.core.arrays import AnyArray
+from stepwell.core.errors import InputError
+from stepwell.core.tools import ToolSchema
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Observation:
+    """Text, pictures (uint8 RGB, [H, W, 3]) and the tools that may be called now."""
+
+    text: str = ""
+    images: tuple[AnyArray, ...] = ()
+    tools: tuple[ToolSchema, ...] = ()
+
+    def __post_init__(self) -> None:
+        frozen = []
+        for index, image in enumerate(self.images):
+            array = np.asarray(image)
+            if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8:
+                raise InputError(
+                    f"observation.images[{index}] must be uint8 RGB [H, W, 3], got {array.dtype} {array.shape}"
+                )
+            frozen.append(arrays.frozen(array))
+        object.__setattr__(self, "images", tuple(frozen))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Observation):
+            return NotImplemented
+        same_words = self.text == other.text and self.tools == other.tools
+        same_count = len(self.images) == len(other.images)
+        return same_words and same_count and all(map(arrays.equal, self.images, other.images))

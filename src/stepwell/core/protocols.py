@@ -1,0 +1,107 @@
+"""The protocols of what gets injected: who samples, who scores, who values.
+
+Parts that need a model (rewards, curriculum, rollout) ask for one of these and never
+import an engine or a policy. All three speak in steps and states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from stepwell.core.arrays import FloatArray
+from stepwell.core.errors import InputError
+from stepwell.core.ids import new_id
+from stepwell.core.step import Action, Sampling, State, Step
+from stepwell.core.versions import VersionSpan
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How an action shall be sampled.
+
+    `seed=None` lets the engine draw one; it is recorded with the step either way.
+    `stop` strings end an action at the token that completes one of them.
+    """
+
+    max_tokens: int = 256
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_ids: tuple[int, ...] = ()
+    ignore_end: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise InputError(f"max_tokens must be at least 1, got {self.max_tokens}")
+        Sampling(self.temperature, self.top_p)  # same limits, same messages
+        if any(not text for text in self.stop):
+            raise InputError("stop holds an empty string, which would end every action at once; remove it")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One action wanted: a state, how to sample, and what belongs together.
+
+    `conversation` names the episode, so that an engine can find the cache of its earlier
+    turns; an engine may ignore it and must give the same distribution either way.
+    """
+
+    state: State
+    params: SamplingParams = field(default_factory=SamplingParams)
+    conversation: str | None = None
+    id: str = field(default_factory=lambda: new_id("req"))
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One action sampled: what a `Step` needs from the engine.
+
+    `logprobs` are those of the temperature-scaled, untruncated distribution.
+    `num_cached` counts prompt tokens whose keys and values were reused.
+    """
+
+    action: Action
+    logprobs: FloatArray
+    sampling: Sampling
+    policy_version: VersionSpan
+    num_cached: int = 0
+
+    def step(self, state: State) -> Step:
+        """The step of the record that this sample is the action of."""
+        return Step(
+            state=state,
+            action=self.action,
+            behavior_logprobs=self.logprobs,
+            sampling=self.sampling,
+            policy_version=self.policy_version,
+        )
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """Samples actions: an engine, a gateway client, an outside model."""
+
+    async def generate(self, requests: Sequence[Request]) -> list[Sampled]:
+        """One sample per request, in order; the list is one slot and is never split."""
+        ...
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """Gives log-probabilities of actions already taken."""
+
+    def score(self, steps: Sequence[Step]) -> list[FloatArray]:
+        """One value per action unit of each step, in order."""
+        ...
+
+
+@runtime_checkable
+class Critic(Protocol):
+    """Estimates what a state is worth."""
+
+    def state_values(self, states: Sequence[State]) -> FloatArray:
+        """V(s) of each state, in order."""
+        ...

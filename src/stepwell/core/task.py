@@ -1,0 +1,49 @@
+"""The task: one thing to be solved, and which split it belongs to.
+
+A task is plain data. Its identity is the hash of its content, so that two seeds that
+make the same board are the same task and can never stand on both sides of a split.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from stepwell.core.errors import InputError
+from stepwell.core.ids import content_hash
+from stepwell.core.step import JSON
+
+
+class Split(StrEnum):
+    """Which side of the wall a task stands on."""
+
+    TRAIN = "train"
+    HELD_OUT = "held_out"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task of one environment.
+
+    >>> Task("frozenlake", {"board": "SF/FG"}).id == Task("frozenlake", {"board": "SF/FG"}, seed=9).id
+    True
+    """
+
+    env: str
+    content: dict[str, JSON]
+    instruction: str = ""
+    seed: int = 0
+    tags: tuple[str, ...] = ()
+    id: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not self.env:
+            raise InputError("task.env is empty; name the environment the task belongs to")
+        object.__setattr__(self, "id", content_hash([self.env, self.content, self.instruction]))
+
+    def split(self, held_out_share: float = 0.1) -> Split:
+        """The split this content belongs to: the same on every machine and in every run."""
+        if not 0.0 <= held_out_share <= 1.0:
+            raise InputError(f"held_out_share must be between 0 and 1, got {held_out_share}")
+        bucket = int(self.id[:12], 16) / 16**12
+        return Split.HELD_OUT if bucket < held_out_share else Split.TRAIN

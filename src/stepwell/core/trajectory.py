@@ -1,0 +1,91 @@
+"""The trajectory: the steps of one agent on one task, and how it ended.
+
+`Status` keeps apart what the agent did and what the system did. Only a trajectory that
+`is_trainable` may reach a gradient: an infrastructure failure is counted and shown, and
+its place in the group is filled again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from stepwell.core.errors import InputError
+from stepwell.core.ids import new_id
+from stepwell.core.step import JSON, State, Step
+from stepwell.core.task import Task
+
+
+class Status(StrEnum):
+    """How a trajectory ended.
+
+    Running into the environment's own turn limit is a `FAILURE` (the episode is over);
+    a cut by our time or token budget is `TRUNCATED` (the episode would have gone on).
+    """
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    TRUNCATED = "truncated"
+    AGENT_ERROR = "agent_error"
+    INFRA_ERROR = "infra_error"
+
+    @property
+    def is_terminated(self) -> bool:
+        """Whether nothing comes after the last step, so that its bootstrap value is 0."""
+        return self in (Status.SUCCESS, Status.FAILURE, Status.AGENT_ERROR)
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """An ordered list of steps, how they ended, and where they came from.
+
+    `group` joins siblings: trajectories of the same task that are compared with each
+    other. `final_state` is the state after the last step; a truncated trajectory needs it
+    for its bootstrap value. `timings` are seconds by name (`env_s`, `engine_s`, ...).
+    """
+
+    task: Task
+    steps: list[Step]
+    status: Status
+    group: str = ""
+    final_state: State | None = None
+    error: str = ""
+    timings: dict[str, float] = field(default_factory=dict)
+    info: dict[str, JSON] = field(default_factory=dict)
+    id: str = field(default_factory=lambda: new_id("traj"))
+
+    def __post_init__(self) -> None:
+        if self.status in (Status.AGENT_ERROR, Status.INFRA_ERROR) and not self.error:
+            raise InputError(f"a trajectory with status {self.status.value} must say what went wrong in `error`")
+        for name, seconds in self.timings.items():
+            if not np.isfinite(seconds) or seconds < 0:
+                raise InputError(f"timings[{name!r}] is {seconds}; give seconds >= 0")
+
+    @property
+    def is_trainable(self) -> bool:
+        """Whether it may enter a gradient: the system did not fail, and something was done."""
+        return self.status is not Status.INFRA_ERROR and bool(self.steps)
+
+    @property
+    def total_reward(self) -> float:
+        """The sum of step rewards; refused while one is unassigned."""
+        total = 0.0
+        for index, step in enumerate(self.steps):
+            if step.reward is None:
+                raise InputError(f"trajectory {self.id}: the reward of step {index} is not assigned yet")
+            total += step.reward
+        return total
+
+
+def trainable(trajectories: Iterable[Trajectory]) -> tuple[list[Trajectory], dict[str, int]]:
+    """Those that may enter a gradient, and a count of every status met, infra errors included."""
+    kept: list[Trajectory] = []
+    counts = {status.value: 0 for status in Status}
+    for trajectory in trajectories:
+        counts[trajectory.status.value] += 1
+        if trajectory.is_trainable:
+            kept.append(trajectory)
+    return kept, counts
