@@ -26,8 +26,7 @@ def token_ids(values: Iterable[int] | npt.NDArray[Any], field: str) -> IntArray:
         array = array.astype(np.int32)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise InputError(
-            f"{field} must be a flat list of integer token ids, "
-            f"got rank {array.ndim} of dtype {array.dtype}"
+            f"{field} must be a flat list of integer token ids, got rank {array.ndim} of dtype {array.dtype}"
         )
     if array.size and (array.min() < 0 or array.max() > np.iinfo(np.int32).max):
         raise InputError(f"{field} holds ids outside 0..2^31-1 (lowest {array.min()}, highest {array.max()})")

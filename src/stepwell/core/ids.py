@@ -29,7 +29,7 @@ def hash_bytes(data: bytes | bytearray | memoryview) -> str:
 def content_hash(value: Any) -> str:
     """Content hash of a JSON value, independent of the order of its keys."""
     try:
-        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InputError(f"content_hash takes JSON values without NaN: {error}") from error
     return hash_bytes(text.encode())

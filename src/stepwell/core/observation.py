@@ -26,7 +26,8 @@ class Observation:
             array = np.asarray(image)
             if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8:
                 raise InputError(
-                    f"observation.images[{index}] must be uint8 RGB [H, W, 3], got {array.dtype} {array.shape}"
+                    f"observation.images[{index}] must be uint8 RGB [H, W, 3], "
+                    f"got {array.dtype} {array.shape}"
                 )
             frozen.append(arrays.frozen(array))
         object.__setattr__(self, "images", tuple(frozen))

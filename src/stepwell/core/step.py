@@ -134,7 +134,9 @@ class ArrayAction:
         if chunk.ndim != 2 or chunk.dtype.kind not in "fiu":
             raise InputError(f"action.chunk must be [C, D] numbers, got {chunk.dtype} of rank {chunk.ndim}")
         if self.num_units < 0:
-            raise InputError(f"action.num_units is {self.num_units}; it counts logprobs and cannot be negative")
+            raise InputError(
+                f"action.num_units is {self.num_units}; it counts logprobs and cannot be negative"
+            )
         object.__setattr__(self, "chunk", chunk)
         object.__setattr__(self, "draws", _named_arrays(self.draws, "action.draws"))
 
@@ -232,7 +234,9 @@ class Step:
         anchor: str | None = None,
     ) -> Step:
         """A step of a language policy from plain lists. An empty action is value-only."""
-        version = policy_version if isinstance(policy_version, VersionSpan) else VersionSpan.at(policy_version)
+        version = (
+            policy_version if isinstance(policy_version, VersionSpan) else VersionSpan.at(policy_version)
+        )
         return cls(
             state=TokenState(arrays.token_ids(prompt_ids, "prompt_ids"), images),
             action=TokenAction(arrays.token_ids(action_ids, "action_ids"), text),

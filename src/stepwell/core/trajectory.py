@@ -59,7 +59,9 @@ class Trajectory:
 
     def __post_init__(self) -> None:
         if self.status in (Status.AGENT_ERROR, Status.INFRA_ERROR) and not self.error:
-            raise InputError(f"a trajectory with status {self.status.value} must say what went wrong in `error`")
+            raise InputError(
+                f"a trajectory with status {self.status.value} must say what went wrong in `error`"
+            )
         for name, seconds in self.timings.items():
             if not np.isfinite(seconds) or seconds < 0:
                 raise InputError(f"timings[{name!r}] is {seconds}; give seconds >= 0")

@@ -1,0 +1,298 @@
+"""Steps and trajectories as bytes: compact, exact, and safe to read from strangers.
+
+Layout of one record:
+
+    magic "SWEL" | format u8 | kind u8 | stored u32 | raw u32 | digest 16 bytes | payload
+
+The payload, compressed, is a JSON header followed by the raw bytes of every array, in
+the order in which the header names them. Nothing is ever unpickled.
+
+Invariants
+* `decode(encode(x)) == x`, bit for bit (floats keep every bit; arrays keep dtype and shape).
+* Damage anywhere is refused with `EncodingError`: the digest covers the whole payload,
+  and the lengths must fit exactly. A record of another format version is refused by name.
+* A prompt that continues the previous step's prompt and action is stored as the part
+  that is new, so that an append-only dialogue of n turns takes O(n) space, not O(n²).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import struct
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from stepwell.core.arrays import AnyArray, IntArray
+from stepwell.core.errors import EncodingError, InputError, StepwellError
+from stepwell.core.step import (
+    Action,
+    ArrayAction,
+    ArrayState,
+    FinishReason,
+    ImageSpan,
+    Sampling,
+    State,
+    Step,
+    TokenAction,
+    TokenState,
+)
+from stepwell.core.task import Task
+from stepwell.core.trajectory import Status, Trajectory
+from stepwell.core.versions import VersionSpan
+
+MAGIC = b"SWEL"
+FORMAT = 1
+KIND_STEP, KIND_TRAJECTORY = 1, 2
+Built = TypeVar("Built")
+_HEAD = struct.Struct("<4sBBII16s")
+_HEADER_LENGTH = struct.Struct("<I")
+_DTYPES = frozenset(["|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8"])
+
+
+def encode_step(step: Step) -> bytes:
+    """One step as bytes."""
+    writer = _Writer()
+    return writer.record(KIND_STEP, writer.step(step))
+
+
+def decode_step(data: bytes) -> Step:
+    """The step `encode_step` wrote; damaged or foreign bytes raise `EncodingError`."""
+    reader = _Reader(data, KIND_STEP)
+    return reader.finish(lambda: reader.step(reader.header))
+
+
+def encode_trajectory(trajectory: Trajectory) -> bytes:
+    """One trajectory with all its steps as bytes."""
+    writer = _Writer()
+    return writer.record(KIND_TRAJECTORY, writer.trajectory(trajectory))
+
+
+def decode_trajectory(data: bytes) -> Trajectory:
+    """The trajectory `encode_trajectory` wrote; damaged or foreign bytes raise `EncodingError`."""
+    reader = _Reader(data, KIND_TRAJECTORY)
+    return reader.finish(lambda: reader.trajectory(reader.header))
+
+
+class _Writer:
+    """Turns objects into header values, collecting their arrays on the way."""
+
+    def __init__(self) -> None:
+        self.arrays: list[AnyArray] = []
+        self.previous_ids: IntArray | None = None
+
+    def record(self, kind: int, header: dict[str, Any]) -> bytes:
+        text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
+        raw = b"".join([_HEADER_LENGTH.pack(len(text)), text, *(array.tobytes() for array in self.arrays)])
+        stored = zlib.compress(raw, level=1)
+        digest = hashlib.blake2b(stored, digest_size=16).digest()
+        return _HEAD.pack(MAGIC, FORMAT, kind, len(stored), len(raw), digest) + stored
+
+    def array(self, array: AnyArray) -> list[Any]:
+        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        if little.dtype.str not in _DTYPES:
+            raise InputError(
+                f"arrays of dtype {array.dtype} cannot be stored; convert to a standard number type"
+            )
+        self.arrays.append(little)
+        return [little.dtype.str, list(array.shape)]
+
+    def state(self, state: State) -> dict[str, Any]:
+        if isinstance(state, ArrayState):
+            named = {name: self.array(array) for name, array in state.arrays.items()}
+            return {"arrays": named, "instruction": state.instruction}
+        shared = 0 if self.previous_ids is None else _common_prefix(self.previous_ids, state.prompt_ids)
+        images = [[span.image, span.start, span.length] for span in state.images]
+        return {"shared": shared, "ids": self.array(state.prompt_ids[shared:]), "images": images}
+
+    def action(self, action: Action) -> dict[str, Any]:
+        if isinstance(action, TokenAction):
+            return {"ids": self.array(action.action_ids), "text": action.text}
+        chunk = self.array(action.chunk)
+        draws = {name: self.array(array) for name, array in action.draws.items()}
+        return {"chunk": chunk, "num_units": action.num_units, "draws": draws}
+
+    def step(self, step: Step) -> dict[str, Any]:
+        header = {
+            "state": self.state(step.state),
+            "action": self.action(step.action),
+            "logprobs": self.array(step.behavior_logprobs),
+            "reward": step.reward,
+            "parts": _checked_json(step.reward_parts, "reward_parts"),
+            "sampling": [
+                step.sampling.temperature,
+                step.sampling.top_p,
+                step.sampling.seed,
+                step.sampling.finish_reason.value,
+            ],
+            "version": [step.policy_version.first, step.policy_version.last],
+            "anchor": step.anchor,
+            "info": _checked_json(step.info, "info"),
+        }
+        if isinstance(step.state, TokenState) and isinstance(step.action, TokenAction):
+            self.previous_ids = np.concatenate([step.state.prompt_ids, step.action.action_ids])
+        return header
+
+    def trajectory(self, trajectory: Trajectory) -> dict[str, Any]:
+        task = trajectory.task
+        return {
+            "id": trajectory.id,
+            "task": {
+                "env": task.env,
+                "content": _checked_json(task.content, "task.content"),
+                "instruction": task.instruction,
+                "seed": task.seed,
+                "tags": list(task.tags),
+            },
+            "steps": [self.step(step) for step in trajectory.steps],
+            "status": trajectory.status.value,
+            "group": trajectory.group,
+            "final": None if trajectory.final_state is None else self.state(trajectory.final_state),
+            "error": trajectory.error,
+            "timings": _checked_json(trajectory.timings, "timings"),
+            "info": _checked_json(trajectory.info, "info"),
+        }
+
+
+class _Reader:
+    """The reverse of `_Writer`: checks the envelope, then takes arrays in the same order."""
+
+    def __init__(self, data: bytes, kind: int) -> None:
+        raw = _open_envelope(data, kind)
+        if len(raw) < _HEADER_LENGTH.size:
+            raise EncodingError("record has no header; it was cut short when written")
+        (length,) = _HEADER_LENGTH.unpack_from(raw)
+        start = _HEADER_LENGTH.size + length
+        try:
+            self.header: dict[str, Any] = json.loads(raw[_HEADER_LENGTH.size : start])
+        except ValueError as error:
+            raise EncodingError(f"record header is not valid JSON: {error}") from error
+        self.raw = raw
+        self.offset = start
+        self.previous_ids: IntArray | None = None
+
+    def finish(self, build: Callable[[], Built]) -> Built:
+        try:
+            result = build()
+        except EncodingError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, StepwellError) as error:
+            raise EncodingError(f"record does not hold what its kind promises: {error!r}") from error
+        if self.offset != len(self.raw):
+            raise EncodingError(f"record has {len(self.raw) - self.offset} bytes left over")
+        return result
+
+    def array(self, described: list[Any]) -> AnyArray:
+        name, shape = described
+        if name not in _DTYPES or any(not isinstance(n, int) or n < 0 for n in shape):
+            raise EncodingError(f"record describes an array of dtype {name!r}, shape {shape}")
+        dtype = np.dtype(name)
+        size = math.prod(shape) * dtype.itemsize
+        if self.offset + size > len(self.raw):
+            raise EncodingError("record ends inside an array; it was cut short when written")
+        array = np.frombuffer(self.raw, dtype, math.prod(shape), self.offset).reshape(shape)
+        self.offset += size
+        return array
+
+    def state(self, value: dict[str, Any]) -> State:
+        if "arrays" in value:
+            named = {name: self.array(array) for name, array in value["arrays"].items()}
+            return ArrayState(named, value["instruction"])
+        shared, ids = value["shared"], self.array(value["ids"])
+        if shared:
+            if self.previous_ids is None or not 0 < shared <= self.previous_ids.size:
+                raise EncodingError(f"record shares {shared} prompt ids with a step that is not there")
+            ids = np.concatenate([self.previous_ids[:shared], ids])
+        return TokenState(ids, tuple(ImageSpan(*span) for span in value["images"]))
+
+    def action(self, value: dict[str, Any]) -> Action:
+        if "ids" in value:
+            return TokenAction(self.array(value["ids"]), value["text"])
+        chunk = self.array(value["chunk"])
+        draws = {name: self.array(array) for name, array in value["draws"].items()}
+        return ArrayAction(chunk, value["num_units"], draws)
+
+    def step(self, value: dict[str, Any]) -> Step:
+        state = self.state(value["state"])
+        action = self.action(value["action"])
+        temperature, top_p, seed, reason = value["sampling"]
+        if isinstance(state, TokenState) and isinstance(action, TokenAction):
+            self.previous_ids = np.concatenate([state.prompt_ids, action.action_ids])
+        return Step(
+            state=state,
+            action=action,
+            behavior_logprobs=self.array(value["logprobs"]),
+            reward=value["reward"],
+            reward_parts=value["parts"],
+            sampling=Sampling(temperature, top_p, seed, FinishReason(reason)),
+            policy_version=VersionSpan(*value["version"]),
+            anchor=value["anchor"],
+            info=value["info"],
+        )
+
+    def trajectory(self, value: dict[str, Any]) -> Trajectory:
+        task = value["task"]
+        return Trajectory(
+            task=Task(task["env"], task["content"], task["instruction"], task["seed"], tuple(task["tags"])),
+            steps=[self.step(step) for step in value["steps"]],
+            status=Status(value["status"]),
+            group=value["group"],
+            final_state=None if value["final"] is None else self.state(value["final"]),
+            error=value["error"],
+            timings=value["timings"],
+            info=value["info"],
+            id=value["id"],
+        )
+
+
+def _open_envelope(data: bytes, kind: int) -> bytes:
+    if len(data) < _HEAD.size:
+        raise EncodingError(f"record has {len(data)} bytes, fewer than its own envelope of {_HEAD.size}")
+    magic, version, found, stored, raw, digest = _HEAD.unpack_from(data)
+    if magic != MAGIC:
+        raise EncodingError("not a Stepwell record (wrong first bytes)")
+    if version != FORMAT:
+        raise EncodingError(
+            f"record has format {version}, this Stepwell reads format {FORMAT}; use one that fits"
+        )
+    if found != kind:
+        names = {KIND_STEP: "step", KIND_TRAJECTORY: "trajectory"}
+        raise EncodingError(f"record is a {names.get(found, 'thing unknown')}, not a {names[kind]}")
+    payload = data[_HEAD.size :]
+    if len(payload) != stored:
+        raise EncodingError(f"record has {len(payload)} payload bytes where {stored} were written")
+    if hashlib.blake2b(payload, digest_size=16).digest() != digest:
+        raise EncodingError("record is damaged: its digest does not fit")
+    inflater = zlib.decompressobj()
+    try:
+        result = inflater.decompress(payload, raw + 1)
+    except zlib.error as error:
+        raise EncodingError(f"record cannot be decompressed: {error}") from error
+    if len(result) != raw or not inflater.eof:
+        raise EncodingError(f"record unpacks to {len(result)} bytes where {raw} were written")
+    return result
+
+
+def _common_prefix(a: IntArray, b: IntArray) -> int:
+    length = min(a.size, b.size)
+    different = a[:length] != b[:length]
+    return int(different.argmax()) if different.any() else length
+
+
+def _checked_json(value: Any, field: str) -> Any:
+    """`value` if JSON gives it back unchanged; JSON would silently turn tuples into lists."""
+    if isinstance(value, Mapping):
+        if any(not isinstance(key, str) for key in value):
+            raise InputError(f"{field} has a key that is not a string; JSON cannot keep it")
+        return {key: _checked_json(item, f"{field}[{key!r}]") for key, item in value.items()}
+    if isinstance(value, list):
+        return [_checked_json(item, f"{field}[{index}]") for index, item in enumerate(value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"{field} is {value}; store None or a string instead")
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    raise InputError(f"{field} is a {type(value).__name__}; only JSON values can be stored")

@@ -1,0 +1,122 @@
+"""The blob store: bytes kept once, under the hash of their content.
+
+Images are by far the largest thing a trajectory carries, and the same picture is seen
+again and again (every step of a dialogue, every sibling of a group). A record therefore
+holds only an image's content hash; the pixels live here.
+
+Invariants
+* The name of a blob is the hash of its bytes, so writing twice is writing once, and
+  what is read back is checked: damage is an `EncodingError`, never a wrong picture.
+  Files are compressed, but the name comes from the bytes before that, so that it is the
+  same whichever compressor a machine has.
+* A blob is either whole or absent. It is written to a temporary file, flushed to disk
+  and renamed, so that a killed writer leaves at most a stray `.tmp` that `sweep` removes.
+* Any number of processes may write at the same time; the last rename wins with equal bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from stepwell.core.arrays import AnyArray
+from stepwell.core.errors import EncodingError, InputError
+from stepwell.core.ids import hash_bytes, is_content_hash
+
+_IMAGE_HEADER = "swimg1 {height} {width}\n"
+
+
+class BlobStore:
+    """Blobs below one folder, two levels deep so that no directory grows too large."""
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root)
+        self.root.mkdir(parents=True, exist_ok=True)
+
+    def path(self, key: str) -> Path:
+        """Where the blob `key` lives, whether or not it is there."""
+        if not is_content_hash(key):
+            raise InputError(f"{key!r} is not a content hash; blobs are named by the hash `put` returned")
+        return self.root / key[:2] / key
+
+    def put(self, data: bytes) -> str:
+        """Store `data`, if it is not there yet, and return its key."""
+        key = hash_bytes(data)
+        path = self.path(key)
+        if path.exists():
+            return key
+        path.parent.mkdir(exist_ok=True)
+        temporary = path.parent / f"{key}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
+        try:
+            with temporary.open("wb") as file:
+                file.write(zlib.compress(data, level=1))
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        return key
+
+    def get(self, key: str) -> bytes:
+        """The bytes stored under `key`, checked against it."""
+        try:
+            stored = self.path(key).read_bytes()
+        except FileNotFoundError:
+            raise KeyError(f"blob {key} is not in {self.root}") from None
+        try:
+            data = zlib.decompress(stored)
+        except zlib.error:
+            data = b""
+        if hash_bytes(data) != key:
+            raise EncodingError(f"blob {key} in {self.root} is damaged; delete the file and store it again")
+        return data
+
+    def __contains__(self, key: str) -> bool:
+        return self.path(key).exists()
+
+    def keys(self) -> Iterator[str]:
+        """Every key in the store, in no particular order."""
+        for path in self.root.glob("??/*"):
+            if is_content_hash(path.name):
+                yield path.name
+
+    def size_bytes(self) -> int:
+        """Bytes on disk of all blobs."""
+        return sum(self.path(key).stat().st_size for key in self.keys())
+
+    def remove(self, key: str) -> None:
+        """Forget a blob; removing one that is gone already is fine."""
+        self.path(key).unlink(missing_ok=True)
+
+    def sweep(self, older_than_s: float = 3600.0) -> int:
+        """Remove what killed writers left behind; returns how many files went."""
+        limit = time.time() - older_than_s
+        stray = [path for path in self.root.glob("??/*.tmp") if path.stat().st_mtime < limit]
+        for path in stray:
+            path.unlink(missing_ok=True)
+        return len(stray)
+
+    def put_image(self, image: AnyArray) -> str:
+        """Store a uint8 RGB image [H, W, 3]; equal pixels always give the same key."""
+        array = np.ascontiguousarray(image)
+        if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3 or 0 in array.shape:
+            raise InputError(f"an image must be uint8 RGB [H, W, 3], got {array.dtype} {array.shape}")
+        header = _IMAGE_HEADER.format(height=array.shape[0], width=array.shape[1])
+        return self.put(header.encode() + array.tobytes())
+
+    def get_image(self, key: str) -> AnyArray:
+        """The image stored under `key`, read-only."""
+        header, _, pixels = self.get(key).partition(b"\n")
+        try:
+            name, height, width = header.decode("ascii").split(" ")
+            if name != "swimg1":
+                raise ValueError(name)
+            return np.frombuffer(pixels, np.uint8).reshape(int(height), int(width), 3)
+        except ValueError as error:
+            raise EncodingError(f"blob {key} is not an image") from error
