@@ -9,7 +9,7 @@ from stepwell.config import LoraSettings, PolicySettings
 
 
 def test_a_misspelt_setting_is_refused_by_name() -> None:
-    with pytest.raises(ValidationError, match="gradient_checkpoint\n.*Extra inputs are not permitted"):
+    with pytest.raises(ValidationError, match=r"gradient_checkpoint\n.*Extra inputs are not permitted"):
         PolicySettings(gradient_checkpoint=True)
 
 
