@@ -1,0 +1,63 @@
+"""Settings of the embedded engine: how much it holds, how it batches, how it runs on a GPU."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from stepwell.config.base import Settings
+
+
+class EngineConfig(Settings):
+    """How the embedded engine batches, caches and computes."""
+
+    max_batch_size: int = Field(64, ge=1, description="requests that decode together")
+    max_wait_ms: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="how long a request may wait for company before it starts"
+    )
+    max_queue: int = Field(4096, ge=1, description="samples that may wait; further callers wait for room")
+    num_slots: int | None = Field(
+        None,
+        ge=1,
+        description="sequences whose cache is kept: running ones and earlier turns of conversations. "
+        "Give at least as many as there are live conversations; default twice max_batch_size",
+    )
+    max_length: int | None = Field(
+        None, ge=2, description="longest prompt and action together; default the model's own context"
+    )
+    prefill_tokens: int = Field(
+        2048, ge=16, description="prompt tokens computed between two decoding steps, so that none starves"
+    )
+    on_new_weights: Literal["continue", "recompute"] = Field(
+        "continue",
+        description="requests in flight keep their older keys and values, or compute them again",
+    )
+    seed: int = Field(0, ge=0, description="stream from which requests without a seed draw theirs")
+    forward: Literal["auto", "lean", "transformers"] = Field(
+        "auto", description="our own decoder for the Llama family, or the model's own code for any model"
+    )
+    attention_kernel: Literal["auto", "triton", "torch"] = Field(
+        "auto", description="Triton kernels on CUDA, or plain torch everywhere"
+    )
+    cuda_graphs: bool = Field(True, description="on CUDA, replay decoding steps as captured graphs")
+    self_check: bool = Field(
+        True, description="at the start, compare the engine's logits with the model's own on a few tokens"
+    )
+
+    @property
+    def slots(self) -> int:
+        """`num_slots`, or its default."""
+        return self.num_slots if self.num_slots is not None else 2 * self.max_batch_size
+
+    @model_validator(mode="after")
+    def _consistent(self) -> EngineConfig:
+        if self.slots < self.max_batch_size:
+            raise ValueError(
+                f"num_slots ({self.slots}) must be at least max_batch_size ({self.max_batch_size})"
+            )
+        if self.max_queue < self.max_batch_size:
+            raise ValueError(
+                f"max_queue ({self.max_queue}) must be at least max_batch_size ({self.max_batch_size})"
+            )
+        return self
