@@ -201,7 +201,8 @@ async def test_without_a_wait_a_submission_starts_at_once() -> None:
 
 async def test_back_pressure_lets_submitters_in_one_by_one_in_order() -> None:
     engine = Recorder(max_wait_ms=0.0, max_queue=4, max_inflight=4)
-    tasks = [asyncio.create_task(engine.batcher.submit([n] * size)) for n, size in zip("abcde", [4, 3, 2, 1, 1], strict=True)]  # fmt: skip
+    slots = [["a"] * 4, ["b"] * 3, ["c"] * 2, ["d"], ["e"]]
+    tasks = [asyncio.create_task(engine.batcher.submit(items)) for items in slots]
     await settle()
     assert engine.sent() == [[["a"] * 4]]
     assert engine.batcher.queue.num_waiting == 3  # b waits; c needs two places, and d may not overtake it

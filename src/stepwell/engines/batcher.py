@@ -27,6 +27,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from stepwell.core.errors import ConfigError, InputError, QueueFullError
@@ -211,7 +212,7 @@ class DynamicBatcher(Generic[T, R]):
             raise InputError("submit got no items; a slot holds at least one")
         if len(items) > self.queue.max_queue:
             raise InputError(
-                f"a slot of {len(items)} samples can never enter a queue of max_queue={self.queue.max_queue}; "
+                f"a slot of {len(items)} samples never fits a queue of max_queue={self.queue.max_queue}; "
                 "raise max_queue or submit it in parts"
             )
         future = asyncio.get_running_loop().create_future()
@@ -251,10 +252,10 @@ class DynamicBatcher(Generic[T, R]):
         for slot in batch:
             assert slot.future is not None
             self.num_inflight += len(slot)
-            slot.future.add_done_callback(lambda _, size=len(slot): self._landed(size))
+            slot.future.add_done_callback(partial(self._landed, len(slot)))
         self.start(batch)
 
-    def _landed(self, num_samples: int) -> None:
+    def _landed(self, num_samples: int, _: asyncio.Future[Any]) -> None:
         self.num_inflight -= num_samples
         self._pump()
 
