@@ -1,0 +1,119 @@
+"""Tiny models that need no download: random weights in a current decoder architecture.
+
+They are Qwen3 models of `transformers` (RMSNorm, rotary positions, grouped queries with
+normalised queries and keys, SwiGLU, tied embeddings) over the byte-level tokenizer of
+`stepwell.rendering.tiny` (1,024 tokens, context 4,096), small enough that a laptop's CPU
+trains them from nothing on the built-in games:
+
+| name         | parameters | layers | width | heads (queries / keys) |
+|--------------|-----------:|-------:|------:|------------------------|
+| `tiny-0.3m`  |    301,664 |      2 |    96 | 4 / 2                  |
+| `tiny-1m`    |  1,017,216 |      4 |   128 | 4 / 2                  |
+| `tiny-5m`    |  4,984,448 |      6 |   256 | 8 / 4                  |
+
+Weights are drawn here, parameter by parameter in the order of their names, from a
+generator of its own: they depend on the name and the seed, neither on the global random
+state nor on how `transformers` initialises.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stepwell.core.errors import ModelError
+from stepwell.rendering.tiny import TINY_CONTEXT, TINY_VOCAB_SIZE, build_tokenizer, tokenizer_digest
+
+INITIAL_STD = 0.05
+"""Wider than the 0.02 of large models: at these widths signals would otherwise start too faint."""
+
+
+@dataclass(frozen=True, slots=True)
+class TinySize:
+    """The shape of one tiny model."""
+
+    num_layers: int
+    width: int
+    num_heads: int
+    num_kv_heads: int
+    mlp_width: int
+    head_dim: int = 32
+
+
+TINY_SIZES = {
+    "tiny-0.3m": TinySize(num_layers=2, width=96, num_heads=4, num_kv_heads=2, mlp_width=224),
+    "tiny-1m": TinySize(num_layers=4, width=128, num_heads=4, num_kv_heads=2, mlp_width=448),
+    "tiny-5m": TinySize(num_layers=6, width=256, num_heads=8, num_kv_heads=4, mlp_width=768),
+}
+
+
+def build_tiny(name: str, seed: int = 0) -> tuple[Any, Any]:
+    """A fresh float32 model and its tokenizer; the same name and seed give the same weights."""
+    from transformers import Qwen3ForCausalLM
+
+    tokenizer = build_tokenizer()
+    with torch.random.fork_rng(devices=[]):  # transformers draws initial weights that we overwrite
+        model = Qwen3ForCausalLM(_config(name, tokenizer)).to(torch.float32).eval()
+    _draw_weights(model, seed)
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    return model, tokenizer
+
+
+def create_tiny(name: str, directory: str | Path, seed: int = 0) -> Path:
+    """Write a tiny model as an ordinary Hugging Face directory; the same seed writes the same bytes."""
+    directory = Path(directory)
+    model, tokenizer = build_tiny(name, seed)
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+def tiny_digest(name: str) -> str:
+    """Changes whenever the files of a tiny model would: part of the name it is cached under."""
+    import transformers
+
+    parts = (_size(name), INITIAL_STD, tokenizer_digest(), transformers.__version__)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+
+
+def _size(name: str) -> TinySize:
+    if name not in TINY_SIZES:
+        raise ModelError(f"unknown tiny model {name!r}; there are {', '.join(TINY_SIZES)}")
+    return TINY_SIZES[name]
+
+
+def _config(name: str, tokenizer: Any) -> Any:
+    from transformers import Qwen3Config
+
+    size = _size(name)
+    return Qwen3Config(
+        vocab_size=TINY_VOCAB_SIZE,
+        hidden_size=size.width,
+        intermediate_size=size.mlp_width,
+        num_hidden_layers=size.num_layers,
+        num_attention_heads=size.num_heads,
+        num_key_value_heads=size.num_kv_heads,
+        head_dim=size.head_dim,
+        max_position_embeddings=TINY_CONTEXT,
+        tie_word_embeddings=True,
+        initializer_range=INITIAL_STD,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+
+
+def _draw_weights(model: Any, seed: int) -> None:
+    """Normal weights, ones for norms (the only vectors), in the order of the parameters' names."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for _, parameter in sorted(model.named_parameters()):
+            if parameter.ndim == 1:
+                parameter.fill_(1.0)
+            else:
+                parameter.normal_(0.0, INITIAL_STD, generator=generator)

@@ -1,0 +1,106 @@
+"""Where built-in and converted models are kept on disk, and how they get there whole.
+
+A cached model is an ordinary Hugging Face directory with one more file, `stepwell.json`,
+which lists the size and SHA-256 of every other file and is written last.
+
+Invariants
+* A directory under its final name is complete: it is built under a temporary name in the
+  same folder and renamed. A process that dies half-way leaves only a temporary folder,
+  which the next build of that name removes.
+* Two processes never build the same model at once: building holds a lock file, which the
+  operating system releases when its holder dies.
+* What is reused is what was written: every file is compared with the list on every reuse,
+  and a directory that fails is built again, with one warning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from stepwell.core.errors import ModelError
+
+MANIFEST = "stepwell.json"
+
+
+def cache_root() -> Path:
+    """`$STEPWELL_CACHE/models`, or `~/.cache/stepwell/models` where the variable is unset."""
+    base = os.environ.get("STEPWELL_CACHE")
+    return (Path(base).expanduser() if base else Path.home() / ".cache" / "stepwell") / "models"
+
+
+def cached_model(name: str, build: Callable[[Path], None], root: Path | None = None) -> Path:
+    """The directory of model `name`, built by `build(empty_directory)` if absent or damaged."""
+    root = root or cache_root()
+    final = root / name
+    if find_damage(final) is None:
+        return final
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ModelError(f"cannot write models to {root}: {error}; set STEPWELL_CACHE elsewhere") from error
+    with _locked(root / f".{name}.lock"):
+        damage = find_damage(final)  # another process may have built it while this one waited
+        if damage is not None:
+            if final.exists():
+                warnings.warn(f"cached model {final} is damaged ({damage}); building it again", stacklevel=2)
+            _build(final, build)
+    return final
+
+
+def find_damage(directory: Path) -> str | None:
+    """What is wrong with a cached model; None when every file is as it was written."""
+    try:
+        listed = json.loads((directory / MANIFEST).read_text())["files"]
+        for name, expected in listed.items():
+            if (directory / name).stat().st_size != expected["size"]:
+                return f"{name} has another size than when it was written"
+            if _sha256(directory / name) != expected["sha256"]:
+                return f"{name} has changed since it was written"
+    except FileNotFoundError as error:
+        return f"{Path(error.filename).name} is missing"
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        return f"{MANIFEST} cannot be read: {error}"
+    return None
+
+
+def _build(final: Path, build: Callable[[Path], None]) -> None:
+    prefix = f".{final.name}.partial-"
+    for left_over in final.parent.glob(f"{prefix}*"):
+        shutil.rmtree(left_over, ignore_errors=True)
+    partial = Path(tempfile.mkdtemp(prefix=prefix, dir=final.parent))
+    try:
+        build(partial)
+        files = {
+            path.relative_to(partial).as_posix(): {"size": path.stat().st_size, "sha256": _sha256(path)}
+            for path in sorted(partial.rglob("*"))
+            if path.is_file()
+        }
+        (partial / MANIFEST).write_text(json.dumps({"files": files}, indent=1))
+        partial.chmod(0o755)  # mkdtemp makes it private; a cache may be shared
+        if final.exists():
+            shutil.rmtree(final)
+        partial.rename(final)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with open(path, "a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()

