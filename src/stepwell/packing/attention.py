@@ -1,0 +1,33 @@
+"""Tree attention: every token attends to its ancestors in the prefix tree and itself.
+
+One entry for all devices. CUDA runs FlexAttention; everything else, and what the CUDA
+kernel does not support (float64, tiny heads), runs the exact blockwise kernel.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from stepwell.packing.blockwise import Scoring, blockwise_attention
+from stepwell.packing.flex import can_use_flex, flex_tree_attention
+from stepwell.packing.layout import TreeLayout
+
+
+def tree_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: TreeLayout,
+    *,
+    scaling: float,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    """Attention of packed tokens: query [1, heads, T, D], key and value [1, key heads, T, D].
+
+    Returns [1, T, heads, D]. `window` counts the token itself.
+    """
+    assert query.shape[0] == 1 and query.shape[2] == layout.num_tokens, "one packed row per layout"
+    how = Scoring(scaling, window, softcap)
+    attend = flex_tree_attention if can_use_flex(query) else blockwise_attention
+    return attend(query, key, value, layout, how)

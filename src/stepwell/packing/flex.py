@@ -1,0 +1,130 @@
+"""Tree attention on CUDA: FlexAttention over blocks of the tree.
+
+The mask is the closed form of the tree, `k <= q < subtree_end[k]`, evaluated inside the
+kernel. Which blocks of 128 x 128 are empty, full or mixed follows from the least and the
+greatest `subtree_end` of each block of keys; no array of T x T exists at any time. A
+block mask is made once per tree and window and shared by all layers and both passes.
+
+The kernel is compiled once per combination of mask kind, soft cap and dtype; lengths
+are padded to whole blocks, and padding tokens see only themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+
+from stepwell.packing.blockwise import Scoring
+from stepwell.packing.layout import TreeLayout
+
+BLOCK = 128
+COMPILED_VARIANTS = 64
+"""Shapes and masks met in one run; past dynamo's own limit of 8 it would fall back to T x T."""
+
+
+def padded_length(num_tokens: int) -> int:
+    """`num_tokens` rounded up to whole blocks."""
+    return -(-num_tokens // BLOCK) * BLOCK
+
+
+def can_use_flex(query: Tensor) -> bool:
+    """Whether the kernel supports these tensors."""
+    is_supported = query.dtype in (torch.float32, torch.bfloat16, torch.float16)
+    return query.is_cuda and is_supported and query.shape[-1] >= 16 and query.shape[2] % BLOCK == 0
+
+
+def flex_tree_attention(
+    query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout, how: Scoring
+) -> Tensor:
+    """Attention over the tree: [1, heads, T, D] in, [1, T, heads, D] out."""
+    if how.window not in layout.block_masks:
+        layout.block_masks[how.window] = block_mask(layout, how.window)
+    output = _compiled()(
+        query,
+        key,
+        value,
+        score_mod=None if how.softcap is None else _softcap(how.softcap),
+        block_mask=layout.block_masks[how.window],
+        scale=how.scaling,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    result: Tensor = output.transpose(1, 2)
+    return result
+
+
+@cache
+def _compiled() -> Callable[..., Any]:
+    limits: Any = torch._dynamo.config
+    limits.recompile_limit = max(limits.recompile_limit, COMPILED_VARIANTS)
+    return torch.compile(flex_attention)
+
+
+@cache
+def _softcap(softcap: float) -> Callable[..., Tensor]:
+    def capped(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return softcap * torch.tanh(score / softcap)
+
+    return capped
+
+
+def block_mask(layout: TreeLayout, window: int | None) -> BlockMask:
+    """The tree's mask by blocks; `window` limits how far up the path a token sees."""
+    some, full = block_kinds(layout.ends, layout.depths, window)
+    device = layout.device
+    ends = torch.from_numpy(layout.ends).to(device)
+
+    def is_ancestor(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (key <= query) & (query < ends[key])
+
+    mask: Callable[..., Tensor] = is_ancestor
+    if window is not None:
+        depths = torch.from_numpy(layout.depths).to(device)
+        nearest = depths - (window - 1)
+
+        def is_near_ancestor(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            return (key <= query) & (query < ends[key]) & (depths[key] >= nearest[query])
+
+        mask = is_near_ancestor
+    return BlockMask.from_kv_blocks(
+        *_listed(some & ~full, device),
+        *_listed(full, device),
+        BLOCK_SIZE=BLOCK,
+        mask_mod=mask,
+        seq_lengths=(layout.num_tokens, layout.num_tokens),
+    )
+
+
+def block_kinds(
+    ends: np.ndarray[Any, np.dtype[np.int32]],
+    depths: np.ndarray[Any, np.dtype[np.int32]],
+    window: int | None,
+) -> tuple[np.ndarray[Any, np.dtype[np.bool_]], np.ndarray[Any, np.dtype[np.bool_]]]:
+    """For every (query block, key block): may any query see any key, and does every see every.
+
+    The first may be True for a block without any pair (a window can do that); never the
+    other way round.
+    """
+    per_block = ends.reshape(-1, BLOCK)
+    first = np.arange(per_block.shape[0]) * BLOCK
+    is_before = first[:, None] > first[None, :]
+    some = (is_before & (per_block.max(1)[None, :] > first[:, None])) | np.eye(first.size, dtype=bool)
+    full = is_before & (per_block.min(1)[None, :] >= first[:, None] + BLOCK)
+    if window is not None:
+        depth = depths.reshape(-1, BLOCK)
+        nearest = depth - (window - 1)
+        some &= depth.max(1)[None, :] >= nearest.min(1)[:, None]
+        full &= depth.min(1)[None, :] >= nearest.max(1)[:, None]
+    return some, full
+
+
+def _listed(blocks: np.ndarray[Any, np.dtype[np.bool_]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """A matrix of blocks as FlexAttention takes it: how many per row, and which, those first."""
+    counts = blocks.sum(1, dtype=np.int32)
+    indices = np.argsort(~blocks, axis=1, kind="stable").astype(np.int32)
+    return torch.from_numpy(counts)[None, None].to(device), torch.from_numpy(indices)[None, None].to(device)

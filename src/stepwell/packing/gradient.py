@@ -1,0 +1,155 @@
+"""The gradient of any loss over a batch, one microbatch in memory at a time.
+
+A loss may couple any steps (a trajectory's ratio, a mean over the minibatch), so it is
+always computed on the outputs of the whole batch. With one microbatch that is ordinary
+backpropagation. With several, the outputs are first computed without a graph; the loss
+on them gives the gradient of every output; then each microbatch is run again, with a
+graph, and its outputs are pulled by those gradients. The result is the same gradient for
+every token budget, up to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from stepwell.core import InputError
+from stepwell.packing.batch import Microbatch, Packed
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What a policy says about a batch: flat, in step order; None where it was not asked for.
+
+    `logprobs` and `entropies` have one element per action token, `values` L+1 per step:
+    before each action token, then after the last.
+    """
+
+    logprobs: Tensor | None
+    values: Tensor | None
+    entropies: Tensor | None
+
+    def present(self) -> list[Tensor]:
+        """Those that were asked for."""
+        return [output for output in (self.logprobs, self.values, self.entropies) if output is not None]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Outputs:
+        """The same with every output changed."""
+        return Outputs(
+            *(
+                None if output is None else change(output)
+                for output in (self.logprobs, self.values, self.entropies)
+            )
+        )
+
+
+class Evaluator(Protocol):
+    """A policy, as far as the gradient is concerned."""
+
+    def prepared(self, packed: Packed) -> Packed:
+        """The batch checked, in the form this policy runs."""
+        ...
+
+    def run(self, microbatch: Microbatch, *, logprobs: bool, values: bool, entropies: bool) -> Outputs:
+        """Outputs of one microbatch, in its own order."""
+        ...
+
+
+LossFunction = Callable[[Outputs], tuple[Tensor, dict[str, Any]]]
+
+
+def evaluate(
+    policy: Evaluator, packed: Packed, *, logprobs: bool = True, values: bool = False, entropies: bool = False
+) -> Outputs:
+    """Outputs of the whole batch, in step order."""
+    packed = policy.prepared(packed)
+    parts = [
+        policy.run(microbatch, logprobs=logprobs, values=values, entropies=entropies)
+        for microbatch in packed.microbatches
+    ]
+    return gather(packed, parts)
+
+
+def gather(packed: Packed, parts: list[Outputs]) -> Outputs:
+    """Outputs of the microbatches, put into step order."""
+    by_token = [microbatch.logprob_slots for microbatch in packed.microbatches]
+    by_value = [microbatch.value_slots for microbatch in packed.microbatches]
+    return Outputs(
+        _in_order([part.logprobs for part in parts], by_token),
+        _in_order([part.values for part in parts], by_value),
+        _in_order([part.entropies for part in parts], by_token),
+    )
+
+
+def _in_order(parts: list[Tensor | None], slots: list[Any]) -> Tensor | None:
+    present = [part for part in parts if part is not None]
+    if not present:
+        return None
+    if len(present) == 1:
+        return present[0]  # one microbatch keeps the order of the steps
+    places = torch.cat([torch.from_numpy(slot) for slot in slots]).to(present[0].device)
+    joined = torch.cat(present)
+    return torch.empty_like(joined).index_copy(0, places, joined)
+
+
+def backward(
+    policy: Evaluator,
+    packed: Packed,
+    loss_function: LossFunction,
+    *,
+    logprobs: bool = True,
+    values: bool = False,
+    entropies: bool = False,
+) -> tuple[Tensor, dict[str, Any], Outputs]:
+    """Add the gradient of `loss_function` to the policy's parameters.
+
+    Returns the loss, its metrics and the outputs it was computed from, all detached.
+    """
+    packed = policy.prepared(packed)
+    wanted = {"logprobs": logprobs, "values": values, "entropies": entropies}
+    if len(packed.microbatches) == 1:
+        outputs = evaluate(policy, packed, **wanted)
+        loss, metrics = loss_function(outputs)
+        check_finite(outputs, loss)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach(), metrics, outputs.map(torch.Tensor.detach)
+    with torch.no_grad():
+        outputs = evaluate(policy, packed, **wanted)
+    leaves = outputs.map(lambda output: output.detach().requires_grad_())
+    loss, metrics = loss_function(leaves)
+    check_finite(outputs, loss)
+    pulls = torch.autograd.grad(loss, leaves.present(), allow_unused=True, materialize_grads=True)
+    _pull_back(policy, packed, wanted, pulls)
+    return loss.detach(), metrics, outputs
+
+
+def _pull_back(policy: Evaluator, packed: Packed, wanted: dict[str, bool], pulls: tuple[Tensor, ...]) -> None:
+    """Run every microbatch again and pull its outputs by their share of the gradients."""
+    kinds = [name for name, is_wanted in wanted.items() if is_wanted]
+    for microbatch in packed.microbatches:
+        parts, shares = [], []
+        for kind, part, pull in zip(kinds, policy.run(microbatch, **wanted).present(), pulls, strict=True):
+            if part.requires_grad:  # a microbatch of value-only steps has no logprobs to pull
+                slots = microbatch.value_slots if kind == "values" else microbatch.logprob_slots
+                parts.append(part)
+                shares.append(pull[torch.from_numpy(slots).to(pull.device)])
+        torch.autograd.backward(parts, shares)
+
+
+def check_finite(outputs: Outputs, loss: Tensor | None = None) -> None:
+    """Refuse NaN before it reaches a gradient or a caller."""
+    names = ("logprobs", "values", "entropies")
+    checked = [(name, getattr(outputs, name)) for name in names if getattr(outputs, name) is not None]
+    if loss is not None:
+        checked.append(("loss", loss))
+    bad = torch.stack([tensor.detach().isnan().any() for _, tensor in checked])
+    if bool(bad.any()):
+        name = checked[int(bad.nonzero()[0])][0]
+        raise InputError(
+            f"{name} contains NaN: the model's weights or inputs are not finite. "
+            "Lower the learning rate, clip gradients, or reload an earlier checkpoint"
+        )

@@ -1,0 +1,114 @@
+"""A tree as attention wants it, on one device.
+
+`TreeLayout` travels to every attention layer as one argument of the model's forward
+call. It holds the closed form (`subtree_end`, `positions`) as tensors for kernels that
+mask token by token, and the tree's *runs* for the kernel that works run by run.
+
+A run is a longest stretch without branches: consecutive tokens, each the only child of
+the one before. Its keys are its ancestors, a handful of contiguous ranges, followed by
+itself, so that key number j of a run's path is the ancestor at depth j. Sibling runs of
+equal length share their ancestors and are computed together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from stepwell.packing.tree import PrefixTree
+
+Range = tuple[int, int]
+
+RUN_TOKENS_TOGETHER = 256
+"""Sibling runs are joined until they have this many tokens: larger ones fill the cores alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunGroup:
+    """Runs of one length below the same ancestors: `starts[i] .. starts[i] + length`."""
+
+    ancestors: tuple[Range, ...]
+    depth: int
+    starts: tuple[int, ...]
+    length: int
+
+    @property
+    def path_view(self) -> Range | None:
+        """The whole path as one range, where a single run follows its ancestors without a gap."""
+        if len(self.starts) > 1 or len(self.ancestors) > 1:
+            return None
+        first, last = self.ancestors[0] if self.ancestors else (self.starts[0], self.starts[0])
+        return (first, last + self.length) if last == self.starts[0] else None
+
+
+class TreeLayout:
+    """One tree on one device, padded to `num_tokens` tokens that see only themselves."""
+
+    def __init__(self, tree: PrefixTree, device: torch.device, num_tokens: int | None = None) -> None:
+        self.tree = tree
+        self.device = device
+        self.num_tokens = num_tokens or tree.num_tokens
+        self.block_masks: dict[int | None, Any] = {}
+        """Block masks by window size, made by the kernel that uses them."""
+
+    @cached_property
+    def ends(self) -> np.ndarray[Any, np.dtype[np.int32]]:
+        """`subtree_end` of every token, padding included."""
+        ends = np.arange(1, self.num_tokens + 1, dtype=np.int32)
+        ends[: self.tree.num_tokens] = self.tree.subtree_end
+        return ends
+
+    @cached_property
+    def depths(self) -> np.ndarray[Any, np.dtype[np.int32]]:
+        """Depth of every token; padding has depth 0."""
+        depths = np.zeros(self.num_tokens, dtype=np.int32)
+        depths[: self.tree.num_tokens] = self.tree.positions
+        return depths
+
+    @cached_property
+    def run_groups(self) -> tuple[RunGroup, ...]:
+        """The tree's runs, siblings of equal length together; padding is left out."""
+        groups: dict[tuple[tuple[Range, ...], int], list[int]] = {}
+        for start, stop, ancestors in _runs(self.tree):
+            groups.setdefault((ancestors, stop - start), []).append(start)
+        result: list[RunGroup] = []
+        for (ancestors, length), starts in groups.items():
+            depth = sum(stop - start for start, stop in ancestors)
+            together = max(1, RUN_TOKENS_TOGETHER // length)
+            for i in range(0, len(starts), together):
+                result.append(RunGroup(ancestors, depth, tuple(starts[i : i + together]), length))
+        return tuple(result)
+
+
+def _runs(tree: PrefixTree) -> list[tuple[int, int, tuple[Range, ...]]]:
+    """(start, stop, ranges of ancestors) of every run, in depth-first order."""
+    is_child = tree.positions[1:] == tree.positions[:-1] + 1
+    is_only = tree.subtree_end[1:] == tree.subtree_end[:-1]
+    starts = np.concatenate([[0], np.flatnonzero(~(is_child & is_only)) + 1])
+    stops = np.concatenate([starts[1:], [tree.num_tokens]]).tolist()
+    depths = tree.positions[starts].tolist()
+    path: list[Range] = []  # ranges from the root to the end of the run before
+    runs = []
+    for start, stop, depth in zip(starts.tolist(), stops, depths, strict=True):
+        path = _shortened(path, depth)
+        runs.append((start, stop, tuple(path)))
+        if path and path[-1][1] == start:
+            path[-1] = (path[-1][0], stop)
+        else:
+            path.append((start, stop))
+    return runs
+
+
+def _shortened(path: list[Range], depth: int) -> list[Range]:
+    """The part of a path above `depth`."""
+    kept: list[Range] = []
+    for start, stop in path:
+        if depth <= 0:
+            break
+        kept.append((start, min(stop, start + depth)))
+        depth -= stop - start
+    return kept

@@ -1,0 +1,76 @@
+"""From logits to logprobs and entropies, in float32 at least and a few rows at a time.
+
+`logits` [R, V] are the distinct rows; each action token names its row and its target.
+Nothing of size [R, V] is made in the forward pass, and one such array (in the dtype of
+the logits) in the backward pass: the softmax is taken again, chunk by chunk.
+
+With x = logits / temperature, p = softmax(x), lse = logsumexp(x):
+
+    logprob of target j     x_j - lse                  gradient  onehot_j - p
+    entropy                 H = lse - sum p x          gradient  -p (x - (lse - H))
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CHUNK_BYTES = 64 << 20
+"""Size of the float32 working copy of a chunk of logits."""
+
+
+def token_scores(
+    logits: Tensor, inverse_temperatures: Tensor, rows: Tensor, targets: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Logprob of each (row, target) pair, and entropy of each row.
+
+    `inverse_temperatures` is [R]; `rows` and `targets` are [A]. Returns [A] and [R].
+    """
+    logprobs, entropies = _TokenScores.apply(logits, inverse_temperatures, rows, targets)  # type: ignore[no-untyped-call]
+    return logprobs, entropies
+
+
+class _TokenScores(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, inverse_temperatures: Tensor, rows: Tensor, targets: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        scale = inverse_temperatures.to(wide)
+        log_sums = torch.empty(logits.shape[0], dtype=wide, device=logits.device)
+        entropies = torch.empty_like(log_sums)
+        for chunk in _chunks(logits):
+            scaled = logits[chunk].to(wide) * scale[chunk, None]
+            log_sums[chunk] = torch.logsumexp(scaled, 1)
+            weights = (scaled - log_sums[chunk, None]).exp_()
+            entropies[chunk] = log_sums[chunk] - _row_dot(weights, scaled)
+        logprobs = logits[rows, targets].to(wide) * scale[rows] - log_sums[rows]
+        ctx.save_for_backward(logits, scale, rows, targets, log_sums, entropies)
+        return logprobs, entropies
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, logprob_grads: Tensor, entropy_grads: Tensor) -> tuple[Tensor, None, None, None]:
+        logits, scale, rows, targets, log_sums, entropies = ctx.saved_tensors
+        row_grads = torch.zeros_like(log_sums).index_add_(0, rows, logprob_grads)
+        grads = torch.empty_like(logits)
+        for chunk in _chunks(logits):
+            scaled = logits[chunk].to(scale.dtype) * scale[chunk, None]
+            weights = (scaled - log_sums[chunk, None]).exp_()
+            mean = log_sums[chunk] - entropies[chunk]
+            pull = (scaled.sub_(mean[:, None])).mul_(entropy_grads[chunk, None]).add_(row_grads[chunk, None])
+            grads[chunk] = weights.mul_(pull).mul_(-scale[chunk, None])
+        grads.index_put_((rows, targets), (logprob_grads * scale[rows]).to(grads.dtype), accumulate=True)
+        return grads, None, None, None
+
+
+def _row_dot(a: Tensor, b: Tensor) -> Tensor:
+    """Row-wise inner products, with 0 * -inf = 0: a logit of -inf adds nothing to the entropy."""
+    return torch.where(a > 0, a * b, 0).sum(1)
+
+
+def _chunks(logits: Tensor) -> list[slice]:
+    rows = max(1, CHUNK_BYTES // max(1, logits.shape[1] * 4))
+    return [slice(start, start + rows) for start in range(0, logits.shape[0], rows)]

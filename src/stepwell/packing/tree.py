@@ -1,0 +1,106 @@
+"""The prefix tree of a set of token sequences, laid out in depth-first order.
+
+Every distinct prefix is one token of the tree, held once however many sequences share
+it. Tokens are numbered in depth-first order, so that the tokens below token k are
+exactly k+1 .. subtree_end[k]-1 and
+
+    k is an ancestor of q, or q itself   <=>   k <= q < subtree_end[k]
+
+which is all that attention needs: no mask is ever stored.
+
+The tree is not built token by token. Sequences are sorted (a prefix comes before what
+extends it), and the length each shares with the one before it says everything: the rest
+of a sequence is new and continues the numbering, and what the one before held below the
+shared part is complete. Work per sequence is a few array operations.
+
+Invariants
+* `positions[t]` is the depth of token t: its place in every sequence that runs through it.
+* `token_ids.size` is the number of distinct prefixes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+KeyArray = npt.NDArray[Any]
+"""Sequences to be sorted and compared: uint32 token ids, or uint64 (image, token id) pairs."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PrefixTree:
+    """The tokens of a tree in depth-first order.
+
+    Two answers [7, 8] and [9] to the prompt [5, 6]:
+
+        index        0  1  2  3  4
+        token_ids    5  6  7  8  9
+        positions    0  1  2  3  2
+        subtree_end  5  5  4  4  5
+    """
+
+    token_ids: IntArray
+    positions: IntArray
+    subtree_end: IntArray
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self.token_ids.size)
+
+    def path(self, token: int) -> IntArray:
+        """The tokens from the root to `token`, itself included."""
+        return np.flatnonzero(self.subtree_end[: token + 1] > token)
+
+
+def sort_sequences(keys: Sequence[KeyArray]) -> IntArray:
+    """The order that puts every sequence next to the one it shares most with."""
+    as_bytes = [key.astype(key.dtype.newbyteorder(">")).tobytes() for key in keys]
+    return np.array(sorted(range(len(keys)), key=as_bytes.__getitem__), dtype=np.int64)
+
+
+def shared_lengths(keys: Sequence[KeyArray], order: IntArray) -> IntArray:
+    """How many leading tokens each sequence of `order` shares with the one before it."""
+    shared = np.zeros(order.size, dtype=np.int64)
+    for place in range(1, order.size):
+        shared[place] = _common_prefix(keys[order[place - 1]], keys[order[place]])
+    return shared
+
+
+def _common_prefix(a: KeyArray, b: KeyArray) -> int:
+    size = min(a.size, b.size)
+    differs = a[:size] != b[:size]
+    first = int(differs.argmax()) if size else 0
+    return first if size and differs[first] else size
+
+
+def grow(
+    sequences: Sequence[npt.NDArray[Any]], shared: IntArray, first_site: IntArray
+) -> tuple[PrefixTree, list[IntArray]]:
+    """The tree of sorted `sequences`, and for each its tokens from depth `first_site` to its end.
+
+    `shared[i]` is what sequence i shares with sequence i-1; it is 0 for the first.
+    """
+    lengths = np.array([sequence.size for sequence in sequences], dtype=np.int64)
+    num_tokens = int((lengths - shared).sum())
+    token_ids = np.empty(num_tokens, dtype=np.int64)
+    positions = np.empty(num_tokens, dtype=np.int64)
+    subtree_end = np.full(num_tokens, num_tokens, dtype=np.int64)
+    path = np.empty(int(lengths.max()), dtype=np.int64)
+    depths = np.arange(int(lengths.max()), dtype=np.int64)
+    sites: list[IntArray] = []
+    size, depth = 0, 0
+    for sequence, kept, first in zip(sequences, shared.tolist(), first_site.tolist(), strict=True):
+        subtree_end[path[kept:depth]] = size
+        depth = sequence.size
+        new = size + depth - kept
+        token_ids[size:new] = sequence[kept:]
+        positions[size:new] = depths[kept:depth]
+        path[kept:depth] = depths[: depth - kept] + size
+        sites.append(path[first:depth].copy())
+        size = new
+    return PrefixTree(token_ids, positions, subtree_end), sites

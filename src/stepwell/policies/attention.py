@@ -1,0 +1,232 @@
+"""Putting tree attention into a Hugging Face model, after proof that it fits.
+
+Transformers lets an attention function be registered by name and hands it the keyword
+arguments of the forward call. Ours is `stepwell_tree`: called with `tree_layout` it
+attends over the tree, called without (generation, replay) it does what the model did
+before. Masks are not built until someone asks for one: the model's own mask function is
+kept as a `DeferredMask`, from which a tree only needs the window.
+
+Whether a model may be adopted is found out, not looked up. A probe runs a small tree and
+the same sequences alone, and refuses the model if
+
+* its class does not use the attention interface, or its positions depend on the length of
+  the whole sequence;
+* a mask is anything but causal, with or without a window, or attention is handed something
+  unknown (sinks, biases);
+* outputs of the tree differ from those of the sequences alone, or change when an unrelated
+  branch changes (recurrent and convolutional layers, position biases, positions of its own).
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AttentionInterface
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+
+from stepwell.core import Step
+from stepwell.packing import TreeLayout, pack, tree_attention
+
+ATTENTION = "stepwell_tree"
+HARMLESS = {"position_ids", "cache_position", "position_embeddings", "use_cache", "logits_to_keep"} | {
+    "output_attentions", "output_hidden_states", "return_dict", "deterministic",
+}  # fmt: skip
+"""What models pass along that does not change causal attention."""
+LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
+
+
+class CannotReplaceError(Exception):
+    """Why a model's attention cannot be replaced; turned into a warning, never raised to users."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeferredMask:
+    """A mask the model asked for, built only if attention without a tree needs it."""
+
+    arguments: dict[str, Any]
+
+    @property
+    def window(self) -> int | None:
+        return self.arguments.get("local_size")
+
+    def built(self, kind: str) -> Tensor | None:
+        return ALL_MASK_ATTENTION_FUNCTIONS[kind](**self.arguments)  # type: ignore[no-any-return]
+
+    def check(self) -> None:
+        """Refuse a mask that is not plain causal within its window, judged at the points that tell."""
+        window = self.window
+        marks = (
+            {0, 1, 2, 3} if window is None else {0, 1, window - 1, window, window + 1, 2 * window, 3 * window}
+        )
+        places = torch.tensor(sorted(marks))
+        query, key = places[:, None], places[None, :]
+        zero = torch.tensor(0)
+        seen = self.arguments["mask_function"](zero, zero, query, key)
+        expected = key <= query
+        if window is not None:
+            expected = expected & (query - key < window)
+        if not torch.equal(seen.expand_as(expected), expected):
+            raise CannotReplaceError("a mask of the model is not causal attention within a window")
+
+
+class ProbeLayout(TreeLayout):
+    """A layout that makes attention check what it is given, and counts the calls."""
+
+    num_calls = 0
+
+
+def _defer(**arguments: Any) -> DeferredMask:
+    return DeferredMask(arguments)
+
+
+def _attend(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: DeferredMask | Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    is_causal: bool | None = None,
+    tree_layout: TreeLayout | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    if tree_layout is None:
+        passed = {
+            "scaling": scaling,
+            "sliding_window": sliding_window,
+            "softcap": softcap,
+            "is_causal": is_causal,
+        }
+        return _attend_as_before(module, query, key, value, attention_mask, passed | others)
+    if isinstance(tree_layout, ProbeLayout):
+        _inspect(tree_layout, attention_mask, is_causal, others)
+    window = attention_mask.window if isinstance(attention_mask, DeferredMask) else sliding_window
+    output = tree_attention(
+        query,
+        key,
+        value,
+        tree_layout,
+        scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        window=window,
+        softcap=softcap,
+    )
+    return output, None
+
+
+def _attend_as_before(
+    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, passed: dict[str, Any]
+) -> tuple[Tensor, None]:
+    """SDPA; or, since SDPA leaves soft caps out, the model's own eager function."""
+    kind = "sdpa" if passed["softcap"] is None else "eager"
+    built = mask.built(kind) if isinstance(mask, DeferredMask) else mask
+    given = {name: value for name, value in passed.items() if value is not None}
+    if kind == "sdpa":
+        attend = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    else:
+        attend = sys.modules[type(module).__module__].eager_attention_forward  # type: ignore[attr-defined]
+    output, _ = attend(module, query, key, value, built, **given)
+    return output, None
+
+
+def _inspect(layout: ProbeLayout, mask: Any, is_causal: bool | None, others: dict[str, Any]) -> None:
+    layout.num_calls += 1
+    unknown = sorted(name for name, value in others.items() if value is not None and name not in HARMLESS)
+    if unknown:
+        raise CannotReplaceError(f"its attention takes {', '.join(unknown)}")
+    if is_causal is False:
+        raise CannotReplaceError("its attention is not causal")
+    if isinstance(mask, DeferredMask):
+        mask.check()
+    elif mask is not None:
+        raise CannotReplaceError("it builds attention masks of its own")
+
+
+AttentionInterface.register(ATTENTION, _attend)
+AttentionMaskInterface.register(ATTENTION, _defer)
+
+
+def adopt(model: PreTrainedModel) -> str | None:
+    """Switch `model` to tree attention if it can be proven right; else leave it and say why not."""
+    native = model.config._attn_implementation
+    try:
+        _check_class(model)
+        _probe(model, native)
+    except Exception as error:  # whatever a foreign model does under the probe means: do not touch it
+        model.set_attn_implementation(native)
+        is_ours = isinstance(error, CannotReplaceError)
+        return str(error) if is_ours else f"{type(error).__name__} under the probe: {error}"
+    return None
+
+
+def _check_class(model: PreTrainedModel) -> None:
+    if not (model._supports_attention_backend and model._can_set_attn_implementation()):
+        raise CannotReplaceError("its class does not use the attention interface of transformers")
+    scaling = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
+    kinds = {scaling.get("rope_type")} | {
+        value.get("rope_type") for value in scaling.values() if isinstance(value, dict)
+    }
+    if kinds & LENGTH_DEPENDENT_ROPE:
+        raise CannotReplaceError("its rotary positions depend on the length of the sequence")
+
+
+def _probe(model: PreTrainedModel, native: str) -> None:
+    """Compare a small tree with its sequences alone, and with itself after a branch changed."""
+    vocab = model.get_input_embeddings().num_embeddings
+    draw = np.random.default_rng(0).integers(0, vocab, size=16).tolist()
+    prompt, left, right, other = draw[:5], draw[5:9], draw[9:12], [(t + 1) % vocab for t in draw[5:9]]
+    with torch.no_grad():
+        alone = [_logits(model, prompt + branch, None) for branch in (left, right)]
+        model.set_attn_implementation(ATTENTION)
+        merged, changed = _tree_logits(model, prompt, left, right), _tree_logits(model, prompt, other, right)
+    size = float(torch.cat(alone).abs().max())
+    is_half = alone[0].dtype in (torch.bfloat16, torch.float16)
+    tolerance = (0.1 if is_half else 1e-3) * size
+    if max(_gap(a, b) for a, b in zip(merged, alone, strict=True)) > tolerance:
+        raise CannotReplaceError("tree attention gives other outputs than its own attention")
+    if _gap(merged[1], changed[1]) > (1e-2 if is_half else 1e-4) * size:
+        raise CannotReplaceError("its layers let one branch of the tree see another")
+
+
+def _gap(a: Tensor, b: Tensor) -> float:
+    gap = float((a - b).abs().max())
+    return gap if gap == gap else float("inf")
+
+
+def _tree_logits(model: PreTrainedModel, prompt: list[int], *branches: list[int]) -> list[Tensor]:
+    tree = pack([Step.from_tokens(prompt, branch) for branch in branches]).microbatches[0].tree
+    assert tree is not None
+    layout = ProbeLayout(tree, model.device)
+    logits = _logits(model, tree.token_ids, layout)
+    if layout.num_calls == 0:
+        raise CannotReplaceError("it never called the attention it was given")
+    paths = []
+    for branch in branches:
+        wanted = np.array(prompt + branch)
+        ends = [t for t in range(tree.num_tokens) if np.array_equal(tree.token_ids[tree.path(t)], wanted)]
+        paths.append(logits[torch.from_numpy(tree.path(ends[0])).to(logits.device)])
+    return paths
+
+
+def _logits(model: PreTrainedModel, token_ids: Any, layout: TreeLayout | None) -> Tensor:
+    ids = torch.as_tensor(token_ids, dtype=torch.int64, device=model.device)[None]
+    if layout is None:
+        output = model(input_ids=ids, use_cache=False)
+    else:
+        positions = torch.from_numpy(layout.tree.positions).to(ids.device)[None]
+        output = model(
+            input_ids=ids,
+            position_ids=positions,
+            attention_mask=torch.ones_like(ids),
+            use_cache=False,
+            tree_layout=layout,
+        )
+    return output.logits[0]  # type: ignore[no-any-return]

@@ -1,0 +1,388 @@
+"""A causal language model as a policy: logprobs, values and entropies of packed steps.
+
+    from_pretrained ─► prepared (checks, tree or replay) ─► run (one microbatch) ─► save_pretrained
+
+Any Hugging Face causal LM directory works. Batches run as prefix trees with tree attention
+where that is proven to fit the model (see `attention.py`), else by replay, with one
+warning. An optional critic gives L+1 values per step, an optional frozen reference gives
+`reference_logprobs`, and LoRA trains adapters instead of the model.
+
+Invariants
+* Dropout is off, also in training: the same weights and tokens give the same logprobs.
+* Logits are divided by the temperature the step was sampled with.
+* Logprobs, entropies and values are float32 at least, whatever the weights are. With
+  `dtype="bfloat16"` the weights themselves are bfloat16 (adapters and value head float32);
+  keeping float32 master weights is the optimizer's business.
+* The reference is never trained and is in neither `parameters()` nor `state_dict()`.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from stepwell.core import ConfigError, ContextLengthError, InputError, State, Step, TokenAction, WeightsError
+from stepwell.core.arrays import FloatArray
+from stepwell.packing import Microbatch, Outputs, Packed, check_finite, evaluate, pack, replay, token_scores
+from stepwell.policies import directory, lora
+from stepwell.policies.attention import adopt
+from stepwell.policies.critic import Critic, CriticKind, ValueHead
+from stepwell.policies.float64 import take_gradients_in_float64
+from stepwell.policies.forward import Feed, actor_rows, feed, hidden_rows
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+ATTENTIONS = ("auto", "tree", "replay")
+
+
+class CausalLMPolicy:
+    """A language policy with optional critic, reference and adapters.
+
+    >>> policy = CausalLMPolicy.from_pretrained("path/to/model", critic="shared")  # doctest: +SKIP
+    >>> policy.logprobs(pack(steps))  # one tensor per step  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        critic: Critic | None = None,
+        reference: Any | None = None,
+        adapters: Any | None = None,
+        source: Path | None = None,
+        attention: str = "auto",
+    ) -> None:
+        """Wrap parts already loaded; `from_pretrained` is the usual way."""
+        self.model = model
+        self.critic = critic
+        self.adapters = adapters
+        self.source = source
+        self.reference = reference
+        self.module = nn.ModuleDict({"model": model} | ({"critic": critic} if critic is not None else {}))
+        self.is_replayed = attention == "replay"
+        for part in self._transformers():
+            _quieten(part)
+            if not self.is_replayed:
+                self._adopt(part, attention)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name_or_path: str | Path,
+        *,
+        critic: CriticKind | None = None,
+        reference: bool | str | Path = False,
+        lora: dict[str, Any] | None = None,
+        dtype: str = "float32",
+        device: str | torch.device = "cpu",
+        gradient_checkpointing: bool = False,
+        attention: str = "auto",
+    ) -> CausalLMPolicy:
+        """Open a directory, or a built-in model by name.
+
+        `critic` adds one where the directory has none, and must agree with the one it has;
+        `critic=None` takes what is there. `reference=True` freezes a copy of these weights
+        (with LoRA: the base model, at no cost); a path opens another model as reference.
+        `lora` adds adapters with these `LoraConfig` fields ({} for the defaults).
+        `attention="replay"` never uses trees, `"tree"` refuses a model that cannot.
+        """
+        kind = _chosen(dtype, DTYPES, "dtype")
+        _chosen(attention, dict.fromkeys(ATTENTIONS), "attention")
+        path = directory.locate(name_or_path)
+        model, adapters = _open_actor(path, kind, lora)
+        reference_model = None
+        if reference is not False and not (reference is True and adapters is not None):
+            reference_model = (
+                copy.deepcopy(model)
+                if reference is True
+                else directory.open_causal_lm(directory.locate(reference), kind)
+            )
+        policy = cls(
+            model.to(device),
+            critic=_open_critic(path, model, critic, kind, torch.device(device)),
+            reference=None if reference_model is None else reference_model.to(device).requires_grad_(False),
+            adapters=adapters,
+            source=path,
+            attention=attention,
+        )
+        if gradient_checkpointing:
+            policy.enable_gradient_checkpointing()
+        return policy
+
+    # --- what it says about steps -------------------------------------------------------
+
+    def logprobs(self, packed: Packed) -> list[Tensor]:
+        """Per step, the logprob of each action token."""
+        return _split(self.evaluate(packed).logprobs, packed.action_lengths)
+
+    def entropies(self, packed: Packed) -> list[Tensor]:
+        """Per step, the entropy of the distribution each action token was drawn from."""
+        return _split(self.evaluate(packed, logprobs=False, entropies=True).entropies, packed.action_lengths)
+
+    def values(self, packed: Packed) -> list[Tensor]:
+        """Per step L+1 values: before each action token, then after the last."""
+        values = self.evaluate(packed, logprobs=False, values=True).values
+        return _split(values, [length + 1 for length in packed.action_lengths])
+
+    def evaluate(
+        self, packed: Packed, *, logprobs: bool = True, values: bool = False, entropies: bool = False
+    ) -> Outputs:
+        """All that is asked for, from one pass: flat, in step order. NaN is refused."""
+        outputs = evaluate(self, packed, logprobs=logprobs, values=values, entropies=entropies)
+        check_finite(outputs)
+        return outputs
+
+    def reference_logprobs(self, packed: Packed) -> list[Tensor]:
+        """Per step, the logprobs of its action tokens under the frozen reference; no gradient."""
+        if self.reference is None and self.adapters is None:
+            raise ConfigError("this policy has no reference; load it with reference=True")
+        other = self if self.reference is None else CausalLMPolicy._of(self.reference, self.is_replayed)
+        without_adapters = self.adapters.disable_adapter() if self.reference is None else nullcontext()
+        with torch.no_grad(), without_adapters:
+            outputs = evaluate(other, packed)
+        check_finite(outputs)
+        return _split(outputs.logprobs, packed.action_lengths)
+
+    def score(self, steps: Sequence[Step]) -> list[FloatArray]:
+        """Logprobs of actions already taken, as arrays (`core.Scorer`)."""
+        with torch.no_grad():
+            return [part.float().cpu().numpy() for part in self.logprobs(pack(steps))]
+
+    def state_values(self, states: Sequence[State]) -> FloatArray:
+        """V(s) of each state (`core.Critic`)."""
+        nothing = np.zeros(0, dtype=np.int32)
+        steps = [Step(state, TokenAction(nothing), behavior_logprobs=nothing) for state in states]
+        with torch.no_grad():
+            return torch.cat(self.values(pack(steps))).float().cpu().numpy()
+
+    # --- how it runs --------------------------------------------------------------------
+
+    def prepared(self, packed: Packed) -> Packed:
+        """The batch checked against this model, and laid out the way this model runs."""
+        if packed.longest > self.context_length:
+            raise ContextLengthError(
+                f"the longest step has {packed.longest} tokens (prompt_ids and action_ids), but the model's "
+                f"context is {self.context_length}; shorten the prompt or use a model with a longer context"
+            )
+        size = self.model.get_input_embeddings().num_embeddings
+        if packed.highest_token_id >= size:
+            raise InputError(
+                f"prompt_ids or action_ids hold id {packed.highest_token_id}, but the model's vocabulary has "
+                f"{size} tokens; the steps were made with another tokenizer"
+            )
+        if packed.table.has_images:
+            raise InputError("a state holds images, which a language-only policy cannot see")
+        return replay(packed) if self.is_replayed else packed
+
+    def run(self, microbatch: Microbatch, *, logprobs: bool, values: bool, entropies: bool) -> Outputs:
+        """Outputs of one microbatch in its own order."""
+        if values and self.critic is None:
+            raise ConfigError("values need a critic; load the policy with critic='shared' or critic='own'")
+        fed = feed(microbatch, self.device)
+        hidden = None
+        scores: tuple[Tensor | None, Tensor | None] = (None, None)
+        is_shared = values and self.critic is not None and self.critic.backbone is None
+        if logprobs or entropies:
+            scores, hidden = self._actor(fed, with_hidden=is_shared)
+        if values and hidden is None:
+            assert self.critic is not None
+            hidden = hidden_rows(self.critic.backbone or self.model.base_model, fed)
+        return Outputs(
+            scores[0] if logprobs else None,
+            self.critic.head(hidden)[fed.value_rows] if values and self.critic is not None else None,
+            scores[1] if entropies else None,
+        )
+
+    def _actor(self, fed: Feed, *, with_hidden: bool) -> tuple[tuple[Tensor, Tensor], Tensor | None]:
+        """Logprobs and entropies per action token, and hidden states for a shared critic."""
+        if fed.targets.numel() == 0:  # only value-only steps
+            wide = torch.promote_types(self.model.dtype, torch.float32)
+            nothing = torch.zeros(0, dtype=wide, device=self.device)
+            return (nothing, nothing), None
+        rows, hidden = actor_rows(self.model, fed, with_hidden=with_hidden)
+        logprobs, entropies = token_scores(rows, fed.inverse_temperatures, fed.logit_rows, fed.targets)
+        return (logprobs, entropies[fed.logit_rows]), hidden
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device  # type: ignore[no-any-return]
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt and action together."""
+        return int(getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 2**31)
+
+    def enable_gradient_checkpointing(self) -> None:
+        """Keep only layer inputs in the forward pass and compute the rest again in the backward pass."""
+        for part in (self.model, None if self.critic is None else self.critic.backbone):
+            if part is None:
+                continue
+            part.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            for layer in part.modules():
+                if isinstance(layer, GradientCheckpointingLayer):
+                    layer.training = True  # the layer alone: what is inside it stays without dropout
+
+    # --- weights ------------------------------------------------------------------------
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """What is trained: the model or its adapters, and the critic."""
+        return (parameter for parameter in self.module.parameters() if parameter.requires_grad)
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """What is trained, with names as in `state_dict`."""
+        return (item for item in self.module.named_parameters() if item[1].requires_grad)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Every weight of actor and critic, under `model.` and `critic.`."""
+        return self.module.state_dict()
+
+    def load_state_dict(self, weights: dict[str, Tensor]) -> None:
+        """Take weights from `state_dict` of a policy of the same kind; anything else is refused whole."""
+        own = self.module.state_dict()
+        wrong = sorted(own.keys() ^ weights.keys())
+        wrong += sorted(
+            name for name in own.keys() & weights.keys() if own[name].shape != weights[name].shape
+        )
+        if wrong:
+            raise WeightsError(
+                f"{len(wrong)} weights are missing, unknown or of another shape (first: {wrong[0]}); "
+                "load weights saved from the same model with the same critic and lora settings"
+            )
+        self.module.load_state_dict(weights)
+
+    def model_weights(self) -> dict[str, Tensor]:
+        """The actor's weights under Hugging Face's names, adapters merged in: what an engine loads."""
+        return lora.merged_weights(self.model) if self.adapters is not None else self.model.state_dict()
+
+    def save_pretrained(self, path: str | Path, *, merge_lora: bool = False) -> None:
+        """Write a directory that `AutoModelForCausalLM` and `from_pretrained` open, all or nothing.
+
+        With LoRA only the adapters are written, unless `merge_lora` asks for the merged model.
+        """
+        with directory.written_whole(Path(path)) as folder:
+            if self.adapters is None:
+                self.model.save_pretrained(folder)
+            elif merge_lora:
+                copy.deepcopy(self.adapters).merge_and_unload().save_pretrained(folder)
+            else:
+                self.adapters.save_pretrained(folder)
+            if self.critic is not None:
+                directory.write_critic(folder, self.critic.head.state_dict(), self.critic.backbone)
+            if self.source is not None and self.source.is_dir():
+                directory.copy_side_files(self.source, folder)
+            directory.write_policy_file(folder, None if self.critic is None else self.critic.kind)
+
+    # --- inside -------------------------------------------------------------------------
+
+    @classmethod
+    def _of(cls, model: Any, is_replayed: bool) -> CausalLMPolicy:
+        """A bare policy around a model that was made ready already."""
+        policy = cls.__new__(cls)
+        policy.model, policy.critic, policy.is_replayed = model, None, is_replayed
+        return policy
+
+    def _transformers(self) -> list[Any]:
+        own = None if self.critic is None else self.critic.backbone
+        return [part for part in (self.model, self.reference, own) if part is not None]
+
+    def _adopt(self, part: Any, attention: str) -> None:
+        if part is not self.model and part is not self.reference:
+            part.set_attn_implementation(self.model.config._attn_implementation)
+            return
+        refusal = adopt(part)
+        if refusal is None:
+            return
+        self.is_replayed = True
+        message = f"{type(part).__name__} cannot run prefix trees: {refusal}"
+        if attention == "tree":
+            raise ConfigError(f"attention='tree' was asked for, but {message}; use attention='auto'")
+        if part is self.model:
+            warnings.warn(f"{message}. Steps are replayed one by one, which is slower", stacklevel=4)
+
+
+def _open_actor(path: Path, dtype: torch.dtype, settings: dict[str, Any] | None) -> tuple[Any, Any | None]:
+    """The model in `path`, and its adapters: saved ones, fresh ones, or none."""
+    if (path / directory.ADAPTER_FILE).is_file():
+        if settings is not None:
+            raise ConfigError(f"{path} already holds LoRA adapters; leave out `lora` to go on training them")
+        model = directory.open_causal_lm(directory.locate(lora.base_of(path)), dtype)
+        return model, lora.load_adapters(model, path)
+    model = directory.open_causal_lm(path, dtype)
+    return model, None if settings is None else lora.add_adapters(model, settings)
+
+
+def _open_critic(
+    path: Path, model: Any, wanted: CriticKind | None, dtype: torch.dtype, device: torch.device
+) -> Critic | None:
+    """The saved critic, a fresh one, or none."""
+    saved = directory.read_policy_file(path)["critic"]
+    kind = wanted or saved
+    if kind is None:
+        return None
+    if kind not in ("shared", "own"):
+        raise ConfigError(f"critic must be 'shared', 'own' or None, got {kind!r}")
+    if saved is not None and saved != kind:
+        raise ConfigError(f"{path} holds a critic of kind {saved!r}; critic={kind!r} would throw it away")
+    head = ValueHead(model.config.get_text_config().hidden_size, dtype)
+    backbone = None
+    if kind == "own" and saved is None:
+        backbone = _plain_backbone(model)
+    elif kind == "own":
+        backbone = directory.open_backbone(path / directory.CRITIC_FOLDER, dtype)
+    if saved is not None:
+        _load_head(head, path)
+    return Critic(head, backbone).to(device)
+
+
+def _load_head(head: ValueHead, path: Path) -> None:
+    saved = directory.read_head(path)
+    own = head.state_dict()
+    if saved.keys() != own.keys() or any(saved[name].shape != own[name].shape for name in own):
+        raise WeightsError(f"{path / directory.HEAD_FILE} belongs to another model; save the policy again")
+    head.load_state_dict(saved)
+
+
+def _plain_backbone(model: Any) -> Any:
+    """A trainable copy of the model's backbone as it is without adapters."""
+    backbone = copy.deepcopy(model.base_model)
+    if any(hasattr(module, "base_layer") for module in backbone.modules()):
+        plain = type(model.base_model)(copy.deepcopy(model.config)).to(model.dtype)
+        prefix = model.base_model_prefix + "."
+        weights = {name.replace(".base_layer", ""): w for name, w in model.state_dict().items()}
+        named = {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
+        plain.load_state_dict({name: w for name, w in named.items() if name in plain.state_dict()})
+        backbone = plain
+    return backbone.requires_grad_(True)
+
+
+def _quieten(model: Any) -> None:
+    """No dropout anywhere, and true float64 gradients in float64 models."""
+    model.eval()
+    for module in model.modules():
+        for name, value in vars(module).items():
+            is_rate = isinstance(value, float) and (
+                "drop" in name or (name == "p" and isinstance(module, nn.Dropout))
+            )
+            if is_rate:
+                setattr(module, name, 0.0)
+    if model.dtype is torch.float64:
+        take_gradients_in_float64(model)
+
+
+def _split(flat: Tensor | None, lengths: list[int]) -> list[Tensor]:
+    assert flat is not None, "it was asked for"
+    return list(flat.split(lengths))
+
+
+def _chosen(value: str, allowed: dict[str, Any], field: str) -> Any:
+    if value not in allowed:
+        raise ConfigError(f"{field} must be one of {', '.join(allowed)}, got {value!r}")
+    return allowed[value]

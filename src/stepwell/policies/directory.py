@@ -1,0 +1,166 @@
+"""Model directories: opening them with clear refusals, writing them all or nothing.
+
+What we write is what Hugging Face reads: `config.json`, safetensors, the tokenizer's files
+as they were. What Hugging Face has no place for stands beside it and is ignored by it:
+
+    stepwell_policy.json     format, kind of critic
+    value_head.safetensors   the critic's head
+    critic/                  an own critic's backbone, a model directory itself
+
+With LoRA the directory holds adapters in PEFT's format and names its base model. A
+directory appears under its name only when complete: it is written beside and renamed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+
+from stepwell.core import ModelError
+
+POLICY_FILE = "stepwell_policy.json"
+HEAD_FILE = "value_head.safetensors"
+CRITIC_FOLDER = "critic"
+ADAPTER_FILE = "adapter_config.json"
+FORMAT = 1
+
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".safetensors.index.json")
+_WRITTEN = ("config.json", "generation_config.json", ADAPTER_FILE, POLICY_FILE, "README.md", "stepwell.json")
+_BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError)
+
+
+def locate(name_or_path: str | Path) -> Path:
+    """The directory of a model given by path or by the name of one that Stepwell brings."""
+    path = Path(name_or_path)
+    if not path.is_dir():
+        from stepwell.policies.resolve import resolve_model
+
+        path = Path(resolve_model(str(name_or_path)))
+    if not (path / "config.json").is_file() and not (path / ADAPTER_FILE).is_file():
+        raise ModelError(
+            f"{path} is not a model directory: it has no config.json. Give a directory written by "
+            "save_pretrained, or the name of a built-in model"
+        )
+    return path
+
+
+def open_causal_lm(path: Path, dtype: torch.dtype) -> Any:
+    """The causal language model in `path`, refused if any weight is missing or of another shape."""
+    with _told(path):
+        config = AutoConfig.from_pretrained(path, local_files_only=True)
+    # SDPA would silently leave out a soft cap on attention scores; the model's own code does not
+    capped = getattr(config.get_text_config(), "attn_logit_softcapping", None) is not None
+    return _open(AutoModelForCausalLM, path, dtype, attn_implementation="eager" if capped else None)
+
+
+def open_backbone(path: Path, dtype: torch.dtype) -> Any:
+    """The backbone of an own critic."""
+    return _open(AutoModel, path, dtype)
+
+
+def _open(kind: Any, path: Path, dtype: torch.dtype, **options: Any) -> Any:
+    with _told(path):
+        model, report = kind.from_pretrained(
+            path, dtype=dtype, local_files_only=True, output_loading_info=True, **options
+        )
+    missing = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
+    if missing:
+        raise ModelError(
+            f"{path} is incomplete: {len(missing)} weights are missing or of another shape "
+            f"(first: {missing[0]}). Its files do not belong together or were cut short; save the model again"
+        )
+    return model
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Turn whatever a damaged file raises into one error that names the directory."""
+    try:
+        yield
+    except _BROKEN as error:
+        first_line = str(error).strip().split("\n")[0]
+        raise ModelError(
+            f"{path} cannot be opened as a Hugging Face causal language model: {first_line}. "
+            "Check that the directory is complete, or save the model again"
+        ) from error
+
+
+def read_policy_file(path: Path) -> dict[str, Any]:
+    """What Stepwell wrote beside the model; defaults for a plain Hugging Face directory."""
+    file = path / POLICY_FILE
+    if not file.is_file():
+        return {"format": FORMAT, "critic": None}
+    with _told(path):
+        content = json.loads(file.read_text())
+        if content["format"] != FORMAT or content["critic"] not in (None, "shared", "own"):
+            raise ValueError(f"{POLICY_FILE} has an unknown format")
+    return dict(content)
+
+
+def read_head(path: Path) -> dict[str, torch.Tensor]:
+    """The saved value head."""
+    with _told(path):
+        return load_file(path / HEAD_FILE)
+
+
+def write_critic(path: Path, head: dict[str, torch.Tensor], backbone: Any | None) -> None:
+    """Write the critic's parts into a directory being made."""
+    save_file({name: tensor.contiguous() for name, tensor in head.items()}, path / HEAD_FILE)
+    if backbone is not None:
+        backbone.save_pretrained(path / CRITIC_FOLDER)
+
+
+def write_policy_file(path: Path, critic: str | None) -> None:
+    (path / POLICY_FILE).write_text(json.dumps({"format": FORMAT, "critic": critic}, indent=2) + "\n")
+
+
+def copy_side_files(source: Path, target: Path) -> None:
+    """Tokenizer, chat template and whatever else belongs to the model but is not its weights."""
+    for file in sorted(source.iterdir()):
+        is_ours = file.name in _WRITTEN or file.name.endswith(_WEIGHTS)
+        if file.is_file() and not is_ours and not (target / file.name).exists():
+            shutil.copy2(file, target / file.name)
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """A fresh directory that becomes `path`, replacing what was there, only if all goes well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        yield fresh
+        _flush(fresh)
+        fresh.chmod(0o755)
+        _replace(fresh, path)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _flush(folder: Path) -> None:
+    for file in folder.rglob("*"):
+        if file.is_file():
+            with file.open("rb") as handle:
+                os.fsync(handle.fileno())
+
+
+def _replace(fresh: Path, path: Path) -> None:
+    if not path.exists():
+        fresh.rename(path)
+        return
+    if not path.is_dir():
+        raise ModelError(f"{path} is a file; give a directory to save the model in")
+    old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
+    path.rename(old / path.name)
+    fresh.rename(path)
+    shutil.rmtree(old)

@@ -1,0 +1,137 @@
+"""One pass of a model over a microbatch: logits and hidden states only where they are read.
+
+The layout of the tree travels as an argument of the forward call, so that recomputation
+under gradient checkpointing sees it too. On CUDA, tokens are padded to whole blocks; the
+padding forms trees of its own that nobody reads.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from stepwell.packing import Microbatch, TreeLayout
+from stepwell.packing.flex import padded_length
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """A microbatch on a device: the arguments of the forward call, and where to read.
+
+    Logits are computed for whole columns; `logit_places` picks the wanted ones from
+    [rows * columns, vocab] (None: they are all wanted, in order).
+    """
+
+    arguments: dict[str, Any]
+    columns: Tensor
+    logit_places: Tensor | None
+    inverse_temperatures: Tensor
+    logit_rows: Tensor
+    targets: Tensor
+    value_places: Tensor
+    value_rows: Tensor
+
+
+def feed(microbatch: Microbatch, device: torch.device) -> Feed:
+    """`microbatch` on `device`, kept with it for the next pass."""
+    key = ("feed", device)
+    if key not in microbatch.cache:
+        microbatch.cache[key] = _make_feed(microbatch, device)
+    made: Feed = microbatch.cache[key]
+    return made
+
+
+def _make_feed(microbatch: Microbatch, device: torch.device) -> Feed:
+    width = microbatch.input_ids.shape[1]
+    columns, column = np.unique(microbatch.logit_sites % width, return_inverse=True)
+    places = (microbatch.logit_sites // width) * columns.size + column
+    is_identity = np.array_equal(places, np.arange(microbatch.input_ids.shape[0] * columns.size))
+
+    def put(array: Any) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+    return Feed(
+        arguments=_arguments(microbatch, device),
+        columns=put(columns),
+        logit_places=None if is_identity else put(places),
+        inverse_temperatures=put(1.0 / microbatch.temperatures),
+        logit_rows=put(microbatch.logit_rows),
+        targets=put(microbatch.targets),
+        value_places=put(microbatch.value_sites),
+        value_rows=put(microbatch.value_rows),
+    )
+
+
+def _arguments(microbatch: Microbatch, device: torch.device) -> dict[str, Any]:
+    if microbatch.tree is None:
+        return {"input_ids": torch.from_numpy(microbatch.input_ids).to(device)}
+    count = microbatch.num_tokens
+    size = padded_length(count) if device.type == "cuda" else count
+    ids, positions = np.zeros((2, 1, size), dtype=np.int64)
+    ids[0, :count] = microbatch.input_ids[0]
+    positions[0, :count] = microbatch.positions[0]
+    return {
+        "input_ids": torch.from_numpy(ids).to(device),
+        "position_ids": torch.from_numpy(positions).to(device),
+        # all ones: without it transformers searches the positions for packed sequences
+        "attention_mask": torch.ones(1, size, dtype=torch.bool, device=device),
+        "tree_layout": TreeLayout(microbatch.tree, device, size),
+    }
+
+
+class _HiddenStates:
+    """Remembers the last hidden states of a backbone for the length of one forward call."""
+
+    def __init__(self, backbone: nn.Module) -> None:
+        self.backbone = backbone
+        self.states: Tensor | None = None
+
+    def __enter__(self) -> _HiddenStates:
+        self.handle = self.backbone.register_forward_hook(self._keep)
+        return self
+
+    def _keep(self, module: nn.Module, arguments: Any, output: Any) -> None:
+        self.states = last_hidden(output)
+
+    def __exit__(self, *exception: object) -> None:
+        self.handle.remove()
+
+
+def last_hidden(output: Any) -> Tensor:
+    """The hidden states in a backbone's output, whatever its form."""
+    states = getattr(output, "last_hidden_state", None)
+    result: Tensor = output[0] if states is None else states
+    return result
+
+
+def hidden_rows(backbone: nn.Module, fed: Feed) -> Tensor:
+    """Hidden states [M, H] at the value places, from a backbone of its own."""
+    output = backbone(**fed.arguments, use_cache=False)
+    return last_hidden(output).flatten(0, 1)[fed.value_places]
+
+
+def actor_rows(model: Any, fed: Feed, *, with_hidden: bool) -> tuple[Tensor, Tensor | None]:
+    """Logits [R, V] at the logit places, and hidden states [M, H] at the value places if wanted."""
+    keep = {"logits_to_keep": fed.columns} if _keeps_logits(type(model)) else {}
+    with _HiddenStates(model.base_model) as kept:
+        logits = model(**fed.arguments, **keep, use_cache=False).logits
+    if not keep:
+        logits = logits[:, fed.columns]
+    rows = logits.flatten(0, 1)
+    if fed.logit_places is not None:
+        rows = rows[fed.logit_places]
+    if not with_hidden:
+        return rows, None
+    assert kept.states is not None, "the backbone was not called"
+    return rows, kept.states.flatten(0, 1)[fed.value_places]
+
+
+@cache
+def _keeps_logits(kind: type[Any]) -> bool:
+    return "logits_to_keep" in inspect.signature(kind.forward).parameters

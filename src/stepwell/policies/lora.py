@@ -1,0 +1,83 @@
+"""LoRA through PEFT: small trained adapters on a frozen model.
+
+The adapters are put into the model in place, so everything that runs the model runs them.
+Their dropout is off, as all dropout here: a logprob must not depend on chance. The frozen
+base doubles as the reference policy.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stepwell.core import ConfigError, ModelError
+
+DEFAULTS = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear"}
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ImportError as error:
+        raise ModelError("LoRA needs the package peft: install stepwell[lora]") from error
+    return peft
+
+
+def add_adapters(model: Any, settings: dict[str, Any]) -> Any:
+    """Put fresh adapters into `model`; returns PEFT's wrapper. `settings` are LoraConfig's fields."""
+    peft = _peft()
+    try:
+        config = peft.LoraConfig(task_type="CAUSAL_LM", **(DEFAULTS | settings))
+        wrapper = peft.get_peft_model(model, config)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"lora: {error}") from error
+    return _in_dtype(wrapper, model.dtype)
+
+
+def load_adapters(model: Any, path: Path) -> Any:
+    """Put saved adapters into `model`, ready to train on."""
+    peft = _peft()
+    try:
+        wrapper = peft.PeftModel.from_pretrained(model, str(path), is_trainable=True)
+    except Exception as error:  # PEFT and safetensors raise many kinds for a damaged directory
+        raise ModelError(f"{path}: its LoRA adapters cannot be loaded: {error}") from error
+    return _in_dtype(wrapper, model.dtype)
+
+
+def base_of(path: Path) -> str:
+    """The base model that saved adapters belong to."""
+    try:
+        return str(_peft().PeftConfig.from_pretrained(str(path)).base_model_name_or_path)
+    except Exception as error:
+        raise ModelError(f"{path}: adapter_config.json cannot be read: {error}") from error
+
+
+def _in_dtype(wrapper: Any, dtype: torch.dtype) -> Any:
+    """Adapters in float32 at least, and in float64 where the model is."""
+    wide = torch.promote_types(dtype, torch.float32)
+    for parameter in wrapper.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.to(wide)
+    return wrapper
+
+
+def merged_weights(model: Any) -> dict[str, torch.Tensor]:
+    """The model's weights under their plain names, adapters added in; the model is left alone."""
+    layers = {name: module for name, module in model.named_modules() if hasattr(module, "get_delta_weight")}
+    weights: dict[str, torch.Tensor] = {}
+    for name, tensor in model.state_dict().items():
+        owner = next((layer for layer in layers if name.startswith(layer + ".")), None)
+        if owner is None:
+            weights[name] = tensor
+            continue
+        inner = name[len(owner) + 1 :]
+        if not inner.startswith("base_layer."):
+            continue
+        plain = inner.removeprefix("base_layer.")
+        if plain == "weight":
+            for adapter in layers[owner].active_adapters:
+                tensor = tensor + layers[owner].get_delta_weight(adapter).to(tensor.dtype)
+        weights[f"{owner}.{plain}"] = tensor
+    return weights
