@@ -1,0 +1,290 @@
+"""Attention over slot storage, in plain torch: what every faster kernel is compared with.
+
+One forward pass carries a flat list of new tokens, each at a position of a slot. A *plan*
+is made once per pass and says where those tokens are written and what they may see; every
+layer then calls `plan.attend`, which writes its keys and values and attends over the
+slot's history.
+
+* `DecodePlan`: one new token per slot. The query heads that share a key head become
+  rows of one small product, so that grouped keys are read once and never expanded.
+* `PrefillPlan`: runs of new tokens. Runs of similar size are padded into one product.
+
+`attention_function` is what transformers' models call in place of their own attention
+(see `install`). It finds the plan of the running pass in a thread-local, because not every
+model hands keyword arguments down to its attention. No mask function is registered, so
+that transformers builds no mask; causality and sliding windows are the plan's business.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from stepwell.core.arrays import AnyArray
+from stepwell.core.errors import ModelError
+from stepwell.engines.kv_store import KVStore
+
+ATTENTION_NAME = "stepwell_slots"
+DENSE_ENOUGH = 0.6  # share of busy rows from which reading all rows of a range beats gathering
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """What distinguishes one layer's attention: scale, sliding window, logit softcap."""
+
+    scaling: float
+    window: int | None = None
+    softcap: float | None = None
+
+
+class Plan(Protocol):
+    """What one forward pass writes and sees."""
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, spec: AttentionSpec
+    ) -> torch.Tensor:
+        """query [T, H, D], key [T, K, D], value [T, K, Dv] of the new tokens -> [T, H, Dv]."""
+        ...
+
+
+class DecodePlan:
+    """One new token in each of `slots`, at `positions`; both int64 tensors, slots ascending.
+
+    `length` bounds how far storage is read. `rows` says, where known on the host, that the
+    slots lie in one range of storage, which is then read in place: (first, last + 1).
+    """
+
+    def __init__(
+        self,
+        store: KVStore,
+        slots: torch.Tensor,
+        positions: torch.Tensor,
+        length: int,
+        rows: tuple[int, int] | None = None,
+        even: bool = False,
+    ) -> None:
+        self.store, self.slots, self.positions, self.length = store, slots, positions, length
+        self._index: dict[int, torch.Tensor] = {}
+        self._masks: dict[int | None, torch.Tensor | None] = {None: None} if even else {}
+        self._rows = rows
+        self._scatter = rows is not None and rows[1] - rows[0] != len(slots)
+
+    @classmethod
+    def of_host(cls, store: KVStore, slots: AnyArray, positions: AnyArray) -> DecodePlan:
+        """A plan from host arrays, which shows what can be read in place."""
+        first, last = int(slots[0]), int(slots[-1]) + 1
+        dense = len(slots) >= DENSE_ENOUGH * (last - first)
+        length = int(positions.max()) + 1
+        even = int(positions.min()) + 1 == length
+        device = store.device
+        return cls(
+            store,
+            torch.from_numpy(slots).to(device),
+            torch.from_numpy(positions).to(device),
+            length,
+            rows=(first, last) if dense else None,
+            even=even and dense and last - first == len(slots),
+        )
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, spec: AttentionSpec
+    ) -> torch.Tensor:
+        store, heads = self.store, key.shape[1]
+        if heads not in self._index:
+            self._index[heads] = store.write_index(self.slots, self.positions, heads)
+        store.write(layer, self._index[heads], key, value)
+        query = query.reshape(len(query), heads, -1, query.shape[-1])  # heads of one group side by side
+        if self._scatter:
+            assert self._rows is not None
+            wide = query.new_zeros(self._rows[1] - self._rows[0], *query.shape[1:])
+            query = wide.index_copy_(0, self.slots - self._rows[0], query)
+        keys, values = self._read(store.keys[layer]), self._read(store.values[layer])
+        out = _attention(query, keys, values, self._mask(spec.window, query.dtype), spec)
+        if self._scatter:
+            assert self._rows is not None
+            out = out.index_select(0, self.slots - self._rows[0])
+        return out.reshape(len(out), -1, out.shape[-1])
+
+    def _read(self, storage: torch.Tensor) -> torch.Tensor:
+        if self._rows is None:
+            return storage[:, :, : self.length].index_select(0, self.slots)
+        return storage[self._rows[0] : self._rows[1], :, : self.length]
+
+    def _mask(self, window: int | None, dtype: torch.dtype) -> torch.Tensor | None:
+        if window is not None and window >= self.length:
+            window = None
+        if window not in self._masks:
+            positions = self.positions
+            if self._scatter:
+                assert self._rows is not None
+                wide = positions.new_zeros(self._rows[1] - self._rows[0])
+                positions = wide.index_copy_(0, self.slots - self._rows[0], positions)
+            columns = torch.arange(self.length, device=positions.device)
+            hidden = columns > positions[:, None]
+            if window is not None:
+                hidden |= columns <= positions[:, None] - window
+            mask = torch.zeros(hidden.shape, dtype=dtype, device=positions.device)
+            self._masks[window] = mask.masked_fill_(hidden, -torch.inf)[:, None, None]
+        return self._masks[window]
+
+
+@dataclass(slots=True)
+class _Runs:
+    """Runs of similar size, padded together: [S, n] tokens against [S, length] keys."""
+
+    slots: AnyArray
+    tokens: torch.Tensor  # [S * n] places in the flat list; padding repeats a run's last token
+    positions: torch.Tensor  # [S, n]
+    places: torch.Tensor  # [num_tokens of these runs] places in the padded grid
+    targets: torch.Tensor  # [num_tokens of these runs] places in the flat list
+    length: int
+    masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
+
+    def mask(self, window: int | None, dtype: torch.dtype) -> torch.Tensor:
+        if window not in self.masks:
+            columns = torch.arange(self.length, device=self.positions.device)
+            hidden = columns > self.positions[..., None]
+            if window is not None:
+                hidden |= columns <= self.positions[..., None] - window
+            mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+            self.masks[window] = mask.masked_fill_(hidden, -torch.inf)[:, None]
+        return self.masks[window]
+
+
+class PrefillPlan:
+    """Runs of new tokens: run i holds `counts[i]` tokens of `slots[i]` from position `starts[i]`."""
+
+    def __init__(self, store: KVStore, slots: AnyArray, starts: AnyArray, counts: AnyArray) -> None:
+        self.store = store
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        positions = np.concatenate([np.arange(s, s + c) for s, c in zip(starts, counts, strict=True)])
+        self.positions = torch.from_numpy(positions).to(store.device)
+        self._token_slots = torch.from_numpy(np.repeat(slots, counts)).to(store.device)
+        self._index: dict[int, torch.Tensor] = {}
+        groups: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for i, (start, count) in enumerate(zip(starts, counts, strict=True)):
+            groups[int(count - 1).bit_length(), int(start + count - 1).bit_length()].append(i)
+        self._runs = [self._grid(np.array(rows), slots, starts, counts, offsets) for rows in groups.values()]
+
+    def _grid(
+        self, rows: AnyArray, slots: AnyArray, starts: AnyArray, counts: AnyArray, offsets: AnyArray
+    ) -> _Runs:
+        width = int(counts[rows].max())
+        steps = np.minimum(np.arange(width), counts[rows, None] - 1)
+        tokens = offsets[rows, None] + steps
+        real = np.arange(width) < counts[rows, None]
+        device = self.store.device
+        return _Runs(
+            slots=slots[rows],
+            tokens=torch.from_numpy(tokens.reshape(-1)).to(device),
+            positions=torch.from_numpy(starts[rows, None] + steps).to(device),
+            places=torch.from_numpy(np.flatnonzero(real)).to(device),
+            targets=torch.from_numpy(tokens[real]).to(device),
+            length=int((starts[rows] + counts[rows]).max()),
+        )
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, spec: AttentionSpec
+    ) -> torch.Tensor:
+        store, heads = self.store, key.shape[1]
+        if heads not in self._index:
+            self._index[heads] = store.write_index(self._token_slots, self.positions, heads)
+        store.write(layer, self._index[heads], key, value)
+        out = query.new_empty(len(query), query.shape[1], value.shape[2])
+        for runs in self._runs:
+            keys = _rows_of(store.keys[layer], runs.slots, runs.length)
+            values = _rows_of(store.values[layer], runs.slots, runs.length)
+            grid = query.index_select(0, runs.tokens)
+            grid = grid.view(len(runs.slots), -1, heads, query.shape[1] // heads, query.shape[2])
+            mask = runs.mask(spec.window, query.dtype)
+            groups = [
+                _attention(grid[:, :, :, g].transpose(1, 2), keys, values, mask, spec)
+                for g in range(grid.shape[3])
+            ]
+            flat = torch.stack(groups, dim=2).permute(0, 3, 1, 2, 4).reshape(-1, *out.shape[1:])
+            out.index_copy_(0, runs.targets, flat.index_select(0, runs.places))
+        return out
+
+
+def _rows_of(storage: torch.Tensor, slots: AnyArray, length: int) -> torch.Tensor:
+    """Rows of storage, in place where they lie side by side."""
+    first = int(slots[0])
+    if np.array_equal(slots, np.arange(first, first + len(slots))):
+        return storage[first : first + len(slots), :, :length]
+    return storage[:, :, :length].index_select(0, torch.from_numpy(slots).to(storage.device))
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    spec: AttentionSpec,
+) -> torch.Tensor:
+    """Softmax attention [S, heads, n, D]; only a softcap needs the scores themselves."""
+    if spec.softcap is None:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=spec.scaling)
+    scores = torch.matmul(query, key.transpose(-1, -2)) * spec.scaling
+    scores = torch.tanh(scores / spec.softcap) * spec.softcap
+    if mask is not None:
+        scores = scores + mask
+    wide = torch.float64 if scores.dtype == torch.float64 else torch.float32
+    return torch.matmul(torch.softmax(scores, dim=-1, dtype=wide).to(value.dtype), value)
+
+
+_running = threading.local()
+
+
+@contextmanager
+def running(plan: Plan) -> Iterator[None]:
+    """Make `plan` the one that attention calls of this thread use."""
+    _running.plan = plan
+    try:
+        yield
+    finally:
+        _running.plan = None
+
+
+def attention_function(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention as transformers calls it: [1, heads, T, D] in, [1, T, heads, D] out."""
+    plan: Plan | None = getattr(_running, "plan", None)
+    layer = getattr(module, "layer_idx", None)
+    if plan is None or layer is None or query.shape[0] != 1 or key.shape[2] != query.shape[2]:
+        raise ModelError(
+            f"{type(module).__name__} calls attention in a way the embedded engine does not know; "
+            "this model cannot be sampled by it"
+        )
+    spec = AttentionSpec(scaling if scaling is not None else query.shape[-1] ** -0.5, sliding_window, softcap)
+    query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    return plan.attend(layer, query, key, value, spec)[None], None
+
+
+def install(model: torch.nn.Module) -> None:
+    """Make a transformers model call `attention_function`."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    ALL_ATTENTION_FUNCTIONS.register(ATTENTION_NAME, attention_function)
+    model.set_attn_implementation(ATTENTION_NAME)  # type: ignore[operator]
+    if model.config._attn_implementation != ATTENTION_NAME:  # type: ignore[union-attr]
+        raise ModelError(
+            f"{type(model).__name__} does not let its attention be replaced (it does not use transformers' "
+            "AttentionInterface), so the embedded engine cannot run it; use another engine for this model"
+        )

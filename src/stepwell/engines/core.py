@@ -1,0 +1,245 @@
+"""The engine's core: a running batch that requests join and leave. Synchronous, no clock.
+
+    add ─► waiting ─► place in a slot (slots.py) ─► prefill, in chunks ─► decode ─► finished
+                                                        ▲                   │ one token per step
+                                                        └── new weights ◄───┘
+
+One `step` admits what fits, computes at most `prefill_tokens` prompt tokens, and then gives
+every ready row its next token. Everything but a sequence's last token is prefilled; that
+last one always goes through decoding, which is the only place where logits arise.
+
+Invariants
+* The order of `add`, `cancel`, `step` and `load_weights` calls determines every token;
+  results do not depend on who shares the batch, up to the rounding of float sums.
+* Weights change between steps only. Nothing cached under older weights is reused by a
+  later request. A request in flight goes on with the keys it has (the usual practice, and
+  its `policy_version` spans both), or computes them again (`on_new_weights="recompute"`).
+* A prompt that fills the context is refused. One that leaves room, but less than
+  `max_tokens`, is cut at the context's end with finish reason `length`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from stepwell.config.engine import EngineConfig
+from stepwell.core.arrays import AnyArray, IntArray
+from stepwell.core.errors import ContextLengthError, EngineError, InputError
+from stepwell.core.protocols import Request, Sampled
+from stepwell.core.step import FinishReason, Sampling, TokenAction, TokenState
+from stepwell.core.versions import VersionSpan
+from stepwell.engines.runner import Runner
+from stepwell.engines.stopping import StopRule, end_ids_of
+
+
+@dataclass(slots=True, eq=False)
+class _Sequence:
+    request: Request
+    prompt: IntArray
+    stops: StopRule
+    seed: int
+    slot: int = -1
+    num_cached: int = 0
+    first_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A request that left the batch, with what was sampled."""
+
+    id: str
+    sampled: Sampled
+
+
+class EngineCore:
+    """Continuous batching over slots. Not thread-safe: one thread owns it."""
+
+    def __init__(
+        self, model: Any, tokenizer: Any, runner: Runner, config: EngineConfig, version: int = 0
+    ) -> None:
+        self.config = config
+        self.version = version
+        self.runner = runner
+        self.table = runner.table
+        self.max_length = runner.store.max_length
+        self._tokenizer = tokenizer
+        self._vocab_size = int(model.get_input_embeddings().num_embeddings)
+        self._end_ids = np.array(end_ids_of(model, tokenizer), dtype=np.int64)
+        self._seeds = np.random.default_rng(config.seed)
+        self._waiting: dict[str, _Sequence] = {}
+        self._running: dict[str, _Sequence] = {}
+        self._in_slot: list[_Sequence | None] = [None] * config.slots
+        self._finished: list[Finished] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self._waiting or self._running or self._finished)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    def check(self, request: Request) -> IntArray:
+        """Refuse a request that cannot be served, with the reason; return its prompt."""
+        state = request.state
+        if not isinstance(state, TokenState):
+            raise InputError("state: the embedded engine samples from TokenState, not from arrays")
+        if state.images:
+            raise InputError("state.images: this engine runs a text model; use a VLM engine for images")
+        prompt = state.prompt_ids
+        if int(prompt.max()) >= self._vocab_size:
+            raise InputError(
+                f"prompt_ids holds {int(prompt.max())}, but the model knows ids below {self._vocab_size}; "
+                "was it made with another tokenizer?"
+            )
+        if len(prompt) >= self.max_length:
+            raise ContextLengthError(
+                f"prompt_ids has {len(prompt)} tokens and the context holds {self.max_length}, which leaves "
+                "no room for an action; shorten the history or raise max_length"
+            )
+        StopRule.of(request.params, self._tokenizer)
+        return prompt
+
+    def add(self, request: Request) -> None:
+        """Queue a request. It joins the batch in one of the next steps."""
+        prompt = self.check(request)
+        if request.id in self._waiting or request.id in self._running:
+            raise InputError(f"request id {request.id!r} is already in flight; ids must differ")
+        seed = request.params.seed
+        seed = int(self._seeds.integers(2**63)) if seed is None else seed
+        stops = StopRule.of(request.params, self._tokenizer)
+        self._waiting[request.id] = _Sequence(request, prompt, stops, seed)
+
+    def cancel(self, request_id: str) -> bool:
+        """End a request now, with what it has. False if it is not in flight."""
+        sequence = self._waiting.pop(request_id, None)
+        if sequence is not None:
+            sequence.first_version = self.version
+            empty = (np.zeros(0, np.int32), np.zeros(0, np.float32))
+            self._finished.append(self._result(sequence, FinishReason.CANCELLED, *empty))
+            return True
+        sequence = self._running.get(request_id)
+        if sequence is None:
+            return False
+        self._finish(sequence, FinishReason.CANCELLED)
+        return True
+
+    def step(self) -> list[Finished]:
+        """Advance the batch by one token; return who has finished, in order."""
+        with torch.inference_mode():
+            self._admit()
+            self._prefill()
+            ready = np.flatnonzero(self.table.busy & (self.table.length - self.table.computed == 1))
+            if len(ready):
+                self._advance(ready, *self.runner.decode(ready))
+        finished, self._finished = self._finished, []
+        return finished
+
+    def abort(self) -> None:
+        """Throw everything out that is in flight, and all caches with it."""
+        for sequence in self._running.values():
+            self.table.release(sequence.slot, None)
+            self._in_slot[sequence.slot] = None
+        self._waiting.clear()
+        self._running.clear()
+        self._finished.clear()
+        self.table.drop_cache(recompute=False)
+
+    def apply_weights(self, version: int, apply: Callable[[], None]) -> None:
+        """Change weights between two steps and forget what older ones computed."""
+        apply()
+        self.version = version
+        self.table.drop_cache(recompute=self.config.on_new_weights == "recompute")
+
+    def _admit(self) -> None:
+        for sequence in list(self._waiting.values()):
+            if len(self._running) >= self.config.max_batch_size:
+                return
+            placement = self.table.place(sequence.prompt, sequence.request.conversation)
+            if placement is None:
+                continue
+            if placement.copy_from is not None:
+                self.runner.store.copy_prefix(placement.copy_from, placement.slot, placement.num_cached)
+            del self._waiting[sequence.request.id]
+            self._seat(sequence, placement.slot, placement.num_cached)
+
+    def _seat(self, sequence: _Sequence, slot: int, num_cached: int) -> None:
+        table, params = self.table, sequence.request.params
+        limit = min(len(sequence.prompt) + params.max_tokens, self.max_length)
+        table.occupy(slot, sequence.prompt, limit, num_cached)
+        table.temperature[slot], table.top_p[slot] = params.temperature, params.top_p
+        table.seed[slot] = np.uint64(sequence.seed % 2**64).astype(np.int64)
+        table.ends[slot], table.careful[slot] = not params.ignore_end, sequence.stops.needed
+        sequence.slot, sequence.num_cached, sequence.first_version = slot, num_cached, self.version
+        self._running[sequence.request.id] = sequence
+        self._in_slot[slot] = sequence
+
+    def _prefill(self) -> None:
+        """Compute what is missing before each sequence's last token, oldest request first."""
+        table, budget = self.table, self.config.prefill_tokens
+        slots, counts = [], []
+        for sequence in self._running.values():
+            missing = int(table.length[sequence.slot] - table.computed[sequence.slot]) - 1
+            if missing > 0 and budget > 0:
+                slots.append(sequence.slot)
+                counts.append(min(missing, budget))
+                budget -= counts[-1]
+        if slots:
+            order = np.argsort(slots)
+            rows, amounts = np.array(slots)[order], np.array(counts)[order]
+            self.runner.prefill(rows, amounts)
+            table.computed[rows] += amounts
+
+    def _advance(self, slots: AnyArray, tokens: AnyArray, logprobs: AnyArray) -> None:
+        """Record one token per slot and see who is done."""
+        if np.isnan(logprobs).any():
+            raise EngineError(f"the model of version {self.version} gave NaN logits; its weights are broken")
+        table = self.table
+        places = table.length[slots]
+        table.tokens[slots, places] = tokens
+        table.logprobs[slots, places] = logprobs
+        table.length[slots] += 1
+        table.computed[slots] += 1
+        ended = (tokens[:, None] == self._end_ids).any(axis=1) & table.ends[slots]
+        full = table.length[slots] >= table.limit[slots]
+        for i in np.flatnonzero(ended | full | table.careful[slots]):
+            sequence = self._in_slot[slots[i]]
+            assert sequence is not None
+            if ended[i] or (table.careful[slots[i]] and sequence.stops.reached(table.action(slots[i])[0])):
+                self._finish(sequence, FinishReason.STOP)
+            elif full[i]:
+                self._finish(sequence, FinishReason.LENGTH)
+
+    def _finish(self, sequence: _Sequence, reason: FinishReason) -> None:
+        self._finished.append(self._result(sequence, reason, *self.table.action(sequence.slot)))
+        self.table.release(sequence.slot, sequence.request.conversation)
+        self._in_slot[sequence.slot] = None
+        del self._running[sequence.request.id]
+
+    def _result(
+        self, sequence: _Sequence, reason: FinishReason, ids: AnyArray, logprobs: AnyArray
+    ) -> Finished:
+        params = sequence.request.params
+        text = ""
+        if self._tokenizer is not None and len(ids):
+            text = self._tokenizer.decode(ids.tolist(), skip_special_tokens=True)
+        for array in (ids, logprobs):
+            array.setflags(write=False)  # ours alone: spares the record a copy
+        sampled = Sampled(
+            action=TokenAction(ids, text),
+            logprobs=logprobs,
+            sampling=Sampling(params.temperature, params.top_p, sequence.seed, reason),
+            policy_version=VersionSpan(sequence.first_version, self.version),
+            num_cached=sequence.num_cached,
+        )
+        return Finished(sequence.request.id, sampled)

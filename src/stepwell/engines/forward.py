@@ -1,0 +1,231 @@
+"""Two ways through a language model: our own short one, and the model's own.
+
+`LeanForward` covers the Llama family (Llama, Mistral, Qwen2, Qwen3): the same maths with a
+third of the operations, because a decoding step of a small model costs as much as the
+operations it launches. Query, key and value weights become one matrix, gate and up another;
+the model's parameters turn into views of them, so that loading weights into the model
+loads them here too. Residuals are added inside the matrix products.
+
+`ModelForward` runs any transformers model that lets its attention be replaced.
+
+Both take flat tokens [T] with their positions and a plan (see `attention`), and return
+logits [T, V], or nothing when only keys and values are wanted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from stepwell.engines.attention import AttentionSpec, Plan, install, running
+
+LEAN_TYPES = ("llama", "mistral", "qwen2", "qwen3")
+FIXED_ROPE = ("default", "linear", "llama3", "yarn")  # others depend on the sequence's length
+
+
+class Forward(Protocol):
+    """A language model over slots."""
+
+    def __call__(
+        self, ids: torch.Tensor, positions: torch.Tensor, plan: Plan, want_logits: bool
+    ) -> torch.Tensor | None:
+        """Write keys and values of the tokens; logits [T, V] where wanted."""
+        ...
+
+
+class ModelForward:
+    """The model's own code, with its attention replaced."""
+
+    def __init__(self, model: Any) -> None:
+        install(model)
+        self._model = model
+
+    def __call__(
+        self, ids: torch.Tensor, positions: torch.Tensor, plan: Plan, want_logits: bool
+    ) -> torch.Tensor | None:
+        with running(plan):
+            output = self._model(
+                input_ids=ids[None],
+                position_ids=positions[None],
+                use_cache=False,
+                logits_to_keep=0 if want_logits else 1,
+            )
+        logits: torch.Tensor = output.logits[0]
+        return logits if want_logits else None
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNorms:
+    """Normalisation of each query and key head before rotation (Qwen3)."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    eps: float
+
+
+@dataclass(slots=True)
+class Rotation:
+    """Rotary tables [max_length, D]; `signed_sin` has its first half negated."""
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+    signed_sin: torch.Tensor
+
+    @classmethod
+    def of(cls, rotary: Any, max_length: int, like: torch.Tensor) -> Rotation:
+        cos, sin = rotary(like, position_ids=torch.arange(max_length, device=like.device)[None])
+        half = sin.shape[-1] // 2
+        signed = torch.cat((-sin[0, :, :half], sin[0, :, half:]), dim=-1)
+        return cls(cos[0].contiguous(), sin[0].contiguous(), signed)
+
+
+class LeanOps:
+    """The operations of a layer besides matrix products, in plain torch."""
+
+    def __init__(self, rotation: Rotation) -> None:
+        self._rotation = rotation
+        self._cos = self._sin = rotation.cos
+
+    def begin(self, positions: torch.Tensor) -> None:
+        """Look up what all layers of one pass share."""
+        self._cos = self._rotation.cos.index_select(0, positions)[:, None]
+        self._sin = self._rotation.signed_sin.index_select(0, positions)[:, None]
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        return F.rms_norm(x, x.shape[-1:], weight, eps)
+
+    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        gate, up = gate_up.chunk(2, dim=-1)
+        return F.silu(gate).mul_(up)
+
+    def attend(
+        self,
+        plan: Plan,
+        layer: int,
+        qkv: torch.Tensor,
+        num_heads: int,
+        norms: HeadNorms | None,
+        spec: AttentionSpec,
+    ) -> torch.Tensor:
+        """Rotate the heads of qkv [T, H + 2K, D] and attend: [T, H, D]."""
+        num_kv_heads = (qkv.shape[1] - num_heads) // 2
+        turned = qkv[:, : num_heads + num_kv_heads]
+        if norms is not None:
+            parts = turned.split((num_heads, num_kv_heads), dim=1)
+            normed = [
+                self.rms_norm(x, w, norms.eps) for x, w in zip(parts, (norms.query, norms.key), strict=True)
+            ]
+            turned = torch.cat(normed, dim=1)
+        half = turned.shape[-1] // 2
+        turned = torch.addcmul(turned * self._cos, turned.roll(half, -1), self._sin)
+        query, key = turned.split((num_heads, num_kv_heads), dim=1)
+        return plan.attend(layer, query, key, qkv[:, num_heads + num_kv_heads :], spec)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    input_norm: torch.Tensor
+    qkv: torch.Tensor
+    qkv_bias: torch.Tensor | None
+    norms: HeadNorms | None
+    output: nn.Linear
+    mlp_norm: torch.Tensor
+    gate_up: torch.Tensor
+    gate_up_bias: torch.Tensor | None
+    down: nn.Linear
+    spec: AttentionSpec
+
+
+class LeanForward:
+    """The Llama family in few operations."""
+
+    def __init__(self, model: Any, max_length: int, ops: type[LeanOps] = LeanOps) -> None:
+        config, decoder = model.config, model.model
+        self._eps = config.rms_norm_eps
+        self._num_heads = config.num_attention_heads
+        self._head_dim = decoder.layers[0].self_attn.head_dim
+        self._embedding = model.get_input_embeddings().weight
+        self._head = model.get_output_embeddings()
+        self._norm = decoder.norm.weight
+        self._layers = [_lean_layer(layer, config) for layer in decoder.layers]
+        rotation = Rotation.of(decoder.rotary_emb, max_length, self._embedding[:1, None])
+        self._ops = ops(rotation)
+
+    def __call__(
+        self, ids: torch.Tensor, positions: torch.Tensor, plan: Plan, want_logits: bool
+    ) -> torch.Tensor | None:
+        ops, eps = self._ops, self._eps
+        ops.begin(positions)
+        x = F.embedding(ids, self._embedding)
+        for index, layer in enumerate(self._layers):
+            h = ops.rms_norm(x, layer.input_norm, eps)
+            qkv = F.linear(h, layer.qkv, layer.qkv_bias).view(len(ids), -1, self._head_dim)
+            seen = ops.attend(plan, index, qkv, self._num_heads, layer.norms, layer.spec)
+            _add_linear(x, seen.reshape(len(ids), -1), layer.output)
+            h = ops.rms_norm(x, layer.mlp_norm, eps)
+            _add_linear(x, ops.silu_mul(F.linear(h, layer.gate_up, layer.gate_up_bias)), layer.down)
+        if not want_logits:
+            return None
+        return F.linear(ops.rms_norm(x, self._norm, eps), self._head.weight, self._head.bias)
+
+
+def is_lean(model: Any) -> bool:
+    """Whether `LeanForward` computes exactly what this model computes."""
+    config = model.config
+    if getattr(config, "model_type", None) not in LEAN_TYPES or config.hidden_act != "silu":
+        return False
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type", "default") not in FIXED_ROPE or rope.get("partial_rotary_factor", 1.0) != 1.0:
+        return False
+    linears = [module for name, module in model.named_modules() if name.endswith("_proj")]
+    return all(type(module) is nn.Linear for module in linears)  # no adapters, no quantised weights
+
+
+def _add_linear(x: torch.Tensor, y: torch.Tensor, linear: nn.Linear) -> None:
+    """x += linear(y), the sum taken inside the product."""
+    x.addmm_(y, linear.weight.t())
+    if linear.bias is not None:
+        x += linear.bias
+
+
+def _fused(*linears: nn.Linear) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """One matrix (and bias) of several layers on one input; their parameters become views of it."""
+    weight = _merge([linear.weight for linear in linears])
+    biases = [linear.bias for linear in linears]
+    return weight, None if biases[0] is None else _merge(biases)
+
+
+def _merge(parameters: list[torch.Tensor]) -> torch.Tensor:
+    whole = torch.cat([parameter.data for parameter in parameters])
+    for parameter, part in zip(parameters, whole.split([len(p) for p in parameters]), strict=True):
+        parameter.data = part
+    return whole
+
+
+def _lean_layer(layer: Any, config: Any) -> _Layer:
+    attention, mlp = layer.self_attn, layer.mlp
+    qkv, qkv_bias = _fused(attention.q_proj, attention.k_proj, attention.v_proj)
+    gate_up, gate_up_bias = _fused(mlp.gate_proj, mlp.up_proj)
+    norms = None
+    if hasattr(attention, "q_norm"):
+        norms = HeadNorms(attention.q_norm.weight, attention.k_norm.weight, config.rms_norm_eps)
+    if config.model_type == "mistral":  # its window belongs to the model, not to single layers
+        window = config.sliding_window
+    else:
+        window = getattr(attention, "sliding_window", None)
+    return _Layer(
+        input_norm=layer.input_layernorm.weight,
+        qkv=qkv,
+        qkv_bias=qkv_bias,
+        norms=norms,
+        output=attention.o_proj,
+        mlp_norm=layer.post_attention_layernorm.weight,
+        gate_up=gate_up,
+        gate_up_bias=gate_up_bias,
+        down=mlp.down_proj,
+        spec=AttentionSpec(attention.scaling, window),
+    )

@@ -1,0 +1,112 @@
+"""The parity check: trainer and engine must agree about tokens the engine just sampled.
+
+Both compute the logprob of the same tokens under the same weights. When they agree within
+a stated tolerance, a fresh sample's ratio is 1 and the run's data are what they claim to
+be; when they do not, every gradient is wrong and the run should stop. `check_parity` says
+which, by how much, and what the pattern of the difference points to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepwell.core.arrays import FloatArray
+from stepwell.core.errors import InputError, ParityError
+from stepwell.core.protocols import Scorer
+from stepwell.core.step import Step
+
+TOLERANCE = {"float64": 1e-5, "float32": 1e-4, "bfloat16": 0.15}
+"""Largest absolute difference of a logprob to expect, by the dtype the engine runs in."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParityReport:
+    """How far engine and trainer are apart over some steps."""
+
+    num_tokens: int
+    max_abs: float
+    mean_abs: float
+    worst_step: int
+    worst_token: int
+    tolerance: float
+
+    @property
+    def passed(self) -> bool:
+        return self.max_abs <= self.tolerance
+
+    def __str__(self) -> str:
+        return (
+            f"logprobs differ by {self.max_abs:.3g} at most, {self.mean_abs:.3g} on average, over "
+            f"{self.num_tokens} tokens (worst: step {self.worst_step}, token {self.worst_token}; "
+            f"tolerance {self.tolerance:.3g})"
+        )
+
+
+def check_parity(
+    scorer: Scorer, steps: Sequence[Step], tolerance: float = TOLERANCE["float32"], *, strict: bool = True
+) -> ParityReport:
+    """Compare the steps' `behavior_logprobs` with the scorer's; raise `ParityError` beyond tolerance.
+
+    With `strict=False` the report is returned either way.
+    """
+    if not steps:
+        raise InputError("steps is empty: parity needs at least one freshly sampled step")
+    if not tolerance > 0:
+        raise InputError(f"tolerance must be positive, got {tolerance}")
+    engine = [step.behavior_logprobs for step in steps]
+    for i, (step, logprobs) in enumerate(zip(steps, engine, strict=True)):
+        if logprobs.size == 0 or logprobs.size != step.num_units:
+            raise InputError(
+                f"steps[{i}] carries no behavior_logprobs; parity needs steps the engine sampled"
+            )
+    trainer = scorer.score(steps)
+    if [len(t) for t in trainer] != [len(e) for e in engine]:
+        raise ParityError(
+            "the trainer scored other tokens: its logprobs have other lengths than the engine's"
+        )
+    report = _report(engine, trainer, tolerance)
+    if strict and not report.passed:
+        raise ParityError(f"{report}. {_diagnosis(steps, engine, trainer, tolerance)}")
+    return report
+
+
+def _report(engine: list[FloatArray], trainer: list[FloatArray], tolerance: float) -> ParityReport:
+    gaps = [np.abs(t.astype(np.float64) - e) for t, e in zip(trainer, engine, strict=True)]
+    gaps = [np.where(np.isnan(gap), np.inf, gap) for gap in gaps]  # equal infinities differ by NaN too
+    flat = np.concatenate(gaps)
+    worst = max(range(len(gaps)), key=lambda i: gaps[i].max())
+    return ParityReport(
+        num_tokens=len(flat),
+        max_abs=float(flat.max()),
+        mean_abs=float(flat.mean()),
+        worst_step=worst,
+        worst_token=int(gaps[worst].argmax()),
+        tolerance=tolerance,
+    )
+
+
+def _diagnosis(
+    steps: Sequence[Step], engine: list[FloatArray], trainer: list[FloatArray], tolerance: float
+) -> str:
+    """The likeliest cause, from how the difference is spread."""
+    gaps = [np.abs(t - e) for t, e in zip(trainer, engine, strict=True)]
+    flat = np.concatenate(gaps)
+    if not np.isfinite(flat).all():
+        return "Some logprobs are not finite: the trainer's weights or the engine's are broken."
+    if any(step.policy_version.first != step.policy_version.last for step in steps):
+        return "Some steps span several weight versions; check parity on steps sampled under one."
+    shifted = [np.abs(t[:-1] - e[1:]) for t, e in zip(trainer, engine, strict=True) if len(e) > 2]
+    if shifted and np.concatenate(shifted).max() <= tolerance:
+        return "The trainer's values equal the engine's one token later: its labels are shifted by one."
+    hot = {step.sampling.temperature for step in steps} - {0.0, 1.0}
+    cold = [
+        gap.max() <= tolerance for gap, s in zip(gaps, steps, strict=True) if s.sampling.temperature in (0, 1)
+    ]
+    if hot and all(cold):
+        return f"Only steps at temperature {sorted(hot)} differ: the trainer must divide logits by it."
+    if (flat > tolerance).mean() < 0.05:
+        return "Few tokens differ: rounding (a lower precision on one side) or a stale cache in the engine."
+    return "Most tokens differ: the two hold different weights; compare fingerprints and versions."

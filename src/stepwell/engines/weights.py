@@ -1,0 +1,175 @@
+"""Weights by version: an exact fingerprint, and loading that is all or nothing.
+
+The fingerprint of a set of tensors is the same wherever it is computed, by the trainer or
+by the engine, on CPU or GPU: every tensor's bytes are read as 64-bit words, each word is
+mixed with its place, and the wrapped sum goes with the tensor's name, dtype and shape into
+one BLAKE2b digest. Equal weights have equal fingerprints; a swapped, missing or changed
+element changes it.
+
+A tied output head is the input embedding under a second name, and some files and state
+dicts list it while others do not. An output head whose content equals another tensor is
+therefore left out of the fingerprint, and may be missing where the model ties it.
+
+`check_weights` looks at everything before anything is changed, so that weights it refuses
+leave the old ones in place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stepwell.core.errors import WeightsError
+
+_CHUNK = 1 << 22  # words mixed at a time: bounds the scratch memory
+_MIX_1 = -0x61C8864680B583EB  # odd 64-bit constants, written as the signed numbers they wrap to
+_MIX_2 = -0x40A7B892E31B1A47
+_HEAD = "lm_head.weight"
+
+
+def fingerprint_of(state_dict: Mapping[str, torch.Tensor], dtype: torch.dtype | None = None) -> str:
+    """Fingerprint of named tensors, as they would be in `dtype` if one is given.
+
+    A trainer that keeps float32 weights for an engine that runs in bfloat16 publishes
+    `fingerprint_of(state_dict, torch.bfloat16)`.
+    """
+    names = sorted(state_dict)
+    tensors = [_cast(state_dict[name].detach(), dtype) for name in names]
+    sums = (
+        [int(s) for s in torch.stack([_checksum(tensor).cpu() for tensor in tensors]).tolist()]
+        if names
+        else []
+    )
+    marks = {
+        name: f"{tensor.dtype}{tuple(tensor.shape)}{value}"
+        for name, tensor, value in zip(names, tensors, sums, strict=True)
+    }
+    digest = hashlib.blake2b(digest_size=16)
+    for name, mark in marks.items():
+        if name.endswith(_HEAD) and list(marks.values()).count(mark) > 1:
+            continue
+        digest.update(f"{name}={mark};".encode())
+    return digest.hexdigest()
+
+
+def _cast(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    return tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
+
+
+def _checksum(tensor: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    for start, words in _words(tensor):
+        place = torch.arange(start, start + len(words), device=tensor.device)
+        mixed = (words ^ (place * _MIX_1)) * _MIX_2
+        mixed = (mixed ^ (mixed >> 29)) * _MIX_1
+        total += (mixed ^ (mixed >> 32)).sum()
+    return total
+
+
+def _words(tensor: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+    """The tensor's bytes as int64 words, a chunk at a time, the last one filled with zeros."""
+    raw = tensor.contiguous().reshape(-1).view(torch.uint8)
+    if raw.storage_offset() % 8:
+        raw = raw.clone()
+    whole = len(raw) // 8
+    words = raw[: whole * 8].view(torch.int64)
+    for start in range(0, whole, _CHUNK):
+        yield start, words[start : start + _CHUNK]
+    if len(raw) % 8:
+        last = torch.zeros(8, dtype=torch.uint8, device=raw.device)
+        last[: len(raw) % 8] = raw[whole * 8 :]
+        yield whole, last.view(torch.int64)
+
+
+def read_weights(source: Mapping[str, torch.Tensor] | str | Path) -> dict[str, torch.Tensor]:
+    """Named tensors from a state dict or from a directory of safetensors files."""
+    if isinstance(source, Mapping):
+        return dict(source)
+    directory = Path(source)
+    index = directory / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            listed: dict[str, str] = json.loads(index.read_text())["weight_map"]
+        except (ValueError, KeyError, UnicodeDecodeError) as error:
+            raise WeightsError(f"{index} is damaged ({error!r}); publish the weights again") from error
+        found = {}
+        for name in sorted(set(listed.values())):
+            found.update(_read_file(directory / name))
+        missing = sorted(set(listed) - set(found))
+        if missing:
+            raise WeightsError(
+                f"{directory}: the index lists {missing[0]} and {len(missing) - 1} more, not there"
+            )
+        return found
+    return _read_file(directory / "model.safetensors")
+
+
+def _read_file(path: Path) -> dict[str, torch.Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not path.is_file():
+        raise WeightsError(f"{path} is not there; give a directory that holds model.safetensors")
+    try:
+        tensors: dict[str, torch.Tensor] = load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise WeightsError(f"{path} is damaged or cut short ({error}); publish the weights again") from error
+    return tensors
+
+
+def check_weights(model: Any, new: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors to copy into the model, by name, in its dtypes; or `WeightsError`."""
+    own: dict[str, torch.Tensor] = model.state_dict()
+    tied = {name for name in own if name.endswith(_HEAD) and model.config.tie_word_embeddings}
+    missing = sorted(set(own) - set(new) - tied)
+    unexpected = sorted(set(new) - set(own))
+    if missing or unexpected:
+        raise WeightsError(
+            f"weights of another model: {len(missing)} names missing {missing[:3]}, "
+            f"{len(unexpected)} unexpected {unexpected[:3]}"
+        )
+    ready = {}
+    for name, tensor in new.items():
+        target = own[name]
+        if tensor.shape != target.shape:
+            raise WeightsError(f"{name} has shape {tuple(tensor.shape)}, the model {tuple(target.shape)}")
+        if tensor.is_floating_point() != target.is_floating_point():
+            raise WeightsError(f"{name} is {tensor.dtype}, the model's is {target.dtype}")
+        ready[name] = tensor.detach().to(target.dtype)
+    _check_tied(ready, own, tied)
+    _check_finite(ready)
+    return ready
+
+
+def _check_tied(ready: dict[str, torch.Tensor], own: Mapping[str, torch.Tensor], tied: set[str]) -> None:
+    """A tied head that is listed must be what it is tied to; copying it would be redundant."""
+    for name in tied & set(ready):
+        same = [n for n in ready if n != name and own[n].data_ptr() == own[name].data_ptr()]
+        if same and not torch.equal(ready[name], ready[same[0]].to(ready[name].device)):
+            raise WeightsError(f"{name} and {same[0]} are tied in this model, but the new weights differ")
+        if same:
+            del ready[name]
+
+
+def _check_finite(ready: Mapping[str, torch.Tensor]) -> None:
+    """One flag per tensor, read together: on a GPU a read per tensor would wait for each."""
+    floating = {name: tensor for name, tensor in ready.items() if tensor.is_floating_point()}
+    flags = [torch.isfinite(tensor).all() for tensor in floating.values()]
+    devices = {flag.device for flag in flags}
+    good = torch.stack(flags) if len(devices) == 1 else torch.stack([flag.cpu() for flag in flags])
+    if not bool(good.all()):
+        bad = [name for name, fine in zip(floating, good.tolist(), strict=True) if not fine]
+        raise WeightsError(f"{bad[0]} holds NaN or infinity ({len(bad)} of {len(ready)} tensors do)")
+
+
+def copy_weights(model: Any, ready: Mapping[str, torch.Tensor]) -> None:
+    """Copy checked tensors into the model, in place: captured graphs keep their addresses."""
+    own = model.state_dict()
+    with torch.no_grad():
+        for name, tensor in ready.items():
+            own[name].copy_(tensor)
