@@ -1,1 +1,41 @@
-"""Messages to exact token ids."""
+"""Messages to exact token ids: chat templates, extension of what was sampled, tool calls.
+
+Importing this folder imports neither torch nor transformers; both wait for the function
+that needs a tokenizer.
+"""
+
+from stepwell.rendering.conversation import Conversation
+from stepwell.rendering.loading import load_tokenizer
+from stepwell.rendering.messages import ImagePart, Message, Part, Role, TextPart, fold_system
+from stepwell.rendering.probe import TemplateReport, probe_template
+from stepwell.rendering.record import Recorded, Rendered, SampledTurn
+from stepwell.rendering.refusal import Refusal, RestartKind
+from stepwell.rendering.renderer import History, RenderCounts, Renderer
+from stepwell.rendering.template import ChatTokenizer
+from stepwell.rendering.tool_calls import ParsedReply, ToolCallError, ToolFormat, parse_reply
+
+__all__ = [
+    "ChatTokenizer",
+    "Conversation",
+    "History",
+    "ImagePart",
+    "Message",
+    "ParsedReply",
+    "Part",
+    "Recorded",
+    "Refusal",
+    "RenderCounts",
+    "Rendered",
+    "Renderer",
+    "RestartKind",
+    "Role",
+    "SampledTurn",
+    "TemplateReport",
+    "TextPart",
+    "ToolCallError",
+    "ToolFormat",
+    "fold_system",
+    "load_tokenizer",
+    "parse_reply",
+    "probe_template",
+]

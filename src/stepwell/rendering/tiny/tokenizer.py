@@ -33,9 +33,10 @@ _PIECE = r""" ?(?:[A-Z][a-z]+|[a-z]{2,})|["{}:]+|[\s\S]"""
 
 def build_tokenizer() -> Any:
     """A `transformers` tokenizer of exactly `TINY_VOCAB_SIZE` tokens with its chat template."""
-    from transformers import PreTrainedTokenizerFast
+    import transformers
 
-    return PreTrainedTokenizerFast(
+    wrap: Any = transformers.PreTrainedTokenizerFast
+    return wrap(
         tokenizer_object=_byte_level_bpe(),
         eos_token=TURN_END,
         pad_token=END_OF_TEXT,

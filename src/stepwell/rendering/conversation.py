@@ -1,0 +1,77 @@
+"""One agent's conversation, turn by turn: the renderer with its memory of the last turn.
+
+An episode alternates `sampled` (what the engine answered) and `add` (what the world said),
+and reads `prompt` in between. Restarts are counted here for the one conversation, beside
+the renderer's own count over all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy.typing as npt
+
+from stepwell.core.errors import InputError
+from stepwell.core.step import TokenState
+from stepwell.core.tools import ToolSchema
+from stepwell.rendering.messages import Message
+from stepwell.rendering.record import Recorded, Rendered
+from stepwell.rendering.renderer import Renderer
+
+
+class Conversation:
+    """A conversation that begins with `messages` and always holds the prompt to sample from."""
+
+    def __init__(
+        self, renderer: Renderer, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()
+    ) -> None:
+        self._renderer = renderer
+        self._recorded: Recorded | None = None
+        self.prompt: Rendered = renderer.start(messages, tools)
+        self.restart_reasons: list[str] = []
+
+    @property
+    def state(self) -> TokenState:
+        """The state to sample the next action from."""
+        if self._recorded is not None:
+            raise InputError("the last action has no answer yet: call add(...) before the next state")
+        return self.prompt.state
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        return self._recorded.messages if self._recorded else self.prompt.messages
+
+    @property
+    def num_restarts(self) -> int:
+        """How often the conversation could not go on from its exact ids."""
+        return len(self.restart_reasons)
+
+    def sampled(
+        self, action_ids: Iterable[int] | npt.NDArray[Any], message: Message | None = None
+    ) -> Message:
+        """Note the action sampled after the current prompt; gives it back as a message."""
+        if self._recorded is not None:
+            raise InputError("two actions in a row: call add(...) with what came of the first")
+        self._recorded = self._renderer.record(self.prompt, action_ids, message)
+        return self._recorded.message
+
+    def add(self, *new: Message) -> Rendered:
+        """Append what the world said and render the next prompt."""
+        if self._recorded is None:
+            raise InputError("nothing was sampled yet: call sampled(...) before add(...)")
+        messages = (*self._recorded.messages, *new)
+        return self._go_on(messages)
+
+    def rewrite(self, messages: Sequence[Message]) -> Rendered:
+        """Go on from other messages (a shortened or summarised history): a new prompt, counted."""
+        if self._recorded is None:
+            raise InputError("nothing was sampled yet: begin a new conversation instead")
+        return self._go_on(tuple(messages))
+
+    def _go_on(self, messages: tuple[Message, ...]) -> Rendered:
+        rendered = self._renderer.render(messages, self._recorded, self.prompt.tools)
+        if not rendered.extended and self._renderer.history == "exact":
+            self.restart_reasons.append(rendered.reason)
+        self.prompt, self._recorded = rendered, None
+        return rendered

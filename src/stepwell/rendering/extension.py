@@ -1,0 +1,151 @@
+"""How a conversation goes on after a sampled turn, found from the template by difference.
+
+The engine saw a prompt (text `G`) and sampled a turn. When new messages arrive, the
+template is asked to write the whole conversation twice: once with a mark in place of the
+sampled turn, once with the turn's own text. With the mark it must write
+
+    head  mark  tail
+
+where `tail` is what stands between the turn's last character and the point at which the
+assistant speaks again: closing tokens, the new messages, the next generation prompt. The
+ids of `tail` are appended to the ids the engine saw and sampled; those are never touched.
+
+That is faithful only if the template, given the real turn, would have written what the
+engine saw and produced, so two things are checked, and either failing is a refusal with
+its reason, never a guess:
+
+* `head` is `G`, save for spaces at its end (some templates put one before an answer) and
+  for what only a generation prompt adds (an opened `<think>`).
+* The real rendering is `head`, the turn, `tail`, with only spaces around the turn changed.
+  A template that strips thinking from earlier turns, or moves the list of tools to the
+  latest message, fails here.
+
+A turn that calls tools is written by the template in its own spelling, so it is not
+compared letter by letter; its plain content must be there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepwell.core.errors import RenderError
+from stepwell.core.tools import ToolSchema
+from stepwell.rendering.messages import Message
+from stepwell.rendering.refusal import Refusal, RestartKind
+from stepwell.rendering.template import ChatTemplate
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a template ends an assistant's turn, and what its generation prompt adds.
+
+    `closing` follows the content ("<|im_end|>\\n"); `prompt_extra` is what a prompt ends
+    with beyond the assistant's header, and what a past turn's content must begin with.
+    """
+
+    closing: str
+    prompt_extra: str
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """The template's text of the whole prompt, and its part after the sampled turn."""
+
+    text: str
+    tail: str
+
+
+def find_ending(template: ChatTemplate) -> Ending:
+    """Read a template's ending off the shortest conversation."""
+    asked = (Message.user("question"),)
+    mark = unused_word("question")
+    head, closing = _split_at(template.text((*asked, Message.assistant(mark)), prompt=False), mark)
+    prompt = template.text(asked, prompt=True)
+    extra = prompt[len(head) :] if prompt.startswith(head) else ""
+    return Ending(closing, extra)
+
+
+def continue_after(
+    template: ChatTemplate,
+    ending: Ending,
+    prompt_text: str,
+    before: Sequence[Message],
+    reply: Message,
+    new: Sequence[Message],
+    tools: Sequence[ToolSchema] = (),
+) -> Continuation | Refusal:
+    """What follows `reply`, sampled after `prompt_text` = the prompt of `before`, once `new` arrived."""
+    text = template.text((*before, reply, *new), tools, prompt=True)
+    mark = unused_word(text)
+    try:
+        marked = template.text((*before, Message.assistant(mark), *new), tools, prompt=True)
+        head, tail = _split_at(marked, mark)
+    except RenderError as error:
+        if not reply.tool_calls:
+            return _rewrites(str(error))
+        return _after_tool_calls(template, ending, prompt_text, before, reply, tools, text)
+    if not _same_opening(head, prompt_text, ending.prompt_extra):
+        return _rewrites(f"the template rewrites what precedes the sampled turn {_where(head, prompt_text)}")
+    if not _same_turn(text, head, tail, reply):
+        return _rewrites(
+            "the template rewrites the sampled turn (or what follows it) once later messages come"
+        )
+    return Continuation(text, tail)
+
+
+def unused_word(text: str) -> str:
+    """A plain word that does not occur in `text`."""
+    word = "Stepwellmark"
+    while word in text:
+        word += "q"
+    return word
+
+
+def _split_at(text: str, mark: str) -> tuple[str, str]:
+    if text.count(mark) != 1:
+        raise RenderError(f"the template writes an assistant's turn {text.count(mark)} times, not once")
+    head, _, tail = text.partition(mark)
+    return head, tail
+
+
+def _same_opening(head: str, prompt_text: str, extra: str) -> bool:
+    return head + extra == prompt_text or (not extra and head.rstrip() == prompt_text.rstrip())
+
+
+def _same_turn(text: str, head: str, tail: str, reply: Message) -> bool:
+    if len(text) < len(head) + len(tail) or not (text.startswith(head) and text.endswith(tail)):
+        return False
+    written = text[len(head) : len(text) - len(tail)].strip()
+    return reply.text.strip() in written if reply.tool_calls else written == reply.text.strip()
+
+
+def _after_tool_calls(
+    template: ChatTemplate,
+    ending: Ending,
+    prompt_text: str,
+    before: Sequence[Message],
+    reply: Message,
+    tools: Sequence[ToolSchema],
+    text: str,
+) -> Continuation | Refusal:
+    """For templates that take tool results only after real tool calls, so that no mark can stand there."""
+    turn = template.text((*before, reply), tools, prompt=False)
+    opening = prompt_text.rstrip()
+    if not text.startswith(turn):
+        return _rewrites(f"the template rewrites earlier turns {_where(turn, text)}")
+    if not turn.startswith(opening) or reply.text.strip() not in turn[len(opening) :]:
+        return _rewrites(f"the template rewrites what precedes the sampled turn {_where(turn, opening)}")
+    if not turn.endswith(ending.closing):
+        return _rewrites("the template closes a turn that calls tools in another way than an answer")
+    return Continuation(text, ending.closing + text[len(turn) :])
+
+
+def _rewrites(reason: str) -> Refusal:
+    return Refusal(RestartKind.TEMPLATE_REWRITES, reason)
+
+
+def _where(a: str, b: str) -> str:
+    """The first place at which two texts part, for people."""
+    at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    return f"(at character {at}: {a[at : at + 30]!r} for {b[at : at + 30]!r})"

@@ -1,0 +1,119 @@
+"""The messages of a conversation, as agents write them and chat templates read them.
+
+A message is plain data: who speaks (`role`), what is said (`content`), which tools an
+assistant calls, and which call a tool result answers. Content is text, or a sequence of
+parts where pictures stand between pieces of text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+from stepwell.core.errors import InputError, RenderError
+from stepwell.core.tools import ToolCall
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    """A piece of text inside a message."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePart:
+    """The place of a picture inside a message; `image` is its content hash in the blob store."""
+
+    image: str
+
+
+Part = TextPart | ImagePart
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation.
+
+    >>> Message.user("Where is the goal?").to_template()
+    {'role': 'user', 'content': 'Where is the goal?'}
+    """
+
+    role: Role
+    content: str | tuple[Part, ...] = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.role not in get_args(Role):
+            raise InputError(f"message.role is {self.role!r}; it must be one of {', '.join(get_args(Role))}")
+        if not isinstance(self.content, str | tuple):
+            raise InputError(
+                f"message.content is {type(self.content).__name__}; give text or a tuple of parts"
+            )
+        if self.tool_calls and self.role != "assistant":
+            raise InputError(f"message.tool_calls on a {self.role} message: only an assistant calls tools")
+        if self.tool_call_id and self.role != "tool":
+            raise InputError(
+                f"message.tool_call_id on a {self.role} message: only a tool result answers a call"
+            )
+
+    @classmethod
+    def system(cls, text: str) -> Message:
+        return cls("system", text)
+
+    @classmethod
+    def user(cls, text: str) -> Message:
+        return cls("user", text)
+
+    @classmethod
+    def assistant(cls, text: str = "", tool_calls: Sequence[ToolCall] = ()) -> Message:
+        return cls("assistant", text, tuple(tool_calls))
+
+    @classmethod
+    def tool(cls, text: str, call: ToolCall | None = None) -> Message:
+        """The result of a tool, paired with the call it answers where that is known."""
+        return cls("tool", text, tool_call_id=call.id if call else "", name=call.name if call else "")
+
+    @property
+    def text(self) -> str:
+        """The content as one string; a picture in it is refused, since no template of ours places it yet."""
+        if isinstance(self.content, str):
+            return self.content
+        for part in self.content:
+            if isinstance(part, ImagePart):
+                raise RenderError(
+                    f"message.content holds an image ({part.image}); this renderer writes text only: "
+                    "describe the picture in text"
+                )
+        return "".join(part.text for part in self.content if isinstance(part, TextPart))
+
+    def to_template(self) -> dict[str, Any]:
+        """The dictionary that Hugging Face chat templates expect; arguments stay an object."""
+        value: dict[str, Any] = {"role": self.role, "content": self.text}
+        if self.tool_calls:
+            value["tool_calls"] = [_call_to_template(call) for call in self.tool_calls]
+        if self.tool_call_id:
+            value["tool_call_id"] = self.tool_call_id
+        if self.name:
+            value["name"] = self.name
+        return value
+
+
+def fold_system(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Move a leading system message into the first user message, for templates without a system role."""
+    if not messages or messages[0].role != "system":
+        return tuple(messages)
+    if len(messages) < 2 or messages[1].role != "user":
+        raise InputError("messages: a user message must follow the system message that is folded into it")
+    folded = replace(messages[1], content=f"{messages[0].text}\n\n{messages[1].text}")
+    return (folded, *messages[2:])
+
+
+def _call_to_template(call: ToolCall) -> dict[str, Any]:
+    value: dict[str, Any] = {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+    return {"id": call.id, **value} if call.id else value

@@ -1,0 +1,175 @@
+"""What a tokenizer's chat template can do, found out before training by trying it.
+
+`probe_template` plays short conversations through the same code that extends real ones,
+so that its report says what will happen, not what a template's source looks like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stepwell.core.errors import RenderError
+from stepwell.core.step import JSON
+from stepwell.core.tools import ToolCall, ToolSchema
+from stepwell.rendering.extension import Ending, continue_after, find_ending
+from stepwell.rendering.messages import Message
+from stepwell.rendering.refusal import Refusal
+from stepwell.rendering.template import ChatTemplate, ChatTokenizer
+from stepwell.rendering.tool_calls import ToolFormat, format_of
+
+_SCHEMA: dict[str, JSON] = {"type": "object", "properties": {"key": {"type": "string"}}}
+_TOOL = ToolSchema("lookup_fact", "Find one fact", _SCHEMA)
+_CALL = ToolCall("lookup_fact", {"key": "sky"}, "call00001")
+_THINKING = "<think>\nThe sky looks blue.\n</think>\n\nBlue."
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateReport:
+    """What a chat template can do.
+
+    `extends`: a plain conversation can go on from the ids the engine saw and produced.
+    `extends_thinking`, `extends_tools`: so can one whose turns think aloud in `<think>`,
+    or one with tools. `system`, `tools`, `tool_results`: the template writes such
+    messages, neither refusing nor dropping them. `end_ids`: tokens that end a turn, which
+    an engine should stop at. `problems` says in words what does not work.
+    """
+
+    extends: bool
+    extends_thinking: bool
+    extends_tools: bool
+    system: bool
+    tools: bool
+    tool_results: bool
+    tool_format: ToolFormat | None
+    ending: Ending
+    end_ids: tuple[int, ...]
+    problems: tuple[str, ...]
+
+    def require(self, *, thinking: bool = False, tools: bool = False) -> None:
+        """Raise `RenderError` if a run with exact history would keep starting new prompts."""
+        wanted = {"plain turns": self.extends}
+        if thinking:
+            wanted["thinking"] = self.extends_thinking
+        if tools:
+            wanted["tools"] = self.extends_tools
+        failing = [name for name, works in wanted.items() if not works]
+        if failing:
+            raise RenderError(
+                f"this chat template cannot extend a conversation with {', '.join(failing)}: "
+                f'{"; ".join(self.problems)}. Use history="template", which renders every turn afresh'
+            )
+
+
+def probe_template(tokenizer: ChatTokenizer, options: Mapping[str, Any] | None = None) -> TemplateReport:
+    """Try a template out; raises `RenderError` only if it cannot write a question and an answer."""
+    template = ChatTemplate(tokenizer, options)
+    ending = find_ending(template)
+    problems: list[str] = []
+
+    def works(what: str, problem: str | None) -> bool:
+        if problem is not None:
+            problems.append(f"{what}: {problem}")
+        return problem is None
+
+    system = works("system messages", _writes_system(template))
+    tools = works("tools", _writes_tools(template))
+    tool_results = works("tool results", _writes_tool_results(template, tools))
+    extends = works("plain turns", _extension_problem(template, ending, "Blue."))
+    with_thinking = extends and works("thinking", _extension_problem(template, ending, _THINKING))
+    with_tools = extends and tools and works("turns with tools", _tool_extension_problem(template, ending))
+    return TemplateReport(
+        extends=extends,
+        extends_thinking=with_thinking,
+        extends_tools=with_tools,
+        system=system,
+        tools=tools,
+        tool_results=tool_results,
+        tool_format=format_of(_written_call(template)),
+        ending=ending,
+        end_ids=_end_ids(template, ending),
+        problems=tuple(problems),
+    )
+
+
+def _writes_system(template: ChatTemplate) -> str | None:
+    words = "Be brief and kind."
+    try:
+        text = template.text((Message("system", words), Message.user("Hello.")), prompt=True)
+    except RenderError as error:
+        return f"{error}; fold_system(messages) moves the text into the first user message"
+    return None if words in text else "the template leaves out system messages"
+
+
+def _writes_tools(template: ChatTemplate) -> str | None:
+    try:
+        text = template.text((Message.user("Hello."),), (_TOOL,), prompt=True)
+    except RenderError as error:
+        return str(error)
+    return None if _TOOL.name in text else "the template lists no tools; describe them in the first message"
+
+
+def _writes_tool_results(template: ChatTemplate, tools: bool) -> str | None:
+    try:
+        text = template.text(_tool_dialogue(), (_TOOL,) if tools else (), prompt=True)
+    except RenderError as error:
+        return str(error)
+    return None if "it is blue" in text else "the template leaves out tool results"
+
+
+def _tool_dialogue() -> tuple[Message, ...]:
+    calls = Message.assistant("", [_CALL])
+    return (Message.user("What color is the sky?"), calls, Message.tool("it is blue", _CALL))
+
+
+def _written_call(template: ChatTemplate) -> str:
+    """How the template spells a tool call; empty where it cannot."""
+    asked = _tool_dialogue()[:1]
+    try:
+        return template.text(_tool_dialogue()[:2], (_TOOL,), prompt=False).replace(
+            template.text(asked, (_TOOL,), prompt=False), ""
+        )
+    except RenderError:
+        return ""
+
+
+def _extension_problem(template: ChatTemplate, ending: Ending, answer: str) -> str | None:
+    """Play two answers through the extension; None when both times it holds."""
+    answer = answer if answer.startswith(ending.prompt_extra) else ending.prompt_extra + answer
+    turns = [Message.user("What color is the sky?"), Message.assistant(answer), Message.user("And grass?")]
+    turns += [Message.assistant(answer), Message.user("Thank you.")]
+    return _first_problem(template, ending, turns, (1, 3))
+
+
+def _tool_extension_problem(template: ChatTemplate, ending: Ending) -> str | None:
+    answer = Message.assistant(ending.prompt_extra + "Blue.")
+    asked, calls, result = _tool_dialogue()
+    turns = [asked, replace(calls, content=ending.prompt_extra), result, answer, Message.user("Thank you.")]
+    return _first_problem(template, ending, turns, (1, 3), (_TOOL,))
+
+
+def _first_problem(
+    template: ChatTemplate,
+    ending: Ending,
+    turns: Sequence[Message],
+    replies: Sequence[int],
+    tools: Sequence[ToolSchema] = (),
+) -> str | None:
+    for at in replies:
+        before, reply, new = turns[:at], turns[at], turns[at + 1 : at + 2]
+        try:
+            prompt_text = template.text(before, tools, prompt=True)
+            found = continue_after(template, ending, prompt_text, before, reply, new, tools)
+        except RenderError as error:
+            return str(error)
+        if isinstance(found, Refusal):
+            return found.reason
+    return None
+
+
+def _end_ids(template: ChatTemplate, ending: Ending) -> tuple[int, ...]:
+    """The first added token of the closing, then the tokenizer's own end token."""
+    closing = [i for i in template.encode_after(ending.closing) if i in template.added_ids][:1]
+    own = template.tokenizer.eos_token_id
+    return tuple(dict.fromkeys([*closing, *([int(own)] if own is not None else [])]))

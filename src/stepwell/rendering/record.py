@@ -1,0 +1,118 @@
+"""What was rendered and what was sampled: the exact ids of a conversation so far.
+
+`Rendered` is a prompt; `Recorded` is a prompt with the action that answered it, from which
+the next prompt is extended. Both are immutable, so a conversation may branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepwell.core.arrays import IntArray
+from stepwell.core.step import TokenState
+from stepwell.core.tools import ToolCall, ToolSchema
+from stepwell.rendering.messages import Message
+from stepwell.rendering.refusal import Refusal, RestartKind
+
+
+@dataclass(frozen=True, slots=True)
+class SampledTurn:
+    """An assistant turn whose ids in the prompt, [start, end), are those the engine sampled."""
+
+    message_index: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rendered:
+    """One prompt: its ids, the messages it holds, and how it came about.
+
+    `extended` says that the ids begin with the previous prompt and action, token by token.
+    `refusal` says why not, when there was a previous turn; a first prompt has none.
+    `text` is what the template writes for these messages.
+    """
+
+    prompt_ids: IntArray
+    text: str
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSchema, ...] = ()
+    turns: tuple[SampledTurn, ...] = ()
+    extended: bool = False
+    refusal: Refusal | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why the previous turn was not extended, in words; empty when it was, or was none."""
+        return self.refusal.reason if self.refusal else ""
+
+    @property
+    def state(self) -> TokenState:
+        """The state of the step that this prompt is for."""
+        return TokenState(self.prompt_ids)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recorded:
+    """A prompt and the action sampled after it; `message` is that action as a message."""
+
+    rendered: Rendered
+    action_ids: IntArray
+    message: Message
+
+    @property
+    def ids(self) -> IntArray:
+        """What any extension begins with: prompt and action, as they were."""
+        return np.concatenate([self.rendered.prompt_ids, self.action_ids])
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        return (*self.rendered.messages, self.message)
+
+    @property
+    def turns(self) -> tuple[SampledTurn, ...]:
+        start = self.rendered.prompt_ids.size
+        last = SampledTurn(len(self.rendered.messages), start, start + self.action_ids.size)
+        return (*self.rendered.turns, last)
+
+    def mismatch(
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema], prompt_extra: str = ""
+    ) -> Refusal | None:
+        """Why `messages` do not continue this record; None when they do, by at least one message.
+
+        The sampled turn may come back as a client saw it: without what the generation
+        prompt had opened (`prompt_extra`), with other spaces at its ends, or with other
+        ids on its tool calls.
+        """
+        known = self.rendered.messages
+        if tuple(tools) != self.rendered.tools:
+            return Refusal(RestartKind.TOOLS_CHANGED, "the tools are not those of the previous turn")
+        for index, (old, new) in enumerate(zip(known, messages, strict=False)):
+            if not _same(old, new):
+                return _changed(f"message {index} ({old.role}) is not the one of the previous turn")
+        if len(messages) <= len(known) + 1:
+            return _changed(f"{len(messages)} messages do not go beyond the {len(known) + 1} recorded")
+        reply = messages[len(known)]
+        if not (_same(self.message, reply) or _same(self.message, reply, prompt_extra)):
+            return Refusal(RestartKind.TURN_CHANGED, f"message {len(known)} is not the turn that was sampled")
+        return None
+
+
+def _changed(reason: str) -> Refusal:
+    return Refusal(RestartKind.HISTORY_CHANGED, reason)
+
+
+def _same(old: Message, new: Message, prompt_extra: str = "") -> bool:
+    if old.role != new.role:
+        return False
+    if old.role != "assistant":
+        return old == new
+    same_words = old.text.strip() == (prompt_extra + new.text).strip()
+    return same_words and _same_calls(old.tool_calls, new.tool_calls)
+
+
+def _same_calls(old: Sequence[ToolCall], new: Sequence[ToolCall]) -> bool:
+    return [(call.name, call.arguments) for call in old] == [(call.name, call.arguments) for call in new]

@@ -1,0 +1,229 @@
+"""Messages to exact token ids: the way every prompt of every language agent is made.
+
+    rendered = renderer.start(messages)              # the first prompt
+    recorded = renderer.record(rendered, action_ids)  # what the engine sampled after it
+    rendered = renderer.extend(recorded, [Message.user("...")])   # strict: or RenderError
+    rendered = renderer.render(messages, recorded)    # extends if it can, says why if not
+
+Invariants
+* With `history="exact"`, an extended prompt begins with the previous `prompt_ids` and
+  `action_ids`, whatever those ids decode to. What is appended is encoded by itself and
+  never merges with a sampled token.
+* With `history="template"`, every prompt is what the template writes for its messages.
+* `render` never fails because a conversation cannot be extended: it starts a new prompt,
+  says so in `Rendered.extended` and `.reason`, and counts it in `counts`.
+* A prompt that leaves no room in the context is a `ContextLengthError`, never cut.
+* Tools, system messages and tool results a template would leave out are a `RenderError`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.core import arrays
+from stepwell.core.arrays import IntArray
+from stepwell.core.errors import ContextLengthError, InputError, RenderError
+from stepwell.core.tools import ToolSchema
+from stepwell.rendering.extension import Continuation, continue_after
+from stepwell.rendering.messages import Message
+from stepwell.rendering.probe import TemplateReport, probe_template
+from stepwell.rendering.record import Recorded, Rendered
+from stepwell.rendering.refusal import Refusal, RestartKind
+from stepwell.rendering.template import ChatTemplate, ChatTokenizer
+
+History = Literal["exact", "template"]
+
+
+@dataclass(slots=True)
+class RenderCounts:
+    """How prompts came about: first ones, extensions, and restarts by kind."""
+
+    num_started: int = 0
+    num_extended: int = 0
+    restarts: Counter[RestartKind] = field(default_factory=Counter)
+
+    @property
+    def num_restarted(self) -> int:
+        return self.restarts.total()
+
+
+class Renderer:
+    """Renders conversations for one tokenizer.
+
+    `context_length` is the model's limit, of which `room` tokens must stay free for the
+    action. `template_options` are passed to the chat template (such as `enable_thinking`).
+    """
+
+    def __init__(
+        self,
+        tokenizer: ChatTokenizer,
+        history: History = "exact",
+        *,
+        context_length: int | None = None,
+        room: int = 1,
+        template_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if history not in ("exact", "template"):
+            raise InputError(f'history is {history!r}; it must be "exact" or "template"')
+        if room < 0 or (context_length is not None and context_length < 1):
+            raise InputError(f"context_length {context_length} and room {room} must be positive")
+        self.template = ChatTemplate(tokenizer, template_options)
+        self.report: TemplateReport = probe_template(tokenizer, template_options)
+        self.history = history
+        self.context_length = context_length
+        self.room = room
+        self.counts = RenderCounts()
+        self._closing_ids = self.template.encode_after(self.report.ending.closing)
+        if history == "exact":
+            self.report.require()
+
+    @property
+    def can_extend(self) -> bool:
+        """Whether plain conversations go on from their exact ids; `report` says what else does."""
+        return self.report.extends
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """Tokens at which an engine should end an action."""
+        return self.report.end_ids
+
+    def start(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Rendered:
+        """A prompt made from its messages alone."""
+        rendered = self._fresh(messages, tools)
+        self.counts.num_started += 1
+        return rendered
+
+    def record(
+        self,
+        rendered: Rendered,
+        action_ids: Iterable[int] | npt.NDArray[Any],
+        message: Message | None = None,
+    ) -> Recorded:
+        """Note what was sampled after a prompt.
+
+        `message` is the action as a message where it was parsed (tool calls); without it,
+        the action's text. Either way the ids are what the next prompt goes on from.
+        """
+        ids = arrays.token_ids(action_ids, "action_ids")
+        return Recorded(rendered, ids, message or Message.assistant(self.text_of(ids)))
+
+    def text_of(self, action_ids: Iterable[int] | npt.NDArray[Any]) -> str:
+        """An action's text as part of its conversation: what the prompt opened, no end token."""
+        ids = [int(i) for i in action_ids]
+        while ids and ids[-1] in self.end_ids:
+            ids.pop()
+        return self.report.ending.prompt_extra + self.template.decode(ids)
+
+    def extend(self, previous: Recorded, new: Sequence[Message]) -> Rendered:
+        """The prompt after `new` messages, going on from the exact ids; `RenderError` if it cannot."""
+        found = self._continuation(previous, new)
+        if isinstance(found, Refusal):
+            raise RenderError(
+                f"the conversation cannot be extended: {found.reason}. "
+                'Start a new prompt from its messages, or use history="template"'
+            )
+        return self._extended(previous, new, found)
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        previous: Recorded | None = None,
+        tools: Sequence[ToolSchema] = (),
+    ) -> Rendered:
+        """The prompt for `messages`, extending `previous` where history and template allow it."""
+        if previous is None:
+            return self.start(messages, tools)
+        if self.history == "template":
+            return self._afresh(messages, previous, tools)
+        refusal = previous.mismatch(messages, tools, self.report.ending.prompt_extra)
+        if refusal is None:
+            new = messages[len(previous.messages) :]
+            found = self._continuation(previous, new)
+            if isinstance(found, Continuation):
+                return self._extended(previous, new, found)
+            refusal = found
+        rendered = replace(self._fresh(messages, tools), refusal=refusal)
+        self.counts.restarts[refusal.kind] += 1
+        return rendered
+
+    def _continuation(self, previous: Recorded, new: Sequence[Message]) -> Continuation | Refusal:
+        if not new:
+            raise InputError("new messages are empty: an action must be answered before the next prompt")
+        prompt = previous.rendered
+        return continue_after(
+            self.template,
+            self.report.ending,
+            prompt.text,
+            prompt.messages,
+            previous.message,
+            tuple(new),
+            prompt.tools,
+        )
+
+    def _extended(self, previous: Recorded, new: Sequence[Message], found: Continuation) -> Rendered:
+        tail = self.template.encode_after(found.tail)
+        tail = tail[self._num_sampled_closing(previous.action_ids, tail) :]
+        ids = np.concatenate([previous.ids, np.asarray(tail, dtype=np.int32)])
+        messages = (*previous.messages, *new)
+        rendered = Rendered(
+            self._checked(ids), found.text, messages, previous.rendered.tools, previous.turns, extended=True
+        )
+        self.counts.num_extended += 1
+        return rendered
+
+    def _num_sampled_closing(self, action_ids: IntArray, tail: Sequence[int]) -> int:
+        """How many of the closing tokens the engine had already sampled."""
+        pairs = zip(tail, self._closing_ids, strict=False)
+        closing = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        action = action_ids[-closing:].tolist() if closing else []
+        if action and action[-1] in self.end_ids and action[-1] in tail[:closing]:
+            return list(tail).index(action[-1]) + 1
+        for count in range(len(action), 0, -1):
+            if action[-count:] == list(tail[:count]):
+                return count
+        return 0
+
+    def _afresh(
+        self, messages: Sequence[Message], previous: Recorded, tools: Sequence[ToolSchema]
+    ) -> Rendered:
+        rendered = self._fresh(messages, tools)
+        before = previous.ids
+        extended = bool(np.array_equal(rendered.prompt_ids[: before.size], before))
+        self.counts.num_extended += extended
+        self.counts.num_started += not extended
+        refusal = None if extended else Refusal(RestartKind.AFRESH, 'history="template" renders afresh')
+        return replace(rendered, extended=extended, refusal=refusal)
+
+    def _fresh(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Rendered:
+        self._refuse_what_is_left_out(messages, tools)
+        text = self.template.text(messages, tools, prompt=True)
+        ids = self._checked(np.asarray(self.template.encode(text), dtype=np.int32))
+        return Rendered(ids, text, tuple(messages), tuple(tools))
+
+    def _refuse_what_is_left_out(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> None:
+        roles = {message.role for message in messages}
+        for wanted, written, what in (
+            ("system" in roles, self.report.system, "system messages"),
+            (bool(tools), self.report.tools, "tools"),
+            ("tool" in roles, self.report.tool_results, "tool results"),
+        ):
+            if wanted and not written:
+                problem = next(p for p in self.report.problems if p.startswith(what))
+                raise RenderError(f"this chat template has no place for {problem}")
+
+    def _checked(self, ids: npt.NDArray[np.int32]) -> IntArray:
+        limit = self.context_length
+        if limit is not None and ids.size + self.room > limit:
+            raise ContextLengthError(
+                f"the prompt has {ids.size} tokens and {self.room} must stay free for the action, but the "
+                f"context length is {limit}: shorten the observation, keep fewer turns in the messages, "
+                "or use a model with a longer context"
+            )
+        return arrays.token_ids(ids, "prompt_ids")

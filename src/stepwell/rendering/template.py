@@ -1,0 +1,90 @@
+"""One tokenizer's chat template: messages to text, and text to ids.
+
+The template is the tokenizer's own; nothing here knows any model family. What it cannot
+write is a `RenderError` with the template's own words in it.
+
+Invariants
+* Text is encoded without adding special tokens: a template writes its own beginning
+  token, so a tokenizer that would add one as well gives exactly one.
+* Nothing is cut: a limit saved inside a tokenizer file is not applied.
+* `encode_after` gives the ids that text has as a continuation, never those it has at the
+  beginning of a document (some tokenizers put a space there).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from stepwell.core.errors import InputError, RenderError
+from stepwell.core.tools import ToolSchema
+from stepwell.rendering.messages import Message
+
+
+class ChatTokenizer(Protocol):
+    """What the renderer needs of a tokenizer; every `transformers` tokenizer has it."""
+
+    chat_template: Any
+    eos_token_id: Any
+
+    def apply_chat_template(self, conversation: Any, **options: Any) -> Any: ...
+    def encode(self, text: str, **options: Any) -> Any: ...
+    def decode(self, token_ids: Any, **options: Any) -> Any: ...
+    def get_added_vocab(self) -> dict[str, int]: ...
+
+
+class ChatTemplate:
+    """The template of `tokenizer`, with fixed `options` (such as `enable_thinking`)."""
+
+    def __init__(self, tokenizer: ChatTokenizer, options: Mapping[str, Any] | None = None) -> None:
+        if not getattr(tokenizer, "chat_template", None):
+            raise RenderError(
+                "the tokenizer has no chat template; use an instruct model, "
+                "or set tokenizer.chat_template before the renderer is made"
+            )
+        self.tokenizer = tokenizer
+        self.options = dict(options or {})
+        self.added_ids = frozenset(tokenizer.get_added_vocab().values())
+
+    def text(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), *, prompt: bool) -> str:
+        """What the template writes; with `prompt`, up to where the assistant is to speak."""
+        if not messages:
+            raise InputError("messages is empty: a prompt needs at least one message")
+        from jinja2 import TemplateError
+
+        try:
+            text = self.tokenizer.apply_chat_template(
+                [message.to_template() for message in messages],
+                tools=[tool.to_openai() for tool in tools] or None,
+                add_generation_prompt=prompt,
+                tokenize=False,
+                **self.options,
+            )
+        except (TemplateError, TypeError, KeyError, IndexError) as error:
+            roles = " ".join(message.role for message in messages)
+            raise RenderError(f"the chat template refused these messages ({roles}): {error}") from error
+        return str(text)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a whole document."""
+        return list(self.tokenizer.encode(text, add_special_tokens=False, truncation=False, verbose=False))
+
+    def encode_after(self, text: str) -> list[int]:
+        """Ids of text that follows other text, free of any merge with it."""
+        if not text:
+            return []
+        for before in ("x", ".", "\n", *_separators(self.tokenizer)):
+            known, ids = self.encode(before), self.encode(before + text)
+            if ids[: len(known)] == known:
+                return ids[len(known) :]
+        return self.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids with special tokens written out, since some carry tool calls."""
+        text = self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return str(text)
+
+
+def _separators(tokenizer: ChatTokenizer) -> list[str]:
+    """Added tokens always stand alone, so text after one of them cannot merge with it."""
+    return sorted(tokenizer.get_added_vocab())[:1]

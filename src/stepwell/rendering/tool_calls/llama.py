@@ -1,0 +1,43 @@
+"""Calls that are the whole turn: `{"name": ..., "parameters": {...}}` (Llama 3 JSON style).
+
+Several calls follow each other, with a semicolon, comma or newline between them or as one
+JSON list. A turn that begins otherwise, or whose object has no name, is plain words: a
+model may answer in JSON. Only after the `<|python_tag|>` is every failure an error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stepwell.rendering.tool_calls.reply import CallReader, ParsedReply, decode_json_prefix
+
+_TAG = "<|python_tag|>"
+_BETWEEN = " \t\r\n;,"
+
+
+def parse_llama(text: str, first_number: int) -> ParsedReply:
+    """Calls, when the turn consists of nothing else; otherwise its text as content."""
+    words, tag, body = text.partition(_TAG)
+    if not tag:
+        words, body = "", text
+    rest = body.strip()
+    if not tag and not rest.startswith(("{", "[")):
+        return ParsedReply(text.strip())
+    reader = CallReader(first_number)
+    while rest:
+        try:
+            value, end = decode_json_prefix(rest)
+        except ValueError as error:
+            reader.fail(f"not valid JSON: {error}", rest)
+            break
+        for item in value if isinstance(value, list) else [value]:
+            reader.take(item, rest[:end])
+        rest = rest[end:].lstrip(_BETWEEN)
+    if not tag and not reader.calls and not _names_a_call(rest or body):
+        return ParsedReply(text.strip())
+    return reader.reply(words)
+
+
+def _names_a_call(text: Any) -> bool:
+    """Whether broken JSON was meant as a call, so that its error is worth telling."""
+    return '"name"' in text and ('"parameters"' in text or '"arguments"' in text)
