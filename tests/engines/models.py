@@ -43,7 +43,8 @@ ALTERNATING = ["sliding_attention", "full_attention"]
 def small_model(style: str, dtype: torch.dtype = torch.float32, seed: int = 0, **changes: Any) -> Any:
     """A model of the named style with weights drawn from `seed`."""
     torch.manual_seed(seed)
-    shape = {**SHAPE, **changes}
+    # untied: a tied Gemma of random weights repeats its last token, whatever attention says
+    shape = {**SHAPE, "tie_word_embeddings": False, **changes}
     if style == "llama":
         model: Any = LlamaForCausalLM(LlamaConfig(**shape))
     elif style == "llama-tied":
@@ -60,7 +61,14 @@ def small_model(style: str, dtype: torch.dtype = torch.float32, seed: int = 0, *
         )
     elif style == "gemma2":
         model = Gemma2ForCausalLM(
-            Gemma2Config(**shape, sliding_window=WINDOW, layer_types=ALTERNATING, query_pre_attn_scalar=8)
+            Gemma2Config(
+                **shape,
+                sliding_window=WINDOW,
+                layer_types=ALTERNATING,
+                query_pre_attn_scalar=8,
+                attn_logit_softcapping=1.0,  # low enough to bend these small scores
+                final_logit_softcapping=6.0,
+            )
         )
     elif style == "gemma3":
         model = Gemma3ForCausalLM(

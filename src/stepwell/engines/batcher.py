@@ -15,7 +15,8 @@ Invariants
 * Slots go in order of arrival, or of the caller's `order` key (ties by arrival). The
   first slot that does not fit ends the batch: nothing overtakes it by being small.
 * A batch fired by the clock holds the slot that has waited longest, whatever `order`
-  says, so that no order can starve a slot.
+  says, so that no order can starve a slot. Without a wait (`max_wait_ms=0`) every slot
+  is due at once and `order` alone decides.
 * At most `max_queue` samples wait. `submit` then waits its turn for room, in order;
   `submit_nowait` raises `QueueFullError`.
 * No thread, no task, no sleep: only callbacks of the injected clock.
@@ -112,7 +113,7 @@ class BatchQueue(Generic[T]):
         overdue = now >= deadline
         if not overdue and self.num_waiting < self.max_batch_size:
             return []
-        batch = self._fill(self._ordered(oldest_first=overdue), room)
+        batch = self._fill(self._ordered(oldest_first=overdue and self._wait_s > 0), room)
         taken = set(map(id, batch))
         self._slots = [slot for slot in self._slots if id(slot) not in taken]
         self.num_waiting -= sum(map(len, batch))

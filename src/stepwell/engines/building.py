@@ -9,6 +9,7 @@ error and never sampled wrongly.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,26 @@ def build_runner(model: Any, config: EngineConfig) -> Runner:
     if expected is not None:
         _self_check(runner, ids, expected)
     return runner
+
+
+def open_model(directory: Path, dtype: str) -> tuple[Any, Any]:
+    """Model and tokenizer (None where there is none) of a Hugging Face directory."""
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if not (directory / "config.json").is_file():
+        raise ModelError(f"{directory} is not a model directory: it holds no config.json")
+    try:
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            directory, dtype=getattr(torch, dtype), output_loading_info=True
+        )
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise ModelError(f"{directory} cannot be opened as a causal language model: {error}") from error
+    for problem in ("missing_keys", "mismatched_keys"):  # transformers fills these with random numbers
+        if loading[problem]:
+            raise ModelError(f"{directory}: its weights do not fit its config: {problem} {loading[problem]}")
+    has_tokenizer = any((directory / name).is_file() for name in ("tokenizer.json", "tokenizer.model"))
+    return model, AutoTokenizer.from_pretrained(directory) if has_tokenizer else None
 
 
 def context_length(model: Any, config: EngineConfig) -> int:

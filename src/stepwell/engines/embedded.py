@@ -31,10 +31,10 @@ from typing import Any, TypeVar
 import torch
 
 from stepwell.config.engine import EngineConfig
-from stepwell.core.errors import EngineError, InputError, ModelError, WeightsError
+from stepwell.core.errors import EngineError, InputError, WeightsError
 from stepwell.core.protocols import Request, Sampled
 from stepwell.engines.batcher import BatchQueue, DynamicBatcher, Slot
-from stepwell.engines.building import build_runner
+from stepwell.engines.building import build_runner, open_model
 from stepwell.engines.core import EngineCore
 from stepwell.engines.weights import check_weights, copy_weights, fingerprint_of, read_weights
 
@@ -87,17 +87,7 @@ class EmbeddedEngine:
         version: int = 0,
     ) -> EmbeddedEngine:
         """An engine for a Hugging Face model directory, with its tokenizer where it has one."""
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
-        directory = Path(path)
-        if not (directory / "config.json").is_file():
-            raise ModelError(f"{directory} is not a model directory: it holds no config.json")
-        try:
-            model = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, dtype))
-        except (OSError, ValueError, RuntimeError) as error:
-            raise ModelError(f"{directory} cannot be opened as a causal language model: {error}") from error
-        has_tokenizer = any((directory / name).is_file() for name in ("tokenizer.json", "tokenizer.model"))
-        tokenizer = AutoTokenizer.from_pretrained(directory) if has_tokenizer else None
+        model, tokenizer = open_model(Path(path), dtype)
         return cls(model.to(device), tokenizer, config, version=version, copy=False)
 
     @property

@@ -1,0 +1,104 @@
+"""The parity check: agreement is measured, disagreement is raised with its likeliest cause."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.engines.models import prompts_of, small_model
+
+from stepwell.core.arrays import FloatArray
+from stepwell.core.errors import InputError, ParityError
+from stepwell.core.protocols import Request, SamplingParams
+from stepwell.core.step import Step, TokenAction, TokenState
+from stepwell.core.versions import VersionSpan
+from stepwell.engines.embedded import EmbeddedEngine
+from stepwell.engines.parity import check_parity
+
+
+class PlainScorer:
+    """A trainer in miniature: one forward pass per step, logits divided by the temperature."""
+
+    def __init__(self, model: Any, ignore_temperature: bool = False, shift: int = 0) -> None:
+        self.model, self.ignore_temperature, self.shift = model, ignore_temperature, shift
+
+    def score(self, steps: Sequence[Step]) -> list[FloatArray]:
+        return [self._one(step) for step in steps]
+
+    def _one(self, step: Step) -> FloatArray:
+        assert isinstance(step.state, TokenState) and isinstance(step.action, TokenAction)
+        prompt, action = step.state.prompt_ids.tolist(), step.action.action_ids.tolist()
+        with torch.no_grad():
+            logits = self.model(torch.tensor([prompt + action])).logits[0, len(prompt) - 1 : -1]
+        logits = logits / (1.0 if self.ignore_temperature else step.sampling.logit_temperature)
+        scores = torch.log_softmax(logits, dim=-1)[torch.arange(len(action)), torch.tensor(action)]
+        values: FloatArray = np.roll(scores.float().numpy(), -self.shift)
+        return values
+
+
+@pytest.fixture(scope="module")
+def fresh() -> tuple[Any, list[Step]]:
+    model = small_model("qwen3")
+    states = [TokenState(p) for p in prompts_of([4, 12, 30, 7])]
+    temperatures = (1.0, 0.7, 0.0, 1.3)
+    with EmbeddedEngine(model) as engine:
+        samples = engine.generate_blocking(
+            [
+                Request(s, SamplingParams(max_tokens=12, temperature=t, seed=3, ignore_end=True))
+                for s, t in zip(states, temperatures, strict=True)
+            ]
+        )
+    return model, [sample.step(state) for sample, state in zip(samples, states, strict=True)]
+
+
+def test_engine_and_trainer_agree_on_fresh_samples(fresh: tuple[Any, list[Step]]) -> None:
+    model, steps = fresh
+    report = check_parity(PlainScorer(model), steps, tolerance=2e-5)
+    assert report.passed and report.num_tokens == 48
+    assert report.mean_abs <= report.max_abs <= 2e-5
+
+
+def test_other_weights_are_named_as_such(fresh: tuple[Any, list[Step]]) -> None:
+    with pytest.raises(ParityError, match=r"over 48 tokens .* hold different weights; compare fingerprints"):
+        check_parity(PlainScorer(small_model("qwen3", seed=1)), fresh[1])
+
+
+def test_a_forgotten_temperature_is_named_as_such(fresh: tuple[Any, list[Step]]) -> None:
+    with pytest.raises(ParityError, match=r"Only steps at temperature \[0.7, 1.3\] differ"):
+        check_parity(PlainScorer(fresh[0], ignore_temperature=True), fresh[1])
+
+
+def test_labels_shifted_by_one_are_named_as_such(fresh: tuple[Any, list[Step]]) -> None:
+    with pytest.raises(ParityError, match="shifted by one"):
+        check_parity(PlainScorer(fresh[0], shift=1), fresh[1])
+
+
+def test_one_wrong_token_is_found_and_located(fresh: tuple[Any, list[Step]]) -> None:
+    model, steps = fresh
+    logprobs = steps[2].behavior_logprobs.copy()
+    logprobs[5] -= 0.25
+    bent = Step(steps[2].state, steps[2].action, logprobs, sampling=steps[2].sampling)
+    report = check_parity(PlainScorer(model), [*steps[:2], bent, steps[3]], strict=False)
+    assert (report.worst_step, report.worst_token) == (2, 5)
+    assert report.max_abs == pytest.approx(0.25, abs=1e-4) and not report.passed
+    with pytest.raises(ParityError, match="Few tokens differ"):
+        check_parity(PlainScorer(model), [*steps[:2], bent, steps[3]])
+
+
+def test_mixed_versions_are_named_as_such(fresh: tuple[Any, list[Step]]) -> None:
+    step = fresh[1][0]
+    mixed = Step(step.state, step.action, step.behavior_logprobs, policy_version=VersionSpan(1, 2))
+    with pytest.raises(ParityError, match="span several weight versions"):
+        check_parity(PlainScorer(small_model("qwen3", seed=1)), [mixed])
+
+
+def test_nothing_to_compare_is_an_error_not_a_pass(fresh: tuple[Any, list[Step]]) -> None:
+    with pytest.raises(InputError, match="steps is empty"):
+        check_parity(PlainScorer(fresh[0]), [])
+    with pytest.raises(InputError, match=r"steps\[0\] carries no behavior_logprobs"):
+        check_parity(PlainScorer(fresh[0]), [Step.from_tokens([3, 4], [5])])
+    with pytest.raises(InputError, match="tolerance"):
+        check_parity(PlainScorer(fresh[0]), fresh[1], tolerance=float("nan"))
