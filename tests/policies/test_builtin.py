@@ -49,11 +49,8 @@ def test_a_fresh_model_is_close_to_indifferent() -> None:
     model, tokenizer = build_tiny("tiny-0.3m")
     with torch.no_grad():
         logits = model(torch.tensor([tokenizer.encode("P _ O G")])).logits
-    probabilities = logits.softmax(-1)
-    assert probabilities.max() < 0.05
-    assert probabilities[0, -1].log().neg().mean() == pytest.approx(
-        torch.tensor(1024.0).log().item(), abs=0.3
-    )
+    entropies = torch.distributions.Categorical(logits=logits).entropy()
+    assert entropies.min() > 0.99 * torch.tensor(1024.0).log()
 
 
 def test_the_same_seed_writes_the_same_bytes(tmp_path: Path) -> None:
@@ -177,7 +174,7 @@ def test_an_unknown_name_suggests_the_nearest_and_lists_all() -> None:
         resolve_model("SmolLM2-135")
     with pytest.raises(ModelError, match=r"neither a directory nor a built-in name\. Built-in models"):
         resolve_model("/somewhere/else/entirely")
-    with pytest.raises(ModelError, match="there are tiny-0.3m"):
+    with pytest.raises(ModelError, match=r"there are tiny-0\.3m"):
         build_tiny("tiny-9m")
 
 

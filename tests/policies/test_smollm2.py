@@ -63,6 +63,15 @@ def model(directory: Path) -> Any:
 
 @pytest.mark.slow
 @installed
+def test_converting_again_gives_the_same_files(directory: Path, tmp_path: Path) -> None:
+    smollm2.convert_smollm2(tmp_path)
+    files = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    assert set(files) == {file.name for file in directory.iterdir()} - {"stepwell.json"}
+    assert all((directory / name).read_bytes() == content for name, content in files.items())
+
+
+@pytest.mark.slow
+@installed
 def test_the_tokenizer_reads_digits_one_by_one_and_turns_as_special(directory: Path) -> None:
     tokenizer = load_tokenizer(directory)
     assert tokenizer.convert_ids_to_tokens(tokenizer.encode("it's 2024")) == [

@@ -73,7 +73,9 @@ GEMMA = """
 {{- bos_token -}}
 {%- for m in messages -%}
 {%- if m.role == 'system' -%}{{ raise_exception('System role not supported') }}{%- endif -%}
-{%- if (m.role == 'user') != (loop.index0 % 2 == 0) -%}{{ raise_exception('roles must alternate') }}{%- endif -%}
+{%- if (m.role == 'user') == (loop.index0 % 2 == 1) -%}
+{{- raise_exception('roles must alternate') -}}
+{%- endif -%}
 <start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}
 {{ m.content | trim }}<end_of_turn>
 {% endfor -%}
@@ -85,10 +87,14 @@ GEMMA = """
 MISTRAL = """
 {{- bos_token -}}
 {%- set last = namespace(user=-1, open=false) -%}
-{%- for m in messages -%}{%- if m.role == 'user' -%}{%- set last.user = loop.index0 -%}{%- endif -%}{%- endfor -%}
+{%- for m in messages -%}
+{%- if m.role == 'user' -%}{%- set last.user = loop.index0 -%}{%- endif -%}
+{%- endfor -%}
 {%- for m in messages -%}
 {%- if m.role == 'user' -%}
-{%- if tools and loop.index0 == last.user -%}[AVAILABLE_TOOLS] {{ tools | tojson }}[/AVAILABLE_TOOLS]{%- endif -%}
+{%- if tools and loop.index0 == last.user -%}
+[AVAILABLE_TOOLS] {{ tools | tojson }}[/AVAILABLE_TOOLS]
+{%- endif -%}
 [INST] {{ m.content }} [/INST]
 {%- elif m.role == 'assistant' and m.tool_calls -%}
 {%- set last.open = true -%}
@@ -106,7 +112,9 @@ MISTRAL = """
 # Drops the thinking of every answer before the last question.
 THINK_STRIPPING = r"""
 {%- set last = namespace(user=-1) -%}
-{%- for m in messages -%}{%- if m.role == 'user' -%}{%- set last.user = loop.index0 -%}{%- endif -%}{%- endfor -%}
+{%- for m in messages -%}
+{%- if m.role == 'user' -%}{%- set last.user = loop.index0 -%}{%- endif -%}
+{%- endfor -%}
 {%- for m in messages -%}
 {%- set words = m.content -%}
 {%- if m.role == 'assistant' and loop.index0 < last.user and '</think>' in words -%}
@@ -172,7 +180,8 @@ FAMILIES = {
 }
 
 _WORDS = (
-    "What color is the sky? The sky is blue and the grass is green\n\nUser:\nhello there\n\nAssistant:\nhello\n\n"
+    "What color is the sky? The sky is blue and the grass is green\n\n"
+    "User:\nhello there\n\nAssistant:\nhello\n\n"
     "user system assistant model tool You are a small helper. Thank you, that is all.\n\nthe the the\n\n\n"
 )
 _PIECE = r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

@@ -225,6 +225,20 @@ def test_a_silently_dropped_system_message_is_noticed(tokenizer_of: Callable[...
         Renderer(tokenizer).start([Message.system("Be kind."), Message.user("hello")])
 
 
+def test_dropped_tool_calls_and_results_are_noticed(tokenizer_of: Callable[..., Any]) -> None:
+    call = ToolCall("lookup", {"key": "sky"})
+    with pytest.raises(RenderError, match="tool calls: the template leaves out tool calls"):
+        Renderer(tokenizer_of("chatml")).start([Message.user("hello"), Message.assistant("", [call])])
+    tokenizer = build_tokenizer()
+    tokenizer.chat_template = (
+        "{% for m in messages if m.role != 'tool' %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>{% endif %}"
+    )
+    renderer = Renderer(tokenizer)
+    with pytest.raises(RenderError, match="leaves out tool results"):
+        renderer.extend(renderer.record(renderer.start([Message.user("hello")]), [9]), [Message.tool("blue")])
+
+
 def test_a_tokenizer_without_a_template_is_refused() -> None:
     tokenizer = build_tokenizer()
     tokenizer.chat_template = None

@@ -37,7 +37,7 @@ def cache_root() -> Path:
     return (Path(base).expanduser() if base else Path.home() / ".cache" / "stepwell") / "models"
 
 
-def cached_model(name: str, build: Callable[[Path], None], root: Path | None = None) -> Path:
+def cached_model(name: str, build: Callable[[Path], object], root: Path | None = None) -> Path:
     """The directory of model `name`, built by `build(empty_directory)` if absent or damaged."""
     root = root or cache_root()
     final = root / name
@@ -72,7 +72,7 @@ def find_damage(directory: Path) -> str | None:
     return None
 
 
-def _build(final: Path, build: Callable[[Path], None]) -> None:
+def _build(final: Path, build: Callable[[Path], object]) -> None:
     prefix = f".{final.name}.partial-"
     for left_over in final.parent.glob(f"{prefix}*"):
         shutil.rmtree(left_over, ignore_errors=True)

@@ -44,7 +44,7 @@ _OUTER_NAMES = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.w
 
 
 def cached_smollm2() -> Path:
-    """The converted model's directory; converts on first use (about half a minute)."""
+    """The converted model's directory; converts on first use (about ten seconds)."""
     return cached_model(f"{SMOLLM2}-r{_CONVERSION}", convert_smollm2)
 
 

@@ -21,7 +21,7 @@ from stepwell.rendering.tool_calls import ToolFormat, format_of
 
 _SCHEMA: dict[str, JSON] = {"type": "object", "properties": {"key": {"type": "string"}}}
 _TOOL = ToolSchema("lookup_fact", "Find one fact", _SCHEMA)
-_CALL = ToolCall("lookup_fact", {"key": "sky"}, "call00001")
+_CALL = ToolCall("lookup_fact", {"key": "horizon"}, "call00001")
 _THINKING = "<think>\nThe sky looks blue.\n</think>\n\nBlue."
 
 
@@ -31,8 +31,8 @@ class TemplateReport:
 
     `extends`: a plain conversation can go on from the ids the engine saw and produced.
     `extends_thinking`, `extends_tools`: so can one whose turns think aloud in `<think>`,
-    or one with tools. `system`, `tools`, `tool_results`: the template writes such
-    messages, neither refusing nor dropping them. `end_ids`: tokens that end a turn, which
+    or one with tools. `system`, `tools`, `tool_calls`, `tool_results`: the template writes
+    such things, neither refusing nor dropping them. `end_ids`: tokens that end a turn, which
     an engine should stop at. `problems` says in words what does not work.
     """
 
@@ -41,6 +41,7 @@ class TemplateReport:
     extends_tools: bool
     system: bool
     tools: bool
+    tool_calls: bool
     tool_results: bool
     tool_format: ToolFormat | None
     ending: Ending
@@ -75,6 +76,10 @@ def probe_template(tokenizer: ChatTokenizer, options: Mapping[str, Any] | None =
 
     system = works("system messages", _writes_system(template))
     tools = works("tools", _writes_tools(template))
+    written_call = _written_call(template, (_TOOL,) if tools else ())
+    tool_calls = works(
+        "tool calls", None if "horizon" in written_call else "the template leaves out tool calls"
+    )
     tool_results = works("tool results", _writes_tool_results(template, tools))
     extends = works("plain turns", _extension_problem(template, ending, "Blue."))
     with_thinking = extends and works("thinking", _extension_problem(template, ending, _THINKING))
@@ -85,8 +90,9 @@ def probe_template(tokenizer: ChatTokenizer, options: Mapping[str, Any] | None =
         extends_tools=with_tools,
         system=system,
         tools=tools,
+        tool_calls=tool_calls,
         tool_results=tool_results,
-        tool_format=format_of(_written_call(template)),
+        tool_format=format_of(written_call),
         ending=ending,
         end_ids=_end_ids(template, ending),
         problems=tuple(problems),
@@ -123,13 +129,12 @@ def _tool_dialogue() -> tuple[Message, ...]:
     return (Message.user("What color is the sky?"), calls, Message.tool("it is blue", _CALL))
 
 
-def _written_call(template: ChatTemplate) -> str:
+def _written_call(template: ChatTemplate, tools: Sequence[ToolSchema]) -> str:
     """How the template spells a tool call; empty where it cannot."""
-    asked = _tool_dialogue()[:1]
+    asked, calls, _ = _tool_dialogue()
     try:
-        return template.text(_tool_dialogue()[:2], (_TOOL,), prompt=False).replace(
-            template.text(asked, (_TOOL,), prompt=False), ""
-        )
+        before = template.text((asked,), tools, prompt=False)
+        return template.text((asked, calls), tools, prompt=False).replace(before, "")
     except RenderError:
         return ""
 

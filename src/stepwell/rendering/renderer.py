@@ -13,7 +13,8 @@ Invariants
 * `render` never fails because a conversation cannot be extended: it starts a new prompt,
   says so in `Rendered.extended` and `.reason`, and counts it in `counts`.
 * A prompt that leaves no room in the context is a `ContextLengthError`, never cut.
-* Tools, system messages and tool results a template would leave out are a `RenderError`.
+* System messages, tools, their calls and results are a `RenderError` where the template
+  would leave them out.
 """
 
 from __future__ import annotations
@@ -156,6 +157,7 @@ class Renderer:
     def _continuation(self, previous: Recorded, new: Sequence[Message]) -> Continuation | Refusal:
         if not new:
             raise InputError("new messages are empty: an action must be answered before the next prompt")
+        self._refuse_what_is_left_out(new, ())
         prompt = previous.rendered
         return continue_after(
             self.template,
@@ -212,6 +214,7 @@ class Renderer:
         for wanted, written, what in (
             ("system" in roles, self.report.system, "system messages"),
             (bool(tools), self.report.tools, "tools"),
+            (any(message.tool_calls for message in messages), self.report.tool_calls, "tool calls"),
             ("tool" in roles, self.report.tool_results, "tool results"),
         ):
             if wanted and not written:

@@ -44,7 +44,10 @@ class ChatTemplate:
             )
         self.tokenizer = tokenizer
         self.options = dict(options or {})
-        self.added_ids = frozenset(tokenizer.get_added_vocab().values())
+        added = tokenizer.get_added_vocab()
+        self.added_ids = frozenset(added.values())
+        # Texts to encode behind. An added token always stands alone, so the last one cannot merge.
+        self._before = [(text, self.encode(text)) for text in ("x", ".", "\n", *sorted(added)[:1])]
 
     def text(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), *, prompt: bool) -> str:
         """What the template writes; with `prompt`, up to where the assistant is to speak."""
@@ -73,8 +76,8 @@ class ChatTemplate:
         """Ids of text that follows other text, free of any merge with it."""
         if not text:
             return []
-        for before in ("x", ".", "\n", *_separators(self.tokenizer)):
-            known, ids = self.encode(before), self.encode(before + text)
+        for before, known in self._before:
+            ids = self.encode(before + text)
             if ids[: len(known)] == known:
                 return ids[len(known) :]
         return self.encode(text)
@@ -83,8 +86,3 @@ class ChatTemplate:
         """Text of ids with special tokens written out, since some carry tool calls."""
         text = self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return str(text)
-
-
-def _separators(tokenizer: ChatTokenizer) -> list[str]:
-    """Added tokens always stand alone, so text after one of them cannot merge with it."""
-    return sorted(tokenizer.get_added_vocab())[:1]
