@@ -112,9 +112,9 @@ def _config(name: str, tokenizer: Any) -> Any:
 def _draw_weights(model: Any, seed: int) -> None:
     """Draw every parameter in the order of their names; the only vectors are norms, which start at one.
 
-    Matrices get the standard deviation that keeps a signal's size at this width: a board is
-    then learned in half the steps that the 0.02 of large models takes. The tied embedding
-    stays small, so that a fresh policy is nearly indifferent between tokens.
+    Matrices get the standard deviation that keeps a signal's size at this width; the 0.02 of
+    large models would fade it, and boards are learned more slowly. The tied embedding stays
+    small, so that a fresh policy is nearly indifferent between tokens.
     """
     generator = torch.Generator().manual_seed(seed)
     matrix_std = model.config.hidden_size**-0.5
