@@ -26,7 +26,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from stepwell.core.arrays import AnyArray
 from stepwell.core.errors import ModelError
@@ -48,10 +47,14 @@ class AttentionSpec:
 class Plan(Protocol):
     """What one forward pass writes and sees."""
 
+    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Store key [T, K, D] and value [T, K, Dv] of the new tokens."""
+        ...
+
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, spec: AttentionSpec
     ) -> torch.Tensor:
-        """query [T, H, D], key [T, K, D], value [T, K, Dv] of the new tokens -> [T, H, Dv]."""
+        """As `write`, and what query [T, H, D] of the new tokens then sees: [T, H, Dv]."""
         ...
 
 
@@ -60,6 +63,7 @@ class DecodePlan:
 
     `length` bounds how far storage is read. `rows` says, where known on the host, that the
     slots lie in one range of storage, which is then read in place: (first, last + 1).
+    `even` says that every row of that range sees exactly `length` tokens: no mask is needed.
     """
 
     def __init__(
@@ -72,68 +76,56 @@ class DecodePlan:
         even: bool = False,
     ) -> None:
         self.store, self.slots, self.positions, self.length = store, slots, positions, length
-        self._index: dict[int, torch.Tensor] = {}
-        self._masks: dict[int | None, torch.Tensor | None] = {None: None} if even else {}
+        self._hidden: dict[int | None, torch.Tensor | None] = {None: None} if even else {}
         self._rows = rows
-        self._scatter = rows is not None and rows[1] - rows[0] != len(slots)
+        self._spread = slots - rows[0] if rows and rows[1] - rows[0] != len(slots) else None
 
     @classmethod
     def of_host(cls, store: KVStore, slots: AnyArray, positions: AnyArray) -> DecodePlan:
-        """A plan from host arrays, which shows what can be read in place."""
+        """A plan from host arrays, which show what can be read in place."""
         first, last = int(slots[0]), int(slots[-1]) + 1
-        dense = len(slots) >= DENSE_ENOUGH * (last - first)
         length = int(positions.max()) + 1
-        even = int(positions.min()) + 1 == length
-        device = store.device
         return cls(
             store,
-            torch.from_numpy(slots).to(device),
-            torch.from_numpy(positions).to(device),
+            torch.from_numpy(slots).to(store.device),
+            torch.from_numpy(positions).to(store.device),
             length,
-            rows=(first, last) if dense else None,
-            even=even and dense and last - first == len(slots),
+            rows=(first, last) if len(slots) >= DENSE_ENOUGH * (last - first) else None,
+            even=last - first == len(slots) and int(positions.min()) + 1 == length,
         )
+
+    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        self.store.write(layer, self.slots, self.positions, key, value)
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, spec: AttentionSpec
     ) -> torch.Tensor:
-        store, heads = self.store, key.shape[1]
-        if heads not in self._index:
-            self._index[heads] = store.write_index(self.slots, self.positions, heads)
-        store.write(layer, self._index[heads], key, value)
-        query = query.reshape(len(query), heads, -1, query.shape[-1])  # heads of one group side by side
-        if self._scatter:
-            assert self._rows is not None
-            wide = query.new_zeros(self._rows[1] - self._rows[0], *query.shape[1:])
-            query = wide.index_copy_(0, self.slots - self._rows[0], query)
-        keys, values = self._read(store.keys[layer]), self._read(store.values[layer])
-        out = _attention(query, keys, values, self._mask(spec.window, query.dtype), spec)
-        if self._scatter:
-            assert self._rows is not None
-            out = out.index_select(0, self.slots - self._rows[0])
-        return out.reshape(len(out), -1, out.shape[-1])
+        store = self.store
+        self.write(layer, key, value)
+        query = self._spread_out(query).unflatten(1, (key.shape[1], -1))  # heads that share keys
+        keys, values = self._read(store.keys(layer)), self._read(store.values(layer))
+        out = attention(query, keys, values, self._hidden_bias(spec.window, query.dtype), spec).flatten(1, 2)
+        return out if self._spread is None else out.index_select(0, self._spread)
+
+    def _spread_out(self, new: torch.Tensor) -> torch.Tensor:
+        """One row per row that is read; the idle ones among them compute something nobody sees."""
+        if self._spread is None or self._rows is None:
+            return new
+        wide = new.new_zeros(self._rows[1] - self._rows[0], *new.shape[1:])
+        return wide.index_copy_(0, self._spread, new)
 
     def _read(self, storage: torch.Tensor) -> torch.Tensor:
         if self._rows is None:
             return storage[:, :, : self.length].index_select(0, self.slots)
         return storage[self._rows[0] : self._rows[1], :, : self.length]
 
-    def _mask(self, window: int | None, dtype: torch.dtype) -> torch.Tensor | None:
+    def _hidden_bias(self, window: int | None, dtype: torch.dtype) -> torch.Tensor | None:
         if window is not None and window >= self.length:
             window = None
-        if window not in self._masks:
-            positions = self.positions
-            if self._scatter:
-                assert self._rows is not None
-                wide = positions.new_zeros(self._rows[1] - self._rows[0])
-                positions = wide.index_copy_(0, self.slots - self._rows[0], positions)
-            columns = torch.arange(self.length, device=positions.device)
-            hidden = columns > positions[:, None]
-            if window is not None:
-                hidden |= columns <= positions[:, None] - window
-            mask = torch.zeros(hidden.shape, dtype=dtype, device=positions.device)
-            self._masks[window] = mask.masked_fill_(hidden, -torch.inf)[:, None, None]
-        return self._masks[window]
+        if window not in self._hidden:
+            positions = self._spread_out(self.positions)
+            self._hidden[window] = hidden_bias(positions, self.length, window, dtype)[:, None, None]
+        return self._hidden[window]
 
 
 @dataclass(slots=True)
@@ -146,17 +138,12 @@ class _Runs:
     places: torch.Tensor  # [num_tokens of these runs] places in the padded grid
     targets: torch.Tensor  # [num_tokens of these runs] places in the flat list
     length: int
-    masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
+    hidden: dict[int | None, torch.Tensor] = field(default_factory=dict)
 
-    def mask(self, window: int | None, dtype: torch.dtype) -> torch.Tensor:
-        if window not in self.masks:
-            columns = torch.arange(self.length, device=self.positions.device)
-            hidden = columns > self.positions[..., None]
-            if window is not None:
-                hidden |= columns <= self.positions[..., None] - window
-            mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
-            self.masks[window] = mask.masked_fill_(hidden, -torch.inf)[:, None]
-        return self.masks[window]
+    def hidden_bias(self, window: int | None, dtype: torch.dtype) -> torch.Tensor:
+        if window not in self.hidden:
+            self.hidden[window] = hidden_bias(self.positions, self.length, window, dtype)[:, None, None]
+        return self.hidden[window]
 
 
 class PrefillPlan:
@@ -168,7 +155,6 @@ class PrefillPlan:
         positions = np.concatenate([np.arange(s, s + c) for s, c in zip(starts, counts, strict=True)])
         self.positions = torch.from_numpy(positions).to(store.device)
         self._token_slots = torch.from_numpy(np.repeat(slots, counts)).to(store.device)
-        self._index: dict[int, torch.Tensor] = {}
         groups: dict[tuple[int, int], list[int]] = defaultdict(list)
         for i, (start, count) in enumerate(zip(starts, counts, strict=True)):
             groups[int(count - 1).bit_length(), int(start + count - 1).bit_length()].append(i)
@@ -191,25 +177,23 @@ class PrefillPlan:
             length=int((starts[rows] + counts[rows]).max()),
         )
 
+    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        self.store.write(layer, self._token_slots, self.positions, key, value)
+
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, spec: AttentionSpec
     ) -> torch.Tensor:
-        store, heads = self.store, key.shape[1]
-        if heads not in self._index:
-            self._index[heads] = store.write_index(self._token_slots, self.positions, heads)
-        store.write(layer, self._index[heads], key, value)
+        self.write(layer, key, value)
         out = query.new_empty(len(query), query.shape[1], value.shape[2])
         for runs in self._runs:
-            keys = _rows_of(store.keys[layer], runs.slots, runs.length)
-            values = _rows_of(store.values[layer], runs.slots, runs.length)
-            grid = query.index_select(0, runs.tokens)
-            grid = grid.view(len(runs.slots), -1, heads, query.shape[1] // heads, query.shape[2])
-            mask = runs.mask(spec.window, query.dtype)
-            groups = [
-                _attention(grid[:, :, :, g].transpose(1, 2), keys, values, mask, spec)
-                for g in range(grid.shape[3])
-            ]
-            flat = torch.stack(groups, dim=2).permute(0, 3, 1, 2, 4).reshape(-1, *out.shape[1:])
+            keys = _rows_of(self.store.keys(layer), runs.slots, runs.length)
+            values = _rows_of(self.store.values(layer), runs.slots, runs.length)
+            grid = query.index_select(0, runs.tokens).view(len(runs.slots), -1, *query.shape[1:])
+            grid = grid.unflatten(2, (key.shape[1], -1)).permute(0, 2, 3, 1, 4)  # [S, K, G, n, D]
+            seen = attention(
+                grid.flatten(2, 3), keys, values, runs.hidden_bias(spec.window, query.dtype), spec
+            )
+            flat = seen.view(*grid.shape[:4], -1).permute(0, 3, 1, 2, 4).reshape(-1, *out.shape[1:])
             out.index_copy_(0, runs.targets, flat.index_select(0, runs.places))
         return out
 
@@ -222,20 +206,33 @@ def _rows_of(storage: torch.Tensor, slots: AnyArray, length: int) -> torch.Tenso
     return storage[:, :, :length].index_select(0, torch.from_numpy(slots).to(storage.device))
 
 
-def _attention(
+def hidden_bias(positions: torch.Tensor, length: int, window: int | None, dtype: torch.dtype) -> torch.Tensor:
+    """-inf at keys [..., length] that a token at `positions` [...] must not see, else 0."""
+    columns = torch.arange(length, device=positions.device)
+    hidden = columns > positions[..., None]
+    if window is not None:
+        hidden |= columns <= positions[..., None] - window
+    return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, -torch.inf)
+
+
+def attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    mask: torch.Tensor | None,
+    bias: torch.Tensor | None,
     spec: AttentionSpec,
 ) -> torch.Tensor:
-    """Softmax attention [S, heads, n, D]; only a softcap needs the scores themselves."""
-    if spec.softcap is None:
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=spec.scaling)
-    scores = torch.matmul(query, key.transpose(-1, -2)) * spec.scaling
-    scores = torch.tanh(scores / spec.softcap) * spec.softcap
-    if mask is not None:
-        scores = scores + mask
+    """Softmax attention of query rows [S, K, G * n, D] over keys [S, K, L, D].
+
+    `bias` is [S, 1, n, L] with an axis for the G heads of a group, [S, 1, 1, n, L], or
+    [S, 1, 1, L] where n is 1.
+    """
+    scores = torch.matmul(query * spec.scaling, key.transpose(-1, -2))
+    if spec.softcap is not None:
+        scores = torch.tanh(scores / spec.softcap).mul_(spec.softcap)
+    if bias is not None:
+        shaped = scores if bias.ndim == 4 else scores.unflatten(2, (-1, bias.shape[3]))
+        shaped.add_(bias)
     wide = torch.float64 if scores.dtype == torch.float64 else torch.float32
     return torch.matmul(torch.softmax(scores, dim=-1, dtype=wide).to(value.dtype), value)
 

@@ -158,6 +158,8 @@ class EngineCore:
     def apply_weights(self, version: int, apply: Callable[[], None]) -> None:
         """Change weights between two steps and forget what older ones computed."""
         apply()
+        with torch.inference_mode():
+            self.runner.forward.refresh()
         self.version = version
         self.table.drop_cache(recompute=self.config.on_new_weights == "recompute")
 

@@ -36,6 +36,10 @@ class Forward(Protocol):
         """Write keys and values of the tokens; logits [T, V] where wanted."""
         ...
 
+    def refresh(self) -> None:
+        """Take over what was changed in the model's parameters."""
+        ...
+
 
 class ModelForward:
     """The model's own code, with its attention replaced."""
@@ -57,14 +61,27 @@ class ModelForward:
         logits: torch.Tensor = output.logits[0]
         return logits if want_logits else None
 
+    def refresh(self) -> None:
+        """Nothing to do: the parameters themselves are used."""
+
 
 @dataclass(frozen=True, slots=True)
 class HeadNorms:
-    """Normalisation of each query and key head before rotation (Qwen3)."""
+    """Normalisation of each query and key head before rotation (Qwen3).
 
+    `weight` [H + K, D] holds the query heads' weights and then the key heads', so that all
+    are normalised at once; `refresh` fills it from the model's parameters.
+    """
+
+    weight: torch.Tensor
+    eps: float
     query: torch.Tensor
     key: torch.Tensor
-    eps: float
+    num_heads: int
+
+    def refresh(self) -> None:
+        self.weight[: self.num_heads] = self.query
+        self.weight[self.num_heads :] = self.key
 
 
 @dataclass(slots=True)
@@ -96,34 +113,37 @@ class LeanOps:
         self._sin = self._rotation.signed_sin.index_select(0, positions)[:, None]
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        return F.rms_norm(x, x.shape[-1:], weight, eps)
+        """Over the last axis; `weight` may carry leading axes of its own."""
+        if weight.ndim == 1:
+            return F.rms_norm(x, x.shape[-1:], weight, eps)
+        return F.rms_norm(x, x.shape[-1:], eps=eps).mul_(weight)
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         gate, up = gate_up.chunk(2, dim=-1)
         return F.silu(gate).mul_(up)
 
     def attend(
-        self,
-        plan: Plan,
-        layer: int,
-        qkv: torch.Tensor,
-        num_heads: int,
-        norms: HeadNorms | None,
-        spec: AttentionSpec,
+        self, plan: Plan, index: int, qkv: torch.Tensor, num_heads: int, layer: _Layer
     ) -> torch.Tensor:
-        """Rotate the heads of qkv [T, H + 2K, D] and attend: [T, H, D]."""
-        num_kv_heads = (qkv.shape[1] - num_heads) // 2
-        turned = qkv[:, : num_heads + num_kv_heads]
+        """Rotate the heads of qkv [T, H + 2K, D], store keys and values, and attend: [T, H, D]."""
+        query, key, value = self._heads(qkv, num_heads, layer.norms)
+        return plan.attend(index, query, key, value, layer.spec)
+
+    def write(self, plan: Plan, index: int, qkv: torch.Tensor, num_heads: int, layer: _Layer) -> None:
+        """As `attend`, for a pass that ends with storing keys and values."""
+        _, key, value = self._heads(qkv, num_heads, layer.norms)
+        plan.write(index, key, value)
+
+    def _heads(
+        self, qkv: torch.Tensor, num_heads: int, norms: HeadNorms | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        num_turned = (qkv.shape[1] + num_heads) // 2
+        turned = qkv[:, :num_turned]
         if norms is not None:
-            parts = turned.split((num_heads, num_kv_heads), dim=1)
-            normed = [
-                self.rms_norm(x, w, norms.eps) for x, w in zip(parts, (norms.query, norms.key), strict=True)
-            ]
-            turned = torch.cat(normed, dim=1)
+            turned = self.rms_norm(turned, norms.weight, norms.eps)
         half = turned.shape[-1] // 2
         turned = torch.addcmul(turned * self._cos, turned.roll(half, -1), self._sin)
-        query, key = turned.split((num_heads, num_kv_heads), dim=1)
-        return plan.attend(layer, query, key, qkv[:, num_heads + num_kv_heads :], spec)
+        return turned[:, :num_heads], turned[:, num_heads:], qkv[:, num_turned:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +184,20 @@ class LeanForward:
         for index, layer in enumerate(self._layers):
             h = ops.rms_norm(x, layer.input_norm, eps)
             qkv = F.linear(h, layer.qkv, layer.qkv_bias).view(len(ids), -1, self._head_dim)
-            seen = ops.attend(plan, index, qkv, self._num_heads, layer.norms, layer.spec)
+            if layer is self._layers[-1] and not want_logits:
+                ops.write(plan, index, qkv, self._num_heads, layer)
+                return None
+            seen = ops.attend(plan, index, qkv, self._num_heads, layer)
             _add_linear(x, seen.reshape(len(ids), -1), layer.output)
             h = ops.rms_norm(x, layer.mlp_norm, eps)
             _add_linear(x, ops.silu_mul(F.linear(h, layer.gate_up, layer.gate_up_bias)), layer.down)
-        if not want_logits:
-            return None
         return F.linear(ops.rms_norm(x, self._norm, eps), self._head.weight, self._head.bias)
+
+    def refresh(self) -> None:
+        """Fill what is derived from parameters; everything else is a view of them."""
+        for layer in self._layers:
+            if layer.norms is not None:
+                layer.norms.refresh()
 
 
 def is_lean(model: Any) -> bool:
@@ -212,7 +239,11 @@ def _lean_layer(layer: Any, config: Any) -> _Layer:
     gate_up, gate_up_bias = _fused(mlp.gate_proj, mlp.up_proj)
     norms = None
     if hasattr(attention, "q_norm"):
-        norms = HeadNorms(attention.q_norm.weight, attention.k_norm.weight, config.rms_norm_eps)
+        query, key = attention.q_norm.weight, attention.k_norm.weight
+        num_heads = config.num_attention_heads
+        weight = query.new_empty(num_heads + config.num_key_value_heads, len(query))
+        norms = HeadNorms(weight, config.rms_norm_eps, query, key, num_heads)
+        norms.refresh()
     if config.model_type == "mistral":  # its window belongs to the model, not to single layers
         window = config.sliding_window
     else:

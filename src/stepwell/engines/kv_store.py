@@ -1,6 +1,6 @@
 """Keys and values of every slot, layer by layer, in memory the engine owns.
 
-A slot is one row of storage that holds one sequence: `keys[layer][slot, head, position]`.
+A slot is one row of storage that holds one sequence: `keys(layer)[slot, head, position]`.
 Rows never move, so a sequence keeps its slot from admission to eviction and a decoding
 step writes one position per row. Grouped heads are stored once and never expanded.
 
@@ -10,6 +10,8 @@ Invariants
 * Layers come into being at their first write, with the head count and width seen there.
 * On CPU the length grows by doubling up to `max_length` (untouched pages cost nothing);
   on CUDA all of it is allocated at once, because captured graphs hold its addresses.
+* On CPU keys lie transposed, [slot, head, D, position]: the product with a query then runs
+  along memory, and decoding is a third faster. `keys` shows them as [slot, head, position, D].
 * There is one row more than slots: captured graphs pad their batch with it.
 """
 
@@ -34,19 +36,28 @@ class KVStore:
         self.device = device
         self.dtype = dtype
         self.length = max_length if device.type == "cuda" else min(FIRST_LENGTH, max_length)
-        self.keys: dict[int, torch.Tensor] = {}
-        self.values: dict[int, torch.Tensor] = {}
+        self._transposed = device.type == "cpu"
+        self._keys: dict[int, torch.Tensor] = {}
+        self._values: dict[int, torch.Tensor] = {}
 
     @property
     def spare_slot(self) -> int:
         """The row that belongs to nobody."""
         return self.num_slots
 
+    def keys(self, layer: int) -> torch.Tensor:
+        """Keys of a layer, [slot, head, position, D]."""
+        return self._keys[layer].transpose(2, 3) if self._transposed else self._keys[layer]
+
+    def values(self, layer: int) -> torch.Tensor:
+        """Values of a layer, [slot, head, position, D]."""
+        return self._values[layer]
+
     def ensure_layer(self, layer: int, num_kv_heads: int, key_dim: int, value_dim: int) -> None:
         """Make the storage of a layer, once."""
-        if layer not in self.keys:
-            self.keys[layer] = self._zeros(num_kv_heads, key_dim)
-            self.values[layer] = self._zeros(num_kv_heads, value_dim)
+        if layer not in self._keys:
+            self._keys[layer] = self._zeros(num_kv_heads, key_dim, self._transposed)
+            self._values[layer] = self._zeros(num_kv_heads, value_dim, False)
 
     def ensure_length(self, length: int) -> None:
         """Make room for sequences of `length` tokens in every slot."""
@@ -54,31 +65,31 @@ class KVStore:
         if length <= self.length:
             return
         old, self.length = self.length, min(self.max_length, max(length, 2 * self.length))
-        for table in (self.keys, self.values):
-            for layer, tensor in table.items():
-                table[layer] = self._zeros(tensor.shape[1], tensor.shape[3])
-                table[layer][:, :, :old] = tensor
+        for layer, keys in self._keys.items():
+            axis = 3 if self._transposed else 2
+            self._keys[layer] = self._zeros(keys.shape[1], keys.shape[5 - axis], self._transposed)
+            self._keys[layer].narrow(axis, 0, old).copy_(keys)
+        for layer, values in self._values.items():
+            self._values[layer] = self._zeros(values.shape[1], values.shape[3], False)
+            self._values[layer][:, :, :old] = values
 
     def copy_prefix(self, source: int, target: int, num_tokens: int) -> None:
         """Let slot `target` start with the first `num_tokens` of slot `source`."""
-        for table in (self.keys, self.values):
-            for tensor in table.values():
+        for layer in self._keys:
+            for tensor in (self.keys(layer), self.values(layer)):
                 tensor[target, :, :num_tokens] = tensor[source, :, :num_tokens]
 
-    def write(self, layer: int, index: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Put key [T, heads, D] and value rows where `write_index` says."""
+    def write(
+        self, layer: int, slots: torch.Tensor, positions: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> None:
+        """Put key [T, heads, D] and value rows at the tokens' slots and positions."""
         self.ensure_layer(layer, key.shape[1], key.shape[2], value.shape[2])
-        keys, values = self.keys[layer], self.values[layer]
-        keys.view(-1, keys.shape[3]).index_copy_(0, index, key.reshape(-1, keys.shape[3]))
-        values.view(-1, values.shape[3]).index_copy_(0, index, value.reshape(-1, values.shape[3]))
+        for storage, new in ((self.keys(layer), key), (self.values(layer), value)):
+            storage.transpose(1, 2).index_put_((slots, positions), new)
 
-    def write_index(self, slots: torch.Tensor, positions: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
-        """Row numbers, in storage seen as [slots * heads * length, D], of tokens' heads."""
-        heads = torch.arange(num_kv_heads, device=slots.device)
-        return ((slots[:, None] * num_kv_heads + heads) * self.length + positions[:, None]).flatten()
-
-    def _zeros(self, num_kv_heads: int, dim: int) -> torch.Tensor:
-        shape = (self.num_slots + 1, num_kv_heads, self.length, dim)
+    def _zeros(self, num_kv_heads: int, dim: int, transposed: bool) -> torch.Tensor:
+        inner = (dim, self.length) if transposed else (self.length, dim)
+        shape = (self.num_slots + 1, num_kv_heads, *inner)
         if self.device.type == "cpu":  # numpy's zeros stay unbacked until written; torch's do not
             raw = np.zeros(math.prod(shape) * self.dtype.itemsize, dtype=np.uint8)
             return torch.from_numpy(raw).view(self.dtype).view(shape)
