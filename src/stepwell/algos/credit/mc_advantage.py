@@ -1,0 +1,21 @@
+"""The discounted final outcome against the critic: the credit of the AWR recipe.
+
+The critic is trained with `value_bce` towards the (undiscounted) final outcome.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from stepwell.algos.checks import check_fraction
+from stepwell.algos.credit.outcome import discounted_outcome, outcome_of_steps
+from stepwell.algos.credit.result import CreditResult
+from stepwell.algos.timeline import Timeline
+
+
+@torch.no_grad()
+def mc_advantage(tl: Timeline, *, gamma: float = 0.9) -> CreditResult:
+    """A_t = γ^{T−1−t}·r_{T−1} − V(s_t)."""
+    check_fraction("gamma", gamma)
+    advantages = discounted_outcome(tl, gamma) - tl.values_of_states()
+    return CreditResult.of_steps(tl, advantages, targets=outcome_of_steps(tl), sites=tl.state_sites)

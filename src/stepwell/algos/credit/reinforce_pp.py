@@ -1,0 +1,32 @@
+"""REINFORCE++: returns whitened over all action tokens of the batch, no critic.
+
+The only estimator that whitens by itself, because it is defined by it. `baseline="group"` first
+subtracts the siblings' mean return; k and γ play no part in that variant.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from stepwell.algos.checks import check_choice, check_fraction
+from stepwell.algos.credit.groups import minus_group_mean
+from stepwell.algos.credit.result import CreditResult
+from stepwell.algos.credit.whiten import whiten
+from stepwell.algos.timeline import Timeline
+
+
+@torch.no_grad()
+def reinforce_pp(
+    tl: Timeline, *, gamma: float = 1.0, baseline: Literal["group"] | None = None
+) -> CreditResult:
+    """Whitened discounted return-to-go over action tokens, or whitened R_j − mean_group."""
+    check_fraction("gamma", gamma)
+    check_choice("baseline", baseline, (None, "group"))
+    if baseline == "group":
+        relative = minus_group_mean(tl.returns, tl.group_labels())
+        advantages = whiten(tl.tokens_by_trajectory.expand(relative))
+        return CreditResult(tl, advantages, step_advantages=advantages[tl.tokens_by_step.first])
+    rewards = tl.tokens_by_step.at_last(tl.rewards) + tl.token_penalties()
+    return CreditResult(tl, whiten(tl.tokens_by_trajectory.discounted_sum(rewards, gamma)))

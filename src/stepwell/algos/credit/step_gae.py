@@ -1,0 +1,25 @@
+"""GAE over steps (StepPO eq. 6): the step is the decision, so credit is computed per step.
+
+The value of a step is V(s_t), read at the last state token before the action begins. The critic
+is trained there and nowhere else.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from stepwell.algos.checks import check_fraction
+from stepwell.algos.credit.gae import gae
+from stepwell.algos.credit.result import CreditResult
+from stepwell.algos.timeline import Timeline
+
+
+@torch.no_grad()
+def step_gae(tl: Timeline, *, gamma: float = 0.99, lam: float = 1.0) -> CreditResult:
+    """δ_t = r_t + Σ_i k_{t,i} + γ·V(s_{t+1}) − V(s_t), A_t = δ_t + γλ·A_{t+1}, V(s_T) = boot."""
+    check_fraction("gamma", gamma)
+    check_fraction("lam", lam)
+    rewards = tl.rewards + tl.tokens_by_step.sum(tl.token_penalties())
+    values = tl.values_of_states()
+    advantages = gae(tl.steps_by_trajectory, rewards, values, tl.boot(), gamma, lam)
+    return CreditResult.of_steps(tl, advantages, targets=advantages + values, sites=tl.state_sites)

@@ -1,0 +1,29 @@
+"""Advantage-weighted regression: imitate every step, the better ones exponentially more."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from stepwell.algos.checks import check_positive
+from stepwell.algos.losses.inputs import LossInputs, Metrics
+
+
+def awr_loss(inputs: LossInputs, *, beta: float = 1.0, max_weight: float = 20.0) -> tuple[Tensor, Metrics]:
+    """−min(exp(A_t/β), max_weight)·Σ_i policy_logprobs, mean over steps."""
+    check_positive("beta", beta)
+    check_positive("max_weight", max_weight)
+    reduction = inputs.reduction
+    exponent = reduction.step_mean(inputs.credit()) / beta
+    # Cut before the exponential: the same number, and it cannot overflow.
+    step_weight = exponent.clamp(max=math.log(max_weight)).exp()
+    weights = reduction.step_weights()
+    loss = -(weights @ (step_weight * reduction.step_sum(inputs.policy_logprobs)))
+    with torch.no_grad():
+        metrics = {
+            "weight_mean": weights @ step_weight,
+            "weight_capped_fraction": weights @ (exponent > math.log(max_weight)).to(weights),
+        }
+    return loss, metrics

@@ -1,0 +1,69 @@
+"""The clipped policy-ratio loss, at three granularities.
+
+`ratio` says what one decision is: a token (PPO), a step (StepPO eq. 7-8) or a trajectory (GSPO).
+A coarser ratio is the geometric mean of the token ratios, so its size does not grow with length.
+`aggregate` says how terms are averaged (see `reduction`). Under a coarser ratio a unit has one
+term, the mean over its tokens, repeated to each of them.
+
+Asynchronous data: with `proximal_logprobs` given, the ratio is policy / proximal, and each term is
+weighted by the detached proximal / behavior ratio of the same granularity, cut at
+`correction_cap`. With proximal equal to behavior the loss is the plain one.
+
+Log-ratios are clamped to ±20 before exponentiation: beyond that the float would overflow, and a
+ratio of e^20 is clipped or hopeless anyway.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from stepwell.algos.checks import check_choice, check_not_negative, check_positive
+from stepwell.algos.losses.inputs import LossInputs, Metrics
+from stepwell.algos.losses.reduction import UNITS, Aggregate, Unit
+from stepwell.core.errors import InputError
+
+LOG_RATIO_LIMIT = 20.0
+
+
+def ppo_loss(
+    inputs: LossInputs,
+    *,
+    ratio: Unit = "token",
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    aggregate: Aggregate = "token_mean",
+    correction_cap: float = 2.0,
+) -> tuple[Tensor, Metrics]:
+    """−min(w·A, clip(w, 1−clip_low, 1+clip_high)·A), averaged."""
+    check_choice("ratio", ratio, UNITS)
+    check_not_negative("clip_high", clip_high)
+    check_positive("correction_cap", correction_cap)
+    if not 0.0 <= clip_low <= 1.0:
+        raise InputError(f"clip_low: {clip_low} is outside [0, 1]; the ratio cannot fall below 0")
+    reduction, advantages, behavior = inputs.reduction, inputs.credit(), inputs.behavior()
+    weights = reduction.token_weights(aggregate)
+    old = behavior if inputs.proximal_logprobs is None else inputs.proximal()
+
+    w = _exp(reduction.unit_mean(inputs.policy_logprobs - old, ratio))
+    terms = -torch.minimum(w * advantages, w.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages)
+    metrics: Metrics = {}
+    if inputs.proximal_logprobs is not None:
+        correction = _exp(reduction.unit_mean(old - behavior, ratio))
+        terms = terms * correction.clamp(max=correction_cap)
+        metrics["correction_mean"] = weights @ correction
+        metrics["correction_capped_fraction"] = weights @ (correction > correction_cap).to(weights)
+    loss = weights @ reduction.unit_mean(terms, ratio)
+
+    with torch.no_grad():
+        clipped = torch.where(advantages > 0, w > 1.0 + clip_high, w < 1.0 - clip_low) & (advantages != 0)
+        log_w = inputs.policy_logprobs - behavior
+        metrics["ratio_mean"] = weights @ w
+        metrics["clip_fraction"] = weights @ clipped.to(weights)
+        metrics["approx_kl"] = weights @ (_exp(log_w) - 1.0 - log_w)
+        metrics["advantage_mean"] = weights @ advantages
+    return loss, metrics
+
+
+def _exp(log_ratio: Tensor) -> Tensor:
+    return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()

@@ -1,0 +1,39 @@
+"""WebRL's KL-constrained regression (eq. 5): the log-ratio to the reference is fitted to A / β.
+
+The optimum of the KL-regularised objective satisfies β·log(π/π_ref) = A. The loss is the squared
+violation of that identity per step, so it works on data of any policy, needs no ratio to it, and
+contains its own KL constraint. Steps with a negative advantage stay in: lowering the probability
+of wrong actions is the point.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from stepwell.algos.checks import check_positive
+from stepwell.algos.losses.inputs import LossInputs, Metrics
+
+
+def webrl_loss(
+    inputs: LossInputs, *, beta: float = 1.0, length_normalize: bool = False
+) -> tuple[Tensor, Metrics]:
+    """Mean over steps of (β(Σ_i policy_logprobs − Σ_i ref_logprobs) − A_t)².
+
+    `length_normalize` divides the difference by L_t. A_t is the mean of the step's token
+    advantages, which are equal for step credit.
+    """
+    check_positive("beta", beta)
+    reduction = inputs.reduction
+    difference = inputs.policy_logprobs - inputs.ref()
+    log_ratio = reduction.step_mean(difference) if length_normalize else reduction.step_sum(difference)
+    advantages = reduction.step_mean(inputs.credit())
+    weights = reduction.step_weights()
+    loss = weights @ (beta * log_ratio - advantages).square()
+    with torch.no_grad():
+        metrics = {
+            "log_ratio_mean": weights @ log_ratio,
+            "advantage_mean": weights @ advantages,
+            "negative_fraction": weights @ (advantages < 0).to(weights),
+        }
+    return loss, metrics
