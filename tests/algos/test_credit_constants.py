@@ -263,6 +263,8 @@ def test_whitening_over_steps_counts_each_step_once() -> None:
     assert white.whitened("steps").advantages.tolist() == [0.0] * 6
     result = credit.turn_gae(timeline, gamma=0.0, site="state")  # step advantages 1 and 3
     assert result.whitened("steps").advantages.tolist() == pytest.approx([-1.0] + [1.0] * 5, abs=1e-7)
+    only_first = result.whitened("steps", torch.tensor([True, False]))
+    assert only_first.advantages.tolist() == [0.0] * 6
     # Over tokens the long step weighs five times as much: mean 8/3, population std √5/3.
     over_tokens = result.whitened("tokens").advantages.tolist()
     assert over_tokens == pytest.approx([-(5**0.5)] + [5**-0.5] * 5, abs=1e-7)

@@ -51,7 +51,7 @@ number = st.floats(-2, 2, allow_nan=False, width=32)
 
 @st.composite
 def trajectories(draw: st.DrawFn) -> Trajectory:
-    lengths = draw(st.lists(st.integers(1, 5), min_size=1, max_size=5))
+    lengths = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
 
     def per_step() -> list[float]:
         return draw(st.lists(number, min_size=len(lengths), max_size=len(lengths)))
@@ -71,7 +71,7 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
     )
 
 
-batches = st.lists(trajectories(), min_size=1, max_size=5)
+batches = st.lists(trajectories(), min_size=1, max_size=4)
 
 
 def timeline_of(batch: list[Trajectory], dtype: torch.dtype = torch.float64) -> Timeline:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -16,14 +14,13 @@ def awr_loss(inputs: LossInputs, *, beta: float = 1.0, max_weight: float = 20.0)
     check_positive("beta", beta)
     check_positive("max_weight", max_weight)
     reduction = inputs.reduction
-    exponent = reduction.step_mean(inputs.credit()) / beta
-    # Cut before the exponential: the same number, and it cannot overflow.
-    step_weight = exponent.clamp(max=math.log(max_weight)).exp()
+    uncut = (reduction.step_mean(inputs.credit()) / beta).exp()  # may be inf; the cut makes it finite
+    step_weight = uncut.clamp(max=max_weight)
     weights = reduction.step_weights()
     loss = -(weights @ (step_weight * reduction.step_sum(inputs.policy_logprobs)))
     with torch.no_grad():
         metrics = {
             "weight_mean": weights @ step_weight,
-            "weight_capped_fraction": weights @ (exponent > math.log(max_weight)).to(weights),
+            "weight_capped_fraction": weights @ (uncut > max_weight).to(weights),
         }
     return loss, metrics
