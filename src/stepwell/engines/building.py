@@ -9,6 +9,8 @@ error and never sampled wrongly.
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +30,38 @@ CHECK_ERROR = {torch.float64: 1e-4, torch.float32: 1e-3}  # of the largest logit
 
 def build_runner(model: Any, config: EngineConfig) -> Runner:
     """The runner for this model on its device, checked against the model itself."""
-    device, dtype = model.device, model.dtype
+    device = model.device
     max_length, table = context_length(model, config), SlotTable(config.slots)
     ids = torch.arange(CHECK_TOKENS, device=device) * 7919 % model.get_input_embeddings().num_embeddings
     ids = ids[: min(CHECK_TOKENS, max_length)]
     expected = _own_logits(model, ids) if config.self_check else None
-    store = KVStore(table.num_slots, max_length, device, dtype)
-    forward = _forward(model, config, max_length)
-    runner = Runner(forward, store, table)
+    store = KVStore(table.num_slots, max_length, device, model.dtype)
+    use_triton = _use_triton(model, config)
+    forward = _forward(model, config, max_length, use_triton)
+    if device.type == "cuda" and config.cuda_graphs:
+        from stepwell.engines.graphs import GraphRunner
+
+        runner: Runner = GraphRunner(forward, store, table, use_triton, config.max_batch_size)
+    else:
+        runner = Runner(forward, store, table, use_triton)
     if expected is not None:
         _self_check(runner, ids, expected)
     return runner
+
+
+def _use_triton(model: Any, config: EngineConfig) -> bool:
+    """Whether the Triton kernels run; an explicit wish that cannot be met is an error."""
+    reason = None
+    if model.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        reason = f"they need a CUDA device, and the model is on {model.device}"
+    elif model.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        reason = f"they do not compute in {model.dtype}"
+    elif importlib.util.find_spec("triton") is None:
+        reason = "the package triton is not installed"
+    if config.attention_kernel == "triton" and reason is not None:
+        raise ConfigError(f'attention_kernel="triton" asks for Triton kernels, but {reason}; use "auto"')
+    wanted = config.attention_kernel == "triton"
+    return wanted or (config.attention_kernel == "auto" and model.device.type == "cuda" and reason is None)
 
 
 def open_model(directory: Path, dtype: str) -> tuple[Any, Any]:
@@ -73,19 +96,21 @@ def context_length(model: Any, config: EngineConfig) -> int:
     return config.max_length
 
 
-def _forward(model: Any, config: EngineConfig, max_length: int) -> Forward:
+def _forward(model: Any, config: EngineConfig, max_length: int, use_triton: bool) -> Forward:
     lean = is_lean(model)
     if config.forward == "lean" and not lean:
         raise ConfigError(
             f'forward="lean" covers plain Llama, Mistral, Qwen2 and Qwen3 models, not this '
             f'{type(model).__name__}; use forward="auto"'
         )
-    with torch.inference_mode(False), torch.no_grad():
-        return (
-            LeanForward(model, max_length)
-            if lean and config.forward != "transformers"
-            else ModelForward(model)
-        )
+    if not lean or config.forward == "transformers":
+        return ModelForward(model)
+    with torch.no_grad():
+        if use_triton:
+            from stepwell.engines.triton_plans import TritonOps
+
+            return LeanForward(model, max_length, TritonOps)
+        return LeanForward(model, max_length)
 
 
 def _own_logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
@@ -106,7 +131,7 @@ def _self_check(runner: Runner, ids: torch.Tensor, expected: torch.Tensor) -> No
     """Prefill in two runs, then decode one token, in slot 0, and compare its logits."""
     zero, last = np.zeros(1, dtype=np.int64), len(ids) - 1
     half = last // 2
-    with torch.inference_mode():
+    with torch.inference_mode(), runner.on_device():
         for start, end in ((0, half), (half, last)):
             if end > start:
                 plan = runner.prefill_plan(zero, zero + start, zero + end - start)

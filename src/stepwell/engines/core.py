@@ -34,6 +34,7 @@ from stepwell.core.protocols import Request, Sampled
 from stepwell.core.step import FinishReason, Sampling, TokenAction, TokenState
 from stepwell.core.versions import VersionSpan
 from stepwell.engines.runner import Runner
+from stepwell.engines.slots import Placement
 from stepwell.engines.stopping import StopRule, end_ids_of
 
 
@@ -136,7 +137,7 @@ class EngineCore:
 
     def step(self) -> list[Finished]:
         """Advance the batch by one token; return who has finished, in order."""
-        with torch.inference_mode():
+        with torch.inference_mode(), self.runner.on_device():
             self._admit()
             self._prefill()
             ready = np.flatnonzero(self.table.busy & (self.table.length - self.table.computed == 1))
@@ -164,16 +165,28 @@ class EngineCore:
         self.table.drop_cache(recompute=self.config.on_new_weights == "recompute")
 
     def _admit(self) -> None:
+        copies: list[Placement] = []
         for sequence in list(self._waiting.values()):
             if len(self._running) >= self.config.max_batch_size:
-                return
+                break
             placement = self.table.place(sequence.prompt, sequence.request.conversation)
             if placement is None:
                 continue
             if placement.copy_from is not None:
-                self.runner.store.copy_prefix(placement.copy_from, placement.slot, placement.num_cached)
+                if copies and not placement.copies_like(copies[0]):
+                    self._copy(copies)
+                copies.append(placement)
             del self._waiting[sequence.request.id]
             self._seat(sequence, placement.slot, placement.num_cached)
+        self._copy(copies)
+
+    def _copy(self, copies: list[Placement]) -> None:
+        """Fill slots from one source at once (siblings), in the order of their placement."""
+        if copies:
+            assert copies[0].copy_from is not None
+            targets = [placement.slot for placement in copies]
+            self.runner.store.copy_prefix(copies[0].copy_from, targets, copies[0].num_cached)
+            copies.clear()
 
     def _seat(self, sequence: _Sequence, slot: int, num_cached: int) -> None:
         table, params = self.table, sequence.request.params

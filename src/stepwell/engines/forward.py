@@ -123,13 +123,13 @@ class LeanOps:
         return F.silu(gate).mul_(up)
 
     def attend(
-        self, plan: Plan, index: int, qkv: torch.Tensor, num_heads: int, layer: _Layer
+        self, plan: Plan, index: int, qkv: torch.Tensor, num_heads: int, layer: LeanLayer
     ) -> torch.Tensor:
         """Rotate the heads of qkv [T, H + 2K, D], store keys and values, and attend: [T, H, D]."""
         query, key, value = self._heads(qkv, num_heads, layer.norms)
         return plan.attend(index, query, key, value, layer.spec)
 
-    def write(self, plan: Plan, index: int, qkv: torch.Tensor, num_heads: int, layer: _Layer) -> None:
+    def write(self, plan: Plan, index: int, qkv: torch.Tensor, num_heads: int, layer: LeanLayer) -> None:
         """As `attend`, for a pass that ends with storing keys and values."""
         _, key, value = self._heads(qkv, num_heads, layer.norms)
         plan.write(index, key, value)
@@ -147,7 +147,9 @@ class LeanOps:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
+class LeanLayer:
+    """Weights of one layer, as the lean forward reads them."""
+
     input_norm: torch.Tensor
     qkv: torch.Tensor
     qkv_bias: torch.Tensor | None
@@ -233,7 +235,7 @@ def _merge(parameters: list[torch.Tensor]) -> torch.Tensor:
     return whole
 
 
-def _lean_layer(layer: Any, config: Any) -> _Layer:
+def _lean_layer(layer: Any, config: Any) -> LeanLayer:
     attention, mlp = layer.self_attn, layer.mlp
     qkv, qkv_bias = _fused(attention.q_proj, attention.k_proj, attention.v_proj)
     gate_up, gate_up_bias = _fused(mlp.gate_proj, mlp.up_proj)
@@ -248,7 +250,7 @@ def _lean_layer(layer: Any, config: Any) -> _Layer:
         window = config.sliding_window
     else:
         window = getattr(attention, "sliding_window", None)
-    return _Layer(
+    return LeanLayer(
         input_norm=layer.input_layernorm.weight,
         qkv=qkv,
         qkv_bias=qkv_bias,

@@ -73,11 +73,13 @@ class KVStore:
             self._values[layer] = self._zeros(values.shape[1], values.shape[3], False)
             self._values[layer][:, :, :old] = values
 
-    def copy_prefix(self, source: int, target: int, num_tokens: int) -> None:
-        """Let slot `target` start with the first `num_tokens` of slot `source`."""
+    def copy_prefix(self, source: int, targets: list[int], num_tokens: int) -> None:
+        """Let slots `targets` start with the first `num_tokens` of slot `source`."""
+        assert source not in targets
+        index = torch.tensor(targets, device=self.device)
         for layer in self._keys:
             for tensor in (self.keys(layer), self.values(layer)):
-                tensor[target, :, :num_tokens] = tensor[source, :, :num_tokens]
+                tensor[:, :, :num_tokens].index_put_((index,), tensor[source, :, :num_tokens])
 
     def write(
         self, layer: int, slots: torch.Tensor, positions: torch.Tensor, key: torch.Tensor, value: torch.Tensor

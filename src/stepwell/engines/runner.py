@@ -7,6 +7,7 @@ forward pass, and brings tokens back. `Runner` is the plain one, for any device.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,15 @@ from stepwell.engines.slots import SlotTable
 
 
 class Runner:
-    """Eager passes with plain torch attention."""
+    """Eager passes, with plain torch attention or the Triton kernels."""
 
-    def __init__(self, forward: Forward, store: KVStore, table: SlotTable) -> None:
-        self.forward, self.store, self.table = forward, store, table
+    def __init__(self, forward: Forward, store: KVStore, table: SlotTable, use_triton: bool = False) -> None:
+        self.forward, self.store, self.table, self.use_triton = forward, store, table, use_triton
+
+    def on_device(self) -> AbstractContextManager[Any]:
+        """Make the model's GPU the current one of this thread, where it is on one."""
+        device = self.store.device
+        return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
     def prefill(self, slots: AnyArray, counts: AnyArray) -> None:
         """Compute keys and values of the next `counts` tokens of each slot."""
@@ -37,6 +43,11 @@ class Runner:
         self.forward(torch.from_numpy(ids).to(self.store.device), plan.positions, plan, want_logits=False)
 
     def prefill_plan(self, slots: AnyArray, starts: AnyArray, counts: AnyArray) -> Any:
+        """A plan for runs of `counts` tokens from `starts` in `slots`."""
+        if self.use_triton:
+            from stepwell.engines.triton_plans import TritonPrefillPlan
+
+            return TritonPrefillPlan(self.store, slots, starts, counts)
         return PrefillPlan(self.store, slots, starts, counts)
 
     def decode(self, slots: AnyArray) -> tuple[AnyArray, AnyArray]:
@@ -52,7 +63,22 @@ class Runner:
         return tokens.cpu().numpy(), logprobs.float().cpu().numpy()
 
     def decode_plan(self, slots: AnyArray, positions: AnyArray) -> Any:
+        """A plan for one token at `positions` in each of `slots`."""
+        if self.use_triton:
+            device = self.store.device
+            return self.triton_decode_plan(
+                torch.from_numpy(slots).to(device), torch.from_numpy(positions).to(device)
+            )
         return DecodePlan.of_host(self.store, slots, positions)
+
+    def triton_decode_plan(self, slots: torch.Tensor, positions: torch.Tensor) -> Any:
+        from stepwell.engines.triton_plans import TritonDecodePlan
+
+        device = self.store.device
+        processors = 1  # the interpreter's
+        if device.type == "cuda":
+            processors = torch.cuda.get_device_properties(device).multi_processor_count
+        return TritonDecodePlan(self.store, slots, positions, processors)
 
     def _how(self, slots: AnyArray, positions: AnyArray) -> tuple[torch.Tensor | None, ...]:
         """Temperature, top-p and uniform numbers, leaving out what no row needs."""

@@ -38,6 +38,10 @@ class Placement:
     num_cached: int
     copy_from: int | None
 
+    def copies_like(self, other: Placement) -> bool:
+        """Whether both copy the same tokens, so that one operation can serve both."""
+        return (self.copy_from, self.num_cached) == (other.copy_from, other.num_cached)
+
 
 class SlotTable:
     """Numpy columns over slots. Knows nothing of tensors or requests."""
@@ -56,6 +60,7 @@ class SlotTable:
         self.seed = np.zeros(num_slots, dtype=np.int64)
         self.ends = np.ones(num_slots, dtype=bool)  # whether the model's end tokens end it
         self.careful = np.zeros(num_slots, dtype=bool)  # whether it has stops of its own
+        self.num_changes = 0  # grows whenever a row's content is replaced rather than continued
         self._stale = np.zeros(num_slots, dtype=bool)
         self._used = np.zeros(num_slots, dtype=np.int64)
         self._clock = 0
@@ -108,6 +113,7 @@ class SlotTable:
     def occupy(self, slot: int, prompt: npt.NDArray[np.int32], limit: int, num_cached: int) -> None:
         """Seat a request in an idle slot."""
         assert not self.busy[slot]
+        self.num_changes += 1
         self._widen(limit)
         self._forget_conversation(slot)
         self.tokens[slot, : len(prompt)] = prompt
@@ -134,6 +140,7 @@ class SlotTable:
 
     def drop_cache(self, recompute: bool) -> None:
         """New weights: idle slots are emptied; busy ones go on, or compute everything again."""
+        self.num_changes += 1
         for slot in np.flatnonzero(~self.busy):
             self._empty(int(slot))
         if recompute:

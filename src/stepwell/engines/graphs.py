@@ -1,0 +1,144 @@
+"""Decoding as captured CUDA graphs: one launch per token step, whatever the model's depth.
+
+A graph covers forward pass, sampling and the move to the next position for a fixed number
+of rows. Its inputs live in device memory: token, position, slot, seed and index of every
+row, its temperature and top-p. After a step they already describe the next one, so that
+as long as the same requests go on, a step is one graph launch and one small copy back.
+When someone joins or leaves, the host's columns are uploaded again.
+
+Row counts come in buckets; spare rows of a batch sit in the store's spare slot. Graphs are
+captured when first needed, on the spare slot only, so that capturing disturbs nobody, and
+share one memory pool, since they never run at the same time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from stepwell.core.arrays import AnyArray
+from stepwell.engines.attention import DecodePlan
+from stepwell.engines.forward import Forward
+from stepwell.engines.kv_store import KVStore
+from stepwell.engines.runner import Runner
+from stepwell.engines.sampling import choose, device_uniforms
+from stepwell.engines.slots import SlotTable
+
+LENGTH_BUCKET = 256  # the plain-torch attention reads whole multiples of this; Triton reads what is used
+WARM_UP_PASSES = 2
+
+GraphKey = tuple[int, int, bool]  # rows, length read (0: as used), whether top-p is needed
+
+
+def bucket(num_rows: int) -> int:
+    """The smallest captured size that holds `num_rows`: 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, ..."""
+    power = 1 << (num_rows - 1).bit_length()
+    return 3 * power // 4 if power >= 4 and num_rows <= 3 * power // 4 else power
+
+
+class GraphRunner(Runner):
+    """A runner whose decoding steps are replayed. CUDA only."""
+
+    def __init__(
+        self, forward: Forward, store: KVStore, table: SlotTable, use_triton: bool, max_rows: int
+    ) -> None:
+        super().__init__(forward, store, table, use_triton)
+        rows, device = bucket(max_rows), store.device
+        self._ints = torch.zeros(5, rows, dtype=torch.int64, device=device)
+        self._floats = torch.zeros(2, rows, dtype=torch.float32, device=device)
+        self._tokens = torch.zeros(rows, dtype=torch.int64, device=device)
+        self._logprobs = torch.zeros(rows, dtype=torch.float32, device=device)
+        self._host_ints = torch.zeros(5, rows, dtype=torch.int64).pin_memory()
+        self._host_floats = torch.zeros(2, rows, dtype=torch.float32).pin_memory()
+        self._host_tokens = torch.zeros(rows, dtype=torch.int64).pin_memory()
+        self._host_logprobs = torch.zeros(rows, dtype=torch.float32).pin_memory()
+        self._graphs: dict[GraphKey, torch.cuda.CUDAGraph] = {}
+        self._pool: Any = None
+        self._on_device: tuple[bytes, int, int] | None = None
+
+    def decode(self, slots: AnyArray) -> tuple[AnyArray, AnyArray]:
+        """The next token of each slot (ascending) and its logprob."""
+        key = self._key(slots)
+        if key not in self._graphs:
+            self._graphs[key] = self._capture(key)
+            self._on_device = None
+        state = (slots.tobytes(), self.table.num_changes, key[0])
+        if state != self._on_device:
+            self._upload(slots, key[0])
+            self._on_device = state
+        self._graphs[key].replay()
+        count = len(slots)
+        self._host_tokens[:count].copy_(self._tokens[:count], non_blocking=True)
+        self._host_logprobs[:count].copy_(self._logprobs[:count], non_blocking=True)
+        torch.cuda.current_stream().synchronize()
+        return self._host_tokens[:count].numpy().copy(), self._host_logprobs[:count].numpy().copy()
+
+    def _key(self, slots: AnyArray) -> GraphKey:
+        if self.use_triton:
+            return bucket(len(slots)), 0, True
+        longest = int(self.table.length[slots].max())
+        length = min(-(-longest // LENGTH_BUCKET) * LENGTH_BUCKET, self.store.max_length)
+        return bucket(len(slots)), length, bool((self.table.top_p[slots] < 1.0).any())
+
+    def _upload(self, slots: AnyArray, rows: int) -> None:
+        """Bring token, position, slot, seed, index, temperature and top-p of every row to the device."""
+        table, count = self.table, len(slots)
+        positions = table.length[slots] - 1
+        ints, floats = self._host_ints.numpy(), self._host_floats.numpy()
+        ints[:, :rows] = np.array([0, 0, self.store.spare_slot, 0, 0])[:, None]
+        floats[:, :rows] = np.array([0.0, 1.0])[:, None]
+        ints[0, :count] = table.tokens[slots, positions]
+        ints[1, :count] = positions
+        ints[2, :count] = slots
+        ints[3, :count] = table.seed[slots]
+        ints[4, :count] = positions + 1 - table.num_prompt[slots]
+        floats[0, :count], floats[1, :count] = table.temperature[slots], table.top_p[slots]
+        # every decode ends with a synchronise, so the pinned buffers are free to be rewritten
+        self._ints[:, :rows].copy_(self._host_ints[:, :rows], non_blocking=True)
+        self._floats[:, :rows].copy_(self._host_floats[:, :rows], non_blocking=True)
+
+    def _capture(self, key: GraphKey) -> torch.cuda.CUDAGraph:
+        rows = key[0]
+        self._upload(np.zeros(0, dtype=np.int64), rows)  # spare rows only
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP_PASSES):  # compiles kernels and lets libraries allocate
+                self._pass(key)
+        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.current_stream().synchronize()
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        # thread_local: a trainer in another thread may go on using the device meanwhile
+        with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
+            self._pass(key)
+        return graph
+
+    def _pass(self, key: GraphKey) -> None:
+        """One decoding step over the first rows of the device's state; what gets captured."""
+        rows, length, use_top_p = key
+        ids, positions, slots, seeds, indices = self._ints[:, :rows]
+        temperature, top_p = self._floats[:, :rows]
+        plan: Any = (
+            self.triton_decode_plan(slots, positions)
+            if self.use_triton
+            else DecodePlan(self.store, slots, positions, length)
+        )
+        logits = self.forward(ids, positions, plan, want_logits=True)
+        assert logits is not None
+        numbers = device_uniforms(seeds, indices)
+        tokens, logprobs = self._tokens[:rows], self._logprobs[:rows]
+        if self.use_triton:
+            from stepwell.engines import triton_kernels
+
+            triton_kernels.sample(logits, temperature, top_p, numbers, tokens, logprobs)
+        else:
+            chosen, chances = choose(logits, temperature, top_p if use_top_p else None, numbers)
+            tokens.copy_(chosen)
+            logprobs.copy_(chances)
+        ids.copy_(tokens)
+        indices.add_(1)
+        positions.add_(1).clamp_(max=self.store.max_length - 1)  # spare rows walk on and must not run out
