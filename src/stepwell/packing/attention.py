@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from stepwell.packing.blockwise import Scoring, blockwise_attention
+from stepwell.packing.blockwise import blockwise_attention
 from stepwell.packing.flex import can_use_flex, flex_tree_attention
 from stepwell.packing.layout import TreeLayout
+from stepwell.packing.scoring import Scoring
 
 
 def tree_attention(

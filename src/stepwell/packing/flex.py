@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from stepwell.packing.blockwise import Scoring
 from stepwell.packing.layout import TreeLayout
+from stepwell.packing.scoring import Scoring
 
 BLOCK = 128
 COMPILED_VARIANTS = 64

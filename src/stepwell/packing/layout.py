@@ -36,14 +36,6 @@ class RunGroup:
     starts: tuple[int, ...]
     length: int
 
-    @property
-    def path_view(self) -> Range | None:
-        """The whole path as one range, where a single run follows its ancestors without a gap."""
-        if len(self.starts) > 1 or len(self.ancestors) > 1:
-            return None
-        first, last = self.ancestors[0] if self.ancestors else (self.starts[0], self.starts[0])
-        return (first, last + self.length) if last == self.starts[0] else None
-
 
 class TreeLayout:
     """One tree on one device, padded to `num_tokens` tokens that see only themselves."""

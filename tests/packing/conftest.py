@@ -6,10 +6,12 @@ kernel leaves out shows in the outputs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from transformers import (
     Gemma2Config,
@@ -25,6 +27,7 @@ from transformers import (
 )
 
 from stepwell.core import Sampling, Step
+from stepwell.policies import CausalLMPolicy
 
 VOCAB = 61
 WINDOW = 8
@@ -67,12 +70,6 @@ def build(family: str) -> Any:
     return model.eval()
 
 
-def save(family: str, path: Path) -> Path:
-    """The model of `family` as a directory."""
-    build(family).save_pretrained(path)
-    return path
-
-
 def tokens(draw: np.random.Generator, count: int) -> list[int]:
     return [int(token) for token in draw.integers(3, VOCAB, size=count)]
 
@@ -107,7 +104,7 @@ def group(draw: np.random.Generator) -> list[Step]:
     ]
 
 
-def batches() -> dict[str, list[Step]]:
+def make_batches() -> dict[str, list[Step]]:
     """Batches by name, small and fixed."""
     draw = np.random.default_rng(7)
     prompt = tokens(draw, 12)
@@ -129,3 +126,41 @@ def batches() -> dict[str, list[Step]]:
         "value_only": value_only,
         "mixture": [mixture[i] for i in order],
     }
+
+
+@pytest.fixture(scope="session")
+def batches() -> dict[str, list[Step]]:
+    return make_batches()
+
+
+@pytest.fixture(scope="session")
+def family_path(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A directory with the model of a family, written once."""
+    root = tmp_path_factory.mktemp("families")
+
+    def path(family: str) -> Path:
+        if not (root / family).exists():
+            build(family).save_pretrained(root / family)
+        return root / family
+
+    return path
+
+
+@pytest.fixture(scope="session")
+def open_policy(family_path: Callable[[str], Path]) -> Callable[..., CausalLMPolicy]:
+    """A policy of a family, opened once per set of options; tests leave its weights alone."""
+    opened: dict[Any, CausalLMPolicy] = {}
+
+    def open_one(family: str, **options: Any) -> CausalLMPolicy:
+        key = (family, *sorted(options.items()))
+        if key not in opened:
+            opened[key] = CausalLMPolicy.from_pretrained(family_path(family), **options)
+            if opened[key].critic is not None:  # an own critic must not be the actor in disguise
+                generator = torch.Generator().manual_seed(5)
+                with torch.no_grad():
+                    for parameter in opened[key].critic.parameters():
+                        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+                        parameter.add_((0.1 * noise).to(parameter.dtype))
+        return opened[key]
+
+    return open_one

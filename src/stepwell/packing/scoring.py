@@ -1,0 +1,30 @@
+"""What the attention kernels are told: how to score, and the keys of a group of runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """How scores are made from queries and keys.
+
+    A `window` of w lets a token see the w nearest tokens of its path, itself included.
+    `softcap` c turns a score s into c * tanh(s / c).
+    """
+
+    scaling: float
+    window: int | None
+    softcap: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Keys and values: of shared ancestors [key heads, depth, D], own [key heads, runs, length, D]."""
+
+    above_keys: Tensor
+    own_keys: Tensor
+    above_values: Tensor
+    own_values: Tensor

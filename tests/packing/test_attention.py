@@ -1,0 +1,190 @@
+"""Tree attention kernels against dense masked attention."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from stepwell.core import Step
+from stepwell.packing import TreeLayout, flex, fused, pack, tiles, tree_attention
+from stepwell.packing.blockwise import blockwise_attention
+from stepwell.packing.scoring import Scoring
+
+
+def layout_of(steps: list[Step], device: str = "cpu", *, padded: bool = False) -> TreeLayout:
+    tree = pack(steps).microbatches[0].tree
+    assert tree is not None
+    return TreeLayout(tree, torch.device(device), flex.padded_length(tree.num_tokens) if padded else None)
+
+
+def dense_mask(layout: TreeLayout, window: int | None) -> Tensor:
+    """[T, T], from the definition: ancestors and itself, at most window - 1 levels up."""
+    places = np.arange(layout.num_tokens)
+    sees = (places[None, :] <= places[:, None]) & (places[:, None] < layout.ends[None, :])
+    if window is not None:
+        sees &= layout.depths[:, None] - layout.depths[None, :] < window
+    return torch.from_numpy(sees)
+
+
+def dense_attention(query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout, how: Scoring) -> Tensor:
+    group = query.shape[1] // key.shape[1]
+    scores = query @ key.repeat_interleave(group, 1).mT * how.scaling
+    if how.softcap is not None:
+        scores = how.softcap * torch.tanh(scores / how.softcap)
+    scores = scores.masked_fill(~dense_mask(layout, how.window).to(scores.device), float("-inf"))
+    return (scores.softmax(-1) @ value.repeat_interleave(group, 1)).transpose(1, 2)
+
+
+def random_inputs(
+    layout: TreeLayout,
+    heads: tuple[int, int],
+    size: int,
+    dtype: torch.dtype = torch.float64,
+    device: str = "cpu",
+) -> list[Tensor]:
+    """Query, key, value laid out as models lay them out, and a gradient for the output."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(count: int) -> Tensor:
+        shape = (1, layout.num_tokens, count, size)
+        return torch.randn(shape, generator=generator, dtype=torch.float64).to(device, dtype)
+
+    return [draw(count).transpose(1, 2).requires_grad_() for count in (heads[0], heads[1], heads[1])] + [
+        draw(heads[0])
+    ]
+
+
+def outputs_and_gradients(attend, inputs: list[Tensor], layout: TreeLayout, how: Scoring) -> list[Tensor]:
+    *sides, outer = inputs
+    output = attend(*sides, layout, how)
+    return [output.detach(), *torch.autograd.grad(output, sides, outer)]
+
+
+def random_steps(seed: int, count: int = 12, longest: int = 150) -> list[Step]:
+    """A bushy tree with long and short branches."""
+    draw = np.random.default_rng(seed)
+    known = [draw.integers(0, 9, size=3)]
+    for _ in range(count):
+        base = known[draw.integers(len(known))]
+        cut = base[: draw.integers(1, base.size + 1)]
+        known.append(np.concatenate([cut, draw.integers(0, 9, size=draw.integers(1, longest))]))
+    return [Step.from_tokens(ids, []) for ids in known[1:]]
+
+
+SCORINGS = {
+    "plain": Scoring(0.3, None, None),
+    "window": Scoring(0.3, 8, None),
+    "wide window": Scoring(0.3, 100, None),
+    "softcap": Scoring(1.5, None, 2.0),
+    "window and softcap": Scoring(1.5, 5, 2.0),
+}
+
+
+@pytest.mark.parametrize("name", SCORINGS)
+@pytest.mark.parametrize("kernel", ["fused", "tiles"])
+@pytest.mark.parametrize("heads", [(4, 2), (3, 3), (6, 1)])
+def test_kernels_equal_dense_attention_and_its_gradients(name, kernel, heads, monkeypatch) -> None:
+    if kernel == "tiles":
+        monkeypatch.setattr(fused, "supports", lambda query, value: False)
+    monkeypatch.setattr(tiles, "TILE_SCORES", 4096)  # several tiles per block
+    layout, how = layout_of(random_steps(1)), SCORINGS[name]
+    inputs = random_inputs(layout, heads, 8)
+    expected = outputs_and_gradients(dense_attention, inputs, layout, how)
+    for ours, theirs in zip(
+        outputs_and_gradients(blockwise_attention, inputs, layout, how), expected, strict=True
+    ):
+        assert (ours - theirs).abs().max() < 1e-12 * theirs.abs().max()
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=12), min_size=1, max_size=10),
+    st.one_of(st.none(), st.integers(1, 13)),
+)
+def test_any_tree_and_window_equals_dense_attention(sequences, window) -> None:
+    layout = layout_of([Step.from_tokens(ids, []) for ids in sequences])
+    inputs, how = random_inputs(layout, (2, 1), 4), Scoring(0.5, window, None)
+    for ours, theirs in zip(
+        outputs_and_gradients(blockwise_attention, inputs, layout, how),
+        outputs_and_gradients(dense_attention, inputs, layout, how),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_half_precision_scores_are_summed_in_float32() -> None:
+    layout, how = layout_of(random_steps(2)), SCORINGS["plain"]
+    wide = random_inputs(layout, (2, 1), 16)
+    half = [tensor.detach().bfloat16().requires_grad_() for tensor in wide]
+    expected = outputs_and_gradients(dense_attention, wide, layout, how)
+    for ours, theirs in zip(
+        outputs_and_gradients(blockwise_attention, half, layout, how), expected, strict=True
+    ):
+        assert (ours - theirs).abs().max() < 0.03 * theirs.abs().max()
+
+
+def test_values_may_be_narrower_than_keys() -> None:
+    layout, how = layout_of(random_steps(3)), SCORINGS["plain"]
+    query, key, value, outer = random_inputs(layout, (4, 2), 8)
+    inputs = [query, key, value.detach()[..., :5].requires_grad_(), outer[..., :5]]
+    ours = outputs_and_gradients(blockwise_attention, inputs, layout, how)
+    theirs = outputs_and_gradients(dense_attention, inputs, layout, how)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("window", [None, 1, 40, 130, 300])
+def test_block_kinds_agree_with_the_dense_mask(window) -> None:
+    layout = layout_of(random_steps(4, count=14), padded=True)
+    some, full = flex.block_kinds(layout.ends, layout.depths, window)
+    mask = dense_mask(layout, window).numpy()
+    size = layout.num_tokens // flex.BLOCK
+    blocks = mask.reshape(size, flex.BLOCK, size, flex.BLOCK)
+    assert np.array_equal(full, blocks.all((1, 3)))
+    assert (some >= blocks.any((1, 3))).all()
+    if window is None:
+        assert np.array_equal(some, blocks.any((1, 3)))
+
+
+def test_block_mask_lists_exactly_the_blocks_with_work() -> None:
+    layout = layout_of(random_steps(4, count=14), padded=True)
+    mask = flex.block_mask(layout, None)
+    some, full = flex.block_kinds(layout.ends, layout.depths, None)
+    assert torch.equal(mask.to_dense()[0, 0].bool(), torch.from_numpy(some))
+    assert torch.equal(mask.full_kv_num_blocks[0, 0].long(), torch.from_numpy(full.sum(1)))
+    sees = mask.mask_mod(
+        0, 0, torch.arange(layout.num_tokens)[:, None], torch.arange(layout.num_tokens)[None, :]
+    )
+    assert torch.equal(sees, dense_mask(layout, None))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", SCORINGS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_flex_attention_equals_dense_attention_on_the_gpu(name, dtype) -> None:
+    tolerance = 1e-4 if dtype is torch.float32 else 0.03
+    for seed in (1, 2, 3):  # three lengths: a static kernel, then one for any length
+        layout = layout_of(random_steps(seed, count=10 + 5 * seed), "cuda", padded=True)
+        inputs = random_inputs(layout, (6, 2), 64, dtype, "cuda")
+        assert flex.can_use_flex(inputs[0])
+        wide = [tensor.detach().double().requires_grad_() for tensor in inputs]
+        expected = outputs_and_gradients(dense_attention, wide, layout, SCORINGS[name])
+        for ours, theirs in zip(
+            outputs_and_gradients(flex.flex_tree_attention, inputs, layout, SCORINGS[name]),
+            expected,
+            strict=True,
+        ):
+            assert (ours - theirs).abs().max() < tolerance * theirs.abs().max()
+
+
+@pytest.mark.gpu
+def test_float64_on_the_gpu_takes_the_exact_kernel() -> None:
+    layout = layout_of(random_steps(5), "cuda", padded=True)
+    *sides, _ = random_inputs(layout, (4, 2), 16, torch.float64, "cuda")
+    expected = dense_attention(*sides, layout, SCORINGS["plain"])[:, : layout.tree.num_tokens]
+    output = tree_attention(*sides, layout, scaling=0.3)[:, : layout.tree.num_tokens]
+    assert (output - expected).abs().max() < 1e-12 * expected.abs().max()
