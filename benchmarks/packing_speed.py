@@ -55,7 +55,8 @@ def build_model(name: str) -> Any:
     return Qwen3ForCausalLM(
         Qwen3Config(
             vocab_size=1024, hidden_size=256, intermediate_size=768, num_hidden_layers=6, head_dim=32,
-            num_attention_heads=8, num_key_value_heads=4, max_position_embeddings=4096, tie_word_embeddings=True,
+            num_attention_heads=8, num_key_value_heads=4, max_position_embeddings=4096,
+            tie_word_embeddings=True,
         )
     )  # fmt: skip
 
@@ -221,9 +222,8 @@ def main() -> None:
 
 
 def show(result: dict[str, Any]) -> None:
-    print(
-        f"{result['machine']}; {result['model']} ({result['parameters']:,} parameters); torch {result['torch']}"
-    )
+    model = f"{result['model']} ({result['parameters']:,} parameters)"
+    print(f"{result['machine']}; {model}; torch {result['torch']}")
     head = (
         "lengths",
         "tokens packed/replay",

@@ -132,7 +132,7 @@ def _attend_as_before(
     if kind == "sdpa":
         attend = ALL_ATTENTION_FUNCTIONS["sdpa"]
     else:
-        attend = sys.modules[type(module).__module__].eager_attention_forward  # type: ignore[attr-defined]
+        attend = sys.modules[type(module).__module__].eager_attention_forward
     output, _ = attend(module, query, key, value, built, **given)
     return output, None
 
@@ -180,7 +180,7 @@ def _check_class(model: PreTrainedModel) -> None:
 
 def _probe(model: PreTrainedModel, native: str) -> None:
     """Compare a small tree with its sequences alone, and with itself after a branch changed."""
-    vocab = model.get_input_embeddings().num_embeddings
+    vocab = int(model.get_input_embeddings().num_embeddings)  # type: ignore[arg-type]
     draw = np.random.default_rng(0).integers(0, vocab, size=16).tolist()
     prompt, left, right, other = draw[:5], draw[5:9], draw[9:12], [(t + 1) % vocab for t in draw[5:9]]
     with torch.no_grad():

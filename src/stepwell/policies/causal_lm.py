@@ -21,7 +21,6 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -142,12 +141,14 @@ class CausalLMPolicy:
 
     def reference_logprobs(self, packed: Packed) -> list[Tensor]:
         """Per step, the logprobs of its action tokens under the frozen reference; no gradient."""
-        if self.reference is None and self.adapters is None:
+        if self.reference is not None:
+            with torch.no_grad():
+                outputs = evaluate(CausalLMPolicy._of(self.reference, self.is_replayed), packed)
+        elif self.adapters is not None:
+            with torch.no_grad(), self.adapters.disable_adapter():
+                outputs = evaluate(self, packed)
+        else:
             raise ConfigError("this policy has no reference; load it with reference=True")
-        other = self if self.reference is None else CausalLMPolicy._of(self.reference, self.is_replayed)
-        without_adapters = self.adapters.disable_adapter() if self.reference is None else nullcontext()
-        with torch.no_grad(), without_adapters:
-            outputs = evaluate(other, packed)
         check_finite(outputs)
         return _split(outputs.logprobs, packed.action_lengths)
 
@@ -158,8 +159,8 @@ class CausalLMPolicy:
 
     def state_values(self, states: Sequence[State]) -> FloatArray:
         """V(s) of each state (`core.Critic`)."""
-        nothing = np.zeros(0, dtype=np.int32)
-        steps = [Step(state, TokenAction(nothing), behavior_logprobs=nothing) for state in states]
+        nothing = TokenAction(np.zeros(0, dtype=np.int32))
+        steps = [Step(state, nothing, behavior_logprobs=np.zeros(0, dtype=np.float32)) for state in states]
         with torch.no_grad():
             return torch.cat(self.values(pack(steps))).float().cpu().numpy()
 
@@ -379,7 +380,7 @@ def _quieten(model: Any) -> None:
 
 def _split(flat: Tensor | None, lengths: list[int]) -> list[Tensor]:
     assert flat is not None, "it was asked for"
-    return list(flat.split(lengths))
+    return list(torch.split(flat, lengths))
 
 
 def _chosen(value: str, allowed: dict[str, Any], field: str) -> Any:

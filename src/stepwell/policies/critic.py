@@ -9,7 +9,7 @@ The head computes in float32 at least, whatever the backbone's dtype.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,16 +30,17 @@ class ValueHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros((), dtype=wide))
 
     def forward(self, hidden: Tensor) -> Tensor:
+        """[..., H] to [...]."""
         return hidden.to(self.weight.dtype) @ self.weight + self.bias
 
 
 class Critic(nn.Module):
     """A value head, and the backbone it reads if that is its own."""
 
-    def __init__(self, head: ValueHead, backbone: nn.Module | None) -> None:
+    def __init__(self, head: ValueHead, backbone: Any | None) -> None:
         super().__init__()
         self.head = head
-        self.backbone = backbone
+        self.backbone: Any | None = backbone
 
     @property
     def kind(self) -> CriticKind:

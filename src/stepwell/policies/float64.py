@@ -28,7 +28,7 @@ class _StayDouble(TorchFunctionMode):
 
 
 @cache
-def _with_double_gradient(kind: type[nn.Module]) -> type[nn.Module]:
+def _with_double_gradient(kind: Any) -> Any:
     def forward(self: nn.Module, hidden: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         output: Tensor = kind.forward(self, hidden, *args, **kwargs)
         if not torch.is_grad_enabled() or hidden.dtype is not torch.float64:
@@ -43,6 +43,6 @@ def _with_double_gradient(kind: type[nn.Module]) -> type[nn.Module]:
 def take_gradients_in_float64(model: nn.Module) -> None:
     """Change the norm layers of `model` in place; layers of torch itself are exact already."""
     for module in model.modules():
-        kind = type(module)
+        kind: Any = type(module)
         if kind.__name__.endswith("Norm") and not kind.__module__.startswith("torch."):
             module.__class__ = _with_double_gradient(kind)

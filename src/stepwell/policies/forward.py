@@ -118,7 +118,8 @@ def hidden_rows(backbone: nn.Module, fed: Feed) -> Tensor:
 
 def actor_rows(model: Any, fed: Feed, *, with_hidden: bool) -> tuple[Tensor, Tensor | None]:
     """Logits [R, V] at the logit places, and hidden states [M, H] at the value places if wanted."""
-    keep = {"logits_to_keep": fed.columns} if _keeps_logits(type(model)) else {}
+    kind: Any = type(model)
+    keep = {"logits_to_keep": fed.columns} if _keeps_logits(kind) else {}
     with _HiddenStates(model.base_model) as kept:
         logits = model(**fed.arguments, **keep, use_cache=False).logits
     if not keep:
@@ -133,5 +134,5 @@ def actor_rows(model: Any, fed: Feed, *, with_hidden: bool) -> tuple[Tensor, Ten
 
 
 @cache
-def _keeps_logits(kind: type[Any]) -> bool:
+def _keeps_logits(kind: Any) -> bool:
     return "logits_to_keep" in inspect.signature(kind.forward).parameters
