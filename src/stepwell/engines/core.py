@@ -202,6 +202,8 @@ class EngineCore:
     def _prefill(self) -> None:
         """Compute what is missing before each sequence's last token, oldest request first."""
         table, budget = self.table, self.config.prefill_tokens
+        if not (table.busy & (table.length - table.computed > 1)).any():
+            return
         slots, counts = [], []
         for sequence in self._running.values():
             missing = int(table.length[sequence.slot] - table.computed[sequence.slot]) - 1
@@ -209,11 +211,10 @@ class EngineCore:
                 slots.append(sequence.slot)
                 counts.append(min(missing, budget))
                 budget -= counts[-1]
-        if slots:
-            order = np.argsort(slots)
-            rows, amounts = np.array(slots)[order], np.array(counts)[order]
-            self.runner.prefill(rows, amounts)
-            table.computed[rows] += amounts
+        order = np.argsort(slots)
+        rows, amounts = np.array(slots)[order], np.array(counts)[order]
+        self.runner.prefill(rows, amounts)
+        table.computed[rows] += amounts
 
     def _advance(self, slots: AnyArray, tokens: AnyArray, logprobs: AnyArray) -> None:
         """Record one token per slot and see who is done."""

@@ -13,7 +13,7 @@ share one memory pool, since they never run at the same time.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -32,6 +32,12 @@ WARM_UP_PASSES = 2
 GraphKey = tuple[int, int, bool]  # rows, length read (0: as used), whether top-p is needed
 
 
+class Graph(Protocol):
+    """Something captured once and launched as a whole."""
+
+    def replay(self) -> None: ...
+
+
 def bucket(num_rows: int) -> int:
     """The smallest captured size that holds `num_rows`: 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, ..."""
     power = 1 << (num_rows - 1).bit_length()
@@ -46,15 +52,16 @@ class GraphRunner(Runner):
     ) -> None:
         super().__init__(forward, store, table, use_triton)
         rows, device = bucket(max_rows), store.device
-        self._ints = torch.zeros(5, rows, dtype=torch.int64, device=device)
-        self._floats = torch.zeros(2, rows, dtype=torch.float32, device=device)
+        pin = device.type == "cuda"
+        self._ints = torch.zeros(5 * rows, dtype=torch.int64, device=device)
+        self._floats = torch.zeros(2 * rows, dtype=torch.float32, device=device)
         self._tokens = torch.zeros(rows, dtype=torch.int64, device=device)
         self._logprobs = torch.zeros(rows, dtype=torch.float32, device=device)
-        self._host_ints = torch.zeros(5, rows, dtype=torch.int64).pin_memory()
-        self._host_floats = torch.zeros(2, rows, dtype=torch.float32).pin_memory()
-        self._host_tokens = torch.zeros(rows, dtype=torch.int64).pin_memory()
-        self._host_logprobs = torch.zeros(rows, dtype=torch.float32).pin_memory()
-        self._graphs: dict[GraphKey, torch.cuda.CUDAGraph] = {}
+        self._host_ints = torch.zeros(5 * rows, dtype=torch.int64, pin_memory=pin)
+        self._host_floats = torch.zeros(2 * rows, dtype=torch.float32, pin_memory=pin)
+        self._host_tokens = torch.zeros(rows, dtype=torch.int64, pin_memory=pin)
+        self._host_logprobs = torch.zeros(rows, dtype=torch.float32, pin_memory=pin)
+        self._graphs: dict[GraphKey, Graph] = {}
         self._pool: Any = None
         self._on_device: tuple[bytes, int, int] | None = None
 
@@ -72,7 +79,7 @@ class GraphRunner(Runner):
         count = len(slots)
         self._host_tokens[:count].copy_(self._tokens[:count], non_blocking=True)
         self._host_logprobs[:count].copy_(self._logprobs[:count], non_blocking=True)
-        torch.cuda.current_stream().synchronize()
+        self._finish_pass()
         return self._host_tokens[:count].numpy().copy(), self._host_logprobs[:count].numpy().copy()
 
     def _key(self, slots: AnyArray) -> GraphKey:
@@ -80,15 +87,18 @@ class GraphRunner(Runner):
             return bucket(len(slots)), 0, True
         longest = int(self.table.length[slots].max())
         length = min(-(-longest // LENGTH_BUCKET) * LENGTH_BUCKET, self.store.max_length)
+        self.store.ensure_length(length)
         return bucket(len(slots)), length, bool((self.table.top_p[slots] < 1.0).any())
 
     def _upload(self, slots: AnyArray, rows: int) -> None:
         """Bring token, position, slot, seed, index, temperature and top-p of every row to the device."""
         table, count = self.table, len(slots)
         positions = table.length[slots] - 1
-        ints, floats = self._host_ints.numpy(), self._host_floats.numpy()
-        ints[:, :rows] = np.array([0, 0, self.store.spare_slot, 0, 0])[:, None]
-        floats[:, :rows] = np.array([0.0, 1.0])[:, None]
+        # tables of 5 and 2 rows at the front of flat buffers: whole, so that one copy moves them
+        ints = self._host_ints.numpy()[: 5 * rows].reshape(5, rows)
+        floats = self._host_floats.numpy()[: 2 * rows].reshape(2, rows)
+        ints[:] = np.array([0, 0, self.store.spare_slot, 0, 0])[:, None]
+        floats[:] = np.array([0.0, 1.0])[:, None]
         ints[0, :count] = table.tokens[slots, positions]
         ints[1, :count] = positions
         ints[2, :count] = slots
@@ -96,10 +106,13 @@ class GraphRunner(Runner):
         ints[4, :count] = positions + 1 - table.num_prompt[slots]
         floats[0, :count], floats[1, :count] = table.temperature[slots], table.top_p[slots]
         # every decode ends with a synchronise, so the pinned buffers are free to be rewritten
-        self._ints[:, :rows].copy_(self._host_ints[:, :rows], non_blocking=True)
-        self._floats[:, :rows].copy_(self._host_floats[:, :rows], non_blocking=True)
+        self._ints[: 5 * rows].copy_(self._host_ints[: 5 * rows], non_blocking=True)
+        self._floats[: 2 * rows].copy_(self._host_floats[: 2 * rows], non_blocking=True)
 
-    def _capture(self, key: GraphKey) -> torch.cuda.CUDAGraph:
+    def _finish_pass(self) -> None:
+        torch.cuda.current_stream().synchronize()
+
+    def _capture(self, key: GraphKey) -> Graph:
         rows = key[0]
         self._upload(np.zeros(0, dtype=np.int64), rows)  # spare rows only
         stream = torch.cuda.Stream()
@@ -120,8 +133,8 @@ class GraphRunner(Runner):
     def _pass(self, key: GraphKey) -> None:
         """One decoding step over the first rows of the device's state; what gets captured."""
         rows, length, use_top_p = key
-        ids, positions, slots, seeds, indices = self._ints[:, :rows]
-        temperature, top_p = self._floats[:, :rows]
+        ids, positions, slots, seeds, indices = self._ints[: 5 * rows].view(5, rows)
+        temperature, top_p = self._floats[: 2 * rows].view(2, rows)
         plan: Any = (
             self.triton_decode_plan(slots, positions)
             if self.use_triton

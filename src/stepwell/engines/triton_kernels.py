@@ -126,7 +126,8 @@ def decode_attention(
     num_rows, num_heads, dim = query.shape
     num_kv_heads = keys.shape[1]
     group = num_heads // num_kv_heads
-    query, out = query.contiguous(), torch.empty_like(query)
+    query = query.contiguous()
+    out = torch.empty_like(query)
     scratch = (num_rows * num_heads * splits) if splits > 1 else 1
     part = torch.empty(scratch * dim, dtype=torch.float32, device=query.device)
     top, total = torch.empty(2, scratch, dtype=torch.float32, device=query.device)
@@ -210,7 +211,8 @@ def prefill_attention(
 ) -> torch.Tensor:
     """query [T, H, D] in tiles (slot, position, place in the flat list, count <= PREFILL_TILE)."""
     _, num_heads, dim = query.shape
-    query, out = query.contiguous(), torch.empty_like(query)
+    query = query.contiguous()
+    out = torch.empty_like(query)
     dim_pad = max(16, triton.next_power_of_2(dim))
     _prefill_kernel[(len(tiles[0]), num_heads)](
         query, keys, values, *tiles, out,
@@ -239,14 +241,13 @@ def _rotate_kernel(
     slot = tl.load(slot_ptr + token)
     position = tl.load(position_ptr + token)
     source = qkv_ptr + (token * (HEADS + 2 * KV_HEADS) + head) * (2 * HALF)
-    low = tl.load(source + d, mask=real, other=0.0)
-    high = tl.load(source + HALF + d, mask=real, other=0.0)
+    low = tl.load(source + d, mask=real, other=0.0).to(tl.float32)
+    high = tl.load(source + HALF + d, mask=real, other=0.0).to(tl.float32)
     if head >= HEADS + KV_HEADS:
         target = value_ptr + slot * value_slot + (head - HEADS - KV_HEADS) * value_head + position * value_pos
         tl.store(target + d * value_dim, low, mask=real)
         tl.store(target + (HALF + d) * value_dim, high, mask=real)
     else:
-        low, high = low.to(tl.float32), high.to(tl.float32)
         if HAS_NORM:
             scale = tl.rsqrt(tl.sum(low * low + high * high, 0) / (2 * HALF) + eps)
             low = low * scale * tl.load(norm_ptr + head * 2 * HALF + d, mask=real, other=0.0).to(tl.float32)
@@ -307,6 +308,7 @@ def _rms_norm_kernel(x_ptr, weight_ptr, out_ptr, eps, DIM: tl.constexpr, DIM_PAD
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """Root-mean-square norm of the rows of a contiguous [T, D]."""
+    x = x.contiguous()
     out = torch.empty_like(x)
     pad = triton.next_power_of_2(x.shape[1])
     warps = 4 if pad <= 2048 else 8

@@ -12,10 +12,20 @@ import numpy as np
 import torch
 
 from stepwell.core.arrays import AnyArray
+from stepwell.core.errors import ModelError
 from stepwell.engines import triton_kernels as kernels
 from stepwell.engines.attention import AttentionSpec
 from stepwell.engines.forward import LeanLayer, LeanOps, Rotation
 from stepwell.engines.kv_store import KVStore
+
+
+def check_widths(key: torch.Tensor, value: torch.Tensor) -> None:
+    """The kernels read keys and values of one width."""
+    if key.shape[2] != value.shape[2]:
+        raise ModelError(
+            f"this model's keys are {key.shape[2]} wide and its values {value.shape[2]}, which the Triton "
+            'kernels do not cover; set attention_kernel="torch"'
+        )
 
 
 class TritonDecodePlan:
@@ -33,6 +43,7 @@ class TritonDecodePlan:
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, spec: AttentionSpec
     ) -> torch.Tensor:
+        check_widths(key, value)
         self.write(layer, key, value)
         return self.attend_stored(layer, query, spec)
 
@@ -67,6 +78,7 @@ class TritonPrefillPlan:
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, spec: AttentionSpec
     ) -> torch.Tensor:
+        check_widths(key, value)
         self.write(layer, key, value)
         return self.attend_stored(layer, query, spec)
 
