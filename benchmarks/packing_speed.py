@@ -32,7 +32,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from stepwell.core import Step
-from stepwell.packing import Outputs, Packed, backward, pack, replay
+from stepwell.packing import Outputs, Packed, backward, flash, pack, replay
 from stepwell.policies.causal_lm import CausalLMPolicy
 from stepwell.policies.critic import Critic, ValueHead
 
@@ -195,12 +195,17 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int)
     parser.add_argument("--warmup", type=int)
+    parser.add_argument(
+        "--kernel", choices=["auto", "flex"], default="auto", help="CUDA: flex never uses flash segments"
+    )
     parser.add_argument("--no-write", action="store_true", help="print only")
     options = parser.parse_args()
     device = torch.device(options.device)
     is_cuda = device.type == "cuda"
     name = options.model or ("smollm2-135m" if is_cuda else "tiny-5m")
     torch.set_num_threads(options.threads)
+    if options.kernel == "flex":
+        flash.MOST_LEVELS = -1
     model = build_model(name).to(device=device, dtype=torch.bfloat16 if is_cuda else torch.float32)
     repeats, warmup = options.repeats or (20 if is_cuda else 5), options.warmup or (4 if is_cuda else 1)
     rows = [compare(size, copy.deepcopy(model), repeats, warmup) for size in SIZES]
@@ -209,6 +214,7 @@ def main() -> None:
         "torch": torch.__version__,
         "model": f"{name}, random weights, {model.dtype}",
         "parameters": sum(p.numel() for p in model.parameters()),
+        "kernel": options.kernel,
         "siblings": SIBLINGS,
         "turns": TURNS,
         "required_share": REQUIRED,

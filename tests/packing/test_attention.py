@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from stepwell.core import Step
-from stepwell.packing import TreeLayout, flex, fused, pack, tiles, tree_attention
+from stepwell.packing import TreeLayout, flash, flex, fused, pack, tiles, tree_attention
 from stepwell.packing.blockwise import blockwise_attention
 from stepwell.packing.scoring import Scoring
 
@@ -137,6 +137,61 @@ def test_values_may_be_narrower_than_keys() -> None:
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
+def plain_segments(query, key, value, row_starts, key_starts, *settings, scale):
+    """What the CUDA segment kernel computes, written out; settings[3] says whether it is causal."""
+    outputs, sums = torch.empty_like(query), query.new_empty(query.shape[1], query.shape[0])
+    group = query.shape[1] // key.shape[1]
+    for i in range(len(row_starts) - 1):
+        rows, keys = (slice(int(starts[i]), int(starts[i + 1])) for starts in (row_starts, key_starts))
+        q, k, v = query[rows].transpose(0, 1), key[keys].transpose(0, 1), value[keys].transpose(0, 1)
+        scores = q @ k.repeat_interleave(group, 0).mT * scale
+        if settings[3]:
+            scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), float("-inf"))
+        sums[:, rows] = scores.logsumexp(-1)
+        outputs[rows] = (scores.softmax(-1) @ v.repeat_interleave(group, 0)).transpose(0, 1)
+    return outputs, sums, torch.zeros(2), torch.zeros(1), torch.zeros(0)
+
+
+def plain_segments_backward(outer, query, key, value, output, sums, row_starts, key_starts, *settings, scale):
+    """Its backward pass, from the output and log sums it is given, which need not be its own."""
+    grads = [torch.zeros_like(tensor) for tensor in (query, key, value)]
+    group, size = query.shape[1] // key.shape[1], key.shape
+    for i in range(len(row_starts) - 1):
+        rows, keys = (slice(int(starts[i]), int(starts[i + 1])) for starts in (row_starts, key_starts))
+        q, o, g = (tensor[rows].transpose(0, 1) for tensor in (query, output, outer))
+        k, v = (tensor[keys].transpose(0, 1).repeat_interleave(group, 0) for tensor in (key, value))
+        weights = (q @ k.mT * scale - sums[:, rows, None]).exp()
+        weights = weights.tril() if settings[3] else weights
+        scores = weights * (g @ v.mT - (g * o).sum(-1, keepdim=True)) * scale
+        grads[0][rows] = (scores @ k).transpose(0, 1)
+        for target, grad in ((grads[1], scores.mT @ q), (grads[2], weights.mT @ g)):
+            by_head = grad.view(size[1], group, -1, size[2]).sum(1)
+            target[keys] = by_head.transpose(0, 1)
+    return tuple(grads)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_segments_of_flash_attention_add_up_to_the_tree(seed, monkeypatch) -> None:
+    """The split into segments and the joining, with the CUDA kernel's definition in its place."""
+    monkeypatch.setattr(flash, "_forward", plain_segments)
+    monkeypatch.setattr(flash, "_backward", plain_segments_backward)
+    layout, how = layout_of(random_steps(seed, longest=30), padded=True), SCORINGS["plain"]
+    assert len(layout.levels) > 1
+    inputs, count = random_inputs(layout, (4, 2), 8), layout.tree.num_tokens
+    inputs[-1][:, count:] = 0  # nobody reads padding
+    ours = outputs_and_gradients(flash.flash_tree_attention, inputs, layout, how)
+    theirs = outputs_and_gradients(dense_attention, inputs, layout, how)
+    torch.testing.assert_close(ours[0][:, :count], theirs[0][:, :count], rtol=1e-12, atol=1e-12)
+    for a, b in zip(ours[1:], theirs[1:], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12)
+
+
+def test_siblings_on_one_prompt_are_one_level() -> None:
+    steps = [Step.from_tokens([1, 2, 3], [token, 5]) for token in (6, 7, 8)]
+    (level,) = layout_of(steps).levels
+    assert (level.rows, level.keys) == (((3, 9),), ((0, 3),))
+
+
 @pytest.mark.parametrize("window", [None, 1, 40, 130, 300])
 def test_block_kinds_agree_with_the_dense_mask(window) -> None:
     layout = layout_of(random_steps(4, count=14), padded=True)
@@ -179,6 +234,21 @@ def test_flex_attention_equals_dense_attention_on_the_gpu(name, dtype) -> None:
             strict=True,
         ):
             assert (ours - theirs).abs().max() < tolerance * theirs.abs().max()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_flash_attention_equals_dense_attention_on_the_gpu(seed) -> None:
+    layout, how = layout_of(random_steps(seed), "cuda", padded=True), SCORINGS["plain"]
+    inputs = random_inputs(layout, (6, 2), 64, torch.bfloat16, "cuda")
+    count = layout.tree.num_tokens
+    inputs[-1][:, count:] = 0
+    wide = [tensor.detach().double().requires_grad_() for tensor in inputs]
+    ours = outputs_and_gradients(flash.flash_tree_attention, inputs, layout, how)
+    theirs = outputs_and_gradients(dense_attention, wide, layout, how)
+    assert (ours[0] - theirs[0])[:, :count].abs().max() < 0.03 * theirs[0].abs().max()
+    for a, b in zip(ours[1:], theirs[1:], strict=True):
+        assert (a - b).abs().max() < 0.03 * b.abs().max()
 
 
 @pytest.mark.gpu

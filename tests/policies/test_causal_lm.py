@@ -13,13 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
-    MambaConfig,
-    MambaForCausalLM,
 )
 
 from stepwell.core import (
@@ -347,7 +346,7 @@ def test_prompt_over_the_context_is_refused(path) -> None:
     policy = CausalLMPolicy.from_pretrained(path)
     assert policy.context_length == CONTEXT
     assert policy.logprobs(pack([Step.from_tokens([1] * (CONTEXT - 2), [2, 3])]))[0].shape == (2,)
-    with pytest.raises(ContextLengthError, match="65 tokens .* context is 64"):
+    with pytest.raises(ContextLengthError, match=r"65 tokens .* context is 64"):
         policy.logprobs(pack([Step.from_tokens([1] * CONTEXT, [2])]))
 
 
@@ -433,36 +432,48 @@ def test_damaged_directories_are_refused_by_name(path, name, tmp_path) -> None:
     folder = tmp_path / "damaged"
     CausalLMPolicy.from_pretrained(path, critic="shared").save_pretrained(folder)
     DAMAGES[name](folder)
-    with pytest.raises(ModelError, match="damaged.*(save the model again|is incomplete)"):
+    with pytest.raises(ModelError, match=r"damaged.*(save the model again|is incomplete)"):
         CausalLMPolicy.from_pretrained(folder)
 
 
 # --- models whose attention cannot be replaced ------------------------------------------
 
 
+SMALL = {
+    "vocab_size": VOCAB, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "max_position_embeddings": CONTEXT,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+FOREIGN: dict[str, tuple[str, dict[str, Any], str]] = {
+    "state space": ("mamba", {"state_size": 4}, "does not use the attention interface"),
+    "convolution": ("lfm2", {"layer_types": ["conv", "full_attention"]}, "other outputs"),
+    "attention sinks": ("gpt_oss", {"num_local_experts": 2, "num_experts_per_tok": 1}, "takes s_aux"),
+    "chunks": (
+        "llama4_text",
+        {"attention_chunk_size": 4, "layer_types": ["chunked_attention", "full_attention"], "moe_layers": []},
+        "not causal attention within a window",
+    ),
+    "positions by length": (
+        "llama",
+        {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}},
+        "depend on the length",
+    ),
+}
+
+
 def _save_foreign(kind: str, folder: Path) -> Path:
     torch.manual_seed(0)
-    if kind == "mamba":
-        model: Any = MambaForCausalLM(
-            MambaConfig(vocab_size=VOCAB, hidden_size=16, state_size=4, num_hidden_layers=2)
-        )
-    else:
-        model = LlamaForCausalLM(
-            LlamaConfig(
-                vocab_size=VOCAB, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
-                num_attention_heads=4, max_position_embeddings=CONTEXT,
-                rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0},
-            )
-        )  # fmt: skip
+    family, settings, _ = FOREIGN[kind]
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **(SMALL | settings)))
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter.mul_(5)
+            if parameter.ndim > 1:
+                parameter.normal_(0.0, 0.2)
     model.save_pretrained(folder)
     return folder
 
 
-@pytest.mark.parametrize("kind", ["mamba", "dynamic positions"])
+@pytest.mark.parametrize("kind", FOREIGN)
 def test_other_models_are_replayed_with_one_warning_and_equal_results(kind, steps, tmp_path) -> None:
     folder = _save_foreign(kind, tmp_path / "foreign")
     with warnings.catch_warnings(record=True) as caught:
@@ -472,7 +483,7 @@ def test_other_models_are_replayed_with_one_warning_and_equal_results(kind, step
         logprobs, values = policy.logprobs(packed), policy.values(packed)
         policy.reference_logprobs(packed)
     ours = [warning for warning in caught if "cannot run prefix trees" in str(warning.message)]
-    assert len(ours) == 1 and policy.is_replayed
+    assert len(ours) == 1 and FOREIGN[kind][2] in str(ours[0].message) and policy.is_replayed
     plain = AutoModelForCausalLM.from_pretrained(folder).eval()
     for step, logprob, value in zip(steps + steps[:1], logprobs, values, strict=True):
         prompt, action = step.state.prompt_ids, step.action.action_ids.astype(np.int64)

@@ -5,14 +5,16 @@ kernel. Which blocks of 128 x 128 are empty, full or mixed follows from the leas
 greatest `subtree_end` of each block of keys; no array of T x T exists at any time. A
 block mask is made once per tree and window and shared by all layers and both passes.
 
-The kernel is compiled once per combination of mask kind, soft cap and dtype; lengths
-are padded to whole blocks, and padding tokens see only themselves.
+The kernel is compiled once per way of scoring and dtype, and again when lengths first vary;
+lengths are padded to whole blocks, and padding tokens see only themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from functools import cache
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -24,8 +26,6 @@ from stepwell.packing.layout import TreeLayout
 from stepwell.packing.scoring import Scoring
 
 BLOCK = 128
-COMPILED_VARIANTS = 64
-"""Shapes and masks met in one run; past dynamo's own limit of 8 it would fall back to T x T."""
 
 
 def padded_length(num_tokens: int) -> int:
@@ -43,34 +43,48 @@ def flex_tree_attention(
     query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout, how: Scoring
 ) -> Tensor:
     """Attention over the tree: [1, heads, T, D] in, [1, T, heads, D] out."""
-    if how.window not in layout.block_masks:
-        layout.block_masks[how.window] = block_mask(layout, how.window)
-    output = _compiled()(
-        query,
-        key,
-        value,
-        score_mod=None if how.softcap is None else _softcap(how.softcap),
-        block_mask=layout.block_masks[how.window],
-        scale=how.scaling,
-        enable_gqa=query.shape[1] != key.shape[1],
+    if ("flex", how.window) not in layout.cache:
+        layout.cache["flex", how.window] = block_mask(layout, how.window)
+    attend = _compiled(
+        how.scaling,
+        how.softcap,
+        how.window is not None,
+        query.shape[1] != key.shape[1],
+        torch.is_grad_enabled(),
     )
-    result: Tensor = output.transpose(1, 2)
-    return result
+    output: Tensor = attend(query, key, value, layout.cache["flex", how.window])
+    return output.transpose(1, 2)
 
 
 @cache
-def _compiled() -> Callable[..., Any]:
-    limits: Any = torch._dynamo.config
-    limits.recompile_limit = max(limits.recompile_limit, COMPILED_VARIANTS)
-    return torch.compile(flex_attention)
+def _compiled(
+    scaling: float, softcap: float | None, has_window: bool, is_grouped: bool, has_grad: bool
+) -> Callable[..., Any]:
+    """FlexAttention compiled for one way of scoring; the arguments are constants in it.
 
+    Dynamo would check some sixty facts about the mask's Python objects on every call of
+    every layer. All that can differ between calls of one of these functions is tensors,
+    so that only those checks are kept; each has code of its own, which dynamo caches by.
+    """
 
-@cache
-def _softcap(softcap: float) -> Callable[..., Tensor]:
     def capped(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        assert softcap is not None
         return softcap * torch.tanh(score / softcap)
 
-    return capped
+    def attend(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask) -> Any:
+        score_mod = None if softcap is None else capped
+        return flex_attention(query, key, value, score_mod, mask, scaling, is_grouped)
+
+    own_code = attend.__code__.replace(co_name=f"attend_{next(_names)}")
+    own = FunctionType(own_code, attend.__globals__, own_code.co_name, None, attend.__closure__)
+    return torch.compile(own, options={"guard_filter_fn": _only_tensors})
+
+
+_names = itertools.count()
+
+
+def _only_tensors(guards: Sequence[Any]) -> list[bool]:
+    return [guard.guard_type in ("TENSOR_MATCH", "SHAPE_ENV", "GRAD_MODE") for guard in guards]
 
 
 def block_mask(layout: TreeLayout, window: int | None) -> BlockMask:

@@ -66,16 +66,15 @@ def evaluate(
     policy: Evaluator, packed: Packed, *, logprobs: bool = True, values: bool = False, entropies: bool = False
 ) -> Outputs:
     """Outputs of the whole batch, in step order."""
-    packed = policy.prepared(packed)
-    parts = [
-        policy.run(microbatch, logprobs=logprobs, values=values, entropies=entropies)
-        for microbatch in packed.microbatches
-    ]
-    return gather(packed, parts)
+    return _outputs(policy, policy.prepared(packed), _wanted(logprobs, values, entropies))
 
 
-def gather(packed: Packed, parts: list[Outputs]) -> Outputs:
-    """Outputs of the microbatches, put into step order."""
+def _wanted(logprobs: bool, values: bool, entropies: bool) -> dict[str, bool]:
+    return {"logprobs": logprobs, "values": values, "entropies": entropies}
+
+
+def _outputs(policy: Evaluator, packed: Packed, wanted: dict[str, bool]) -> Outputs:
+    parts = [policy.run(microbatch, **wanted) for microbatch in packed.microbatches]
     by_token = [microbatch.logprob_slots for microbatch in packed.microbatches]
     by_value = [microbatch.value_slots for microbatch in packed.microbatches]
     return Outputs(
@@ -110,15 +109,15 @@ def backward(
     Returns the loss, its metrics and the outputs it was computed from, all detached.
     """
     packed = policy.prepared(packed)
-    wanted = {"logprobs": logprobs, "values": values, "entropies": entropies}
+    wanted = _wanted(logprobs, values, entropies)
     if len(packed.microbatches) == 1:
-        outputs = evaluate(policy, packed, **wanted)
+        outputs = _outputs(policy, packed, wanted)
         loss, metrics = loss_function(outputs)
         check_finite(outputs, loss)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach(), metrics, outputs.map(torch.Tensor.detach)
     with torch.no_grad():
-        outputs = evaluate(policy, packed, **wanted)
+        outputs = _outputs(policy, packed, wanted)
     leaves = outputs.map(lambda output: output.detach().requires_grad_())
     loss, metrics = loss_function(leaves)
     check_finite(outputs, loss)

@@ -1,13 +1,17 @@
 """A tree as attention wants it, on one device.
 
 `TreeLayout` travels to every attention layer as one argument of the model's forward
-call. It holds the closed form (`subtree_end`, `positions`) as tensors for kernels that
-mask token by token, and the tree's *runs* for the kernel that works run by run.
+call. It holds the closed form (`subtree_end`, `positions`) for the kernel that masks token
+by token, and the tree's *runs* for those that work run by run.
 
 A run is a longest stretch without branches: consecutive tokens, each the only child of
 the one before. Its keys are its ancestors, a handful of contiguous ranges, followed by
 itself, so that key number j of a run's path is the ancestor at depth j. Sibling runs of
 equal length share their ancestors and are computed together.
+
+Seen from above, a run that branches is attended to, whole, by everything below it, and
+what is below it is one contiguous range too. Runs that have equally many runs above them
+form a *level*: what is below them does not overlap.
 """
 
 from __future__ import annotations
@@ -37,6 +41,14 @@ class RunGroup:
     length: int
 
 
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Branching runs side by side: tokens `rows[i]` attend to all of the run `keys[i]`."""
+
+    rows: tuple[Range, ...]
+    keys: tuple[Range, ...]
+
+
 class TreeLayout:
     """One tree on one device, padded to `num_tokens` tokens that see only themselves."""
 
@@ -44,8 +56,8 @@ class TreeLayout:
         self.tree = tree
         self.device = device
         self.num_tokens = num_tokens or tree.num_tokens
-        self.block_masks: dict[int | None, Any] = {}
-        """Block masks by window size, made by the kernel that uses them."""
+        self.cache: dict[Any, Any] = {}
+        """What kernels make of it once and use in every layer."""
 
     @cached_property
     def ends(self) -> np.ndarray[Any, np.dtype[np.int32]]:
@@ -62,10 +74,32 @@ class TreeLayout:
         return depths
 
     @cached_property
+    def runs(self) -> list[tuple[int, int, tuple[Range, ...]]]:
+        """(start, stop, ranges of ancestors) of every run, in depth-first order; padding is left out."""
+        return _runs(self.tree)
+
+    @cached_property
+    def levels(self) -> tuple[Level, ...]:
+        """The branching runs by how many runs are above them."""
+        found: list[tuple[list[Range], list[Range]]] = []
+        open_ends: list[int] = []  # where the subtrees of the runs above end
+        for start, stop, _ in self.runs:
+            while open_ends and open_ends[-1] <= start:
+                open_ends.pop()
+            end = int(self.tree.subtree_end[stop - 1])
+            if stop < end:
+                if len(open_ends) == len(found):
+                    found.append(([], []))
+                found[len(open_ends)][0].append((stop, end))
+                found[len(open_ends)][1].append((start, stop))
+            open_ends.append(end)
+        return tuple(Level(tuple(rows), tuple(keys)) for rows, keys in found)
+
+    @cached_property
     def run_groups(self) -> tuple[RunGroup, ...]:
         """The tree's runs, siblings of equal length together; padding is left out."""
         groups: dict[tuple[tuple[Range, ...], int], list[int]] = {}
-        for start, stop, ancestors in _runs(self.tree):
+        for start, stop, ancestors in self.runs:
             groups.setdefault((ancestors, stop - start), []).append(start)
         result: list[RunGroup] = []
         for (ancestors, length), starts in groups.items():

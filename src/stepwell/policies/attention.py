@@ -34,9 +34,9 @@ from stepwell.core import Step
 from stepwell.packing import TreeLayout, pack, tree_attention
 
 ATTENTION = "stepwell_tree"
-HARMLESS = {"position_ids", "cache_position", "position_embeddings", "use_cache", "logits_to_keep"} | {
-    "output_attentions", "output_hidden_states", "return_dict", "deterministic",
-}  # fmt: skip
+HARMLESS = {"position_ids", "cache_position", "position_embeddings", "use_cache", "return_dict"} | {
+    f"output_{name}" for name in ("attentions", "hidden_states", "router_logits")
+}
 """What models pass along that does not change causal attention."""
 LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 

@@ -36,7 +36,7 @@ from stepwell.policies import directory, lora
 from stepwell.policies.attention import adopt
 from stepwell.policies.critic import Critic, CriticKind, ValueHead
 from stepwell.policies.float64 import take_gradients_in_float64
-from stepwell.policies.forward import Feed, actor_rows, feed, hidden_rows
+from stepwell.policies.forward import Feed, actor_rows, backbone_of, feed, hidden_rows
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 ATTENTIONS = ("auto", "tree", "replay")
@@ -195,7 +195,7 @@ class CausalLMPolicy:
             scores, hidden = self._actor(fed, with_hidden=is_shared)
         if values and hidden is None:
             assert self.critic is not None
-            hidden = hidden_rows(self.critic.backbone or self.model.base_model, fed)
+            hidden = hidden_rows(self.critic.backbone or backbone_of(self.model), fed)
         return Outputs(
             scores[0] if logprobs else None,
             self.critic.head(hidden)[fed.value_rows] if values and self.critic is not None else None,
@@ -353,15 +353,13 @@ def _load_head(head: ValueHead, path: Path) -> None:
 
 def _plain_backbone(model: Any) -> Any:
     """A trainable copy of the model's backbone as it is without adapters."""
-    backbone = copy.deepcopy(model.base_model)
-    if any(hasattr(module, "base_layer") for module in backbone.modules()):
-        plain = type(model.base_model)(copy.deepcopy(model.config)).to(model.dtype)
-        prefix = model.base_model_prefix + "."
-        weights = {name.replace(".base_layer", ""): w for name, w in model.state_dict().items()}
-        named = {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
-        plain.load_state_dict({name: w for name, w in named.items() if name in plain.state_dict()})
-        backbone = plain
-    return backbone.requires_grad_(True)
+    inner = backbone_of(model)
+    if not any(hasattr(module, "base_layer") for module in inner.modules()):
+        return copy.deepcopy(inner).requires_grad_(True)
+    plain = type(inner)(copy.deepcopy(inner.config)).to(inner.dtype)
+    weights = {name.replace(".base_layer", ""): weight for name, weight in inner.state_dict().items()}
+    plain.load_state_dict({name: weights[name] for name in plain.state_dict()})
+    return plain.requires_grad_(True)
 
 
 def _quieten(model: Any) -> None:

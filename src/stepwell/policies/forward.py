@@ -8,6 +8,7 @@ padding forms trees of its own that nobody reads.
 from __future__ import annotations
 
 import inspect
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -15,7 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
+from stepwell.core import ModelError
 from stepwell.packing import Microbatch, TreeLayout
 from stepwell.packing.flex import padded_length
 
@@ -103,6 +106,17 @@ class _HiddenStates:
         self.handle.remove()
 
 
+def backbone_of(model: Any) -> Any:
+    """The part of a causal language model that ends in hidden states."""
+    inner = model.base_model
+    if inner is not model:
+        return inner
+    for child in model.children():  # some classes name a part of another model as their base
+        if isinstance(child, PreTrainedModel):
+            return child
+    raise ModelError(f"{type(model).__name__} has no backbone apart from its head; it cannot carry a critic")
+
+
 def last_hidden(output: Any) -> Tensor:
     """The hidden states in a backbone's output, whatever its form."""
     states = getattr(output, "last_hidden_state", None)
@@ -120,14 +134,14 @@ def actor_rows(model: Any, fed: Feed, *, with_hidden: bool) -> tuple[Tensor, Ten
     """Logits [R, V] at the logit places, and hidden states [M, H] at the value places if wanted."""
     kind: Any = type(model)
     keep = {"logits_to_keep": fed.columns} if _keeps_logits(kind) else {}
-    with _HiddenStates(model.base_model) as kept:
+    with _HiddenStates(backbone_of(model)) if with_hidden else nullcontext() as kept:
         logits = model(**fed.arguments, **keep, use_cache=False).logits
     if not keep:
         logits = logits[:, fed.columns]
     rows = logits.flatten(0, 1)
     if fed.logit_places is not None:
         rows = rows[fed.logit_places]
-    if not with_hidden:
+    if kept is None:
         return rows, None
     assert kept.states is not None, "the backbone was not called"
     return rows, kept.states.flatten(0, 1)[fed.value_places]
