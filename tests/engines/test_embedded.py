@@ -16,13 +16,31 @@ from transformers import GPT2Config, GPT2LMHeadModel, MambaConfig, MambaForCausa
 
 from stepwell.config.engine import EngineConfig
 from stepwell.core.errors import ConfigError, EngineError, InputError, ModelError
-from stepwell.core.protocols import Request, Sampler, SamplingParams
+from stepwell.core.protocols import Request, Sampled, Sampler, SamplingParams
 from stepwell.core.step import FinishReason, TokenState
 from stepwell.engines.embedded import EmbeddedEngine
 
 
 def greedy(prompt: list[int], num_tokens: int = 6, **names: Any) -> Request:
     return Request(TokenState(prompt), SamplingParams(max_tokens=num_tokens, temperature=0.0), **names)
+
+
+def endless(prompt: list[int], name: str = "endless") -> Request:
+    """A request that runs for seconds: nobody waits for its end, tests end it."""
+    params = SamplingParams(max_tokens=8000, temperature=0.0, ignore_end=True)
+    return Request(TokenState(prompt), params, id=name)
+
+
+async def started(engine: EmbeddedEngine, *requests: Request) -> asyncio.Task[list[Sampled]]:
+    """A task whose requests are being decoded."""
+    task = asyncio.create_task(engine.generate(requests))
+    while engine._core.num_running == 0:
+        await asyncio.sleep(0.001)
+    return task
+
+
+def long_model(**changes: Any) -> Any:
+    return small_model("llama", max_position_embeddings=8192, **changes)
 
 
 async def test_many_tasks_at_once_each_get_their_own_answer() -> None:
@@ -64,13 +82,10 @@ async def test_one_call_at_a_time_repeats_bit_for_bit() -> None:
 
 
 async def test_a_cancelled_task_takes_its_requests_out() -> None:
-    model = small_model("llama", torch.float64, max_position_embeddings=4096)
+    model = long_model(dtype=torch.float64)
     a, b = prompts_of([6, 7])
     with EmbeddedEngine(model, config=EngineConfig(max_batch_size=1)) as engine:
-        endless = Request(TokenState(a), SamplingParams(max_tokens=4000, temperature=0.0, ignore_end=True))
-        task = asyncio.create_task(engine.generate([endless]))
-        while engine._core.num_running == 0:
-            await asyncio.sleep(0.001)
+        task = await started(engine, endless(a))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -82,19 +97,15 @@ async def test_a_cancelled_task_takes_its_requests_out() -> None:
 
 
 async def test_cancelling_one_request_by_id_gives_its_caller_what_there_is() -> None:
-    model = small_model("llama", max_position_embeddings=4096)
     a, b = prompts_of([6, 7])
-    with EmbeddedEngine(model) as engine:
-        params = SamplingParams(max_tokens=4000, temperature=0.0, ignore_end=True)
-        task = asyncio.create_task(engine.generate([Request(TokenState(a), params, id="long"), greedy(b)]))
-        while engine._core.num_running < 1:
-            await asyncio.sleep(0.001)
-        assert await asyncio.to_thread(engine.cancel, "long")
+    with EmbeddedEngine(long_model()) as engine:
+        task = await started(engine, endless(a), greedy(b))
+        assert await asyncio.to_thread(engine.cancel, "endless")
         long, short = await task
         assert long.sampling.finish_reason is FinishReason.CANCELLED
-        assert len(long.logprobs) == len(long.action.action_ids) < 4000
+        assert len(long.logprobs) == len(long.action.action_ids) < 8000
         assert len(short.action.action_ids) == 6
-        assert not engine.cancel("long")
+        assert not engine.cancel("endless")
 
 
 async def test_back_pressure_holds_callers_and_loses_none() -> None:
@@ -140,11 +151,8 @@ async def test_nan_logits_fail_the_requests_with_a_reason_and_the_engine_lives_o
 
 
 async def test_closing_fails_what_is_in_flight_and_refuses_more() -> None:
-    engine = EmbeddedEngine(small_model("llama", max_position_embeddings=4096))
-    params = SamplingParams(max_tokens=4000, ignore_end=True)
-    task = asyncio.create_task(engine.generate([Request(TokenState([5]), params)]))
-    while engine._core.num_running == 0:
-        await asyncio.sleep(0.001)
+    engine = EmbeddedEngine(long_model())
+    task = await started(engine, endless([5]))
     await asyncio.to_thread(engine.close)
     with pytest.raises(EngineError, match="closed"):
         await task
@@ -153,23 +161,23 @@ async def test_closing_fails_what_is_in_flight_and_refuses_more() -> None:
 
 
 async def test_weights_can_change_while_requests_run() -> None:
-    old, new = small_model("llama", max_position_embeddings=1024), small_model("llama", seed=1)
-    with EmbeddedEngine(old) as engine:
-        params = SamplingParams(max_tokens=500, ignore_end=True, seed=1)
-        task = asyncio.create_task(engine.generate([Request(TokenState([5, 6]), params)]))
-        while engine._core.num_running == 0:
-            await asyncio.sleep(0.001)
-        await asyncio.to_thread(engine.load_weights, 1, new.state_dict())
+    with EmbeddedEngine(long_model()) as engine:
+        task = await started(engine, endless([5, 6]))
+        await asyncio.to_thread(engine.load_weights, 1, small_model("llama", seed=1).state_dict())
+        await asyncio.to_thread(engine.cancel, "endless")
         (sample,) = await task
         assert (sample.policy_version.first, sample.policy_version.last) == (0, 1)
-        assert len(sample.action.action_ids) == 500
 
 
-def test_the_same_id_twice_in_flight_is_refused() -> None:
-    with EmbeddedEngine(small_model("llama")) as engine:
-        engine._core.add(greedy([5], id="x"))
-        with pytest.raises(InputError, match="'x' is already in flight"):
-            engine._core.add(greedy([6], id="x"))
+async def test_an_id_already_in_flight_is_refused_with_its_whole_slot() -> None:
+    with EmbeddedEngine(long_model()) as engine:
+        first = await started(engine, endless([5, 6]))
+        with pytest.raises(InputError, match="'endless' is already in flight"):
+            await engine.generate([greedy([7, 8], id="y"), endless([6])])
+        assert not first.done()
+        assert len((await engine.generate([greedy([7, 8], id="y")]))[0].action.action_ids) == 6
+        await asyncio.to_thread(engine.cancel, "endless")
+        assert len((await first)[0].action.action_ids) > 0
 
 
 async def test_two_event_loops_one_after_the_other_share_an_engine() -> None:

@@ -29,7 +29,7 @@ import torch
 
 from stepwell.config.engine import EngineConfig
 from stepwell.core.arrays import AnyArray, IntArray
-from stepwell.core.errors import ContextLengthError, EngineError, InputError
+from stepwell.core.errors import ContextLengthError, EngineError, InputError, WeightsError
 from stepwell.core.protocols import Request, Sampled
 from stepwell.core.step import FinishReason, Sampling, TokenAction, TokenState
 from stepwell.core.versions import VersionSpan
@@ -156,8 +156,16 @@ class EngineCore:
         self._finished.clear()
         self.table.drop_cache(recompute=False)
 
+    def check_version(self, version: int) -> None:
+        """Refuse weights older than those in use."""
+        if version < self.version:
+            raise WeightsError(
+                f"version {version} is older than the engine's {self.version}; it only goes up"
+            )
+
     def apply_weights(self, version: int, apply: Callable[[], None]) -> None:
         """Change weights between two steps and forget what older ones computed."""
+        self.check_version(version)
         apply()
         with torch.inference_mode():
             self.runner.forward.refresh()

@@ -203,6 +203,7 @@ class EmbeddedEngine:
         return jobs
 
     def _add(self, job: _Job) -> None:
+        """All requests of a job join, or none does and the job fails."""
         if taken := [request.id for request in job.requests if request.id in self._jobs]:
             job.future.set_exception(
                 InputError(f"request id {taken[0]!r} is already in flight; ids must differ")
@@ -239,22 +240,21 @@ class EmbeddedEngine:
             try:
                 command = self._commands.get(block=not self._core.busy)
             except queue.Empty:
-                self._step()
-                continue
+                command = self._step
             if command is None:
                 self._fail(EngineError("the engine was closed with requests in flight"))
                 return
-            command()
+            try:
+                command()
+            except EngineError as error:
+                self._fail(error)
+            except Exception as error:  # nobody may wait for an answer that never comes
+                failure = EngineError(f"sampling failed: {error!r}")
+                failure.__cause__ = error
+                self._fail(failure)
 
     def _step(self) -> None:
-        try:
-            finished = self._core.step()
-        except Exception as error:
-            self._fail(
-                error if isinstance(error, EngineError) else EngineError(f"sampling failed: {error!r}")
-            )
-            return
-        for done in finished:
+        for done in self._core.step():
             job = self._jobs.pop(done.id)
             job.results[done.id] = done.sampled
             if len(job.results) == len(job.requests):
