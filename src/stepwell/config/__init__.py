@@ -1,5 +1,6 @@
 """Every setting as a typed, documented pydantic model. No torch, so that `--help` is instant."""
 
-from stepwell.config.policy import LoraSettings, PolicySettings
+from stepwell.config.engine import EngineConfig
+from stepwell.config.policy import LoraConfig, PolicyConfig
 
-__all__ = ["LoraSettings", "PolicySettings"]
+__all__ = ["EngineConfig", "LoraConfig", "PolicyConfig"]

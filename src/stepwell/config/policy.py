@@ -9,7 +9,7 @@ from pydantic import Field
 from stepwell.config.base import Settings
 
 
-class LoraSettings(Settings):
+class LoraConfig(Settings):
     """Low-rank adapters in place of full training (needs the extra `lora`)."""
 
     rank: int = Field(16, ge=1, description="rank of the adapter matrices")
@@ -19,7 +19,7 @@ class LoraSettings(Settings):
     )
 
 
-class PolicySettings(Settings):
+class PolicyConfig(Settings):
     """The model that acts, and what is trained or kept beside it."""
 
     model: str = Field(
@@ -29,7 +29,7 @@ class PolicySettings(Settings):
         "none", description="no critic, a value head on the actor's backbone, or a backbone of its own"
     )
     reference: bool = Field(False, description="keep a frozen copy of the starting weights for the KL term")
-    lora: LoraSettings | None = Field(None, description="train adapters only")
+    lora: LoraConfig | None = Field(None, description="train adapters only")
     dtype: Literal["float32", "bfloat16", "float64"] = Field(
         "float32", description="bfloat16 belongs on a GPU; on a CPU it is many times slower than float32"
     )

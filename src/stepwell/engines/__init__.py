@@ -1,5 +1,31 @@
 """Who samples fast: the embedded engine and the dynamic batcher every engine stands behind.
 
-Import from the module that holds a name (`stepwell.engines.embedded.EmbeddedEngine`,
-`stepwell.engines.batcher.DynamicBatcher`): the batcher works without torch.
+Names are imported when first used: the batcher works without torch.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stepwell.engines.batcher import BatchQueue, DynamicBatcher
+    from stepwell.engines.embedded import EmbeddedEngine
+    from stepwell.engines.parity import check_parity
+    from stepwell.engines.weights import fingerprint_of
+
+__all__ = ["BatchQueue", "DynamicBatcher", "EmbeddedEngine", "check_parity", "fingerprint_of"]
+
+_HOMES = {
+    "BatchQueue": "batcher",
+    "DynamicBatcher": "batcher",
+    "EmbeddedEngine": "embedded",
+    "check_parity": "parity",
+    "fingerprint_of": "weights",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,6 +23,8 @@ from stepwell.engines.forward import Forward, LeanForward, ModelForward, is_lean
 from stepwell.engines.kv_store import KVStore
 from stepwell.engines.runner import Runner
 from stepwell.engines.slots import SlotTable
+from stepwell.policies import directory
+from stepwell.rendering import load_tokenizer
 
 CHECK_TOKENS = 12
 CHECK_ERROR = {torch.float64: 1e-4, torch.float32: 1e-3}  # of the largest logit; 0.1 in half precision
@@ -64,24 +66,12 @@ def _use_triton(model: Any, config: EngineConfig) -> bool:
     return wanted or (config.attention_kernel == "auto" and model.device.type == "cuda" and reason is None)
 
 
-def open_model(directory: Path, dtype: str) -> tuple[Any, Any]:
-    """Model and tokenizer (None where there is none) of a Hugging Face directory."""
-    from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    if not (directory / "config.json").is_file():
-        raise ModelError(f"{directory} is not a model directory: it holds no config.json")
-    try:
-        model, loading = AutoModelForCausalLM.from_pretrained(
-            directory, dtype=getattr(torch, dtype), output_loading_info=True
-        )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise ModelError(f"{directory} cannot be opened as a causal language model: {error}") from error
-    for problem in ("missing_keys", "mismatched_keys"):  # transformers fills these with random numbers
-        if loading[problem]:
-            raise ModelError(f"{directory}: its weights do not fit its config: {problem} {loading[problem]}")
-    has_tokenizer = any((directory / name).is_file() for name in ("tokenizer.json", "tokenizer.model"))
-    return model, AutoTokenizer.from_pretrained(directory) if has_tokenizer else None
+def open_model(name_or_path: str | Path, dtype: str) -> tuple[Any, Any]:
+    """Model and tokenizer (None where there is none) of a built-in name or a Hugging Face directory."""
+    path = directory.locate(name_or_path)
+    model = directory.open_causal_lm(path, getattr(torch, dtype))
+    has_tokenizer = any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model"))
+    return model, load_tokenizer(path) if has_tokenizer else None
 
 
 def context_length(model: Any, config: EngineConfig) -> int:

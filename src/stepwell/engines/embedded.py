@@ -79,15 +79,15 @@ class EmbeddedEngine:
     @classmethod
     def from_pretrained(
         cls,
-        path: str | Path,
+        name_or_path: str | Path,
         config: EngineConfig | None = None,
         *,
         dtype: str = "float32",
         device: str = "cpu",
         version: int = 0,
     ) -> EmbeddedEngine:
-        """An engine for a Hugging Face model directory, with its tokenizer where it has one."""
-        model, tokenizer = open_model(Path(path), dtype)
+        """An engine for a Hugging Face directory or a built-in name, with its tokenizer if it has one."""
+        model, tokenizer = open_model(name_or_path, dtype)
         return cls(model.to(device), tokenizer, config, version=version, copy=False)
 
     @property

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from stepwell.config import PolicyConfig
 from stepwell.core import ConfigError, ContextLengthError, InputError, State, Step, TokenAction, WeightsError
 from stepwell.core.arrays import FloatArray
 from stepwell.packing import Microbatch, Outputs, Packed, check_finite, evaluate, pack, replay, token_scores
@@ -115,6 +116,19 @@ class CausalLMPolicy:
         if gradient_checkpointing:
             policy.enable_gradient_checkpointing()
         return policy
+
+    @classmethod
+    def from_config(cls, config: PolicyConfig) -> CausalLMPolicy:
+        """The policy that settings describe."""
+        return cls.from_pretrained(
+            config.model,
+            critic=None if config.critic == "none" else config.critic,
+            reference=config.reference,
+            lora=None if config.lora is None else lora.fields_of(config.lora),
+            dtype=config.dtype,
+            device=config.device,
+            gradient_checkpointing=config.gradient_checkpointing,
+        )
 
     # --- what it says about steps -------------------------------------------------------
 

@@ -26,6 +26,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers.utils import logging
 
 from stepwell.core import ModelError
 
@@ -70,7 +71,7 @@ def open_backbone(path: Path, dtype: torch.dtype) -> Any:
 
 
 def _open(kind: Any, path: Path, dtype: torch.dtype, **options: Any) -> Any:
-    with _told(path):
+    with _told(path), _without_progress_bar():
         model, report = kind.from_pretrained(
             path, dtype=dtype, local_files_only=True, output_loading_info=True, **options
         )
@@ -81,6 +82,18 @@ def _open(kind: Any, path: Path, dtype: torch.dtype, **options: Any) -> Any:
             f"(first: {missing[0]}). Its files do not belong together or were cut short; save the model again"
         )
     return model
+
+
+@contextmanager
+def _without_progress_bar() -> Iterator[None]:
+    """Transformers draws one for every model it opens; a run that opens many has its own console."""
+    was_on = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_on:
+            logging.enable_progress_bar()
 
 
 @contextmanager

@@ -12,9 +12,18 @@ from typing import Any
 
 import torch
 
+from stepwell.config import LoraConfig
 from stepwell.core import ConfigError, ModelError
 
-DEFAULTS = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear"}
+
+def fields_of(config: LoraConfig) -> dict[str, Any]:
+    """Our settings under the names PEFT uses."""
+    modules = config.target_modules
+    return {
+        "r": config.rank,
+        "lora_alpha": config.alpha,
+        "target_modules": modules if isinstance(modules, str) else list(modules),
+    }
 
 
 def _peft() -> Any:
@@ -29,7 +38,7 @@ def add_adapters(model: Any, settings: dict[str, Any]) -> Any:
     """Put fresh adapters into `model`; returns PEFT's wrapper. `settings` are LoraConfig's fields."""
     peft = _peft()
     try:
-        config = peft.LoraConfig(task_type="CAUSAL_LM", **(DEFAULTS | settings))
+        config = peft.LoraConfig(task_type="CAUSAL_LM", **(fields_of(LoraConfig()) | settings))
         wrapper = peft.get_peft_model(model, config)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"lora: {error}") from error

@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from stepwell.config import LoraSettings, PolicySettings
+from stepwell.config import LoraConfig, PolicyConfig
 
 
 def test_a_misspelt_setting_is_refused_by_name() -> None:
     with pytest.raises(ValidationError, match=r"gradient_checkpoint\n.*Extra inputs are not permitted"):
-        PolicySettings(gradient_checkpoint=True)
+        PolicyConfig(gradient_checkpoint=True)
 
 
 def test_values_out_of_range_are_refused_by_name() -> None:
     with pytest.raises(ValidationError, match=r"lora\.rank\n.*greater than or equal to 1"):
-        PolicySettings.model_validate({"lora": {"rank": 0}})
+        PolicyConfig.model_validate({"lora": {"rank": 0}})
     with pytest.raises(ValidationError, match="critic\n"):
-        PolicySettings(critic="sometimes")
+        PolicyConfig(critic="sometimes")
 
 
 def test_settings_do_not_change_after_they_were_made() -> None:
-    settings = PolicySettings(model="smollm2-135m", lora=LoraSettings(rank=8))
+    settings = PolicyConfig(model="smollm2-135m", lora=LoraConfig(rank=8))
     with pytest.raises(ValidationError, match="frozen"):
         settings.model = "other"
-    assert PolicySettings.model_validate(settings.model_dump()) == settings
+    assert PolicyConfig.model_validate(settings.model_dump()) == settings
