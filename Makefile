@@ -45,7 +45,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/engine_speed.py --device cpu
 
 docs: $(STAMP)
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html"
 
 clean:
