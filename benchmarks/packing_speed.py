@@ -32,7 +32,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from stepwell.core import Step
-from stepwell.packing import Outputs, Packed, backward, flash, pack, replay
+from stepwell.packing import Outputs, Packed, backward, pack, replay, segments_cuda
 from stepwell.policies.causal_lm import CausalLMPolicy
 from stepwell.policies.critic import Critic, ValueHead
 
@@ -139,7 +139,7 @@ def _wait(device: torch.device) -> None:
 
 
 def compare(name: str, model: Any, repeats: int, warmup: int) -> dict[str, Any]:
-    """Both ways in turns, so that a busy machine slows both alike; medians of `repeats`."""
+    """Packed before and after every replay, so that a busy machine slows both alike; medians."""
     ours, theirs = build_policy(copy.deepcopy(model), "tree"), build_policy(model, "replay")
     steps = build_steps(SIZES[name], model.config.vocab_size)
     loss = Loss(steps, ours.device)
@@ -150,8 +150,8 @@ def compare(name: str, model: Any, repeats: int, warmup: int) -> dict[str, Any]:
     times: dict[str, list[float]] = {"packed": [], "replay": []}
     last: dict[str, Any] = {}
     for round_number in range(warmup + repeats):
-        for kind, (step, policy) in runs.items():
-            seconds, value, grads = measure(step, policy)
+        for kind in ("packed", "replay", "packed"):
+            seconds, value, grads = measure(*runs[kind])
             last[kind] = (float(value), grads)
             if round_number >= warmup:
                 times[kind].append(seconds)
@@ -205,7 +205,7 @@ def main() -> None:
     name = options.model or ("smollm2-135m" if is_cuda else "tiny-5m")
     torch.set_num_threads(options.threads)
     if options.kernel == "flex":
-        flash.MOST_LEVELS = -1
+        segments_cuda.MOST_LEVELS = -1
     model = build_model(name).to(device=device, dtype=torch.bfloat16 if is_cuda else torch.float32)
     repeats, warmup = options.repeats or (20 if is_cuda else 5), options.warmup or (4 if is_cuda else 1)
     rows = [compare(size, copy.deepcopy(model), repeats, warmup) for size in SIZES]

@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from stepwell.core import Step
-from stepwell.packing import TreeLayout, flash, flex, fused, pack, tiles, tree_attention
+from stepwell.packing import (
+    TreeLayout,
+    flex,
+    pack,
+    segments,
+    segments_cpu,
+    segments_cuda,
+    tiles,
+    tree_attention,
+)
 from stepwell.packing.blockwise import blockwise_attention
 from stepwell.packing.scoring import Scoring
 
@@ -84,12 +93,15 @@ SCORINGS = {
 }
 
 
+def attend_in_segments(query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout, how: Scoring) -> Tensor:
+    backend = segments.backend_for(query, value, layout, how)
+    assert backend is (segments_cuda if query.is_cuda else segments_cpu)
+    return segments.segment_attention(query, key, value, layout, how, backend)
+
+
 @pytest.mark.parametrize("name", SCORINGS)
-@pytest.mark.parametrize("kernel", ["fused", "tiles"])
 @pytest.mark.parametrize("heads", [(4, 2), (3, 3), (6, 1)])
-def test_kernels_equal_dense_attention_and_its_gradients(name, kernel, heads, monkeypatch) -> None:
-    if kernel == "tiles":
-        monkeypatch.setattr(fused, "supports", lambda query, value: False)
+def test_tiles_equal_dense_attention_and_its_gradients(name, heads, monkeypatch) -> None:
     monkeypatch.setattr(tiles, "TILE_SCORES", 4096)  # several tiles per block
     layout, how = layout_of(random_steps(1)), SCORINGS[name]
     inputs = random_inputs(layout, heads, 8)
@@ -100,6 +112,35 @@ def test_kernels_equal_dense_attention_and_its_gradients(name, kernel, heads, mo
         assert (ours - theirs).abs().max() < 1e-12 * theirs.abs().max()
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("heads", [(4, 2), (3, 3), (6, 1)])
+def test_segments_equal_dense_attention_and_its_gradients(seed, heads) -> None:
+    layout = layout_of(random_steps(seed, longest=40), padded=True)
+    assert len(layout.levels) > 1
+    how = Scoring(0.3, layout.max_depth + 1, None)  # a window that cuts nothing
+    inputs, count = random_inputs(layout, heads, 8), layout.tree.num_tokens
+    inputs[-1][:, count:] = 0  # nobody reads padding
+    ours = outputs_and_gradients(attend_in_segments, inputs, layout, how)
+    theirs = outputs_and_gradients(dense_attention, inputs, layout, how)
+    assert (ours[0] - theirs[0])[:, :count].abs().max() < 1e-12 * theirs[0].abs().max()
+    for a, b in zip(ours[1:], theirs[1:], strict=True):
+        assert (a - b).abs().max() < 1e-12 * b.abs().max()
+
+
+@pytest.mark.parametrize("name", ["window", "softcap"])
+def test_what_fused_kernels_cannot_score_goes_elsewhere(name) -> None:
+    layout = layout_of(random_steps(1))
+    query, _, value, _ = random_inputs(layout, (2, 1), 8)
+    assert segments.backend_for(query, value, layout, SCORINGS[name]) is None
+    assert segments.backend_for(query, value, layout, SCORINGS["plain"]) is segments_cpu
+
+
+def attend_either_way(query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout, how: Scoring) -> Tensor:
+    return tree_attention(
+        query, key, value, layout, scaling=how.scaling, window=how.window, softcap=how.softcap
+    )
+
+
 @settings(max_examples=25)
 @given(
     st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=12), min_size=1, max_size=10),
@@ -108,12 +149,10 @@ def test_kernels_equal_dense_attention_and_its_gradients(name, kernel, heads, mo
 def test_any_tree_and_window_equals_dense_attention(sequences, window) -> None:
     layout = layout_of([Step.from_tokens(ids, []) for ids in sequences])
     inputs, how = random_inputs(layout, (2, 1), 4), Scoring(0.5, window, None)
-    for ours, theirs in zip(
-        outputs_and_gradients(blockwise_attention, inputs, layout, how),
-        outputs_and_gradients(dense_attention, inputs, layout, how),
-        strict=True,
-    ):
-        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    expected = outputs_and_gradients(dense_attention, inputs, layout, how)
+    for attend in (blockwise_attention, attend_either_way):
+        for ours, theirs in zip(outputs_and_gradients(attend, inputs, layout, how), expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
 def test_half_precision_scores_are_summed_in_float32() -> None:
@@ -135,55 +174,6 @@ def test_values_may_be_narrower_than_keys() -> None:
     theirs = outputs_and_gradients(dense_attention, inputs, layout, how)
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
-
-
-def plain_segments(query, key, value, row_starts, key_starts, *settings, scale):
-    """What the CUDA segment kernel computes, written out; settings[3] says whether it is causal."""
-    outputs, sums = torch.empty_like(query), query.new_empty(query.shape[1], query.shape[0])
-    group = query.shape[1] // key.shape[1]
-    for i in range(len(row_starts) - 1):
-        rows, keys = (slice(int(starts[i]), int(starts[i + 1])) for starts in (row_starts, key_starts))
-        q, k, v = query[rows].transpose(0, 1), key[keys].transpose(0, 1), value[keys].transpose(0, 1)
-        scores = q @ k.repeat_interleave(group, 0).mT * scale
-        if settings[3]:
-            scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), float("-inf"))
-        sums[:, rows] = scores.logsumexp(-1)
-        outputs[rows] = (scores.softmax(-1) @ v.repeat_interleave(group, 0)).transpose(0, 1)
-    return outputs, sums, torch.zeros(2), torch.zeros(1), torch.zeros(0)
-
-
-def plain_segments_backward(outer, query, key, value, output, sums, row_starts, key_starts, *settings, scale):
-    """Its backward pass, from the output and log sums it is given, which need not be its own."""
-    grads = [torch.zeros_like(tensor) for tensor in (query, key, value)]
-    group, size = query.shape[1] // key.shape[1], key.shape
-    for i in range(len(row_starts) - 1):
-        rows, keys = (slice(int(starts[i]), int(starts[i + 1])) for starts in (row_starts, key_starts))
-        q, o, g = (tensor[rows].transpose(0, 1) for tensor in (query, output, outer))
-        k, v = (tensor[keys].transpose(0, 1).repeat_interleave(group, 0) for tensor in (key, value))
-        weights = (q @ k.mT * scale - sums[:, rows, None]).exp()
-        weights = weights.tril() if settings[3] else weights
-        scores = weights * (g @ v.mT - (g * o).sum(-1, keepdim=True)) * scale
-        grads[0][rows] = (scores @ k).transpose(0, 1)
-        for target, grad in ((grads[1], scores.mT @ q), (grads[2], weights.mT @ g)):
-            by_head = grad.view(size[1], group, -1, size[2]).sum(1)
-            target[keys] = by_head.transpose(0, 1)
-    return tuple(grads)
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_segments_of_flash_attention_add_up_to_the_tree(seed, monkeypatch) -> None:
-    """The split into segments and the joining, with the CUDA kernel's definition in its place."""
-    monkeypatch.setattr(flash, "_forward", plain_segments)
-    monkeypatch.setattr(flash, "_backward", plain_segments_backward)
-    layout, how = layout_of(random_steps(seed, longest=30), padded=True), SCORINGS["plain"]
-    assert len(layout.levels) > 1
-    inputs, count = random_inputs(layout, (4, 2), 8), layout.tree.num_tokens
-    inputs[-1][:, count:] = 0  # nobody reads padding
-    ours = outputs_and_gradients(flash.flash_tree_attention, inputs, layout, how)
-    theirs = outputs_and_gradients(dense_attention, inputs, layout, how)
-    torch.testing.assert_close(ours[0][:, :count], theirs[0][:, :count], rtol=1e-12, atol=1e-12)
-    for a, b in zip(ours[1:], theirs[1:], strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12)
 
 
 def test_siblings_on_one_prompt_are_one_level() -> None:
@@ -238,13 +228,14 @@ def test_flex_attention_equals_dense_attention_on_the_gpu(name, dtype) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_flash_attention_equals_dense_attention_on_the_gpu(seed) -> None:
+def test_flash_segments_equal_dense_attention_on_the_gpu(seed, monkeypatch) -> None:
+    monkeypatch.setattr(segments_cuda, "MOST_LEVELS", 99)
     layout, how = layout_of(random_steps(seed), "cuda", padded=True), SCORINGS["plain"]
     inputs = random_inputs(layout, (6, 2), 64, torch.bfloat16, "cuda")
     count = layout.tree.num_tokens
     inputs[-1][:, count:] = 0
     wide = [tensor.detach().double().requires_grad_() for tensor in inputs]
-    ours = outputs_and_gradients(flash.flash_tree_attention, inputs, layout, how)
+    ours = outputs_and_gradients(attend_in_segments, inputs, layout, how)
     theirs = outputs_and_gradients(dense_attention, wide, layout, how)
     assert (ours[0] - theirs[0])[:, :count].abs().max() < 0.03 * theirs[0].abs().max()
     for a, b in zip(ours[1:], theirs[1:], strict=True):

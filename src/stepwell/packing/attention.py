@@ -1,8 +1,8 @@
 """Tree attention: every token attends to its ancestors in the prefix tree and itself.
 
-One entry for all devices. On CUDA, trees of few levels in half precision run as segments of
-flash attention and everything else as FlexAttention; other devices, and what neither
-supports (float64, tiny heads), run the exact blockwise kernel.
+One entry for all devices. Fused kernels over segments come first (`segments.py`: the CPU in
+float32 and float64, CUDA in half precision for trees of few levels), then FlexAttention on
+CUDA; windows, soft caps and whatever else is left run tile by tile (`blockwise.py`).
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from stepwell.packing.blockwise import blockwise_attention
-from stepwell.packing.flash import can_use_flash, flash_tree_attention
 from stepwell.packing.flex import can_use_flex, flex_tree_attention
 from stepwell.packing.layout import TreeLayout
 from stepwell.packing.scoring import Scoring
+from stepwell.packing.segments import backend_for, segment_attention
 
 
 def tree_attention(
@@ -32,7 +32,8 @@ def tree_attention(
     """
     assert query.shape[0] == 1 and query.shape[2] == layout.num_tokens, "one packed row per layout"
     how = Scoring(scaling, window, softcap)
-    if can_use_flash(query, value, layout, how):
-        return flash_tree_attention(query, key, value, layout, how)
+    backend = backend_for(query, value, layout, how)
+    if backend is not None:
+        return segment_attention(query, key, value, layout, how, backend)
     attend = flex_tree_attention if can_use_flex(query) else blockwise_attention
     return attend(query, key, value, layout, how)

@@ -1,13 +1,10 @@
-"""Tree attention run by run: exact, for every device and dtype, without a mask of T x T.
+"""Tree attention group by group in tiles: exact, for every device, dtype, window and soft cap.
 
-The tree is taken group by group (sibling runs of one length, see `layout.py`). For each, a
-kernel is given the group's queries, the keys above it and its own, and returns outputs and
-*log sums*: per query and head, the logarithm of its softmax's denominator. From these the
-backward pass makes the weights again instead of keeping them, and the driver here adds the
-gradients of shared ancestors in place.
-
-Two kernels do the work: `fused.py` joins calls of the CPU's fused attention; `tiles.py` is
-written in matrix products and knows windows and soft caps too.
+The tree is taken by groups (sibling runs of one length, see `layout.py`). For each, the
+kernel in `tiles.py` is given the group's queries, the keys above it and its own, and returns
+outputs and log sums (per query and head, the logarithm of its softmax's denominator). From
+these the backward pass makes the weights again instead of keeping them, and the driver here
+adds the gradients of shared ancestors in place.
 
 Shapes inside: queries and outputs are [key heads, runs, heads per key head, length, D], so
 that grouped heads share their keys; keys above are [key heads, depth, D]; a group's own
@@ -16,13 +13,12 @@ keys are [key heads, runs, length, D].
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from stepwell.packing import fused, tiles
+from stepwell.packing import tiles
 from stepwell.packing.layout import RunGroup, TreeLayout
 from stepwell.packing.scoring import Keys, Scoring
 
@@ -44,9 +40,7 @@ class _BlockwiseAttention(torch.autograd.Function):
         log_sums = []
         for group in layout.run_groups:
             queries = _rows(query[0], key.shape[1], group)
-            part, log_sum = _kernel(query, value, group, how).forward(
-                queries, _keys(key[0], value[0], group), how
-            )
+            part, log_sum = tiles.forward(queries, _keys(key[0], value[0], group), how)
             _put_rows(output[0], part, group)
             log_sums.append(log_sum)
         ctx.save_for_backward(query, key, value, output, *log_sums)
@@ -63,21 +57,14 @@ class _BlockwiseAttention(torch.autograd.Function):
             tensor.new_zeros(tensor.shape[2], *tensor.shape[1::2]) for tensor in (query, key, value)
         )
         for group, log_sum in zip(ctx.layout.run_groups, log_sums, strict=True):
-            rows = [_rows(tensor, heads, group) for tensor in sources]
-            row_grads, grads = _kernel(query, value, group, ctx.how).backward(
-                *rows, log_sum, _keys(key[0], value[0], group), ctx.how
+            queries, outputs, outers = (_rows(tensor, heads, group) for tensor in sources)
+            row_grads, grads = tiles.backward(
+                queries, outputs, outers, log_sum, _keys(key[0], value[0], group), ctx.how
             )
             _put_rows(query_grad, row_grads, group)
             _add_keys(key_grad, grads.above_keys, grads.own_keys, group)
             _add_keys(value_grad, grads.above_values, grads.own_values, group)
         return *(grad.unsqueeze(0).transpose(1, 2) for grad in (query_grad, key_grad, value_grad)), None, None
-
-
-def _kernel(query: Tensor, value: Tensor, group: RunGroup, how: Scoring) -> ModuleType:
-    has_plain_scores = how.softcap is None and (
-        how.window is None or group.depth + group.length <= how.window
-    )
-    return fused if has_plain_scores and fused.supports(query, value) else tiles
 
 
 def _by_head(rows: Tensor) -> Tensor:

@@ -74,6 +74,10 @@ class TreeLayout:
         return depths
 
     @cached_property
+    def max_depth(self) -> int:
+        return int(self.tree.positions.max())
+
+    @cached_property
     def runs(self) -> list[tuple[int, int, tuple[Range, ...]]]:
         """(start, stop, ranges of ancestors) of every run, in depth-first order; padding is left out."""
         return _runs(self.tree)

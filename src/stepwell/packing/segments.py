@@ -1,0 +1,152 @@
+"""Tree attention as dense pieces over contiguous segments, joined.
+
+The tree falls apart into rectangles without any mask but the causal one: every run against
+itself, causally; then, level by level, everything below a branching run against that run.
+Runs and subtrees are contiguous, so that fused attention kernels work on the packed tensors
+as they are. The pieces' outputs are joined by their *log sums* (per query and head, the
+logarithm of the softmax's denominator), and the backward pass of each piece, given the joined
+output and log sums, yields exactly its share of the gradients. Nothing of size T x T exists.
+
+A batch of dialogues with one prompt has one level: two pieces do all.
+
+Two backends call fused kernels piece by piece: `segments_cpu` and `segments_cuda`. Tensors
+here are [tokens, heads, D]; log sums are [heads, tokens].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stepwell.packing import segments_cpu, segments_cuda
+from stepwell.packing.layout import Range, TreeLayout
+from stepwell.packing.scoring import Scoring
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows that attend to keys, segment by segment: i-th to i-th.
+
+    `rows` and `keys` select the tokens (a slice where they follow each other);
+    `row_counts` and `key_counts` cut the selected into segments.
+    """
+
+    rows: slice | Tensor
+    keys: slice | Tensor
+    row_counts: tuple[int, ...]
+    key_counts: tuple[int, ...]
+    row_starts: Tensor
+    key_starts: Tensor
+    is_causal: bool
+
+
+def backend_for(query: Tensor, value: Tensor, layout: TreeLayout, how: Scoring) -> ModuleType | None:
+    """The backend that can do it, if one can: soft caps and windows that cut are for other kernels."""
+    if how.softcap is not None or (how.window is not None and layout.max_depth >= how.window):
+        return None
+    for backend in (segments_cpu, segments_cuda):
+        if backend.supports(query, value, len(layout.levels)):
+            return backend
+    return None
+
+
+def segment_attention(
+    query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout, how: Scoring, backend: ModuleType
+) -> Tensor:
+    """Attention over the tree: [1, heads, T, D] in, [1, T, heads, D] out."""
+    if "pieces" not in layout.cache:
+        layout.cache["pieces"] = _pieces(layout)
+    sides = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    output: Tensor = _SegmentAttention.apply(*sides, layout.cache["pieces"], how.scaling, backend)  # type: ignore[no-untyped-call]
+    return output[None]
+
+
+class _SegmentAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        pieces: list[Piece],
+        scaling: float,
+        backend: ModuleType,
+    ) -> Tensor:
+        own, *levels = pieces
+        output, log_sums, state = backend.attend(query, key, value, own, scaling)
+        for piece in levels:
+            rows = piece.rows
+            part, part_sums, _ = backend.attend(
+                query[rows], key[piece.keys], value[piece.keys], piece, scaling
+            )
+            joined = torch.logaddexp(log_sums[:, rows], part_sums)
+            weights = torch.stack([log_sums[:, rows], part_sums]).sub_(joined).exp_().mT[..., None]
+            output[rows] = output[rows] * weights[0] + part * weights[1]
+            log_sums[:, rows] = joined
+        ctx.save_for_backward(query, key, value, output, log_sums, *state)
+        ctx.pieces, ctx.scaling, ctx.backend = pieces, scaling, backend
+        return output  # type: ignore[no-any-return]
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, output, log_sums, *state = ctx.saved_tensors
+        own, *levels = ctx.pieces
+        backward = ctx.backend.attend_backward
+        outer = grad_output.contiguous()
+        grads = backward(outer, query, key, value, output, log_sums, state, own, ctx.scaling)
+        for piece in levels:
+            rows, keys = piece.rows, piece.keys
+            sums = log_sums[:, rows].contiguous()
+            part = backward(
+                outer[rows],
+                query[rows],
+                key[keys],
+                value[keys],
+                output[rows],
+                sums,
+                state,
+                piece,
+                ctx.scaling,
+            )
+            for total, grad, place in zip(grads, part, (rows, keys, keys), strict=True):
+                total[place] += grad  # no token is selected twice, so this adds each once
+        return *grads, None, None, None
+
+
+def _pieces(layout: TreeLayout) -> list[Piece]:
+    runs = [(start, stop) for start, stop, _ in layout.runs]
+    if layout.num_tokens > runs[-1][1]:
+        runs.append((runs[-1][1], layout.num_tokens))  # padding, by itself
+    levels = [_piece(level.rows, level.keys, layout.device, is_causal=False) for level in layout.levels]
+    return [_piece(runs, runs, layout.device, is_causal=True), *levels]
+
+
+def _piece(rows: Sequence[Range], keys: Sequence[Range], device: torch.device, *, is_causal: bool) -> Piece:
+    row_counts, key_counts = (tuple(stop - start for start, stop in ranges) for ranges in (rows, keys))
+    return Piece(
+        _selection(rows, device),
+        _selection(keys, device),
+        row_counts,
+        key_counts,
+        _starts(row_counts, device),
+        _starts(key_counts, device),
+        is_causal,
+    )
+
+
+def _selection(ranges: Sequence[Range], device: torch.device) -> slice | Tensor:
+    if all(a[1] == b[0] for a, b in pairwise(ranges)):
+        return slice(ranges[0][0], ranges[-1][1])
+    return torch.from_numpy(np.concatenate([np.arange(*r) for r in ranges])).to(device)
+
+
+def _starts(counts: Sequence[int], device: torch.device) -> Tensor:
+    return torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)).to(device)
