@@ -62,14 +62,14 @@ def _compiled(
 ) -> Callable[..., Any]:
     """FlexAttention compiled for one way of scoring; the arguments are constants in it.
 
-    Dynamo would check some sixty facts about the mask's Python objects on every call of
-    every layer. All that can differ between calls of one of these functions is tensors,
+    Dynamo would check the mask's Python objects part by part on every call of every layer. All that can differ between calls of one of these functions is tensors,
     so that only those checks are kept; each has code of its own, which dynamo caches by.
     """
 
+    cap = 1.0 if softcap is None else softcap
+
     def capped(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        assert softcap is not None
-        return softcap * torch.tanh(score / softcap)
+        return cap * torch.tanh(score / cap)
 
     def attend(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask) -> Any:
         score_mod = None if softcap is None else capped
