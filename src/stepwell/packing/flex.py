@@ -62,8 +62,9 @@ def _compiled(
 ) -> Callable[..., Any]:
     """FlexAttention compiled for one way of scoring; the arguments are constants in it.
 
-    Dynamo would check the mask's Python objects part by part on every call of every layer. All that can differ between calls of one of these functions is tensors,
-    so that only those checks are kept; each has code of its own, which dynamo caches by.
+    Dynamo would check the mask's Python objects part by part on every call of every layer.
+    All that can differ between calls of one of these functions is tensors, so that only
+    those checks are kept; each has code of its own, which dynamo caches by.
     """
 
     cap = 1.0 if softcap is None else softcap
