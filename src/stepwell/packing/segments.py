@@ -88,7 +88,8 @@ class _SegmentAttention(torch.autograd.Function):
             )
             joined = torch.logaddexp(log_sums[:, rows], part_sums)
             weights = torch.stack([log_sums[:, rows], part_sums]).sub_(joined).exp_().mT[..., None]
-            output[rows] = output[rows] * weights[0] + part * weights[1]
+            mixed = output[rows] * weights[0] + part * weights[1]
+            output[rows] = mixed.to(output.dtype)
             log_sums[:, rows] = joined
         ctx.save_for_backward(query, key, value, output, log_sums, *state)
         ctx.pieces, ctx.scaling, ctx.backend = pieces, scaling, backend

