@@ -49,3 +49,13 @@ def test_excluded_tokens_add_nothing_to_the_entropy() -> None:
     logits[:, 4:] = float("-inf")
     _, entropies = token_scores(logits, INVERSE, ROWS[:2], torch.tensor([0, 1]))
     torch.testing.assert_close(entropies, torch.full((3,), 4.0).log())
+
+
+def test_leaving_entropies_out_changes_no_logprob_and_no_gradient() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(3, 7, dtype=torch.float64).requires_grad_()
+    both, alone = (token_scores(logits, INVERSE, ROWS, TARGETS, with_entropies=w) for w in (True, False))
+    assert alone[1] is None
+    assert torch.equal(both[0], alone[0])
+    (a,), (b,) = (torch.autograd.grad(part[0].square().sum(), logits) for part in (both, alone))
+    torch.testing.assert_close(a, b, rtol=1e-13, atol=1e-15)

@@ -106,15 +106,19 @@ def backward(
 ) -> tuple[Tensor, dict[str, Any], Outputs]:
     """Add the gradient of `loss_function` to the policy's parameters.
 
-    Returns the loss, its metrics and the outputs it was computed from, all detached.
+    Returns the loss, its metrics and the outputs it was computed from, all detached. NaN is
+    refused; on a GPU the gradients may then hold it, so they are not to be used.
     """
     packed = policy.prepared(packed)
     wanted = _wanted(logprobs, values, entropies)
     if len(packed.microbatches) == 1:
         outputs = _outputs(policy, packed, wanted)
         loss, metrics = loss_function(outputs)
-        check_finite(outputs, loss)
+        checked = Finite(outputs, loss)
+        if not loss.is_cuda:
+            checked.require()
         loss.backward()  # type: ignore[no-untyped-call]
+        checked.require()  # on a GPU only now: asking earlier would make the host wait for the forward pass
         return loss.detach(), metrics, outputs.map(torch.Tensor.detach)
     with torch.no_grad():
         outputs = _outputs(policy, packed, wanted)
@@ -139,16 +143,26 @@ def _pull_back(policy: Evaluator, packed: Packed, wanted: dict[str, bool], pulls
         torch.autograd.backward(parts, shares)
 
 
+class Finite:
+    """Whether outputs and loss are free of NaN: found out on their device, read when asked."""
+
+    def __init__(self, outputs: Outputs, loss: Tensor | None = None) -> None:
+        checked = {name: getattr(outputs, name) for name in ("logprobs", "values", "entropies")} | {
+            "loss": loss
+        }
+        self._names = [name for name, tensor in checked.items() if tensor is not None]
+        self._is_bad = torch.stack([checked[name].detach().isnan().any() for name in self._names])
+
+    def require(self) -> None:
+        """Refuse NaN before it reaches a caller or, through a gradient, the weights."""
+        if bool(self._is_bad.any()):
+            name = self._names[int(self._is_bad.nonzero()[0])]
+            raise InputError(
+                f"{name} contains NaN: the model's weights or inputs are not finite. "
+                "Lower the learning rate, clip gradients, or reload an earlier checkpoint"
+            )
+
+
 def check_finite(outputs: Outputs, loss: Tensor | None = None) -> None:
-    """Refuse NaN before it reaches a gradient or a caller."""
-    names = ("logprobs", "values", "entropies")
-    checked = [(name, getattr(outputs, name)) for name in names if getattr(outputs, name) is not None]
-    if loss is not None:
-        checked.append(("loss", loss))
-    bad = torch.stack([tensor.detach().isnan().any() for _, tensor in checked])
-    if bool(bad.any()):
-        name = checked[int(bad.nonzero()[0])][0]
-        raise InputError(
-            f"{name} contains NaN: the model's weights or inputs are not finite. "
-            "Lower the learning rate, clip gradients, or reload an earlier checkpoint"
-        )
+    """Refuse NaN at once."""
+    Finite(outputs, loss).require()

@@ -86,11 +86,9 @@ class _SegmentAttention(torch.autograd.Function):
             part, part_sums, _ = backend.attend(
                 query[rows], key[piece.keys], value[piece.keys], piece, scaling
             )
-            joined = torch.logaddexp(log_sums[:, rows], part_sums)
-            weights = torch.stack([log_sums[:, rows], part_sums]).sub_(joined).exp_().mT[..., None]
-            mixed = output[rows] * weights[0] + part * weights[1]
-            output[rows] = mixed.to(output.dtype)
-            log_sums[:, rows] = joined
+            share = torch.sigmoid(part_sums - log_sums[:, rows]).mT[..., None].to(output.dtype)
+            output[rows] = output[rows].lerp_(part, share)  # a view is joined in place
+            log_sums[:, rows] = torch.logaddexp(log_sums[:, rows], part_sums)
         ctx.save_for_backward(query, key, value, output, log_sums, *state)
         ctx.pieces, ctx.scaling, ctx.backend = pieces, scaling, backend
         return output  # type: ignore[no-any-return]

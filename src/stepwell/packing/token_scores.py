@@ -22,48 +22,62 @@ CHUNK_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
 
 
 def token_scores(
-    logits: Tensor, inverse_temperatures: Tensor, rows: Tensor, targets: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Logprob of each (row, target) pair, and entropy of each row.
+    logits: Tensor,
+    inverse_temperatures: Tensor,
+    rows: Tensor,
+    targets: Tensor,
+    *,
+    with_entropies: bool = True,
+) -> tuple[Tensor, Tensor | None]:
+    """Logprob of each (row, target) pair, and entropy of each row if wanted.
 
     `inverse_temperatures` is [R]; `rows` and `targets` are [A]. Returns [A] and [R].
     """
-    logprobs, entropies = _TokenScores.apply(logits, inverse_temperatures, rows, targets)  # type: ignore[no-untyped-call]
-    return logprobs, entropies
+    logprobs, entropies = _TokenScores.apply(logits, inverse_temperatures, rows, targets, with_entropies)  # type: ignore[no-untyped-call]
+    return logprobs, entropies if with_entropies else None
 
 
 class _TokenScores(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, inverse_temperatures: Tensor, rows: Tensor, targets: Tensor
+        ctx: Any,
+        logits: Tensor,
+        inverse_temperatures: Tensor,
+        rows: Tensor,
+        targets: Tensor,
+        with_entropies: bool,
     ) -> tuple[Tensor, Tensor]:
         wide = torch.promote_types(logits.dtype, torch.float32)
         scale = inverse_temperatures.to(wide)
         log_sums = torch.empty(logits.shape[0], dtype=wide, device=logits.device)
-        entropies = torch.empty_like(log_sums)
+        entropies = torch.empty_like(log_sums if with_entropies else log_sums[:0])
         for chunk in _chunks(logits):
             scaled = logits[chunk].to(wide) * scale[chunk, None]
             log_sums[chunk] = torch.logsumexp(scaled, 1)
-            weights = (scaled - log_sums[chunk, None]).exp_()
-            entropies[chunk] = log_sums[chunk] - _row_dot(weights, scaled)
+            if with_entropies:
+                weights = (scaled - log_sums[chunk, None]).exp_()
+                entropies[chunk] = log_sums[chunk] - _row_dot(weights, scaled)
         logprobs = logits[rows, targets].to(wide) * scale[rows] - log_sums[rows]
+        ctx.with_entropies = with_entropies
         ctx.save_for_backward(logits, scale, rows, targets, log_sums, entropies)
         return logprobs, entropies
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, logprob_grads: Tensor, entropy_grads: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, logprob_grads: Tensor, entropy_grads: Tensor) -> tuple[Tensor | None, ...]:
         logits, scale, rows, targets, log_sums, entropies = ctx.saved_tensors
         row_grads = torch.zeros_like(log_sums).index_add_(0, rows, logprob_grads)
         grads = torch.empty_like(logits)
         for chunk in _chunks(logits):
             scaled = logits[chunk].to(scale.dtype) * scale[chunk, None]
             weights = (scaled - log_sums[chunk, None]).exp_()
-            mean = log_sums[chunk] - entropies[chunk]
-            pull = (scaled.sub_(mean[:, None])).mul_(entropy_grads[chunk, None]).add_(row_grads[chunk, None])
-            grads[chunk] = weights.mul_(pull).mul_(-scale[chunk, None])
+            pull = row_grads[chunk, None]
+            if ctx.with_entropies:
+                mean = log_sums[chunk] - entropies[chunk]
+                pull = scaled.sub_(mean[:, None]).mul_(entropy_grads[chunk, None]).add_(pull)
+            grads[chunk] = weights.mul_(pull * -scale[chunk, None])
         grads.index_put_((rows, targets), (logprob_grads * scale[rows]).to(grads.dtype), accumulate=True)
-        return grads, None, None, None
+        return grads, None, None, None, None
 
 
 def _row_dot(a: Tensor, b: Tensor) -> Tensor:

@@ -203,10 +203,10 @@ class CausalLMPolicy:
             raise ConfigError("values need a critic; load the policy with critic='shared' or critic='own'")
         fed = feed(microbatch, self.device)
         hidden = None
-        scores: tuple[Tensor | None, Tensor | None] = (None, None)
+        scores: tuple[Tensor, Tensor | None] | tuple[None, None] = (None, None)
         is_shared = values and self.critic is not None and self.critic.backbone is None
         if logprobs or entropies:
-            scores, hidden = self._actor(fed, with_hidden=is_shared)
+            scores, hidden = self._actor(fed, with_hidden=is_shared, with_entropies=entropies)
         if values and hidden is None:
             assert self.critic is not None
             hidden = hidden_rows(self.critic.backbone or backbone_of(self.model), fed)
@@ -216,15 +216,19 @@ class CausalLMPolicy:
             scores[1] if entropies else None,
         )
 
-    def _actor(self, fed: Feed, *, with_hidden: bool) -> tuple[tuple[Tensor, Tensor], Tensor | None]:
+    def _actor(
+        self, fed: Feed, *, with_hidden: bool, with_entropies: bool
+    ) -> tuple[tuple[Tensor, Tensor | None], Tensor | None]:
         """Logprobs and entropies per action token, and hidden states for a shared critic."""
         if fed.targets.numel() == 0:  # only value-only steps
             wide = torch.promote_types(self.model.dtype, torch.float32)
             nothing = torch.zeros(0, dtype=wide, device=self.device)
             return (nothing, nothing), None
         rows, hidden = actor_rows(self.model, fed, with_hidden=with_hidden)
-        logprobs, entropies = token_scores(rows, fed.inverse_temperatures, fed.logit_rows, fed.targets)
-        return (logprobs, entropies[fed.logit_rows]), hidden
+        logprobs, entropies = token_scores(
+            rows, fed.inverse_temperatures, fed.logit_rows, fed.targets, with_entropies=with_entropies
+        )
+        return (logprobs, None if entropies is None else entropies[fed.logit_rows]), hidden
 
     @property
     def device(self) -> torch.device:
