@@ -31,7 +31,9 @@ def test_the_tour_of_the_core_learns_what_it_promises(tmp_path: Path) -> None:
     assert success > 0.85
 
 
-@pytest.mark.parametrize("page", ["docs/maths.md", "docs/packing.md", "docs/models.md", "docs/engine.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/maths.md", "docs/packing.md", "docs/models.md", "docs/engine.md"]
+)
 def test_the_examples_of_a_page_run_in_order(page: str, tmp_path: Path) -> None:
     blocks = code_of(page)
     assert blocks
