@@ -1,11 +1,16 @@
-"""Shared set-up: one thread (tests run beside each other), and GPU tests only where a GPU is."""
+"""Shared set-up: one thread, a model cache inside the checkout, GPU tests only where a GPU is."""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
 
+# Models that tests build or convert stay in the checkout, not in the user's own cache.
+os.environ.setdefault("STEPWELL_CACHE", str(Path(__file__).parent.parent / ".cache"))
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=50)
 settings.load_profile("repeatable")
 torch.set_num_threads(1)

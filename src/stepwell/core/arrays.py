@@ -54,3 +54,10 @@ def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def equal(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
     """Equal in dtype, shape and every bit (NaN equals itself)."""
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def common_prefix(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> int:
+    """How many leading elements two vectors share."""
+    size = min(a.size, b.size)
+    differs = a[:size] != b[:size]
+    return int(differs.argmax()) if differs.any() else size

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from stepwell.core.arrays import AnyArray, IntArray
+from stepwell.core.arrays import AnyArray, IntArray, common_prefix
 from stepwell.core.errors import EncodingError, InputError, StepwellError
 from stepwell.core.step import (
     Action,
@@ -105,7 +105,7 @@ class _Writer:
         if isinstance(state, ArrayState):
             named = {name: self.array(array) for name, array in state.arrays.items()}
             return {"arrays": named, "instruction": state.instruction}
-        shared = 0 if self.previous_ids is None else _common_prefix(self.previous_ids, state.prompt_ids)
+        shared = 0 if self.previous_ids is None else common_prefix(self.previous_ids, state.prompt_ids)
         images = [[span.image, span.start, span.length] for span in state.images]
         return {"shared": shared, "ids": self.array(state.prompt_ids[shared:]), "images": images}
 
@@ -275,12 +275,6 @@ def _open_envelope(data: bytes, kind: int) -> bytes:
     if len(result) != raw or not inflater.eof:
         raise EncodingError(f"record unpacks to {len(result)} bytes where {raw} were written")
     return result
-
-
-def _common_prefix(a: IntArray, b: IntArray) -> int:
-    length = min(a.size, b.size)
-    different = a[:length] != b[:length]
-    return int(different.argmax()) if different.any() else length
 
 
 def _checked_json(value: Any, field: str) -> Any:

@@ -27,6 +27,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepwell.core.arrays import common_prefix
+
 IntArray = npt.NDArray[np.int64]
 KeyArray = npt.NDArray[Any]
 """Sequences to be sorted and compared: uint32 token ids, or uint64 (image, token id) pairs."""
@@ -67,15 +69,8 @@ def shared_lengths(keys: Sequence[KeyArray], order: IntArray) -> IntArray:
     """How many leading tokens each sequence of `order` shares with the one before it."""
     shared = np.zeros(order.size, dtype=np.int64)
     for place in range(1, order.size):
-        shared[place] = _common_prefix(keys[order[place - 1]], keys[order[place]])
+        shared[place] = common_prefix(keys[order[place - 1]], keys[order[place]])
     return shared
-
-
-def _common_prefix(a: KeyArray, b: KeyArray) -> int:
-    size = min(a.size, b.size)
-    differs = a[:size] != b[:size]
-    first = int(differs.argmax()) if size else 0
-    return first if size and differs[first] else size
 
 
 def grow(
