@@ -4,8 +4,8 @@ Batch: 1,000 trajectories of 20 steps of 128 action tokens (2.56 M tokens), floa
 is timed on a fresh timeline (its index tensors not yet made) and on one used before; losses are
 timed forward, and forward with backward. The naive way is the recursion that textbooks show, one
 Python iteration per action token (or per step, where credit is per step), timed on a few of the
-trajectories and scaled up. It stands for the cost of a loop of that shape: per-step estimators all
-use the same recursion there, and all losses the loop of the clipped token loss.
+trajectories and scaled up. It is written out for the GAE family and the clipped token loss, computes
+the same numbers as ours (checked in the run), and is left out where there is no such loop to compare.
 
     python benchmarks/credit_speed.py            # the full table, and results/credit_speed.json
     python benchmarks/credit_speed.py --small    # a hundredth of the batch; writes nothing
@@ -18,7 +18,7 @@ import json
 import math
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -114,53 +114,79 @@ def spread(per_step: list[float]) -> list[float]:
     return [value for value in per_step for _ in range(NUM_TOKENS)]
 
 
-def naive_credit(name: str, part: Timeline) -> Iterator[list[float]]:
-    """Advantages of each trajectory, by plain loops over lists."""
-    assert part.token_values is not None and part.end_values is not None
-    rewards, values, ends = part.rewards.tolist(), part.token_values.tolist(), part.end_values.tolist()
+def naive_credit(name: str, part: Timeline) -> list[float]:
+    """Advantages of every action token by plain loops over lists, with the function's own defaults."""
+    assert part.token_values is not None and part.end_values is not None and part.token_rewards is not None
+    lists = (part.rewards.tolist(), part.end_values.tolist())
+    per_token = (part.token_values.tolist(), part.token_rewards.tolist())
     size = NUM_STEPS * NUM_TOKENS
-    returns = [sum(rewards[j * NUM_STEPS : (j + 1) * NUM_STEPS]) for j in range(part.num_trajectories)]
-    mean = sum(returns) / len(returns)
-    for j in range(part.num_trajectories):
-        r, u = (x[j * NUM_STEPS : (j + 1) * NUM_STEPS] for x in (rewards, ends))
-        v = values[j * size : (j + 1) * size]
-        states = v[::NUM_TOKENS]
-        if name == "token_gae":
-            yield naive_gae([0.0] * (size - 1) + [sum(r)], v, 0.99, 1.0)
-        elif name == "reinforce_pp":
-            yield naive_gae(
-                [x if i == NUM_TOKENS - 1 else 0.0 for x in r for i in range(NUM_TOKENS)],
-                [0.0] * size,
-                1.0,
-                1.0,
-            )
-        elif name == "bilevel_gae":
-            yield naive_bilevel(naive_gae(r, u, 0.95, 1.0), v, u)
-        elif name in ("grpo", "rloo"):
-            yield spread([returns[j] - mean] * NUM_STEPS)
-        elif name == "gigpo":
-            yield spread(naive_gae(r, [0.0] * NUM_STEPS, 0.95, 1.0))
-        else:
-            yield spread(naive_gae(r, u if name == "turn_gae" else states, 0.9, 0.5))
-
-
-def naive_bilevel(turns: list[float], values: list[float], ends: list[float]) -> list[float]:
     advantages = []
-    for t, turn in enumerate(turns):
-        v = values[t * NUM_TOKENS : (t + 1) * NUM_TOKENS]
-        rewards = [0.0] * (NUM_TOKENS - 1) + [turn + ends[t]]
-        advantages += naive_gae(rewards, v, 1.0, 1.0)
+    for j in range(part.num_trajectories):
+        r, u = (x[j * NUM_STEPS : (j + 1) * NUM_STEPS] for x in lists)
+        v, k = (x[j * size : (j + 1) * size] for x in per_token)
+        advantages += NAIVE_CREDIT[name](r, v, u, k)
     return advantages
 
 
+def naive_token_gae(r: list[float], v: list[float], u: list[float], k: list[float]) -> list[float]:
+    return naive_gae([*k[:-1], k[-1] + sum(r)], v, 0.99, 1.0)
+
+
+def naive_step_gae(r: list[float], v: list[float], u: list[float], k: list[float]) -> list[float]:
+    rewards = [x + sum(k[t * NUM_TOKENS : (t + 1) * NUM_TOKENS]) for t, x in enumerate(r)]
+    return spread(naive_gae(rewards, v[::NUM_TOKENS], 0.99, 1.0))
+
+
+def naive_turn_gae(r: list[float], v: list[float], u: list[float], k: list[float]) -> list[float]:
+    return spread(naive_gae(r, u, 0.99, 1.0))
+
+
+def naive_bilevel_gae(r: list[float], v: list[float], u: list[float], k: list[float]) -> list[float]:
+    advantages = []
+    for t, turn in enumerate(naive_gae(r, u, 0.95, 1.0)):
+        inside = slice(t * NUM_TOKENS, (t + 1) * NUM_TOKENS)
+        rewards = k[inside]
+        rewards[-1] += u[t] + turn
+        advantages += naive_gae(rewards, v[inside], 1.0, 1.0)
+    return advantages
+
+
+NAIVE_CREDIT = {
+    "token_gae": naive_token_gae,
+    "step_gae": naive_step_gae,
+    "turn_gae": naive_turn_gae,
+    "bilevel_gae": naive_bilevel_gae,
+}
+
+
 def naive_loss(inputs: LossInputs) -> float:
-    """The clipped token loss by a plain loop; the other losses do about as much work per token."""
+    """The clipped token loss with its correction for older data, by a plain loop."""
     total = 0.0
-    lists = (inputs.policy_logprobs.tolist(), inputs.behavior().tolist(), inputs.credit().tolist())
-    for policy, behavior, advantage in zip(*lists, strict=True):
-        w = math.exp(policy - behavior)
-        total -= min(w * advantage, min(max(w, 0.8), 1.2) * advantage)
+    tensors = (inputs.policy_logprobs, inputs.proximal(), inputs.behavior(), inputs.credit())
+    lists = [tensor.tolist() for tensor in tensors]
+    for policy, proximal, behavior, advantage in zip(*lists, strict=True):
+        w = math.exp(policy - proximal)
+        term = min(w * advantage, min(max(w, 0.8), 1.2) * advantage)
+        total -= term * min(math.exp(proximal - behavior), 2.0)
     return total / len(lists[0])
+
+
+def naive_times(few: Timeline, few_inputs: LossInputs) -> dict[str, float]:
+    """Seconds of each naive loop, after a check that it computes what ours computes."""
+    times = {}
+    for name in NAIVE_CREDIT:
+        ours = credit.CREDIT[name](few).advantages
+        torch.testing.assert_close(ours, torch.tensor(naive_credit(name, few)), rtol=1e-3, atol=1e-3)
+        times[name] = best_time(lambda n=name: naive_credit(n, few), repeats=2)  # type: ignore[misc]
+    name, kwargs = LOSS_CALLS[0]
+    ours = losses.LOSSES[name](few_inputs, **kwargs)[0].detach()
+    torch.testing.assert_close(ours, torch.tensor(naive_loss(few_inputs)), rtol=1e-3, atol=1e-5)
+    times[label_of(name, kwargs)] = best_time(lambda: naive_loss(few_inputs), repeats=2)
+    return times
+
+
+def label_of(name: str, kwargs: dict[str, Any]) -> str:
+    return " ".join([name, *(str(value) for value in kwargs.values())])
 
 
 def measure(num_trajectories: int) -> dict[str, Any]:
@@ -171,15 +197,14 @@ def measure(num_trajectories: int) -> dict[str, Any]:
     for name, function in credit.CREDIT.items():
         cold = best_time(lambda f=function: f(fresh(timeline)))  # type: ignore[misc]
         warm = best_time(lambda f=function: f(timeline))  # type: ignore[misc]
-        naive = best_time(lambda n=name: list(naive_credit(n, few)), repeats=2) * scale  # type: ignore[misc]
-        rows[name] = {"fresh_s": cold, "warm_s": warm, "naive_s": naive}
+        rows[name] = {"fresh_s": cold, "warm_s": warm}
     white = torch.randn(timeline.num_tokens)
     rows["whiten"] = {"warm_s": best_time(lambda: credit.whiten(white))}
     inputs, few_inputs = make_inputs(timeline), make_inputs(few)
-    naive = best_time(lambda: naive_loss(few_inputs), repeats=2) * scale
     for name, kwargs in LOSS_CALLS:
-        label = " ".join([name, *(str(value) for value in kwargs.values())])
-        rows[label] = time_loss(losses.LOSSES[name], inputs, kwargs) | {"naive_s": naive}
+        rows[label_of(name, kwargs)] = time_loss(losses.LOSSES[name], inputs, kwargs)
+    for label, seconds in naive_times(few, few_inputs).items():
+        rows[label]["naive_s"] = seconds * scale
     rows |= time_value_losses(timeline)
     return {"batch": describe_batch(timeline), "machine": describe_machine(), "rows": rows}
 

@@ -262,10 +262,11 @@ def show(result: dict[str, Any]) -> None:
         print(
             f"{row['model']:>13} {row['lengths']:>10} {tokens:>20} {row['token_ratio']:6.2f} "
             f"{row['packed_s']:9.4f} {row['replay_s']:9.4f} {row['speed_ratio']:6.2f} "
-            f"{row['share_of_token_ratio']:6.2f} {row['gradient_gap']:8.1e}"
+            f"{row['share_of_token_ratio']:6.3f} {row['gradient_gap']:8.1e}"
         )
     worst = min(row["share_of_token_ratio"] for row in result["rows"])
-    print(f"worst share of the token ratio: {worst:.2f} (required: {result['required_share']})")
+    verdict = "met" if worst >= result["required_share"] else "MISSED"
+    print(f"worst share of the token ratio: {worst:.3f}; required: {result['required_share']}: {verdict}")
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def heads(device: str, num_tokens: int, *shapes: tuple[int, int]) -> list[torch.
     return [torch.randn(num_tokens, h, d, generator=generator).to(device) for h, d in shapes]
 
 
-def close(a: torch.Tensor, b: torch.Tensor) -> None:
+def assert_close(a: torch.Tensor, b: torch.Tensor) -> None:
     torch.testing.assert_close(a.cpu(), b.cpu(), atol=3e-5, rtol=3e-5)
 
 
@@ -68,8 +68,10 @@ def test_decoding_equals_the_torch_plan(
     plan = TritonDecodePlan(
         ours, torch.from_numpy(slots).to(device), torch.from_numpy(positions).to(device), num_processors
     )
-    close(plan.attend(0, *new, spec), DecodePlan.of_host(theirs, slots, positions).attend(0, *new, spec))
-    close(ours.keys(0), theirs.keys(0))
+    assert_close(
+        plan.attend(0, *new, spec), DecodePlan.of_host(theirs, slots, positions).attend(0, *new, spec)
+    )
+    assert_close(ours.keys(0), theirs.keys(0))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -83,8 +85,8 @@ def test_prompts_equal_the_torch_plan(device: str, shape: tuple[int, int, int], 
     new = heads(device, int(counts.sum()), (num_heads, dim), (num_kv_heads, dim), (num_kv_heads, dim))
     ours, theirs = filled_store(device, num_kv_heads, dim), filled_store(device, num_kv_heads, dim)
     found = TritonPrefillPlan(ours, slots, starts, counts).attend(0, *new, spec)
-    close(found, PrefillPlan(theirs, slots, starts, counts).attend(0, *new, spec))
-    close(ours.values(0), theirs.values(0))
+    assert_close(found, PrefillPlan(theirs, slots, starts, counts).attend(0, *new, spec))
+    assert_close(ours.values(0), theirs.values(0))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -124,11 +126,11 @@ def test_layer_operations_equal_their_torch_counterparts(device: str, normed: bo
         ops.write(plan, 0, qkv.clone(), num_heads, layer)
         results.append((seen, store.keys(0), store.values(0), written.keys(0), written.values(0)))
     for theirs, ours in zip(*results, strict=True):
-        close(ours, theirs)
+        assert_close(ours, theirs)
     x, gate_up = draw(num_tokens, 36), draw(num_tokens, 74)
     w = draw(36)
-    close(TritonOps(rotation).rms_norm(x, w, 1e-5), LeanOps(rotation).rms_norm(x, w, 1e-5))
-    close(TritonOps(rotation).silu_mul(gate_up), LeanOps(rotation).silu_mul(gate_up))
+    assert_close(TritonOps(rotation).rms_norm(x, w, 1e-5), LeanOps(rotation).rms_norm(x, w, 1e-5))
+    assert_close(TritonOps(rotation).silu_mul(gate_up), LeanOps(rotation).silu_mul(gate_up))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -147,7 +149,7 @@ def test_sampling_equals_the_torch_function(device: str, vocab: int) -> None:
     expected, expected_logprobs = choose(logits, temperature, top_p, numbers)
     assert (tokens == expected).float().mean() >= 23 / 24  # a sum rounded otherwise may shift one draw
     same = tokens == expected
-    close(logprobs[same], expected_logprobs[same])
+    assert_close(logprobs[same], expected_logprobs[same])
 
 
 @pytest.mark.parametrize("device", DEVICES)
