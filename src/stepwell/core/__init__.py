@@ -40,10 +40,12 @@ from stepwell.core.task import Split, Task
 from stepwell.core.tools import ToolCall, ToolSchema
 from stepwell.core.trajectory import Status, Trajectory, trainable
 from stepwell.core.versions import VersionSpan
+from stepwell.core.world import Actions, Example, StateForm, World
 
 __all__ = [
     "JSON",
     "Action",
+    "Actions",
     "AgentError",
     "ArrayAction",
     "ArrayState",
@@ -54,6 +56,7 @@ __all__ = [
     "EncodingError",
     "EngineError",
     "EnvError",
+    "Example",
     "FinishReason",
     "ImageSpan",
     "InfraError",
@@ -71,6 +74,7 @@ __all__ = [
     "Scorer",
     "Split",
     "State",
+    "StateForm",
     "Status",
     "Step",
     "StepwellError",
@@ -82,6 +86,7 @@ __all__ = [
     "Trajectory",
     "VersionSpan",
     "WeightsError",
+    "World",
     "content_hash",
     "hash_bytes",
     "new_id",

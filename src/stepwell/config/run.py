@@ -1,0 +1,178 @@
+"""Every setting of a training run: one model per table of its TOML file.
+
+Durations are seconds, sizes are counts. Where a field may be None, its description says what
+then happens. Defaults make a run that works on a laptop.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from stepwell.config.base import Settings
+from stepwell.config.engine import EngineConfig
+from stepwell.config.policy import PolicyConfig
+
+
+class EnvConfig(Settings):
+    """Which world, with which of its own settings."""
+
+    name: str = Field(
+        "frozenlake",
+        description="a name of `stepwell envs list`, `gymnasium:ID`, or an import path `module:Class`",
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="settings of that world (`stepwell envs show NAME` lists them)"
+    )
+    held_out_share: float = Field(0.2, gt=0, lt=1, description="share of all tasks kept from training")
+
+
+class AgentConfig(Settings):
+    """How observations become prompts and replies become actions."""
+
+    strategy: Literal["no_think", "free_think", "grounding", "world_modeling", "grounding_world_modeling"] = (
+        Field("no_think", description="what the agent writes before its answer")
+    )
+    state_form: Literal["natural_language", "symbolic", "structured"] = Field(
+        "natural_language", description="how observation and prediction are to be written"
+    )
+    remind: bool = Field(False, description="repeat the reply format in every turn, not only at the start")
+    history: Literal["exact", "template"] = Field(
+        "exact", description="extend the sampled ids, or render every turn afresh from its messages"
+    )
+
+
+class SamplingConfig(Settings):
+    """How actions are sampled while training."""
+
+    temperature: float = Field(1.0, gt=0, description="of the rollouts that are trained on")
+    top_p: float = Field(1.0, gt=0, le=1, description="below 1 the ratio is biased, which is shown")
+    max_tokens: int = Field(128, ge=1, description="longest action")
+
+
+class RewardConfig(Settings):
+    """Weights of the parts of a step's reward; the recipe says which parts count."""
+
+    format: float = Field(0.5, description="for a reply in exactly the asked form")
+    grounding: float = Field(0.5, description="times how well the described state matches the true one")
+    world_modeling: float = Field(0.5, description="times how well the predicted state matches the next one")
+
+
+class WarmStartConfig(Settings):
+    """Supervised start from the oracle's demonstrations. `num_demos = 0` leaves it out."""
+
+    num_demos: int = Field(0, ge=0, description="demonstrated tasks")
+    noise: float = Field(0.0, ge=0, le=1, description="share of demonstrated actions that are random")
+    epochs: int = Field(1, ge=1, description="passes over the demonstrations")
+    batch_size: int = Field(64, ge=1, description="demonstrations per update")
+    learning_rate: float = Field(1e-3, gt=0)
+    max_seconds: float | None = Field(None, gt=0, description="stop after this time; None: never")
+
+
+class RecipeConfig(Settings):
+    """A recipe by name, and changes to its slots; None leaves a slot as the recipe has it."""
+
+    name: str = Field("steppo", description="a name of `stepwell recipes`")
+    credit: dict[str, Any] = Field(default_factory=dict, description="arguments of the credit function")
+    loss: dict[str, Any] = Field(default_factory=dict, description="arguments of the policy loss")
+    kl_coef: float | None = Field(None, ge=0, description="0 leaves the reference out")
+    kl_estimator: str | None = Field(None, description="k1, k2, k3 or full")
+    kl_in: Literal["reward", "loss"] | None = None
+    entropy_coef: float | None = Field(None, ge=0)
+    value_coef: float | None = Field(None, ge=0)
+    value_clip: float | None = Field(None, gt=0, description="clip range of the value loss")
+    reward_parts: tuple[str, ...] | None = None
+    bootstrap_truncated: bool | None = None
+
+
+class TrainConfig(Settings):
+    """The loop: how much is sampled, how it is learnt from, when it ends."""
+
+    num_updates: int = Field(100, ge=0, description="rollout and update, so many times")
+    tasks_per_update: int = Field(32, ge=1, description="distinct tasks sampled for one update")
+    group_size: int = Field(4, ge=1, description="trajectories per task")
+    num_tasks: int | None = Field(None, ge=1, description="size of the training set; None: unlimited")
+    update_epochs: int = Field(1, ge=1, description="passes over each rollout")
+    minibatches: int = Field(1, ge=1, description="optimizer steps per pass")
+    token_budget: int | None = Field(
+        None, ge=1, description="tokens of one microbatch; None: the whole minibatch at once"
+    )
+    learning_rate: float = Field(3e-4, gt=0)
+    critic_learning_rate: float | None = Field(None, gt=0, description="None: as learning_rate")
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_updates: int = Field(0, ge=0, description="updates over which the learning rate rises from 0")
+    final_learning_rate: float = Field(0.1, ge=0, le=1, description="end of the schedule, as a share")
+    weight_decay: float = Field(0.0, ge=0)
+    beta2: float = Field(0.99, gt=0, lt=1)
+    grad_clip: float = Field(1.0, gt=0, description="largest norm of the gradient")
+    max_grad_norm: float = Field(1e4, gt=0, description="above it the update counts as exploding")
+    max_seconds: float | None = Field(None, gt=0, description="end training after this time")
+    max_env_retries: int = Field(2, ge=0, description="episodes tried again after a failure of the system")
+    episode_timeout_s: float | None = Field(None, gt=0, description="longer episodes are truncated")
+
+
+class EvalConfig(Settings):
+    """Evaluation on held-out tasks, the same tasks and decoding every time."""
+
+    every: int = Field(20, ge=0, description="updates between evaluations; 0: only before and after")
+    num_tasks: int = Field(128, ge=1, description="distinct held-out tasks")
+    samples_per_task: int = Field(1, ge=1, description="attempts per task; pass@k is reported up to it")
+    temperature: float = Field(0.0, ge=0, description="0 is greedy")
+    stop_at: float | None = Field(None, gt=0, le=1, description="stop early at this held-out success")
+    patience: int | None = Field(None, ge=1, description="evaluations without a new best before stopping")
+
+
+class CheckpointConfig(Settings):
+    """What is kept on disk."""
+
+    every: int = Field(50, ge=0, description="updates between checkpoints; 0: only the last one")
+    keep: int = Field(2, ge=1, description="most recent checkpoints kept, besides the best one")
+    trajectories_mb: float = Field(200.0, ge=0, description="disk for trajectories; the oldest go first")
+
+
+class MonitorConfig(Settings):
+    """Where figures go besides `metrics.jsonl`."""
+
+    console: bool = True
+    tensorboard: bool = True
+    wandb: bool = Field(False, description="needs the package wandb")
+    report: bool = Field(True, description="write report.html at the end")
+
+
+class ParityConfig(Settings):
+    """The check that engine and trainer agree on fresh samples."""
+
+    every: int = Field(10, ge=0, description="updates between checks; 0: never")
+    on_mismatch: Literal["stop", "warn"] = "stop"
+
+
+class RunConfig(Settings):
+    """One run: everything that decides what it does."""
+
+    name: str | None = Field(None, description="folder under `folder`; None: env, recipe, seed and time")
+    folder: str = Field("runs", description="where run folders are made")
+    seed: int = Field(0, ge=0)
+    num_threads: int | None = Field(None, ge=1, description="of the CPU; None: torch's choice")
+    env: EnvConfig = Field(default_factory=EnvConfig)
+    agent: AgentConfig = Field(default_factory=AgentConfig)
+    policy: PolicyConfig = Field(default_factory=PolicyConfig)
+    engine: EngineConfig = Field(default_factory=EngineConfig)
+    sampling: SamplingConfig = Field(default_factory=SamplingConfig)
+    rewards: RewardConfig = Field(default_factory=RewardConfig)
+    warm_start: WarmStartConfig = Field(default_factory=WarmStartConfig)
+    recipe: RecipeConfig = Field(default_factory=RecipeConfig)
+    train: TrainConfig = Field(default_factory=TrainConfig)
+    eval: EvalConfig = Field(default_factory=EvalConfig)
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    monitor: MonitorConfig = Field(default_factory=MonitorConfig)
+    parity: ParityConfig = Field(default_factory=ParityConfig)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RunConfig:
+        if self.train.minibatches > self.train.tasks_per_update * self.train.group_size:
+            raise ValueError(
+                f"train.minibatches ({self.train.minibatches}) exceeds the trajectories of an update "
+                f"({self.train.tasks_per_update * self.train.group_size}); lower it"
+            )
+        return self
