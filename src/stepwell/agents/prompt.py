@@ -1,0 +1,72 @@
+"""System prompts: the world's own guide, what may be done, and the form of a reply.
+
+Everything is said once, and only what is so: the guide is the environment's, limits and
+names come from the world's data, and an example is shown only where the world has one. The
+text is short because small models pay for each token of it in every episode.
+"""
+
+from __future__ import annotations
+
+from stepwell.agents.reply import write_reply
+from stepwell.agents.strategy import Field, Strategy
+from stepwell.core.world import Actions, Example, StateForm, World
+
+_HOW = {
+    StateForm.NATURAL_LANGUAGE: "in words: where things are relative to each other",
+    StateForm.SYMBOLIC: "as the grid of symbols",
+    StateForm.STRUCTURED: "as a dictionary of positions",
+}
+_SAYS = {Field.OBSERVATION: "the state now", Field.PREDICTION: "the state after your answer"}
+
+
+def system_prompt(world: World, strategy: Strategy, form: StateForm) -> str:
+    """All an agent is told before the first observation."""
+    lines = [world.guide.strip(), actions_line(world.actions), _turns_line(world), reply_line(strategy)]
+    described = [f"<{_tag_of(strategy, f)}> is {_SAYS[f]}" for f in strategy.fields if f in _SAYS]
+    if described:
+        lines.append(f"{', '.join(described)}, {_HOW[form]}.")
+    example = _example(world, strategy, form)
+    if example is not None:
+        lines.append(f"Example: {written_example(world.actions, strategy, example)}")
+    return "\n".join(line for line in lines if line)
+
+
+def actions_line(actions: Actions) -> str:
+    """What the answer holds."""
+    if actions.is_text:
+        return "Your answer is one action in text."
+    names = f"Actions: {', '.join(actions.names)}."
+    if actions.max_per_turn == 1:
+        return f"{names} Answer with one."
+    return f'{names} Answer with 1 to {actions.max_per_turn}, separated by "{actions.separator}".'
+
+
+def reply_line(strategy: Strategy) -> str:
+    """The form of a reply."""
+    return f"Reply: {strategy.skeleton}"
+
+
+def written_example(actions: Actions, strategy: Strategy, example: Example) -> str:
+    """One turn of the world as this strategy writes it; `InputError` where its answer is none."""
+    fields = {
+        Field.OBSERVATION: example.observation,
+        Field.REASONING: example.reasoning,
+        Field.PREDICTION: example.prediction,
+        Field.ANSWER: example.answer,
+    }
+    return write_reply(strategy, actions, fields)
+
+
+def _turns_line(world: World) -> str:
+    return f"You have {world.max_turns} turn{'s' if world.max_turns > 1 else ''}."
+
+
+def _example(world: World, strategy: Strategy, form: StateForm) -> Example | None:
+    """The example in the asked form; any will do where the strategy writes no state."""
+    if set(strategy.fields) & set(_SAYS):
+        return world.examples.get(form)
+    return world.examples.get(form) or next(iter(world.examples.values()), None)
+
+
+def _tag_of(strategy: Strategy, wanted: Field) -> str:
+    return next(mark.name for mark in strategy.marks if mark.inside == wanted)

@@ -1,0 +1,165 @@
+"""Replies: written in exactly the asked form, read strictly and forgivingly at once.
+
+One pass over the text gives both readings. The forgiving one decides what is done: it looks
+for the last answer, whatever stands around it, and minds neither blanks, line breaks nor
+capitals, in tags and in names. The strict one decides the format reward: every tag of the
+strategy in order and as spelled in the prompt, only blanks between tags, names as spelled,
+not more actions than allowed.
+
+Invariants
+* `is_strict` exactly when `problem` is empty; `problem` is the first thing that is wrong.
+* One unknown action name and nothing is done. Of too many known ones, the first are done.
+* Reading never raises. What was written by `write_reply` is strict and reads back the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from stepwell.agents.strategy import Field, Mark, Strategy
+from stepwell.core.errors import InputError
+from stepwell.core.world import Actions
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a reply says. A field is None where its tags are missing or not asked for."""
+
+    actions: tuple[str, ...] = ()
+    is_strict: bool = False
+    observation: str | None = None
+    reasoning: str | None = None
+    prediction: str | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A tag as found in a reply, and the text from it to the next one."""
+
+    literal: str
+    name: str
+    is_closing: bool
+    after: str
+
+
+def read_reply(strategy: Strategy, actions: Actions, text: str) -> Reply:
+    """Read `text` as a reply in the form of `strategy` for a world with `actions`."""
+    before, pieces = _pieces(strategy, text)
+    fields = {mark.inside: _content(mark, pieces) for mark in strategy.marks if mark.inside}
+    answer = fields[Field.ANSWER]
+    done, answer_problem = ((), "") if answer is None else _read_answer(actions, answer)
+    problem = _form_problem(strategy, before, pieces) or answer_problem
+    return Reply(
+        done,
+        not problem,
+        fields.get(Field.OBSERVATION),
+        fields.get(Field.REASONING),
+        fields.get(Field.PREDICTION),
+        problem,
+    )
+
+
+def write_reply(strategy: Strategy, actions: Actions, fields: Mapping[Field, str]) -> str:
+    """A strict reply that holds `fields`; those the strategy has no tag for are left out."""
+    written: list[str] = []
+    for mark in strategy.marks:
+        content = fields.get(mark.inside, "").strip() if mark.inside else ""
+        if strategy.pattern.search(content):
+            raise InputError(f"{mark.inside} holds a tag of {strategy.name}: {content[:60]!r}; leave it out")
+        written += [mark.text, content]
+    _, problem = _read_answer(actions, fields.get(Field.ANSWER, ""))
+    if problem:
+        raise InputError(f"answer cannot be written: {problem}")
+    return "".join(written)
+
+
+def join_actions(actions: Actions, names: Sequence[str]) -> str:
+    """The answer that does `names`."""
+    if actions.is_text and len(names) != 1:
+        raise InputError(f"actions: {len(names)} given; where actions are free text, a turn is one of them")
+    return actions.separator.join(names)
+
+
+def _pieces(strategy: Strategy, text: str) -> tuple[str, list[_Piece]]:
+    """The text before any tag, and the tags with the text after each."""
+    found = list(strategy.pattern.finditer(text))
+    starts = [*(match.start() for match in found), len(text)]
+    pieces = [
+        _Piece(match[0], match[2].lower(), bool(match[1]), text[match.end() : end])
+        for match, end in zip(found, starts[1:], strict=True)
+    ]
+    return text[: starts[0]], pieces
+
+
+def _content(mark: Mark, pieces: Sequence[_Piece]) -> str | None:
+    """The text of the last pair of tags of that name; None where no pair is closed."""
+    for opening, closing in zip(pieces[-2::-1], pieces[:0:-1], strict=True):
+        if opening.name == closing.name == mark.name and closing.is_closing and not opening.is_closing:
+            return opening.after.strip()
+    return None
+
+
+def _form_problem(strategy: Strategy, before: str, pieces: Sequence[_Piece]) -> str:
+    """The first way in which tags are not those of the strategy, or text stands between them."""
+    if before.strip():
+        return f"text before {strategy.marks[0].text}: {_shown(before)}"
+    for index, mark in enumerate(strategy.marks):
+        if index >= len(pieces):
+            return f"{mark.text} is missing at the end"
+        piece = pieces[index]
+        if (piece.name, piece.is_closing) != (mark.name, mark.is_closing):
+            return f"{mark.text} expected, found {piece.literal}"
+        if piece.literal != mark.text:
+            return f"{mark.text} is written {_shown(piece.literal)}"
+        if mark.inside is None and piece.after.strip():
+            return f"text after {mark.text}: {_shown(piece.after)}"
+    if len(pieces) > len(strategy.marks):
+        return f"{pieces[len(strategy.marks)].literal} after the end"
+    return ""
+
+
+def _read_answer(actions: Actions, answer: str) -> tuple[tuple[str, ...], str]:
+    """What is to be done, and what is wrong with how it was said."""
+    if not answer.strip():
+        return (), "the answer is empty"
+    if actions.is_text:
+        return (answer.strip(),), ""
+    known = _names(actions.names)
+    pieces = _split(actions, answer)
+    read = [known.get(_plain(piece)) for piece in pieces]
+    for piece, name in zip(pieces, read, strict=True):
+        if name is None:
+            return (), f"{_shown(piece)} is not an action; known are {', '.join(actions.names)}"
+    done = tuple(name for name in read if name is not None)
+    if len(done) > actions.max_per_turn:
+        return done[: actions.max_per_turn], (
+            f"{len(done)} actions, at most {actions.max_per_turn} are done in a turn"
+        )
+    respelled = next((piece for piece, name in zip(pieces, done, strict=True) if piece.strip() != name), None)
+    return done, "" if respelled is None else f"{_shown(respelled)} is written {known[_plain(respelled)]}"
+
+
+def _split(actions: Actions, answer: str) -> list[str]:
+    """Pieces between separators. Blanks that separate may be many; other separators may not."""
+    bare = actions.separator.strip()
+    if not bare:
+        return [piece for piece in answer.split(actions.separator) if piece.strip()]
+    return answer.split(actions.separator if any(bare in name for name in actions.names) else bare)
+
+
+@lru_cache(maxsize=64)
+def _names(names: tuple[str, ...]) -> dict[str, str]:
+    return {_plain(name): name for name in names}
+
+
+def _plain(name: str) -> str:
+    """A name without capitals and without needless blanks."""
+    return " ".join(name.split()).casefold()
+
+
+def _shown(text: str) -> str:
+    shown = " ".join(text.split())
+    return repr(shown if len(shown) <= 40 else shown[:37] + "...")

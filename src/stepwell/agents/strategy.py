@@ -1,0 +1,143 @@
+"""Reasoning strategies: what an agent writes before its answer, as a tree of tags.
+
+    no_think                  <answer>
+    free_think                <think> <answer>
+    grounding                 <think>(<observation> <reasoning>) <answer>
+    world_modeling            <think>(<reasoning> <prediction>) <answer>
+    grounding_world_modeling  <think>(<observation> <reasoning> <prediction>) <answer>
+
+A strategy is data; prompts, parser and rewards all read the same tree, so they cannot
+disagree. A tag either holds one field of the reply or groups other tags.
+
+Invariants
+* No field and no tag name occurs twice in a strategy.
+* The last tag holds the answer, and no other does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from stepwell.core.errors import InputError
+
+
+class Field(StrEnum):
+    """What a reply may hold."""
+
+    OBSERVATION = "observation"
+    REASONING = "reasoning"
+    PREDICTION = "prediction"
+    ANSWER = "answer"
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """`<name>…</name>` around one field, or around other tags."""
+
+    name: str
+    holds: Field | tuple[Tag, ...]
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z][a-z_]*", self.name):
+            raise InputError(f"tag.name is {self.name!r}; use lower-case letters and '_'")
+
+    @property
+    def opening(self) -> str:
+        return f"<{self.name}>"
+
+    @property
+    def closing(self) -> str:
+        return f"</{self.name}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One end of a tag where a strict reply has it; `inside` is the field whose text comes next."""
+
+    text: str
+    name: str
+    is_closing: bool
+    inside: Field | None
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """Tags in the order in which a reply must hold them.
+
+    >>> STRATEGIES["world_modeling"].skeleton
+    '<think><reasoning>...</reasoning><prediction>...</prediction></think><answer>...</answer>'
+    """
+
+    name: str
+    tags: tuple[Tag, ...]
+    marks: tuple[Mark, ...] = field(init=False, repr=False)
+    pattern: re.Pattern[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        marks = tuple(_marks(self.tags))
+        names = [mark.name for mark in marks if not mark.is_closing]
+        if len(set(names)) != len(names) or len(set(self.fields_of(marks))) != len(self.fields_of(marks)):
+            raise InputError(f"strategy {self.name!r}: a tag or a field occurs twice")
+        if not self.tags or self.tags[-1].holds != Field.ANSWER:
+            raise InputError(f"strategy {self.name!r}: the last tag must hold the answer")
+        object.__setattr__(self, "marks", marks)
+        # Blanks and capitals inside a tag are read; whether they were meant is for the strict check.
+        object.__setattr__(
+            self, "pattern", re.compile(rf"<\s*(/?)\s*({'|'.join(names)})\s*>", re.IGNORECASE | re.ASCII)
+        )
+
+    @staticmethod
+    def fields_of(marks: tuple[Mark, ...]) -> tuple[Field, ...]:
+        return tuple(mark.inside for mark in marks if mark.inside is not None)
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The fields of a reply, in order."""
+        return self.fields_of(self.marks)
+
+    @property
+    def skeleton(self) -> str:
+        """The reply's form with dots in place of every field."""
+        return "".join(mark.text + ("..." if mark.inside else "") for mark in self.marks)
+
+
+def _marks(tags: tuple[Tag, ...]) -> Iterator[Mark]:
+    for tag in tags:
+        holds = tag.holds
+        yield Mark(tag.opening, tag.name, False, holds if isinstance(holds, Field) else None)
+        if not isinstance(holds, Field):
+            yield from _marks(holds)
+        yield Mark(tag.closing, tag.name, True, None)
+
+
+_OBSERVATION = Tag("observation", Field.OBSERVATION)
+_REASONING = Tag("reasoning", Field.REASONING)
+_PREDICTION = Tag("prediction", Field.PREDICTION)
+_ANSWER = Tag("answer", Field.ANSWER)
+
+
+def _thinking(*inside: Tag) -> tuple[Tag, ...]:
+    return (Tag("think", inside), _ANSWER)
+
+
+_ALL = (
+    Strategy("no_think", (_ANSWER,)),
+    Strategy("free_think", (Tag("think", Field.REASONING), _ANSWER)),
+    Strategy("grounding", _thinking(_OBSERVATION, _REASONING)),
+    Strategy("world_modeling", _thinking(_REASONING, _PREDICTION)),
+    Strategy("grounding_world_modeling", _thinking(_OBSERVATION, _REASONING, _PREDICTION)),
+)
+
+STRATEGIES: dict[str, Strategy] = {strategy.name: strategy for strategy in _ALL}
+
+
+def strategy_named(name: str | Strategy) -> Strategy:
+    """A strategy by its name; one that is given as such is handed back."""
+    if isinstance(name, Strategy):
+        return name
+    if name not in STRATEGIES:
+        raise InputError(f"strategy is {name!r}; it must be one of {', '.join(STRATEGIES)}")
+    return STRATEGIES[name]
