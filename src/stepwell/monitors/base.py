@@ -1,0 +1,144 @@
+"""What a run tells whoever watches it: one kind of entry, any number of monitors.
+
+The loop records an `Entry` whenever it has figures (an update, an evaluation, a part of the
+warm start) and a note whenever it has something to say in words. `Monitors` hands each to
+every monitor.
+
+Invariants
+* Watching never changes a run. A monitor that fails (a lost connection, a missing folder) is
+  reported once, through the others, and dropped. Only a `required` monitor, the record the
+  run itself needs (`metrics.jsonl`), may stop the run, with an error that says what to do.
+* A mistake in the configuration is told at the start: our own errors raised by `start` are
+  passed on, whatever the monitor.
+* Values are plain numbers under flat names; a name such as `reward/format` is part of `reward`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_args
+
+from stepwell.core.errors import InputError, StepwellError
+
+EntryKind = Literal["warm_start", "update", "eval", "event"]
+RESERVED = frozenset({"kind", "update", "time_s", "env_steps", "text", "nonfinite"})
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """Which run it is. `resumed_from` is the update of the checkpoint a resumed run goes on from.
+
+    Everything recorded after that update is recorded again and must not count twice; -1
+    means that not even the warm start was kept. None is a fresh run.
+    """
+
+    folder: Path
+    name: str
+    env: str
+    recipe: str
+    seed: int
+    num_updates: int
+    config: dict[str, Any] = field(default_factory=dict)
+    resumed_from: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Figures of one moment of a run: after `update` updates, `time_s` seconds, `env_steps` steps.
+
+    Example: `Entry("eval", update=20, time_s=31.5, env_steps=7680, values={"success": 0.61,
+    "low": 0.55, "high": 0.67})`. Only events carry `text`.
+    """
+
+    kind: EntryKind
+    update: int
+    time_s: float
+    env_steps: int
+    values: dict[str, float] = field(default_factory=dict)
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(EntryKind):
+            raise InputError(f"entry.kind must be one of {', '.join(get_args(EntryKind))}, got {self.kind!r}")
+        if clash := RESERVED & self.values.keys():
+            raise InputError(f"entry.values: {sorted(clash)} are the entry's own names; rename the metric")
+
+
+class Monitor:
+    """Base of every monitor: what it does not override, it does not care about."""
+
+    required: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        """The word a person reads when this monitor fails."""
+        return type(self).__name__.removesuffix("Monitor").lower()
+
+    def start(self, info: RunInfo) -> None:
+        """The run begins, or goes on (`info.resumed_from`)."""
+
+    def phase(self, text: str) -> None:
+        """What the run is doing from now on, such as `evaluating`; the next entry ends it."""
+
+    def record(self, entry: Entry) -> None:
+        """New figures."""
+
+    def note(self, text: str) -> None:
+        """Something to say in words."""
+
+    def close(self) -> None:
+        """The run is over or has been interrupted; also called when `start` was not."""
+
+
+class Monitors(Monitor):
+    """Hands everything to each of its monitors, and outlives the failure of an optional one."""
+
+    required = True
+
+    def __init__(self, monitors: Sequence[Monitor]) -> None:
+        self._alive = list(monitors)
+
+    def __len__(self) -> int:
+        return len(self._alive)
+
+    def start(self, info: RunInfo) -> None:
+        self._each(lambda monitor: monitor.start(info), is_start=True)
+
+    def phase(self, text: str) -> None:
+        self._each(lambda monitor: monitor.phase(text))
+
+    def record(self, entry: Entry) -> None:
+        self._each(lambda monitor: monitor.record(entry))
+
+    def note(self, text: str) -> None:
+        self._each(lambda monitor: monitor.note(text))
+
+    def close(self) -> None:
+        """Close every monitor, also when one of them fails. The required ones come last, so that
+        they still record what the others have to say."""
+        for monitor in sorted(self._alive, key=lambda monitor: monitor.required):
+            self._each(lambda monitor: monitor.close(), among=[monitor])
+        self._alive = []
+
+    def _each(
+        self, call: Callable[[Monitor], None], *, among: list[Monitor] | None = None, is_start: bool = False
+    ) -> None:
+        """Call each monitor; then raise the first failure that counts and report the others."""
+        fatal: Exception | None = None
+        reports = []
+        for monitor in among or list(self._alive):
+            try:
+                call(monitor)
+            except Exception as error:
+                if monitor.required or (is_start and isinstance(error, StepwellError)):
+                    fatal = fatal or error
+                else:
+                    self._alive.remove(monitor)
+                    reason = str(error) or type(error).__name__
+                    reports.append(f"the {monitor.name} monitor failed and is off from now on: {reason}")
+        if fatal is not None:
+            raise fatal
+        for report in reports:
+            self.note(report)

@@ -1,0 +1,45 @@
+"""Writing files of a run folder: whole or not at all, with an error that says what to do.
+
+A run folder is read while it is written (reports, dashboards, a second terminal), and a run
+may be killed at any moment. So a file is written beside its place and renamed, and the
+failure of a disk is told as what it is, with the file's name.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from stepwell.core.errors import InfraError
+
+
+def write_whole(path: Path, data: bytes | str) -> None:
+    """Replace `path` by `data` in one step: a reader sees the old file or the new one."""
+    data = data.encode() if isinstance(data, str) else data
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise write_error(path, error) from error
+    finally:
+        if temporary.exists():
+            temporary.unlink()
+
+
+def write_error(path: Path, error: OSError) -> InfraError:
+    """What to tell a person whose `path` could not be written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        fix = "the disk is full: free some space (old runs, or lower checkpoint.keep)"
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        fix = "the folder cannot be written: give it write permission or choose another `folder`"
+    else:
+        fix = "check the disk"
+    return InfraError(
+        f"cannot write {path} ({error.strerror or error}); {fix}, then go on with --resume. "
+        "What was written before is intact."
+    )

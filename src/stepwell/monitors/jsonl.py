@@ -1,0 +1,160 @@
+"""`metrics.jsonl`: the record of a run, one JSON object per line, which everything else is made from.
+
+A line holds `kind`, `update`, `time_s` and `env_steps`, then the values under their own names
+(events have `text`). JSON knows no NaN and no infinity: such a value is written as null, and
+`nonfinite` says which it was, so that reading gives the same entry back.
+
+Invariants
+* A line is written by one call and reaches the operating system before `record` returns: a
+  killed run loses nothing it recorded. At most the last line can be torn, when the machine
+  or its disk fails; it is cut off before anything is appended.
+* `rewind(update)` drops what was recorded after `update` and replaces the file in one step.
+  What belongs to the update of a checkpoint must be recorded before that checkpoint is
+  written; then a resumed run leaves the same lines as one that was never stopped.
+* Reading refuses damage anywhere but in the last line, with the line's number.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+from contextlib import suppress
+from io import FileIO
+from pathlib import Path
+from typing import Any, ClassVar
+
+from stepwell.core.errors import ConfigError, EncodingError
+from stepwell.monitors.base import RESERVED, Entry, Monitor, RunInfo
+from stepwell.monitors.files import write_error, write_whole
+
+FILE_NAME = "metrics.jsonl"
+
+
+class JsonlMonitor(Monitor):
+    """Appends every entry to `metrics.jsonl` of the run folder; the one monitor a run cannot lose."""
+
+    required: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._file: FileIO | None = None
+        self._last = Entry("event", update=0, time_s=0.0, env_steps=0)
+
+    def start(self, info: RunInfo) -> None:
+        path = info.folder / FILE_NAME
+        if info.resumed_from is not None:
+            rewind(path, info.resumed_from)
+            self._last = next(reversed(read_entries(path)), self._last)
+        elif path.exists() and path.stat().st_size > 0:
+            raise ConfigError(
+                f"{path} already holds a run; go on with it by --resume, or choose another `name`"
+            )
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = FileIO(path, "ab")
+        except OSError as error:
+            raise write_error(path, error) from error
+        self._path = path
+
+    def record(self, entry: Entry) -> None:
+        self._append(_line(entry))
+        self._last = entry
+
+    def note(self, text: str) -> None:
+        """Written as an event at the place of the last entry."""
+        last = self._last
+        self.record(Entry("event", last.update, last.time_s, last.env_steps, text=text))
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+    def _append(self, line: bytes) -> None:
+        assert self._file is not None and self._path is not None, "start comes before record"
+        size = self._file.seek(0, 2)
+        try:
+            if self._file.write(line) != len(line):  # a full disk takes what still fits
+                raise OSError(errno.ENOSPC, "No space left on device")
+        except OSError as error:
+            with suppress(OSError):  # what remains is a torn last line, which every reader skips
+                self._file.truncate(size)
+            raise write_error(self._path, error) from error
+
+
+def read_entries(path: Path) -> list[Entry]:
+    """Every entry of the file, in order; a torn last line is skipped, any other damage refused.
+
+    A file that is not there holds no entries.
+    """
+    return [entry for entry, _ in _read(path)]
+
+
+def rewind(path: Path, update: int) -> None:
+    """Drop every entry after `update`, and a torn last line. The warm start precedes update 0.
+
+    A negative `update` drops everything. A file that is not there stays away.
+    """
+    if not path.exists():
+        return
+    kept = [
+        line
+        for entry, line in _read(path)
+        if update >= 0 and (entry.kind == "warm_start" or entry.update <= update)
+    ]
+    whole = b"".join(line + b"\n" for line in kept)
+    if whole != path.read_bytes():
+        write_whole(path, whole)
+
+
+def _read(path: Path) -> list[tuple[Entry, bytes]]:
+    lines = (path.read_bytes() if path.exists() else b"").split(b"\n")
+    if lines[-1] == b"":
+        lines.pop()
+    entries = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            entries.append((_entry(line), line))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if number == len(lines):
+                break
+            raise EncodingError(
+                f"line {number} of {path} is damaged ({error}); delete that line to use the rest"
+            ) from error
+    return entries
+
+
+def _line(entry: Entry) -> bytes:
+    fields: dict[str, Any] = {
+        "kind": entry.kind,
+        "update": int(entry.update),
+        "time_s": round(float(entry.time_s), 4),
+        "env_steps": int(entry.env_steps),
+    }
+    nonfinite = {}
+    for name, value in entry.values.items():
+        number = value if isinstance(value, int) else float(value)
+        if not math.isfinite(number):
+            nonfinite[name] = str(number)
+        fields[name] = None if name in nonfinite else number
+    if nonfinite:
+        fields["nonfinite"] = nonfinite
+    if entry.text:
+        fields["text"] = entry.text
+    return json.dumps(fields, allow_nan=False).encode() + b"\n"
+
+
+def _entry(line: bytes) -> Entry:
+    fields = json.loads(line)
+    nonfinite = fields.get("nonfinite", {})
+    values = {name: value for name, value in fields.items() if name not in RESERVED}
+    values |= {name: float(value) for name, value in nonfinite.items()}
+    return Entry(
+        kind=fields["kind"],
+        update=int(fields["update"]),
+        time_s=float(fields["time_s"]),
+        env_steps=int(fields["env_steps"]),
+        values=values,
+        text=fields.get("text", ""),
+    )
