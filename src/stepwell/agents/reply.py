@@ -7,7 +7,8 @@ strategy in order and as spelled in the prompt, only blanks between tags, names 
 not more actions than allowed.
 
 Invariants
-* `is_strict` exactly when `problem` is empty; `problem` is the first thing that is wrong.
+* `is_strict` exactly when `problem` is empty. `problem` says why nothing is done, if so, else
+  the first thing that is wrong.
 * One unknown action name and nothing is done. Of too many known ones, the first are done.
 * Reading never raises. What was written by `write_reply` is strict and reads back the same.
 """
@@ -50,8 +51,9 @@ def read_reply(strategy: Strategy, actions: Actions, text: str) -> Reply:
     before, pieces = _pieces(strategy, text)
     fields = {mark.inside: _content(mark, pieces) for mark in strategy.marks if mark.inside}
     answer = fields[Field.ANSWER]
-    done, answer_problem = ((), "") if answer is None else _read_answer(actions, answer)
-    problem = _form_problem(strategy, before, pieces) or answer_problem
+    done, answer_problem = ((), _no_answer(strategy)) if answer is None else _read_answer(actions, answer)
+    problem = _form_problem(strategy, before, pieces) if done else answer_problem
+    problem = problem or answer_problem
     return Reply(
         done,
         not problem,
@@ -102,6 +104,11 @@ def _content(mark: Mark, pieces: Sequence[_Piece]) -> str | None:
     return None
 
 
+def _no_answer(strategy: Strategy) -> str:
+    opening, closing = strategy.marks[-2:]
+    return f"there is no {opening.text}...{closing.text}"
+
+
 def _form_problem(strategy: Strategy, before: str, pieces: Sequence[_Piece]) -> str:
     """The first way in which tags are not those of the strategy, or text stands between them."""
     if before.strip():
@@ -113,7 +120,7 @@ def _form_problem(strategy: Strategy, before: str, pieces: Sequence[_Piece]) -> 
         if (piece.name, piece.is_closing) != (mark.name, mark.is_closing):
             return f"{mark.text} expected, found {piece.literal}"
         if piece.literal != mark.text:
-            return f"{mark.text} is written {_shown(piece.literal)}"
+            return f"{_shown(piece.literal)} must be written {mark.text}"
         if mark.inside is None and piece.after.strip():
             return f"text after {mark.text}: {_shown(piece.after)}"
     if len(pieces) > len(strategy.marks):
@@ -138,8 +145,8 @@ def _read_answer(actions: Actions, answer: str) -> tuple[tuple[str, ...], str]:
         return done[: actions.max_per_turn], (
             f"{len(done)} actions, at most {actions.max_per_turn} are done in a turn"
         )
-    respelled = next((piece for piece, name in zip(pieces, done, strict=True) if piece.strip() != name), None)
-    return done, "" if respelled is None else f"{_shown(respelled)} is written {known[_plain(respelled)]}"
+    respelled = next((p.strip() for p, name in zip(pieces, done, strict=True) if p.strip() != name), None)
+    return done, "" if respelled is None else f"{respelled!r} must be written {known[_plain(respelled)]!r}"
 
 
 def _split(actions: Actions, answer: str) -> list[str]:

@@ -1,0 +1,123 @@
+"""Strategies are well-formed trees, and prompts hold what is true and nothing else."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from stepwell.agents import STRATEGIES, Agent, Field, Strategy, Tag, strategy_named
+from stepwell.config.run import AgentConfig
+from stepwell.core import Actions, Example, InputError, Observation, StateForm, World
+
+LAKE = Actions(("Left", "Down", "Right", "Up"), max_per_turn=3)
+EXAMPLES = {
+    StateForm.NATURAL_LANGUAGE: Example("The target is above the player.", "Go up.", "There.", "Up"),
+    StateForm.SYMBOLIC: Example("_G\n_P", "Go up.", "_*\n__", "Up"),
+}
+
+
+def lake(actions: Actions = LAKE, examples: Mapping[StateForm, Example] = EXAMPLES) -> World:
+    return World("lake", "Walk from P to G. O is a hole.", actions, max_turns=5, examples=examples)
+
+
+def agent(strategy: str = "no_think", form: str = "natural_language", **more: object) -> Agent:
+    world = more.pop("world", None) or lake()
+    assert isinstance(world, World)
+    return Agent(world, AgentConfig(strategy=strategy, state_form=form, **more))  # type: ignore[arg-type]
+
+
+def test_the_five_strategies_ask_for_the_tags_of_their_names() -> None:
+    assert {name: strategy.skeleton for name, strategy in STRATEGIES.items()} == {
+        "no_think": "<answer>...</answer>",
+        "free_think": "<think>...</think><answer>...</answer>",
+        "grounding": "<think><observation>...</observation><reasoning>...</reasoning></think>"
+        "<answer>...</answer>",
+        "world_modeling": "<think><reasoning>...</reasoning><prediction>...</prediction></think>"
+        "<answer>...</answer>",
+        "grounding_world_modeling": "<think><observation>...</observation><reasoning>...</reasoning>"
+        "<prediction>...</prediction></think><answer>...</answer>",
+    }
+
+
+def test_the_prompt_names_actions_limit_separator_turns_and_form() -> None:
+    assert agent("free_think").system() == (
+        "Walk from P to G. O is a hole.\n"
+        'Actions: Left, Down, Right, Up. Answer with 1 to 3, separated by ",".\n'
+        "You have 5 turns.\n"
+        "Reply: <think>...</think><answer>...</answer>\n"
+        "Example: <think>Go up.</think><answer>Up</answer>"
+    )
+
+
+def test_the_state_form_decides_instruction_and_example() -> None:
+    symbolic = agent("grounding_world_modeling", "symbolic").system()
+    assert "as the grid of symbols" in symbolic
+    assert "<observation>_G\n_P</observation>" in symbolic
+    words = agent("grounding_world_modeling").system()
+    assert "in words" in words
+    assert "<prediction>There.</prediction>" in words
+    assert "_G" not in words
+
+
+def test_a_form_without_an_example_shows_none_where_the_form_matters() -> None:
+    assert "Example" not in agent("grounding", "structured").system()
+    assert "Example: <answer>Up</answer>" in agent("no_think", "structured").system()
+    assert "Example" not in agent("no_think", world=lake(examples={})).system()
+
+
+def test_no_prompt_says_what_the_world_does_not() -> None:
+    for name, form in itertools.product(STRATEGIES, StateForm):
+        assert "slip" not in agent(name, form).system().lower()
+
+
+def test_only_strategies_that_describe_states_are_told_how() -> None:
+    told = {name for name in STRATEGIES if "in words" in agent(name).system()}
+    assert told == {"grounding", "world_modeling", "grounding_world_modeling"}
+
+
+def test_one_action_and_free_text_are_asked_for_as_such() -> None:
+    one = lake(Actions(("Go", "Stay")))
+    assert "Actions: Go, Stay. Answer with one.\n" in agent(world=lake(one.actions, {})).system()
+    assert "one action in text" in agent(world=lake(Actions(), {})).system()
+
+
+def test_an_example_that_is_no_reply_is_refused() -> None:
+    wrong = {StateForm.SYMBOLIC: Example("_", "", "_", "Jump")}
+    with pytest.raises(InputError, match="'Jump' is not an action"):
+        agent(world=lake(examples=wrong))
+
+
+def test_user_messages_hold_the_observation_alone_unless_a_reminder_is_asked_for() -> None:
+    board = Observation("_P\nG_")
+    assert agent().first(board) == agent().next(board) == "_P\nG_"
+    assert agent(remind=True).next(board) == "_P\nG_\nReply: <answer>...</answer>"
+
+
+def test_pictures_are_mentioned_only_where_there_is_no_text() -> None:
+    picture = np.zeros((2, 2, 3), dtype=np.uint8)
+    assert agent().first(Observation(images=(picture,))) == "The picture shows the state."
+    assert agent().first(Observation(images=(picture, picture))) == "The pictures show the state."
+    assert agent().first(Observation("board", (picture,))) == "board"
+
+
+def test_a_strategy_of_ones_own_is_data() -> None:
+    plan = Strategy("plan", (Tag("plan", Field.REASONING), Tag("move", Field.ANSWER)))
+    own = Agent(lake(), AgentConfig(), plan)
+    assert own.write(["Up"], reasoning="go up") == "<plan>go up</plan><move>Up</move>"
+    assert own.read("<plan>go up</plan><move>Up</move>").is_strict
+    assert "Reply: <plan>...</plan><move>...</move>" in own.system()
+
+
+def test_malformed_strategies_are_refused() -> None:
+    answer = Tag("answer", Field.ANSWER)
+    with pytest.raises(InputError, match="last tag must hold the answer"):
+        Strategy("x", (answer, Tag("think", Field.REASONING)))
+    with pytest.raises(InputError, match="twice"):
+        Strategy("x", (Tag("a", Field.REASONING), Tag("b", Field.REASONING), answer))
+    with pytest.raises(InputError, match="lower-case"):
+        Tag("My Tag", Field.ANSWER)
+    with pytest.raises(InputError, match="no_think, free_think"):
+        strategy_named("deep_think")
