@@ -1,0 +1,224 @@
+"""From a file, a preset and `key=value` overrides to a checked configuration.
+
+    load_config("frozenlake", ["train.learning_rate=3e-4", "env.options.size=5"])
+
+    source ──► tables ──► overrides on top ──► RunConfig, or one error with every problem in it
+
+Values of overrides are TOML (`3e-4`, `true`, `[1, 2]`, `"text"`); whatever is not TOML is text
+(`grpo`, `cuda:0`), and `none` takes a setting back to None where it may be None. A problem is
+told by its dotted path, with what is allowed, the name that was probably meant, and the place
+it came from: the file's line or the override.
+
+Only what the models know is checked here. Whether a world has an option, or a recipe a name,
+is known to those parts, which refuse it in the same words.
+"""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from stepwell.config.presets import preset_names, preset_text
+from stepwell.config.run import RunConfig
+from stepwell.config.schema import field_at, nearest
+from stepwell.config.writing import dump_config
+from stepwell.core.errors import ConfigError
+
+__all__ = ["dump_config", "load_config", "parse_options"]
+
+_HEADER = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(#.*)?$")
+_ENTRY = re.compile(r"\s*([A-Za-z0-9_\"'.\s-]+?)\s*=")
+_RUN_FILE = "config.toml"
+
+
+@dataclass(slots=True)
+class _Source:
+    """Where settings come from: a name for messages, the values, and the place of each key."""
+
+    name: str = ""
+    values: dict[str, Any] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
+
+
+def load_config(path: Path | str | None, overrides: Sequence[str] = ()) -> RunConfig:
+    """The configuration in `path` with `overrides` on top; `ConfigError` lists every problem.
+
+    `path` is a TOML file, a run folder, a preset (`frozenlake` or `preset:frozenlake`), or
+    None for the defaults alone.
+    """
+    source = _Source() if path is None else _read(path)
+    problems: list[str] = []
+    for text in overrides:
+        try:
+            key, value = _parse_override(text)
+            _put(source.values, key, value)
+            source.places[".".join(key)] = "override"
+        except ConfigError as error:
+            problems.append(str(error))
+    try:
+        config = RunConfig.model_validate(source.values)
+    except ValidationError as error:
+        problems += _explained(error, source.places)
+    if problems:
+        raise ConfigError(_listed(source.name, problems))
+    return config
+
+
+def parse_options(texts: Sequence[str]) -> dict[str, Any]:
+    """`size=5 is_slippery=true` as a dictionary: the options of a world given one by one."""
+    options: dict[str, Any] = {}
+    for text in texts:
+        key, raw = _split(text)
+        _put(options, key, _parse_value(raw))
+    return options
+
+
+def _read(path: Path | str) -> _Source:
+    text = str(path)
+    file = Path(path).expanduser()
+    if file.is_dir():
+        if not (file / _RUN_FILE).is_file():
+            raise ConfigError(f"{text} is a folder without {_RUN_FILE}; give a run folder or a TOML file")
+        file = file / _RUN_FILE
+    if file.is_file() and not text.startswith("preset:"):
+        return _parse(str(file), _text_of(file))
+    name = text.removeprefix("preset:")
+    if name not in preset_names():
+        raise ConfigError(_missing(text, name))
+    return _parse(f"preset {name}", preset_text(name))
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file} is not UTF-8 text ({error}); save it as UTF-8") from None
+
+
+def _missing(text: str, name: str) -> str:
+    near = difflib.get_close_matches(name, preset_names(), n=1)
+    guess = f" Did you mean {near[0]}?" if near else ""
+    return (
+        f"config {text!r} is neither a file nor a preset.{guess} "
+        f"Presets: {', '.join(preset_names())}; anything else must be the path of a TOML file"
+    )
+
+
+def _parse(name: str, text: str) -> _Source:
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{name} is not valid TOML: {error}") from None
+    return _Source(name, values, dict(_lines(text)))
+
+
+def _lines(text: str) -> Iterator[tuple[str, str]]:
+    """The line of every key written plainly. A hint for messages: nothing depends on it."""
+    table = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := _HEADER.match(line):
+            table = re.sub(r"[\s\"']", "", header[1]) + "."
+            yield table[:-1], f"line {number}"
+        elif entry := _ENTRY.match(line):
+            yield table + re.sub(r"[\s\"']", "", entry[1]), f"line {number}"
+
+
+def _split(text: str) -> tuple[tuple[str, ...], str]:
+    """The key (as its parts) and the text behind the first `=`."""
+    name, equals, raw = text.partition("=")
+    try:
+        found: Any = tomllib.loads(f"{name} = 0") if equals else None
+    except tomllib.TOMLDecodeError:
+        found = None
+    if not found:
+        raise ConfigError(f"{text!r} is not a setting; write key=value, such as train.learning_rate=3e-4")
+    key: list[str] = []
+    while isinstance(found, dict):
+        ((part, found),) = found.items()
+        key.append(part)
+    return tuple(key), raw
+
+
+def _parse_override(text: str) -> tuple[tuple[str, ...], Any]:
+    key, raw = _split(text)
+    value = _parse_value(raw)
+    setting = field_at(RunConfig, key)
+    if setting is None or setting.path != key:
+        return key, value
+    if raw.strip() == "none" and setting.takes_none:
+        return key, None
+    # a run named 7 is named "7": where text is wanted, what was typed is the text
+    if setting.takes_text and not isinstance(value, str):
+        return key, raw.strip()
+    return key, value
+
+
+def _parse_value(raw: str) -> Any:
+    """A TOML value, or else the text itself. A date is text: no setting is one."""
+    try:
+        found = tomllib.loads(f"value = {raw}")
+    except tomllib.TOMLDecodeError:
+        return raw.strip()
+    value = found["value"]
+    is_date = isinstance(value, datetime.date | datetime.time)
+    return raw.strip() if len(found) > 1 or is_date else value
+
+
+def _put(values: dict[str, Any], key: tuple[str, ...], value: Any) -> None:
+    for depth, part in enumerate(key[:-1], 1):
+        inner = values[part] = {} if values.get(part) is None else values[part]
+        if not isinstance(inner, dict):
+            raise ConfigError(f"{'.'.join(key)}: {'.'.join(key[:depth])} is {inner!r}, which has no keys")
+        values = inner
+    values[key[-1]] = value
+
+
+def _explained(error: ValidationError, places: Mapping[str, str]) -> list[str]:
+    """Each problem once, in our words."""
+    problems: dict[str, None] = {}
+    for found in error.errors(include_url=False):
+        path = tuple(str(part) for part in found["loc"])
+        key, words = _problem(path, found)
+        place = _place(path, places)
+        problems[f"{key}: {words}{place}" if key else words + place] = None
+    return list(problems)
+
+
+def _problem(path: tuple[str, ...], found: Any) -> tuple[str, str]:
+    key = ".".join(path)
+    if found["type"] == "extra_forbidden":
+        near = nearest(RunConfig, path)
+        return key, "unknown key" + (f"; did you mean {near}?" if near else "")
+    if found["type"] == "value_error":
+        return key, str(found["ctx"]["error"])
+    setting = field_at(RunConfig, path)
+    if setting is None:
+        return key, f"{found['msg']}, got {found['input']!r}"
+    # below a union or a list pydantic appends which branch or item failed: the field is what counts
+    item = next((int(part) + 1 for part in path[len(setting.path) :] if part.isdigit()), None)
+    got = f"; item {item} is" if item else ", got"
+    return setting.key, f"must be {setting.allowed}{got} {found['input']!r}"
+
+
+def _place(path: tuple[str, ...], places: Mapping[str, str]) -> str:
+    for depth in range(len(path), 0, -1):
+        if place := places.get(".".join(path[:depth])):
+            return f" ({place})"
+    inside = ".".join(path) + "."
+    below = [place for key, place in places.items() if path and key.startswith(inside)]
+    return f" ({below[0]})" if below else ""
+
+
+def _listed(name: str, problems: Sequence[str]) -> str:
+    prefix = f"{name}: " if name else ""
+    if len(problems) == 1:
+        return prefix + problems[0]
+    return f"{prefix}{len(problems)} problems\n" + "\n".join(f"  {problem}" for problem in problems)

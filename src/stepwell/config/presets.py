@@ -1,0 +1,21 @@
+"""Configurations that come with the package, by name (`presets/NAME.toml`)."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+
+def preset_names() -> tuple[str, ...]:
+    """The names of all presets, in order."""
+    found = (file.name for file in _folder().iterdir())
+    return tuple(sorted(name.removesuffix(".toml") for name in found if name.endswith(".toml")))
+
+
+def preset_text(name: str) -> str:
+    """The TOML of a preset; `name` must be one of `preset_names()`."""
+    return _folder().joinpath(f"{name}.toml").read_text(encoding="utf-8")
+
+
+def _folder() -> Traversable:
+    return files("stepwell.config").joinpath("presets")

@@ -1,0 +1,188 @@
+"""The settings described: what each is called, what it may hold, what it means.
+
+Everything is read off the pydantic models, so the reference page (`docs/configuration.md`,
+which a test compares with `reference()`), the errors of `loading.py` and the models
+themselves cannot say different things.
+
+    settings_of(RunConfig)              every setting with its dotted path, in order
+    field_at(RunConfig, ("train",))     what stands at a path: a table, a setting, or nothing
+    nearest(RunConfig, path)            the name that was probably meant
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+import annotated_types
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from stepwell.config.run import RunConfig
+from stepwell.config.writing import toml_value
+
+_LIMITS = {
+    annotated_types.Ge: ("ge", "at least"),
+    annotated_types.Gt: ("gt", "above"),
+    annotated_types.Le: ("le", "at most"),
+    annotated_types.Lt: ("lt", "below"),
+}
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    type(None): "none",
+    Any: "anything",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: `train.learning_rate`, a number above 0, by default 3e-4."""
+
+    path: tuple[str, ...]
+    info: FieldInfo
+
+    @property
+    def key(self) -> str:
+        return ".".join(self.path)
+
+    @property
+    def allowed(self) -> str:
+        """What it may hold, in words: `a whole number, at least 1, or none`."""
+        kinds = list(_members(self.info.annotation))
+        limits = [limit for item in self.info.metadata if (limit := _limit(item))]
+        words = [_words(kind) for kind in kinds if kind is not type(None)]
+        text = ", ".join([" or ".join(words), *limits])
+        return f"{text}, or none" if type(None) in kinds else text
+
+    @property
+    def default(self) -> Any:
+        return self.info.get_default(call_default_factory=True)
+
+    @property
+    def takes_none(self) -> bool:
+        return _is_optional(self.info)
+
+    @property
+    def takes_text(self) -> bool:
+        return str in _members(self.info.annotation)
+
+
+def settings_of(model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[Setting]:
+    """Every setting of a model and of the tables in it, in the order they are declared."""
+    for name, info in model.model_fields.items():
+        path = (*above, name)
+        table = table_of(info)
+        if table is None or _is_optional(info):
+            yield Setting(path, info)
+        if table is not None:
+            yield from settings_of(table, path)
+
+
+def table_of(info: FieldInfo) -> type[BaseModel] | None:
+    """The model of a field that is a table, also of one that may be left out."""
+    for kind in _members(info.annotation):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
+
+
+def field_at(model: type[BaseModel], path: Sequence[str]) -> Setting | None:
+    """The field at a dotted path; inside a free table (`env.options.size`) that of the table."""
+    for depth, name in enumerate(path):
+        info = model.model_fields.get(name)
+        if info is None:
+            return None
+        table = table_of(info)
+        if table is None or depth == len(path) - 1:
+            return Setting(tuple(path[: depth + 1]), info)
+        model = table
+    return None
+
+
+def nearest(model: type[BaseModel], path: Sequence[str]) -> str | None:
+    """The dotted key probably meant by an unknown one: a sibling, the same name in another
+    table, or the closest spelling of the whole."""
+    keys = [setting.path for setting in settings_of(model)]
+    tables = {key[:depth] for key in keys for depth in range(1, len(key))}
+    known = [*keys, *sorted(tables - set(keys))]
+    siblings = {key[-1]: key for key in known if key[:-1] == tuple(path[:-1])}
+    if near := difflib.get_close_matches(path[-1], siblings, n=1):
+        return ".".join(siblings[near[0]])
+    same = [key for key in keys if key[-1] == path[-1]]
+    if len(same) == 1:
+        return ".".join(same[0])
+    dotted = [".".join(key) for key in known]
+    return next(iter(difflib.get_close_matches(".".join(path), dotted, n=1, cutoff=0.7)), None)
+
+
+def reference() -> str:
+    """Every table and key of a run's configuration as markdown."""
+    return "\n".join(_sections(RunConfig, ())).rstrip() + "\n"
+
+
+def _sections(model: type[BaseModel], above: tuple[str, ...]) -> Iterator[str]:
+    yield f"## `[{'.'.join(above)}]`" if above else "## Top level"
+    yield ""
+    yield (model.__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
+    yield ""
+    yield "| key | holds | default | meaning |"
+    yield "|---|---|---|---|"
+    tables = []
+    for name, info in model.model_fields.items():
+        table = table_of(info)
+        if table is not None:
+            tables.append((table, (*above, name)))
+        if table is None or _is_optional(info):
+            yield _row(Setting((*above, name), info))
+    yield ""
+    for table, path in tables:
+        yield from _sections(table, path)
+
+
+def _row(setting: Setting) -> str:
+    table = table_of(setting.info)
+    held = f"table `[{setting.key}]`, or none" if table else setting.allowed
+    cells = (f"`{setting.path[-1]}`", held, f"`{_shown(setting.default)}`", setting.info.description or "")
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else toml_value(value)
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    """The alternatives of a union, or the one type there is."""
+    is_union = get_origin(annotation) in (typing.Union, types.UnionType)
+    return get_args(annotation) if is_union else (annotation,)
+
+
+def _is_optional(info: FieldInfo) -> bool:
+    return type(None) in _members(info.annotation)
+
+
+def _words(kind: Any) -> str:
+    origin = get_origin(kind)
+    if origin is Literal:
+        choices = [toml_value(choice) for choice in get_args(kind)]
+        return f"one of {', '.join(choices)}" if len(choices) > 1 else choices[0]
+    if origin in (tuple, list):
+        return f"a list of {_words(get_args(kind)[0]).removeprefix('a ')}"
+    if origin is dict:
+        return "a table"
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return "a table"
+    return _WORDS.get(kind, getattr(kind, "__name__", str(kind)))
+
+
+def _limit(item: Any) -> str | None:
+    for kind, (attribute, words) in _LIMITS.items():
+        if isinstance(item, kind):
+            return f"{words} {getattr(item, attribute):g}"
+    return None

@@ -1,0 +1,42 @@
+"""The reference page says what the models say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stepwell.config.run import RunConfig
+from stepwell.config.schema import field_at, reference, settings_of
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "configuration.md"
+
+
+def test_the_configuration_page_holds_exactly_the_reference() -> None:
+    _, marker, rest = PAGE.read_text().partition("<!-- reference -->\n\n")
+    assert marker, "docs/configuration.md has lost its marker"
+    assert rest == reference(), "write stepwell.config.schema.reference() below the marker"
+
+
+def test_the_reference_names_every_setting_once() -> None:
+    text = reference()
+    for setting in settings_of(RunConfig):
+        above = ".".join(setting.path[:-1])
+        section = text.split(f"## `[{above}]`\n" if above else "## Top level\n")[1].split("\n## ")[0]
+        assert section.count(f"| `{setting.path[-1]}` |") == 1, setting.key
+
+
+def test_what_a_setting_holds_is_told_in_words() -> None:
+    told = {setting.key: setting.allowed for setting in settings_of(RunConfig)}
+    assert told["train.group_size"] == "a whole number, at least 1"
+    assert told["sampling.top_p"] == "a number, above 0, at most 1"
+    assert told["eval.stop_at"] == "a number, above 0, at most 1, or none"
+    assert told["parity.on_mismatch"] == 'one of "stop", "warn"'
+    assert told["policy.lora.target_modules"] == 'a list of text or "all-linear"'
+    assert told["env.options"] == "a table"
+
+
+def test_a_path_into_a_free_table_leads_to_that_table() -> None:
+    setting = field_at(RunConfig, ("env", "options", "size"))
+    assert setting is not None
+    assert setting.key == "env.options"
+    assert field_at(RunConfig, ("train", "nonsense")) is None
+    assert field_at(RunConfig, ("nonsense",)) is None
