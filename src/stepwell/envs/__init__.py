@@ -1,0 +1,22 @@
+"""The worlds, one folder each, behind one Gymnasium-style contract.
+
+Opening a world imports that world only; nothing here imports torch.
+"""
+
+from stepwell.envs.base import Effect, Env
+from stepwell.envs.batch import EnvBatch, Turn
+from stepwell.envs.registry import env_names, env_type, make_env, read_options
+from stepwell.envs.tasks import distinct_tasks, draw_tasks
+
+__all__ = [
+    "Effect",
+    "Env",
+    "EnvBatch",
+    "Turn",
+    "distinct_tasks",
+    "draw_tasks",
+    "env_names",
+    "env_type",
+    "make_env",
+    "read_options",
+]

@@ -1,0 +1,174 @@
+"""The contract of a world: Gymnasium's reset and step, where one step is one turn of an agent.
+
+`Env` does what is the same in every world (resolving the task, checking and counting actions,
+the turn limit); a world says what is its own:
+
+    make_task   options, seed -> Task     pure: the same board on every machine
+    begin       task, seed                puts the world into the task's first state
+    act         one action -> Effect      one primitive action, its reward, and whether it ended
+    observe     -> Observation            what the agent is shown now
+    oracle      -> actions                a shortest solution from here, the proof that one exists
+    world       -> World                  what agents are told, true under the present options
+
+Invariants
+* A turn holds at most `world.actions.max_per_turn` actions. It stops at the one that ends the
+  episode; `info["num_actions"]` counts those that were executed.
+* An empty turn (what an unreadable reply leads to) does nothing, costs nothing and counts as a turn.
+* The turn limit is part of the world: reaching it is `terminated`, a failure, never `truncated`.
+* A task's content decides the episode. `seed` at reset moves only the chance in a world that
+  has any (`is_deterministic` says so); without it the task's own seed is used.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.config.base import Settings
+from stepwell.core import JSON, InputError, Observation, StateForm, Task, World
+
+Image = npt.NDArray[np.uint8]
+
+
+class Effect(NamedTuple):
+    """What one primitive action did. `success` implies `terminated`."""
+
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    success: bool = False
+
+
+NOTHING = Effect()
+
+
+class Env(ABC):
+    """A world that agents act in, one task at a time."""
+
+    name: ClassVar[str]
+    Options: ClassVar[type[Settings]] = Settings
+    has_oracle: ClassVar[bool] = True
+
+    def __init__(self, options: Settings | None = None) -> None:
+        self.options: Any = self.Options() if options is None else options
+        if not isinstance(self.options, self.Options):
+            raise InputError(
+                f"options of {type(self).__name__} must be a {self.Options.__qualname__}, "
+                f"got {type(options).__name__}; from plain values use make_env"
+            )
+        self._task: Task | None = None
+        self._is_over = True
+        self._num_turns = 0
+        self._limits: tuple[frozenset[str], int, int] | None = None
+
+    @property
+    @abstractmethod
+    def world(self) -> World:
+        """What agents are told: guide, actions, turn limit, examples."""
+
+    @classmethod
+    @abstractmethod
+    def make_task(cls, options: Any, seed: int) -> Task:
+        """The task of a seed; its content holds all that decides the episode."""
+
+    @abstractmethod
+    def begin(self, task: Task, seed: int) -> None:
+        """Put the world into the first state of `task`; `seed` drives chance, if there is any."""
+
+    @abstractmethod
+    def act(self, action: str) -> Effect:
+        """Execute one primitive action whose name is known to be allowed."""
+
+    @abstractmethod
+    def observe(self) -> Observation:
+        """What the agent sees now."""
+
+    @abstractmethod
+    def oracle(self) -> list[str]:
+        """The remaining actions of a shortest solution from the present state; [] if there is none.
+
+        Where chance has a part, the best next action only.
+        """
+
+    def state(self) -> dict[StateForm, str]:
+        """The true state in every form this world has; by default the words of the observation."""
+        return {StateForm.NATURAL_LANGUAGE: self.observe().text}
+
+    def render(self) -> Image:
+        """The present state as a picture; by default the words of the observation."""
+        from stepwell.envs.tiles import text_image
+
+        return text_image(self.observe().text)
+
+    def close(self) -> None:  # noqa: B027 (most worlds hold nothing)
+        """Release what the world holds; calling it twice is fine."""
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether the same actions on the same task always end the same way."""
+        return True
+
+    @property
+    def task(self) -> Task:
+        """The task being played."""
+        if self._task is None:
+            raise InputError(f"{self.name} has no task yet; call reset first")
+        return self._task
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, JSON]]:
+        """Start an episode: of `options["task"]`, or else of the task that `seed` makes."""
+        unknown = set(options or ()) - {"task"}
+        if unknown:
+            raise InputError(f"reset options know only 'task', got {', '.join(sorted(unknown))}")
+        task = (options or {}).get("task")
+        if task is None:
+            if seed is None:
+                raise InputError("reset needs a seed, or a task as options={'task': task}")
+            task = self.make_task(self.options, seed)
+        if task.env != self.name:
+            raise InputError(f"task {task.id} belongs to {task.env!r}, not to {self.name!r}")
+        if self._limits is None:
+            actions = self.world.actions
+            self._limits = frozenset(actions.names), actions.max_per_turn, self.world.max_turns
+        self._task = None  # a begin that fails leaves no half-started episode
+        self._is_over = True
+        self.begin(task, task.seed if seed is None else seed)
+        self._task, self._is_over, self._num_turns = task, False, 0
+        return self.observe(), {}
+
+    def step(self, actions: Sequence[str]) -> tuple[Observation, float, bool, bool, dict[str, JSON]]:
+        """Play one turn: `actions` in order until one ends the episode."""
+        limits = self._limits
+        if self._is_over or limits is None:
+            raise InputError(f"the episode of {self.name} is over; call reset before step")
+        names, max_per_turn, max_turns = limits
+        if isinstance(actions, str) or len(actions) > max_per_turn:
+            raise InputError(f"a turn takes a list of at most {max_per_turn} actions, got {actions!r}")
+        if names and not names.issuperset(actions):
+            raise InputError(
+                f"unknown action in {list(actions)}; {self.name} knows {', '.join(self.world.actions.names)}"
+            )
+        reward, num_actions, effect = 0.0, 0, NOTHING
+        for action in actions:
+            effect = self.act(action)
+            reward += effect.reward
+            num_actions += 1
+            if effect.terminated or effect.truncated:
+                break
+        self._num_turns += 1
+        terminated = effect.terminated or (self._num_turns >= max_turns and not effect.truncated)
+        self._is_over = terminated or effect.truncated
+        info: dict[str, JSON] = {"success": effect.success, "num_actions": num_actions}
+        return self.observe(), reward, terminated, effect.truncated, info
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,109 @@
+"""Many copies of one world, stepped together; one that fails does not stop the others.
+
+A world that raises yields a `Turn` with an `EnvError` (the cause attached) and is left out until
+its next reset. Mistakes of the caller about the batch itself (an index that is not there, as many
+actions as indices) are raised at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from stepwell.config.base import Settings
+from stepwell.core import JSON, EnvError, InputError, Observation, Task
+from stepwell.envs.base import Env
+from stepwell.envs.registry import make_env
+
+
+@dataclass(slots=True)
+class Turn:
+    """What one world answered: to a reset (reward 0) or to a turn. With `error` the rest means nothing."""
+
+    observation: Observation = field(default_factory=Observation)
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    info: dict[str, JSON] = field(default_factory=dict)
+    error: Exception | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no further turn follows."""
+        return self.terminated or self.truncated or self.error is not None
+
+
+class EnvBatch:
+    """`size` copies of the world `name`.
+
+    >>> batch = EnvBatch("frozenlake", {}, size=2)
+    >>> tasks = [batch.envs[0].make_task(batch.envs[0].options, seed) for seed in (0, 1)]
+    >>> len(batch.reset(tasks)), batch.step([1], [("Up", "Left")])[0].info["num_actions"] > 0
+    (2, True)
+    """
+
+    def __init__(self, name: str, options: Mapping[str, Any] | Settings | None, size: int) -> None:
+        if size < 1:
+            raise InputError(f"size of an EnvBatch must be at least 1, got {size}")
+        self.name = name
+        self.envs: list[Env] = [make_env(name, options) for _ in range(size)]
+
+    def reset(
+        self,
+        tasks: Sequence[Task],
+        indices: Sequence[int] | None = None,
+        seeds: Sequence[int] | None = None,
+    ) -> list[Turn]:
+        """Start one episode per task, in the first worlds or in those of `indices`."""
+        indices = range(len(tasks)) if indices is None else indices
+        self._check(indices, len(tasks), "tasks")
+        if seeds is not None and len(seeds) != len(tasks):
+            raise InputError(f"{len(seeds)} seeds for {len(tasks)} tasks")
+        turns = []
+        for position, (index, task) in enumerate(zip(indices, tasks, strict=True)):
+            try:
+                seed = None if seeds is None else seeds[position]
+                observation, info = self.envs[index].reset(seed=seed, options={"task": task})
+                turns.append(Turn(observation, info=info))
+            except Exception as error:
+                turns.append(self._failed(index, error))
+        return turns
+
+    def step(self, indices: Sequence[int], actions: Sequence[Sequence[str]]) -> list[Turn]:
+        """One turn in each of the worlds of `indices`."""
+        self._check(indices, len(actions), "action lists")
+        turns = []
+        for index, acts in zip(indices, actions, strict=True):
+            try:
+                turns.append(Turn(*self.envs[index].step(acts)))
+            except Exception as error:
+                turns.append(self._failed(index, error))
+        return turns
+
+    def close(self) -> None:
+        """Close every world."""
+        for env in self.envs:
+            env.close()
+
+    def _check(self, indices: Sequence[int], count: int, what: str) -> None:
+        if len(indices) != count:
+            raise InputError(f"{count} {what} for {len(indices)} worlds")
+        if indices and not 0 <= min(indices) <= max(indices) < len(self.envs):
+            raise InputError(f"worlds are numbered 0..{len(self.envs) - 1}, got {list(indices)}")
+        if len(set(indices)) != len(indices):
+            raise InputError(f"each world takes one turn at a time, got indices {list(indices)}")
+
+    def _failed(self, index: int, error: Exception) -> Turn:
+        problem = EnvError(f"{self.name} (world {index}) raised {type(error).__name__}: {error}")
+        problem.__cause__ = error
+        return Turn(error=problem)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

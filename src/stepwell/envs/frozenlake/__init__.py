@@ -1,0 +1,1 @@
+"""FrozenLake: cross the ice to the goal without falling into a hole."""

@@ -1,0 +1,104 @@
+"""FrozenLake for language agents: boards to cross, seen as text, as a picture, or both.
+
+Rewards: +10 for the move that reaches the goal, -0.1 for every other executed move (a bump
+against the edge and the fall into a hole are executed moves). The goal and a hole end the
+episode, as does the turn limit.
+
+The text of an observation is the board alone, one character per cell and one line per row:
+`_` ice, `O` hole, `G` goal, `P` player, `X` player in a hole, `*` player on the goal.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import cached_property
+from typing import Any, ClassVar
+
+from stepwell.config.base import Settings
+from stepwell.core import Actions, InputError, Observation, StateForm, Task, World
+from stepwell.envs.base import Effect, Env, Image
+from stepwell.envs.frozenlake.guide import examples, guide
+from stepwell.envs.frozenlake.lake import SLIPS, Lake, best_on_slippery_ice, make_task, shortest_way
+from stepwell.envs.frozenlake.options import FrozenLakeOptions
+from stepwell.envs.frozenlake.words import empty_board, in_words, place_player, structured
+from stepwell.envs.grid import NAMES
+
+REACHED = Effect(10.0, terminated=True, success=True)
+FELL = Effect(-0.1, terminated=True)
+MOVED = Effect(-0.1)
+
+
+class FrozenLake(Env):
+    """Cross the ice to the goal without falling into a hole."""
+
+    name: ClassVar[str] = "frozenlake"
+    Options: ClassVar[type[Settings]] = FrozenLakeOptions
+    options: FrozenLakeOptions
+
+    @cached_property
+    def world(self) -> World:
+        """What agents are told."""
+        actions = Actions(NAMES, self.options.max_actions_per_turn)
+        return World(self.name, guide(self.options), actions, self.options.max_turns, examples(actions))
+
+    @classmethod
+    def make_task(cls, options: Any, seed: int) -> Task:
+        """A random board that can be crossed in time."""
+        return make_task(cls.name, options, seed)
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Slippery ice leaves it to chance."""
+        return not self.options.is_slippery
+
+    def begin(self, task: Task, seed: int) -> None:
+        """Stand at the start of the task's board."""
+        content: dict[str, Any] = task.content
+        if content.get("is_slippery", False) != self.options.is_slippery:
+            raise InputError(f"task {task.id} and env.options.is_slippery disagree about slippery ice")
+        self.lake = Lake.from_rows(content["board"], content["start"], content["goal"])
+        self.place = self.lake.start
+        self._board = empty_board(self.lake)
+        self._num_left = self.options.max_actions
+        self._slip = random.Random(seed).choice if self.options.is_slippery else None
+
+    def act(self, action: str) -> Effect:
+        """Move one cell."""
+        lake = self.lake
+        if self._slip is not None:
+            action = self._slip(SLIPS[action])
+        self.place = place = lake.moves[self.place][action]
+        self._num_left -= 1
+        if place == lake.goal:
+            return REACHED
+        return FELL if lake.holes[place] else MOVED
+
+    def observe(self) -> Observation:
+        """The board as text, picture, or both."""
+        shown = self.options.observation
+        if shown == "text":
+            return Observation(self._text())
+        return Observation(self._text() if shown == "both" else "", (self.render(),))
+
+    def oracle(self) -> list[str]:
+        """A shortest way to the goal; on slippery ice the best next move."""
+        if self.options.is_slippery:
+            return best_on_slippery_ice(self.lake, self.place, self._num_left)
+        return shortest_way(self.lake, self.place)
+
+    def state(self) -> dict[StateForm, str]:
+        """Sentences, board and JSON."""
+        return {
+            StateForm.NATURAL_LANGUAGE: in_words(self.lake, self.place),
+            StateForm.SYMBOLIC: self._text(),
+            StateForm.STRUCTURED: structured(self.lake, self.place),
+        }
+
+    def render(self) -> Image:
+        """The board as tiles."""
+        from stepwell.envs.tiles import draw
+
+        return draw("frozenlake", self._text(), self.options.tile_size)
+
+    def _text(self) -> str:
+        return place_player(self._board, self.lake, self.place)

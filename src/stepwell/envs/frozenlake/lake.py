@@ -1,0 +1,127 @@
+"""The lake: a board as tables, its dynamics, how it is made and how it is crossed best.
+
+Dynamics are those of Gymnasium's FrozenLake: a move off the board stays; holes and the goal end
+the episode; on slippery ice a move goes one third each as meant and to its two sides.
+Boards are drawn (start, goal, then every other cell a hole with the given chance) until one
+can be crossed in no fewer and no more moves than asked for.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from functools import lru_cache
+
+from stepwell.core import JSON, ConfigError, InputError, Task
+from stepwell.envs.frozenlake.options import FrozenLakeOptions
+from stepwell.envs.grid import Cell, distances, move_table
+
+ICE, HOLE = "_", "O"
+RING = ("Left", "Down", "Right", "Up")  # the sides of a move are its neighbours in this ring
+MAX_DRAWS = 20_000
+
+
+def slips(action: str) -> tuple[str, str, str]:
+    """The three equally likely moves of an action on slippery ice."""
+    at = RING.index(action)
+    return RING[at - 1], action, RING[(at + 1) % 4]
+
+
+SLIPS = {action: slips(action) for action in RING}
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """One board. `holes[cell]` says where one falls in; `moves[cell][action]` is the next cell."""
+
+    num_rows: int
+    num_columns: int
+    holes: tuple[bool, ...]
+    start: int
+    goal: int
+    moves: tuple[dict[str, int], ...]
+
+    @classmethod
+    def from_rows(cls, rows: list[str], start: Cell, goal: Cell) -> Lake:
+        """A lake from rows of `_` (ice) and `O` (hole)."""
+        num_columns = len(rows[0]) if rows else 0
+        cells = "".join(rows)
+        if not cells or any(len(row) != num_columns for row in rows) or set(cells) - {ICE, HOLE}:
+            raise InputError(f"board must be rows of equal length made of '_' and 'O', got {rows}")
+        places = []
+        for name, cell in (("start", start), ("goal", goal)):
+            row, column = cell
+            if not (0 <= row < len(rows) and 0 <= column < num_columns) or rows[row][column] == HOLE:
+                raise InputError(f"{name} {list(cell)} must lie on the ice of the board")
+            places.append(row * num_columns + column)
+        if places[0] == places[1]:
+            raise InputError(f"start and goal are both at {list(start)}")
+        holes = tuple(cell == HOLE for cell in cells)
+        return cls(len(rows), num_columns, holes, *places, move_table(len(rows), num_columns))
+
+    def cell(self, place: int) -> Cell:
+        """Row and column of a numbered cell."""
+        return divmod(place, self.num_columns)
+
+
+def make_task(name: str, options: FrozenLakeOptions, seed: int) -> Task:
+    """The board of a seed, as a task."""
+    size = options.size
+    moves = move_table(size, size)
+    rng = random.Random(seed)
+    chance = rng.random
+    for _ in range(MAX_DRAWS):
+        start, goal = int(chance() * size * size), int(chance() * size * size)
+        holes = [chance() < options.hole_rate for _ in range(size * size)]
+        holes[start] = holes[goal] = False
+        needed = distances(moves, holes, goal)[start]
+        if options.min_actions <= needed <= options.max_actions:
+            cells = "".join(HOLE if hole else ICE for hole in holes)
+            content: dict[str, JSON] = {
+                "board": [cells[at : at + size] for at in range(0, size * size, size)],
+                "start": list(divmod(start, size)),
+                "goal": list(divmod(goal, size)),
+            }
+            if options.is_slippery:
+                content["is_slippery"] = True
+            return Task(name, content, seed=seed)
+    raise ConfigError(
+        f"no {size} x {size} board with hole_rate {options.hole_rate} needs between {options.min_actions} "
+        f"and {options.max_actions} moves (seed {seed}, {MAX_DRAWS} draws); lower env.options.min_actions"
+    )
+
+
+@lru_cache(maxsize=4096)
+def _goal_distances(lake_key: tuple[int, tuple[bool, ...], int]) -> tuple[int, ...]:
+    num_columns, holes, goal = lake_key
+    moves = move_table(len(holes) // num_columns, num_columns)
+    return tuple(distances(moves, holes, goal))
+
+
+def shortest_way(lake: Lake, place: int) -> list[str]:
+    """A shortest list of moves from `place` to the goal; [] if there is none (or one is there)."""
+    away = _goal_distances((lake.num_columns, lake.holes, lake.goal))
+    way: list[str] = []
+    while away[place] > 0 and not lake.holes[place]:
+        action = next(a for a, to in lake.moves[place].items() if away[to] == away[place] - 1)
+        way.append(action)
+        place = lake.moves[place][action]
+    return way
+
+
+def best_on_slippery_ice(lake: Lake, place: int, num_actions: int) -> list[str]:
+    """The one next move that most often reaches the goal within `num_actions` moves."""
+    chances = [float(cell == lake.goal) for cell in range(len(lake.holes))]
+    best: list[str] = []
+    for _ in range(num_actions):
+        after = list(chances)
+        for cell, moves in enumerate(lake.moves):
+            if lake.holes[cell] or cell == lake.goal:
+                continue
+            ranked = {a: sum(chances[moves[slip]] for slip in SLIPS[a]) / 3 for a in moves}
+            action = max(ranked, key=ranked.__getitem__)
+            after[cell] = ranked[action]
+            if cell == place and ranked[action] > 0:
+                best = [action]
+        chances = after
+    return best

@@ -1,0 +1,46 @@
+"""A lake in words: the symbolic board, sentences about where things lie, and JSON.
+
+All forms are written by plain joining of strings: they are made on every step of every episode.
+"""
+
+from __future__ import annotations
+
+from stepwell.envs.frozenlake.lake import HOLE, ICE, Lake
+from stepwell.envs.grid import json_cells, sentence
+
+GOAL, PLAYER, FALLEN, ARRIVED = "G", "P", "X", "*"
+
+
+def empty_board(lake: Lake) -> str:
+    """The board without its player, one line per row."""
+    cells = [HOLE if hole else ICE for hole in lake.holes]
+    cells[lake.goal] = GOAL
+    width = lake.num_columns
+    return "\n".join("".join(cells[at : at + width]) for at in range(0, len(cells), width))
+
+
+def place_player(board: str, lake: Lake, place: int) -> str:
+    """The board with its player, who may have fallen or arrived."""
+    at = place + place // lake.num_columns  # one line break per row above
+    symbol = FALLEN if lake.holes[place] else ARRIVED if place == lake.goal else PLAYER
+    return board[:at] + symbol + board[at + 1 :]
+
+
+def in_words(lake: Lake, place: int) -> str:
+    """Where the goal and the holes lie, seen from the player."""
+    player = lake.cell(place)
+    told = [sentence("the goal", lake.cell(lake.goal), "the player", player)]
+    holes = [cell for cell, is_hole in enumerate(lake.holes) if is_hole]
+    for number, hole in enumerate(holes, start=1):
+        told.append(sentence(f"hole {number}", lake.cell(hole), "the player", player))
+    return " ".join(told)
+
+
+def structured(lake: Lake, place: int) -> str:
+    """Positions as [row, column] in one JSON object."""
+    player, goal = lake.cell(place), lake.cell(lake.goal)
+    holes = json_cells(lake.cell(cell) for cell, is_hole in enumerate(lake.holes) if is_hole)
+    return (
+        f'{{"player": [{player[0]}, {player[1]}], "goal": [{goal[0]}, {goal[1]}], "holes": {holes}, '
+        f'"size": [{lake.num_rows}, {lake.num_columns}]}}'
+    )

@@ -1,0 +1,71 @@
+"""What grid worlds share: directions, tables of moves, and words for where things lie.
+
+Cells are numbered row by row from the top left; (row, column) counts from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+DIRECTIONS: dict[str, tuple[int, int]] = {"Up": (-1, 0), "Down": (1, 0), "Left": (0, -1), "Right": (0, 1)}
+NAMES = tuple(DIRECTIONS)
+Cell = tuple[int, int]
+
+
+@lru_cache(maxsize=64)
+def move_table(num_rows: int, num_columns: int) -> tuple[dict[str, int], ...]:
+    """For every cell, the cell each action leads to; at the edge one stays."""
+    table = []
+    for row in range(num_rows):
+        for column in range(num_columns):
+            moves = {}
+            for name, (down, right) in DIRECTIONS.items():
+                to_row = min(max(row + down, 0), num_rows - 1)
+                to_column = min(max(column + right, 0), num_columns - 1)
+                moves[name] = to_row * num_columns + to_column
+            table.append(moves)
+    return tuple(table)
+
+
+def relation(cell: Cell, other: Cell) -> str:
+    """Where `cell` lies as seen from `other`, as words that go before its name.
+
+    >>> relation((0, 1), (2, 1)), relation((3, 0), (2, 1)), relation((2, 1), (2, 1))
+    ('directly above', 'below and left of', 'at the same place as')
+    """
+    rows, columns = cell[0] - other[0], cell[1] - other[1]
+    vertical = "above" if rows < 0 else "below" if rows > 0 else ""
+    horizontal = "left of" if columns < 0 else "right of" if columns > 0 else ""
+    if vertical and horizontal:
+        return f"{vertical} and {horizontal}"
+    return f"directly {vertical or horizontal}" if vertical or horizontal else "at the same place as"
+
+
+def sentence(thing: str, cell: Cell, other_thing: str, other: Cell) -> str:
+    """`The goal is directly above the player.`"""
+    return f"{thing[0].upper()}{thing[1:]} is {relation(cell, other)} {other_thing}."
+
+
+def json_cells(cells: Iterable[Cell]) -> str:
+    """Cells as JSON text: `[[0, 1], [2, 3]]`."""
+    return "[" + ", ".join(f"[{row}, {column}]" for row, column in cells) + "]"
+
+
+def distances(moves: Sequence[dict[str, int]], blocked: Sequence[bool], goal: int) -> list[int]:
+    """Fewest moves from every cell to `goal` around blocked cells; -1 where there is no way.
+
+    Moves are walked backwards, which on a grid is the same as forwards.
+    """
+    found = [-1] * len(moves)
+    found[goal] = 0
+    frontier = [goal]
+    while frontier:
+        reached = []
+        for cell in frontier:
+            for other in moves[cell].values():
+                if found[other] < 0 and not blocked[other]:
+                    found[other] = found[cell] + 1
+                    reached.append(other)
+        frontier = reached
+    return found

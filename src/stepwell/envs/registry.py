@@ -1,0 +1,104 @@
+"""Worlds by name: built in, from Gymnasium, or by import path.
+
+    frozenlake              a name of `ENVS`
+    gymnasium:CartPole-v1   any Gymnasium environment with discrete or text actions
+    module:Class            a subclass of Env, importable or lying in the present folder
+
+A world is imported when it is opened and not before. Options are checked against the world's
+own settings; a misspelt one is refused with the nearest name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from stepwell.config.base import Settings
+from stepwell.core import ConfigError
+from stepwell.envs.base import Env
+
+ENVS: dict[str, str] = {
+    "frozenlake": "stepwell.envs.frozenlake.env:FrozenLake",
+    "sokoban": "stepwell.envs.sokoban.env:Sokoban",
+}
+GYMNASIUM = "gymnasium"
+
+
+def env_names() -> tuple[str, ...]:
+    """The built-in worlds."""
+    return tuple(ENVS)
+
+
+def env_type(name: str) -> type[Env]:
+    """The class behind a name."""
+    prefix, separator, rest = name.partition(":")
+    if name in ENVS:
+        return _imported(ENVS[name])
+    if not separator:
+        raise ConfigError(_unknown(name))
+    if prefix == GYMNASIUM:
+        from stepwell.envs.gymnasium_env import gymnasium_type
+
+        return gymnasium_type(rest)
+    return _imported(name)
+
+
+def read_options(name: str, options: Mapping[str, Any] | Settings | None = None) -> Settings:
+    """Plain values as the settings of a world; what is wrong with them is said in one sentence."""
+    kind = env_type(name).Options
+    if isinstance(options, kind):
+        return options
+    try:
+        return kind.model_validate(dict(options or {}))
+    except ValidationError as error:
+        raise ConfigError(_refused(name, kind, error)) from None
+
+
+def make_env(name: str, options: Mapping[str, Any] | Settings | None = None) -> Env:
+    """A world ready for `reset`."""
+    return env_type(name)(read_options(name, options))
+
+
+def _imported(path: str) -> type[Env]:
+    module_name, _, class_name = path.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # an installed command does not look in the present folder by itself
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module_name + ".").startswith(error.name + "."):
+            raise
+        raise ConfigError(f"env {path!r}: there is no module {module_name!r} here or installed") from error
+    found = getattr(module, class_name, None)
+    if found is None:
+        raise ConfigError(f"env {path!r}: module {module_name!r} has no {class_name!r}")
+    if not (isinstance(found, type) and issubclass(found, Env)):
+        raise ConfigError(f"env {path!r} must be a subclass of stepwell.envs.Env")
+    return found
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, ENVS, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return (
+        f"there is no env {name!r}; {hint}Known: {', '.join(ENVS)}, "
+        f"{GYMNASIUM}:ID, or an import path module:Class"
+    )
+
+
+def _refused(name: str, kind: type[Settings], error: ValidationError) -> str:
+    """The first problem of a validation, with the nearest name of a misspelt option."""
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(field, kind.model_fields, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return f"env.options.{field} is no option of {name}{hint} (it has {', '.join(kind.model_fields)})"
+    where = f"env.options.{field}" if field else "env.options"
+    return f"{where} of {name}: {first['msg'].removeprefix('Value error, ')}"

@@ -1,0 +1,62 @@
+"""Drawing tasks: distinct by content, of one split, the same for the same seed everywhere.
+
+Which split a task belongs to follows from its content alone (`Task.split`), so that no choice
+of seeds can put one board on both sides. Worlds may hold fewer tasks than are asked for: once
+many draws in a row have shown nothing new, all there is counts as seen.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from stepwell.config.base import Settings
+from stepwell.core import ConfigError, InputError, Split, Task
+from stepwell.envs.registry import env_type, read_options
+
+PATIENCE, PATIENCE_PER_TASK = 500, 20
+
+
+def draw_tasks(
+    name: str,
+    options: Mapping[str, Any] | Settings | None,
+    split: Split,
+    count: int,
+    seed: int,
+    held_out_share: float = 0.2,
+) -> list[Task]:
+    """`count` distinct tasks of one split; too few in that world is a `ConfigError` that says how many."""
+    if count < 0:
+        raise InputError(f"count must not be negative, got {count}")
+    tasks = list(itertools.islice(distinct_tasks(name, options, split, seed, held_out_share), count))
+    if len(tasks) < count:
+        raise ConfigError(
+            f"{name} with these env.options has {len(tasks)} {Split(split).value} tasks, {count} were asked "
+            f"for; ask for fewer, change env.held_out_share ({held_out_share}), or allow more variety"
+        )
+    return tasks
+
+
+def distinct_tasks(
+    name: str,
+    options: Mapping[str, Any] | Settings | None,
+    split: Split,
+    seed: int,
+    held_out_share: float = 0.2,
+) -> Iterator[Task]:
+    """Distinct tasks of one split, until the world seems to hold no more."""
+    kind, settings = env_type(name), read_options(name, options)
+    draws = random.Random(seed)
+    seen: set[str] = set()
+    misses = 0
+    while misses < PATIENCE + PATIENCE_PER_TASK * len(seen):
+        task = kind.make_task(settings, draws.getrandbits(32))
+        if task.id in seen:
+            misses += 1
+            continue
+        seen.add(task.id)
+        misses = 0
+        if task.split(held_out_share) is split:
+            yield task
