@@ -38,9 +38,11 @@ def test_what_is_written_reads_back(name: str, actions: list[str], seen: str, wh
         assert getattr(reply, field) == (text.strip() if field in agent.strategy.fields else None)
 
 
-TAGS = """<think> </think> <answer> </answer> </ANSWER> <observation> </observation>
-<reasoning> </reasoning> <prediction> </prediction> , Left""".split()
-garbage = st.lists(st.one_of(st.sampled_from(TAGS), st.text(max_size=8)), max_size=20).map("".join)
+TAG_NAMES = ("think", "answer", "ANSWER", "observation", "reasoning", "prediction")
+TAGS = [f"<{slash}{name}>" for name in TAG_NAMES for slash in ("", "/")]
+garbage = st.lists(st.one_of(st.sampled_from([*TAGS, ",", "Left"]), st.text(max_size=8)), max_size=20).map(
+    "".join
+)
 
 
 @given(strategy_names, garbage)

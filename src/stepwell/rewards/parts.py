@@ -1,0 +1,73 @@
+"""The parts of a step's reward, and the choice of those that count.
+
+    task            what the environment gave for the turn
+    format          its weight where the reply has exactly the asked form, else 0
+    outcome         1 on the last step of a success, 0 on every other step
+    grounding       its weight times the match of the described with the true state
+    world_modeling  its weight times the match of the predicted with the true next state
+
+The last two exist only where the strategy writes a state and the world knows its own in the
+asked form. A part is a float in a dictionary, so a part of one's own is one more entry; the
+recipe says which are summed, and `Step.assign_reward` keeps each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from stepwell.agents.reply import Reply
+from stepwell.agents.strategy import Field, Strategy, strategy_named
+from stepwell.config.run import RewardConfig
+from stepwell.core.errors import ConfigError
+from stepwell.core.world import StateForm
+from stepwell.rewards.state_match import match_state
+
+_ALWAYS = ("task", "format", "outcome")
+_FIELD_OF = {"grounding": Field.OBSERVATION, "world_modeling": Field.PREDICTION}
+
+
+def part_names(strategy: Strategy | str, forms: Collection[StateForm], form: StateForm) -> tuple[str, ...]:
+    """The parts `step_parts` gives for a strategy in a world that knows its state in `forms`."""
+    fields = strategy_named(strategy).fields if form in forms else ()
+    return (*_ALWAYS, *(part for part, field in _FIELD_OF.items() if field in fields))
+
+
+def step_parts(
+    *,
+    turn_reward: float,
+    reply: Reply,
+    is_last: bool,
+    success: bool,
+    state: Mapping[StateForm, str],
+    next_state: Mapping[StateForm, str],
+    form: StateForm,
+    weights: RewardConfig,
+    strategy: Strategy | str,
+) -> dict[str, float]:
+    """Every part this step has; `state` is the true one before the actions, `next_state` after them."""
+    parts = {
+        "task": float(turn_reward),
+        "format": weights.format if reply.is_strict else 0.0,
+        "outcome": 1.0 if is_last and success else 0.0,
+    }
+    fields = strategy_named(strategy).fields
+    if Field.OBSERVATION in fields and form in state:
+        parts["grounding"] = weights.grounding * match_state(form, reply.observation or "", state[form])
+    if Field.PREDICTION in fields and form in next_state:
+        matched = match_state(form, reply.prediction or "", next_state[form])
+        parts["world_modeling"] = weights.world_modeling * matched
+    return parts
+
+
+def compose(
+    parts: Mapping[str, float], wanted: Collection[str], optional: Collection[str] = ()
+) -> dict[str, float]:
+    """The parts a recipe sums: all `wanted` ones, and of the `optional` ones those that are there."""
+    missing = [name for name in wanted if name not in parts]
+    if missing:
+        raise ConfigError(
+            f"recipe.reward_parts wants {', '.join(missing)}, but a step here has only {', '.join(parts)}: "
+            "choose an agent.strategy that writes what is to be rewarded and a state_form the world has, "
+            "or change recipe.reward_parts"
+        )
+    return {name: parts[name] for name in dict.fromkeys((*wanted, *optional)) if name in parts}

@@ -1,0 +1,176 @@
+"""How well an agent's words about a state match the true state: rules, no model.
+
+    symbolic          share of cells that are equal; 0 where the grid has another shape
+    structured        F1 over pairs of a key and a position
+    natural_language  F1 over relations: (thing, direction, other thing)
+
+A natural-language state is a list of sentences, each of which says where one thing is
+relative to another: "The target is directly above the player", or "The target is above and at
+the same column as the player", which is the same. Every direction in it is one relation, and
+"The player is below the target" says what "The target is above the player" says. What no rule
+understands is no relation, neither right nor wrong. A truth without any relation is compared
+word by word.
+
+Invariants: the truth scores 1; every score lies in [0, 1]; any text is accepted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Hashable, Set
+from functools import lru_cache
+
+from stepwell.core.world import StateForm
+
+_Relation = tuple[str, str, str]
+
+
+def match_state(form: StateForm, said: str, truth: str) -> float:
+    """How well `said` matches `truth`, both in `form`: 0 to 1."""
+    if form == StateForm.SYMBOLIC:
+        return match_grids(said, truth)
+    if form == StateForm.STRUCTURED:
+        return f1(positions(said), positions(truth)) if positions(truth) else f1(_words(said), _words(truth))
+    return f1(relations(said), relations(truth)) if relations(truth) else f1(_words(said), _words(truth))
+
+
+def match_grids(said: str, truth: str) -> float:
+    """Share of equal cells, line by line; blanks between cells and around the grid do not count."""
+    cells, true_cells = _rows(said), _rows(truth)
+    if [len(row) for row in cells] != [len(row) for row in true_cells]:
+        return 0.0
+    pairs = [pair for rows in zip(cells, true_cells, strict=True) for pair in zip(*rows, strict=True)]
+    return sum(a == b for a, b in pairs) / len(pairs) if pairs else 1.0
+
+
+def f1(said: Set[Hashable], truth: Set[Hashable]) -> float:
+    """Harmonic mean of the share of `said` that is true and the share of the truth that is said."""
+    if not said and not truth:
+        return 1.0
+    return 2 * len(said & truth) / (len(said) + len(truth))
+
+
+# ---- structured ------------------------------------------------------------------------------
+
+_KEY = re.compile(r"""["']?([A-Za-z]\w*)["']?\s*[:=]""")
+_NUMBER = r"[-+]?\d+(?:\.\d+)?"
+_TUPLE = re.compile(rf"[(\[]\s*({_NUMBER}(?:\s*,\s*{_NUMBER})*)\s*,?\s*[)\]]")
+
+
+@lru_cache(maxsize=4096)
+def positions(text: str) -> frozenset[tuple[str, Hashable]]:
+    """Pairs of a key and a position, read from anything like a dictionary.
+
+    >>> sorted(positions("{player_position: (1, 2), 'holes': [[0, 3], [2, 2]]}"))
+    [('holes', (0.0, 3.0)), ('holes', (2.0, 2.0)), ('player', (1.0, 2.0))]
+    """
+    found: set[tuple[str, Hashable]] = set()
+    keys = list(_KEY.finditer(text))
+    ends = [*(key.start() for key in keys), len(text)][1:]
+    for key, end in zip(keys, ends, strict=True):
+        value = text[key.end() : end]
+        name = re.sub(r"_?positions?$", "", key[1].lower()) or key[1].lower()
+        tuples: list[Hashable] = [
+            tuple(map(float, re.findall(_NUMBER, inside))) for inside in _TUPLE.findall(value)
+        ]
+        plain = " ".join(re.findall(r"[\w.+-]+", value.lower()))
+        found.update((name, position) for position in tuples or (plain,))
+    return frozenset(found)
+
+
+# ---- natural language ------------------------------------------------------------------------
+
+_SAME_ROW, _SAME_COLUMN = "same row", "same column"
+_OPPOSITE = {"above": "below", "below": "above", "left": "right", "right": "left"}
+_DIRECTIONS = {
+    **dict.fromkeys(("above", "up", "north", "over", "upper", "higher", "top"), "above"),
+    **dict.fromkeys(("below", "down", "south", "under", "beneath", "lower", "bottom"), "below"),
+    **dict.fromkeys(("left", "west"), "left"),
+    **dict.fromkeys(("right", "east"), "right"),
+}
+_SAME = {
+    **dict.fromkeys(("row", "line", "height"), (_SAME_ROW,)),
+    "column": (_SAME_COLUMN,),
+    **dict.fromkeys(("place", "position", "cell", "tile", "spot", "location"), (_SAME_ROW, _SAME_COLUMN)),
+}
+_STRAIGHT = {"directly", "straight", "exactly"}
+_NAMES = {"i": "player", "me": "player", "you": "player", "agent": "player", "goal": "target"}
+_PLAIN = "a an and also as at be by directly exactly from in is it just of on one same side standing "
+_FILLERS = frozenset(re.findall(r"\w+", _PLAIN + "step steps straight that the to two three which with"))
+_COPULA = re.compile(r"\b(?:is|are|am|will be|was|be)\b")
+_END = re.compile(
+    r"[.;!?\n]|,(?=[^,.;!?\n]*\b(?:is|are|am|will be)\b)"
+    r"|\band (?=(?:the )?\w+(?: \w+)? (?:is|are|am|will be)\b)"
+)
+
+
+@lru_cache(maxsize=4096)
+def relations(text: str) -> frozenset[_Relation]:
+    """Every relation that a text states, things in alphabetical order.
+
+    >>> sorted(relations("The target is directly above the player."))
+    [('player', 'below', 'target'), ('player', 'same column', 'target')]
+    """
+    found: set[_Relation] = set()
+    for sentence in _END.split(text.lower()):
+        found.update(_relations_of(sentence))
+    return frozenset(found)
+
+
+def _relations_of(sentence: str) -> set[_Relation]:
+    copula = _COPULA.search(sentence)
+    if copula is None:
+        return set()
+    thing = _thing(_words_of(sentence[: copula.start()]))
+    directions, rest = _directions(_words_of(sentence[copula.end() :]))
+    other = _thing(rest)
+    if not thing or not other or thing == other:
+        return set()
+    return {_in_order(thing, direction, other) for direction in directions}
+
+
+def _directions(words: list[str]) -> tuple[set[str], list[str]]:
+    """The directions among words, and the words that are none."""
+    directions: set[str] = set()
+    rest: list[str] = []
+    for before, word in zip(["", *words], words, strict=False):
+        if word in _DIRECTIONS:
+            directions.add(_DIRECTIONS[word])
+        elif before == "same" and word in _SAME:
+            directions.update(_SAME[word])
+        else:
+            rest.append(word)
+    if len(directions) == 1 and _STRAIGHT & set(words):
+        directions.add(_SAME_COLUMN if directions & {"above", "below"} else _SAME_ROW)
+    if not directions and words[:1] == ["on"]:  # "on the target", nothing else said: the same place
+        directions.update((_SAME_ROW, _SAME_COLUMN))
+    return directions, rest
+
+
+def _in_order(thing: str, direction: str, other: str) -> _Relation:
+    if thing < other:
+        return thing, direction, other
+    return other, _OPPOSITE.get(direction, direction), thing
+
+
+def _thing(words: list[str]) -> str:
+    """The name of a thing: "the Hole 1" and "hole1" are one, and a count before it is not part of it."""
+    named = [_NAMES.get(word, word) for word in words if word not in _FILLERS]
+    return " ".join(itertools.dropwhile(str.isdigit, named))
+
+
+def _words_of(text: str) -> list[str]:
+    return re.findall(r"[a-z]+|\d+", text)
+
+
+# ---- what all share --------------------------------------------------------------------------
+
+
+def _rows(text: str) -> list[str]:
+    rows = ("".join(line.split()) for line in text.splitlines())
+    return [row for row in rows if row]
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\w+|[^\w\s]", text.lower()))
