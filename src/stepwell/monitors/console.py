@@ -1,0 +1,260 @@
+"""The console: a live view of a run at a terminal, plain lines anywhere else.
+
+At a terminal one block of a few lines is redrawn in place, twice a second, by a
+thread that only formats numbers it is handed: training never waits for it. Without a
+terminal (a file, a pipe, CI) one line is written now and then (every `every` updates, or
+when the last line is older than `every_s` seconds) and one for every evaluation, in ASCII and
+without control characters, so that the output can be searched and kept.
+
+`Progress` holds what is known so far; it knows nothing of terminals.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from stepwell.monitors.base import Entry, Monitor, RunInfo
+
+RECENT = 30  # updates whose pace predicts the time left
+SPARKS = "▁▂▃▄▅▆▇█"
+SHARES = frozenset({"success", "low", "high", "clip_share", "format_share", "explained_variance"})
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a watcher knows of a run: the last figures, the best evaluation, the pace."""
+
+    info: RunInfo
+    phase: str = "starting"
+    time_s: float = 0.0
+    update: int = 0
+    values: dict[str, float] = field(default_factory=dict)
+    evals: list[Entry] = field(default_factory=list)
+    pace: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=RECENT))
+
+    def take(self, entry: Entry) -> None:
+        """Learn from one entry."""
+        self.time_s = entry.time_s
+        if entry.kind == "update":
+            self.update, self.values = entry.update, entry.values
+            self.pace.append((entry.update, entry.time_s))
+            self.phase = "training"
+        elif entry.kind == "eval":
+            self.evals.append(entry)
+            self.phase = "training"
+        elif entry.kind == "warm_start":
+            self.values, self.phase = entry.values, "warm start"
+
+    @property
+    def best(self) -> Entry | None:
+        """The evaluation with the highest success, the first of equals."""
+        scored = [entry for entry in self.evals if math.isfinite(entry.values.get("success", math.nan))]
+        return max(scored, key=lambda entry: entry.values["success"], default=None)
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds to the end at the present pace, or to the run's own time limit if that is sooner."""
+        if len(self.pace) < 2 or self.pace[-1][0] == self.pace[0][0]:
+            return None
+        (first, began), (last, now) = self.pace[0], self.pace[-1]
+        left = (now - began) / (last - first) * (self.info.num_updates - last)
+        limit = (self.info.config.get("train") or {}).get("max_seconds")
+        return max(0.0, min(left, limit - now) if limit else left)
+
+    @property
+    def title(self) -> str:
+        """The phase, with the number of the update."""
+        counted = f"update {self.update}/{self.info.num_updates}"
+        return (
+            counted
+            if self.phase == "training"
+            else f"{self.phase} ({counted})"
+            if self.update
+            else self.phase
+        )
+
+
+class ConsoleMonitor(Monitor):
+    """Shows a run on `console`; which of the two forms is decided by the console itself."""
+
+    def __init__(self, console: Console | None = None, *, every: int = 10, every_s: float = 15.0) -> None:
+        self.console = console or Console()
+        self.is_live = self.console.is_terminal and not self.console.is_dumb_terminal
+        self._every, self._every_s = every, every_s
+        self._progress: Progress | None = None
+        self._live: Live | None = None
+        self._line_at_s = -math.inf
+        self._entry_at = time.monotonic()
+
+    def start(self, info: RunInfo) -> None:
+        self._progress = Progress(info, update=max(info.resumed_from or 0, 0))
+        again = f", resumed after update {info.resumed_from}" if info.resumed_from is not None else ""
+        self._say(f"{info.name}: {info.recipe} on {info.env}, seed {info.seed}{again}, in {info.folder}")
+        if self.is_live:
+            self._live = Live(get_renderable=self._view, console=self.console, refresh_per_second=2)
+            self._live.start()
+
+    def phase(self, text: str) -> None:
+        if self._progress is not None:
+            self._progress.phase = text
+
+    def record(self, entry: Entry) -> None:
+        assert self._progress is not None, "start comes before record"
+        if entry.kind == "event":
+            self.note(entry.text)
+            return
+        self._progress.take(entry)
+        self._entry_at = time.monotonic()
+        if not self.is_live and self._is_due(entry):
+            self._line_at_s = entry.time_s
+            self._say(plain_line(entry, self._progress))
+
+    def note(self, text: str) -> None:
+        self._say(text)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+        self._live = None
+
+    def _is_due(self, entry: Entry) -> bool:
+        is_late = entry.time_s - self._line_at_s >= self._every_s
+        if entry.kind == "update":
+            assert self._progress is not None
+            is_last = entry.update == self._progress.info.num_updates
+            return is_late or is_last or entry.update == 1 or entry.update % self._every == 0
+        return is_late or entry.kind == "eval"
+
+    def _say(self, text: str) -> None:
+        """Words, above the live block if there is one. What agents and worlds wrote stays harmless."""
+        clean = "".join(char if char == "\n" or char.isprintable() else " " for char in text)
+        clean = clean.encode(self.console.encoding, "replace").decode(self.console.encoding)
+        self.console.print(clean, markup=False, highlight=False, soft_wrap=True, emoji=False)
+
+    def _view(self) -> RenderableType:
+        if self._progress is None:
+            return Text("")
+        return live_view(self._progress, self.console, since_s=time.monotonic() - self._entry_at)
+
+
+def plain_line(entry: Entry, progress: Progress) -> str:
+    """One entry as one line of ASCII."""
+    values = entry.values
+    words = [f"{duration(entry.time_s):>8}"]
+    if entry.kind == "eval":
+        words += [f"update {entry.update}/{progress.info.num_updates}", f"held-out {_success(entry)}"]
+        best = progress.best
+        words += [f"best {best.values['success']:.2f} at {best.update}"] if best else []
+        return "  ".join(words)
+    words.append("warm start" if entry.kind == "warm_start" else progress.title)
+    for name in ("success", "reward", "loss", "entropy", "kl", "tokens_per_s"):
+        if name in values:
+            words.append(f"{name.replace('tokens_per_s', 'tokens/s')} {_shown(name, values[name])}")
+    if (left := progress.left_s) is not None and entry.kind == "update":
+        words.append(f"left {duration(left)}")
+    return "  ".join(words)
+
+
+def live_view(progress: Progress, console: Console, since_s: float = 0.0) -> RenderableType:
+    """The block redrawn in place, `since_s` after the last entry: a progress bar, then one row per
+    question a watcher has."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, figures in _rows(progress, is_unicode=console.encoding.lower().startswith("utf")):
+        if figures:
+            table.add_row(name, Text("  ").join(figures))
+    return Group(_head(progress, since_s), table)
+
+
+def _head(progress: Progress, since_s: float) -> Table:
+    head = Table.grid(padding=(0, 2))
+    done, whole = progress.update, max(progress.info.num_updates, 1)
+    clock = duration(progress.time_s + since_s)
+    if (left := progress.left_s) is not None:
+        clock += f", {duration(max(left - since_s, 0.0))} left"
+    head.add_row(
+        Text(progress.title, style="bold"),
+        ProgressBar(total=whole, completed=min(done, whole), width=28),
+        Text(clock, style="dim"),
+    )
+    return head
+
+
+def _rows(progress: Progress, is_unicode: bool) -> list[tuple[str, list[Text]]]:
+    values = progress.values
+    success = _figures(values, {"success": "train"})
+    if progress.evals:
+        success.append(_figure("held-out", _success(progress.evals[-1]), "bold green"))
+    if (best := progress.best) is not None:
+        success.append(_figure("best", f"{best.values['success']:.2f} at {best.update}"))
+    if is_unicode and len(progress.evals) > 1:
+        success.append(Text(sparkline([entry.values.get("success", math.nan) for entry in progress.evals])))
+    parts = {name: name.removeprefix("reward/") for name in values if name.startswith("reward/")}
+    policy = {"loss": "loss", "entropy": "entropy", "kl": "KL", "clip_share": "clipped"}
+    speed = {"tokens_per_s": "tokens/s", "time/rollout_s": "rollout s", "time/update_s": "update s"}
+    return [
+        ("success", success),
+        ("reward", _figures(values, {"reward": "all", **parts})),
+        ("policy", _figures(values, {**policy, "explained_variance": "explained", "grad_norm": "gradient"})),
+        ("speed", _figures(values, speed)),
+    ]
+
+
+def _figures(values: dict[str, float], labels: dict[str, str]) -> list[Text]:
+    return [_figure(label, _shown(name, values[name])) for name, label in labels.items() if name in values]
+
+
+def _figure(label: str, value: str, style: str = "bold") -> Text:
+    return Text.assemble((label, "dim"), " ", (value, style))
+
+
+def _success(entry: Entry) -> str:
+    success, low, high = (entry.values.get(name) for name in ("success", "low", "high"))
+    shown = "unknown" if success is None else f"{success:.2f}"
+    return shown if low is None or high is None else f"{shown} [{low:.2f}, {high:.2f}]"
+
+
+def _shown(name: str, value: float) -> str:
+    return f"{value:.2f}" if name in SHARES else number(value)
+
+
+def sparkline(values: list[float], width: int = 24) -> str:
+    """The last `width` shares in [0, 1] as blocks; a value that is not a number leaves a gap."""
+    last = len(SPARKS) - 1
+    return "".join(
+        SPARKS[round(min(max(value, 0.0), 1.0) * last)] if math.isfinite(value) else " "
+        for value in values[-width:]
+    )
+
+
+def number(value: float) -> str:
+    """A figure in at most a few characters: 0.31, 12.4, 41,200, 1.2e-05."""
+    size = abs(value)
+    if not math.isfinite(value):
+        return str(value)
+    if size >= 1000:
+        return f"{value:,.0f}"
+    if size >= 100:
+        return f"{value:.0f}"
+    if size >= 10:
+        return f"{value:.1f}"
+    if size >= 0.1 or size == 0:
+        return f"{value:.2f}"
+    return f"{value:.4f}" if size >= 0.001 else f"{value:.1e}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as 0:42, 12:05 or 3:07:00."""
+    whole = round(seconds)
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"

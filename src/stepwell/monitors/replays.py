@@ -1,0 +1,118 @@
+"""Replays: a few episodes of a run, kept so that a person can watch them step by step.
+
+`replays.json` holds what the policy saw, wrote and got, before training and after it. Pictures
+are PNG in base64, each kept once: an episode before and one after training begin on the same
+board. Two replays with the same `task_id` are shown side by side.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import struct
+import zlib
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepwell.core.arrays import AnyArray
+from stepwell.core.errors import EncodingError, InputError
+from stepwell.monitors.files import write_whole
+
+FILE_NAME = "replays.json"
+FORMAT = "stepwell replays 1"
+
+
+@dataclass(slots=True)
+class Frame:
+    """One step of a replay: what was seen, what was written, what came of it.
+
+    `reward_parts` are the parts as they count, so that they add up to `reward`. `value` and
+    `advantage` are None where the recipe has none. `problem` says why a reply was not followed.
+    """
+
+    observation: str
+    reply: str
+    actions: list[str]
+    reward: float
+    reward_parts: dict[str, float] = field(default_factory=dict)
+    image_png: bytes | None = None
+    value: float | None = None
+    advantage: float | None = None
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class Replay:
+    """One episode. `stage` is `before` or `after` training; the final picture is what it ended with."""
+
+    task_id: str
+    title: str
+    status: str
+    total_reward: float
+    frames: list[Frame]
+    stage: str = "after"
+    final_observation: str = ""
+    final_image_png: bytes | None = None
+
+
+def png_bytes(image: AnyArray) -> bytes:
+    """A uint8 RGB image [H, W, 3] as PNG."""
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
+        raise InputError(f"an image must be uint8 RGB [H, W, 3], got {image.dtype} {image.shape}")
+    height, width, _ = image.shape
+    rows = np.concatenate([np.zeros((height, 1), np.uint8), image.reshape(height, -1)], axis=1)
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), 9)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    )
+
+
+def save_replays(path: Path, replays: list[Replay]) -> None:
+    """Write all replays to `path`, whole or not at all."""
+    write_whole(path, json.dumps(replays_as_json(replays)))
+
+
+def replays_as_json(replays: list[Replay]) -> dict[str, Any]:
+    """The content of `replays.json`: pictures in one list, everything else naming them by index."""
+    images: dict[bytes, int] = {}
+
+    def index(png: bytes | None) -> int | None:
+        return None if png is None else images.setdefault(png, len(images))
+
+    items = []
+    for replay in replays:
+        item = asdict(replay)
+        item["final_image"] = index(item.pop("final_image_png"))
+        for frame in item["frames"]:
+            frame["image"] = index(frame.pop("image_png"))
+        items.append(item)
+    pictures = [base64.b64encode(png).decode("ascii") for png in images]
+    return {"format": FORMAT, "images": pictures, "replays": items}
+
+
+def load_replays(path: Path) -> list[Replay]:
+    """The replays of a file; a file that is not there holds none, a damaged one is refused."""
+    if not path.exists():
+        return []
+    try:
+        content = json.loads(path.read_bytes())
+        if content["format"] != FORMAT:
+            raise ValueError(f"format {content['format']!r}")
+        pictures = [base64.b64decode(item, validate=True) for item in content["images"]]
+        return [_replay(item, pictures) for item in content["replays"]]
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, binascii.Error) as error:
+        raise EncodingError(f"{path} is damaged ({error}); delete it, or make it again") from error
+
+
+def _replay(item: dict[str, Any], pictures: list[bytes]) -> Replay:
+    def picture(index: int | None) -> bytes | None:
+        return None if index is None else pictures[index]
+
+    frames = [Frame(image_png=picture(frame.pop("image")), **frame) for frame in item.pop("frames")]
+    return Replay(final_image_png=picture(item.pop("final_image")), frames=frames, **item)

@@ -1,0 +1,89 @@
+"""`summary.json`: what came of a run, in one small file that studies and scripts read.
+
+The seven first fields are always there. A `Score` carries its confidence interval, so that
+no figure is shown without one where one is known. What this version does not know is kept
+in `more` and written back.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from stepwell.core.errors import EncodingError
+from stepwell.monitors.files import write_whole
+
+FILE_NAME = "summary.json"
+T = TypeVar("T", "Score", "Summary")
+
+
+@dataclass(slots=True)
+class Score:
+    """Success on held-out tasks, with the ends of its confidence interval where it is known."""
+
+    success: float
+    low: float | None = None
+    high: float | None = None
+    num_tasks: int | None = None
+    name: str = ""
+    note: str = ""
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Summary:
+    """A run in figures; `status` says whether it came to its end."""
+
+    success_before: float | None
+    success_after: float | None
+    env_steps: int
+    wall_s: float
+    seed: int
+    recipe: str
+    env: str
+    status: Literal["finished", "stopped_early", "interrupted", "failed"] = "finished"
+    before: Score | None = None
+    after: Score | None = None
+    baselines: list[Score] = field(default_factory=list)
+    decoding: dict[str, Any] = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=dict)
+    command: str = ""
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+def write_summary(folder: Path, summary: Summary) -> Path:
+    """Write `summary.json` of a run folder, whole or not at all."""
+    content = _flat(asdict(summary))
+    for name in ("before", "after"):
+        content[name] = _flat(content[name]) if content[name] else None
+    content["baselines"] = [_flat(score) for score in content["baselines"]]
+    path = folder / FILE_NAME
+    write_whole(path, json.dumps(content, indent=2) + "\n")
+    return path
+
+
+def read_summary(folder: Path) -> Summary | None:
+    """The summary of a run folder; None when the run has not written one."""
+    path = folder / FILE_NAME
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_bytes())
+        for name in ("before", "after"):
+            content[name] = _known(Score, content[name]) if content.get(name) else None
+        content["baselines"] = [_known(Score, item) for item in content.get("baselines", [])]
+        return _known(Summary, content)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise EncodingError(f"{path} is damaged ({error}); delete it, or run the evaluation again") from error
+
+
+def _flat(content: dict[str, Any]) -> dict[str, Any]:
+    return {**content.pop("more"), **content}
+
+
+def _known(kind: type[T], content: dict[str, Any]) -> T:
+    names = {item.name for item in fields(kind)} - {"more"}
+    more = {name: value for name, value in content.items() if name not in names}
+    return kind(**{name: value for name, value in content.items() if name in names}, more=more)

@@ -1,0 +1,58 @@
+"""Weights & Biases, for those who have it: the same figures, over updates.
+
+The package is looked for when the monitor is made, so that a run that cannot be watched as
+asked says so before it has computed anything. A connection that fails later only ends the
+watching. Figures are logged under `train/…`, `eval/…` and `warm_start/…` against `update`, not
+against W&B's own counter, which may only rise and could not be rewound by a resumed run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.util import find_spec
+from typing import Any
+
+from stepwell.core.errors import ConfigError
+from stepwell.monitors.base import Entry, Monitor, RunInfo
+from stepwell.monitors.tensorboard import GROUPS
+
+
+class WandbMonitor(Monitor):
+    """Logs to W&B; WANDB_MODE, WANDB_PROJECT and the login are read by the package itself."""
+
+    def __init__(self, project: str = "stepwell") -> None:
+        if find_spec("wandb") is None:
+            raise ConfigError(
+                "monitor.wandb needs the package wandb: pip install wandb, or set monitor.wandb = false"
+            )
+        self._project = project
+        self._run: Any = None
+
+    def start(self, info: RunInfo) -> None:
+        import wandb
+
+        self._run = wandb.init(
+            project=self._project,
+            name=info.name,
+            id=hashlib.sha256(str(info.folder.resolve()).encode()).hexdigest()[:16],
+            resume="allow" if info.resumed_from is not None else None,
+            dir=str(info.folder),
+            config=info.config,
+            tags=[info.env, info.recipe],
+        )
+        self._run.define_metric("update")
+        self._run.define_metric("*", step_metric="update")
+
+    def record(self, entry: Entry) -> None:
+        if entry.kind == "event":  # words belong to the console and to metrics.jsonl
+            return
+        group = GROUPS[entry.kind]
+        figures = {f"{group}/{name}": value for name, value in entry.values.items()}
+        self._run.log(
+            {"update": entry.update, "time_s": entry.time_s, "env_steps": entry.env_steps, **figures}
+        )
+
+    def close(self) -> None:
+        if self._run is not None:
+            self._run.finish()
+        self._run = None

@@ -1,0 +1,139 @@
+"""The console is live at a terminal and plain, searchable lines anywhere else."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from stepwell.monitors.base import Entry, RunInfo
+from stepwell.monitors.console import ConsoleMonitor, Progress, duration, number, sparkline
+
+INFO = RunInfo(Path("runs/first"), "first", "frozenlake", "steppo", 3, 40)
+FIGURES = {
+    "success": 0.5,
+    "reward": 0.75,
+    "reward/outcome": 0.5,
+    "reward/format": 0.25,
+    "entropy": 0.91,
+    "kl": 0.012,
+    "tokens_per_s": 41234.0,
+}
+
+
+def update(k: int, **more: float) -> Entry:
+    return Entry("update", k, 2.0 * k, 100 * k, {**FIGURES, **more})
+
+
+def evaluation(k: int, success: float) -> Entry:
+    values = {"success": success, "low": success - 0.05, "high": success + 0.05}
+    return Entry("eval", k, 2.0 * k, 100 * k, values)
+
+
+def shown(*, terminal: bool, entries: list[Entry], note: str = "", **how: float) -> str:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, width=120, legacy_windows=False, _environ={})
+    monitor = ConsoleMonitor(console, **how)  # type: ignore[arg-type]
+    monitor.start(INFO)
+    for entry in entries:
+        monitor.record(entry)
+    if note:
+        monitor.note(note)
+    monitor.close()
+    return file.getvalue()
+
+
+def test_without_a_terminal_there_are_lines_and_no_control_characters() -> None:
+    entries = [update(k) for k in range(1, 41)]
+    entries.insert(20, evaluation(20, 0.4))
+    text = shown(terminal=False, entries=entries, note="be\x1b[31mware\x07", every=20, every_s=1e9)
+    assert all(char == "\n" or char.isprintable() for char in text)
+    lines = text.splitlines()
+    assert lines[0] == "first: steppo on frozenlake, seed 3, in runs/first"
+    assert [re.findall(r"update (\d+)/40", line) for line in lines[1:5]] == [["1"], ["20"], ["20"], ["40"]]
+    assert lines[2].split("  ")[-7:] == [
+        "update 20/40",
+        "success 0.50",
+        "reward 0.75",
+        "entropy 0.91",
+        "kl 0.0120",
+        "tokens/s 41,234",
+        "left 0:40",
+    ]
+    assert lines[3].endswith("update 20/40  held-out 0.40 [0.35, 0.45]  best 0.40 at 20")
+    assert lines[5] == "be [31mware "
+
+
+def test_a_slow_run_is_heard_of_by_time_and_a_fast_one_by_count() -> None:
+    entries = [update(k) for k in range(1, 8)]  # two seconds each
+    lines = shown(terminal=False, entries=entries, every=1000, every_s=6.0).splitlines()[1:]
+    assert [re.findall(r"update (\d+)/", line) for line in lines] == [["1"], ["4"], ["7"]]
+
+
+def test_at_a_terminal_the_view_holds_what_a_watcher_asks() -> None:
+    entries = [Entry("warm_start", 0, 1.0, 0, {"loss": 1.5}), update(1), evaluation(1, 0.2)]
+    entries += [update(2), evaluation(2, 0.6), update(3), evaluation(3, 0.5)]
+    text = shown(terminal=True, entries=entries, note="watch [this]")
+    assert "\x1b[" in text
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    last = plain[plain.rindex("update 3/40") :]
+    for words in ("train 0.50", "held-out 0.50 [0.45, 0.55]", "best 0.60 at 2", "▂▅▅", "all 0.75"):
+        assert words in last
+    for words in ("outcome 0.50", "format 0.25", "entropy 0.91", "KL 0.0120", "tokens/s 41,234", "1:14 left"):
+        assert words in last
+    assert "watch [this]" in plain
+
+
+def test_a_phase_lasts_until_the_next_entry() -> None:
+    progress = Progress(INFO)
+    assert progress.title == "starting"
+    progress.take(Entry("warm_start", 0, 1.0, 0))
+    assert progress.title == "warm start"
+    progress.take(update(4))
+    progress.phase = "evaluating"
+    assert progress.title == "evaluating (update 4/40)"
+    progress.take(evaluation(4, 0.3))
+    assert progress.title == "update 4/40"
+
+
+def test_time_left_follows_the_recent_pace_and_the_time_limit() -> None:
+    progress = Progress(INFO)
+    progress.take(update(1))
+    assert progress.left_s is None
+    progress.take(update(11))
+    assert progress.left_s == pytest.approx(2.0 * 29)
+    limited = Progress(RunInfo(Path("r"), "r", "e", "s", 0, 40, {"train": {"max_seconds": 30.0}}))
+    limited.take(update(1))
+    limited.take(update(11))
+    assert limited.left_s == pytest.approx(30.0 - 22.0)
+
+
+def test_an_evaluation_that_is_not_a_number_is_never_the_best() -> None:
+    progress = Progress(INFO)
+    for k, success in enumerate([float("nan"), 0.3, 0.3]):
+        progress.take(evaluation(k, success))
+    assert progress.best is not None and progress.best.update == 1
+
+
+def test_a_console_that_cannot_write_unicode_gets_what_it_can() -> None:
+    raw = io.BytesIO()
+    console = Console(file=io.TextIOWrapper(raw, encoding="ascii", write_through=True), _environ={})
+    ConsoleMonitor(console).note("über 3 → 4")
+    assert raw.getvalue() == b"?ber 3 ? 4\n"
+
+
+@given(st.floats())
+def test_every_figure_is_short_and_close(value: float) -> None:
+    text = number(value)
+    if abs(value) < 1e9:
+        assert len(text) <= 14 and float(text.replace(",", "")) == pytest.approx(value, rel=0.06)
+
+
+def test_durations_and_sparklines_read_as_people_write_them() -> None:
+    assert [duration(s) for s in (0, 42.4, 725, 11220)] == ["0:00", "0:42", "12:05", "3:07:00"]
+    assert sparkline([0.0, 0.5, 1.0, float("nan"), 2.0]) == "▁▅█ █"
