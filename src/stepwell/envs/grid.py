@@ -11,6 +11,7 @@ from functools import lru_cache
 DIRECTIONS: dict[str, tuple[int, int]] = {"Up": (-1, 0), "Down": (1, 0), "Left": (0, -1), "Right": (0, 1)}
 NAMES = tuple(DIRECTIONS)
 Cell = tuple[int, int]
+OPPOSITE = {"Up": "Down", "Down": "Up", "Left": "Right", "Right": "Left"}
 
 
 @lru_cache(maxsize=64)
@@ -26,6 +27,12 @@ def move_table(num_rows: int, num_columns: int) -> tuple[dict[str, int], ...]:
                 moves[name] = to_row * num_columns + to_column
             table.append(moves)
     return tuple(table)
+
+
+def put(board: str, num_columns: int, place: int, symbol: str) -> str:
+    """The text of a board (one line per row) with one cell changed."""
+    at = place + place // num_columns  # one line break per row above
+    return board[:at] + symbol + board[at + 1 :]
 
 
 def relation(cell: Cell, other: Cell) -> str:

@@ -57,7 +57,8 @@ class Lake:
         if places[0] == places[1]:
             raise InputError(f"start and goal are both at {list(start)}")
         holes = tuple(cell == HOLE for cell in cells)
-        return cls(len(rows), num_columns, holes, *places, move_table(len(rows), num_columns))
+        moves = move_table(len(rows), num_columns)
+        return cls(len(rows), num_columns, holes, places[0], places[1], moves)
 
     def cell(self, place: int) -> Cell:
         """Row and column of a numbered cell."""

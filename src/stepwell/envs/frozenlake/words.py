@@ -6,7 +6,7 @@ All forms are written by plain joining of strings: they are made on every step o
 from __future__ import annotations
 
 from stepwell.envs.frozenlake.lake import HOLE, ICE, Lake
-from stepwell.envs.grid import json_cells, sentence
+from stepwell.envs.grid import json_cells, put, sentence
 
 GOAL, PLAYER, FALLEN, ARRIVED = "G", "P", "X", "*"
 
@@ -21,9 +21,8 @@ def empty_board(lake: Lake) -> str:
 
 def place_player(board: str, lake: Lake, place: int) -> str:
     """The board with its player, who may have fallen or arrived."""
-    at = place + place // lake.num_columns  # one line break per row above
     symbol = FALLEN if lake.holes[place] else ARRIVED if place == lake.goal else PLAYER
-    return board[:at] + symbol + board[at + 1 :]
+    return put(board, lake.num_columns, place, symbol)
 
 
 def in_words(lake: Lake, place: int) -> str:

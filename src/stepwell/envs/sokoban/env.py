@@ -1,0 +1,98 @@
+"""Sokoban for language agents: rooms to solve, seen as text, as a picture, or both.
+
+Rewards of one executed action, added up: +1 for a box pushed onto a target and -1 for one pushed
+off (so that pushing to and fro earns nothing; from one target onto the next is 0), +10 for the
+action that solves the room, -0.1 for every action that does not. A blocked move is executed and
+changes nothing. The solved room, `max_steps` actions and the turn limit end the episode; a box in
+a dead corner does not.
+
+The text of an observation is the room alone, one character per cell and one line per row:
+`#` wall, `_` floor, `O` target, `X` box, `P` player, `*` box on target, `S` player on target.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, ClassVar
+
+from stepwell.config.base import Settings
+from stepwell.core import Actions, Observation, StateForm, Task, World
+from stepwell.envs.base import Effect, Env, Image
+from stepwell.envs.grid import NAMES
+from stepwell.envs.sokoban.generator import make_task
+from stepwell.envs.sokoban.guide import examples, guide
+from stepwell.envs.sokoban.options import SokobanOptions
+from stepwell.envs.sokoban.room import empty_room, furnish, read_room
+from stepwell.envs.sokoban.solver import solver_of
+from stepwell.envs.sokoban.words import in_words, structured
+
+SOLVED, PLACED, ACTED = 10.0, 1.0, -0.1
+
+
+class Sokoban(Env):
+    """Push every box onto a target."""
+
+    name: ClassVar[str] = "sokoban"
+    Options: ClassVar[type[Settings]] = SokobanOptions
+    options: SokobanOptions
+
+    @cached_property
+    def world(self) -> World:
+        """What agents are told."""
+        actions = Actions(NAMES, self.options.max_actions_per_turn)
+        return World(self.name, guide(self.options), actions, self.options.max_turns, examples(actions))
+
+    @classmethod
+    def make_task(cls, options: Any, seed: int) -> Task:
+        """A random room that can be solved in time."""
+        return make_task(cls.name, options, seed)
+
+    def begin(self, task: Task, seed: int) -> None:
+        """Enter the task's room."""
+        content: dict[str, Any] = task.content
+        self.room, self.situation = read_room(content["room"])
+        self._empty = empty_room(self.room)
+        self._num_steps = 0
+
+    def act(self, action: str) -> Effect:
+        """Walk or push one cell."""
+        room, before = self.room, self.situation
+        self.situation = after = room.move(before.player, before.boxes, action)
+        self._num_steps += 1
+        is_last = self._num_steps >= self.options.max_steps
+        if after.boxes == before.boxes:
+            return Effect(ACTED, terminated=is_last)
+        gained = (after.boxes & room.targets).bit_count() - (before.boxes & room.targets).bit_count()
+        if after.boxes == room.targets:
+            return Effect(SOLVED + PLACED * gained, terminated=True, success=True)
+        return Effect(ACTED + PLACED * gained, terminated=is_last)
+
+    def observe(self) -> Observation:
+        """The room as text, picture, or both."""
+        shown = self.options.observation
+        if shown == "text":
+            return Observation(self._text())
+        return Observation(self._text() if shown == "both" else "", (self.render(),))
+
+    def oracle(self) -> list[str]:
+        """A shortest solution; [] where a box can no longer come home."""
+        room = self.room
+        solver = solver_of(room.num_rows, room.num_columns, room.walls, room.targets)
+        return solver.solve(self.situation) or []
+
+    def state(self) -> dict[StateForm, str]:
+        """Sentences, room and JSON."""
+        return {
+            StateForm.NATURAL_LANGUAGE: in_words(self.room, self.situation),
+            StateForm.SYMBOLIC: self._text(),
+            StateForm.STRUCTURED: structured(self.room, self.situation),
+        }
+
+    def render(self) -> Image:
+        """The room as tiles."""
+        from stepwell.envs.tiles import draw
+
+        return draw("sokoban", self._text(), self.options.tile_size)
+
+    def _text(self) -> str:
+        return furnish(self._empty, self.room, self.situation)
