@@ -30,12 +30,13 @@ import numpy.typing as npt
 
 from stepwell.config.base import Settings
 from stepwell.core import JSON, InputError, Observation, StateForm, Task, World
+from stepwell.envs.tables import Table
 
 Image = npt.NDArray[np.uint8]
 
 
 class Effect(NamedTuple):
-    """What one primitive action did. `success` implies `terminated`."""
+    """What one primitive action did."""
 
     reward: float = 0.0
     terminated: bool = False
@@ -97,6 +98,10 @@ class Env(ABC):
     def state(self) -> dict[StateForm, str]:
         """The true state in every form this world has; by default the words of the observation."""
         return {StateForm.NATURAL_LANGUAGE: self.observe().text}
+
+    def table(self) -> Table | None:
+        """The task from its present state as a table of states; None where there is chance or too much."""
+        return None
 
     def render(self) -> Image:
         """The present state as a picture; by default the words of the observation."""

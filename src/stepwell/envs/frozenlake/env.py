@@ -22,6 +22,7 @@ from stepwell.envs.frozenlake.lake import SLIPS, Lake, best_on_slippery_ice, mak
 from stepwell.envs.frozenlake.options import FrozenLakeOptions
 from stepwell.envs.frozenlake.words import empty_board, in_words, place_player, structured
 from stepwell.envs.grid import NAMES
+from stepwell.envs.tables import Table, tabulate
 
 REACHED = Effect(10.0, terminated=True, success=True)
 FELL = Effect(-0.1, terminated=True)
@@ -93,6 +94,20 @@ class FrozenLake(Env):
             StateForm.SYMBOLIC: self._text(),
             StateForm.STRUCTURED: structured(self.lake, self.place),
         }
+
+    def table(self) -> Table | None:
+        """Cells as states; None on slippery ice."""
+        lake = self.lake
+        if self.options.is_slippery:
+            return None
+        return tabulate(
+            self.place,
+            NAMES,
+            move=lambda place, action: lake.moves[place][action],
+            is_over=lambda place: lake.holes[place] or place == lake.goal,
+            is_solved=lambda place: place == lake.goal,
+            max_actions=self._num_left,
+        )
 
     def render(self) -> Image:
         """The board as tiles."""

@@ -25,6 +25,7 @@ from stepwell.envs.sokoban.options import SokobanOptions
 from stepwell.envs.sokoban.room import empty_room, furnish, read_room
 from stepwell.envs.sokoban.solver import solver_of
 from stepwell.envs.sokoban.words import in_words, structured
+from stepwell.envs.tables import Table, tabulate
 
 SOLVED, PLACED, ACTED = 10.0, 1.0, -0.1
 
@@ -87,6 +88,19 @@ class Sokoban(Env):
             StateForm.SYMBOLIC: self._text(),
             StateForm.STRUCTURED: structured(self.room, self.situation),
         }
+
+    def table(self) -> Table | None:
+        """Situations as states, as far as there is time for."""
+        room, options = self.room, self.options
+        in_time = min(options.max_turns * options.max_actions_per_turn, options.max_steps)
+        return tabulate(
+            self.situation,
+            NAMES,
+            move=lambda situation, action: room.move(*situation, action),
+            is_over=lambda situation: situation.boxes == room.targets,
+            is_solved=lambda situation: situation.boxes == room.targets,
+            max_actions=in_time - self._num_steps,
+        )
 
     def render(self) -> Image:
         """The room as tiles."""

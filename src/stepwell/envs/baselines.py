@@ -1,0 +1,117 @@
+"""What can be had without looking: random play, and the best fixed plan for all boards alike.
+
+A blind plan is one list of actions, the same for every task. The best one on the training tasks is
+sought by beam search (all prefixes of a length at once, on tables of the tasks; the beam ranks
+them by tasks solved and by how near the others are), then scored on other tasks. An agent that
+scores no more than this has not learnt to look.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepwell.config.base import Settings
+from stepwell.core import ConfigError, InputError, Task
+from stepwell.envs.base import Env
+from stepwell.envs.registry import make_env
+from stepwell.envs.tables import TableBatch
+
+Options = Mapping[str, Any] | Settings | None
+
+
+@dataclass(frozen=True, slots=True)
+class BlindPlan:
+    """A fixed plan, and the share of tasks it solves: where it was sought, and elsewhere."""
+
+    actions: tuple[str, ...]
+    train_success: float
+    success: float
+
+
+def random_play(name: str, options: Options, tasks: Sequence[Task], seed: int) -> float:
+    """Share of tasks solved by turns full of uniformly random actions."""
+    _check_tasks(tasks)
+    rng = random.Random(seed)
+    with make_env(name, options) as env:
+        return sum(_random_episode(env, task, rng) for task in tasks) / len(tasks)
+
+
+def best_blind_plan(
+    name: str,
+    options: Options,
+    train_tasks: Sequence[Task],
+    tasks: Sequence[Task],
+    *,
+    beam_width: int = 2000,
+) -> BlindPlan:
+    """The best plan found on `train_tasks`, scored on `tasks`."""
+    _check_tasks(train_tasks)
+    _check_tasks(tasks)
+    with make_env(name, options) as env:
+        train, test = _tables(env, train_tasks), _tables(env, tasks)
+        names = env.world.actions.names
+        length = env.world.max_turns * env.world.actions.max_per_turn
+    plan = _search(train, length, beam_width)
+    actions = tuple(names[number] for number in plan)
+    return BlindPlan(actions, score_plan(train, plan), score_plan(test, plan))
+
+
+def score_plan(tables: TableBatch, plan: Sequence[int]) -> float:
+    """Share of tasks that a plan (action numbers) solves."""
+    rows = np.arange(tables.leads.shape[0])
+    states = np.zeros_like(rows)
+    for action in plan:
+        states = tables.leads[rows, states, action]
+    return float(tables.solved[rows, states].mean())
+
+
+def _search(tables: TableBatch, length: int, beam_width: int) -> tuple[int, ...]:
+    """Keep the `beam_width` best prefixes, lengthen each by every action, and so on."""
+    num_tasks, _, num_actions = tables.leads.shape
+    rows = np.arange(num_tasks)
+    close = tables.closeness(length)
+    states = np.zeros((1, num_tasks), np.int32)
+    plans = np.zeros((1, 0), np.int8)
+    for _ in range(length):
+        states = tables.leads[rows, states].transpose(0, 2, 1).reshape(-1, num_tasks)
+        last = np.tile(np.arange(num_actions, dtype=np.int8), len(plans))[:, None]
+        plans = np.concatenate([np.repeat(plans, num_actions, axis=0), last], axis=1)
+        scores = close[rows, states].sum(axis=1)
+        if len(scores) > beam_width:
+            kept = np.argsort(-scores, kind="stable")[:beam_width]
+            states, plans = states[kept], plans[kept]
+    best = int(tables.solved[rows, states].sum(axis=1).argmax())
+    return tuple(int(action) for action in plans[best])
+
+
+def _tables(env: Env, tasks: Sequence[Task]) -> TableBatch:
+    tables = []
+    for task in tasks:
+        env.reset(options={"task": task})
+        table = env.table()
+        if table is None:
+            raise ConfigError(f"{env.name} with these options has no table of states to search plans in")
+        tables.append(table)
+    return TableBatch.of(tables)
+
+
+def _random_episode(env: Env, task: Task, rng: random.Random) -> bool:
+    env.reset(seed=rng.getrandbits(32), options={"task": task})
+    actions = env.world.actions
+    if actions.is_text:
+        raise ConfigError(f"{env.name} takes free text; there is no uniform choice among texts")
+    while True:
+        turn = rng.choices(actions.names, k=actions.max_per_turn)
+        _, _, terminated, truncated, info = env.step(turn)
+        if terminated or truncated:
+            return bool(info["success"])
+
+
+def _check_tasks(tasks: Sequence[Task]) -> None:
+    if not tasks:
+        raise InputError("a baseline needs at least one task")
