@@ -139,7 +139,10 @@ class GymnasiumEnv(Env):
             return np.asarray(self._seen, dtype=np.uint8)
         if self.gym.render_mode != "rgb_array":
             return super().render()
-        return np.asarray(self.gym.render(), dtype=np.uint8)
+        try:
+            return np.asarray(self.gym.render(), dtype=np.uint8)
+        except _gymnasium().error.DependencyNotInstalled as error:
+            raise ConfigError(f"pictures of {self.name}: {error}") from error
 
     def close(self) -> None:
         """Close the environment."""
@@ -157,7 +160,7 @@ class GymnasiumEnv(Env):
         if isinstance(self._space, spaces.Text):
             if names is not None or self.options.max_actions_per_turn != 1:
                 raise ConfigError(
-                    f"{self.name} takes free text; leave out env.options.action_names and max_actions_per_turn"
+                    f"{self.name} takes free text; leave out env.options.action_names, max_actions_per_turn"
                 )
             return {}
         if not isinstance(self._space, spaces.Discrete):

@@ -1,0 +1,380 @@
+"""The checker: whether a world keeps the contract, found by playing it.
+
+Every check is one function named for the fact it holds; it returns what was seen, or raises
+`Broken` with what is wrong. Whatever else it raises counts as a failure with that error, so that
+one broken part does not hide the others. `check_env` is what `stepwell envs check NAME` shows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from stepwell.config.base import Settings
+from stepwell.core import InputError, Observation, Split, StateForm, Task, World
+from stepwell.envs.base import Env
+from stepwell.envs.registry import env_type, read_options
+
+HELD_OUT_SHARE = 0.2
+
+
+class Broken(Exception):
+    """What a check found to be wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One fact about a world: held or not, with what was seen."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All checks of one world."""
+
+    env: str
+    checks: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every check held."""
+        return all(check.ok for check in self.checks)
+
+    def __getitem__(self, name: str) -> Check:
+        return next(check for check in self.checks if check.name == name)
+
+    def __str__(self) -> str:
+        width = max(len(check.name) for check in self.checks)
+        lines = [f"{'ok' if c.ok else 'FAILED':6}  {c.name:{width}}  {c.detail}" for c in self.checks]
+        return "\n".join([self.env, *lines])
+
+
+@dataclass
+class Probe:
+    """A world under test, with tasks to play."""
+
+    kind: type[Env]
+    options: Settings
+    num_tasks: int
+    min_turns_per_s: float
+
+    def env(self) -> Env:
+        """A fresh copy."""
+        return self.kind(self.options)
+
+    @cached_property
+    def tasks(self) -> list[Task]:
+        """The tasks of the first seeds."""
+        return [self.kind.make_task(self.options, seed) for seed in range(self.num_tasks)]
+
+    @cached_property
+    def random_share(self) -> float:
+        """Share of tasks that random turns solve."""
+        rng = random.Random(0)
+        env = self.env()
+        return sum(_last(play_randomly(env, task, rng)) for task in self.tasks) / self.num_tasks
+
+
+def check_env(
+    name: str,
+    options: Mapping[str, Any] | Settings | None = None,
+    *,
+    num_tasks: int = 50,
+    min_turns_per_s: float = 1.0,
+) -> Report:
+    """Play the world `name` and report, check by check, whether it keeps the contract."""
+    return check_type(
+        env_type(name), read_options(name, options), num_tasks=num_tasks, min_turns_per_s=min_turns_per_s
+    )
+
+
+def check_type(
+    kind: type[Env], options: Settings | None = None, *, num_tasks: int = 50, min_turns_per_s: float = 1.0
+) -> Report:
+    """As `check_env`, for a class."""
+    if num_tasks < 2:
+        raise InputError(f"num_tasks must be at least 2, got {num_tasks}")
+    probe = Probe(kind, kind.Options() if options is None else options, num_tasks, min_turns_per_s)
+    checks = []
+    for check in CHECKS:
+        try:
+            held, detail = True, check(probe)
+        except Broken as broken:
+            held, detail = False, str(broken)
+        except Exception as error:
+            held, detail = False, f"raised {type(error).__name__}: {error}"
+        checks.append(Check(check.__name__, held, detail))
+    return Report(getattr(kind, "name", kind.__name__), tuple(checks))
+
+
+def world_is_described(probe: Probe) -> str:
+    """The world has a name, a guide, actions, and examples in forms it really has."""
+    env = probe.env()
+    world = env.world
+    _demand(isinstance(world, World), f"world is a {type(world).__name__}, not a World")
+    _demand(world.name == env.name, f"world.name is {world.name!r}, the class is named {env.name!r}")
+    _demand(bool(world.guide.strip()), "world.guide is empty")
+    actions = "free text" if world.actions.is_text else ", ".join(world.actions.names)
+    return f"{world.actions.max_per_turn} per turn of {actions}; {world.max_turns} turns"
+
+
+def tasks_are_pure(probe: Probe) -> str:
+    """The same seed makes the same task, of this world, with content that JSON can hold."""
+    for seed, task in enumerate(probe.tasks):
+        again = probe.kind.make_task(probe.options, seed)
+        _demand(again.id == task.id, f"seed {seed} makes different tasks")
+        _demand(task.env == probe.kind.name, f"task.env is {task.env!r}, not {probe.kind.name!r}")
+        stored = json.loads(json.dumps(task.content))
+        _demand(stored == task.content, f"seed {seed}: content changes when stored as JSON")
+    return f"{len({task.id for task in probe.tasks})} distinct tasks of {probe.num_tasks} seeds"
+
+
+def content_decides_the_task(probe: Probe) -> str:
+    """A task that went through pickle, or has another seed, starts the same: content is all."""
+    env = probe.env()
+    for task in probe.tasks:
+        first = _start(env, task)
+        copy = pickle.loads(pickle.dumps(task))
+        _demand(_start(env, copy) == first, f"task {task.id} starts differently after pickling")
+        other = replace(task, seed=task.seed + 1)
+        _demand(_start(env, other) == first, f"task {task.id} starts differently with another task.seed")
+    return "equal first observations after pickling and under other seeds"
+
+
+def reset_and_step_return_the_right_types(probe: Probe) -> str:
+    """Types of Gymnasium's contract; finite rewards; info that JSON can hold."""
+    env = probe.env()
+    answer = env.reset(options={"task": probe.tasks[0]})
+    _demand(isinstance(answer, tuple) and len(answer) == 2, f"reset returned {type(answer).__name__}")
+    _demand(isinstance(answer[0], Observation), f"reset showed a {type(answer[0]).__name__}")
+    _demand(isinstance(answer[1], dict), f"reset gave info of type {type(answer[1]).__name__}")
+    for turn in play_randomly(env, probe.tasks[0], random.Random(0)):
+        observation, reward, terminated, truncated, info = turn
+        _demand(isinstance(observation, Observation), f"step showed a {type(observation).__name__}")
+        _demand(isinstance(reward, float) and math.isfinite(reward), f"reward is {reward!r}")
+        _demand(isinstance(terminated, bool), f"terminated is {terminated!r}")
+        _demand(isinstance(truncated, bool), f"truncated is {truncated!r}")
+        _demand(isinstance(info.get("success"), bool), f"info['success'] is {info.get('success')!r}")
+        _demand(isinstance(info.get("num_actions"), int), f"num_actions is {info.get('num_actions')!r}")
+        json.dumps(info, allow_nan=False)
+    return "observation, float, bool, bool, info"
+
+
+def same_actions_give_the_same_episode(probe: Probe) -> str:
+    """Two copies agree on every turn of the same task under the same seed."""
+    for number, task in enumerate(probe.tasks[:20]):
+        one = list(play_randomly(probe.env(), task, random.Random(number), seed=number))
+        two = list(play_randomly(probe.env(), task, random.Random(number), seed=number))
+        _demand(one == two, f"task {task.id}: two copies played the same actions and disagree")
+    return f"two copies agree on {min(20, probe.num_tasks)} tasks"
+
+
+def episodes_end_by_the_rules(probe: Probe) -> str:
+    """Never terminated and truncated at once, no success before the end, no turn after it."""
+    env = probe.env()
+    rng = random.Random(1)
+    longest = 0
+    for task in probe.tasks:
+        turns = list(play_randomly(env, task, rng))
+        longest = max(longest, len(turns))
+        for _, _, terminated, truncated, info in turns:
+            _demand(not (terminated and truncated), "a turn was terminated and truncated at once")
+            _demand(terminated or truncated or not info["success"], "success was told before the end")
+        _demand(len(turns) <= env.world.max_turns, f"{len(turns)} turns, limit {env.world.max_turns}")
+        _demand(_refuses(env, ()), "a turn after the end was accepted")
+    return f"at most {longest} turns in {probe.num_tasks} random episodes"
+
+
+def an_empty_turn_only_counts(probe: Probe) -> str:
+    """Turns without actions change nothing, give nothing, and end at the turn limit as a failure."""
+    env = probe.env()
+    first = _start(env, probe.tasks[0])
+    limit = env.world.max_turns
+    for number in range(1, limit + 1):
+        observation, reward, terminated, truncated, info = env.step(())
+        _demand(reward == 0.0, f"an empty turn gave reward {reward}")
+        _demand(info["num_actions"] == 0, f"an empty turn executed {info['num_actions']} actions")
+        _demand(observation == first, "an empty turn changed the observation")
+        _demand(not truncated and not info["success"], "an empty turn truncated or succeeded")
+        _demand(terminated == (number == limit), f"turn {number} of {limit}: terminated is {terminated}")
+    return f"terminated after {limit} empty turns"
+
+
+def wrong_actions_are_refused(probe: Probe) -> str:
+    """An unknown action and too many of them are InputErrors that leave the episode as it was."""
+    env = probe.env()
+    first = _start(env, probe.tasks[0])
+    actions = env.world.actions
+    some = actions.names[0] if actions.names else "text"
+    _demand(_refuses(env, (some,) * (actions.max_per_turn + 1)), "more actions than allowed were accepted")
+    if actions.is_text:
+        return "too many texts"
+    _demand(_refuses(env, ("no such action",)), "an unknown action was accepted")
+    _demand(env.observe() == first, "a refused turn changed the observation")
+    return "unknown names, too many actions"
+
+
+def oracle_solves_the_tasks(probe: Probe) -> str:
+    """Following the oracle succeeds on every task (where there is chance: more often than random play)."""
+    if not probe.kind.has_oracle:
+        return "none"
+    env = probe.env()
+    share = sum(_follow_oracle(env, task) for task in probe.tasks) / probe.num_tasks
+    if env.is_deterministic:
+        _demand(share == 1.0, f"solved {share:.3f} of {probe.num_tasks} tasks")
+    else:
+        _demand(share > probe.random_share, f"solved {share:.3f}, random play {probe.random_share:.3f}")
+    return f"solved {share:.3f} of {probe.num_tasks} tasks"
+
+
+def random_play_does_not_suffice(probe: Probe) -> str:
+    """There is something to learn: random turns leave tasks unsolved."""
+    if probe.env().world.actions.is_text:
+        return "none: free text"
+    share = probe.random_share
+    _demand(share < 1.0, "random play solved every task")
+    return f"solved {share:.3f} of {probe.num_tasks} tasks"
+
+
+def splits_are_disjoint_and_both_filled(probe: Probe) -> str:
+    """Enough variety for two splits, and no first observation in both of them."""
+    env = probe.env()
+    tasks = {}
+    for seed in range(max(200, probe.num_tasks)):
+        task = probe.kind.make_task(probe.options, seed)
+        tasks[task.id] = task
+    sides: dict[Split, set[str]] = {Split.TRAIN: set(), Split.HELD_OUT: set()}
+    for task in tasks.values():
+        env.reset(options={"task": task})
+        sides[task.split(HELD_OUT_SHARE)].add(_looks(env))
+    counts = f"{len(sides[Split.TRAIN])} train, {len(sides[Split.HELD_OUT])} held out"
+    _demand(all(sides.values()), f"{len(tasks)} distinct tasks leave a split empty ({counts})")
+    if env.has_oracle:  # elsewhere the first observation need not show the whole task
+        both = len(sides[Split.TRAIN] & sides[Split.HELD_OUT])
+        _demand(both == 0, f"{both} tasks look alike in both splits, so content holds too much ({counts})")
+    return counts
+
+
+def state_has_its_forms(probe: Probe) -> str:
+    """The truth in words, at least in natural language; reading it and the oracle changes nothing."""
+    env = probe.env()
+    for task in probe.tasks[:20]:
+        first = _start(env, task)
+        state = env.state()
+        _demand(StateForm.NATURAL_LANGUAGE in state, "state() has no natural language form")
+        for form, text in state.items():
+            _demand(isinstance(form, StateForm), f"state() has the form {form!r}, not a StateForm")
+            _demand(isinstance(text, str) and bool(text), f"state()[{form!s}] is {text!r}")
+        missing = set(env.world.examples) - set(state)
+        _demand(not missing, f"world.examples has forms that state() lacks: {sorted(missing)}")
+        env.oracle()
+        _demand(env.state() == state and env.observe() == first, "state() or oracle() changed the world")
+    return ", ".join(form.value for form in state)
+
+
+def render_gives_a_picture(probe: Probe) -> str:
+    """uint8 RGB, [H, W, 3]."""
+    env = probe.env()
+    _start(env, probe.tasks[0])
+    picture = np.asarray(env.render())
+    good = picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3 and picture.size > 0
+    _demand(good, f"render() gave {picture.dtype} {picture.shape}")
+    env.close()
+    env.close()
+    return f"{picture.shape[1]} x {picture.shape[0]} pixels"
+
+
+def turns_are_fast_enough(probe: Probe) -> str:
+    """Turns per second of random play, resets included."""
+    env = probe.env()
+    rng = random.Random(2)
+    num_turns, start = 0, time.perf_counter()
+    for task in probe.tasks:
+        num_turns += sum(1 for _ in play_randomly(env, task, rng))
+        if time.perf_counter() - start > 2.0:
+            break
+    speed = num_turns / (time.perf_counter() - start)
+    _demand(speed >= probe.min_turns_per_s, f"{speed:.1f} turns/s, asked for {probe.min_turns_per_s}")
+    return f"{speed:,.0f} turns/s"
+
+
+CHECKS: tuple[Callable[[Probe], str], ...] = (
+    world_is_described,
+    tasks_are_pure,
+    content_decides_the_task,
+    reset_and_step_return_the_right_types,
+    same_actions_give_the_same_episode,
+    episodes_end_by_the_rules,
+    an_empty_turn_only_counts,
+    wrong_actions_are_refused,
+    oracle_solves_the_tasks,
+    random_play_does_not_suffice,
+    splits_are_disjoint_and_both_filled,
+    state_has_its_forms,
+    render_gives_a_picture,
+    turns_are_fast_enough,
+)
+
+Answer = tuple[Observation, float, bool, bool, dict[str, Any]]
+
+
+def play_randomly(env: Env, task: Task, rng: random.Random, seed: int | None = None) -> Iterator[Answer]:
+    """Turns of random length (at least one action) until the end, or one past the limit."""
+    env.reset(seed=rng.getrandbits(32) if seed is None else seed, options={"task": task})
+    actions = env.world.actions
+    for _ in range(env.world.max_turns + 1):
+        names = actions.names or ("a", "b", "c")
+        turn = env.step(rng.choices(names, k=rng.randint(1, actions.max_per_turn)))
+        yield turn
+        if turn[2] or turn[3]:
+            return
+
+
+def _follow_oracle(env: Env, task: Task) -> bool:
+    """One episode of as many of the oracle's actions per turn as are allowed."""
+    env.reset(options={"task": task})
+    for _ in range(env.world.max_turns):
+        plan = env.oracle()
+        _, _, terminated, truncated, info = env.step(plan[: env.world.actions.max_per_turn])
+        if terminated or truncated:
+            return bool(info["success"])
+    return False
+
+
+def _start(env: Env, task: Task) -> Observation:
+    return env.reset(options={"task": task})[0]
+
+
+def _looks(env: Env) -> str:
+    """All that can be seen of a state, as one text."""
+    pictures = [image.tobytes().hex() for image in env.observe().images]
+    return repr((env.observe().text, pictures, sorted(env.state().items())))
+
+
+def _last(turns: Iterator[Answer]) -> bool:
+    return bool(list(turns)[-1][4]["success"])
+
+
+def _refuses(env: Env, actions: Sequence[str]) -> bool:
+    try:
+        env.step(actions)
+    except InputError:
+        return True
+    return False
+
+
+def _demand(held: bool, otherwise: str) -> None:
+    if not held:
+        raise Broken(otherwise)
