@@ -1,0 +1,290 @@
+"""Charts as SVG text, drawn in Python: line charts with bands, and bars with intervals.
+
+No library, no script, no font: a chart is a string to put into a page or into a file.
+
+Invariants
+* Nothing is hidden. A value that is not a number leaves a gap in its line; a line with one
+  point is a dot; a chart without data says so. Long lines are thinned to at most two values
+  per pixel column, the lowest and the highest, so that no spike is lost.
+* All text is escaped here. Callers pass plain text.
+* A line carries its name and its axes' scales as attributes, from which a page's script may
+  read values back (`data-name`, `data-x`, `data-y`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from stepwell.core.errors import InputError
+from stepwell.monitors.axes import CHAR_WIDTH, Scale, extent, nice_range, nice_ticks, tick_labels, widened
+from stepwell.monitors.svg import GRID, INK, MUTED, PAPER, color, element, joined, picture, text
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line. `low` and `high`, where given, are a band around it; `color` counts from 0.
+
+    `marks` shows every point; `smooth` (points on either side) draws the running mean over
+    the faint raw line; `dashed` is for what is compared against.
+    """
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    color: int = 0
+    marks: bool = False
+    smooth: int = 0
+    dashed: bool = False
+
+    def __post_init__(self) -> None:
+        for other in (self.y, self.low, self.high):
+            if other is not None and len(other) != len(self.x):
+                raise InputError(f"series {self.name!r} has {len(self.x)} x but {len(other)} other values")
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar, with the ends of its interval where they are known. `strong` bars stand out."""
+
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    note: str = ""
+    color: int = 5
+    strong: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A dashed horizontal line to compare with."""
+
+    name: str
+    y: float
+
+
+def line_chart(
+    series: Sequence[Series],
+    *,
+    title: str = "",
+    x_label: str = "",
+    y_label: str = "",
+    width: int = 720,
+    height: int = 320,
+    x_range: tuple[float, float] | None = None,
+    y_range: tuple[float, float] | None = None,
+    levels: Sequence[Level] = (),
+    legend: bool | None = None,
+) -> str:
+    """Lines over a common axis. Ranges left out are chosen so that everything fits.
+
+    `legend` None shows one when there is more than one series.
+    """
+    x_extent = x_range or extent(value for item in series for value in item.x)
+    y_extent = y_range or extent(_all_y(series, levels))
+    if x_extent is None or y_extent is None:
+        return picture(width, height, title, [text(width / 2, height / 2, "no data yet", anchor="middle")])
+    count = _num_ticks(height, 40)
+    low, high = y_extent if y_range else nice_range(*y_extent, count=count)
+    ticks = nice_ticks(low, high, count)
+    has_legend = len(series) > 1 if legend is None else legend
+    top, head = _legend(series, width) if has_legend else (10.0 + 14 * bool(y_label), [text(2, 12, y_label)])
+    left = 12 + CHAR_WIDTH * max(map(len, tick_labels(ticks)), default=1)
+    x = Scale(*widened(*x_extent), left, width - 12)
+    y = Scale(*widened(low, high), height - (42 if x_label else 26), top)
+    head.append(text((x.start + x.stop) / 2, height - 6, x_label, anchor="middle"))
+    plot = [_band(item, x, y) for item in series] + [_line(item, x, y) for item in series]
+    marks = [_marks(item, x, y) for item in series if item.marks or len(item.x) == 1]
+    behind = [*_y_axis(y, ticks, x), *_x_axis(x, y), *_levels(levels, x, y)]
+    parts = [*head, *behind, _clipped(plot, x, y), *marks]
+    return picture(width, height, title, parts, data_x=x.attribute, data_y=y.attribute)
+
+
+def bar_chart(bars: Sequence[Bar], *, title: str = "", width: int = 720, high: float | None = None) -> str:
+    """Horizontal bars from 0 (to `high`), with intervals as whiskers, and their values in words.
+
+    Below 500 px of width names stand above their bars.
+    """
+    shown = [bar for bar in bars if math.isfinite(bar.value)]
+    if not shown:
+        return picture(width, 60, title, [text(width / 2, 34, "no data yet", anchor="middle")])
+    is_narrow = width < 500
+    row, thickness = (46, 14) if is_narrow else (34, 18)
+    left = 4.0 if is_narrow else 14 + 7.0 * max(len(bar.name) for bar in shown)
+    most = max(max(bar.value, bar.high or 0.0) for bar in shown)
+    room = 118 if any(bar.high is not None for bar in shown) else 48
+    scale = Scale(0.0, high or most or 1.0, left, width - room)
+    parts = []
+    for index, bar in enumerate(shown):
+        middle = 6 + row * index + (row - thickness / 2 - 4 if is_narrow else row / 2)
+        parts.append(_bar(bar, scale, middle, thickness))
+        above = (left, middle - thickness / 2 - 5, "start")
+        x, y, anchor = above if is_narrow else (left - 10, middle + 4, "end")
+        parts.append(text(x, y, bar.name, anchor=anchor, fill=INK, more=f"font-size:12.5px;{_weight(bar)}"))
+    bottom = 8 + row * len(shown)
+    if not is_narrow:
+        parts.append(element("line", x1=left, x2=left, y1=4, y2=bottom, style=f"stroke:{MUTED}"))
+    return picture(width, bottom + 4, title, parts)
+
+
+def smoothed(values: Sequence[float], reach: int) -> list[float]:
+    """The running mean over `reach` values on either side, or as many as there are; gaps stay gaps."""
+    result = []
+    for index, value in enumerate(values):
+        window = [item for item in values[max(0, index - reach) : index + reach + 1] if math.isfinite(item)]
+        result.append(sum(window) / len(window) if math.isfinite(value) else math.nan)
+    return result
+
+
+def _all_y(series: Sequence[Series], levels: Sequence[Level]) -> list[float]:
+    rows = [row for item in series for row in (item.y, item.low, item.high) if row is not None]
+    return [value for row in rows for value in row] + [level.y for level in levels]
+
+
+def _num_ticks(size: float, apart: float) -> int:
+    return max(2, min(6, int(size / apart)))
+
+
+def _legend(series: Sequence[Series], width: int) -> tuple[float, list[str]]:
+    """Where the plot may begin, and the names in rows above it."""
+    parts, x, y = [], 4.0, 14.0
+    for item in series:
+        needed = 24 + 6.2 * len(item.name)
+        if x > 4 and x + needed > width:
+            x, y = 4.0, y + 16
+        style = f"stroke:{color(item.color)};stroke-width:2.5"
+        dash = "4 3" if item.dashed else None
+        parts.append(element("line", x1=x, x2=x + 14, y1=y - 4, y2=y - 4, stroke_dasharray=dash, style=style))
+        parts.append(text(x + 19, y, item.name, fill=INK))
+        x += needed + 8
+    return y + 12, parts
+
+
+def _y_axis(y: Scale, ticks: Sequence[float], x: Scale) -> list[str]:
+    parts = []
+    for tick, label in zip(ticks, tick_labels(ticks), strict=True):
+        style = f"stroke:{MUTED};stroke-width:.8" if tick == 0 else f"stroke:{GRID}"
+        parts.append(element("line", x1=x.start, x2=x.stop, y1=y(tick), y2=y(tick), style=style))
+        parts.append(text(x.start - 6, y(tick) + 3.8, label, anchor="end"))
+    return parts
+
+
+def _x_axis(x: Scale, y: Scale) -> list[str]:
+    ticks = nice_ticks(x.low, x.high, _num_ticks(x.stop - x.start, 72))
+    parts = []
+    for tick, label in zip(ticks, tick_labels(ticks), strict=True):
+        anchor = "end" if x(tick) > x.stop - 10 else "middle"
+        parts.append(text(x(tick), y.start + 16, label, anchor=anchor))
+    return parts
+
+
+def _levels(levels: Sequence[Level], x: Scale, y: Scale) -> list[str]:
+    """Dashed lines with their names above them, from the lowest up, so that no name covers another."""
+    parts, free = [], math.inf
+    for level in sorted(levels, key=lambda level: level.y):
+        at, style = y(level.y), f"stroke:{MUTED};stroke-width:1.2"
+        free = min(at - 4, free - 12)
+        parts.append(
+            element("line", x1=x.start, x2=x.stop, y1=at, y2=at, stroke_dasharray="2 4", style=style)
+        )
+        parts.append(text(x.stop, free, level.name, anchor="end"))
+    return parts
+
+
+def _clipped(parts: Sequence[str], x: Scale, y: Scale) -> str:
+    """What lies outside the axes is cut off. A picture in the picture needs no id, unlike a clip path."""
+    left, top, width, height = x.start, y.stop - 3, x.stop - x.start + 3, y.start - y.stop + 6
+    box = f"{left:.1f} {top:.1f} {width:.1f} {height:.1f}"
+    return element("svg", *parts, x=left, y=top, width=width, height=height, viewBox=box, overflow="hidden")
+
+
+def _line(item: Series, x: Scale, y: Scale) -> str:
+    """The line itself, which carries its name; the running mean lies over it."""
+    rows = [(item.y, f"stroke-width:{1 if item.smooth else 2};opacity:{0.35 if item.smooth else 1}", True)]
+    if item.smooth:
+        rows.append((smoothed(item.y, item.smooth), "stroke-width:2", False))
+    return "".join(
+        element(
+            "polyline",
+            points=joined(piece),
+            fill="none",
+            stroke_dasharray="5 4" if item.dashed else None,
+            data_name=item.name if is_read else None,
+            style=f"stroke:{color(item.color)};stroke-linejoin:round;stroke-linecap:round;{style}",
+        )
+        for values, style, is_read in rows
+        for piece in _pieces(item.x, values, x, y)
+    )
+
+
+def _pieces(xs: Sequence[float], ys: Sequence[float], x: Scale, y: Scale) -> list[list[tuple[float, float]]]:
+    """Runs of finite points in pixels, thinned."""
+    pieces: list[list[tuple[float, float]]] = [[]]
+    for at, value in zip(xs, ys, strict=True):
+        if math.isfinite(at) and math.isfinite(value):
+            pieces[-1].append((x(at), y(value)))
+        elif pieces[-1]:
+            pieces.append([])
+    return [thinned(piece) for piece in pieces if piece]
+
+
+def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """First, lowest, highest and last point of every pixel column, in their order."""
+    columns: dict[int, list[tuple[float, float]]] = {}
+    for point in points:
+        columns.setdefault(int(point[0]), []).append(point)
+    kept = []
+    for column in columns.values():
+        ends = {0, len(column) - 1}
+        ends.add(min(range(len(column)), key=lambda index: column[index][1]))
+        ends.add(max(range(len(column)), key=lambda index: column[index][1]))
+        kept += [column[index] for index in sorted(ends)]
+    return kept
+
+
+def _band(item: Series, x: Scale, y: Scale) -> str:
+    if item.low is None or item.high is None:
+        return ""
+    rows = [row for row in zip(item.x, item.low, item.high, strict=True) if all(map(math.isfinite, row))]
+    edge = [(x(at), y(high)) for at, _, high in rows] + [(x(at), y(low)) for at, low, _ in reversed(rows)]
+    return element("polygon", points=joined(edge), style=f"fill:{color(item.color)};opacity:.16")
+
+
+def _marks(item: Series, x: Scale, y: Scale) -> str:
+    parts = []
+    style = f"fill:{color(item.color)};stroke:{PAPER};stroke-width:1.5"
+    for index, (at, value) in enumerate(zip(item.x, item.y, strict=True)):
+        if math.isfinite(at) and math.isfinite(value):
+            words = f"{item.name}: {value:.4g} at {at:,.6g}"
+            if item.low is not None and item.high is not None:
+                words += f" [{item.low[index]:.3g}, {item.high[index]:.3g}]"
+            told = element("title", escape(words))
+            parts.append(element("circle", told, cx=x(at), cy=y(value), r=3.2, style=style))
+    return "".join(parts)
+
+
+def _weight(bar: Bar) -> str:
+    return "font-weight:600;" if bar.strong else ""
+
+
+def _bar(bar: Bar, scale: Scale, middle: float, thickness: float) -> str:
+    end = reach = max(scale(bar.value), scale.start + 1)
+    told = [element("title", escape(bar.note))] if bar.note else []
+    style = f"fill:{color(bar.color)};opacity:{1 if bar.strong else 0.55}"
+    top, width = middle - thickness / 2, end - scale.start
+    parts = [element("rect", *told, x=scale.start, y=top, width=width, height=thickness, rx=2, style=style)]
+    interval = ""
+    if bar.low is not None and bar.high is not None:
+        low, reach = scale(bar.low), max(scale(bar.high), end)
+        path = f"M{low:.1f},{middle}H{reach:.1f}M{low:.1f},{middle - 4}v8M{reach:.1f},{middle - 4}v8"
+        parts.append(element("path", d=path, fill="none", style=f"stroke:{INK};stroke-width:1.3"))
+        interval = f"[{bar.low:.2f}, {bar.high:.2f}]"
+    figures = f"font-size:13px;{_weight(bar)}font-variant-numeric:tabular-nums"
+    parts.append(text(reach + 8, middle + 4, f"{bar.value:.2f}", fill=INK, more=figures))
+    parts.append(text(reach + 44, middle + 4, interval))
+    return "".join(parts)

@@ -1,0 +1,243 @@
+"""The report: one HTML file that shows what a run did, and needs nothing but a browser.
+
+Everything is made from the files of the run folder, so a report can be written again at any
+time, for a run that ended, was interrupted, or is still going. What is missing is left out
+and said; a torn replay file does not cost the curves.
+
+Invariants
+* Self-contained: styles, script, charts and pictures are inside. A content security policy in
+  the page forbids it to load anything, so opening a report never touches a network.
+* Text of models and worlds is never markup. The template escapes by default, the charts escape
+  for themselves, and replays travel as JSON in which `<`, `>` and `&` are written as escapes and
+  which the script only ever shows as text.
+* Without JavaScript everything but the replays can be read.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stepwell.core.errors import EncodingError, InputError
+from stepwell.monitors import jsonl, replays
+from stepwell.monitors.base import Entry
+from stepwell.monitors.charts import Bar, Level, bar_chart
+from stepwell.monitors.console import duration
+from stepwell.monitors.curves import learning_curve, training_panels, warm_start_panels
+from stepwell.monitors.files import write_whole
+from stepwell.monitors.summary import Score, Summary, read_summary
+
+FILE_NAME = "report.html"
+WIDE, NARROW = 860, 360
+AXES = {"env_steps": "environment steps", "time_s": "wall time", "update": "updates"}
+
+
+@dataclass(slots=True)
+class RunFolder:
+    """What could be read of a run folder; `problems` says what could not."""
+
+    path: Path
+    config_text: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    entries: list[Entry] = field(default_factory=list)
+    summary: Summary | None = None
+    replays: list[replays.Replay] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def evals(self) -> list[Entry]:
+        return [entry for entry in self.entries if entry.kind == "eval"]
+
+    @property
+    def last_update(self) -> int:
+        return max((entry.update for entry in self.entries if entry.kind == "update"), default=0)
+
+
+def write_report(folder: Path) -> Path:
+    """Write `report.html` of a run folder and return its path."""
+    if not (folder / jsonl.FILE_NAME).exists():
+        raise InputError(f"{folder} is not a run folder: it has no {jsonl.FILE_NAME}; name one made by a run")
+    path = folder / FILE_NAME
+    write_whole(path, render(read_run(folder)))
+    return path
+
+
+def read_run(folder: Path) -> RunFolder:
+    """Read every file of a run folder that is there and whole."""
+    run = RunFolder(folder)
+    for read in (_read_config, _read_entries, _read_summary, _read_replays):
+        try:
+            read(run)
+        except EncodingError as error:
+            run.problems.append(str(error))
+    return run
+
+
+def render(run: RunFolder) -> str:
+    """The page."""
+    import jinja2
+
+    loader = jinja2.FileSystemLoader(Path(__file__).parent / "page")
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    return environment.get_template("report.html.jinja").render(**_content(run))
+
+
+def _read_config(run: RunFolder) -> None:
+    path = run.path / "config.toml"
+    if path.exists():
+        run.config_text = path.read_text(errors="replace")
+        try:
+            run.config = tomllib.loads(run.config_text)
+        except tomllib.TOMLDecodeError as error:
+            raise EncodingError(f"{path} is not TOML ({error})") from error
+
+
+def _read_entries(run: RunFolder) -> None:
+    run.entries = jsonl.read_entries(run.path / jsonl.FILE_NAME)
+
+
+def _read_summary(run: RunFolder) -> None:
+    run.summary = read_summary(run.path)
+
+
+def _read_replays(run: RunFolder) -> None:
+    run.replays = replays.load_replays(run.path / replays.FILE_NAME)
+
+
+def _content(run: RunFolder) -> dict[str, Any]:
+    bars, summary = _bars(run), run.summary
+    levels = [Level(score.name, score.success) for score in _references(run)]
+    evals = [{"entry": entry, **entry.values} for entry in run.evals]
+    return {
+        "title": _title(run),
+        "run": run,
+        "summary": summary,
+        "state": _state(run),
+        "after_word": "after" if summary else "so far",
+        "before": _ends(run)[0],
+        "after": _ends(run)[1],
+        "decoding": _words(summary.decoding) if summary else "",
+        "facts": _facts(run),
+        "bars": [
+            (size, bar_chart(bars, title="held-out success", width=width, high=1.0)) for size, width in _SIZES
+        ],
+        "has_bars": bool(bars),
+        "curves": [
+            (
+                axis,
+                label,
+                [(size, learning_curve(run.entries, axis, levels, width)) for size, width in _SIZES],
+            )
+            for axis, label in AXES.items()
+        ],
+        "evals": evals,
+        "panels": training_panels(run.entries),
+        "warm_panels": warm_start_panels(run.entries),
+        "events": [entry for entry in run.entries if entry.kind == "event"],
+        "replays_json": _script_json(replays.replays_as_json(run.replays)),
+        "machine": _flat(summary.machine) if summary else [],
+        "command": (summary.command if summary else "") or f"stepwell train {_short(run.path)}/config.toml",
+        "duration": duration,
+    }
+
+
+_SIZES = (("wide", WIDE), ("narrow", NARROW))
+
+
+def _title(run: RunFolder) -> dict[str, str]:
+    config, summary = run.config, run.summary
+    env = summary.env if summary else config.get("env", {}).get("name", "")
+    recipe = summary.recipe if summary else config.get("recipe", {}).get("name", "")
+    return {"env": str(env), "recipe": str(recipe), "name": run.path.resolve().name}
+
+
+def _short(path: Path) -> str:
+    """A folder as a person would type it; a page that is passed on does not tell where a home is."""
+    return f"{path.parent.name}/{path.name}" if path.is_absolute() else str(path)
+
+
+def _state(run: RunFolder) -> str:
+    """A sentence for a run that did not come to its end; empty for one that did."""
+    planned = run.config.get("train", {}).get("num_updates")
+    reached = f"update {run.last_update}" + (f" of {planned}" if planned else "")
+    if run.summary is None:
+        return (
+            f"This run has not finished: it was interrupted or is still going. The record ends at {reached}."
+        )
+    if run.summary.status in ("interrupted", "failed"):
+        word = "was interrupted" if run.summary.status == "interrupted" else "failed"
+        return f"This run {word} at {reached}. What follows is what it had reached by then."
+    return ""
+
+
+def _ends(run: RunFolder) -> tuple[Score | None, Score | None]:
+    """Success before and after: from the summary, else from the first and last evaluation."""
+    if run.summary is not None:
+        before, after = run.summary.before, run.summary.after
+        before = before or _score(run.summary.success_before)
+        return before, after or _score(run.summary.success_after)
+    scores = [
+        Score(entry.values["success"], entry.values.get("low"), entry.values.get("high"))
+        for entry in run.evals
+        if "success" in entry.values
+    ]
+    return (scores[0] if scores else None), (scores[-1] if len(scores) > 1 else None)
+
+
+def _score(success: float | None) -> Score | None:
+    return None if success is None else Score(success)
+
+
+def _references(run: RunFolder) -> list[Score]:
+    return run.summary.baselines if run.summary else []
+
+
+def _bars(run: RunFolder) -> list[Bar]:
+    bars = [Bar(item.name, item.success, item.low, item.high, item.note) for item in _references(run)]
+    names = ("before training", "after training" if run.summary else "so far")
+    for name, item, color in zip(names, _ends(run), (1, 2), strict=True):
+        if item is not None:
+            bars.append(Bar(name, item.success, item.low, item.high, item.note, color=color, strong=True))
+    return bars
+
+
+def _facts(run: RunFolder) -> list[tuple[str, str]]:
+    last = run.entries[-1] if run.entries else None
+    steps = run.summary.env_steps if run.summary else last.env_steps if last else 0
+    seconds = run.summary.wall_s if run.summary else last.time_s if last else 0.0
+    seed = run.summary.seed if run.summary else run.config.get("seed", "")
+    facts = [
+        ("environment steps", f"{steps:,}"),
+        ("wall time", duration(seconds)),
+        ("updates", f"{run.last_update:,}"),
+    ]
+    facts += [("seed", str(seed))] if seed != "" else []
+    agent = run.config.get("agent", {}).get("strategy")
+    return facts + ([("agent", str(agent))] if agent else [])
+
+
+def _words(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in _flat(settings))
+
+
+def _flat(content: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Nested settings as rows of names and values, without those that are not set."""
+    rows: list[tuple[str, str]] = []
+    for name, value in content.items():
+        if value is None:
+            continue
+        rows += (
+            _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else [(f"{prefix}{name}", str(value))]
+        )
+    return rows
+
+
+def _script_json(content: dict[str, Any]) -> str:
+    """JSON that can stand inside a script element: nothing in it can end that element."""
+    text = json.dumps(content, ensure_ascii=True)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,0 +1,66 @@
+"""SVG text: elements with escaped attributes, and the colours and type all charts share.
+
+Colours are CSS variables (`--c0` … `--c5`, `--ink`, `--muted`, `--grid`, `--paper`) with
+fallbacks: a page can turn them dark, and a chart in a file of its own still looks right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+COLORS = ("#1d6fd8", "#d9660f", "#0d8a6a", "#8a4fd0", "#c2365f", "#7a7568")
+FONT = "ui-sans-serif,system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
+INK, MUTED = "var(--ink,#1c1b19)", "var(--muted,#6b675f)"
+GRID, PAPER = "var(--grid,#e4e0d8)", "var(--paper,#ffffff)"
+Points = Sequence[tuple[float, float]]
+
+
+def color(index: int) -> str:
+    """The colour of series `index`, as the page or the file has it."""
+    index %= len(COLORS)
+    return f"var(--c{index},{COLORS[index]})"
+
+
+def element(tag: str, *children: str, **attributes: str | float | None) -> str:
+    """One element. Children are SVG already; attributes are plain and get escaped; None is left out.
+
+    Underscores stand for hyphens: `stroke_width=2` is `stroke-width="2"`.
+    """
+    words = "".join(
+        f' {name.replace("_", "-")}="{_plain(value)}"'
+        for name, value in attributes.items()
+        if value is not None
+    )
+    return f"<{tag}{words}>{''.join(children)}</{tag}>" if children else f"<{tag}{words}/>"
+
+
+def text(x: float, y: float, words: str, *, anchor: str = "start", fill: str = MUTED, more: str = "") -> str:
+    """Words at a place; `more` is CSS."""
+    return element("text", escape(words), x=x, y=y, text_anchor=anchor, style=f"fill:{fill};{more}")
+
+
+def joined(points: Points) -> str:
+    """Points as the attribute `points` wants them."""
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+
+
+def picture(width: float, height: float, title: str, parts: Sequence[str], **attributes: str) -> str:
+    """A whole SVG, which shrinks with its page."""
+    return element(
+        "svg",
+        *parts,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {width:g} {height:g}",
+        width=width,
+        height=height,
+        role="img",
+        aria_label=title or "chart",
+        style=f"font:11px {FONT};max-width:100%;height:auto",
+        **{"class": "chart"},
+        **attributes,
+    )
+
+
+def _plain(value: str | float) -> str:
+    return escape(value, quote=True) if isinstance(value, str) else f"{value:.1f}".removesuffix(".0")
