@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,7 @@ EXTENDABLE = (
 KINDS = ("bytes", "metaspace")
 LOOKUP = ToolSchema("lookup", "Find a fact")
 TINY = Renderer(build_tokenizer())
+renderer_of = functools.cache(Renderer)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -37,7 +39,7 @@ def test_every_extension_begins_with_prompt_and_action_as_sampled(
     tokenizer_of: Callable[..., Any], name: str, kind: str, data: st.DataObject
 ) -> None:
     tokenizer = tokenizer_of(name, kind)
-    renderer = Renderer(tokenizer)
+    renderer = renderer_of(tokenizer)
     ids = st.lists(st.integers(0, len(tokenizer) - 1), max_size=12)
     rendered = renderer.start([Message.user("What color is the sky?")])
     for word in ("And the grass?", "Thank you."):

@@ -60,17 +60,15 @@ class Conversation:
         """Append what the world said and render the next prompt."""
         if self._recorded is None:
             raise InputError("nothing was sampled yet: call sampled(...) before add(...)")
-        messages = (*self._recorded.messages, *new)
-        return self._go_on(messages)
+        return self._now(self._renderer.go_on(self._recorded, new))
 
     def rewrite(self, messages: Sequence[Message]) -> Rendered:
         """Go on from other messages (a shortened or summarised history): a new prompt, counted."""
         if self._recorded is None:
             raise InputError("nothing was sampled yet: begin a new conversation instead")
-        return self._go_on(tuple(messages))
+        return self._now(self._renderer.render(tuple(messages), self._recorded, self.prompt.tools))
 
-    def _go_on(self, messages: tuple[Message, ...]) -> Rendered:
-        rendered = self._renderer.render(messages, self._recorded, self.prompt.tools)
+    def _now(self, rendered: Rendered) -> Rendered:
         if not rendered.extended and self._renderer.history == "exact":
             self.restart_reasons.append(rendered.reason)
         self.prompt, self._recorded = rendered, None

@@ -22,6 +22,9 @@ its reason, never a guess:
 
 A turn that calls tools is written by the template in its own spelling, so it is not
 compared letter by letter; its plain content must be there.
+
+Where a conversation has moulds (see `mould`), the same is read off them, once for all
+conversations with the same roles: `passes`.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from dataclasses import dataclass
 from stepwell.core.errors import RenderError
 from stepwell.core.tools import ToolSchema
 from stepwell.rendering.messages import Message
+from stepwell.rendering.mould import Mould, Roles
 from stepwell.rendering.refusal import Refusal, RestartKind
 from stepwell.rendering.template import ChatTemplate
 
@@ -50,10 +54,14 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """The template's text of the whole prompt, and its part after the sampled turn."""
+    """The template's text of the whole prompt, and its part after the sampled turn.
 
-    text: str
+    Where it was read off moulds: the mould of the whole prompt, and the roles of its messages.
+    """
+
+    written: str | Mould
     tail: str
+    roles: Roles | None = None
 
 
 def find_ending(template: ChatTemplate) -> Ending:
@@ -92,6 +100,21 @@ def continue_after(
             "the template rewrites the sampled turn (or what follows it) once later messages come"
         )
     return Continuation(text, tail)
+
+
+def passes(ending: Ending, before: Mould, whole: Mould, num_before: int) -> bool:
+    """Whether `whole`, a later prompt, goes on from the prompt of its first `num_before` messages.
+
+    What `continue_after` finds by comparing texts follows for all contents from the literals of
+    two moulds: they hold the sampled turn as it is, so only what stands before it is compared.
+    """
+    opening, same = whole.literals[:num_before], before.literals[:num_before]
+    taken = whole.taken[:num_before] == before.taken
+    return (
+        opening == same
+        and taken
+        and _same_opening(whole.literals[num_before], before.literals[num_before], ending.prompt_extra)
+    )
 
 
 def unused_word(text: str) -> str:

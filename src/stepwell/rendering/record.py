@@ -15,6 +15,7 @@ from stepwell.core.arrays import IntArray
 from stepwell.core.step import TokenState
 from stepwell.core.tools import ToolCall, ToolSchema
 from stepwell.rendering.messages import Message
+from stepwell.rendering.mould import Mould, Roles
 from stepwell.rendering.refusal import Refusal, RestartKind
 
 
@@ -33,16 +34,24 @@ class Rendered:
 
     `extended` says that the ids begin with the previous prompt and action, token by token.
     `refusal` says why not, when there was a previous turn; a first prompt has none.
-    `text` is what the template writes for these messages.
+    `text` is what the template writes for these messages; where a mould is known, it is filled
+    only when someone reads it. `roles` are those of the messages if all are plain.
     """
 
     prompt_ids: IntArray
-    text: str
+    written: str | Mould
     messages: tuple[Message, ...]
     tools: tuple[ToolSchema, ...] = ()
     turns: tuple[SampledTurn, ...] = ()
     extended: bool = False
     refusal: Refusal | None = None
+    roles: Roles | None = None
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.written, str):
+            return self.written
+        return self.written.fill([message.text for message in self.messages])
 
     @property
     def reason(self) -> str:
@@ -91,7 +100,7 @@ class Recorded:
         if tuple(tools) != self.rendered.tools:
             return Refusal(RestartKind.TOOLS_CHANGED, "the tools are not those of the previous turn")
         for index, (old, new) in enumerate(zip(known, messages, strict=False)):
-            if not _same(old, new):
+            if old is not new and not _same(old, new):
                 return _changed(f"message {index} ({old.role}) is not the one of the previous turn")
         if len(messages) <= len(known) + 1:
             return _changed(f"{len(messages)} messages do not go beyond the {len(known) + 1} recorded")

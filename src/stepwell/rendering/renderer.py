@@ -32,14 +32,16 @@ from stepwell.core import arrays
 from stepwell.core.arrays import IntArray
 from stepwell.core.errors import ContextLengthError, InputError, RenderError
 from stepwell.core.tools import ToolSchema
-from stepwell.rendering.extension import Continuation, continue_after
+from stepwell.rendering.extension import Continuation, continue_after, passes
 from stepwell.rendering.messages import Message
+from stepwell.rendering.mould import Mould, Moulds, Roles, plain_roles
 from stepwell.rendering.probe import TemplateReport, probe_template
 from stepwell.rendering.record import Recorded, Rendered
 from stepwell.rendering.refusal import Refusal, RestartKind
 from stepwell.rendering.template import ChatTemplate, ChatTokenizer
 
 History = Literal["exact", "template"]
+_REMEMBERED = 2048
 
 
 @dataclass(slots=True)
@@ -81,6 +83,10 @@ class Renderer:
         self.context_length = context_length
         self.room = room
         self.counts = RenderCounts()
+        report = self.report
+        self._writes_all = report.system and report.tools and report.tool_calls and report.tool_results
+        self._moulds = Moulds(self.template)
+        self._passing: dict[tuple[int, Mould], bool] = {}
         self._closing_ids = self.template.encode_after(self.report.ending.closing)
         if history == "exact":
             self.report.require()
@@ -117,7 +123,7 @@ class Renderer:
 
     def text_of(self, action_ids: Iterable[int] | npt.NDArray[Any]) -> str:
         """An action's text as part of its conversation: what the prompt opened, no end token."""
-        ids = [int(i) for i in action_ids]
+        ids = action_ids.tolist() if isinstance(action_ids, np.ndarray) else [int(i) for i in action_ids]
         while ids and ids[-1] in self.end_ids:
             ids.pop()
         return self.report.ending.prompt_extra + self.template.decode(ids)
@@ -145,11 +151,21 @@ class Renderer:
             return self._afresh(messages, previous, tools)
         refusal = previous.mismatch(messages, tools, self.report.ending.prompt_extra)
         if refusal is None:
-            new = messages[len(previous.messages) :]
-            found = self._continuation(previous, new)
-            if isinstance(found, Continuation):
-                return self._extended(previous, new, found)
-            refusal = found
+            return self.go_on(previous, messages[len(previous.messages) :])
+        return self._restarted(messages, tools, refusal)
+
+    def go_on(self, previous: Recorded, new: Sequence[Message]) -> Rendered:
+        """`render` for the messages of `previous` followed by `new`."""
+        if self.history == "template":
+            return self._afresh((*previous.messages, *new), previous, previous.rendered.tools)
+        found = self._continuation(previous, new)
+        if isinstance(found, Continuation):
+            return self._extended(previous, new, found)
+        return self._restarted((*previous.messages, *new), previous.rendered.tools, found)
+
+    def _restarted(
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema], refusal: Refusal
+    ) -> Rendered:
         rendered = replace(self._fresh(messages, tools), refusal=refusal)
         self.counts.restarts[refusal.kind] += 1
         return rendered
@@ -158,6 +174,9 @@ class Renderer:
         if not new:
             raise InputError("new messages are empty: an action must be answered before the next prompt")
         self._refuse_what_is_left_out(new, ())
+        quick = self._quick_continuation(previous, new)
+        if quick is not None:
+            return quick
         prompt = previous.rendered
         return continue_after(
             self.template,
@@ -169,13 +188,44 @@ class Renderer:
             prompt.tools,
         )
 
+    def _quick_continuation(self, previous: Recorded, new: Sequence[Message]) -> Continuation | None:
+        """The continuation read off moulds; None where there are none, or they do not pass."""
+        before, tools = previous.rendered.roles, previous.rendered.tools
+        roles = self._roles_after(previous, new)
+        whole = self._moulds.of(roles, tools) if roles else None
+        if before is None or whole is None or not self._passes(before, whole, tools):
+            return None
+        tail = whole.fill_from(len(before) + 1, [message.text for message in new])
+        return Continuation(whole, tail, roles)
+
+    @staticmethod
+    def _roles_after(previous: Recorded, new: Sequence[Message]) -> Roles | None:
+        before, added = previous.rendered.roles, plain_roles((previous.message, *new))
+        return None if before is None or added is None else before + added
+
+    def _passes(self, before: Roles, whole: Mould, tools: Sequence[ToolSchema]) -> bool:
+        key = (len(before), whole)
+        if key not in self._passing:
+            mould = self._moulds.of(before, tools)
+            if mould is None:
+                return False
+            if len(self._passing) >= _REMEMBERED:
+                self._passing.clear()
+            self._passing[key] = passes(self.report.ending, mould, whole, len(before))
+        return self._passing[key]
+
     def _extended(self, previous: Recorded, new: Sequence[Message], found: Continuation) -> Rendered:
         tail = self.template.encode_after(found.tail)
         tail = tail[self._num_sampled_closing(previous.action_ids, tail) :]
         ids = np.concatenate([previous.ids, np.asarray(tail, dtype=np.int32)])
-        messages = (*previous.messages, *new)
         rendered = Rendered(
-            self._checked(ids), found.text, messages, previous.rendered.tools, previous.turns, extended=True
+            self._checked(ids),
+            found.written,
+            (*previous.messages, *new),
+            previous.rendered.tools,
+            previous.turns,
+            extended=True,
+            roles=found.roles or self._roles_after(previous, new),
         )
         self.counts.num_extended += 1
         return rendered
@@ -205,11 +255,18 @@ class Renderer:
 
     def _fresh(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Rendered:
         self._refuse_what_is_left_out(messages, tools)
-        text = self.template.text(messages, tools, prompt=True)
+        roles = plain_roles(messages)
+        mould = self._moulds.of(roles, tools) if roles else None
+        if mould is None:
+            text = self.template.text(messages, tools, prompt=True)
+        else:
+            text = mould.fill([message.text for message in messages])
         ids = self._checked(np.asarray(self.template.encode(text), dtype=np.int32))
-        return Rendered(ids, text, tuple(messages), tuple(tools))
+        return Rendered(ids, mould or text, tuple(messages), tuple(tools), roles=roles)
 
     def _refuse_what_is_left_out(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> None:
+        if self._writes_all:
+            return
         roles = {message.role for message in messages}
         for wanted, written, what in (
             ("system" in roles, self.report.system, "system messages"),
@@ -229,4 +286,5 @@ class Renderer:
                 f"context length is {limit}: shorten the observation, keep fewer turns in the messages, "
                 "or use a model with a longer context"
             )
-        return arrays.token_ids(ids, "prompt_ids")
+        ids.setflags(write=False)  # made here from checked ids and the tokenizer's own: nothing to check
+        return ids

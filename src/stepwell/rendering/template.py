@@ -13,12 +13,14 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
 from stepwell.core.errors import InputError, RenderError
 from stepwell.core.tools import ToolSchema
 from stepwell.rendering.messages import Message
+from stepwell.rendering.pieces import PieceEncoder
 
 
 class ChatTokenizer(Protocol):
@@ -46,6 +48,11 @@ class ChatTemplate:
         self.options = dict(options or {})
         added = tokenizer.get_added_vocab()
         self.added_ids = frozenset(added.values())
+        source = str(tokenizer.chat_template)
+        ends = (getattr(tokenizer, "bos_token", None), getattr(tokenizer, "eos_token", None))
+        wanted = [text for text in added if text in source or text in ends]
+        self._decoded: Callable[[tuple[int, ...]], str] = lru_cache(maxsize=8192)(self._decode)
+        self._pieces = PieceEncoder(tokenizer, self._encode_whole, wanted)
         # Texts to encode behind. An added token always stands alone, so the last one cannot merge.
         self._before = [(text, self.encode(text)) for text in ("x", ".", "\n", *sorted(added)[:1])]
 
@@ -70,19 +77,27 @@ class ChatTemplate:
 
     def encode(self, text: str) -> list[int]:
         """Ids of a whole document."""
-        return list(self.tokenizer.encode(text, add_special_tokens=False, truncation=False, verbose=False))
+        return self._pieces.encode(text)
 
     def encode_after(self, text: str) -> list[int]:
         """Ids of text that follows other text, free of any merge with it."""
         if not text:
             return []
+        if self._pieces.starts_at_cut(text):
+            return self.encode(text)
         for before, known in self._before:
             ids = self.encode(before + text)
             if ids[: len(known)] == known:
                 return ids[len(known) :]
         return self.encode(text)
 
+    def _encode_whole(self, text: str) -> list[int]:
+        return list(self.tokenizer.encode(text, add_special_tokens=False, truncation=False, verbose=False))
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids with special tokens written out, since some carry tool calls."""
+        return self._decoded(tuple(ids))
+
+    def _decode(self, ids: tuple[int, ...]) -> str:
         text = self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return str(text)

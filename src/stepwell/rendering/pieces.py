@@ -1,0 +1,96 @@
+"""Text to ids piece by piece: cut before special tokens, and what was encoded once is remembered.
+
+A tokenizer cuts a text at its special tokens before anything else, so what stands before such
+a token and what begins with it are encoded independently: the ids of the whole are those of the
+pieces in a row. The long text that all prompts share is then encoded once.
+
+Invariants
+* The ids are those of encoding the whole at once. A token is cut at only if that holds for it: no
+  blanks around it are swallowed, no normalizer changes it, no other token overlaps its beginning.
+* Tokenizers that say nothing of their special tokens are not cut anywhere.
+* At most `_REMEMBERED` pieces are kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+_REMEMBERED = 8192
+_PROBES = ("", "x", " x ", "\n\nThe end.", "  \t", "é…", "Hello there.\n")
+
+Encode = Callable[[str], list[int]]
+
+
+class PieceEncoder:
+    """Encodes like `whole`, with the special tokens of `tokenizer` among `wanted` as places to cut."""
+
+    def __init__(self, tokenizer: Any, whole: Encode, wanted: Iterable[str]) -> None:
+        cuts = _safe_cuts(tokenizer, set(wanted))
+        self._cut = re.compile("|".join(map(re.escape, cuts))) if cuts else None
+        self._cuts = tuple(cuts)
+        direct = _direct(tokenizer, whole)
+        self._piece: Callable[[str], tuple[int, ...]] = lru_cache(maxsize=_REMEMBERED)(
+            lambda text: tuple(direct(text))
+        )
+        if not all(self.encode(text) == whole(text) for text in _probe_texts(cuts)):
+            self._cut, self._cuts = None, ()
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a whole document."""
+        if self._cut is None:
+            return list(self._piece(text))
+        ids: list[int] = []
+        start = 0
+        for cut in self._cut.finditer(text):
+            if cut.start() > start:
+                ids += self._piece(text[start : cut.start()])
+                start = cut.start()
+        ids += self._piece(text[start:])
+        return ids
+
+    def starts_at_cut(self, text: str) -> bool:
+        """Whether `text` begins with a special token, so that nothing before it matters."""
+        return bool(self._cuts) and text.startswith(self._cuts)
+
+
+def _safe_cuts(tokenizer: Any, wanted: set[str]) -> list[str]:
+    added: Mapping[int, Any] = getattr(tokenizer, "added_tokens_decoder", None) or {}
+    texts = [str(token) for token in added.values()]
+    return sorted(
+        str(token)
+        for token in added.values()
+        if str(token) in wanted
+        and not (token.lstrip or token.rstrip or token.normalized or token.single_word)
+        and not any(_overlaps(other, str(token)) for other in texts)
+    )
+
+
+def _overlaps(other: str, token: str) -> bool:
+    """Whether `other` could be found in a text across the beginning of `token`, or in its place."""
+    if other != token and token in other:
+        return True
+    return any(other.endswith(token[:size]) for size in range(1, len(token)))
+
+
+def _direct(tokenizer: Any, whole: Encode) -> Encode:
+    """The tokenizer's own core where there is one: the same ids at half the cost."""
+    core = getattr(tokenizer, "backend_tokenizer", None)
+    if core is None or not hasattr(core, "encode_special_tokens"):
+        return whole
+
+    def encode(text: str) -> list[int]:
+        # Whoever else uses the tokenizer may have left it cutting or padding.
+        if core.truncation is not None or core.padding is not None or core.encode_special_tokens:
+            return whole(text)
+        return list(core.encode(text, add_special_tokens=False).ids)
+
+    return encode if all(encode(text) == whole(text) for text in _probe_texts(())) else whole
+
+
+def _probe_texts(cuts: Iterable[str]) -> list[str]:
+    plain = list(_PROBES)
+    around = [before + cut + after for cut in cuts for before in _PROBES for after in _PROBES[:4]]
+    return plain + around
