@@ -16,11 +16,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
+
+import numpy as np
 
 from stepwell.core.errors import InputError
 from stepwell.monitors.axes import CHAR_WIDTH, Scale, extent, nice_range, nice_ticks, tick_labels, widened
-from stepwell.monitors.svg import GRID, INK, MUTED, PAPER, color, element, joined, picture, text
+from stepwell.monitors.svg import GRID, INK, MUTED, PAPER, color, element, escaped, joined, picture, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +135,15 @@ def bar_chart(bars: Sequence[Bar], *, title: str = "", width: int = 720, high: f
 
 def smoothed(values: Sequence[float], reach: int) -> list[float]:
     """The running mean over `reach` values on either side, or as many as there are; gaps stay gaps."""
-    result = []
-    for index, value in enumerate(values):
-        window = [item for item in values[max(0, index - reach) : index + reach + 1] if math.isfinite(item)]
-        result.append(sum(window) / len(window) if math.isfinite(value) else math.nan)
-    return result
+    row = np.asarray(values, dtype=np.float64)
+    is_finite, window = np.isfinite(row), np.ones(2 * reach + 1)
+    if not is_finite.any():
+        return [math.nan] * len(row)
+    middle = slice(reach, reach + len(row))
+    sums = np.convolve(np.where(is_finite, row, 0.0), window)[middle]
+    counts = np.convolve(is_finite.astype(np.float64), window)[middle]
+    means: list[float] = np.where(is_finite, sums / np.maximum(counts, 1.0), math.nan).tolist()
+    return means
 
 
 def _all_y(series: Sequence[Series], levels: Sequence[Level]) -> list[float]:
@@ -261,9 +266,13 @@ def _marks(item: Series, x: Scale, y: Scale) -> str:
     for index, (at, value) in enumerate(zip(item.x, item.y, strict=True)):
         if math.isfinite(at) and math.isfinite(value):
             words = f"{item.name}: {value:.4g} at {at:,.6g}"
-            if item.low is not None and item.high is not None:
+            if (
+                item.low is not None
+                and item.high is not None
+                and math.isfinite(item.low[index] + item.high[index])
+            ):
                 words += f" [{item.low[index]:.3g}, {item.high[index]:.3g}]"
-            told = element("title", escape(words))
+            told = element("title", escaped(words))
             parts.append(element("circle", told, cx=x(at), cy=y(value), r=3.2, style=style))
     return "".join(parts)
 
@@ -274,7 +283,7 @@ def _weight(bar: Bar) -> str:
 
 def _bar(bar: Bar, scale: Scale, middle: float, thickness: float) -> str:
     end = reach = max(scale(bar.value), scale.start + 1)
-    told = [element("title", escape(bar.note))] if bar.note else []
+    told = [element("title", escaped(bar.note))] if bar.note else []
     style = f"fill:{color(bar.color)};opacity:{1 if bar.strong else 0.55}"
     top, width = middle - thickness / 2, end - scale.start
     parts = [element("rect", *told, x=scale.start, y=top, width=width, height=thickness, rx=2, style=style)]

@@ -135,9 +135,7 @@ def _draw(
 ) -> Drawn | None:
     x = [entry.time_s if over_time else float(entry.update) for entry in entries]
     rows = {name: [entry.values.get(name, math.nan) for entry in entries] for name in names}
-    if not any(math.isfinite(value) for row in rows.values() for value in row):
-        return None
-    if panel.metrics == ("infra_errors",) and not any(rows["infra_errors"]):
+    if not rows or (panel.metrics == ("infra_errors",) and not any(rows["infra_errors"])):
         return None
     series = [
         Series(_label(name, panel), x, row, color=index, smooth=len(row) // 30 if len(row) > 60 else 0)
@@ -157,9 +155,9 @@ def _label(name: str, panel: Panel) -> str:
 
 def _range(panel: Panel, rows: Sequence[Sequence[float]]) -> tuple[float, float] | None:
     """The panel's own limits where it has any; a floor of -1 only counts when values reach below 0."""
-    if panel.low is None:
-        return None
     values = [value for row in rows for value in row if math.isfinite(value)]
+    if panel.low is None or not values:
+        return None
     low = max(panel.low, min(0.0, math.floor(min(values) * 5) / 5)) if panel.low < 0 else panel.low
     high = panel.high if panel.high is not None else max(values) * 1.05
     return (low, high) if high > low else None

@@ -37,7 +37,12 @@ def element(tag: str, *children: str, **attributes: str | float | None) -> str:
 
 def text(x: float, y: float, words: str, *, anchor: str = "start", fill: str = MUTED, more: str = "") -> str:
     """Words at a place; `more` is CSS."""
-    return element("text", escape(words), x=x, y=y, text_anchor=anchor, style=f"fill:{fill};{more}")
+    return element("text", escaped(words), x=x, y=y, text_anchor=anchor, style=f"fill:{fill};{more}")
+
+
+def escaped(words: str) -> str:
+    """Plain text as XML allows it: markup escaped, characters XML does not know as blanks."""
+    return escape("".join(char if char >= " " and char not in "\ufffe\uffff" else " " for char in words))
 
 
 def joined(points: Points) -> str:
@@ -63,4 +68,4 @@ def picture(width: float, height: float, title: str, parts: Sequence[str], **att
 
 
 def _plain(value: str | float) -> str:
-    return escape(value, quote=True) if isinstance(value, str) else f"{value:.1f}".removesuffix(".0")
+    return escaped(value) if isinstance(value, str) else f"{value:.1f}".removesuffix(".0")

@@ -1,0 +1,193 @@
+"""The report is one page of its own, made from whatever a run has left, and never runs foreign text."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stepwell.core.errors import InputError
+from stepwell.monitors.base import Entry, RunInfo
+from stepwell.monitors.curves import training_panels
+from stepwell.monitors.jsonl import JsonlMonitor
+from stepwell.monitors.replays import Frame, Replay, png_bytes, save_replays
+from stepwell.monitors.report import write_report
+from stepwell.monitors.summary import Score, Summary, write_summary
+
+EVIL = '</script><script>alert("1")</script><img src=x onerror=alert(2)> & é'
+
+
+class Page(HTMLParser):
+    """What a browser would find: elements, their attributes, the text of scripts and the visible text."""
+
+    VOID = frozenset({"meta", "img", "input", "br", "link"})
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.scripts: list[str] = []
+        self.text = ""
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "script":
+            self.scripts[-1] += data
+        elif self.open and self.open[-1] != "style":
+            self.text += data
+
+
+def make_run(folder: Path, *, num_updates: int = 8, text: str = "stopped") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.toml").write_text(
+        'seed = 5\n[env]\nname = "frozenlake"\n[recipe]\nname = "steppo"\n'
+        f"[train]\nnum_updates = 8\n# {text}\n"
+    )
+    monitor = JsonlMonitor()
+    monitor.start(RunInfo(folder, "r", "frozenlake", "steppo", 5, 8))
+    monitor.record(Entry("warm_start", 0, 1.0, 0, {"loss": 1.5}))
+    for update in range(num_updates + 1):
+        if update:
+            values = {
+                "reward": update / 8,
+                "entropy": 0.5,
+                "kl": math.nan,
+                "my/metric": 3.0,
+                "infra_errors": 0,
+            }
+            monitor.record(Entry("update", update, 2.0 * update, 100 * update, values))
+        if update % 4 == 0:
+            success = 0.25 + update / 16
+            scores = {"success": success, "low": success - 0.1, "high": success + 0.1}
+            monitor.record(Entry("eval", update, 2.0 * update, 100 * update, scores))
+    monitor.note(text)
+    monitor.close()
+    return folder
+
+
+def finish_run(folder: Path, text: str = "fine") -> None:
+    summary = Summary(0.25, 0.75, 800, 16.0, 5, "steppo", "frozenlake")
+    summary.before, summary.after = Score(0.25, 0.15, 0.35, 256), Score(0.75, 0.65, 0.85, 256)
+    summary.baselines = [Score(0.1, 0.05, 0.2, 256, "random play", text)]
+    summary.decoding, summary.machine = {"temperature": 0}, {"cpu": text, "gpu": None}
+    write_summary(folder, summary)
+    board = png_bytes(np.full((4, 4, 3), 90, np.uint8))
+    frame = Frame(text, text, [text], 0.5, {"task": -0.5, "outcome": 1.0}, board, 0.25, None, text)
+    stages = [
+        Replay(text, text, "success", 0.5, [frame], stage, text, board) for stage in ("before", "after")
+    ]
+    save_replays(folder / "replays.json", stages)
+
+
+def test_a_finished_run_shows_before_after_baselines_and_its_facts(tmp_path: Path) -> None:
+    make_run(tmp_path / "first")
+    finish_run(tmp_path / "first")
+    path = write_report(tmp_path / "first")
+    assert path == tmp_path / "first" / "report.html"
+    page = Page(path.read_text())
+    text = " ".join(page.text.split())
+    assert "0.25 before [0.15, 0.35] → 0.75 after [0.65, 0.85]" in text
+    assert "Success on 256 held-out tasks" in text and "(temperature 0)" in text
+    assert "environment steps800wall time0:16updates8seed5" in text
+    assert "random play" in text and "before training" in text and "after training" in text
+    assert "not finished" not in text and "gpu" not in text
+    assert "num_updates = 8" in text and "stepwell train" in text
+
+
+def test_the_page_loads_nothing_and_is_small(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    finish_run(tmp_path)
+    html = write_report(tmp_path).read_text()
+    page = Page(html)
+    assert page.open == []
+    for tag, attributes in page.tags:
+        assert tag not in {"link", "iframe", "object", "embed"}
+        assert not {"src", "srcset", "data"} & attributes.keys()
+        assert (attributes.get("href") or "#").startswith("#")
+    assert "@import" not in html and "url(" not in html
+    addresses = set(re.findall(r"https?://[^\s\"'<]+", html))
+    assert addresses == {"http://www.w3.org/2000/svg"}
+    assert "default-src 'none'" in html
+    assert len(html) < 200_000
+
+
+def test_text_of_models_and_worlds_is_never_markup(tmp_path: Path) -> None:
+    make_run(tmp_path, text="# " + EVIL)
+    finish_run(tmp_path, EVIL)
+    page = Page(write_report(tmp_path).read_text())
+    assert [tag for tag, _ in page.tags].count("script") == 2
+    assert [attributes for tag, attributes in page.tags if tag == "img"] == [{"alt": ""}]
+    assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
+    data = json.loads(page.scripts[0])
+    assert data["replays"][0]["frames"][0]["reply"] == EVIL
+    assert page.text.count(EVIL) >= 4  # the event, the configuration, the note and the machine
+
+
+def test_the_script_only_makes_text_nodes(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    finish_run(tmp_path)
+    script = Page(write_report(tmp_path).read_text()).scripts[-1]
+    assert "textContent" in script
+    for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "fetch("):
+        assert way not in script
+
+
+def test_an_interrupted_run_says_so_and_shows_what_it_has(tmp_path: Path) -> None:
+    make_run(tmp_path, num_updates=6)
+    text = " ".join(Page(write_report(tmp_path).read_text()).text.split())
+    assert "interrupted or is still going. The record ends at update 6 of 8." in text
+    assert "0.25 before [0.15, 0.35] → 0.50 so far [0.40, 0.60]" in text
+    assert "Replays" not in text
+
+
+def test_a_run_that_says_it_failed_is_shown_as_failed(tmp_path: Path) -> None:
+    make_run(tmp_path, num_updates=3)
+    write_summary(tmp_path, Summary(0.25, None, 300, 6.0, 5, "steppo", "frozenlake", status="failed"))
+    assert "This run failed at update 3 of 8" in write_report(tmp_path).read_text()
+
+
+def test_a_run_that_has_only_begun_still_makes_a_page(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text("")
+    page = Page(write_report(tmp_path).read_text())
+    assert page.open == [] and "The record ends at update 0." in page.text
+
+
+def test_a_damaged_file_is_named_and_does_not_cost_the_rest(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    finish_run(tmp_path)
+    (tmp_path / "replays.json").write_text('{"format"')
+    (tmp_path / "config.toml").write_text("seed = ")
+    page = Page(write_report(tmp_path).read_text())
+    assert "replays.json is damaged" in page.text and "config.toml is not TOML" in page.text
+    assert "Learning curve" in page.text and "0.75" in page.text
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not a run folder"):
+        write_report(tmp_path)
+
+
+def test_every_recorded_metric_has_a_panel_and_idle_ones_do_not(tmp_path: Path) -> None:
+    values = {"reward": 1.0, "reward/format": 0.25, "kl": math.nan, "my/metric": 3.0, "infra_errors": 0}
+    entries = [Entry("update", update, 1.0, 10, values) for update in (1, 2)]
+    panels = {panel.title: panel.last for panel in training_panels(entries)}
+    assert panels == {"Reward": "1", "Reward parts": "0.25", "KL": "not a number", "my/metric": "3"}
