@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -121,3 +122,10 @@ def test_malformed_strategies_are_refused() -> None:
         Tag("My Tag", Field.ANSWER)
     with pytest.raises(InputError, match="no_think, free_think"):
         strategy_named("deep_think")
+
+
+def test_the_page_about_agents_shows_every_strategy_as_it_is() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "agents.md").read_text()
+    for name, strategy in STRATEGIES.items():
+        text = agent(name).write(["Up"], observation="Above.", reasoning="Go up.", prediction="There.")
+        assert f"| `{name}` | `{strategy.skeleton}` | `{text}` |" in page

@@ -69,7 +69,7 @@ def told(renderer: Renderer, talk: list[Message], turns: Turns) -> list[Any]:
 @pytest.mark.parametrize(
     ("name", "kind"), [(n, k) for n in NAMES for k in KINDS if (n, k) != ("tiny", "metaspace")]
 )
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_both_ways_agree_on_every_conversation(
     tokenizer_of: Callable[..., Any], name: str, kind: str, history: str, data: st.DataObject
