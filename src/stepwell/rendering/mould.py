@@ -86,7 +86,7 @@ class Moulds:
         """The mould of a prompt for messages with these roles, if it is known or can be made."""
         if not self._is_steady:
             return None
-        key = (roles, repr(tools) if tools else "")
+        key = (roles, repr(tuple(tools)) if tools else "")
         if key in self._known:
             return self._known[key]
         if key not in self._seen:

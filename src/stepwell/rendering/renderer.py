@@ -10,6 +10,8 @@ Invariants
   `action_ids`, whatever those ids decode to. What is appended is encoded by itself and
   never merges with a sampled token.
 * With `history="template"`, every prompt is what the template writes for its messages.
+* Where roles have a mould, the template is not run; the ids are the same. The cost of an
+  extension then does not grow with the conversation.
 * `render` never fails because a conversation cannot be extended: it starts a new prompt,
   says so in `Rendered.extended` and `.reason`, and counts it in `counts`.
 * A prompt that leaves no room in the context is a `ContextLengthError`, never cut.
