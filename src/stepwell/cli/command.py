@@ -1,0 +1,94 @@
+"""What commands share: how they are described, and how CONFIG and `key=value` are read."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from stepwell.config.run import RunConfig
+
+Run = Callable[[argparse.Namespace], int]
+RUN_FILE = "config.toml"
+SETTINGS_HELP = (
+    "a TOML file, run folder or preset, then any settings as key=value (docs/configuration.md lists them)"
+)
+
+
+def add_command(
+    commands: Any,
+    name: str,
+    run: Run,
+    *,
+    summary: str,
+    description: str = "",
+    examples: Sequence[tuple[str, str]] = (),
+    after_interrupt: Callable[[argparse.Namespace], str] = lambda args: "",
+) -> argparse.ArgumentParser:
+    """A command with its help, and `--debug`, which every command has."""
+    width = max((len(example) for example, _ in examples), default=0)
+    lines = [f"  {example:{width}}   {words}".rstrip() for example, words in examples]
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}. {description}".strip(),
+        epilog="\n".join(["examples:", *lines]) if lines else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
+    parser.set_defaults(run=run, after_interrupt=after_interrupt)
+    return parser
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """The positional arguments CONFIG and key=value."""
+    parser.add_argument("settings", nargs="*", metavar="CONFIG | key=value", help=SETTINGS_HELP)
+
+
+def read_settings(settings: Sequence[str], *, default: Path | None = None) -> RunConfig:
+    """The configuration that the positional arguments describe; `default` where they name no file."""
+    from stepwell.config.loading import load_config
+
+    source, overrides = split_settings(settings)
+    return load_config(default if source is None else source, overrides)
+
+
+def split_settings(settings: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Which of the arguments is CONFIG, and the rest."""
+    from stepwell.core.errors import ConfigError
+
+    sources = [text for text in settings if "=" not in text or os.path.exists(text)]
+    if len(sources) > 1:
+        raise ConfigError(f"{sources[0]!r} and {sources[1]!r} both name a configuration; give one")
+    return (sources[0] if sources else None), [text for text in settings if text not in sources]
+
+
+def run_folder(text: str) -> Path:
+    """The folder of a run; refused with the runs there are beside it."""
+    from stepwell.core.errors import ConfigError
+
+    folder = Path(text).expanduser()
+    if (folder / RUN_FILE).is_file():
+        return folder
+    beside = newest_runs(folder.parent)
+    known = f" Runs there: {', '.join(map(str, beside[:5]))}" if beside else ""
+    raise ConfigError(f"{text!r} is not a run folder: it has no {RUN_FILE}.{known}")
+
+
+def newest_runs(folder: Path, since: float = 0.0) -> list[Path]:
+    """The runs in a folder that were begun or went on after a moment, the newest first."""
+    files = [file for file in folder.glob(f"*/{RUN_FILE}") if file.stat().st_mtime >= since]
+    return [file.parent for file in sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)]
+
+
+def console() -> Console:
+    """Where tables are printed: as wide as the terminal, or wide enough for a file."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 150, highlight=False)

@@ -1,0 +1,136 @@
+"""`stepwell envs`: which worlds there are, what one is like, and whether it keeps the contract."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from stepwell.cli.command import add_command, console
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from stepwell.envs import Env
+
+_NAME_HELP = "a name of `stepwell envs list`, gymnasium:ID, or an import path module:Class"
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "envs",
+        help="list, show or check worlds",
+        description="The worlds that agents act in.",
+    )
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    listing = add_command(
+        actions, "list", run_list, summary="list the built-in worlds", examples=[("stepwell envs list", "")]
+    )
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    show = add_command(
+        actions,
+        "show",
+        run_show,
+        summary="show a world: options, actions, and what its agents are told",
+        examples=[
+            ("stepwell envs show frozenlake", ""),
+            ("stepwell envs show sokoban --set num_boxes=2", "as it is with another option"),
+            ("stepwell envs show gymnasium:CartPole-v1", "any Gymnasium environment"),
+        ],
+    )
+    check = add_command(
+        actions,
+        "check",
+        run_check,
+        summary="check that a world keeps the contract",
+        description="Ends with exit code 1 if it does not.",
+        examples=[
+            ("stepwell envs check frozenlake", ""),
+            ("stepwell envs check maze:Maze", "your own"),
+        ],
+    )
+    for command in (show, check):
+        command.add_argument("name", metavar="NAME", help=_NAME_HELP)
+        command.add_argument(
+            "--set", dest="options", metavar="key=value", action="append", default=[], help="an option of it"
+        )
+
+
+def run_list(args: argparse.Namespace) -> int:
+    from stepwell.envs import env_names, make_env
+
+    envs = {name: make_env(name) for name in env_names()}
+    if args.json:
+        print(json.dumps([{"name": name, "summary": _summary(env)} for name, env in envs.items()], indent=2))
+        return 0
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("name", "what it is", "actions", "per turn", "turns"):
+        table.add_column(heading, overflow="fold")
+    for name, env in envs.items():
+        table.add_row(name, _summary(env), *_shape(env))
+    console().print(table)
+    print("\nand gymnasium:ID, or module:Class of your own (stepwell init env NAME writes one)")
+    return 0
+
+
+def run_show(args: argparse.Namespace) -> int:
+    env = _open(args)
+    names, per_turn, turns = _shape(env)
+    out = console()
+    out.print(f"{args.name}: {_summary(env)}", markup=False)
+    out.print(f"actions: {names}; up to {per_turn} per turn, {turns} turns", markup=False)
+    out.print("\noptions (config env.options):")
+    out.print(_options_table(env.options))
+    out.print("\nwhat agents are told:")
+    out.print(env.world.guide.rstrip(), markup=False)
+    observation, _ = env.reset(seed=0)
+    out.print("\nthe task of seed 0:")
+    out.print(observation.text or f"{len(observation.images)} picture(s)", markup=False)
+    if env.has_oracle:
+        out.print(f"\na shortest solution of it: {', '.join(env.oracle()) or 'none'}", markup=False)
+    return 0
+
+
+def run_check(args: argparse.Namespace) -> int:
+    from stepwell.config.loading import parse_options
+    from stepwell.envs.check import check_env
+
+    report = check_env(args.name, parse_options(args.options))
+    print(report)
+    return 0 if report.ok else 1
+
+
+def _open(args: argparse.Namespace) -> Env:
+    from stepwell.config.loading import parse_options
+    from stepwell.envs import make_env
+
+    return make_env(args.name, parse_options(args.options))
+
+
+def _summary(env: Env) -> str:
+    return (type(env).__doc__ or "").strip().split("\n")[0]
+
+
+def _shape(env: Env) -> tuple[str, str, str]:
+    """What may be done in a turn, how much of it, and how many turns there are."""
+    world = env.world
+    names = "any text" if world.actions.is_text else ", ".join(world.actions.names)
+    return names, str(world.actions.max_per_turn), str(world.max_turns)
+
+
+def _options_table(options: BaseModel) -> Any:
+    from rich.table import Table
+
+    from stepwell.config.schema import settings_of
+    from stepwell.config.writing import toml_value
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("option", "holds", "now", "meaning"):
+        table.add_column(heading, overflow="fold")
+    for setting in settings_of(type(options)):
+        value = getattr(options, setting.path[0]) if len(setting.path) == 1 else setting.default
+        shown = "none" if value is None else toml_value(value)
+        table.add_row(setting.key, setting.allowed, shown, setting.info.description or "")
+    return table

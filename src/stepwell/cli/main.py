@@ -1,0 +1,78 @@
+"""`stepwell`: finds the command, runs it, and turns what goes wrong into one line.
+
+Exit codes: 0 done; 1 the command ran and its answer is no (a world that fails its check);
+2 a mistake that the message names; 130 interrupted, with a line on how to go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from stepwell import __version__
+from stepwell.cli import demo, envs, eval, init, play, recipes, report, study, train
+from stepwell.core.errors import StepwellError
+
+COMMANDS = (train, eval, play, demo, study, report, recipes, envs, init)
+_DESCRIPTION = "Train agents that act in many steps with reinforcement learning."
+_EPILOG = """\
+examples:
+  stepwell demo                                  watch an agent learn, in minutes, without a GPU
+  stepwell train frozenlake recipe.name=grpo     a preset with a setting changed
+  stepwell eval runs/NAME                        how good a trained agent is
+  stepwell play --run runs/NAME                  step through an episode with it
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    parser = argparse.ArgumentParser(
+        "stepwell",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"stepwell {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; gives its exit code."""
+    args = _parse(argv)
+    try:
+        code = int(args.run(args))
+        sys.stdout.flush()  # a reader that has left is noticed here, not at exit
+        return code
+    except (StepwellError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            return _output_is_gone()
+        if args.debug:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"\ninterrupted. {args.after_interrupt(args)}".rstrip(), file=sys.stderr)
+        return 130
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """As argparse does, but settings may also stand behind options."""
+    parser = build_parser()
+    args, rest = parser.parse_known_args(argv)
+    misplaced = [text for text in rest if text.startswith("-") or not hasattr(args, "settings")]
+    if misplaced:
+        parser.error(f"unrecognized arguments: {' '.join(misplaced)}")
+    if rest:
+        args.settings += rest
+    return args
+
+
+def _output_is_gone() -> int:
+    """The reader of our output (`| head`) has left: nothing more to say, also not at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0

@@ -1,0 +1,193 @@
+"""`stepwell play`: step through an episode in the terminal, with the agent or without.
+
+On a terminal, arrow keys type actions; otherwise every line of standard input is one turn or
+one command, so that an episode can be piped in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from stepwell.cli.command import add_command, add_settings, read_settings, run_folder
+from stepwell.cli.keys import Keyboard
+
+if TYPE_CHECKING:
+    from stepwell.config.run import RunConfig
+    from stepwell.core import Actions, Task
+    from stepwell.pipeline.playing import Played, PlaySession
+
+COMMANDS = "ahnq?"
+_EXAMPLES = (
+    ("stepwell play frozenlake", "you alone"),
+    ("stepwell play --run runs/NAME", "with a trained agent: `a` lets it act"),
+    ("stepwell play sokoban --model tiny-1m --seed 3", "with a model as it is, another room"),
+    ("printf 'Up,Left\\na\\nq\\n' | stepwell play --run runs/NAME", "from a script"),
+)
+
+
+def add(commands: Any) -> None:
+    parser = add_command(
+        commands,
+        "play",
+        run,
+        summary="step through an episode with the agent",
+        description="Arrow keys or typed names act, `a` lets the agent act, `h` hints, `n` goes to the "
+        "next task, `q` ends. In a world of free text, commands begin with a slash: /a.",
+        examples=_EXAMPLES,
+    )
+    add_settings(parser)
+    agent = parser.add_mutually_exclusive_group()
+    agent.add_argument("--run", dest="run_folder", metavar="RUN", help="the best checkpoint of this run acts")
+    agent.add_argument("--model", metavar="MODEL", help="this model acts: a directory or a built-in name")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="which tasks (default 0)")
+    parser.add_argument("--split", choices=("held_out", "train"), default="held_out", help="of which split")
+    parser.add_argument(
+        "--temperature", type=float, default=0.0, metavar="T", help="of the agent; 0 is greedy"
+    )
+    parser.add_argument("--text", action="store_true", help="show the board as text on a terminal too")
+
+
+def run(args: argparse.Namespace) -> int:
+    folder = run_folder(args.run_folder) if args.run_folder else None
+    config = read_settings(args.settings, default=folder)
+    tasks = _tasks(config, args)
+    first = next(tasks, None)
+    if first is None:
+        from stepwell.core.errors import ConfigError
+
+        raise ConfigError(f"{config.env.name} has no task in split {args.split}; change env.held_out_share")
+    from stepwell.pipeline.playing import PlaySession, best_checkpoint, open_pilot
+
+    model = best_checkpoint(folder) if folder else args.model
+    pilot = open_pilot(model, config, args.temperature) if model else None
+    with PlaySession(config, pilot) as session:
+        has_picture = sys.stdout.isatty() and not args.text
+        _Table(session, has_picture).play(first, tasks)
+    return 0
+
+
+def _tasks(config: RunConfig, args: argparse.Namespace) -> Iterator[Task]:
+    from stepwell.core import Split
+    from stepwell.envs import distinct_tasks
+
+    env = config.env
+    return distinct_tasks(env.name, env.options, Split(args.split), args.seed, env.held_out_share)
+
+
+class _Table:
+    """Where an episode is shown and lines are read."""
+
+    def __init__(self, session: PlaySession, has_picture: bool) -> None:
+        self._session = session
+        self._has_picture = has_picture
+        self._actions = session.env.world.actions
+        self._keyboard = Keyboard() if sys.stdin.isatty() else None
+
+    def play(self, first: Task, others: Iterator[Task]) -> None:
+        """Read and obey lines until `q` or the end of input."""
+        self._start(first)
+        does: dict[str, Callable[[], None]] = {
+            "a": lambda: self._tell(self._session.let_agent_act()),
+            "h": self._hint,
+            "n": lambda: self._start(next(others, None)),
+            "?": self._explain,
+        }
+        while (line := self._read()) is not None:
+            command = self._command(line)
+            if command == "q":
+                return
+            try:
+                if command:
+                    does[command]()
+                elif line.strip():
+                    self._tell(self._session.act(read_actions(self._actions, line)))
+            except ValueError as error:  # a mistake at the keyboard ends no episode
+                print(error)
+
+    def _read(self) -> str | None:
+        prompt = "next task (n) or end (q)> " if self._session.is_over else "> "
+        if self._keyboard is not None:
+            return self._keyboard.read_line(prompt, self._actions, COMMANDS)
+        return sys.stdin.readline() or None
+
+    def _command(self, line: str) -> str | None:
+        """The command a line is, unless it names an action."""
+        word = line.strip()
+        if self._actions.is_text and not word.startswith("/"):
+            return None
+        word = word.removeprefix("/").lower()
+        is_action = any(word == name.lower() for name in self._actions.names)
+        return word if len(word) == 1 and word in COMMANDS and not is_action else None
+
+    def _start(self, task: Task | None) -> None:
+        if task is None:
+            print("there is no further task")
+            return
+        self._session.start(task)
+        print(f"task {task.id[:8]}, {self._session.env.world.max_turns} turns")
+        self._show()
+
+    def _show(self) -> None:
+        if self._has_picture or not self._session.observation.text:
+            from stepwell.cli.picture import ansi_picture
+
+            print(ansi_picture(self._session.env.render()))
+        else:
+            print(self._session.observation.text)
+        value = self._session.value()
+        if value is not None:
+            print(f"value {value:.2f}")
+
+    def _tell(self, played: Played) -> None:
+        if played.player == "agent":
+            print(f"agent: {played.text}")
+        if played.player == "agent" and played.reply.problem:
+            print(f"not in the asked form: {played.reply.problem}")
+        parts = "  ".join(f"{name} {value:+.2f}" for name, value in played.parts.items())
+        print(f"turn {self._session.num_turns}: {', '.join(played.reply.actions) or 'nothing'}   {parts}")
+        self._show()
+        if played.is_over:
+            ending = "success" if played.success else "failure"
+            print(f"{ending} after {self._session.num_turns} turns, reward {self._session.total_reward:+.2f}")
+
+    def _hint(self) -> None:
+        way = [] if self._session.is_over or not self._session.env.has_oracle else self._session.env.oracle()
+        print(f"shortest way: {', '.join(way)}" if way else "no hint: none is known from here")
+
+    def _explain(self) -> None:
+        actions = self._actions
+        names = "any text" if actions.is_text else ", ".join(actions.names)
+        slash = "/" if actions.is_text else ""
+        print(f"actions: {names} (up to {actions.max_per_turn} per turn)")
+        print("commands: " + ", ".join(f"{slash}{key} {word}" for key, word in _WORDS.items()))
+
+
+_WORDS = {"a": "agent acts", "h": "hint", "n": "next task", "q": "end", "?": "this help"}
+
+
+def read_actions(actions: Actions, line: str) -> list[str]:
+    """The actions of a typed line: names or unambiguous beginnings of them, in any case."""
+    from stepwell.core import InputError
+
+    if actions.is_text:
+        return [line.strip()]
+    pieces = [piece.strip() for piece in line.split(actions.separator) if piece.strip()]
+    found = [_named(actions.names, piece) for piece in pieces]
+    unknown = [piece for piece, name in zip(pieces, found, strict=True) if name is None]
+    if unknown or not found:
+        raise InputError(
+            f"{(unknown or [line.strip()])[0]!r} is no action; known: {', '.join(actions.names)}"
+        )
+    if len(found) > actions.max_per_turn:
+        raise InputError(f"{len(found)} actions, at most {actions.max_per_turn} are done in a turn")
+    return [name for name in found if name is not None]
+
+
+def _named(names: tuple[str, ...], typed: str) -> str | None:
+    word = typed.casefold()
+    begun = [name for name in names if name.casefold().startswith(word)]
+    exact = [name for name in begun if name.casefold() == word]
+    return exact[0] if exact else begun[0] if len(begun) == 1 else None

@@ -1,0 +1,64 @@
+"""`stepwell train`: train an agent, or say what training would do."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+from stepwell.cli.command import add_command, add_settings, newest_runs, read_settings, run_folder
+from stepwell.cli.summary import print_summary
+
+_EXAMPLES = (
+    ("stepwell train frozenlake", "a preset"),
+    ("stepwell train my.toml recipe.name=grpo train.learning_rate=1e-4", "a file, two settings changed"),
+    ("stepwell train sokoban --dry-run", "what it would do, and how much memory it needs"),
+    ("stepwell train --resume runs/NAME", "go on from the last checkpoint"),
+    ("stepwell train --resume runs/NAME train.num_updates=400", "and further than was planned"),
+)
+
+
+def add(commands: Any) -> None:
+    parser = add_command(
+        commands,
+        "train",
+        run,
+        summary="train an agent",
+        description="Everything about a run stands in one folder: config.toml, metrics.jsonl, "
+        "summary.json, checkpoints, trajectories and report.html.",
+        examples=_EXAMPLES,
+        after_interrupt=_how_to_go_on,
+    )
+    add_settings(parser)
+    parser.add_argument("--resume", metavar="RUN", help="go on with this run, by its own settings")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
+    parser.set_defaults(folder=None, began=0.0)
+
+
+def run(args: argparse.Namespace) -> int:
+    from stepwell.cli.command import split_settings
+    from stepwell.config.presets import preset_names
+    from stepwell.core.errors import ConfigError
+
+    resume = run_folder(args.resume) if args.resume else None
+    if resume is None and split_settings(args.settings)[0] is None:
+        raise ConfigError(f"give a TOML file or a preset ({', '.join(preset_names())}), or --resume RUN")
+    config = read_settings(args.settings, default=resume)
+    if args.dry_run:
+        from stepwell.pipeline.planning import plan
+
+        print(plan(config))
+        return 0
+    from stepwell.pipeline.run import train
+
+    args.folder, args.began = Path(config.folder), time.time()
+    print_summary(train(config, resume=resume))
+    return 0
+
+
+def _how_to_go_on(args: argparse.Namespace) -> str:
+    if args.resume:
+        return f"Go on with: stepwell train --resume {args.resume}"
+    begun = newest_runs(args.folder, since=args.began) if args.folder else []
+    return f"Go on with: stepwell train --resume {begun[0]}" if begun else "Nothing was trained yet."

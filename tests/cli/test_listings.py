@@ -1,0 +1,91 @@
+"""Recipes and worlds as the command line shows them, and a world of one's own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from stepwell.algos import RECIPES
+from stepwell.cli.main import main
+from stepwell.envs import env_names
+
+
+def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    assert main(argv) == 0
+    return capsys.readouterr().out
+
+
+def test_every_recipe_is_listed_with_its_slots(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, "recipes").splitlines()
+    rows = {line.split()[0]: " ".join(line.split()) for line in lines if line.split()}
+    assert set(RECIPES) <= set(rows)
+    assert rows["steppo"] == (
+        "steppo step_gae ppo_loss, step ratio value_mse at state "
+        "k3 × 0.001 in the loss task, process if offered"
+    )
+    assert rows["sft"] == "sft – sft_loss – – –"
+
+
+def test_one_recipe_is_shown_with_every_argument(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = dict(line.split(maxsplit=1) for line in printed(capsys, "recipes", "gspo").splitlines())
+    assert rows["loss"].strip() == (
+        "ppo_loss(ratio=trajectory, clip_low=0.0003, clip_high=0.0004, aggregate=trajectory_mean)"
+    )
+    assert rows["needs"].strip() == "reference, groups"
+
+
+def test_recipes_as_json_hold_what_the_recipes_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = json.loads(printed(capsys, "recipes", "--json"))
+    assert [recipe["name"] for recipe in listed] == list(RECIPES)
+    one = json.loads(printed(capsys, "recipes", "webrl", "--json"))
+    assert one["loss"] == {"name": "webrl_loss", "kwargs": {"beta": 1.0}}
+    assert one in listed
+
+
+def test_every_world_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    out = printed(capsys, "envs", "list")
+    for name in env_names():
+        assert f"\n{name} " in out
+    assert [env["name"] for env in json.loads(printed(capsys, "envs", "list", "--json"))] == list(env_names())
+
+
+def test_a_world_is_shown_as_its_options_make_it(capsys: pytest.CaptureFixture[str]) -> None:
+    out = printed(capsys, "envs", "show", "frozenlake", "--set", "size=6", "--set", "max_turns=7")
+    assert "actions: Up, Down, Left, Right; up to 3 per turn, 7 turns" in out
+    rows = {line.split()[0]: line for line in out.splitlines() if line.split()}
+    assert "a whole number, at least 2, at most 32" in rows["size"]
+    assert " 6 " in rows["size"]
+    board = out.split("the task of seed 0:\n")[1].splitlines()[:6]
+    assert all(len(row) == 6 for row in board)
+
+
+def test_a_new_world_passes_the_check_and_is_played_at_once(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # opening a world adds the present folder
+    assert "now: stepwell envs check tower_walk:TowerWalk" in printed(capsys, "init", "env", "tower_walk")
+    printed(capsys, "envs", "check", "tower_walk:TowerWalk")
+    assert "Step from one number to another" in printed(capsys, "envs", "show", "tower_walk:TowerWalk")
+    assert main(["init", "env", "tower_walk"]) == 2
+    assert "tower_walk" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", env_names())
+def test_the_built_in_worlds_pass_the_check(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "ok      oracle_solves_the_tasks" in printed(capsys, "envs", "check", name)
+
+
+def test_a_world_that_breaks_the_contract_ends_with_exit_code_1(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    printed(capsys, "init", "env", "odd_walk")
+    source = (tmp_path / "odd_walk.py").read_text()
+    (tmp_path / "odd_walk.py").write_text(source.replace('["More"] * gap if', '["Less"] * gap if'))
+    assert main(["envs", "check", "odd_walk:OddWalk"]) == 1
+    assert "FAILED  oracle_solves_the_tasks" in capsys.readouterr().out

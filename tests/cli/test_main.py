@@ -1,0 +1,221 @@
+"""The command line: instant help, one line per mistake, and exit codes that mean something."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import stepwell.cli.main as cli
+from stepwell.cli.main import main
+from stepwell.config.loading import dump_config
+from stepwell.config.run import RunConfig
+from stepwell.core import EngineError
+
+COMMANDS = ["train", "eval", "play", "demo", "study", "report", "recipes", "envs", "init"]
+
+
+def failed(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    """The one line that a refused command line leaves on stderr."""
+    assert main(argv) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    return err.removeprefix("error: ").rstrip("\n")
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["train", "--help"], ["envs", "check", "--help"]])
+def test_help_needs_less_than_half_a_second_and_no_torch(argv: list[str]) -> None:
+    code = (
+        "import sys\nfrom stepwell.cli.main import main\n"
+        "try: main(sys.argv[1:])\nexcept SystemExit: print(*sys.modules, file=sys.stderr)"
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert done.stdout.startswith("usage: ")
+    assert not {"torch", "transformers", "pydantic", "rich"} & set(done.stderr.split())
+    assert seconds < 0.5
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    assert f"usage: stepwell {command}" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert f"\n    {command} " in capsys.readouterr().out
+
+
+def test_the_module_runs_like_the_script() -> None:
+    done = subprocess.run([sys.executable, "-m", "stepwell", "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "stepwell 0.1.0\n")
+
+
+def test_settings_may_stand_before_and_behind_options(capsys: pytest.CaptureFixture[str]) -> None:
+    problem = failed(capsys, "train", "frozenlake", "sede=1", "--dry-run", "trian.x=1")
+    assert "sede: unknown key; did you mean seed? (override)" in problem
+    assert "trian: unknown key; did you mean train? (override)" in problem
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "frozenlake", "--dry-ran"])
+    assert ended.value.code == 2
+    assert "unrecognized arguments: --dry-ran" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["recipes", "steppo", "seed=1"])
+    assert "unrecognized arguments: seed=1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "problem"),
+    [
+        (
+            ["train", "frozenlake", "train.learnig_rate=1"],
+            "preset frozenlake: train.learnig_rate: unknown key; did you mean train.learning_rate? (override)",
+        ),
+        (["train", "frozenlake", "seed=x"], "preset frozenlake: seed: must be a whole number, at least 0"),
+        (["train", "missing.toml"], "config 'missing.toml' is neither a file nor a preset"),
+        (
+            ["train", "frozenlak"],
+            "config 'frozenlak' is neither a file nor a preset. Did you mean frozenlake?",
+        ),
+        (["train"], "give a TOML file or a preset ("),
+        (["train", "seed=1"], "give a TOML file or a preset ("),
+        (["train", "sokoban", "frozenlake"], "'sokoban' and 'frozenlake' both name a configuration"),
+        (["train", "--resume", "nowhere"], "'nowhere' is not a run folder: it has no config.toml."),
+        (
+            ["eval", "tiny-1m", "--num-tasks", "0"],
+            "eval.num_tasks: must be a whole number, at least 1, got 0",
+        ),
+        (["report", "nowhere"], "'nowhere' is not a run folder"),
+        (["study", "none.toml"], "study file 'none.toml' does not exist"),
+        (["demo", "--seed", "-1"], "--seed must be at least 0, got -1"),
+        (["recipes", "stepo"], "there is no recipe 'stepo'. Did you mean steppo?"),
+        (["envs", "show", "frozen_lake"], "there is no env 'frozen_lake'; did you mean 'frozenlake'?"),
+        (
+            ["envs", "show", "frozenlake", "--set", "sise=5"],
+            "env.options.sise is no option of frozenlake; did",
+        ),
+        (["envs", "show", "frozenlake", "--set", "size"], "'size' is not a setting; write key=value"),
+        (["play", "frozenlake", "--run", "nowhere"], "'nowhere' is not a run folder"),
+        (["play", "env.name=frozenlak"], "there is no env 'frozenlak'; did you mean 'frozenlake'?"),
+        (
+            ["play", "frozenlake", "--model", "no/where"],
+            "model 'no/where' is neither a directory nor a built-in",
+        ),
+        (["play", "env.options.size=1"], "env.options.size of frozenlake"),
+        (["init", "env", "Two Words"], "env name 'Two Words' must be lower-case letters"),
+        (["init", "env", "frozenlake"], "env name 'frozenlake' is taken"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    argv: list[str],
+    problem: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    message = failed(capsys, *argv)
+    assert message.startswith(problem), message
+    assert "\n" not in message
+
+
+def test_runs_beside_a_missing_one_are_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    run = tmp_path / "lake-0"
+    run.mkdir()
+    (run / "config.toml").write_text(dump_config(RunConfig()))
+    assert failed(capsys, "report", str(tmp_path / "lake-1")).endswith(f"Runs there: {run}")
+
+
+def test_debug_shows_where_an_error_arose() -> None:
+    argv = [sys.executable, "-m", "stepwell", "envs", "show", "nothing"]
+    plain = subprocess.run(argv, capture_output=True, text=True)
+    debug = subprocess.run([*argv, "--debug"], capture_output=True, text=True)
+    assert (plain.returncode, "Traceback" in plain.stderr) == (2, False)
+    assert debug.returncode != 0
+    assert "Traceback" in debug.stderr
+
+
+def test_an_error_of_the_system_is_told_in_one_line_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for error, words in (
+        (EngineError("the engine is gone"), "the engine is gone"),
+        (OSError(28, "No space left on device", "runs/x"), "[Errno 28] No space left on device: 'runs/x'"),
+    ):
+
+        def fails(args: object, error: Exception = error) -> int:
+            raise error
+
+        monkeypatch.setattr(cli.recipes, "run", fails)
+        assert failed(capsys, "recipes") == words
+
+
+def test_a_reader_that_leaves_ends_the_command_quietly() -> None:
+    command = f"{sys.executable} -m stepwell envs list | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_an_interrupt_is_exit_code_130_and_no_traceback(tmp_path: Path) -> None:
+    started = subprocess.Popen(
+        [sys.executable, "-m", "stepwell", "play", "frozenlake"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert started.stdout is not None
+    assert started.stdout.readline().startswith("task ")
+    started.send_signal(signal.SIGINT)
+    _, err = started.communicate(timeout=20)
+    assert started.returncode == 130
+    assert err.strip() == "interrupted."
+
+
+def test_an_interrupted_training_says_how_to_go_on(tmp_path: Path) -> None:
+    from stepwell.cli.train import _how_to_go_on
+
+    parser = cli.build_parser()
+    args = parser.parse_args(["train", "frozenlake"])
+    assert _how_to_go_on(args) == "Nothing was trained yet."
+    args.folder = tmp_path
+    for age, name in ((100, "older"), (0, "newer")):
+        (tmp_path / name).mkdir()
+        file = tmp_path / name / "config.toml"
+        file.write_text("")
+        os.utime(file, (file.stat().st_mtime - age,) * 2)
+    assert _how_to_go_on(args) == f"Go on with: stepwell train --resume {tmp_path / 'newer'}"
+    resumed = parser.parse_args(["train", "--resume", "runs/a"])
+    assert _how_to_go_on(resumed) == "Go on with: stepwell train --resume runs/a"
+
+
+def test_the_last_line_of_a_run_has_its_figures(tmp_path: Path) -> None:
+    from stepwell.cli.summary import summary_line
+
+    assert summary_line(tmp_path) == f"run {tmp_path}"
+    (tmp_path / "summary.json").write_text(json.dumps({"success_before": 0.3125, "success_after": 0.9218}))
+    (tmp_path / "report.html").write_text("<html>")
+    assert summary_line(tmp_path) == f"held-out success 0.31 -> 0.92  report {tmp_path / 'report.html'}"
+
+
+def test_an_agent_inside_a_run_has_the_settings_of_that_run(tmp_path: Path) -> None:
+    from stepwell.cli.eval import settings_of_agent
+
+    checkpoint = tmp_path / "run" / "checkpoints" / "best"
+    checkpoint.mkdir(parents=True)
+    (tmp_path / "run" / "config.toml").write_text("seed = 1\n")
+    assert settings_of_agent(str(checkpoint)) == tmp_path / "run"
+    assert settings_of_agent(str(tmp_path / "run")) == tmp_path / "run"
+    assert settings_of_agent("tiny-1m") is None

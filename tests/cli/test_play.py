@@ -1,0 +1,221 @@
+"""Playing by hand: lines and keys become turns, and the agent takes over where one likes."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepwell.cli.keys import edit_line
+from stepwell.cli.main import main
+from stepwell.cli.picture import ansi_picture
+from stepwell.cli.play import COMMANDS, read_actions
+from stepwell.config.loading import dump_config, load_config
+from stepwell.core import Actions, InputError, ModelError, Split
+from stepwell.envs import draw_tasks
+from stepwell.pipeline.playing import PlaySession, best_checkpoint, open_pilot
+from stepwell.policies import CausalLMPolicy
+
+MOVES = Actions(("Up", "Down", "Left", "Right"), max_per_turn=3)
+UP, LEFT = "\x1b[A", "\x1b[D"
+
+
+def play(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], lines: str, *argv: str) -> str:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+    assert main(["play", *argv]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "actions"),
+    [
+        ("Up", ["Up"]),
+        (" up , LEFT\n", ["Up", "Left"]),
+        ("u,d,r", ["Up", "Down", "Right"]),
+        ("le,", ["Left"]),
+    ],
+)
+def test_typed_names_may_be_short_and_in_any_case(line: str, actions: list[str]) -> None:
+    assert read_actions(MOVES, line) == actions
+
+
+@pytest.mark.parametrize("line", ["jump", "Up, jump", "Up Left", "u,u,u,u", ","])
+def test_what_is_no_turn_is_refused(line: str) -> None:
+    with pytest.raises(InputError):
+        read_actions(MOVES, line)
+
+
+def test_a_beginning_that_fits_two_names_is_refused() -> None:
+    with pytest.raises(InputError, match="'push' is no action"):
+        read_actions(Actions(("push_left", "push_right")), "push")
+    assert read_actions(Actions(("push", "push_right")), "push") == ["push"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ([UP, LEFT, "\r"], "Up,Left"),
+        ([UP, "\x7f", "\x7f", "\r"], ""),
+        (["a"], "a"),
+        (["q"], "q"),
+        (["d", "o", "w", "n", "\n"], "down"),
+        ([UP, ",", "a", "\r"], "Up,a"),
+        (["\x1b[H", "\x00", "\r"], ""),
+        (["x", "\x04"], None),
+        ([], None),
+    ],
+)
+def test_keys_become_a_line(keys: list[str], line: str | None) -> None:
+    assert edit_line(iter(keys), MOVES, COMMANDS, lambda line: None) == line
+
+
+def test_an_arrow_is_a_whole_turn_where_a_turn_is_one_action() -> None:
+    shown: list[str] = []
+    assert edit_line(iter([UP, LEFT]), Actions(("Up", "Left")), COMMANDS, shown.append) == "Up"
+    assert edit_line(iter([UP, "h", "\r"]), Actions(("hold",)), COMMANDS, shown.append) == "h"
+
+
+@given(st.lists(st.text(max_size=4)))
+def test_no_key_breaks_the_editor(keys: list[str]) -> None:
+    line = edit_line(iter(keys), MOVES, COMMANDS, lambda line: None)
+    assert line is None or line.isprintable()
+
+
+def test_a_picture_is_two_pixels_per_character() -> None:
+    image = np.zeros((2, 1, 3), dtype=np.uint8)
+    image[0, 0], image[1, 0] = (255, 0, 0), (0, 0, 9)
+    assert ansi_picture(image) == "\x1b[38;2;255;0;0;48;2;0;0;9m▀\x1b[0m"
+    lines = ansi_picture(np.zeros((64, 128, 3), dtype=np.uint8), width=32).splitlines()
+    assert (len(lines), lines[0].count("▀")) == (8, 32)
+
+
+def test_a_hinted_way_leads_to_success(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hint = play(monkeypatch, capsys, "h\nq\n", "frozenlake", "--seed", "3")
+    way = hint.split("shortest way: ")[1].split("\n")[0].split(", ")
+    turns = "".join(",".join(way[at : at + 3]) + "\n" for at in range(0, len(way), 3))
+    out = play(monkeypatch, capsys, turns + "Up\nq\n", "frozenlake", "--seed", "3")
+    assert f"success after {-(-len(way) // 3)} turns, reward {10 - 0.1 * (len(way) - 1):+.2f}" in out
+    assert "outcome +1.00" in out
+    assert out.endswith("the episode is over; start another one\n")
+
+
+def test_mistakes_at_the_keyboard_end_no_episode(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = play(monkeypatch, capsys, "jump\na\n\n?\nn\n", "frozenlake")
+    assert "'jump' is no action; known: Up, Down, Left, Right" in out
+    assert "there is no agent here; give one with --run RUN or --model MODEL" in out
+    assert "commands: a agent acts, h hint, n next task, q end, ? this help" in out
+    first, second = (line for line in out.splitlines() if line.startswith("task "))
+    assert first != second
+    assert "turn 1" not in out
+
+
+def test_the_end_of_the_tasks_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ["env.options.size=2", "env.options.hole_rate=0", "env.held_out_share=0.99"]
+    out = play(monkeypatch, capsys, "n\n" * 60, *small)
+    assert 1 <= out.count(" turns\n") <= 12
+    assert out.endswith("there is no further task\n" * 40)
+    empty = [*small[:2], "env.held_out_share=0.0001"]
+    assert main(["play", *empty]) == 2
+    assert "frozenlake has no task in split held_out" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder with a checkpoint whose model has a critic."""
+    folder = tmp_path_factory.mktemp("runs") / "lake"
+    policy = CausalLMPolicy.from_pretrained("tiny-0.3m", critic="shared")
+    policy.save_pretrained(folder / "checkpoints" / "best")
+    config = load_config("frozenlake", ["sampling.max_tokens=8", "agent.strategy=grounding_world_modeling"])
+    (folder / "config.toml").write_text(dump_config(config))
+    return folder
+
+
+def test_the_agent_of_a_run_acts_and_its_value_is_shown(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = play(monkeypatch, capsys, "a\nUp\na\nq\n", "--run", str(run))
+    assert out.count("agent: ") == 2
+    assert out.count("value ") >= 2
+    assert "turn 1: nothing   task +0.00  format +0.00" in out  # an untrained model says nothing readable
+    assert (
+        "turn 2: Up   task -0.10  format +0.50  outcome +0.00  grounding +0.50  world_modeling +0.50" in out
+    )
+
+
+def test_a_persons_turn_reads_to_the_agent_like_its_own(run: Path) -> None:
+    config = load_config(run, ["env.options.max_turns=6"])
+    env = config.env
+    (task,) = draw_tasks(env.name, env.options, Split.HELD_OUT, 1, 0, env.held_out_share)
+    with PlaySession(config, open_pilot(best_checkpoint(run), config)) as session:
+        session.start(task)
+        played = session.act([session.env.oracle()[0]])
+        assert played.reply.is_strict
+        assert played.parts["grounding"] == played.parts["world_modeling"] == 0.5
+        talk = session.pilot._conversation  # the prompt is what is tested: nothing public shows it
+        roles = [message.role for message in talk.messages]
+        assert roles == ["system", "user", "assistant", "user"]
+        assert talk.messages[2].text == played.text
+        assert talk.messages[3].text == session.agent.next(session.observation)
+        assert talk.num_restarts == 0
+
+
+def test_a_run_without_checkpoints_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="has no checkpoint yet"):
+        best_checkpoint(tmp_path)
+    for update in (50, 100):
+        (tmp_path / "checkpoints" / f"update-{update:06d}").mkdir(parents=True)
+    assert best_checkpoint(tmp_path).name == "update-000100"
+    (tmp_path / "checkpoints" / "best").mkdir()
+    assert best_checkpoint(tmp_path).name == "best"
+
+
+def test_a_damaged_checkpoint_is_one_line(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import shutil
+
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    weights = copy / "checkpoints" / "best" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    assert main(["play", "--run", str(copy)]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert str(copy) in err
+    assert "Traceback" not in err
+
+
+def test_arrow_keys_play_on_a_terminal(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    started = subprocess.Popen(
+        [sys.executable, "-m", "stepwell", "play", "frozenlake", "--text"],
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    try:
+        os.write(ours, b"\x1b[A\x1b[D\nq\n")
+        out, _ = started.communicate(timeout=30)
+    finally:
+        started.kill()
+        os.close(ours)
+        os.close(theirs)
+    assert started.returncode == 0
+    assert "> Up,Left\n" in out
+    assert "turn 1: Up" in out
