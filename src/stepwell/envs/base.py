@@ -92,7 +92,7 @@ class Env(ABC):
     def oracle(self) -> list[str]:
         """The remaining actions of a shortest solution from the present state; [] if there is none.
 
-        Where chance has a part, the best next action only.
+        Where chance has a part, those of the next turn only.
         """
 
     def state(self) -> dict[StateForm, str]:

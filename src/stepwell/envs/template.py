@@ -41,6 +41,4 @@ def _check_name(name: str) -> None:
     if not (name.isidentifier() and name.islower() and name.isascii() and name[0] != "_"):
         raise InputError(f"env name {name!r} must be lower-case letters, digits and '_', as in coin_hunt")
     if keyword.iskeyword(name) or name in ENVS or importlib.util.find_spec(name) is not None:
-        raise InputError(
-            f"env name {name!r} is taken by Python, a package or a built-in world; choose another"
-        )
+        raise InputError(f"env name {name!r} is taken by Python, a package or a world here; choose another")

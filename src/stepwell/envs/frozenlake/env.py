@@ -82,9 +82,10 @@ class FrozenLake(Env):
         return Observation(self._text() if shown == "both" else "", (self.render(),))
 
     def oracle(self) -> list[str]:
-        """A shortest way to the goal; on slippery ice the best next move."""
+        """A shortest way to the goal; on slippery ice the best next turn."""
         if self.options.is_slippery:
-            return best_on_slippery_ice(self.lake, self.place, self._num_left)
+            num_turns = self.options.max_turns - self._num_turns
+            return best_on_slippery_ice(self.lake, self.place, num_turns, self.options.max_actions_per_turn)
         return shortest_way(self.lake, self.place)
 
     def state(self) -> dict[StateForm, str]:

@@ -12,6 +12,8 @@ import random
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
 from stepwell.core import JSON, ConfigError, InputError, Task
 from stepwell.envs.frozenlake.options import FrozenLakeOptions
 from stepwell.envs.grid import Cell, distances, move_table
@@ -19,6 +21,7 @@ from stepwell.envs.grid import Cell, distances, move_table
 ICE, HOLE = "_", "O"
 RING = ("Left", "Down", "Right", "Up")  # the sides of a move are its neighbours in this ring
 MAX_DRAWS = 20_000
+MAX_AHEAD = 3
 
 
 def slips(action: str) -> tuple[str, str, str]:
@@ -110,19 +113,30 @@ def shortest_way(lake: Lake, place: int) -> list[str]:
     return way
 
 
-def best_on_slippery_ice(lake: Lake, place: int, num_actions: int) -> list[str]:
-    """The one next move that most often reaches the goal within `num_actions` moves."""
-    chances = [float(cell == lake.goal) for cell in range(len(lake.holes))]
-    best: list[str] = []
-    for _ in range(num_actions):
-        after = list(chances)
-        for cell, moves in enumerate(lake.moves):
-            if lake.holes[cell] or cell == lake.goal:
-                continue
-            ranked = {a: sum(chances[moves[slip]] for slip in SLIPS[a]) / 3 for a in moves}
-            action = max(ranked, key=ranked.__getitem__)
-            after[cell] = ranked[action]
-            if cell == place and ranked[action] > 0:
-                best = [action]
-        chances = after
-    return best
+def best_on_slippery_ice(lake: Lake, place: int, num_turns: int, per_turn: int) -> list[str]:
+    """The next turn's moves that most often lead to the goal within `num_turns` turns; [] if none do.
+
+    Within a turn nothing is seen, so moves are planned blindly there (at most MAX_AHEAD of them),
+    and afresh from wherever they end.
+    """
+    chances = np.arange(len(lake.holes)) == lake.goal
+    ended = chances | np.array(lake.holes)
+    to = np.array(  # [action, slip, cell]
+        [
+            [[c if ended[c] else moves[slip] for c, moves in enumerate(lake.moves)] for slip in SLIPS[a]]
+            for a in RING
+        ]
+    )
+    values, best = chances.astype(np.float64), np.zeros(len(lake.holes), np.int64)
+    names: list[tuple[str, ...]] = []
+    for _ in range(num_turns):
+        plans, names = values[None], [()]
+        found, found_names = [], []
+        for _ in range(min(per_turn, MAX_AHEAD)):  # one more move before every plan so far
+            plans = plans[:, to].mean(axis=2).reshape(-1, len(values))
+            names = [(action, *plan) for plan in names for action in RING]
+            found.append(plans)
+            found_names += names
+        every, names = np.concatenate(found), found_names
+        best, values = every.argmax(axis=0), every.max(axis=0)
+    return list(names[best[place]]) if values[place] > 0 and not ended[place] else []
