@@ -233,7 +233,7 @@ BROKEN = [
     (SeedDecides, "content_decides_the_task", "another task.seed"),
     (WholeRewards, "reset_and_step_return_the_right_types", "reward is nan"),
     (TextInstead, "reset_and_step_return_the_right_types", "showed a str"),
-    (NumpyFlags, "reset_and_step_return_the_right_types", "terminated is"),
+    (NumpyFlags, "reset_and_step_return_the_right_types", "is np.False_"),
     (UnseededChance, "same_actions_give_the_same_episode", "disagree"),
     (BothEnds, "episodes_end_by_the_rules", "terminated and truncated at once"),
     (EarlySuccess, "episodes_end_by_the_rules", "before the end"),

@@ -26,7 +26,7 @@ def test_tiles_stand_where_their_cells_are() -> None:
 
 def test_a_hole_is_dark_and_ice_is_pale() -> None:
     hole, ice = (draw("frozenlake", symbol, 32).mean() for symbol in "O_")
-    assert hole < 130 < 200 < ice
+    assert hole < 160 < 220 < ice
 
 
 def test_pictures_are_read_only_and_the_same_each_time() -> None:

@@ -7,6 +7,7 @@ one broken part does not hide the others. `check_env` is what `stepwell envs che
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import pickle
@@ -160,7 +161,8 @@ def reset_and_step_return_the_right_types(probe: Probe) -> str:
     _demand(isinstance(answer, tuple) and len(answer) == 2, f"reset returned {type(answer).__name__}")
     _demand(isinstance(answer[0], Observation), f"reset showed a {type(answer[0]).__name__}")
     _demand(isinstance(answer[1], dict), f"reset gave info of type {type(answer[1]).__name__}")
-    for turn in play_randomly(env, probe.tasks[0], random.Random(0)):
+    rng = random.Random(0)
+    for turn in itertools.chain.from_iterable(play_randomly(env, task, rng) for task in probe.tasks[:20]):
         observation, reward, terminated, truncated, info = turn
         _demand(isinstance(observation, Observation), f"step showed a {type(observation).__name__}")
         _demand(isinstance(reward, float) and math.isfinite(reward), f"reward is {reward!r}")

@@ -20,7 +20,7 @@ from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from stepwell.config.base import Settings
 from stepwell.core import JSON, Actions, ConfigError, Observation, Task, World
@@ -32,7 +32,7 @@ DEFAULT_MAX_TURNS = 100
 class GymnasiumOptions(Settings):
     """How a Gymnasium environment is made, named, shown and judged."""
 
-    kwargs: dict[str, Any] = Field(default_factory=dict, description="passed to gymnasium.make")
+    kwargs: dict[str, JsonValue] = Field(default_factory=dict, description="passed to gymnasium.make")
     action_names: tuple[str, ...] | None = Field(
         None, description="names of the discrete actions in order; None: their numbers"
     )
@@ -73,7 +73,7 @@ class GymnasiumEnv(Env):
     def __init__(self, options: Settings | None = None) -> None:
         super().__init__(options)
         gymnasium = _gymnasium()
-        kwargs = {"disable_env_checker": True, **self.options.kwargs}
+        kwargs: dict[str, Any] = {"disable_env_checker": True, **self.options.kwargs}
         if self.options.observation != "text":
             kwargs.setdefault("render_mode", "rgb_array")
         try:
