@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.core import ConfigError, InputError, Split, StateForm, Task
@@ -110,6 +110,7 @@ options = st.fixed_dictionaries(
 )
 
 
+@settings(max_examples=60, deadline=None)
 @given(options, st.integers(0, 2**32 - 1))
 def test_every_board_can_be_crossed_in_time_and_not_sooner_than_asked(given: dict, seed: int) -> None:
     env = make_env("frozenlake", given)

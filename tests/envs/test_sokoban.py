@@ -146,7 +146,7 @@ room_options = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(room_options, st.integers(0, 2**32 - 1))
 def test_every_room_has_a_shortest_solution_as_long_as_asked(given: dict, seed: int) -> None:
     env = make_env("sokoban", given)

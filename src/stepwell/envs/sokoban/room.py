@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from stepwell.core import InputError
@@ -75,6 +76,11 @@ def cells_of(cells: int) -> list[int]:
 
 def read_room(rows: Sequence[str]) -> tuple[Room, Situation]:
     """A room and its first situation from rows of symbols."""
+    return _read_room(tuple(rows))
+
+
+@lru_cache(maxsize=1024)  # siblings play in the same room
+def _read_room(rows: tuple[str, ...]) -> tuple[Room, Situation]:
     num_columns = len(rows[0]) if rows else 0
     cells = "".join(rows)
     if not cells or any(len(row) != num_columns for row in rows) or set(cells) - set(SYMBOLS):
