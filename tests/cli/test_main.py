@@ -78,8 +78,8 @@ def test_settings_may_stand_before_and_behind_options(capsys: pytest.CaptureFixt
     ("argv", "problem"),
     [
         (
-            ["train", "frozenlake", "train.learnig_rate=1"],
-            "preset frozenlake: train.learnig_rate: unknown key; did you mean train.learning_rate? (override)",
+            ["train", "frozenlake", "train.group_sise=1"],
+            "preset frozenlake: train.group_sise: unknown key; did you mean train.group_size? (override)",
         ),
         (["train", "frozenlake", "seed=x"], "preset frozenlake: seed: must be a whole number, at least 0"),
         (["train", "missing.toml"], "config 'missing.toml' is neither a file nor a preset"),
@@ -161,7 +161,7 @@ def test_an_error_of_the_system_is_told_in_one_line_too(
 
 
 def test_a_reader_that_leaves_ends_the_command_quietly() -> None:
-    command = f"{sys.executable} -m stepwell envs list | true; echo ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} -m stepwell envs list --json | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("0\n", "")
 

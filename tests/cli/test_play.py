@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pty
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,11 +19,11 @@ from stepwell.cli.keys import edit_line
 from stepwell.cli.main import main
 from stepwell.cli.picture import ansi_picture
 from stepwell.cli.play import COMMANDS, read_actions
-from stepwell.config.loading import dump_config, load_config
-from stepwell.core import Actions, InputError, ModelError, Split
+from stepwell.config.loading import load_config
+from stepwell.core import Actions, InputError, Split
 from stepwell.envs import draw_tasks
-from stepwell.pipeline.playing import PlaySession, best_checkpoint, open_pilot
-from stepwell.policies import CausalLMPolicy
+from stepwell.pipeline.evaluation import checkpoint_of
+from stepwell.pipeline.playing import PlaySession, open_pilot
 
 MOVES = Actions(("Up", "Down", "Left", "Right"), max_per_turn=3)
 UP, LEFT = "\x1b[A", "\x1b[D"
@@ -133,17 +134,6 @@ def test_the_end_of_the_tasks_is_told(
     assert "frozenlake has no task in split held_out" in capsys.readouterr().err
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run folder with a checkpoint whose model has a critic."""
-    folder = tmp_path_factory.mktemp("runs") / "lake"
-    policy = CausalLMPolicy.from_pretrained("tiny-0.3m", critic="shared")
-    policy.save_pretrained(folder / "checkpoints" / "best")
-    config = load_config("frozenlake", ["sampling.max_tokens=8", "agent.strategy=grounding_world_modeling"])
-    (folder / "config.toml").write_text(dump_config(config))
-    return folder
-
-
 def test_the_agent_of_a_run_acts_and_its_value_is_shown(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -160,7 +150,7 @@ def test_a_persons_turn_reads_to_the_agent_like_its_own(run: Path) -> None:
     config = load_config(run, ["env.options.max_turns=6"])
     env = config.env
     (task,) = draw_tasks(env.name, env.options, Split.HELD_OUT, 1, 0, env.held_out_share)
-    with PlaySession(config, open_pilot(best_checkpoint(run), config)) as session:
+    with PlaySession(config, open_pilot(checkpoint_of(run), config)) as session:
         session.start(task)
         played = session.act([session.env.oracle()[0]])
         assert played.reply.is_strict
@@ -173,21 +163,17 @@ def test_a_persons_turn_reads_to_the_agent_like_its_own(run: Path) -> None:
         assert talk.num_restarts == 0
 
 
-def test_a_run_without_checkpoints_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="has no checkpoint yet"):
-        best_checkpoint(tmp_path)
-    for update in (50, 100):
-        (tmp_path / "checkpoints" / f"update-{update:06d}").mkdir(parents=True)
-    assert best_checkpoint(tmp_path).name == "update-000100"
-    (tmp_path / "checkpoints" / "best").mkdir()
-    assert best_checkpoint(tmp_path).name == "best"
+def test_a_run_without_checkpoints_is_refused(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(run / "config.toml", tmp_path)
+    assert main(["play", "--run", str(tmp_path)]) == 2
+    assert "has no whole checkpoint yet" in capsys.readouterr().err
 
 
 def test_a_damaged_checkpoint_is_one_line(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import shutil
-
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
     weights = copy / "checkpoints" / "best" / "model.safetensors"

@@ -30,9 +30,11 @@ def test_nothing_given_is_all_defaults() -> None:
 
 
 def test_overrides_stand_above_the_file_and_the_file_above_the_defaults(tmp_path: Path) -> None:
-    path = file_with(tmp_path, "seed = 3\n[train]\nlearning_rate = 0.1\ngroup_size = 7\n")
-    config = load_config(path, ["train.learning_rate=3e-4", "env.options.size=5", "recipe.name=grpo"])
-    assert (config.seed, config.train.group_size, config.train.learning_rate) == (3, 7, 3e-4)
+    path = file_with(tmp_path, "seed = 3\n[train]\ngroup_size = 7\noptimizer.learning_rate = 0.1\n")
+    config = load_config(
+        path, ["train.optimizer.learning_rate=3e-4", "env.options.size=5", "recipe.name=grpo"]
+    )
+    assert (config.seed, config.train.group_size, config.train.optimizer.learning_rate) == (3, 7, 3e-4)
     assert config.env.options == {"size": 5}
     assert config.recipe.name == "grpo"
     assert config.train.num_updates == TrainConfig().num_updates
@@ -73,6 +75,15 @@ def test_none_takes_a_setting_back(tmp_path: Path) -> None:
     assert load_config(None, ["policy.critic=none"]).policy.critic == "none"
 
 
+def test_setting_one_key_of_a_table_leaves_its_other_defaults(tmp_path: Path) -> None:
+    defaults = RunConfig().warm_start.optimizer
+    assert defaults.learning_rate != RunConfig().train.optimizer.learning_rate  # one model, two places
+    changed = defaults.model_copy(update={"weight_decay": 0.5})
+    assert load_config(None, ["warm_start.optimizer.weight_decay=0.5"]).warm_start.optimizer == changed
+    path = file_with(tmp_path, "[warm_start.optimizer]\nweight_decay = 0.5\n")
+    assert load_config(path).warm_start.optimizer == changed
+
+
 def test_a_table_that_is_off_by_default_is_made_by_setting_into_it() -> None:
     lora = load_config(None, ["policy.lora.rank=8"]).policy.lora
     assert lora is not None
@@ -82,9 +93,13 @@ def test_a_table_that_is_off_by_default_is_made_by_setting_into_it() -> None:
 @pytest.mark.parametrize(
     ("key", "near"),
     [
-        ("train.learnig_rate", "train.learning_rate"),
-        ("learning_rate_critic", None),
+        ("train.optimizer.learnig_rate", "train.optimizer.learning_rate"),
+        ("train.learning_rate", "train.optimizer.learning_rate"),
+        ("learning_rate", "warm_start.optimizer.learning_rate or train.optimizer.learning_rate"),
+        ("critic_learnin_rate", "train.critic_learning_rate"),
+        ("something_else", None),
         ("group_size", "train.group_size"),
+        ("train.num_task", "train.num_tasks"),
         ("trian", "train"),
         ("warmstart", "warm_start"),
         ("policy.lora.rnak", "policy.lora.rank"),
@@ -103,7 +118,10 @@ def test_an_unknown_key_is_refused_with_the_nearest_name(key: str, near: str | N
     [
         ("train.group_size=0", "train.group_size: must be a whole number, at least 1, got 0 (override)"),
         ("train.group_size=two", "must be a whole number, at least 1, got 'two' (override)"),
-        ("train.learning_rate=inf", "train.learning_rate: must be a number, above 0, got inf (override)"),
+        (
+            "train.optimizer.learning_rate=inf",
+            "train.optimizer.learning_rate: must be a number, above 0, got inf (override)",
+        ),
         ("rewards.format=nan", "rewards.format: must be a number, got nan (override)"),
         ("monitor.console=5", "monitor.console: must be true or false, got 5 (override)"),
         ("parity.on_mismatch=go", """must be one of "stop", "warn", got 'go' (override)"""),
@@ -132,18 +150,18 @@ def test_a_wrong_value_is_told_by_its_path_with_what_is_allowed(text: str, probl
 def test_all_problems_are_told_at_once_with_their_lines(tmp_path: Path) -> None:
     path = file_with(
         tmp_path,
-        'sede = 1\n\n[train]\ngroup_size = "many"\nlearnig_rate = 1e-3  # slow\n\n[ policy.lora ]\nrank = 0\n'
-        "[nonsense]\nx = 1\n",
+        'sede = 1\n\n[train]\ngroup_size = "many"\noptimizer.learnig_rate = 1e-3  # slow\n\n'
+        "[ policy.lora ]\nrank = 0\n[nonsense]\nx = 1\n",
     )
     with pytest.raises(ConfigError) as raised:
         load_config(path, ["eval.every=-1", "junk"])
     first, *rest = str(raised.value).split("\n")
     assert first == f"{path}: 7 problems"
     assert {line.strip() for line in rest} == {
-        "'junk' is not a setting; write key=value, such as train.learning_rate=3e-4",
+        "'junk' is not a setting; write key=value, such as train.group_size=8",
         "sede: unknown key; did you mean seed? (line 1)",
         "train.group_size: must be a whole number, at least 1, got 'many' (line 4)",
-        "train.learnig_rate: unknown key; did you mean train.learning_rate? (line 5)",
+        "train.optimizer.learnig_rate: unknown key; did you mean train.optimizer.learning_rate? (line 5)",
         "policy.lora.rank: must be a whole number, at least 1, got 0 (line 8)",
         "nonsense: unknown key (line 9)",
         "eval.every: must be a whole number, at least 0, got -1 (override)",
@@ -227,12 +245,12 @@ def test_overrides_survive_writing_and_reading(
     options: dict[str, Any],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    overrides = [f"train.learning_rate={rate!r}", f"train.num_updates={updates}"]
+    overrides = [f"train.optimizer.learning_rate={rate!r}", f"train.num_updates={updates}"]
     overrides += [f"recipe.reward_parts={toml_value(parts)}"] if parts is not None else []
     overrides += [f"policy.lora.rank={lora}"] if lora is not None else []
     overrides += [f"env.options.{key}={toml_value(value)}" for key, value in options.items()]
     config = load_config(None, overrides)
-    assert (config.train.learning_rate, config.train.num_updates) == (rate, updates)
+    assert (config.train.optimizer.learning_rate, config.train.num_updates) == (rate, updates)
     assert config.recipe.reward_parts == (None if parts is None else tuple(parts))
     assert config.env.options == options
     path = tmp_path_factory.mktemp("run") / "config.toml"

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepwell.config.run import RunConfig
-from stepwell.config.schema import field_at, reference, settings_of
+from stepwell.config.schema import MARKER, field_at, page_with_reference, reference, settings_of
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "configuration.md"
 
 
 def test_the_configuration_page_holds_exactly_the_reference() -> None:
-    _, marker, rest = PAGE.read_text().partition("<!-- reference -->\n\n")
-    assert marker, "docs/configuration.md has lost its marker"
-    assert rest == reference(), "write stepwell.config.schema.reference() below the marker"
+    page = PAGE.read_text()
+    assert MARKER in page
+    assert page == page_with_reference(page), "run python -m stepwell.config.schema docs/configuration.md"
 
 
 def test_the_reference_names_every_setting_once() -> None:

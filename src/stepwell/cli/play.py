@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.command import add_command, add_settings, read_settings, run_folder
@@ -17,6 +18,7 @@ from stepwell.cli.keys import Keyboard
 if TYPE_CHECKING:
     from stepwell.config.run import RunConfig
     from stepwell.core import Actions, Task
+    from stepwell.pipeline.pilot import Pilot
     from stepwell.pipeline.playing import Played, PlaySession
 
 COMMANDS = "ahnq?"
@@ -59,14 +61,24 @@ def run(args: argparse.Namespace) -> int:
         from stepwell.core.errors import ConfigError
 
         raise ConfigError(f"{config.env.name} has no task in split {args.split}; change env.held_out_share")
-    from stepwell.pipeline.playing import PlaySession, best_checkpoint, open_pilot
+    from stepwell.pipeline.playing import PlaySession
 
-    model = best_checkpoint(folder) if folder else args.model
-    pilot = open_pilot(model, config, args.temperature) if model else None
-    with PlaySession(config, pilot) as session:
+    with PlaySession(config, _pilot(config, folder, args)) as session:
         has_picture = sys.stdout.isatty() and not args.text
         _Table(session, has_picture).play(first, tasks)
     return 0
+
+
+def _pilot(config: RunConfig, folder: Path | None, args: argparse.Namespace) -> Pilot | None:
+    """The agent that `--run` or `--model` names; torch is loaded for nobody else."""
+    from stepwell.pipeline.playing import open_pilot
+
+    model = args.model
+    if folder is not None:
+        from stepwell.pipeline.evaluation import checkpoint_of
+
+        model = checkpoint_of(folder)
+    return open_pilot(model, config, args.temperature) if model else None
 
 
 def _tasks(config: RunConfig, args: argparse.Namespace) -> Iterator[Task]:

@@ -12,7 +12,7 @@ from stepwell.cli.summary import print_summary
 
 _EXAMPLES = (
     ("stepwell train frozenlake", "a preset"),
-    ("stepwell train my.toml recipe.name=grpo train.learning_rate=1e-4", "a file, two settings changed"),
+    ("stepwell train my.toml recipe.name=grpo train.group_size=8", "a file, two settings changed"),
     ("stepwell train sokoban --dry-run", "what it would do, and how much memory it needs"),
     ("stepwell train --resume runs/NAME", "go on from the last checkpoint"),
     ("stepwell train --resume runs/NAME train.num_updates=400", "and further than was planned"),

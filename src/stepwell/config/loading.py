@@ -1,6 +1,6 @@
 """From a file, a preset and `key=value` overrides to a checked configuration.
 
-    load_config("frozenlake", ["train.learning_rate=3e-4", "env.options.size=5"])
+    load_config("frozenlake", ["train.group_size=8", "env.options.size=5"])
 
     source ──► tables ──► overrides on top ──► RunConfig, or one error with every problem in it
 
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from stepwell.config.presets import preset_names, preset_text
 from stepwell.config.run import RunConfig
@@ -64,7 +64,7 @@ def load_config(path: Path | str | None, overrides: Sequence[str] = ()) -> RunCo
         except ConfigError as error:
             problems.append(str(error))
     try:
-        config = RunConfig.model_validate(source.values)
+        config = RunConfig.model_validate(_filled(RunConfig(), source.values))
     except ValidationError as error:
         problems += _explained(error, source.places)
     if problems:
@@ -139,7 +139,7 @@ def _split(text: str) -> tuple[tuple[str, ...], str]:
     except tomllib.TOMLDecodeError:
         found = None
     if not found:
-        raise ConfigError(f"{text!r} is not a setting; write key=value, such as train.learning_rate=3e-4")
+        raise ConfigError(f"{text!r} is not a setting; write key=value, such as train.group_size=8")
     key: list[str] = []
     while isinstance(found, dict):
         ((part, found),) = found.items()
@@ -179,6 +179,18 @@ def _put(values: dict[str, Any], key: tuple[str, ...], value: Any) -> None:
             raise ConfigError(f"{'.'.join(key)}: {'.'.join(key[:depth])} is {inner!r}, which has no keys")
         values = inner
     values[key[-1]] = value
+
+
+def _filled(defaults: BaseModel, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What is given, and around it the defaults of that very place: setting one key of a table
+    must not change the others, and a table may have other defaults here than elsewhere."""
+    filled = {name: getattr(defaults, name) for name in type(defaults).model_fields}
+    for name, value in given.items():
+        default = filled.get(name)
+        if isinstance(default, BaseModel) and isinstance(value, Mapping):
+            value = _filled(default, value)
+        filled[name] = value
+    return filled
 
 
 def _explained(error: ValidationError, places: Mapping[str, str]) -> list[str]:

@@ -12,10 +12,13 @@ themselves cannot say different things.
 from __future__ import annotations
 
 import difflib
+import itertools
+import sys
 import types
 import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import annotated_types
@@ -25,6 +28,7 @@ from pydantic.fields import FieldInfo
 from stepwell.config.run import RunConfig
 from stepwell.config.writing import toml_value
 
+MARKER = "<!-- reference: written by stepwell.config.schema -->\n\n"
 _LIMITS = {
     annotated_types.Ge: ("ge", "at least"),
     annotated_types.Gt: ("gt", "above"),
@@ -47,6 +51,7 @@ class Setting:
 
     path: tuple[str, ...]
     info: FieldInfo
+    default: Any
 
     @property
     def key(self) -> str:
@@ -62,10 +67,6 @@ class Setting:
         return f"{text}, or none" if type(None) in kinds else text
 
     @property
-    def default(self) -> Any:
-        return self.info.get_default(call_default_factory=True)
-
-    @property
     def takes_none(self) -> bool:
         return _is_optional(self.info)
 
@@ -74,15 +75,21 @@ class Setting:
         return str in _members(self.info.annotation)
 
 
-def settings_of(model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[Setting]:
-    """Every setting of a model and of the tables in it, in the order they are declared."""
+def settings_of(
+    model: type[BaseModel], above: tuple[str, ...] = (), defaults: BaseModel | None = None
+) -> Iterator[Setting]:
+    """Every setting of a model and of the tables in it, in the order they are declared.
+
+    `defaults` is the table as it is when nothing is set: the same model can stand in two
+    places with different defaults.
+    """
+    defaults = model() if defaults is None else defaults
     for name, info in model.model_fields.items():
-        path = (*above, name)
-        table = table_of(info)
+        path, value, table = (*above, name), getattr(defaults, name), table_of(info)
         if table is None or _is_optional(info):
-            yield Setting(path, info)
+            yield Setting(path, info, value)
         if table is not None:
-            yield from settings_of(table, path)
+            yield from settings_of(table, path, value)
 
 
 def table_of(info: FieldInfo) -> type[BaseModel] | None:
@@ -101,33 +108,37 @@ def field_at(model: type[BaseModel], path: Sequence[str]) -> Setting | None:
             return None
         table = table_of(info)
         if table is None or depth == len(path) - 1:
-            return Setting(tuple(path[: depth + 1]), info)
+            return Setting(tuple(path[: depth + 1]), info, info.get_default(call_default_factory=True))
         model = table
     return None
 
 
 def nearest(model: type[BaseModel], path: Sequence[str]) -> str | None:
-    """The dotted key probably meant by an unknown one: a sibling, the same name in another
-    table, or the closest spelling of the whole."""
+    """The key probably meant by an unknown one: spelt most alike, and rather in the same table.
+
+    `train.learnig_rate` -> `train.optimizer.learning_rate`. Equally near ones are all named.
+    """
     keys = [setting.path for setting in settings_of(model)]
-    tables = {key[:depth] for key in keys for depth in range(1, len(key))}
-    known = [*keys, *sorted(tables - set(keys))]
-    siblings = {key[-1]: key for key in known if key[:-1] == tuple(path[:-1])}
-    if near := difflib.get_close_matches(path[-1], siblings, n=1):
-        return ".".join(siblings[near[0]])
-    same = [key for key in keys if key[-1] == path[-1]]
-    if len(same) == 1:
-        return ".".join(same[0])
-    dotted = [".".join(key) for key in known]
-    return next(iter(difflib.get_close_matches(".".join(path), dotted, n=1, cutoff=0.7)), None)
+    known = dict.fromkeys(key[:depth] for key in keys for depth in range(1, len(key) + 1))
+    scores = {key: _likeness(tuple(path), key) for key in known}
+    best = max(scores.values())
+    return " or ".join(".".join(key) for key in known if scores[key] == best) if best > 0 else None
+
+
+def _likeness(typed: tuple[str, ...], key: tuple[str, ...]) -> float:
+    spelling = difflib.SequenceMatcher(None, typed[-1], key[-1]).ratio()
+    pairs = zip(typed, key, strict=False)
+    shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    is_sibling = typed[:-1] == key[:-1]
+    return 0.0 if spelling < 0.65 else spelling + 0.1 * shared + 0.05 * is_sibling
 
 
 def reference() -> str:
     """Every table and key of a run's configuration as markdown."""
-    return "\n".join(_sections(RunConfig, ())).rstrip() + "\n"
+    return "\n".join(_sections(RunConfig, (), RunConfig())).rstrip() + "\n"
 
 
-def _sections(model: type[BaseModel], above: tuple[str, ...]) -> Iterator[str]:
+def _sections(model: type[BaseModel], above: tuple[str, ...], defaults: BaseModel) -> Iterator[str]:
     yield f"## `[{'.'.join(above)}]`" if above else "## Top level"
     yield ""
     yield (model.__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
@@ -136,14 +147,14 @@ def _sections(model: type[BaseModel], above: tuple[str, ...]) -> Iterator[str]:
     yield "|---|---|---|---|"
     tables = []
     for name, info in model.model_fields.items():
-        table = table_of(info)
+        path, value, table = (*above, name), getattr(defaults, name), table_of(info)
         if table is not None:
-            tables.append((table, (*above, name)))
+            tables.append((table, path, table() if value is None else value))
         if table is None or _is_optional(info):
-            yield _row(Setting((*above, name), info))
+            yield _row(Setting(path, info, value))
     yield ""
-    for table, path in tables:
-        yield from _sections(table, path)
+    for table, path, inner in tables:
+        yield from _sections(table, path, inner)
 
 
 def _row(setting: Setting) -> str:
@@ -186,3 +197,13 @@ def _limit(item: Any) -> str | None:
         if isinstance(item, kind):
             return f"{words} {getattr(item, attribute):g}"
     return None
+
+
+def page_with_reference(page: str) -> str:
+    """A page whose part behind the marker is the reference of today."""
+    return page.partition(MARKER)[0] + MARKER + reference()
+
+
+if __name__ == "__main__":  # python -m stepwell.config.schema docs/configuration.md
+    _page = Path(sys.argv[1])
+    _page.write_text(page_with_reference(_page.read_text(encoding="utf-8")), encoding="utf-8")

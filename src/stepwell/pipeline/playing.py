@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from stepwell.agents import Agent, Reply
 from stepwell.config.run import RunConfig
-from stepwell.core import InputError, ModelError, Observation, StateForm, Task
+from stepwell.core import InputError, Observation, StateForm, Task
 from stepwell.envs import EnvBatch, Turn
 from stepwell.rewards import step_parts
 
@@ -145,16 +145,6 @@ class PlaySession:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def best_checkpoint(run: Path) -> Path:
-    """The model of a run: its best checkpoint, or else the last one."""
-    folder = run / "checkpoints"
-    if (folder / "best").is_dir():
-        return folder / "best"
-    if updates := sorted(folder.glob("update-*")):
-        return updates[-1]
-    raise ModelError(f"run {run} has no checkpoint yet; train it further, or give --model")
 
 
 def open_pilot(model: str | Path, config: RunConfig, temperature: float = 0.0) -> Pilot:
