@@ -100,6 +100,8 @@ class _Table:
 
     def play(self, first: Task, others: Iterator[Task]) -> None:
         """Read and obey lines until `q` or the end of input."""
+        from stepwell.core.errors import ContextLengthError, InputError
+
         self._start(first)
         does: dict[str, Callable[[], None]] = {
             "a": lambda: self._tell(self._session.let_agent_act()),
@@ -116,7 +118,7 @@ class _Table:
                     does[command]()
                 elif line.strip():
                     self._tell(self._session.act(read_actions(self._actions, line)))
-            except ValueError as error:  # a mistake at the keyboard ends no episode
+            except (InputError, ContextLengthError) as error:  # a mistake of a player ends nothing
                 print(error)
 
     def _read(self) -> str | None:
