@@ -57,6 +57,20 @@ class RewardConfig(Settings):
     format: float = Field(0.5, description="for a reply in exactly the asked form")
     grounding: float = Field(0.5, description="times how well the described state matches the true one")
     world_modeling: float = Field(0.5, description="times how well the predicted state matches the next one")
+    scale: float = Field(
+        1.0, gt=0, description="every part is multiplied by it, so that a critic's values stay small"
+    )
+
+
+class OptimizerConfig(Settings):
+    """AdamW, or Muon for the hidden matrices with AdamW for the rest."""
+
+    kind: Literal["adamw", "muon"] = "adamw"
+    learning_rate: float = Field(3e-4, gt=0, description="of AdamW")
+    muon_learning_rate: float = Field(3e-3, gt=0, description="of Muon, scaled to AdamW's size of update")
+    weight_decay: float = Field(0.0, ge=0)
+    beta2: float = Field(0.99, gt=0, lt=1, description="AdamW's memory of squared gradients")
+    grad_clip: float = Field(1.0, gt=0, description="largest norm of the gradient")
 
 
 class WarmStartConfig(Settings):
@@ -66,8 +80,9 @@ class WarmStartConfig(Settings):
     noise: float = Field(0.0, ge=0, le=1, description="share of demonstrated actions that are random")
     epochs: int = Field(1, ge=1, description="passes over the demonstrations")
     batch_size: int = Field(64, ge=1, description="demonstrations per update")
-    learning_rate: float = Field(1e-3, gt=0)
-    max_seconds: float | None = Field(None, gt=0, description="stop after this time; None: never")
+    max_updates: int | None = Field(None, ge=1, description="stop after so many; None: after the epochs")
+    value_coef: float = Field(0.5, ge=0, description="weight of teaching the critic the returns shown")
+    optimizer: OptimizerConfig = Field(default_factory=lambda: OptimizerConfig(learning_rate=1e-3))
 
 
 class RecipeConfig(Settings):
@@ -92,20 +107,17 @@ class TrainConfig(Settings):
     num_updates: int = Field(100, ge=0, description="rollout and update, so many times")
     tasks_per_update: int = Field(32, ge=1, description="distinct tasks sampled for one update")
     group_size: int = Field(4, ge=1, description="trajectories per task")
-    num_tasks: int | None = Field(None, ge=1, description="size of the training set; None: unlimited")
+    num_tasks: int = Field(4096, ge=1, description="distinct training tasks, gone through in shuffled order")
     update_epochs: int = Field(1, ge=1, description="passes over each rollout")
     minibatches: int = Field(1, ge=1, description="optimizer steps per pass")
     token_budget: int | None = Field(
         None, ge=1, description="tokens of one microbatch; None: the whole minibatch at once"
     )
-    learning_rate: float = Field(3e-4, gt=0)
-    critic_learning_rate: float | None = Field(None, gt=0, description="None: as learning_rate")
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    critic_learning_rate: float | None = Field(None, gt=0, description="None: as the optimizer's")
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup_updates: int = Field(0, ge=0, description="updates over which the learning rate rises from 0")
     final_learning_rate: float = Field(0.1, ge=0, le=1, description="end of the schedule, as a share")
-    weight_decay: float = Field(0.0, ge=0)
-    beta2: float = Field(0.99, gt=0, lt=1)
-    grad_clip: float = Field(1.0, gt=0, description="largest norm of the gradient")
     max_grad_norm: float = Field(1e4, gt=0, description="above it the update counts as exploding")
     max_seconds: float | None = Field(None, gt=0, description="end training after this time")
     max_env_retries: int = Field(2, ge=0, description="episodes tried again after a failure of the system")
@@ -141,9 +153,11 @@ class MonitorConfig(Settings):
 
 
 class ParityConfig(Settings):
-    """The check that engine and trainer agree on fresh samples."""
+    """The check, in every update, that engine and trainer agree on fresh samples."""
 
-    every: int = Field(10, ge=0, description="updates between checks; 0: never")
+    tolerance: float | None = Field(
+        None, gt=0, description="largest difference of a logprob; None: what is usual for the dtype"
+    )
     on_mismatch: Literal["stop", "warn"] = "stop"
 
 

@@ -49,6 +49,10 @@ class ParityError(StepwellError):
     """Engine and trainer disagree about the log-probabilities of the same tokens."""
 
 
+class DivergenceError(StepwellError):
+    """An update is not finite or far too large: the weights were left as they are."""
+
+
 class AgentError(StepwellError):
     """The agent did something wrong: unparsable output, a crash in its own code."""
 

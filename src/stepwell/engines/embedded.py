@@ -140,6 +140,10 @@ class EmbeddedEngine:
             )
         self._call(partial(self._core.apply_weights, version, partial(copy_weights, self.model, ready)))
 
+    def forget(self) -> None:
+        """Drop every idle cache, so that what comes next depends on nothing that went before."""
+        self._call(partial(self._core.table.drop_cache, recompute=False))
+
     def fingerprint(self) -> str:
         """Exact fingerprint of the weights in use (see `weights.fingerprint_of`)."""
         return self._call(lambda: fingerprint_of(self.model.state_dict()))

@@ -29,7 +29,9 @@ from stepwell.core.errors import ModelError
 from stepwell.rendering.tiny import TINY_CONTEXT, TINY_VOCAB_SIZE, build_tokenizer, tokenizer_digest
 
 EMBEDDING_STD = 0.02
-_DRAW = 1  # raised when weights are drawn in another way, so that older caches are not reused
+OUTPUT_SCALE = 0.1  # of the matrices that write into the residual stream
+ROPE_THETA = 500.0
+_DRAW = 2  # raised when weights are drawn in another way, so that older caches are not reused
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ def tiny_digest(name: str) -> str:
     """Changes whenever the files of a tiny model would: part of the name it is cached under."""
     import transformers
 
-    parts = (_size(name), EMBEDDING_STD, _DRAW, tokenizer_digest(), transformers.__version__)
+    parts = (_size(name), EMBEDDING_STD, OUTPUT_SCALE, ROPE_THETA, _DRAW, tokenizer_digest(), transformers.__version__)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
@@ -101,6 +103,7 @@ def _config(name: str, tokenizer: Any) -> Any:
         num_key_value_heads=size.num_kv_heads,
         head_dim=size.head_dim,
         max_position_embeddings=TINY_CONTEXT,
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
         tie_word_embeddings=True,
         initializer_range=EMBEDDING_STD,
         bos_token_id=None,
@@ -114,7 +117,10 @@ def _draw_weights(model: Any, seed: int) -> None:
 
     Matrices get the standard deviation that keeps a signal's size at this width; the 0.02 of
     large models would fade it, and boards are learned more slowly. The tied embedding stays
-    small, so that a fresh policy is nearly indifferent between tokens.
+    small, so that a fresh policy is nearly indifferent between tokens; what layers write into
+    the residual stream is kept small beside it, so that every layer still sees the tokens. The
+    rotary base suits prompts of hundreds of tokens: with that of large models half of the
+    frequencies hardly turn over a board.
     """
     generator = torch.Generator().manual_seed(seed)
     matrix_std = model.config.hidden_size**-0.5
@@ -124,4 +130,6 @@ def _draw_weights(model: Any, seed: int) -> None:
                 parameter.fill_(1.0)
             else:
                 std = EMBEDDING_STD if "embed_tokens" in name else matrix_std
+                if "o_proj" in name or "down_proj" in name:
+                    std *= OUTPUT_SCALE
                 parameter.normal_(0.0, std, generator=generator)

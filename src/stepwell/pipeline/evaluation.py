@@ -1,0 +1,204 @@
+"""Evaluation: success on held-out tasks, with its uncertainty.
+
+The same tasks and the same seeds every time, so that two evaluations differ by the policy alone.
+A success rate comes with a 95 % interval: Wilson's where each task was tried once, a normal one
+over tasks where it was tried more often (attempts on one task are not independent). pass@k is the
+unbiased estimate: the chance that one of k attempts, drawn from those made, succeeds.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepwell.config.loading import load_config
+from stepwell.config.run import RunConfig
+from stepwell.core import EnvError, ModelError, Split, Status, Task, Trajectory
+from stepwell.pipeline.parts import HELD_OUT_SEED, Parts
+from stepwell.rollout import Job
+from stepwell.training.checkpoint import BEST, latest_checkpoint, require_whole
+
+_Z = 1.959964
+
+
+@dataclass(eq=False)
+class EvalResult:
+    """Episodes on held-out tasks: `samples_per_task` of each, task by task."""
+
+    trajectories: list[Trajectory]
+    samples_per_task: int
+    temperature: float
+
+    @property
+    def outcomes(self) -> np.ndarray:
+        """[task, sample] bool."""
+        flat = [t.status is Status.SUCCESS for t in self.trajectories]
+        return np.array(flat, dtype=bool).reshape(-1, self.samples_per_task)
+
+    @property
+    def num_tasks(self) -> int:
+        return len(self.trajectories) // self.samples_per_task
+
+    @property
+    def success(self) -> float:
+        return float(self.outcomes.mean())
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 %, over tasks."""
+        means = self.outcomes.mean(axis=1)
+        if self.samples_per_task == 1:
+            return wilson(int(means.sum()), self.num_tasks)
+        half = _Z * float(means.std(ddof=1 if len(means) > 1 else 0)) / math.sqrt(len(means))
+        return max(0.0, self.success - half), min(1.0, self.success + half)
+
+    def pass_at(self, k: int) -> float:
+        """Chance that one of k attempts succeeds."""
+        n = self.samples_per_task
+        wins = self.outcomes.sum(axis=1)
+        return float(np.mean([1.0 - math.comb(n - int(c), k) / math.comb(n, k) for c in wins]))
+
+    def values(self) -> dict[str, float]:
+        """The figures for `metrics.jsonl`."""
+        low, high = self.interval
+        steps = [step for t in self.trajectories for step in t.steps]
+        powers = [k for k in (1, 2, 4, 8, 16, 32, 64) if k <= self.samples_per_task]
+        return {
+            "success": self.success,
+            "low": low,
+            "high": high,
+            **{f"pass@{k}": self.pass_at(k) for k in powers},
+            "reward": float(np.mean([t.total_reward for t in self.trajectories])),
+            "turns": len(steps) / len(self.trajectories),
+            "format_share": float(np.mean([bool(step.info.get("strict")) for step in steps])),
+        }
+
+
+def wilson(wins: int, count: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share.
+
+    >>> [round(x, 3) for x in wilson(8, 10)]
+    [0.49, 0.943]
+    """
+    if count == 0:
+        return 0.0, 1.0
+    share, z2 = wins / count, _Z * _Z
+    centre = (share + z2 / (2 * count)) / (1 + z2 / count)
+    half = _Z / (1 + z2 / count) * math.sqrt(share * (1 - share) / count + z2 / (4 * count * count))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def evaluate(
+    parts: Parts, tasks: Sequence[Task], *, temperature: float, samples_per_task: int = 1, seed: int = 0
+) -> EvalResult:
+    """Play held-out tasks with the engine's present weights."""
+    seeds = np.random.default_rng([HELD_OUT_SEED, seed]).integers(2**62, size=(len(tasks), samples_per_task))
+    jobs = [
+        Job(task, task.id, int(seeds[i, k])) for i, task in enumerate(tasks) for k in range(samples_per_task)
+    ]
+    rolled = parts.rollout.run(jobs, parts.params(temperature), retries=parts.config.train.max_env_retries)
+    if rolled.failures:
+        raise EnvError(
+            f"{len(rolled.failures)} of {len(jobs)} evaluation episodes failed for the system's reasons, "
+            f"also when tried again; the first: {rolled.failures[0].error}"
+        )
+    return EvalResult(rolled.trajectories, samples_per_task, temperature)
+
+
+def held_out_tasks(parts: Parts, count: int | None = None) -> list[Task]:
+    """The held-out tasks of a run: the same whatever its seed."""
+    return parts.tasks(Split.HELD_OUT, count or parts.config.eval.num_tasks, HELD_OUT_SEED)
+
+
+@dataclass(eq=False)
+class EvalReport:
+    """An evaluation as a person reads it."""
+
+    model: str
+    env: str
+    result: EvalResult
+    seed: int
+    more: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """All figures."""
+        content = {
+            "model": self.model,
+            "env": self.env,
+            "num_tasks": self.result.num_tasks,
+            "samples_per_task": self.result.samples_per_task,
+            "temperature": self.result.temperature,
+            "seed": self.seed,
+            **self.result.values(),
+        }
+        return json.dumps(content, indent=2)
+
+    def table(self) -> str:
+        """One figure per line."""
+        result = self.result
+        low, high = result.interval
+        decoding = "greedy" if result.temperature == 0 else f"temperature {result.temperature:g}"
+        lines = [
+            f"model      {self.model}",
+            f"world      {self.env}, {result.num_tasks} held-out tasks, "
+            f"{result.samples_per_task} attempt(s) each, {decoding}",
+            f"success    {result.success:.3f}   (95 % interval {low:.3f} to {high:.3f})",
+        ]
+        values = result.values()
+        lines += [
+            f"{name:<10} {value:.3f}"
+            for name, value in values.items()
+            if name not in ("success", "low", "high")
+        ]
+        return "\n".join(lines)
+
+
+def evaluate_run(
+    run_or_model: Path | str,
+    config: RunConfig | None = None,
+    *,
+    num_tasks: int | None = None,
+    samples_per_task: int | None = None,
+    temperature: float | None = None,
+    seed: int = 0,
+) -> EvalReport:
+    """Evaluate a run's best (else latest) checkpoint, or any model in the world of `config`."""
+    model = str(run_or_model)
+    folder = Path(model)
+    if (folder / "config.toml").exists():
+        config = config or load_config(folder / "config.toml")
+        model = str(checkpoint_of(folder))
+    elif config is None:
+        config = RunConfig()
+    config = config.model_copy(update={"policy": config.policy.model_copy(update={"model": model})})
+    parts = Parts(config)
+    try:
+        tasks = held_out_tasks(parts, num_tasks)
+        result = evaluate(
+            parts,
+            tasks,
+            temperature=config.eval.temperature if temperature is None else temperature,
+            samples_per_task=samples_per_task or config.eval.samples_per_task,
+            seed=seed,
+        )
+    finally:
+        parts.close()
+    return EvalReport(model, config.env.name, result, seed)
+
+
+def checkpoint_of(folder: Path) -> Path:
+    """The checkpoint of a run that stands for it: the best, else the latest."""
+    best = folder / "checkpoints" / BEST
+    if best.exists():
+        require_whole(best)
+        return best
+    found = latest_checkpoint(folder / "checkpoints", lambda text: None)
+    if found is None:
+        raise ModelError(f"{folder} has no whole checkpoint yet; let the run reach its first one")
+    return found.path

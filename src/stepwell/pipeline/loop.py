@@ -1,0 +1,317 @@
+"""The synchronous loop: play, learn, publish, and now and then look at held-out tasks.
+
+    SyncLoop.run
+      ├─ _warm_start    demonstrations ─► imitation             (once, before update 1)
+      ├─ _evaluate      held-out tasks, the same every time     (before, every so often, after)
+      └─ _update        jobs ─► rollout ─► trainer.update ─► publish ─► checkpoint
+
+Invariants
+* What happens in update u is a function of the weights before it, the settings and u: tasks and
+  seeds are drawn from (seed, u), and the engine starts each rollout with an empty cache. So a run
+  that goes on from a checkpoint repeats, bit for bit, what it would have done.
+* Trajectories are on disk before they are learnt from, and everything told about update u is told
+  before its checkpoint is written.
+* Weights reach the engine with a version and a fingerprint; in every update the trainer's logprobs
+  of fresh samples are compared with the engine's, and beyond the tolerance the run stops.
+* Ctrl-C lets the update at hand finish and writes a checkpoint; a second one stops at once.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from safetensors.torch import load_file, save_file
+
+from stepwell.config.run import RunConfig
+from stepwell.core import EnvError, ParityError, Split, Status, Step, Task, Trajectory
+from stepwell.engines import fingerprint_of
+from stepwell.engines.parity import TOLERANCE
+from stepwell.monitors import Entry, Monitor
+from stepwell.pipeline.evaluation import EvalResult, evaluate, held_out_tasks
+from stepwell.pipeline.parts import Parts
+from stepwell.pipeline.trajectory_files import TrajectoryFiles
+from stepwell.rollout import Job
+from stepwell.training import checkpoint, imitate, num_batches
+
+REFERENCE = "reference.safetensors"
+Ending = Literal["finished", "stopped_early", "interrupted"]
+
+
+@dataclass(slots=True)
+class LoopState:
+    """What a checkpoint keeps of the loop besides weights and optimizer."""
+
+    update: int = 0
+    env_steps: int = 0
+    time_s: float = 0.0
+    best: float = -1.0
+    num_since_best: int = 0
+    before: dict[str, float] | None = None
+    warm_start_s: float = 0.0
+
+
+@dataclass(eq=False)
+class SyncLoop:
+    """One run, from its start or from a checkpoint."""
+
+    config: RunConfig
+    folder: Path
+    parts: Parts
+    monitor: Monitor
+    state: LoopState = field(default_factory=LoopState)
+    before: EvalResult | None = None
+    last_eval: EvalResult | None = None
+    ending: Ending = "finished"
+
+    def __post_init__(self) -> None:
+        self._files = TrajectoryFiles(self.folder / "trajectories", self.config.checkpoint.trajectories_mb)
+        self._tasks: list[Task] = []
+        self._held_out: list[Task] = []
+        self._clock = time.perf_counter()
+        self._stop_asked = False
+
+    # --- the whole ------------------------------------------------------------------------
+
+    def run(self, resume: checkpoint.Checkpoint | None = None) -> None:
+        """Train to the end, an early stop or an interrupt."""
+        self._tasks = self.parts.tasks(Split.TRAIN, self.config.train.num_tasks, self.config.seed)
+        self._held_out = held_out_tasks(self.parts)
+        with self._interruptible():
+            if resume is None:
+                self._begin()
+            else:
+                self._go_on_from(resume)
+            while self.state.update < self.config.train.num_updates and not self._is_over():
+                self._update()
+            if self.last_eval is None or self._evaluated_at != self.state.update:
+                self._evaluate()
+            self._save()
+
+    def _begin(self) -> None:
+        self._warm_start()
+        self.parts.trainer.freeze_reference()
+        self._keep_reference()
+        self._publish()
+        self.before = self._evaluate()
+        self.state.before = self.before.values()
+        self._save()
+
+    def _go_on_from(self, saved: checkpoint.Checkpoint) -> None:
+        loop = checkpoint.load_checkpoint(saved, self.parts.policy, self.parts.trainer)
+        self.state = LoopState(**loop["state"])
+        self._files.rewind(self.state.update)
+        self._clock = time.perf_counter() - self.state.time_s
+        if (self.folder / REFERENCE).exists():
+            self.parts.trainer.freeze_reference()
+            assert self.parts.policy.reference is not None
+            weights = load_file(self.folder / REFERENCE, device=str(self.parts.policy.device))
+            self.parts.policy.reference.load_state_dict(weights, strict=False)
+        self._publish()
+
+    def _is_over(self) -> bool:
+        limit = self.config.train.max_seconds
+        if self._stop_asked:
+            self.ending = "interrupted"
+        elif limit is not None and self._time() - self.state.warm_start_s >= limit:
+            self.monitor.note(f"train.max_seconds ({limit:g}) is over after {self.state.update} updates")
+        elif self._is_good_enough() or self._is_stuck():
+            self.ending = "stopped_early"
+        else:
+            return False
+        return True
+
+    def _is_good_enough(self) -> bool:
+        goal = self.config.eval.stop_at
+        return goal is not None and self.last_eval is not None and self.last_eval.success >= goal
+
+    def _is_stuck(self) -> bool:
+        patience = self.config.eval.patience
+        return patience is not None and self.state.num_since_best >= patience
+
+    # --- its parts ------------------------------------------------------------------------
+
+    def _warm_start(self) -> None:
+        warm = self.config.warm_start
+        if warm.num_demos == 0:
+            return
+        self.monitor.phase("demonstrations")
+        shown = self.parts.demonstrations(warm.num_demos, warm.noise, self.config.seed)
+        wins = np.mean([t.status is Status.SUCCESS for t in shown])
+        self.monitor.note(f"warm start: {len(shown)} demonstrations, {wins:.2f} of them succeed")
+        total = num_batches(warm)
+        for number, values in enumerate(imitate(self.parts.policy, shown, warm, self.config.seed), start=1):
+            if number % 10 == 0 or number == total:
+                self._tell("warm_start", values | {"step": float(number), "num_steps": float(total)})
+        self.state.warm_start_s = self._time()
+
+    def _update(self) -> None:
+        started = time.perf_counter()
+        update = self.state.update + 1
+        config = self.config.train
+        self.parts.engine.forget()
+        rolled = self.parts.rollout.run(
+            self._jobs(update),
+            self.parts.params(self.config.sampling.temperature),
+            retries=config.max_env_retries,
+            timeout_s=config.episode_timeout_s,
+        )
+        played = time.perf_counter()
+        self._files.write(update, [*rolled.trajectories, *rolled.failures])
+        if rolled.failures:
+            raise EnvError(
+                f"update {update}: {len(rolled.failures)} episodes failed, also after "
+                f"{config.max_env_retries} more tries (train.max_env_retries); the first: "
+                f"{rolled.failures[0].error}. What was played is kept; fix the world, then --resume"
+            )
+        metrics = self.parts.trainer.update(rolled.trajectories)
+        self._check_parity(metrics.pop("log_ratio_max", 0.0), rolled.trajectories)
+        learnt = time.perf_counter()
+        self.state.update = update
+        self.state.env_steps += sum(int(t.info["num_actions"]) for t in rolled.trajectories)  # type: ignore[arg-type]
+        self._publish()
+        now = time.perf_counter()
+        times = {
+            "time/rollout_s": played - started,
+            "time/update_s": learnt - played,
+            "time/publish_s": now - learnt,
+            "tokens_per_s": _num_tokens(rolled.trajectories) / (now - started),
+            "infra_errors": float(rolled.num_retries),
+        }
+        self._tell("update", _rollout_metrics(rolled.trajectories) | metrics | times)
+        self._after_update(update)
+
+    def _after_update(self, update: int) -> None:
+        if self.config.eval.every and update % self.config.eval.every == 0:
+            self._evaluate()
+        every = self.config.checkpoint.every
+        if self._stop_asked or (every and update % every == 0):
+            self._save()
+
+    def _jobs(self, update: int) -> list[Job]:
+        """The episodes of an update: tasks in shuffled order, epoch after epoch."""
+        config, count = self.config.train, len(self._tasks)
+        seeds = np.random.default_rng([self.config.seed, update]).integers(
+            2**62, size=(config.tasks_per_update, config.group_size)
+        )
+        jobs = []
+        for i in range(config.tasks_per_update):
+            epoch, place = divmod((update - 1) * config.tasks_per_update + i, count)
+            task = self._tasks[self._order(epoch)[place]]
+            jobs += [Job(task, f"{update}-{i}", int(seeds[i, k])) for k in range(config.group_size)]
+        return jobs
+
+    def _order(self, epoch: int) -> np.ndarray:
+        if getattr(self, "_epoch", None) != epoch:
+            self._epoch = epoch
+            self._shuffled = np.random.default_rng([self.config.seed, epoch, 7]).permutation(len(self._tasks))
+        return self._shuffled
+
+    def _publish(self) -> None:
+        weights = self.parts.policy.model_weights()
+        dtype = self.parts.engine.model.dtype
+        self.parts.engine.load_weights(self.state.update, weights, fingerprint=fingerprint_of(weights, dtype))
+
+    def _check_parity(self, gap: float, trajectories: Sequence[Trajectory]) -> None:
+        dtype = str(self.parts.engine.model.dtype).removeprefix("torch.")
+        tolerance = self.config.parity.tolerance or TOLERANCE[dtype]
+        if gap <= tolerance:
+            return
+        text = (
+            f"engine and trainer differ by {gap:.3g} in a logprob of a fresh sample (tolerance {tolerance:g})"
+        )
+        if self.config.parity.on_mismatch == "stop":
+            raise ParityError(
+                f"update {self.state.update + 1}: {text}. The data are not what the ratio takes them for: "
+                "compare dtypes and kernels of policy and engine, or set parity.tolerance if you know why"
+            )
+        self.monitor.note(text)
+
+    def _evaluate(self) -> EvalResult:
+        self.monitor.phase("evaluating")
+        config = self.config.eval
+        result = evaluate(
+            self.parts,
+            self._held_out,
+            temperature=config.temperature,
+            samples_per_task=config.samples_per_task,
+        )
+        self._tell("eval", result.values())
+        self.last_eval, self._evaluated_at = result, self.state.update
+        self.state.num_since_best += 1
+        if result.success > self.state.best:
+            self.state.best, self.state.num_since_best = result.success, 0
+            self._save(checkpoint.BEST)
+        return result
+
+    # --- the record -----------------------------------------------------------------------
+
+    def _save(self, name: str | None = None) -> None:
+        self.state.time_s = self._time()
+        loop = {"update": self.state.update, "state": _as_dict(self.state)}
+        trainer = self.parts.trainer if name is None else None
+        folder = self.folder / "checkpoints"
+        checkpoint.save_checkpoint(folder, self.parts.policy, trainer, loop, name)
+        checkpoint.prune(folder, self.config.checkpoint.keep)
+
+    def _keep_reference(self) -> None:
+        reference = self.parts.policy.reference
+        if reference is not None:
+            weights = {k: v.detach().clone().contiguous() for k, v in reference.state_dict().items()}
+            save_file(weights, self.folder / REFERENCE)
+
+    def _tell(self, kind: Literal["warm_start", "update", "eval"], values: dict[str, float]) -> None:
+        self.monitor.record(Entry(kind, self.state.update, self._time(), self.state.env_steps, values))
+
+    def _time(self) -> float:
+        return time.perf_counter() - self._clock
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """The first Ctrl-C asks for a stop after the update; the next one is an ordinary one."""
+
+        def ask(number: int, frame: Any) -> None:
+            self._stop_asked = True
+            self.monitor.note("interrupted: finishing this update, then saving (Ctrl-C again stops at once)")
+            signal.signal(signal.SIGINT, before)
+
+        try:
+            before = signal.signal(signal.SIGINT, ask)
+        except ValueError:  # not in the main thread: whoever runs us handles signals
+            yield
+            return
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+def _as_dict(state: LoopState) -> dict[str, Any]:
+    return {name: getattr(state, name) for name in LoopState.__slots__}
+
+
+def _num_tokens(trajectories: Sequence[Trajectory]) -> int:
+    return sum(step.num_units for t in trajectories for step in t.steps)
+
+
+def _rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """What the episodes of an update show."""
+    steps: list[Step] = [step for t in trajectories for step in t.steps]
+    parts: dict[str, float] = {}
+    for step in steps:
+        for name, value in step.reward_parts.items():
+            parts[f"reward/{name}"] = parts.get(f"reward/{name}", 0.0) + value / len(trajectories)
+    return {
+        "success": float(np.mean([t.status is Status.SUCCESS for t in trajectories])),
+        "reward": float(np.mean([t.total_reward for t in trajectories])),
+        **parts,
+        "turns": len(steps) / len(trajectories),
+        "format_share": float(np.mean([bool(step.info.get("strict")) for step in steps])),
+        "tokens": float(_num_tokens(trajectories)),
+    }

@@ -1,0 +1,185 @@
+"""The parts of a run, built from its settings and wired: who plays, who samples, who learns.
+
+    config ─► env, agent ─► policy, tokenizer ─► renderer ─► engine ─► rollout
+                                └─────────────► trainer (recipe)
+
+Everything that a setting can get wrong about another part is refused here, before anything runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+from stepwell.agents import Agent
+from stepwell.algos.recipes import RECIPES, Call, KLChoice, Recipe
+from stepwell.config.run import RecipeConfig, RunConfig
+from stepwell.core import ConfigError, SamplingParams, Split, StateForm, Task, Trajectory
+from stepwell.engines import EmbeddedEngine
+from stepwell.envs.batch import EnvBatch
+from stepwell.envs.tasks import distinct_tasks
+from stepwell.policies import CausalLMPolicy, resolve_model
+from stepwell.rendering import Renderer, load_tokenizer
+from stepwell.rewards import part_names
+from stepwell.rollout import OracleSampler, Rollout, demonstrate
+from stepwell.training import Trainer
+
+HELD_OUT_SEED = 20_261_115
+"""Held-out tasks are the same in every run, whatever its seed, so that runs can be compared."""
+
+
+def resolve_recipe(config: RecipeConfig) -> Recipe:
+    """A recipe by name with the changes that settings make to its slots."""
+    if config.name not in RECIPES:
+        raise ConfigError(f"recipe.name: there is no {config.name!r}; choose one of {', '.join(RECIPES)}")
+    base = RECIPES[config.name]
+    changes: dict[str, object] = {
+        name: getattr(config, name)
+        for name in ("entropy_coef", "value_coef", "reward_parts", "bootstrap_truncated")
+        if getattr(config, name) is not None
+    }
+    if config.credit:
+        if base.credit is None:
+            raise ConfigError(f"recipe.credit: {base.name} has no credit function to give arguments to")
+        changes["credit"] = Call(base.credit.name, {**base.credit.kwargs, **config.credit})
+    if config.loss:
+        changes["loss"] = Call(base.loss.name, {**base.loss.kwargs, **config.loss})
+    kl = _resolve_kl(base, config)
+    if kl != base.kl:
+        changes["kl"] = kl
+    return replace(base, **changes) if changes else base  # type: ignore[arg-type]
+
+
+def _resolve_kl(base: Recipe, config: RecipeConfig) -> KLChoice | None:
+    if config.kl_coef == 0:
+        return None
+    given = config.kl_coef, config.kl_estimator, config.kl_in
+    if all(item is None for item in given):
+        return base.kl
+    start = base.kl or KLChoice("k3", 0.001, "loss")
+    return KLChoice(
+        config.kl_estimator or start.estimator,
+        start.coef if config.kl_coef is None else config.kl_coef,
+        config.kl_in or start.kl_in,
+    )
+
+
+@dataclass(eq=False)
+class Parts:
+    """What a run is made of; each part is built when it is first asked for."""
+
+    config: RunConfig
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        return resolve_recipe(self.config.recipe)
+
+    @cached_property
+    def envs(self) -> EnvBatch:
+        """As many worlds as episodes are played at once."""
+        train = self.config.train
+        size = min(train.tasks_per_update * train.group_size, self.config.engine.slots)
+        return EnvBatch(self.config.env.name, self.config.env.options, size)
+
+    @cached_property
+    def agent(self) -> Agent:
+        env = self.envs.envs[0]
+        agent = Agent(env.world, self.config.agent)
+        offered = part_names(agent.strategy, list(StateForm), agent.form)
+        if missing := [part for part in self.recipe.reward_parts if part not in offered]:
+            raise ConfigError(
+                f"recipe {self.recipe.name} rewards {', '.join(missing)}, which agent.strategy "
+                f"{self.config.agent.strategy!r} does not write; choose grounding_world_modeling, or set "
+                "recipe.reward_parts"
+            )
+        return agent
+
+    @cached_property
+    def policy(self) -> CausalLMPolicy:
+        wanted = self.config.policy
+        critic = "shared" if self.recipe.needs_critic and wanted.critic == "none" else wanted.critic
+        path = str(resolve_model(wanted.model, seed=self.config.seed))
+        return CausalLMPolicy.from_config(
+            wanted.model_copy(update={"model": path, "critic": critic, "reference": False})
+        )
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        assert self.policy.source is not None
+        return load_tokenizer(self.policy.source)
+
+    @cached_property
+    def renderer(self) -> Renderer:
+        limit = self.policy.context_length
+        if self.config.engine.max_length is not None:
+            limit = min(limit, self.config.engine.max_length)
+        return Renderer(
+            self.tokenizer,
+            self.config.agent.history,
+            context_length=limit,
+            room=min(self.config.sampling.max_tokens, limit - 1),
+        )
+
+    @cached_property
+    def engine(self) -> EmbeddedEngine:
+        return EmbeddedEngine(self.policy.model, self.tokenizer, self.config.engine)
+
+    @cached_property
+    def rollout(self) -> Rollout:
+        return Rollout(
+            self.envs,
+            self.agent,
+            self.renderer,
+            self.engine,
+            parts=self.recipe.reward_parts or ("task",),
+            optional_parts=self.recipe.optional_reward_parts,
+            weights=self.config.rewards,
+            reward_scale=self.config.rewards.scale,
+        )
+
+    @cached_property
+    def trainer(self) -> Trainer:
+        return Trainer(
+            self.policy,
+            self.recipe,
+            self.config.train,
+            horizon=self.agent.world.max_turns,
+            value_clip=self.config.recipe.value_clip,
+        )
+
+    def params(self, temperature: float) -> SamplingParams:
+        """How an action is asked for."""
+        sampling = self.config.sampling
+        return SamplingParams(
+            max_tokens=sampling.max_tokens,
+            temperature=temperature,
+            top_p=sampling.top_p if temperature > 0 else 1.0,
+            stop_ids=self.renderer.end_ids,
+        )
+
+    def tasks(self, split: Split, count: int, seed: int) -> list[Task]:
+        """Distinct tasks of one split; all there are if the world holds fewer."""
+        env = self.config.env
+        every = distinct_tasks(env.name, env.options, split, seed, env.held_out_share)
+        tasks = list(itertools.islice(every, count))
+        if not tasks:
+            raise ConfigError(
+                f"{env.name} with these env.options has no {split.value} task: change "
+                f"env.held_out_share ({env.held_out_share}) or allow more variety"
+            )
+        return tasks
+
+    def demonstrations(self, num_demos: int, noise: float, seed: int) -> list[Trajectory]:
+        """Episodes of the oracle on training tasks."""
+        encode = partial(self.tokenizer.encode, add_special_tokens=False)
+        sampler = OracleSampler(self.envs.envs, self.agent, encode, self.renderer.end_ids[0], noise=noise)
+        tasks = self.tasks(Split.TRAIN, num_demos, seed)
+        return demonstrate(self.rollout, tasks, sampler, seed)
+
+    def close(self) -> None:
+        """Stop the engine and the worlds, if they were started."""
+        for name in ("engine", "envs"):
+            if name in self.__dict__:
+                self.__dict__[name].close()

@@ -1,0 +1,101 @@
+"""Episodes to look at: recorded trajectories played again in their world, with pictures.
+
+The world is deterministic given task and seed, so that playing the recorded actions again shows
+exactly the states the agent was in. Values are the critic's, advantages those of step GAE on the
+recorded rewards, whatever the recipe trained with: what each turn was worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import torch
+
+from stepwell.algos import credit
+from stepwell.core import Trajectory
+from stepwell.envs.base import Env
+from stepwell.envs.registry import make_env
+from stepwell.monitors.replays import Frame, Replay, png_bytes
+from stepwell.packing import pack
+from stepwell.pipeline.parts import Parts
+from stepwell.training import Minibatch
+
+
+def make_replays(
+    parts: Parts, trajectories: Sequence[Trajectory], stage: Literal["before", "after"]
+) -> list[Replay]:
+    """One replay per trajectory that has steps."""
+    kept = [trajectory for trajectory in trajectories if trajectory.steps]
+    if not kept:
+        return []
+    env = make_env(parts.config.env.name, parts.config.env.options)
+    try:
+        values, advantages = _worth(parts, kept)
+        return [
+            _replay(env, trajectory, stage, values[i], advantages[i]) for i, trajectory in enumerate(kept)
+        ]
+    finally:
+        env.close()
+
+
+def _worth(
+    parts: Parts, trajectories: Sequence[Trajectory]
+) -> tuple[list[list[float | None]], list[list[float | None]]]:
+    """Per trajectory and step, the critic's value and the advantage; None without a critic."""
+    if parts.policy.critic is None:
+        nothing: list[list[float | None]] = [[None] * len(t.steps) for t in trajectories]
+        return nothing, nothing
+    batch = Minibatch(trajectories, parts.policy.device)
+    with torch.no_grad():
+        read = parts.policy.values(pack(batch.steps))
+    states = torch.stack([row[0] for row in read]).float()
+    if parts.recipe.value is not None and parts.recipe.value.loss == "value_bce":
+        states = states.sigmoid()
+    result = credit.step_gae(replace(batch.timeline, state_values=states))
+    assert result.step_advantages is not None
+    return _fold(states, trajectories), _fold(result.step_advantages, trajectories)
+
+
+def _fold(flat: torch.Tensor, trajectories: Sequence[Trajectory]) -> list[list[float | None]]:
+    numbers = iter(flat.tolist())
+    return [[next(numbers) for _ in t.steps] for t in trajectories]
+
+
+def _replay(
+    env: Env,
+    trajectory: Trajectory,
+    stage: Literal["before", "after"],
+    values: Sequence[float | None],
+    advantages: Sequence[float | None],
+) -> Replay:
+    seed = int(trajectory.info["seed"]) % 2**32  # type: ignore[arg-type]
+    observation, _ = env.reset(seed=seed, options={"task": trajectory.task})
+    frames = []
+    for step, value, advantage in zip(trajectory.steps, values, advantages, strict=True):
+        actions = [str(action) for action in step.info["actions"]]  # type: ignore[union-attr]
+        frames.append(
+            Frame(
+                observation=observation.text,
+                image_png=png_bytes(env.render()),
+                reply=step.action.text,  # type: ignore[union-attr]
+                actions=actions,
+                reward=step.reward or 0.0,
+                reward_parts=dict(step.reward_parts),
+                value=value,
+                advantage=advantage,
+                problem=str(step.info.get("problem", "")),
+            )
+        )
+        observation = env.step(actions)[0]
+    return Replay(
+        task_id=trajectory.task.id,
+        title=f"{trajectory.task.env} {trajectory.task.id[:8]}",
+        status=trajectory.status.value,
+        total_reward=trajectory.total_reward,
+        frames=frames,
+        stage=stage,
+        final_observation=observation.text,
+        final_image_png=png_bytes(env.render()),
+    )

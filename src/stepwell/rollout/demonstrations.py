@@ -1,0 +1,94 @@
+"""Demonstrations: episodes in which the oracle, or an oracle that errs, does the talking.
+
+`OracleSampler` stands where an engine stands, so that demonstrations are rendered, rewarded and
+recorded by the same loop as sampled episodes. Its replies have exactly the asked form, with the
+true state in the fields that describe one. With `noise`, each action is replaced by a random one
+with that probability, and the oracle goes on from where that led: a fallible expert, some of
+whose episodes fail.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from stepwell.agents import Agent, Field
+from stepwell.core import (
+    ConfigError,
+    FinishReason,
+    Request,
+    Sampled,
+    Sampling,
+    SamplingParams,
+    Task,
+    TokenAction,
+    Trajectory,
+)
+from stepwell.core.versions import VersionSpan
+from stepwell.envs.base import Env
+from stepwell.rollout.episodes import Job, Rollout
+
+_NO_LOGPROBS = np.zeros(0, dtype=np.float32)
+
+
+class OracleSampler:
+    """Answers each request with what the oracle of its world would do."""
+
+    def __init__(
+        self,
+        envs: Sequence[Env],
+        agent: Agent,
+        encode: Callable[[str], Sequence[int]],
+        end_id: int,
+        *,
+        noise: float = 0.0,
+    ) -> None:
+        if not envs[0].has_oracle:
+            raise ConfigError(
+                f"warm_start.num_demos: {envs[0].name} has no oracle to demonstrate; set it to 0, or give "
+                "the environment an oracle()"
+            )
+        self._envs, self._agent, self._noise = envs, agent, noise
+        self._encode, self._end_id = encode, end_id
+
+    def generate_blocking(self, requests: Sequence[Request]) -> list[Sampled]:
+        """One demonstrated reply per request; the request's seed draws the noise."""
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request: Request) -> Sampled:
+        assert request.conversation is not None and request.params.seed is not None
+        env = self._envs[int(request.conversation)]
+        text = self._reply(env, np.random.default_rng(request.params.seed))
+        ids = np.array([*self._encode(text), self._end_id], dtype=np.int32)
+        sampling = Sampling(seed=request.params.seed, finish_reason=FinishReason.GIVEN)
+        return Sampled(TokenAction(ids, text), _NO_LOGPROBS, sampling, VersionSpan.at(0))
+
+    def _reply(self, env: Env, rng: np.random.Generator) -> str:
+        space = self._agent.world.actions
+        actions = env.oracle()[: space.max_per_turn]
+        if self._noise and space.names:
+            actions = [
+                str(rng.choice(space.names)) if rng.random() < self._noise else action for action in actions
+            ]
+        fields, form = self._agent.strategy.fields, self._agent.form
+        said: dict[str, str] = {"reasoning": f"I go {space.separator.join(actions)}."}
+        if Field.OBSERVATION in fields:
+            said["observation"] = env.state().get(form, "")
+        if Field.PREDICTION in fields:
+            ahead = copy.deepcopy(env)
+            ahead.step(actions)
+            said["prediction"] = ahead.state().get(form, "")
+        return self._agent.write(actions, **said)
+
+
+def demonstrate(
+    rollout: Rollout, tasks: Sequence[Task], sampler: OracleSampler, seed: int
+) -> list[Trajectory]:
+    """One demonstrated trajectory per task, played in the rollout's worlds."""
+    stage = copy.copy(rollout)
+    stage.sampler = sampler
+    seeds = np.random.default_rng([seed, len(tasks)]).integers(2**62, size=len(tasks))
+    jobs = [Job(task, task.id, int(seed)) for task, seed in zip(tasks, seeds, strict=True)]
+    return stage.run(jobs, SamplingParams()).trajectories

@@ -1,0 +1,125 @@
+"""Trajectories as the tensors an update reads: one minibatch, laid out once and used in every pass.
+
+A minibatch holds whole groups, so that credit which compares siblings finds them all. Its steps
+are packed once. States after a cut ride along as steps without an action, whose one value is the
+bootstrap.
+
+Invariant: every step of a minibatch has a reward and at least one action token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stepwell.algos import Timeline
+from stepwell.core import InputError, Status, Step, TokenAction, Trajectory
+from stepwell.packing import Packed, pack
+
+_NOTHING = TokenAction(np.zeros(0, dtype=np.int32))
+_NO_LOGPROBS = np.zeros(0, dtype=np.float32)
+
+
+@dataclass(eq=False)
+class Minibatch:
+    """Whole trajectories to learn from in one optimizer step."""
+
+    trajectories: Sequence[Trajectory]
+    device: torch.device
+    token_budget: int | None = None
+    with_bootstrap: bool = False
+
+    @cached_property
+    def steps(self) -> list[Step]:
+        return [step for trajectory in self.trajectories for step in trajectory.steps]
+
+    @cached_property
+    def packed(self) -> Packed:
+        """Every step, then one step without action for each state after a cut."""
+        cuts = [
+            Step(state, _NOTHING, behavior_logprobs=_NO_LOGPROBS) for state in self._final_states.values()
+        ]
+        return pack([*self.steps, *cuts], token_budget=self.token_budget)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Lengths, rewards, groups and anchors; values come with the first pass."""
+        return Timeline(
+            steps_per_trajectory=self._integers([len(t.steps) for t in self.trajectories]),
+            tokens_per_step=self._integers([step.num_units for step in self.steps]),
+            rewards=torch.tensor(
+                [_reward(step) for step in self.steps], dtype=torch.float32, device=self.device
+            ),
+            groups=self._labels([t.group or t.id for t in self.trajectories]),
+            anchors=self._labels(
+                [
+                    f"{t.group}\0{step.anchor}" if step.anchor is not None else f"\0{t.id}\0{i}"
+                    for t in self.trajectories
+                    for i, step in enumerate(t.steps)
+                ]
+            ),
+        )
+
+    @cached_property
+    def behavior_logprobs(self) -> Tensor | None:
+        """[token], or None where any step's behaviour is unknown (demonstrations)."""
+        if any(step.behavior_logprobs.size == 0 for step in self.steps):
+            return None
+        joined = np.concatenate([step.behavior_logprobs for step in self.steps])
+        return torch.from_numpy(joined.astype(np.float32)).to(self.device)
+
+    @cached_property
+    def num_step_values(self) -> int:
+        """Values that belong to steps; those after them are bootstraps."""
+        return self.timeline.num_tokens + self.timeline.num_steps
+
+    def bootstrap(self, values: Tensor) -> Tensor | None:
+        """[trajectory]: the critic's value of the state after a cut, 0 where nothing comes after."""
+        if not self._final_states:
+            return None
+        result = torch.zeros(len(self.trajectories), dtype=values.dtype, device=values.device)
+        places = self._integers(list(self._final_states))
+        return result.index_copy(0, places, values[self.num_step_values :])
+
+    @cached_property
+    def _final_states(self) -> dict[int, object]:
+        if not self.with_bootstrap:
+            return {}
+        return {
+            i: t.final_state
+            for i, t in enumerate(self.trajectories)
+            if t.status is Status.TRUNCATED and t.final_state is not None
+        }
+
+    def _labels(self, names: Sequence[str]) -> Tensor:
+        numbers: dict[str, int] = {}
+        return self._integers([numbers.setdefault(name, len(numbers)) for name in names])
+
+    def _integers(self, values: Sequence[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self.device)
+
+
+def _reward(step: Step) -> float:
+    if step.reward is None:
+        raise InputError("a step's reward is None (not assigned); assign rewards before an update")
+    return step.reward
+
+
+def split(trajectories: Sequence[Trajectory], count: int) -> list[list[Trajectory]]:
+    """At most `count` parts of about equal numbers of trajectories, groups kept whole and in order."""
+    groups: dict[str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        groups.setdefault(trajectory.group or trajectory.id, []).append(trajectory)
+    parts: list[list[Trajectory]] = [[]]
+    done = 0
+    for group in groups.values():
+        if parts[-1] and done * count >= len(parts) * len(trajectories) and len(parts) < count:
+            parts.append([])
+        parts[-1] += group
+        done += len(group)
+    return [part for part in parts if part]

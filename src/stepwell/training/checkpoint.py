@@ -1,0 +1,136 @@
+"""Checkpoints: a directory per moment, complete or not there, from which a run goes on bit for bit.
+
+    checkpoints/update-000050/
+        model.safetensors, config.json, tokenizer…   the policy in Hugging Face format, critic included
+        trainer.pt                                   optimizer and counters
+        loop.json                                    what the loop needs to go on
+        complete.json                                size and hash of every other file, written last
+
+A checkpoint is written beside its place and renamed, so that a kill at any moment leaves the
+older ones whole. `latest_checkpoint` takes the newest one whose files are what `complete.json`
+says; a damaged one is passed over, and said so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stepwell.core import EncodingError, InfraError
+from stepwell.policies import CausalLMPolicy
+from stepwell.policies.directory import written_whole
+from stepwell.training.trainer import Trainer
+
+BEST = "best"
+_COMPLETE = "complete.json"
+_PREFIX = "update-"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A complete checkpoint on disk."""
+
+    path: Path
+    update: int
+
+    @property
+    def loop(self) -> dict[str, Any]:
+        """What the loop stored."""
+        return dict(json.loads((self.path / "loop.json").read_text()))
+
+
+def save_checkpoint(
+    folder: Path,
+    policy: CausalLMPolicy,
+    trainer: Trainer | None,
+    loop: dict[str, Any],
+    name: str | None = None,
+) -> Checkpoint:
+    """Write `folder/update-…` (or `folder/name`), whole or not at all. Without a trainer: the policy only."""
+    update = int(loop["update"])
+    path = folder / (name or f"{_PREFIX}{update:06d}")
+    try:
+        with written_whole(path) as fresh:
+            policy.save_pretrained(fresh / "policy")
+            for item in (fresh / "policy").iterdir():
+                item.rename(fresh / item.name)
+            (fresh / "policy").rmdir()
+            if trainer is not None:
+                torch.save(trainer.state_dict(), fresh / "trainer.pt")
+            (fresh / "loop.json").write_text(json.dumps(loop, indent=1))
+            files = {item.name: _mark(item) for item in sorted(fresh.iterdir()) if item.is_file()}
+            (fresh / _COMPLETE).write_text(json.dumps(files, indent=1))
+    except OSError as error:
+        raise InfraError(
+            f"the checkpoint {path} could not be written ({error.strerror or error}): free some disk, lower "
+            "checkpoint.keep or choose another `folder`, then go on with --resume; older ones are intact"
+        ) from error
+    return Checkpoint(path, update)
+
+
+def load_checkpoint(checkpoint: Checkpoint, policy: CausalLMPolicy, trainer: Trainer) -> dict[str, Any]:
+    """Put a checkpoint's weights and optimizer into place; returns what the loop stored."""
+    saved = CausalLMPolicy.from_pretrained(
+        checkpoint.path, dtype=str(policy.model.dtype).removeprefix("torch."), device=policy.device
+    )
+    policy.load_state_dict(saved.state_dict())
+    state = torch.load(checkpoint.path / "trainer.pt", map_location=policy.device, weights_only=True)
+    trainer.load_state_dict(state)
+    return checkpoint.loop
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Directories of numbered checkpoints, oldest first, whole or not."""
+    return sorted(path for path in folder.glob(f"{_PREFIX}*") if path.is_dir())
+
+
+def latest_checkpoint(folder: Path, tell: Callable[[str], None]) -> Checkpoint | None:
+    """The newest whole checkpoint; `tell` hears about each damaged one that is passed over."""
+    for path in reversed(list_checkpoints(folder)):
+        problem = damage(path)
+        if problem is None:
+            return Checkpoint(path, int(path.name.removeprefix(_PREFIX)))
+        tell(f"{path} is damaged ({problem}); going back to the checkpoint before it")
+    return None
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with a checkpoint's files; None if nothing is."""
+    listing = path / _COMPLETE
+    if not listing.exists():
+        return f"{_COMPLETE} is missing: it was not written to the end"
+    try:
+        marks = json.loads(listing.read_text())
+    except ValueError:
+        return f"{_COMPLETE} is not readable"
+    for name, mark in marks.items():
+        file = path / name
+        if not file.exists():
+            return f"{name} is missing"
+        if _mark(file) != mark:
+            return f"{name} has changed or is cut short"
+    return None
+
+
+def require_whole(path: Path) -> None:
+    """Refuse a damaged checkpoint that was asked for by name."""
+    problem = damage(path)
+    if problem is not None:
+        raise EncodingError(f"{path} cannot be used: {problem}. Choose another checkpoint")
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Delete all but the newest `keep` numbered checkpoints; the best one is not numbered."""
+    for path in list_checkpoints(folder)[:-keep]:
+        shutil.rmtree(path)
+
+
+def _mark(path: Path) -> str:
+    return f"{path.stat().st_size}:{hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()}"

@@ -1,0 +1,163 @@
+"""What an update minimises: a recipe's slots put together over one minibatch.
+
+    outputs ─► values ─► credit ─► whiten ─► policy loss ─┐
+                  └────────────────────────► value loss ──┼─► loss
+    reference ─► KL (in the reward, before credit; or in the loss) ┘   entropy bonus
+
+Credit is computed in the first pass over a minibatch, from the values of that very pass, and
+kept for the later ones: no forward pass is spent on values alone, and advantages stay what they
+were at the start of the update. The first pass also compares the policy's logprobs with those of
+the engine (`log_ratio_max`): with weights just published they must agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from stepwell.algos import LossInputs, Timeline
+from stepwell.algos.credit import CREDIT
+from stepwell.algos.credit.result import CreditResult
+from stepwell.algos.kl import estimate, kl_loss, kl_reward
+from stepwell.algos.losses import LOSSES, VALUE_LOSSES, entropy_bonus
+from stepwell.algos.recipes import Recipe
+from stepwell.packing import Outputs
+from stepwell.training.batch import Minibatch
+
+Metrics = dict[str, Tensor]
+
+
+@dataclass(eq=False)
+class Objective:
+    """The loss of one minibatch; call it with the outputs of a pass."""
+
+    recipe: Recipe
+    minibatch: Minibatch
+    ref_logprobs: Tensor | None = None
+    horizon: int | None = None
+    value_clip: float | None = None
+    _credit: CreditResult | None = None
+    _timeline: Timeline | None = None
+    _old_values: Tensor | None = None
+
+    def __call__(self, outputs: Outputs) -> tuple[Tensor, Metrics]:
+        assert outputs.logprobs is not None
+        metrics: Metrics = {}
+        if self._timeline is None:
+            metrics |= self._first_pass(outputs)
+        timeline, credit = self._timeline, self._credit
+        assert timeline is not None
+        inputs = LossInputs(
+            timeline,
+            outputs.logprobs,
+            self.minibatch.behavior_logprobs,
+            None if credit is None else credit.advantages,
+            ref_logprobs=self.ref_logprobs,
+            loss_mask=None if credit is None else credit.loss_mask,
+        )
+        call = self.recipe.loss
+        loss, policy_metrics = LOSSES[call.name](inputs, **call.kwargs)
+        metrics["loss/policy"] = loss.detach()
+        metrics |= {_METRIC_NAMES[name]: x for name, x in policy_metrics.items() if name in _METRIC_NAMES}
+        for term in (self._value_loss, self._kl_loss, self._entropy):
+            extra, more = term(outputs, timeline)
+            metrics |= more
+            loss = loss if extra is None else loss + extra
+        metrics["loss"] = loss.detach()
+        return loss, metrics
+
+    def _first_pass(self, outputs: Outputs) -> Metrics:
+        """Fix timeline and credit; report what only the first pass shows."""
+        assert outputs.logprobs is not None
+        self._timeline = timeline = self._with_values(outputs)
+        metrics: Metrics = {}
+        if self.minibatch.behavior_logprobs is not None:
+            gap = (outputs.logprobs.detach() - self.minibatch.behavior_logprobs).abs().max()
+            metrics["log_ratio_max"] = gap
+        call = self.recipe.credit
+        if call is None:
+            return metrics
+        kwargs = dict(call.kwargs)
+        if call.name == "digirl_advantage" and kwargs.get("horizon") is None:
+            kwargs["horizon"] = self.horizon
+        credit = CREDIT[call.name](timeline, **kwargs)
+        if credit.value_targets is not None:
+            metrics["explained_variance"] = _explained(self._values_at(credit), credit.value_targets)
+        self._credit = credit.whitened(self.recipe.whiten) if self.recipe.whiten else credit
+        return metrics
+
+    def _with_values(self, outputs: Outputs) -> Timeline:
+        """The timeline with what the critic says now, and the KL as token rewards if it goes there."""
+        timeline = self.minibatch.timeline
+        kl = self.recipe.kl
+        if kl is not None and kl.kl_in == "reward":
+            assert outputs.logprobs is not None and self.ref_logprobs is not None
+            estimates = estimate(kl.estimator, outputs.logprobs.detach(), self.ref_logprobs)
+            timeline = replace(timeline, token_rewards=kl_reward(estimates, coef=kl.coef))
+        if outputs.values is None:
+            return timeline
+        values = self._as_values(outputs.values.detach())
+        self._old_values = values
+        before = values[timeline.site_index(timeline.token_sites)]
+        timeline = replace(
+            timeline,
+            token_values=before,
+            end_values=values[timeline.site_index(timeline.end_sites)],
+            bootstrap=self.minibatch.bootstrap(values),
+        )
+        firsts = timeline.values_of_states()[timeline.steps_by_trajectory.first]
+        return replace(timeline, instruction_values=firsts)
+
+    def _as_values(self, raw: Tensor) -> Tensor:
+        """With cross-entropy the critic's output is a logit, and its value a probability."""
+        is_logit = self.recipe.value is not None and self.recipe.value.loss == "value_bce"
+        return raw.sigmoid() if is_logit else raw
+
+    def _values_at(self, credit: CreditResult) -> Tensor:
+        assert self._old_values is not None
+        return self._old_values[credit.value_index]
+
+    def _value_loss(self, outputs: Outputs, timeline: Timeline) -> tuple[Tensor | None, Metrics]:
+        value, credit = self.recipe.value, self._credit
+        if value is None or credit is None:
+            return None, {}
+        assert outputs.values is not None and credit.value_targets is not None
+        predicted = outputs.values[credit.value_index]
+        if value.loss == "value_bce":
+            loss, _ = VALUE_LOSSES["value_bce"](predicted, credit.value_targets, from_logits=True)
+        else:
+            options = (
+                {"clip": self.value_clip, "old_values": self._values_at(credit)} if self.value_clip else {}
+            )
+            loss, _ = VALUE_LOSSES[value.loss](predicted, credit.value_targets, **options)
+        return self.recipe.value_coef * loss, {"loss/value": loss.detach()}
+
+    def _kl_loss(self, outputs: Outputs, timeline: Timeline) -> tuple[Tensor | None, Metrics]:
+        kl = self.recipe.kl
+        if kl is None or self.ref_logprobs is None:
+            return None, {}
+        assert outputs.logprobs is not None
+        if kl.kl_in == "reward":
+            with torch.no_grad():
+                return None, {"kl": estimate(kl.estimator, outputs.logprobs, self.ref_logprobs).mean()}
+        estimates = estimate(kl.estimator, outputs.logprobs, self.ref_logprobs)
+        aggregate = self.recipe.loss.kwargs.get("aggregate", "token_mean")
+        return kl_loss(estimates, timeline, coef=kl.coef, aggregate=aggregate)
+
+    def _entropy(self, outputs: Outputs, timeline: Timeline) -> tuple[Tensor | None, Metrics]:
+        if outputs.entropies is None:
+            return None, {}
+        bonus, metrics = entropy_bonus(outputs.entropies, timeline)
+        return (self.recipe.entropy_coef * bonus if self.recipe.entropy_coef else None), metrics
+
+
+_METRIC_NAMES = {"clip_fraction": "clip_share", "ratio_mean": "ratio", "kept_fraction": "kept_share"}
+
+
+def _explained(values: Tensor, targets: Tensor) -> Tensor:
+    """Share of the targets' variance that the critic explains; 0 where they do not vary."""
+    spread = targets.var(unbiased=False)
+    left = (targets - values).var(unbiased=False)
+    return torch.where(spread > 1e-12, 1.0 - left / spread.clamp(min=1e-12), torch.zeros_like(spread))

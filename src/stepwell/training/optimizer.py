@@ -1,0 +1,117 @@
+"""The optimizer and the learning rate of each update.
+
+`adamw` for everything; or `muon`, which orthogonalises the momentum of every hidden weight
+matrix and leaves embeddings, heads, norms and vectors to AdamW. On the tiny models Muon needs
+about half the updates.
+
+Both are one object to the rest: `step`, `state_dict`, `load_state_dict`, `set_rate(share)`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from stepwell.config.run import OptimizerConfig
+from stepwell.core import WeightsError
+
+MOMENTUM = 0.95
+_BETA1 = 0.9
+
+
+class Optimizer:
+    """One or two torch optimizers behind one set of calls."""
+
+    def __init__(
+        self,
+        parameters: Iterable[tuple[str, nn.Parameter]],
+        config: OptimizerConfig,
+        *,
+        critic_rate: float | None = None,
+    ) -> None:
+        named = list(parameters)
+        self.parameters = [parameter for _, parameter in named]
+        hidden = {id(p) for n, p in named if config.kind == "muon" and _is_hidden_matrix(n, p)}
+        rate = config.learning_rate
+        plain = [
+            {
+                "params": [
+                    p for n, p in named if id(p) not in hidden and n.startswith("critic.") == is_critic
+                ],
+                "lr": critic_rate if is_critic and critic_rate is not None else rate,
+            }
+            for is_critic in (False, True)
+        ]
+        groups = [group for group in plain if group["params"]]
+        self._parts: list[torch.optim.Optimizer] = []
+        if groups:
+            self._parts.append(
+                torch.optim.AdamW(
+                    groups, lr=rate, betas=(_BETA1, config.beta2), weight_decay=config.weight_decay
+                )
+            )
+        if hidden:
+            self._parts.append(
+                torch.optim.Muon(
+                    [p for p in self.parameters if id(p) in hidden],
+                    lr=config.muon_learning_rate,
+                    momentum=MOMENTUM,
+                    weight_decay=config.weight_decay,
+                    adjust_lr_fn="match_rms_adamw",
+                )
+            )
+        self._rates = [[group["lr"] for group in part.param_groups] for part in self._parts]
+
+    def set_rate(self, share: float) -> None:
+        """Set every learning rate to its configured value times `share`."""
+        for part, rates in zip(self._parts, self._rates, strict=True):
+            for group, rate in zip(part.param_groups, rates, strict=True):
+                group["lr"] = rate * share
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of the last step."""
+        for part in self._parts:
+            part.zero_grad(set_to_none=True)
+
+    def step(self) -> None:
+        """Apply the gradients."""
+        for part in self._parts:
+            part.step()
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """Everything needed to go on."""
+        return [part.state_dict() for part in self._parts]
+
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        """Go on from a saved state of an optimizer of the same kind."""
+        if len(states) != len(self._parts):
+            raise WeightsError(
+                f"the checkpoint holds {len(states)} optimizer states, this run needs {len(self._parts)}; "
+                "train.optimizer.kind must not change on resume"
+            )
+        for part, state in zip(self._parts, states, strict=True):
+            part.load_state_dict(state)
+
+
+def rate_share(update: int, *, num_updates: int, schedule: str, warmup: int, final: float) -> float:
+    """The learning rate of an update (from 0) as a share of the configured one.
+
+    >>> [round(rate_share(u, num_updates=5, schedule="linear", warmup=0, final=0.2), 2) for u in range(5)]
+    [1.0, 0.8, 0.6, 0.4, 0.2]
+    """
+    if update < warmup:
+        return (update + 1) / (warmup + 1)
+    if schedule == "constant":
+        return 1.0
+    length = max(num_updates - warmup - 1, 1)
+    done = min((update - warmup) / length, 1.0)
+    shape = 1.0 - done if schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+    return final + (1.0 - final) * shape
+
+
+def _is_hidden_matrix(name: str, parameter: nn.Parameter) -> bool:
+    return parameter.ndim == 2 and not any(word in name for word in ("embed", "lm_head", "critic.head"))

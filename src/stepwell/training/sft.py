@@ -1,0 +1,89 @@
+"""Supervised training on demonstrations: the warm start, and the baseline it is compared with.
+
+The actor learns the demonstrated replies; a critic, where there is one, learns the discounted
+returns that followed from each state. The order of batches is a function of the seed alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stepwell.algos import credit
+from stepwell.config.run import WarmStartConfig
+from stepwell.core import DivergenceError, InputError, Trajectory
+from stepwell.packing import Outputs, backward
+from stepwell.policies import CausalLMPolicy
+from stepwell.training.batch import Minibatch
+from stepwell.training.optimizer import Optimizer, rate_share
+
+_GAMMA = 0.99
+_WARMUP = 10
+
+
+def num_batches(config: WarmStartConfig) -> int:
+    """How many updates a warm start makes."""
+    per_epoch = -(-config.num_demos // config.batch_size)
+    planned = per_epoch * config.epochs
+    return planned if config.max_updates is None else min(planned, config.max_updates)
+
+
+def imitate(
+    policy: CausalLMPolicy, demonstrations: Sequence[Trajectory], config: WarmStartConfig, seed: int
+) -> Iterator[dict[str, float]]:
+    """Train, one update per item; the caller may stop at any time."""
+    if not demonstrations:
+        raise InputError("warm_start: there are no demonstrations to learn from; set warm_start.num_demos")
+    optimizer = Optimizer(policy.named_parameters(), config.optimizer)
+    total = num_batches(config)
+    order = _order(len(demonstrations), config, seed)
+    for number in range(total):
+        batch = Minibatch([demonstrations[i] for i in next(order)], policy.device)
+        optimizer.set_rate(
+            rate_share(number, num_updates=total, schedule="constant", warmup=_WARMUP, final=1.0)
+        )
+        optimizer.zero_grad()
+        with_values = policy.critic is not None and config.value_coef > 0
+        _, metrics, _ = backward(policy, batch.packed, _Imitation(batch, config), values=with_values)
+        norm = torch.nn.utils.clip_grad_norm_(optimizer.parameters, config.optimizer.grad_clip)
+        if not bool(norm.isfinite()):
+            raise DivergenceError(
+                f"warm start, update {number + 1}: the gradient is not finite; lower "
+                "warm_start.optimizer.learning_rate"
+            )
+        optimizer.step()
+        yield {name: float(value) for name, value in metrics.items()} | {"grad_norm": float(norm)}
+
+
+def _order(count: int, config: WarmStartConfig, seed: int) -> Iterator[list[int]]:
+    epoch = 0
+    while True:
+        shuffled = np.random.default_rng([seed, epoch, count]).permutation(count).tolist()
+        for start in range(0, count, config.batch_size):
+            yield shuffled[start : start + config.batch_size]
+        epoch += 1
+
+
+class _Imitation:
+    """−logprob of what was shown, and the error of the critic about what came of it."""
+
+    def __init__(self, batch: Minibatch, config: WarmStartConfig) -> None:
+        self._batch, self._coef = batch, config.value_coef
+
+    def __call__(self, outputs: Outputs) -> tuple[Tensor, dict[str, Tensor]]:
+        assert outputs.logprobs is not None
+        loss = -outputs.logprobs.mean()
+        metrics = {"loss/policy": loss.detach()}
+        if outputs.values is not None:
+            timeline = self._batch.timeline
+            zeros = torch.zeros_like(timeline.rewards)
+            result = credit.step_gae(replace(timeline, state_values=zeros), gamma=_GAMMA, lam=1.0)
+            assert result.value_targets is not None
+            error = (outputs.values[result.value_index] - result.value_targets).square().mean()
+            metrics["loss/value"] = error.detach()
+            loss = loss + self._coef * error
+        return loss, metrics

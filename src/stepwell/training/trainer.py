@@ -1,0 +1,145 @@
+"""The trainer: trajectories in, one update of the weights out.
+
+    trajectories ─► split (whole groups) ─► Minibatch ─► packed ─► Objective ─► backward ─► step
+                                               └── update_epochs passes, credit kept ──┘
+
+It knows no algorithm by name: a recipe says what to compute. Weights change only by a gradient
+that is finite and not exploding; otherwise `DivergenceError` says what was seen, and the weights
+are those before the step.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stepwell.algos.recipes import Recipe
+from stepwell.config.run import TrainConfig
+from stepwell.core import ConfigError, DivergenceError, InputError, Trajectory, trainable
+from stepwell.packing import backward
+from stepwell.policies import CausalLMPolicy
+from stepwell.training.batch import Minibatch, split
+from stepwell.training.flat_sequence import flatten
+from stepwell.training.objective import Objective
+from stepwell.training.optimizer import Optimizer, rate_share
+
+
+class Trainer:
+    """Updates a policy by a recipe.
+
+    `horizon` is the world's turn limit. With a recipe that holds the policy to a reference,
+    `freeze_reference` must be called once, when the policy is as it shall be remembered.
+    """
+
+    def __init__(
+        self,
+        policy: CausalLMPolicy,
+        recipe: Recipe,
+        config: TrainConfig,
+        *,
+        horizon: int | None = None,
+        value_clip: float | None = None,
+    ) -> None:
+        if recipe.needs_critic and policy.critic is None:
+            raise ConfigError(f"recipe {recipe.name} needs a critic; set policy.critic to 'shared' or 'own'")
+        if recipe.kl is not None and recipe.kl.estimator == "full":
+            raise ConfigError(
+                "recipe.kl_estimator: 'full' needs whole distributions, which the trainer does not keep; "
+                "use k1, k2 or k3"
+            )
+        self.policy, self.recipe, self.config = policy, recipe, config
+        self.horizon, self.value_clip = horizon, value_clip
+        self.num_done = 0
+        self.optimizer = Optimizer(
+            policy.named_parameters(), config.optimizer, critic_rate=config.critic_learning_rate
+        )
+
+    def freeze_reference(self) -> None:
+        """Remember the present weights as the reference, where the recipe has one."""
+        if self.recipe.needs_reference and self.policy.adapters is None:
+            self.policy.reference = copy.deepcopy(self.policy.model).requires_grad_(False)
+
+    def update(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        """Learn from trajectories; returns the figures of the update."""
+        kept, _ = trainable(trajectories)
+        if not kept:
+            raise InputError("nothing to train on: every trajectory failed for the system's reasons")
+        if self.recipe.flat_sequence:
+            kept = [flatten(trajectory, self.policy) for trajectory in kept]
+        minibatches = [
+            Minibatch(part, self.policy.device, self.config.token_budget, self.recipe.bootstrap_truncated)
+            for part in split(kept, self.config.minibatches)
+        ]
+        share = rate_share(
+            self.num_done,
+            num_updates=self.config.num_updates,
+            schedule=self.config.schedule,
+            warmup=self.config.warmup_updates,
+            final=self.config.final_learning_rate,
+        )
+        self.optimizer.set_rate(share)
+        objectives = [self._objective(minibatch) for minibatch in minibatches]
+        seen: list[dict[str, Tensor]] = []
+        for _ in range(self.config.update_epochs):
+            for objective in objectives:
+                seen.append(self._step(objective, is_first=not seen))
+        self.num_done += 1
+        metrics = _averaged(seen)
+        metrics["learning_rate"] = share * self.config.optimizer.learning_rate
+        metrics["packed_tokens"] = float(sum(m.packed.num_tokens for m in minibatches))
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """Optimizer and counter; the weights are the policy's."""
+        return {"num_done": self.num_done, "optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict`."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.num_done = int(state["num_done"])
+
+    def _objective(self, minibatch: Minibatch) -> Objective:
+        ref = None
+        if self.recipe.needs_reference:
+            ref = torch.cat(self.policy.reference_logprobs(minibatch.packed))
+        return Objective(self.recipe, minibatch, ref, self.horizon, self.value_clip)
+
+    def _step(self, objective: Objective, *, is_first: bool) -> dict[str, Tensor]:
+        self.optimizer.zero_grad()
+        _, metrics, _ = backward(
+            self.policy,
+            objective.minibatch.packed,
+            objective,
+            values=self.recipe.needs_critic,
+            entropies=is_first or self.recipe.entropy_coef > 0,
+        )
+        if not is_first:
+            metrics.pop("log_ratio_max", None)  # the weights have moved: no longer a parity check
+        norm = torch.nn.utils.clip_grad_norm_(self.optimizer.parameters, self.config.optimizer.grad_clip)
+        self._check(float(norm), metrics)
+        self.optimizer.step()
+        return metrics | {"grad_norm": norm.detach()}
+
+    def _check(self, norm: float, metrics: dict[str, Tensor]) -> None:
+        if math.isfinite(norm) and norm <= self.config.max_grad_norm:
+            return
+        self.optimizer.zero_grad()
+        told = ", ".join(f"{name} {float(value):.4g}" for name, value in metrics.items())
+        raise DivergenceError(
+            f"update {self.num_done + 1}: the gradient's norm is {norm:.4g} (limit train.max_grad_norm = "
+            f"{self.config.max_grad_norm:g}); {told}. The weights were not changed. Lower "
+            "train.optimizer.learning_rate, raise train.warmup_updates, scale rewards down "
+            "(rewards.scale), or resume from an earlier checkpoint"
+        )
+
+
+def _averaged(seen: list[dict[str, Tensor]]) -> dict[str, float]:
+    """Means over passes of whatever each of them reported, read from the device once."""
+    names = list(dict.fromkeys(name for metrics in seen for name in metrics))
+    means = [torch.stack([m[name].float() for m in seen if name in m]).mean() for name in names]
+    return dict(zip(names, torch.stack(means).tolist(), strict=True))
