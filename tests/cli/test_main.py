@@ -136,6 +136,11 @@ def test_runs_beside_a_missing_one_are_named(capsys: pytest.CaptureFixture[str],
     assert failed(capsys, "report", str(tmp_path / "lake-1")).endswith(f"Runs there: {run}")
 
 
+def test_a_resumed_run_keeps_its_settings(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    problem = failed(capsys, "train", "--resume", str(run), "train.num_updates=9")
+    assert problem == "--resume goes on with the run's own settings; leave out 'train.num_updates=9'"
+
+
 def test_debug_shows_where_an_error_arose() -> None:
     argv = [sys.executable, "-m", "stepwell", "envs", "show", "nothing"]
     plain = subprocess.run(argv, capture_output=True, text=True)
@@ -208,6 +213,8 @@ def test_the_last_line_of_a_run_has_its_figures(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text(json.dumps({"success_before": 0.3125, "success_after": 0.9218}))
     (tmp_path / "report.html").write_text("<html>")
     assert summary_line(tmp_path) == f"held-out success 0.31 -> 0.92  report {tmp_path / 'report.html'}"
+    (tmp_path / "summary.json").write_text(json.dumps({"success_before": 0.5, "success_after": None}))
+    assert summary_line(tmp_path).startswith("held-out success 0.50 -> ?  ")
 
 
 def test_an_agent_inside_a_run_has_the_settings_of_that_run(tmp_path: Path) -> None:

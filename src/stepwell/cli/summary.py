@@ -1,23 +1,29 @@
-"""The last line of a run: what it came to and where to read more, from the run's own files."""
+"""How a run ended: its figures, and whether it was interrupted, from the run's own files."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-
-
-def print_summary(folder: Path) -> None:
-    """`held-out success 0.31 -> 0.92  report runs/NAME/report.html`, as far as it is known."""
-    print(summary_line(folder))
+from typing import Any
 
 
 def summary_line(folder: Path) -> str:
-    """That line, of a finished run."""
+    """`held-out success 0.31 -> 0.92  report runs/NAME/report.html`, as far as it is known."""
     report = folder / "report.html"
     where = f"report {report}" if report.is_file() else f"run {folder}"
-    file = folder / "summary.json"
-    if not file.is_file():
+    summary = _read(folder)
+    if not summary:
         return where
-    summary = json.loads(file.read_text(encoding="utf-8"))
-    before, after = summary["success_before"], summary["success_after"]
-    return f"held-out success {before:.2f} -> {after:.2f}  {where}"
+    figures = (summary["success_before"], summary["success_after"])
+    before, after = ("?" if figure is None else f"{figure:.2f}" for figure in figures)
+    return f"held-out success {before} -> {after}  {where}"
+
+
+def was_interrupted(folder: Path) -> bool:
+    """Whether the run ended because somebody asked it to."""
+    return _read(folder).get("status") == "interrupted"
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    file = folder / "summary.json"
+    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.cli.command import add_command, add_settings, newest_runs, read_settings, run_folder
-from stepwell.cli.summary import print_summary
+from stepwell.cli.summary import summary_line, was_interrupted
 
 _EXAMPLES = (
     ("stepwell train frozenlake", "a preset"),
     ("stepwell train my.toml recipe.name=grpo train.group_size=8", "a file, two settings changed"),
     ("stepwell train sokoban --dry-run", "what it would do, and how much memory it needs"),
     ("stepwell train --resume runs/NAME", "go on from the last checkpoint"),
-    ("stepwell train --resume runs/NAME train.num_updates=400", "and further than was planned"),
 )
 
 
@@ -42,6 +41,8 @@ def run(args: argparse.Namespace) -> int:
     from stepwell.core.errors import ConfigError
 
     resume = run_folder(args.resume) if args.resume else None
+    if resume is not None and args.settings:
+        raise ConfigError(f"--resume goes on with the run's own settings; leave out {args.settings[0]!r}")
     if resume is None and split_settings(args.settings)[0] is None:
         raise ConfigError(f"give a TOML file or a preset ({', '.join(preset_names())}), or --resume RUN")
     config = read_settings(args.settings, default=resume)
@@ -53,7 +54,11 @@ def run(args: argparse.Namespace) -> int:
     from stepwell.pipeline.run import train
 
     args.folder, args.began = Path(config.folder), time.time()
-    print_summary(train(config, resume=resume))
+    folder = train(config, resume=resume)
+    print(summary_line(folder))
+    if was_interrupted(folder):  # it saved itself and ended in order; what is left to say is the same
+        args.resume = folder
+        raise KeyboardInterrupt
     return 0
 
 
