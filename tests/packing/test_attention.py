@@ -112,9 +112,11 @@ def test_tiles_equal_dense_attention_and_its_gradients(name, heads, monkeypatch)
         assert (ours - theirs).abs().max() < 1e-12 * theirs.abs().max()
 
 
+@pytest.mark.parametrize("block_rows", [2, 12, segments_cpu.BLOCK_ROWS])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("heads", [(4, 2), (3, 3), (6, 1)])
-def test_segments_equal_dense_attention_and_its_gradients(seed, heads) -> None:
+def test_segments_equal_dense_attention_and_its_gradients(block_rows, seed, heads, monkeypatch) -> None:
+    monkeypatch.setattr(segments_cpu, "BLOCK_ROWS", block_rows)
     layout = layout_of(random_steps(seed, longest=40), padded=True)
     assert len(layout.levels) > 1
     how = Scoring(0.3, layout.max_depth + 1, None)  # a window that cuts nothing
@@ -125,6 +127,23 @@ def test_segments_equal_dense_attention_and_its_gradients(seed, heads) -> None:
     assert (ours[0] - theirs[0])[:, :count].abs().max() < 1e-12 * theirs[0].abs().max()
     for a, b in zip(ours[1:], theirs[1:], strict=True):
         assert (a - b).abs().max() < 1e-12 * b.abs().max()
+
+
+def test_blocks_cover_each_causal_pair_of_a_segment_once() -> None:
+    layout = layout_of(
+        [Step.from_tokens(range(700), []), Step.from_tokens([*range(100), *range(1, 301)], [])]
+    )
+    own, *_ = segments._pieces(layout)
+    assert own.row_counts == (100, 300, 600)
+    blocks = sorted(segments_cpu._blocks(own), key=lambda block: (block.rows.start, block.first))
+    assert [(b.rows.start, b.first, b.last, b.num_keys, b.is_last) for b in blocks] == [
+        (0, 0, 100, 100, True),
+        (100, 0, 192, 192, False),
+        (100, 192, 300, 300, True),
+        (400, 0, 192, 192, False),
+        (400, 192, 384, 384, False),
+        (400, 384, 600, 600, True),  # too few rows would be left for one more
+    ]
 
 
 @pytest.mark.parametrize("name", ["window", "softcap"])

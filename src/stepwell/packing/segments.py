@@ -87,8 +87,12 @@ class _SegmentAttention(torch.autograd.Function):
                 query[rows], key[piece.keys], value[piece.keys], piece, scaling
             )
             share = torch.sigmoid(part_sums - log_sums[:, rows]).mT[..., None].to(output.dtype)
-            output[rows] = output[rows].lerp_(part, share)  # a view is joined in place
-            log_sums[:, rows] = torch.logaddexp(log_sums[:, rows], part_sums)
+            if isinstance(rows, slice):  # views are joined in place
+                output[rows].lerp_(part, share)
+                torch.logaddexp(log_sums[:, rows], part_sums, out=log_sums[:, rows])
+            else:
+                output[rows] = output[rows].lerp_(part, share)
+                log_sums[:, rows] = torch.logaddexp(log_sums[:, rows], part_sums)
         ctx.save_for_backward(query, key, value, output, log_sums, *state)
         ctx.pieces, ctx.scaling, ctx.backend = pieces, scaling, backend
         return output  # type: ignore[no-any-return]

@@ -1,17 +1,70 @@
-"""Pieces of tree attention by the CPU's fused attention, one call per stretch of equal segments.
+"""Pieces of tree attention by the CPU's fused attention, one call per block of equal segments.
 
 Few calls and few passes over small tensors: on a busy machine every one of them may wait
 for a thread.
+
+The kernel walks over keys 512 at a time and skips none of those it then masks, so that its
+causal mode computes almost the whole square of a segment. Long segments are therefore cut
+into blocks of rows, each given only the keys up to its own end and a mask for the corner:
+what is computed in vain shrinks to that corner.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
 import torch
 from torch import Tensor
+
+BLOCK_ROWS = 192
+"""Rows of a causal block. The kernel works in taller tiles from this many rows on."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Rows `first .. last` of `count` equal segments, against the first `num_keys` keys of each.
+
+    `rows` and `keys` select the whole segments.
+    """
+
+    rows: slice
+    keys: slice
+    count: int
+    first: int
+    last: int
+    num_keys: int
+    is_causal: bool
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it sees all keys of its segments."""
+        return bool(self.num_keys * self.count == self.keys.stop - self.keys.start)
+
+    def of_rows(self, side: Tensor) -> Tensor:
+        """The block's part of [tokens, heads, D], as a view [count, heads, rows, D]."""
+        split = side[self.rows].view(self.count, -1, *side.shape[1:])
+        return split[:, self.first : self.last].transpose(1, 2)
+
+    def of_keys(self, side: Tensor) -> Tensor:
+        """The keys it sees of [tokens, heads, D], as a view [count, heads, keys, D]."""
+        split = side[self.keys].view(self.count, -1, *side.shape[1:])
+        return split[:, : self.num_keys].transpose(1, 2)
+
+    def of_sums(self, log_sums: Tensor) -> Tensor:
+        """The block's part of [heads, tokens], as a view [count, heads, rows]."""
+        split = log_sums[:, self.rows].view(log_sums.shape[0], self.count, -1)
+        return split[:, :, self.first : self.last].transpose(0, 1)
+
+    def masking(self, dtype: torch.dtype) -> dict[str, Any]:
+        """The kernel's arguments: its own causal mode fits a square alone."""
+        rows = self.last - self.first
+        if not self.is_causal or rows == self.num_keys:
+            return {"dropout_p": 0.0, "is_causal": self.is_causal}
+        return {"dropout_p": 0.0, "is_causal": False, "attn_mask": _corner(rows, self.num_keys, dtype)}
 
 
 def supports(query: Tensor, value: Tensor, num_levels: int) -> bool:
@@ -26,13 +79,16 @@ def attend(
     """Outputs and log sums; the kernel keeps no state."""
     output = torch.empty_like(query, memory_format=torch.contiguous_format)
     log_sums = query.new_empty(query.shape[1], query.shape[0])
-    for rows, keys, count in _stretches(piece):
-        sides = _split(query[rows], count), *(_split(side[keys], count, query) for side in (key, value))
+    for block in _blocks(piece):
         part, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            *sides, 0.0, piece.is_causal, scale=scaling
+            block.of_rows(query),
+            block.of_keys(key),
+            block.of_keys(value),
+            **block.masking(query.dtype),
+            scale=scaling,
         )
-        _split(output[rows], count).copy_(part)
-        log_sums[:, rows].view(query.shape[1], count, -1).copy_(sums.transpose(0, 1))
+        block.of_rows(output).copy_(part)
+        block.of_sums(log_sums).copy_(sums)
     return output, log_sums, []
 
 
@@ -48,42 +104,45 @@ def attend_backward(
     scaling: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of query, key and value."""
-    grads = tuple(
+    query_grad, key_grad, value_grad = (
         torch.empty_like(side, memory_format=torch.contiguous_format) for side in (query, key, value)
     )
-    for rows, keys, count in _stretches(piece):
-        sums = log_sums[:, rows].view(query.shape[1], count, -1).transpose(0, 1)
-        parts = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            _split(outer[rows], count),
-            _split(query[rows], count),
-            _split(key[keys], count, query),
-            _split(value[keys], count, query),
-            _split(output[rows], count),
-            sums,
-            0.0,
-            piece.is_causal,
+    for block in _blocks(piece):
+        row_part, *key_parts = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            block.of_rows(outer),
+            block.of_rows(query),
+            block.of_keys(key),
+            block.of_keys(value),
+            block.of_rows(output),
+            block.of_sums(log_sums),
+            **block.masking(query.dtype),
             scale=scaling,
         )
-        for total, part, places in zip(grads, parts, (rows, keys, keys), strict=True):
-            target = _split(total[places], count)
-            if part.shape[1] != target.shape[1]:  # sum over the heads that share a key head
-                part = part.reshape(count, target.shape[1], -1, *part.shape[2:]).sum(2)
-            target.copy_(part)
-    return grads[0], grads[1], grads[2]
+        block.of_rows(query_grad).copy_(row_part)
+        for total, part in zip((key_grad, value_grad), key_parts, strict=True):
+            if block.is_last:
+                block.of_keys(total).copy_(part)
+            else:
+                block.of_keys(total).add_(part)
+    return query_grad, key_grad, value_grad
 
 
-def _stretches(piece: Any) -> Iterator[tuple[slice, slice, int]]:
-    """Consecutive segments of equal size: their rows, their keys, and how many they are."""
+def _blocks(piece: Any) -> Iterator[_Block]:
+    """The piece's blocks, stretch by stretch of equal segments, the last rows of each first."""
     row, key = 0, 0
     for (row_count, key_count), same in groupby(zip(piece.row_counts, piece.key_counts, strict=True)):
         count = len(list(same))
-        yield slice(row, row + count * row_count), slice(key, key + count * key_count), count
-        row, key = row + count * row_count, key + count * key_count
+        rows, keys = slice(row, row + count * row_count), slice(key, key + count * key_count)
+        row, key = rows.stop, keys.stop
+        firsts = range(0, max(row_count - BLOCK_ROWS // 2, 1), BLOCK_ROWS) if piece.is_causal else (0,)
+        last = row_count
+        for first in reversed(firsts):
+            num_keys = last if piece.is_causal else key_count
+            yield _Block(rows, keys, count, first, last, num_keys, piece.is_causal)
+            last = first
 
 
-def _split(side: Tensor, count: int, query: Tensor | None = None) -> Tensor:
-    """[count * length, heads, D] to [count, heads, length, D]; keys repeated to as many heads as queries."""
-    split = side.view(count, -1, *side.shape[1:]).transpose(1, 2)
-    if query is None or query.shape[1] == side.shape[1]:
-        return split
-    return split.repeat_interleave(query.shape[1] // side.shape[1], 1)
+@lru_cache(maxsize=64)
+def _corner(rows: int, num_keys: int, dtype: torch.dtype) -> Tensor:
+    """A mask for rows that end where the keys end: -inf after each row's own place."""
+    return torch.full((rows, num_keys), float("-inf"), dtype=dtype).triu_(num_keys - rows + 1)
