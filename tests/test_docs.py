@@ -32,7 +32,17 @@ def test_the_tour_of_the_core_learns_what_it_promises(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/maths.md", "docs/packing.md", "docs/models.md", "docs/engine.md"]
+    "page",
+    [
+        "README.md",
+        "docs/agents.md",
+        "docs/configuration.md",
+        "docs/engine.md",
+        "docs/maths.md",
+        "docs/models.md",
+        "docs/packing.md",
+        "docs/report.md",
+    ],
 )
 def test_the_examples_of_a_page_run_in_order(page: str, tmp_path: Path) -> None:
     blocks = code_of(page)

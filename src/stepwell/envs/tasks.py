@@ -58,5 +58,5 @@ def distinct_tasks(
             continue
         seen.add(task.id)
         misses = 0
-        if task.split(held_out_share) is split:
+        if task.split(held_out_share) == split:
             yield task
