@@ -55,6 +55,9 @@ class RewardConfig(Settings):
     """Weights of the parts of a step's reward; the recipe says which parts count."""
 
     format: float = Field(0.5, description="for a reply in exactly the asked form")
+    process: float = Field(
+        0.0, description="times how much nearer to the goal a turn came, where the world says so"
+    )
     grounding: float = Field(0.5, description="times how well the described state matches the true one")
     world_modeling: float = Field(0.5, description="times how well the predicted state matches the next one")
     scale: float = Field(
@@ -119,6 +122,9 @@ class TrainConfig(Settings):
     warmup_updates: int = Field(0, ge=0, description="updates over which the learning rate rises from 0")
     final_learning_rate: float = Field(0.1, ge=0, le=1, description="end of the schedule, as a share")
     max_grad_norm: float = Field(1e4, gt=0, description="above it the update counts as exploding")
+    max_env_steps: int | None = Field(
+        None, ge=1, description="end training once so many actions were executed in the world"
+    )
     max_seconds: float | None = Field(None, gt=0, description="end training after this time")
     max_env_retries: int = Field(2, ge=0, description="episodes tried again after a failure of the system")
     episode_timeout_s: float | None = Field(None, gt=0, description="longer episodes are truncated")

@@ -1,9 +1,10 @@
 """Evaluation: success on held-out tasks, with its uncertainty.
 
 The same tasks and the same seeds every time, so that two evaluations differ by the policy alone.
-A success rate comes with a 95 % interval: Wilson's where each task was tried once, a normal one
-over tasks where it was tried more often (attempts on one task are not independent). pass@k is the
-unbiased estimate: the chance that one of k attempts, drawn from those made, succeeds.
+A success rate comes with Wilson's 95 % interval. Where each task was tried more than once, attempts
+on one task are not independent: they count as the number of independent ones that would leave the
+same uncertainty, at least one per task. pass@k is the unbiased estimate: the chance that one of k
+attempts, drawn from those made, succeeds.
 """
 
 from __future__ import annotations
@@ -52,11 +53,17 @@ class EvalResult:
     @property
     def interval(self) -> tuple[float, float]:
         """95 %, over tasks."""
-        means = self.outcomes.mean(axis=1)
-        if self.samples_per_task == 1:
-            return wilson(int(means.sum()), self.num_tasks)
-        half = _Z * float(means.std(ddof=1 if len(means) > 1 else 0)) / math.sqrt(len(means))
-        return max(0.0, self.success - half), min(1.0, self.success + half)
+        count = self._num_independent()
+        return wilson(self.success * count, count)
+
+    def _num_independent(self) -> float:
+        """How many independent attempts would leave the uncertainty that these leave."""
+        num_tasks, share = self.num_tasks, self.success
+        if self.samples_per_task == 1 or num_tasks == 1 or share in (0.0, 1.0):
+            return num_tasks
+        variance = float(self.outcomes.mean(axis=1).var(ddof=1)) / num_tasks
+        most = num_tasks * self.samples_per_task
+        return most if variance == 0 else min(max(share * (1 - share) / variance, num_tasks), most)
 
     def pass_at(self, k: int) -> float:
         """Chance that one of k attempts succeeds."""
@@ -76,11 +83,11 @@ class EvalResult:
             **{f"pass@{k}": self.pass_at(k) for k in powers},
             "reward": float(np.mean([t.total_reward for t in self.trajectories])),
             "turns": len(steps) / len(self.trajectories),
-            "format_share": float(np.mean([bool(step.info.get("strict")) for step in steps])),
+            "format_share": sum(bool(step.info.get("strict")) for step in steps) / max(len(steps), 1),
         }
 
 
-def wilson(wins: int, count: int) -> tuple[float, float]:
+def wilson(wins: float, count: float) -> tuple[float, float]:
     """Wilson's 95 % interval of a share.
 
     >>> [round(x, 3) for x in wilson(8, 10)]
@@ -91,7 +98,7 @@ def wilson(wins: int, count: int) -> tuple[float, float]:
     share, z2 = wins / count, _Z * _Z
     centre = (share + z2 / (2 * count)) / (1 + z2 / count)
     half = _Z / (1 + z2 / count) * math.sqrt(share * (1 - share) / count + z2 / (4 * count * count))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return (0.0 if wins == 0 else centre - half), (1.0 if wins == count else centre + half)
 
 
 def evaluate(
@@ -102,6 +109,7 @@ def evaluate(
     jobs = [
         Job(task, task.id, int(seeds[i, k])) for i, task in enumerate(tasks) for k in range(samples_per_task)
     ]
+    parts.engine.forget()
     rolled = parts.rollout.run(jobs, parts.params(temperature), retries=parts.config.train.max_env_retries)
     if rolled.failures:
         raise EnvError(

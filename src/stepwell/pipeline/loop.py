@@ -13,7 +13,10 @@ Invariants
   before its checkpoint is written.
 * Weights reach the engine with a version and a fingerprint; in every update the trainer's logprobs
   of fresh samples are compared with the engine's, and beyond the tolerance the run stops.
-* Ctrl-C lets the update at hand finish and writes a checkpoint; a second one stops at once.
+* A limit that ends the run (updates, environment steps, time) is followed by an evaluation, and
+  that by the last checkpoint: a checkpoint at which a run is over has been evaluated.
+* Ctrl-C lets the update at hand finish and writes a checkpoint, without an evaluation that the
+  run would otherwise not have made; a second one stops at once.
 """
 
 from __future__ import annotations
@@ -27,15 +30,28 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 
 from stepwell.config.run import RunConfig
-from stepwell.core import EnvError, ParityError, Split, Status, Step, Task, Trajectory
+from stepwell.core import (
+    EncodingError,
+    EnvError,
+    ParityError,
+    Split,
+    Status,
+    Step,
+    Task,
+    Trajectory,
+    WeightsError,
+)
 from stepwell.engines import fingerprint_of
 from stepwell.engines.parity import TOLERANCE
 from stepwell.monitors import Entry, Monitor
+from stepwell.monitors.files import write_whole
 from stepwell.pipeline.evaluation import EvalResult, evaluate, held_out_tasks
 from stepwell.pipeline.parts import Parts
+from stepwell.pipeline.replays import keep_replays
 from stepwell.pipeline.trajectory_files import TrajectoryFiles
 from stepwell.rollout import Job
 from stepwell.training import checkpoint, imitate, num_batches
@@ -54,6 +70,7 @@ class LoopState:
     best: float = -1.0
     num_since_best: int = 0
     before: dict[str, float] | None = None
+    last: dict[str, float] | None = None
     warm_start_s: float = 0.0
 
 
@@ -66,7 +83,6 @@ class SyncLoop:
     parts: Parts
     monitor: Monitor
     state: LoopState = field(default_factory=LoopState)
-    before: EvalResult | None = None
     last_eval: EvalResult | None = None
     ending: Ending = "finished"
 
@@ -76,6 +92,7 @@ class SyncLoop:
         self._held_out: list[Task] = []
         self._clock = time.perf_counter()
         self._stop_asked = False
+        self._epoch = -1
 
     # --- the whole ------------------------------------------------------------------------
 
@@ -83,57 +100,89 @@ class SyncLoop:
         """Train to the end, an early stop or an interrupt."""
         self._tasks = self.parts.tasks(Split.TRAIN, self.config.train.num_tasks, self.config.seed)
         self._held_out = held_out_tasks(self.parts)
+        self._tell_what_differs()
         with self._interruptible():
-            if resume is None:
-                self._begin()
-            else:
-                self._go_on_from(resume)
-            while self.state.update < self.config.train.num_updates and not self._is_over():
+            is_over = self._begin() if resume is None else self._go_on_from(resume)
+            while not is_over:
                 self._update()
-            if self.last_eval is None or self._evaluated_at != self.state.update:
-                self._evaluate()
-            self._save()
+                is_over = self._settle()
 
-    def _begin(self) -> None:
+    def _begin(self) -> bool:
+        checkpoint.sweep(self.folder / "checkpoints")
+        self._files.rewind(0)
         self._warm_start()
         self.parts.trainer.freeze_reference()
         self._keep_reference()
         self._publish()
-        self.before = self._evaluate()
-        self.state.before = self.before.values()
-        self._save()
+        before = self._evaluate()
+        self.state.before = self.state.last
+        if self.config.monitor.report:
+            keep_replays(self.parts, self.folder, before.trajectories, "before")
+        return self._settle()
 
-    def _go_on_from(self, saved: checkpoint.Checkpoint) -> None:
-        loop = checkpoint.load_checkpoint(saved, self.parts.policy, self.parts.trainer)
-        self.state = LoopState(**loop["state"])
+    def _go_on_from(self, saved: checkpoint.Checkpoint) -> bool:
+        checkpoint.sweep(saved.path.parent, after=saved.update)
+        checkpoint.load_checkpoint(saved, self.parts.policy, self.parts.trainer)
+        self.state = state_of(saved)
         self._files.rewind(self.state.update)
         self._clock = time.perf_counter() - self.state.time_s
-        if (self.folder / REFERENCE).exists():
-            self.parts.trainer.freeze_reference()
-            assert self.parts.policy.reference is not None
-            weights = load_file(self.folder / REFERENCE, device=str(self.parts.policy.device))
-            self.parts.policy.reference.load_state_dict(weights, strict=False)
+        self._restore_reference()
         self._publish()
+        is_over = self._reaches_limit() or self._stops_early()
+        if is_over:
+            self.monitor.note(f"nothing is left to do: the run was over after {self.state.update} updates")
+        return is_over
 
-    def _is_over(self) -> bool:
-        limit = self.config.train.max_seconds
-        if self._stop_asked:
-            self.ending = "interrupted"
-        elif limit is not None and self._time() - self.state.warm_start_s >= limit:
-            self.monitor.note(f"train.max_seconds ({limit:g}) is over after {self.state.update} updates")
-        elif self._is_good_enough() or self._is_stuck():
+    def _settle(self) -> bool:
+        """What follows an update: evaluation and checkpoint where they are due. True: the run is over."""
+        update, is_first = self.state.update, self.state.update == 0
+        is_last = self._reaches_limit()
+        if not is_first and (is_last or _is_due(self.config.eval.every, update)):
+            self._evaluate()
+        is_early = not is_last and self._stops_early()
+        if is_early:
             self.ending = "stopped_early"
-        else:
-            return False
-        return True
+        elif self._stop_asked and not is_last:
+            self.ending = "interrupted"
+        is_over = is_last or is_early or self._stop_asked
+        if is_first or is_over or _is_due(self.config.checkpoint.every, update):
+            self._save()
+        return is_over
 
-    def _is_good_enough(self) -> bool:
-        goal = self.config.eval.stop_at
-        return goal is not None and self.last_eval is not None and self.last_eval.success >= goal
+    def _reaches_limit(self) -> bool:
+        """Whether updates, environment steps or time are used up."""
+        train, state = self.config.train, self.state
+        if state.update >= train.num_updates:
+            return True
+        if train.max_env_steps is not None and state.env_steps >= train.max_env_steps:
+            self.monitor.note(f"train.max_env_steps ({train.max_env_steps}) reached: {state.env_steps}")
+            return True
+        if train.max_seconds is not None and self._time() - state.warm_start_s >= train.max_seconds:
+            self.monitor.note(f"train.max_seconds ({train.max_seconds:g}) over: {state.update} updates")
+            return True
+        return False
 
-    def _is_stuck(self) -> bool:
-        patience = self.config.eval.patience
-        return patience is not None and self.state.num_since_best >= patience
+    def _stops_early(self) -> bool:
+        """Whether the last evaluation was good enough, or the last few were no better."""
+        goal, patience = self.config.eval.stop_at, self.config.eval.patience
+        is_good = goal is not None and self.state.last is not None and self.state.last["success"] >= goal
+        return is_good or (patience is not None and self.state.num_since_best >= patience)
+
+    def _tell_what_differs(self) -> None:
+        """Say aloud where the run does not do what its settings may be read to promise."""
+        recipe = self.parts.recipe
+        if recipe.replay or recipe.curriculum:
+            named = " and ".join(name for name in ("replay", "curriculum") if getattr(recipe, name))
+            self.monitor.note(
+                f"recipe {recipe.name} asks for {named}, which this loop does not have: every update "
+                "learns from its own rollouts on tasks drawn evenly"
+            )
+        for asked, found, name in (
+            (self.config.train.num_tasks, len(self._tasks), "train.num_tasks"),
+            (self.config.eval.num_tasks, len(self._held_out), "eval.num_tasks"),
+        ):
+            if found < asked:
+                self.monitor.note(f"{name} is {asked}, but this world has {found}; all of them are used")
 
     # --- its parts ------------------------------------------------------------------------
 
@@ -145,7 +194,7 @@ class SyncLoop:
         shown = self.parts.demonstrations(warm.num_demos, warm.noise, self.config.seed)
         wins = np.mean([t.status is Status.SUCCESS for t in shown])
         self.monitor.note(f"warm start: {len(shown)} demonstrations, {wins:.2f} of them succeed")
-        total = num_batches(warm)
+        total = num_batches(warm, len(shown))
         for number, values in enumerate(imitate(self.parts.policy, shown, warm, self.config.seed), start=1):
             if number % 10 == 0 or number == total:
                 self._tell("warm_start", values | {"step": float(number), "num_steps": float(total)})
@@ -170,8 +219,7 @@ class SyncLoop:
                 f"{config.max_env_retries} more tries (train.max_env_retries); the first: "
                 f"{rolled.failures[0].error}. What was played is kept; fix the world, then --resume"
             )
-        metrics = self.parts.trainer.update(rolled.trajectories)
-        self._check_parity(metrics.pop("log_ratio_max", 0.0), rolled.trajectories)
+        metrics = self.parts.trainer.update(rolled.trajectories, check_gap=self._check_parity)
         learnt = time.perf_counter()
         self.state.update = update
         self.state.env_steps += sum(int(t.info["num_actions"]) for t in rolled.trajectories)  # type: ignore[arg-type]
@@ -185,14 +233,6 @@ class SyncLoop:
             "infra_errors": float(rolled.num_retries),
         }
         self._tell("update", _rollout_metrics(rolled.trajectories) | metrics | times)
-        self._after_update(update)
-
-    def _after_update(self, update: int) -> None:
-        if self.config.eval.every and update % self.config.eval.every == 0:
-            self._evaluate()
-        every = self.config.checkpoint.every
-        if self._stop_asked or (every and update % every == 0):
-            self._save()
 
     def _jobs(self, update: int) -> list[Job]:
         """The episodes of an update: tasks in shuffled order, epoch after epoch."""
@@ -208,17 +248,23 @@ class SyncLoop:
         return jobs
 
     def _order(self, epoch: int) -> np.ndarray:
-        if getattr(self, "_epoch", None) != epoch:
+        if self._epoch != epoch:
             self._epoch = epoch
             self._shuffled = np.random.default_rng([self.config.seed, epoch, 7]).permutation(len(self._tasks))
         return self._shuffled
 
     def _publish(self) -> None:
-        weights = self.parts.policy.model_weights()
-        dtype = self.parts.engine.model.dtype
-        self.parts.engine.load_weights(self.state.update, weights, fingerprint=fingerprint_of(weights, dtype))
+        """Hand the weights to the engine, which must then report the fingerprint of what was handed."""
+        weights, engine = self.parts.policy.model_weights(), self.parts.engine
+        published = fingerprint_of(weights, engine.model.dtype)
+        engine.load_weights(self.state.update, weights)
+        if (found := engine.fingerprint()) != published:
+            raise WeightsError(
+                f"version {self.state.update} was published as {published}, the engine reports {found}; "
+                "its weights are not the trainer's"
+            )
 
-    def _check_parity(self, gap: float, trajectories: Sequence[Trajectory]) -> None:
+    def _check_parity(self, gap: float) -> None:
         dtype = str(self.parts.engine.model.dtype).removeprefix("torch.")
         tolerance = self.config.parity.tolerance or TOLERANCE[dtype]
         if gap <= tolerance:
@@ -229,9 +275,10 @@ class SyncLoop:
         if self.config.parity.on_mismatch == "stop":
             raise ParityError(
                 f"update {self.state.update + 1}: {text}. The data are not what the ratio takes them for: "
-                "compare dtypes and kernels of policy and engine, or set parity.tolerance if you know why"
+                "compare dtypes and kernels of policy and engine, or set parity.tolerance if you know why. "
+                "The weights were not changed"
             )
-        self.monitor.note(text)
+        self.monitor.note(f"update {self.state.update + 1}: {text}")
 
     def _evaluate(self) -> EvalResult:
         self.monitor.phase("evaluating")
@@ -242,8 +289,9 @@ class SyncLoop:
             temperature=config.temperature,
             samples_per_task=config.samples_per_task,
         )
-        self._tell("eval", result.values())
-        self.last_eval, self._evaluated_at = result, self.state.update
+        values = result.values()
+        self._tell("eval", values)
+        self.last_eval, self.state.last = result, values | {"num_tasks": float(result.num_tasks)}
         self.state.num_since_best += 1
         if result.success > self.state.best:
             self.state.best, self.state.num_since_best = result.success, 0
@@ -264,7 +312,22 @@ class SyncLoop:
         reference = self.parts.policy.reference
         if reference is not None:
             weights = {k: v.detach().clone().contiguous() for k, v in reference.state_dict().items()}
-            save_file(weights, self.folder / REFERENCE)
+            write_whole(self.folder / REFERENCE, save(weights))
+
+    def _restore_reference(self) -> None:
+        """The reference of the run's start: with adapters the base model, else a file of the run."""
+        self.parts.trainer.freeze_reference()
+        reference, path = self.parts.policy.reference, self.folder / REFERENCE
+        if reference is None:
+            return
+        try:
+            weights = load_file(path, device=str(self.parts.policy.device))
+            reference.load_state_dict(weights)
+        except (OSError, SafetensorError, RuntimeError) as error:
+            raise EncodingError(
+                f"{path}, the weights that the KL is taken to, cannot be used ({error}); "
+                "put the file back, or start a new run"
+            ) from error
 
     def _tell(self, kind: Literal["warm_start", "update", "eval"], values: dict[str, float]) -> None:
         self.monitor.record(Entry(kind, self.state.update, self._time(), self.state.env_steps, values))
@@ -278,7 +341,8 @@ class SyncLoop:
 
         def ask(number: int, frame: Any) -> None:
             self._stop_asked = True
-            self.monitor.note("interrupted: finishing this update, then saving (Ctrl-C again stops at once)")
+            at_hand = "this update" if self.state.before is not None else "the start"
+            self.monitor.note(f"interrupted: finishing {at_hand}, then saving (Ctrl-C again stops at once)")
             signal.signal(signal.SIGINT, before)
 
         try:
@@ -290,6 +354,15 @@ class SyncLoop:
             yield
         finally:
             signal.signal(signal.SIGINT, before)
+
+
+def state_of(saved: checkpoint.Checkpoint) -> LoopState:
+    """The loop's part of a checkpoint."""
+    return LoopState(**saved.loop["state"])
+
+
+def _is_due(every: int, update: int) -> bool:
+    return every > 0 and update % every == 0
 
 
 def _as_dict(state: LoopState) -> dict[str, Any]:
@@ -312,6 +385,6 @@ def _rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "reward": float(np.mean([t.total_reward for t in trajectories])),
         **parts,
         "turns": len(steps) / len(trajectories),
-        "format_share": float(np.mean([bool(step.info.get("strict")) for step in steps])),
+        "format_share": sum(bool(step.info.get("strict")) for step in steps) / max(len(steps), 1),
         "tokens": float(_num_tokens(trajectories)),
     }

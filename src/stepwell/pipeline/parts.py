@@ -8,19 +8,22 @@ Everything that a setting can get wrong about another part is refused here, befo
 
 from __future__ import annotations
 
+import copy
 import itertools
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 from stepwell.agents import Agent
 from stepwell.algos.recipes import RECIPES, Call, KLChoice, Recipe
 from stepwell.config.run import RecipeConfig, RunConfig
-from stepwell.core import ConfigError, SamplingParams, Split, StateForm, Task, Trajectory
+from stepwell.core import ConfigError, ContextLengthError, SamplingParams, Split, StateForm, Task, Trajectory
 from stepwell.engines import EmbeddedEngine
 from stepwell.envs.batch import EnvBatch
 from stepwell.envs.tasks import distinct_tasks
 from stepwell.policies import CausalLMPolicy, resolve_model
+from stepwell.policies.directory import ADAPTER_FILE
 from stepwell.rendering import Renderer, load_tokenizer
 from stepwell.rewards import part_names
 from stepwell.rollout import OracleSampler, Rollout, demonstrate
@@ -79,8 +82,9 @@ class Parts:
     @cached_property
     def envs(self) -> EnvBatch:
         """As many worlds as episodes are played at once."""
-        train = self.config.train
-        size = min(train.tasks_per_update * train.group_size, self.config.engine.slots)
+        train, held_out = self.config.train, self.config.eval
+        most = max(train.tasks_per_update * train.group_size, held_out.num_tasks * held_out.samples_per_task)
+        size = min(most, self.config.engine.slots)
         return EnvBatch(self.config.env.name, self.config.env.options, size)
 
     @cached_property
@@ -100,10 +104,12 @@ class Parts:
     def policy(self) -> CausalLMPolicy:
         wanted = self.config.policy
         critic = "shared" if self.recipe.needs_critic and wanted.critic == "none" else wanted.critic
-        path = str(resolve_model(wanted.model, seed=self.config.seed))
-        return CausalLMPolicy.from_config(
-            wanted.model_copy(update={"model": path, "critic": critic, "reference": False})
-        )
+        changes: dict[str, Any] = {"critic": critic, "reference": False}
+        if (Path(wanted.model) / ADAPTER_FILE).is_file():  # a checkpoint of adapters names its base itself
+            changes["lora"] = None
+        else:
+            changes["model"] = str(resolve_model(wanted.model, seed=self.config.seed))
+        return CausalLMPolicy.from_config(wanted.model_copy(update=changes))
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -124,7 +130,11 @@ class Parts:
 
     @cached_property
     def engine(self) -> EmbeddedEngine:
-        return EmbeddedEngine(self.policy.model, self.tokenizer, self.config.engine)
+        """Runs a copy of the policy's model, adapters merged into it."""
+        model = self.policy.model
+        if self.policy.adapters is not None:
+            model = copy.deepcopy(self.policy.adapters).merge_and_unload()
+        return EmbeddedEngine(model, self.tokenizer, self.config.engine, copy=self.policy.adapters is None)
 
     @cached_property
     def rollout(self) -> Rollout:
@@ -148,6 +158,21 @@ class Parts:
             horizon=self.agent.world.max_turns,
             value_clip=self.config.recipe.value_clip,
         )
+
+    def prepare(self) -> None:
+        """Build everything now, and refuse what could only fail later."""
+        _ = self.agent, self.trainer, self.rollout
+        (task,) = self.tasks(Split.TRAIN, 1, self.config.seed)
+        (turn,) = self.envs.reset([task])
+        if turn.error is not None:
+            raise turn.error
+        try:
+            self.rollout.open(turn.observation)
+        except ContextLengthError as error:
+            raise ContextLengthError(
+                f"the first prompt of {self.config.env.name} does not fit: {error}. The limit is the "
+                "smaller of the model's context and engine.max_length, the room sampling.max_tokens"
+            ) from error
 
     def params(self, temperature: float) -> SamplingParams:
         """How an action is asked for."""

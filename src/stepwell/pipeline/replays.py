@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -17,10 +18,21 @@ from stepwell.algos import credit
 from stepwell.core import Trajectory
 from stepwell.envs.base import Env
 from stepwell.envs.registry import make_env
-from stepwell.monitors.replays import Frame, Replay, png_bytes
+from stepwell.monitors.replays import FILE_NAME, Frame, Replay, load_replays, png_bytes, save_replays
 from stepwell.packing import pack
 from stepwell.pipeline.parts import Parts
 from stepwell.training import Minibatch
+
+NUM_REPLAYS = 6
+
+
+def keep_replays(
+    parts: Parts, folder: Path, trajectories: Sequence[Trajectory], stage: Literal["before", "after"]
+) -> None:
+    """Put a few episodes into a run's `replays.json` in place of those of the same stage."""
+    path = folder / FILE_NAME
+    others = [replay for replay in load_replays(path) if replay.stage != stage]
+    save_replays(path, [*others, *make_replays(parts, trajectories[:NUM_REPLAYS], stage)])
 
 
 def make_replays(

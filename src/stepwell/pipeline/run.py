@@ -4,74 +4,92 @@
                 tensorboard/  replays.json  report.html
 
 A fresh run makes its folder; `resume` goes on in one, from its newest whole checkpoint, with the
-settings it was started with. However a run ends, what it has is summarised and reported.
+settings it was started with. What settings get wrong is refused before a folder is made. However
+a run ends after that, what it has is summarised and reported.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 import stepwell
 from stepwell.config.loading import dump_config, load_config
 from stepwell.config.run import RunConfig
-from stepwell.core import ConfigError
+from stepwell.core import ConfigError, EncodingError, StepwellError
 from stepwell.monitors.base import Monitor, Monitors, RunInfo
 from stepwell.monitors.console import ConsoleMonitor
 from stepwell.monitors.files import write_whole
 from stepwell.monitors.jsonl import JsonlMonitor
-from stepwell.monitors.replays import save_replays
 from stepwell.monitors.report import write_report
 from stepwell.monitors.summary import Score, Summary, write_summary
 from stepwell.monitors.tensorboard import TensorboardMonitor
 from stepwell.monitors.wandb import WandbMonitor
-from stepwell.pipeline.evaluation import EvalResult
-from stepwell.pipeline.loop import SyncLoop
+from stepwell.pipeline.loop import LoopState, SyncLoop, state_of
 from stepwell.pipeline.parts import Parts
-from stepwell.pipeline.replays import make_replays
+from stepwell.pipeline.replays import keep_replays
 from stepwell.training.checkpoint import Checkpoint, latest_checkpoint
 
-NUM_REPLAYS = 6
+Status = Literal["finished", "stopped_early", "interrupted", "failed"]
 
 
 def train(
     config: RunConfig | None = None, *, resume: Path | None = None, baselines: list[Score] | None = None
 ) -> Path:
     """Run to the end; returns the run's folder."""
-    if resume is None:
-        config = config or RunConfig()
-        folder = new_folder(config)
-        write_whole(folder / "config.toml", dump_config(config))
-    else:
-        folder = resume
-        config = _config_of(folder)
+    config = (config or RunConfig()) if resume is None else _config_of(resume)
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
+    folder = new_folder(config) if resume is None else resume
     parts = Parts(config)
-    monitors = Monitors(_monitors(config))
-    loop = SyncLoop(config, folder, parts, monitors)
-    status = "failed"
     try:
-        saved = _resumed(folder, monitors) if resume is not None else None
-        monitors.start(_info(config, folder, parts, saved, is_resumed=resume is not None))
-        if saved is not None and saved.update >= config.train.num_updates:
-            monitors.note(f"{folder} has had all its {config.train.num_updates} updates")
+        saved, notes = (None, []) if resume is None else _resumed(resume)
         torch.manual_seed(config.seed)
-        loop.run(saved)
-        status = loop.ending
-    except KeyboardInterrupt:
-        status = "interrupted"
-        raise
-    finally:
-        _finish(loop, folder, status, baselines or [])
-        monitors.close()
+        parts.prepare()
+        if resume is None:
+            write_whole(folder / "config.toml", dump_config(config))
+    except BaseException:
         parts.close()
+        if resume is None:  # nothing has begun: the name stays free for another try
+            with suppress(OSError):
+                (folder / "config.toml").unlink(missing_ok=True)
+                folder.rmdir()
+        raise
+    monitors = Monitors(_monitors(config))
+    loop = SyncLoop(config, folder, parts, monitors, LoopState() if saved is None else state_of(saved))
+    info = _info(config, folder, parts, saved, is_resumed=resume is not None)
+    with _finishing(loop, baselines or []):
+        monitors.start(info)
+        for note in notes:
+            monitors.note(note)
+        loop.run(saved)
     return folder
+
+
+@contextmanager
+def _finishing(loop: SyncLoop, baselines: list[Score]) -> Iterator[None]:
+    """However the loop ends: summary, report, and everything closed."""
+    try:
+        yield
+    except BaseException as error:
+        status: Status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        try:
+            _finish(loop, status, baselines)
+        except (StepwellError, OSError) as second:  # what stopped the run is the news, not this
+            error.add_note(f"the summary could not be written either: {second}")
+        raise
+    else:
+        _finish(loop, loop.ending, baselines)
+    finally:
+        loop.monitor.close()
+        loop.parts.close()
 
 
 def new_folder(config: RunConfig) -> Path:
@@ -122,15 +140,16 @@ def _config_of(folder: Path) -> RunConfig:
     return load_config(path)
 
 
-def _resumed(folder: Path, monitor: Monitor) -> Checkpoint | None:
-    """The checkpoint to go on from; None when the run was stopped before its first one."""
+def _resumed(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The checkpoint to go on from (None: the run was stopped before its first), and what to say of it."""
     notes: list[str] = []
     found = latest_checkpoint(folder / "checkpoints", notes.append)
-    for note in notes:
-        print(note)
-    if found is None and (folder / "checkpoints").exists() and notes:
-        raise ConfigError(f"--resume: every checkpoint of {folder} is damaged; start a new run")
-    return found
+    if found is None and notes:
+        raise EncodingError(
+            f"--resume: every checkpoint of {folder} is damaged, there is nothing to go on from; start a new "
+            f"run. {notes[0]}"
+        )
+    return found, notes
 
 
 def _monitors(config: RunConfig) -> list[Monitor]:
@@ -159,19 +178,16 @@ def _info(
     )
 
 
-def _score(result: EvalResult, name: str) -> Score:
-    low, high = result.interval
-    return Score(result.success, low, high, result.num_tasks, name)
+def _score(values: dict[str, float] | None, name: str) -> Score | None:
+    if values is None:
+        return None
+    return Score(values["success"], values["low"], values["high"], int(values["num_tasks"]), name)
 
 
-def _finish(loop: SyncLoop, folder: Path, status: Any, baselines: list[Score]) -> None:
+def _finish(loop: SyncLoop, status: Status, baselines: list[Score]) -> None:
     """Summary, replays and report of whatever there is."""
-    config, state = loop.config, loop.state
-    before = state.before
-    first = None
-    if before is not None:
-        first = Score(before["success"], before["low"], before["high"], config.eval.num_tasks, "before")
-    after = None if loop.last_eval is None else _score(loop.last_eval, "after")
+    config, state, folder = loop.config, loop.state, loop.folder
+    first, after = _score(state.before, "before"), _score(state.last, "after")
     temperature = config.eval.temperature
     write_summary(
         folder,
@@ -193,11 +209,7 @@ def _finish(loop: SyncLoop, folder: Path, status: Any, baselines: list[Score]) -
             more={"num_updates": state.update, "warm_start_s": round(state.warm_start_s, 2)},
         ),
     )
-    if not config.monitor.report:
-        return
-    replays = []
-    for stage, result in (("before", loop.before), ("after", loop.last_eval)):
-        if result is not None:
-            replays += make_replays(loop.parts, result.trajectories[:NUM_REPLAYS], stage)
-    save_replays(folder / "replays.json", replays)
-    write_report(folder)
+    if config.monitor.report:
+        if loop.last_eval is not None:
+            keep_replays(loop.parts, folder, loop.last_eval.trajectories, "after")
+        write_report(folder)

@@ -286,7 +286,7 @@ class CausalLMPolicy:
 
         With LoRA only the adapters are written, unless `merge_lora` asks for the merged model.
         """
-        with directory.written_whole(Path(path)) as folder:
+        with directory.written_whole(Path(path)) as folder, directory.without_progress_bar():
             if self.adapters is None:
                 self.model.save_pretrained(folder)
             elif merge_lora:

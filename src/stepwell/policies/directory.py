@@ -71,7 +71,7 @@ def open_backbone(path: Path, dtype: torch.dtype) -> Any:
 
 
 def _open(kind: Any, path: Path, dtype: torch.dtype, **options: Any) -> Any:
-    with _told(path), _without_progress_bar():
+    with _told(path), without_progress_bar():
         model, report = kind.from_pretrained(
             path, dtype=dtype, local_files_only=True, output_loading_info=True, **options
         )
@@ -85,8 +85,8 @@ def _open(kind: Any, path: Path, dtype: torch.dtype, **options: Any) -> Any:
 
 
 @contextmanager
-def _without_progress_bar() -> Iterator[None]:
-    """Transformers draws one for every model it opens; a run that opens many has its own console."""
+def without_progress_bar() -> Iterator[None]:
+    """Transformers draws one for every model it opens or writes; a run has its own console."""
     was_on = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

@@ -9,7 +9,8 @@ jobs and settings, and repeats bit for bit.
 
 What ends an episode
 * the world: success, or failure (its own turn limit included);
-* our budget: no room left in the context, or `timeout_s` over: truncated;
+* our budget: no room left in the context, or `timeout_s` over: truncated. A first prompt that
+  does not fit ends an episode without a step;
 * the system: a world that raises. The job is tried again up to `retries` times; what still
   fails is handed back in `Rolled.failures` and is never trained on.
 
@@ -18,6 +19,7 @@ An unreadable reply is not an error: it is a turn in which nothing is done.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -28,6 +30,7 @@ from stepwell.config.run import RewardConfig
 from stepwell.core import (
     JSON,
     ContextLengthError,
+    EnvError,
     Observation,
     Request,
     Sampled,
@@ -76,14 +79,18 @@ class Rolled:
 class _Episode:
     index: int
     job: Job
-    conversation: Conversation
     observation: Observation
+    conversation: Conversation = field(init=False)
     steps: list[Step] = field(default_factory=list)
     state: dict[str, JSON] = field(default_factory=dict)
     num_actions: int = 0
     status: Status | None = None
     error: str = ""
     engine_s: float = 0.0
+
+    def fail(self, error: Exception) -> None:
+        """End it for the system's reasons."""
+        self.status, self.error = Status.INFRA_ERROR, str(error) or type(error).__name__
 
 
 class Rollout:
@@ -171,14 +178,22 @@ class Rollout:
         ]
 
     def _begin(self, place: int, job: Job, turn: Turn) -> _Episode:
-        messages = (self._system, Message.user(self.agent.first(turn.observation)))
-        conversation = Conversation(self.renderer, messages)
-        episode = _Episode(place, job, conversation, turn.observation)
+        episode = _Episode(place, job, turn.observation)
         if turn.error is not None:
-            episode.status, episode.error = Status.INFRA_ERROR, str(turn.error)
-        elif self._needs_state:
+            episode.fail(turn.error)
+            return episode
+        try:
+            episode.conversation = self.open(turn.observation)
             episode.state = self._state(place)
+        except ContextLengthError as error:
+            episode.status, episode.error = Status.TRUNCATED, str(error)
+        except EnvError as error:
+            episode.fail(error)
         return episode
+
+    def open(self, observation: Observation) -> Conversation:
+        """The conversation of an episode that begins with `observation`, ready for the first action."""
+        return Conversation(self.renderer, (self._system, Message.user(self.agent.first(observation))))
 
     def _turn(self, live: list[_Episode], params: SamplingParams, number: int) -> list[_Episode]:
         """One action for every live episode; returns those that go on."""
@@ -203,12 +218,17 @@ class Rollout:
         return [episode for episode in live if episode.status is None]
 
     def _record(self, episode: _Episode, step: Step, reply: Reply, turn: Turn) -> None:
+        if turn.error is None and not math.isfinite(turn.reward):
+            turn.error = EnvError(f"{self.envs.name} gave the reward {turn.reward}; rewards must be finite")
+        try:
+            next_state = {} if turn.error is not None else self._state(episode.index)
+        except EnvError as error:
+            turn.error = error
         if turn.error is not None:
-            episode.status, episode.error = Status.INFRA_ERROR, str(turn.error)
+            episode.fail(turn.error)
             return
         is_last = turn.terminated or turn.truncated
         success = bool(turn.info.get("success"))
-        next_state = self._state(episode.index) if self._needs_state else {}
         parts = step_parts(
             turn_reward=turn.reward,
             reply=reply,
@@ -219,6 +239,7 @@ class Rollout:
             form=self.agent.form,
             weights=self.weights,
             strategy=self.agent.strategy,
+            process=turn.info.get("process"),  # type: ignore[arg-type]
         )
         chosen = compose(parts, self.parts, self.optional_parts)
         step.assign_reward({name: self.reward_scale * value for name, value in chosen.items()})
@@ -231,11 +252,14 @@ class Rollout:
         episode.steps.append(step)
         episode.num_actions += int(turn.info.get("num_actions", len(reply.actions)))  # type: ignore[arg-type]
         episode.observation, episode.state = turn.observation, next_state
-        if is_last:
-            ended = Status.SUCCESS if success else Status.FAILURE
-            episode.status = Status.TRUNCATED if turn.truncated and not success else ended
-            return
-        self._go_on(episode, step, turn.observation)
+        if success and is_last:
+            episode.status = Status.SUCCESS
+        elif turn.terminated:
+            episode.status = Status.FAILURE
+        else:
+            self._go_on(episode, step, turn.observation)  # a cut, too, has a state after it
+            if turn.truncated:
+                episode.status = Status.TRUNCATED
 
     def _go_on(self, episode: _Episode, step: Step, observation: Observation) -> None:
         episode.conversation.sampled(step.action.action_ids)  # type: ignore[union-attr]
@@ -245,7 +269,13 @@ class Rollout:
             episode.status, episode.error = Status.TRUNCATED, str(error)
 
     def _state(self, index: int) -> dict[str, JSON]:
-        truth = self.envs.envs[index].state()
+        """The true state in the agent's form, where a reward part reads it."""
+        if not self._needs_state:
+            return {}
+        try:
+            truth = self.envs.envs[index].state()
+        except Exception as error:
+            raise EnvError(f"{self.envs.name}: state() raised {type(error).__name__}: {error}") from error
         return {self.agent.form.value: truth[self.agent.form]} if self.agent.form in truth else {}
 
     def _finished(self, episode: _Episode, wall_s: float) -> Trajectory:

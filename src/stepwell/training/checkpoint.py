@@ -8,7 +8,7 @@
 
 A checkpoint is written beside its place and renamed, so that a kill at any moment leaves the
 older ones whole. `latest_checkpoint` takes the newest one whose files are what `complete.json`
-says; a damaged one is passed over, and said so.
+says; a damaged one is passed over, and said so. `sweep` clears away what a kill left behind.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from stepwell.core import EncodingError, InfraError
 from stepwell.policies import CausalLMPolicy
@@ -65,30 +66,34 @@ def save_checkpoint(
             if trainer is not None:
                 torch.save(trainer.state_dict(), fresh / "trainer.pt")
             (fresh / "loop.json").write_text(json.dumps(loop, indent=1))
-            files = {item.name: _mark(item) for item in sorted(fresh.iterdir()) if item.is_file()}
+            files = {
+                item.relative_to(fresh).as_posix(): _mark(item)
+                for item in sorted(fresh.rglob("*"))
+                if item.is_file()
+            }
             (fresh / _COMPLETE).write_text(json.dumps(files, indent=1))
-    except OSError as error:
+    except (OSError, SafetensorError, RuntimeError) as error:  # safetensors and torch raise their own
         raise InfraError(
-            f"the checkpoint {path} could not be written ({error.strerror or error}): free some disk, lower "
+            f"the checkpoint {path} could not be written ({_first_line(error)}): free some disk, lower "
             "checkpoint.keep or choose another `folder`, then go on with --resume; older ones are intact"
         ) from error
     return Checkpoint(path, update)
 
 
-def load_checkpoint(checkpoint: Checkpoint, policy: CausalLMPolicy, trainer: Trainer) -> dict[str, Any]:
-    """Put a checkpoint's weights and optimizer into place; returns what the loop stored."""
+def load_checkpoint(checkpoint: Checkpoint, policy: CausalLMPolicy, trainer: Trainer) -> None:
+    """Put a checkpoint's weights and optimizer into place."""
     saved = CausalLMPolicy.from_pretrained(
         checkpoint.path, dtype=str(policy.model.dtype).removeprefix("torch."), device=policy.device
     )
     policy.load_state_dict(saved.state_dict())
     state = torch.load(checkpoint.path / "trainer.pt", map_location=policy.device, weights_only=True)
     trainer.load_state_dict(state)
-    return checkpoint.loop
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Directories of numbered checkpoints, oldest first, whole or not."""
-    return sorted(path for path in folder.glob(f"{_PREFIX}*") if path.is_dir())
+    numbered = [path for path in folder.glob(f"{_PREFIX}*") if path.name.removeprefix(_PREFIX).isdigit()]
+    return sorted((path for path in numbered if path.is_dir()), key=_number)
 
 
 def latest_checkpoint(folder: Path, tell: Callable[[str], None]) -> Checkpoint | None:
@@ -96,7 +101,7 @@ def latest_checkpoint(folder: Path, tell: Callable[[str], None]) -> Checkpoint |
     for path in reversed(list_checkpoints(folder)):
         problem = damage(path)
         if problem is None:
-            return Checkpoint(path, int(path.name.removeprefix(_PREFIX)))
+            return Checkpoint(path, _number(path))
         tell(f"{path} is damaged ({problem}); going back to the checkpoint before it")
     return None
 
@@ -129,7 +134,37 @@ def require_whole(path: Path) -> None:
 def prune(folder: Path, keep: int) -> None:
     """Delete all but the newest `keep` numbered checkpoints; the best one is not numbered."""
     for path in list_checkpoints(folder)[:-keep]:
-        shutil.rmtree(path)
+        _delete(path)
+
+
+def sweep(folder: Path, after: int | None = None) -> None:
+    """Clear away what a killed run left: half-written directories, and checkpoints after an update.
+
+    One that was being replaced when the run was killed is put back in its place.
+    """
+    for kept in folder.glob(".*.old.*/*"):
+        if not (folder / kept.name).exists():
+            kept.rename(folder / kept.name)
+    for left in folder.glob(".*"):
+        shutil.rmtree(left, ignore_errors=True)
+    for path in list_checkpoints(folder) if after is not None else ():
+        if _number(path) > after:
+            _delete(path)
+
+
+def _delete(path: Path) -> None:
+    """First out of sight, so that a kill does not leave half a checkpoint under its name."""
+    gone = path.with_name(f".{path.name}.gone")
+    path.rename(gone)
+    shutil.rmtree(gone)
+
+
+def _number(path: Path) -> int:
+    return int(path.name.removeprefix(_PREFIX))
+
+
+def _first_line(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error).strip().split("\n")[0]
 
 
 def _mark(path: Path) -> str:

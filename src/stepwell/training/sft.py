@@ -25,9 +25,9 @@ _GAMMA = 0.99
 _WARMUP = 10
 
 
-def num_batches(config: WarmStartConfig) -> int:
-    """How many updates a warm start makes."""
-    per_epoch = -(-config.num_demos // config.batch_size)
+def num_batches(config: WarmStartConfig, num_demos: int) -> int:
+    """How many updates a warm start from so many demonstrations makes."""
+    per_epoch = -(-num_demos // config.batch_size)
     planned = per_epoch * config.epochs
     return planned if config.max_updates is None else min(planned, config.max_updates)
 
@@ -39,7 +39,7 @@ def imitate(
     if not demonstrations:
         raise InputError("warm_start: there are no demonstrations to learn from; set warm_start.num_demos")
     optimizer = Optimizer(policy.named_parameters(), config.optimizer)
-    total = num_batches(config)
+    total = num_batches(config, len(demonstrations))
     order = _order(len(demonstrations), config, seed)
     for number in range(total):
         batch = Minibatch([demonstrations[i] for i in next(order)], policy.device)

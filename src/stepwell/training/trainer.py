@@ -5,14 +5,15 @@
 
 It knows no algorithm by name: a recipe says what to compute. Weights change only by a gradient
 that is finite and not exploding; otherwise `DivergenceError` says what was seen, and the weights
-are those before the step.
+are those before that step.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -64,11 +65,18 @@ class Trainer:
         if self.recipe.needs_reference and self.policy.adapters is None:
             self.policy.reference = copy.deepcopy(self.policy.model).requires_grad_(False)
 
-    def update(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        """Learn from trajectories; returns the figures of the update."""
-        kept, _ = trainable(trajectories)
+    def update(
+        self, trajectories: Sequence[Trajectory], *, check_gap: Callable[[float], None] | None = None
+    ) -> dict[str, float]:
+        """Learn from trajectories; returns the figures of the update.
+
+        `check_gap` hears, before any weight changes, how far the policy's logprobs are from those of
+        the engine that sampled; it may raise.
+        """
+        kept, counts = trainable(trajectories)
         if not kept:
-            raise InputError("nothing to train on: every trajectory failed for the system's reasons")
+            ends = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+            raise InputError(f"nothing to train on: no trajectory has a step to learn from ({ends})")
         if self.recipe.flat_sequence:
             kept = [flatten(trajectory, self.policy) for trajectory in kept]
         minibatches = [
@@ -83,11 +91,13 @@ class Trainer:
             final=self.config.final_learning_rate,
         )
         self.optimizer.set_rate(share)
-        objectives = [self._objective(minibatch) for minibatch in minibatches]
-        seen: list[dict[str, Tensor]] = []
-        for _ in range(self.config.update_epochs):
-            for objective in objectives:
-                seen.append(self._step(objective, is_first=not seen))
+        with self._explained():
+            objectives = [self._objective(minibatch) for minibatch in minibatches]
+            seen: list[dict[str, Tensor]] = []
+            for _ in range(self.config.update_epochs):
+                for objective in objectives:
+                    seen.append(self._step(objective, is_first=not seen, check_gap=check_gap))
+        self._require_finite()
         self.num_done += 1
         metrics = _averaged(seen)
         metrics["learning_rate"] = share * self.config.optimizer.learning_rate
@@ -109,7 +119,9 @@ class Trainer:
             ref = torch.cat(self.policy.reference_logprobs(minibatch.packed))
         return Objective(self.recipe, minibatch, ref, self.horizon, self.value_clip)
 
-    def _step(self, objective: Objective, *, is_first: bool) -> dict[str, Tensor]:
+    def _step(
+        self, objective: Objective, *, is_first: bool, check_gap: Callable[[float], None] | None
+    ) -> dict[str, Tensor]:
         self.optimizer.zero_grad()
         _, metrics, _ = backward(
             self.policy,
@@ -118,8 +130,9 @@ class Trainer:
             values=self.recipe.needs_critic,
             entropies=is_first or self.recipe.entropy_coef > 0,
         )
-        if not is_first:
-            metrics.pop("log_ratio_max", None)  # the weights have moved: no longer a parity check
+        gap = metrics.pop("log_ratio_max", None)
+        if gap is not None and is_first and check_gap is not None:  # later the weights have moved
+            check_gap(float(gap))
         norm = torch.nn.utils.clip_grad_norm_(self.optimizer.parameters, self.config.optimizer.grad_clip)
         self._check(float(norm), metrics)
         self.optimizer.step()
@@ -130,11 +143,31 @@ class Trainer:
             return
         self.optimizer.zero_grad()
         told = ", ".join(f"{name} {float(value):.4g}" for name, value in metrics.items())
-        raise DivergenceError(
-            f"update {self.num_done + 1}: the gradient's norm is {norm:.4g} (limit train.max_grad_norm = "
-            f"{self.config.max_grad_norm:g}); {told}. The weights were not changed. Lower "
-            "train.optimizer.learning_rate, raise train.warmup_updates, scale rewards down "
-            "(rewards.scale), or resume from an earlier checkpoint"
+        raise self._diverged(
+            f"the gradient's norm is {norm:.4g} (limit train.max_grad_norm = "
+            f"{self.config.max_grad_norm:g}); {told}. This step was not taken"
+        )
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """NaN and infinity met on the way are a divergence, whoever noticed them."""
+        try:
+            yield
+        except InputError as error:
+            if not any(word in str(error) for word in ("NaN", "finite", "infinity")):
+                raise
+            self.optimizer.zero_grad()
+            raise self._diverged(f"{error}. This step was not taken") from error
+
+    def _require_finite(self) -> None:
+        norms = torch.stack([norm.float() for norm in torch._foreach_norm(self.optimizer.parameters)])
+        if not bool(norms.isfinite().all()):
+            raise self._diverged("the weights are no longer finite; they were neither published nor saved")
+
+    def _diverged(self, what: str) -> DivergenceError:
+        return DivergenceError(
+            f"update {self.num_done + 1}: {what}. Lower train.optimizer.learning_rate, raise "
+            "train.warmup_updates, scale rewards down (rewards.scale), or resume from an earlier checkpoint"
         )
 
 

@@ -1,0 +1,294 @@
+"""What came of a study's runs, read from their folders: figures per run, then per variant.
+
+    run folder ─► summary.json, metrics.jsonl ─► RunResult ─┐
+                                                            ├─► results.json ─► table, plots, page
+    world, variant, seeds ─────────────────────► Row ───────┘
+
+Terms
+* `curve` is held-out success at every evaluation, over environment steps.
+* `area` is the mean of that curve, joined by straight lines, from 0 to the horizon of its world:
+  the budget, or without one the steps that every finished run has used. After a run's last
+  evaluation its last value holds. It rewards learning early; `success_after` does not.
+* `spread` is the standard deviation over seeds (of a sample: n - 1); of one seed there is none.
+* A variant is `close` to the best of its world when the two intervals mean ± spread overlap: so
+  few seeds do not tell them apart. Where there is no spread, nothing is called close.
+
+Only runs that came to their end count in a row; a row says how many those are.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepwell.config.study import PlannedRun, StudyConfig
+from stepwell.core.errors import EncodingError
+from stepwell.monitors import jsonl
+from stepwell.monitors.summary import Summary, read_summary
+from stepwell.pipeline.study_worker import ERROR_FILE
+
+DONE = ("finished", "stopped_early")
+
+
+@dataclass(slots=True)
+class RunResult:
+    """One run. `status` is one of DONE, `failed` (see `error`), `unfinished` or `waiting`."""
+
+    name: str
+    world: str
+    variant: str
+    seed: int
+    status: str
+    error: str = ""
+    success_before: float | None = None
+    success_after: float | None = None
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+    best: float | None = None
+    area: float | None = None
+    env_steps: int = 0
+    updates: int = 0
+    wall_s: float = 0.0
+    updates_per_min: float | None = None
+    curve: list[tuple[int, float]] = field(default_factory=list)
+    machine: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_done(self) -> bool:
+        return self.status in DONE
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A mean over seeds with its spread and its ends."""
+
+    mean: float
+    spread: float | None
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Figure | None:
+        known = [value for value in values if value is not None]
+        if not known:
+            return None
+        spread = statistics.stdev(known) if len(known) > 1 else None
+        return cls(statistics.fmean(known), spread, min(known), max(known))
+
+    def overlaps(self, other: Figure) -> bool:
+        """Whether mean ± spread of the two touch."""
+        if self.spread is None or other.spread is None:
+            return False
+        return abs(self.mean - other.mean) <= self.spread + other.spread
+
+
+@dataclass(slots=True)
+class Row:
+    """One variant in one world, over its finished seeds."""
+
+    world: str
+    variant: str
+    group: str
+    note: str
+    num_seeds: int
+    num_planned: int
+    is_baseline: bool
+    before: Figure | None = None
+    after: Figure | None = None
+    best: Figure | None = None
+    area: Figure | None = None
+    updates_per_min: Figure | None = None
+    env_steps: Figure | None = None
+    standing: str = ""
+    budget_share: float | None = None
+
+
+@dataclass(slots=True)
+class Results:
+    """A whole study in figures; `as_json` is `results.json`."""
+
+    study: StudyConfig
+    is_quick: bool
+    runs: list[RunResult]
+    rows: dict[str, list[Row]]
+    horizons: dict[str, float]
+    machines: list[dict[str, Any]]
+    sittings: list[dict[str, Any]]
+
+    @property
+    def num_done(self) -> int:
+        return sum(run.is_done for run in self.runs)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.study.name,
+            "title": self.study.title,
+            "note": self.study.note,
+            "is_quick": self.is_quick,
+            "num_runs": len(self.runs),
+            "num_done": self.num_done,
+            "baseline": self.study.first,
+            "horizons": self.horizons,
+            "sittings": self.sittings,
+            "machines": self.machines,
+            "rows": [asdict(row) for rows in self.rows.values() for row in rows],
+            "runs": [{k: v for k, v in asdict(run).items() if k != "machine"} for run in self.runs],
+        }
+
+
+def status_of(folder: Path) -> str:
+    """How a run stands, by its folder alone."""
+    summary = _summary(folder)
+    if summary is not None and summary.status in DONE:
+        return summary.status
+    if (folder / ERROR_FILE).exists():
+        return "failed"
+    return "unfinished" if (folder / "config.toml").exists() else "waiting"
+
+
+def collect(
+    study: StudyConfig, runs: Sequence[PlannedRun], *, is_quick: bool, sittings: list[dict[str, Any]]
+) -> Results:
+    """Read every run folder and bring the figures together."""
+    results = [_result(run) for run in runs]
+    worlds = list(dict.fromkeys(run.world for run in runs))
+    budgets = {run.world: run.config.train.max_env_steps for run in runs}
+    horizons, rows = {}, {}
+    for world in worlds:
+        here = [result for result in results if result.world == world]
+        steps = [result.env_steps for result in here if result.is_done]
+        horizons[world] = float(budgets[world] or min(steps, default=0))
+        for result in here:
+            result.area = area(result.curve, horizons[world]) if result.is_done else None
+        rows[world] = _rows(study, world, here, budgets[world])
+    machines = [result.machine for result in results if result.machine]
+    distinct = [machine for index, machine in enumerate(machines) if machine not in machines[:index]]
+    return Results(study, is_quick, results, rows, horizons, distinct, sittings)
+
+
+def area(curve: Sequence[tuple[float, float]], horizon: float) -> float | None:
+    """The mean height of a curve of straight lines from 0 to `horizon`; its last value holds.
+
+    >>> area([(0, 0.0), (10, 1.0)], 20)
+    0.75
+    """
+    if not curve:
+        return None
+    x, y = (np.array(values, dtype=np.float64) for values in zip(*curve, strict=True))
+    if horizon <= 0:
+        return float(y[0])
+    inside = x[(x > 0) & (x < horizon)]
+    at = np.concatenate([[0.0], inside, [horizon]])
+    return float(np.trapezoid(np.interp(at, x, y), at) / horizon)
+
+
+def mean_curve(curves: Sequence[Sequence[tuple[float, float]]], num_points: int = 200) -> dict[str, list[float]]:
+    """x, mean, low and high of several curves, as far as all of them reach."""
+    whole = [curve for curve in curves if curve]
+    if not whole:
+        return {"x": [], "mean": [], "low": [], "high": []}
+    end = min(curve[-1][0] for curve in whole)
+    grid = np.array(sorted({x for curve in whole for x, _ in curve if x <= end}), dtype=np.float64)
+    if len(grid) > num_points:
+        grid = grid[np.linspace(0, len(grid) - 1, num_points).astype(int)]
+    values = np.array([np.interp(grid, *zip(*curve, strict=True)) for curve in whole])
+    return {
+        "x": grid.tolist(),
+        "mean": values.mean(axis=0).tolist(),
+        "low": values.min(axis=0).tolist(),
+        "high": values.max(axis=0).tolist(),
+    }
+
+
+def _result(run: PlannedRun) -> RunResult:
+    folder = Path(run.config.folder) / run.name
+    result = RunResult(run.name, run.world, run.variant, run.seed, status_of(folder))
+    if result.status == "failed":
+        result.error = (folder / ERROR_FILE).read_text(encoding="utf-8").strip()
+    entries = _entries(folder)
+    evals = [entry for entry in entries if entry.kind == "eval" and "success" in entry.values]
+    result.curve = [(entry.env_steps, entry.values["success"]) for entry in evals]
+    result.best = max((height for _, height in result.curve), default=None)
+    if entries:
+        result.env_steps, result.updates = entries[-1].env_steps, max(entry.update for entry in entries)
+        result.wall_s = entries[-1].time_s
+    if result.curve:
+        result.success_before = result.curve[0][1]
+    summary = _summary(folder)
+    if summary is not None and result.is_done:
+        _add_summary(result, summary)
+    return result
+
+
+def _add_summary(result: RunResult, summary: Summary) -> None:
+    result.success_before, result.success_after = summary.success_before, summary.success_after
+    result.before = _score(summary.before)
+    result.after = _score(summary.after)
+    result.env_steps, result.wall_s, result.machine = summary.env_steps, summary.wall_s, summary.machine
+    result.updates = int(summary.more.get("num_updates", result.updates))
+    training_s = summary.wall_s - float(summary.more.get("warm_start_s", 0.0))
+    result.updates_per_min = 60 * result.updates / training_s if training_s > 0 else None
+
+
+def _score(score: Any) -> dict[str, Any] | None:
+    return None if score is None else {name: getattr(score, name) for name in ("low", "high", "num_tasks")}
+
+
+def _summary(folder: Path) -> Summary | None:
+    try:
+        return read_summary(folder)
+    except EncodingError:  # torn by a full disk: the run is gone on with, and writes it again
+        return None
+
+
+def _entries(folder: Path) -> list[Any]:
+    try:
+        return jsonl.read_entries(folder / jsonl.FILE_NAME)
+    except EncodingError:  # told by the run itself when it goes on
+        return []
+
+
+def _rows(study: StudyConfig, world: str, results: Sequence[RunResult], budget: int | None) -> list[Row]:
+    """The baseline, then the others from the best to the worst; what has no figure yet comes last."""
+    rows = []
+    for variant in study.variants:
+        mine = [result for result in results if result.variant == variant.name]
+        done = [result for result in mine if result.is_done]
+        row = Row(
+            world,
+            variant.name,
+            variant.group,
+            variant.note,
+            len(done),
+            len(mine),
+            variant.name == study.first,
+            before=Figure.of(result.success_before for result in done),
+            after=Figure.of(result.success_after for result in done),
+            best=Figure.of(result.best for result in done),
+            area=Figure.of(result.area for result in done),
+            updates_per_min=Figure.of(result.updates_per_min for result in done),
+            env_steps=Figure.of(float(result.env_steps) for result in done),
+        )
+        if budget is not None and row.env_steps is not None:
+            row.budget_share = row.env_steps.low / budget
+        rows.append(row)
+    _compare(rows)
+    return sorted(rows, key=lambda row: (not row.is_baseline, -row.after.mean if row.after else math.inf))
+
+
+def _compare(rows: Sequence[Row]) -> None:
+    """Write down which row is best, and which are not told apart from it."""
+    best = max((row for row in rows if row.after), key=lambda row: row.after.mean, default=None)  # type: ignore[union-attr]
+    for row in rows:
+        if best is None or best.after is None or row.after is None:
+            continue
+        if row.after.mean == best.after.mean:
+            row.standing = "best"
+        elif row.after.overlaps(best.after):
+            row.standing = "close"

@@ -1,0 +1,91 @@
+"""One run of a study, in a process of its own (`python -m stepwell.pipeline.study_worker`).
+
+    standard input   the first line: {"config": …, "keep": …}; then it stays open as long as the
+                     study lives. Its end means that the study is gone, and the run stops as
+                     after Ctrl-C: the update at hand is finished and a checkpoint written.
+    exit code        0 the run ended or was interrupted in order; 1 it failed (`error.txt` says
+                     why, the log has the traceback); 130 it was interrupted before it could save
+
+A run folder with settings in it is gone on with; one without (the process was killed before it
+wrote them) is begun again. What is kept of a finished run is decided here, after its summary.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Any
+
+ERROR_FILE = "error.txt"
+
+
+def main() -> int:
+    """Run what standard input describes."""
+    job = json.loads(_first_line())
+    threading.Thread(target=_stop_with_the_study, daemon=True).start()
+    folder = Path(job["config"]["folder"]) / job["config"]["name"]
+    error_file = folder / ERROR_FILE
+    try:
+        if error_file.exists():
+            error_file.unlink()
+        _run(job["config"], folder)
+        _tidy(folder, job["keep"])
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        traceback.print_exc()
+        folder.mkdir(parents=True, exist_ok=True)
+        error_file.write_text(f"{type(error).__name__}: {error}\n", encoding="utf-8")
+        return 1
+
+
+def _run(config: dict[str, Any], folder: Path) -> None:
+    from stepwell.config.run import RunConfig
+    from stepwell.pipeline.run import train
+
+    if (folder / "config.toml").exists():
+        train(resume=folder)
+        return
+    if folder.exists():
+        shutil.rmtree(folder)
+    train(RunConfig.model_validate(config))
+
+
+def _tidy(folder: Path, keep: str) -> None:
+    """Of a run that needs nothing any more, keep the checkpoints asked for."""
+    from stepwell.pipeline.study_results import DONE, status_of
+
+    if keep == "all" or status_of(folder) not in DONE:
+        return
+    for path in (folder / "checkpoints").glob("*"):
+        if keep == "none" or path.name != "best":
+            shutil.rmtree(path)
+    (folder / "reference.safetensors").unlink(missing_ok=True)
+
+
+def _first_line() -> bytes:
+    """Read by the system call alone: no buffer holds a lock that would be missed at exit."""
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = os.read(0, 1 << 16)
+        if not piece:
+            raise SystemExit("the study is gone")
+        line += piece
+    return line
+
+
+def _stop_with_the_study() -> None:
+    while os.read(0, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
