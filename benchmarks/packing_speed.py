@@ -35,7 +35,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from stepwell.core import Step
-from stepwell.packing import Outputs, Packed, backward, pack, replay, segments_cuda
+from stepwell.packing import Outputs, Packed, backward, pack, paths, replay, segments_cuda
 from stepwell.policies.causal_lm import CausalLMPolicy
 from stepwell.policies.critic import Critic, ValueHead
 
@@ -209,7 +209,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int)
     parser.add_argument("--warmup", type=int)
     parser.add_argument(
-        "--kernel", choices=["auto", "flex"], default="auto", help="CUDA: flex never uses flash segments"
+        "--kernel", choices=["auto", "flex"], default="auto", help="CUDA: flex never uses flash attention"
     )
     parser.add_argument("--no-write", action="store_true", help="print only")
     options = parser.parse_args()
@@ -218,6 +218,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     if options.kernel == "flex":
         segments_cuda.MOST_LEVELS = -1
+        paths.MOST_KEYS = 0
     repeats, warmup = options.repeats or (8 if is_cuda else 5), options.warmup or (3 if is_cuda else 1)
     rows = []
     for name in (options.model,) if options.model else MODELS[device.type]:

@@ -14,6 +14,7 @@ from stepwell.packing import (
     TreeLayout,
     flex,
     pack,
+    paths,
     segments,
     segments_cpu,
     segments_cuda,
@@ -146,6 +147,43 @@ def test_blocks_cover_each_causal_pair_of_a_segment_once() -> None:
     ]
 
 
+def path_attention_in_full(query: Tensor, key: Tensor, value: Tensor, table: paths.Paths) -> Tensor:
+    """What flash attention does with a table of paths: each run's end is its last key's place."""
+    group, outputs = query.shape[1] // key.shape[1], []
+    for run in range(table.row_starts.numel() - 1):
+        rows = slice(*table.row_starts[run : run + 2].tolist())
+        seen = table.key_tokens[slice(*table.key_starts[run : run + 2].tolist())].long()
+        keys, values = (side[:, :, seen].repeat_interleave(group, 1) for side in (key, value))
+        scores = query[:, :, rows] @ keys.mT * 0.3
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(seen.numel() - scores.shape[-2] + 1)
+        outputs.append(scores.masked_fill(hidden, float("-inf")).softmax(-1) @ values)
+    return torch.cat(outputs, 2).transpose(1, 2)
+
+
+def test_causal_attention_over_paths_is_tree_attention(monkeypatch) -> None:
+    monkeypatch.setattr(paths, "MOST_KEYS", 99)
+    layout = layout_of(random_steps(1), padded=True)
+    table = paths._paths(layout)
+    *sides, _ = random_inputs(layout, (4, 2), 8)
+    theirs = dense_attention(*sides, layout, SCORINGS["plain"])
+    count = layout.tree.num_tokens
+    ours = path_attention_in_full(*sides, table)
+    assert (ours - theirs)[:, :count].abs().max() < 1e-12 * theirs.abs().max()
+    for token in range(layout.num_tokens):
+        copies = table.copies[slice(*table.copy_starts[token : token + 2].tolist())]
+        assert (table.key_tokens[copies] == token).all()
+    assert table.copy_starts[-1] == table.copies.numel() == table.key_tokens.numel()
+
+
+def test_short_runs_below_a_long_path_are_not_gathered() -> None:
+    long_runs = [Step.from_tokens(range(50), [token] * 60) for token in (51, 52, 53)]
+    short_runs = [Step.from_tokens(range(50), [token] * 6) for token in (51, 52, 53)]
+    table = paths._paths(layout_of(long_runs))
+    assert table is not None and table.key_tokens.numel() == 50 + 3 * 110
+    assert (table.longest_run, table.longest_path) == (60, 110)
+    assert paths._paths(layout_of(short_runs)) is None
+
+
 @pytest.mark.parametrize("name", ["window", "softcap"])
 def test_what_fused_kernels_cannot_score_goes_elsewhere(name) -> None:
     layout = layout_of(random_steps(1))
@@ -259,6 +297,34 @@ def test_flash_segments_equal_dense_attention_on_the_gpu(seed, monkeypatch) -> N
     assert (ours[0] - theirs[0])[:, :count].abs().max() < 0.03 * theirs[0].abs().max()
     for a, b in zip(ours[1:], theirs[1:], strict=True):
         assert (a - b).abs().max() < 0.03 * b.abs().max()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("heads", [(6, 2), (3, 3)])
+def test_flash_over_paths_equals_dense_attention_on_the_gpu(seed, heads, monkeypatch) -> None:
+    monkeypatch.setattr(paths, "MOST_KEYS", 99)
+    layout, how = layout_of(random_steps(seed), "cuda", padded=True), SCORINGS["plain"]
+    inputs = random_inputs(layout, heads, 64, torch.bfloat16, "cuda")
+    assert paths.supports(inputs[0], inputs[2], layout, how)
+    count = layout.tree.num_tokens
+    inputs[-1][:, count:] = 0
+    wide = [tensor.detach().double().requires_grad_() for tensor in inputs]
+    ours = outputs_and_gradients(paths.path_attention, inputs, layout, how)
+    theirs = outputs_and_gradients(dense_attention, wide, layout, how)
+    assert (ours[0] - theirs[0])[:, :count].abs().max() < 0.01 * theirs[0].abs().max()
+    for a, b in zip(ours[1:], theirs[1:], strict=True):
+        assert (a - b).abs().max() < 0.02 * b.abs().max()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["window", "softcap"])
+def test_windows_and_soft_caps_are_not_for_paths_on_the_gpu(name) -> None:
+    layout = layout_of(random_steps(1, count=1), "cuda", padded=True)
+    query, _, value, _ = random_inputs(layout, (2, 1), 64, torch.bfloat16, "cuda")
+    assert paths.supports(query, value, layout, SCORINGS["plain"])
+    assert not paths.supports(query, value, layout, SCORINGS[name])
+    assert not paths.supports(query.float(), value.float(), layout, SCORINGS["plain"])
 
 
 @pytest.mark.gpu

@@ -1,14 +1,16 @@
 """Tree attention: every token attends to its ancestors in the prefix tree and itself.
 
-One entry for all devices. Fused kernels over segments come first (`segments.py`: the CPU in
-float32 and float64, CUDA in half precision for trees of few levels), then FlexAttention on
-CUDA; windows, soft caps and whatever else is left run tile by tile (`blockwise.py`).
+One entry for all devices. Fused kernels come first: over whole paths (`paths.py`: CUDA in half
+precision, where paths do not hold too many keys) or over segments (`segments.py`: the CPU in
+float32 and float64, CUDA in half precision for trees of few levels). Then FlexAttention on CUDA;
+windows, soft caps and whatever else is left run tile by tile (`blockwise.py`).
 """
 
 from __future__ import annotations
 
 from torch import Tensor
 
+from stepwell.packing import paths
 from stepwell.packing.blockwise import blockwise_attention
 from stepwell.packing.flex import can_use_flex, flex_tree_attention
 from stepwell.packing.layout import TreeLayout
@@ -32,6 +34,8 @@ def tree_attention(
     """
     assert query.shape[0] == 1 and query.shape[2] == layout.num_tokens, "one packed row per layout"
     how = Scoring(scaling, window, softcap)
+    if paths.supports(query, value, layout, how):
+        return paths.path_attention(query, key, value, layout, how)
     backend = backend_for(query, value, layout, how)
     if backend is not None:
         return segment_attention(query, key, value, layout, how, backend)

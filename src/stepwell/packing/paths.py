@@ -1,0 +1,130 @@
+"""Tree attention on CUDA as one flash attention call: every run against the keys of its path.
+
+A run's keys are gathered from the root down to the run's own end, so that causal attention
+aligned at the ends is exactly tree attention: no pieces, no joins. One call does all runs, and
+one its backward pass; a kernel of our own then adds up, in float32 and in a fixed order, the
+gradients of keys that several runs share.
+
+The gathered keys are kept for the backward pass in place of the keys themselves. Trees of many
+short runs below long paths would gather far more keys than they have tokens; those are left to
+`segments.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stepwell.packing.layout import TreeLayout
+from stepwell.packing.scoring import Scoring
+
+MOST_KEYS = 2.0
+"""Gathered keys per token, at most: they are kept for the backward pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Which keys each run sees, and which gathered keys came from each token.
+
+    `key_tokens` are the tokens of all runs' paths, run by run. Token t was gathered as
+    `copies[copy_starts[t] : copy_starts[t + 1]]`.
+    """
+
+    key_tokens: Tensor
+    row_starts: Tensor
+    key_starts: Tensor
+    longest_run: int
+    longest_path: int
+    copies: Tensor
+    copy_starts: Tensor
+
+
+def supports(query: Tensor, value: Tensor, layout: TreeLayout, how: Scoring) -> bool:
+    """Whether flash attention takes these tensors, and the tree's paths are worth gathering."""
+    size = query.shape[-1]
+    is_half = query.is_cuda and query.dtype in (torch.bfloat16, torch.float16)
+    if not is_half or size != value.shape[-1] or size > 256 or size % 8 or how.softcap is not None:
+        return False
+    if how.window is not None and layout.max_depth >= how.window:
+        return False
+    if "paths" not in layout.cache:
+        layout.cache["paths"] = _paths(layout) if find_spec("triton") is not None else None
+    return layout.cache["paths"] is not None
+
+
+def path_attention(query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout, how: Scoring) -> Tensor:
+    """Attention over the tree: [1, heads, T, D] in, [1, T, heads, D] out."""
+    output: Tensor = _PathAttention.apply(query, key, value, layout.cache["paths"], how.scaling)  # type: ignore[no-untyped-call]
+    return output
+
+
+class _PathAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, paths: Paths, scaling: float) -> Tensor:
+        rows = query[0].transpose(0, 1)
+        keys, values = (side[0].transpose(0, 1).index_select(0, paths.key_tokens) for side in (key, value))
+        output, log_sums, *state = torch.ops.aten._flash_attention_forward(
+            rows, keys, values, *_segments(paths), 0.0, True, False, scale=scaling
+        )
+        ctx.save_for_backward(rows, keys, values, output, log_sums, *state[:2])
+        ctx.paths, ctx.scaling = paths, scaling
+        return output[None]  # type: ignore[no-any-return]
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        rows, keys, values, output, log_sums, *state = ctx.saved_tensors
+        grads = torch.ops.aten._flash_attention_backward(
+            grad_output[0].contiguous(),
+            rows,
+            keys,
+            values,
+            output,
+            log_sums,
+            *_segments(ctx.paths),
+            0.0,
+            True,
+            *state,
+            scale=ctx.scaling,
+        )
+        from stepwell.packing.copies_cuda import summed_copies
+
+        summed = summed_copies(grads[1], grads[2], ctx.paths.copies, ctx.paths.copy_starts)
+        by_head = [grad.transpose(0, 1)[None] for grad in (grads[0], *summed)]
+        return *by_head, None, None
+
+
+def _segments(paths: Paths) -> tuple[Tensor, Tensor, int, int]:
+    return paths.row_starts, paths.key_starts, paths.longest_run, paths.longest_path
+
+
+def _paths(layout: TreeLayout) -> Paths | None:
+    """The layout's paths, unless they hold too many keys."""
+    runs = list(layout.runs)
+    if layout.num_tokens > runs[-1][1]:
+        runs.append((runs[-1][1], layout.num_tokens, ()))  # padding, by itself
+    parts = [[*ancestors, (start, stop)] for start, stop, ancestors in runs]
+    path_counts = [sum(stop - start for start, stop in ranges) for ranges in parts]
+    run_counts = [stop - start for start, stop, _ in runs]
+    if sum(path_counts) > MOST_KEYS * layout.num_tokens or max(run_counts) == 1:
+        return None  # (flash attention lays out rows by themselves in another way)
+    key_tokens = np.concatenate([np.arange(*r) for ranges in parts for r in ranges])
+    per_token = np.bincount(key_tokens, minlength=layout.num_tokens)
+
+    def put(array: Any) -> Tensor:
+        return torch.from_numpy(np.asarray(array, dtype=np.int32)).to(layout.device)
+
+    return Paths(
+        key_tokens=put(key_tokens),
+        row_starts=put([0, *np.cumsum(run_counts)]),
+        key_starts=put([0, *np.cumsum(path_counts)]),
+        longest_run=max(run_counts),
+        longest_path=max(path_counts),
+        copies=put(np.argsort(key_tokens, kind="stable")),
+        copy_starts=put([0, *np.cumsum(per_token)]),
+    )
