@@ -187,6 +187,7 @@ def evaluate_run(
     config = config.model_copy(update={"policy": config.policy.model_copy(update={"model": model})})
     parts = Parts(config)
     try:
+        parts.check_prompt()
         tasks = held_out_tasks(parts, num_tasks)
         result = evaluate(
             parts,

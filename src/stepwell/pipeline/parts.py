@@ -161,7 +161,11 @@ class Parts:
 
     def prepare(self) -> None:
         """Build everything now, and refuse what could only fail later."""
-        _ = self.agent, self.trainer, self.rollout
+        _ = self.trainer
+        self.check_prompt()
+
+    def check_prompt(self) -> None:
+        """Refuse a world whose first prompt leaves no room for an action."""
         (task,) = self.tasks(Split.TRAIN, 1, self.config.seed)
         (turn,) = self.envs.reset([task])
         if turn.error is not None:
@@ -170,8 +174,8 @@ class Parts:
             self.rollout.open(turn.observation)
         except ContextLengthError as error:
             raise ContextLengthError(
-                f"the first prompt of {self.config.env.name} does not fit: {error}. The limit is the "
-                "smaller of the model's context and engine.max_length, the room sampling.max_tokens"
+                f"{error}. It is the first prompt of {self.config.env.name}; the limit is the smaller of "
+                "the model's context and engine.max_length, the room sampling.max_tokens"
             ) from error
 
     def params(self, temperature: float) -> SamplingParams:

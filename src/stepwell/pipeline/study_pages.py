@@ -5,14 +5,13 @@ one seed there is no spread, and the text says so.
 
 Invariants
 * The page is self-contained, and its policy forbids it to load anything (as a run's report).
-* A plot has at most `PER_PANEL` lines in a panel, so that each has a colour of its own; the
-  baseline is in every panel, grey and dashed where it is a guest. Bands reach from the lowest to
-  the highest seed.
+* A panel of a plot has at most `PER_PANEL` lines, so that each has a colour of its own, and the
+  baseline besides, grey and dashed where it is a guest. Bands reach from the lowest to the
+  highest seed.
 """
 
 from __future__ import annotations
 
-import html
 import json
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from stepwell.monitors.files import write_whole
 from stepwell.monitors.svg import element, picture, text
 from stepwell.pipeline.study_results import Figure, Results, Row, mean_curve
 
-PER_PANEL = 5
+PER_PANEL = 6
 GREY = 5
 STANDINGS = {"best": "best", "close": "≈ best", "": ""}
 _WIDTH, _PANEL, _TITLE = 860, 320, 26
@@ -45,7 +44,14 @@ def table(results: Results) -> str:
     parts += [study.note.strip(), ""] if study.note else []
     parts += [" ".join(_terms(results)), ""]
     for world, rows in results.rows.items():
-        parts += [f"## {world}", "", *_world_table(results, world, rows), "", f"![curves](curves-{world}.svg)", ""]
+        parts += [
+            f"## {world}",
+            "",
+            *_world_table(results, world, rows),
+            "",
+            f"![curves](curves-{world}.svg)",
+            "",
+        ]
     notes = [f"* **{item.name}**: {item.note}" for item in study.variants if item.note]
     parts += ["## Variants", "", *notes, ""] if notes else []
     problems = _problems(results)
@@ -116,7 +122,9 @@ _HEAD = ("variant", "seeds", "before", "after", "", "best seen", "area", "update
 
 def _cells(row: Row) -> list[str]:
     """A row as texts, in the order of `_HEAD`."""
-    seeds = str(row.num_seeds) if row.num_seeds == row.num_planned else f"{row.num_seeds} of {row.num_planned}"
+    seeds = (
+        str(row.num_seeds) if row.num_seeds == row.num_planned else f"{row.num_seeds} of {row.num_planned}"
+    )
     steps = f"{row.env_steps.mean:,.0f}" if row.env_steps else "–"
     if row.budget_share is not None and row.budget_share < 1:
         steps += " (below the budget)"
@@ -202,7 +210,7 @@ def _bars(rows: list[Row]) -> list[Bar]:
             row.after.mean,
             row.after.low if row.num_seeds > 1 else None,
             row.after.high if row.num_seeds > 1 else None,
-            note=html.unescape(row.note),
+            note=row.note,
             color=1 if row.is_baseline else 0,
             strong=row.standing == "best" or row.is_baseline,
         )
@@ -218,11 +226,9 @@ def _panels(results: Results, world: str) -> list[tuple[str, list[Series]]]:
         groups.setdefault(variant.group, []).append(variant.name)
     panels = []
     for group, names in groups.items():
-        for start in range(0, len(names), PER_PANEL + 1):
-            chosen = names[start : start + PER_PANEL + 1]
-            series = [
-                _series(results, world, name, index) for index, name in enumerate(chosen)
-            ]
+        for start in range(0, len(names), PER_PANEL):
+            chosen = names[start : start + PER_PANEL]
+            series = [_series(results, world, name, index) for index, name in enumerate(chosen)]
             if results.study.first not in chosen:
                 series.append(_series(results, world, results.study.first, GREY, is_guest=True))
             panels.append((group, [item for item in series if item.x]))

@@ -188,7 +188,9 @@ def area(curve: Sequence[tuple[float, float]], horizon: float) -> float | None:
     return float(np.trapezoid(np.interp(at, x, y), at) / horizon)
 
 
-def mean_curve(curves: Sequence[Sequence[tuple[float, float]]], num_points: int = 200) -> dict[str, list[float]]:
+def mean_curve(
+    curves: Sequence[Sequence[tuple[float, float]]], num_points: int = 200
+) -> dict[str, list[float]]:
     """x, mean, low and high of several curves, as far as all of them reach."""
     whole = [curve for curve in curves if curve]
     if not whole:
@@ -197,7 +199,7 @@ def mean_curve(curves: Sequence[Sequence[tuple[float, float]]], num_points: int 
     grid = np.array(sorted({x for curve in whole for x, _ in curve if x <= end}), dtype=np.float64)
     if len(grid) > num_points:
         grid = grid[np.linspace(0, len(grid) - 1, num_points).astype(int)]
-    values = np.array([np.interp(grid, *zip(*curve, strict=True)) for curve in whole])
+    values = np.array([np.interp(grid, [x for x, _ in c], [y for _, y in c]) for c in whole])
     return {
         "x": grid.tolist(),
         "mean": values.mean(axis=0).tolist(),
