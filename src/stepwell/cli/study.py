@@ -1,16 +1,26 @@
-"""`stepwell study`: many configurations and seeds, one table and one plot."""
+"""`stepwell study`: many configurations and seeds, one table and one plot.
+
+Exit codes: 0 every run has come to its end; 1 some run failed; 3 the time (`--limit-s`) was over
+first; 130 interrupted. After 1, 3 and 130 the same command goes on.
+"""
 
 from __future__ import annotations
 
 import argparse
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
 from stepwell.cli.command import add_command
 
+GOES_ON = "Finished runs are kept: the same command goes on where it stopped."
+TIME_IS_OVER = 3
 _EXAMPLES = (
     ("stepwell study studies/recipes.toml --quick", "the short form, in minutes on a CPU"),
-    ("stepwell study studies/recipes.toml --workers 16 --device cuda:0", "runs side by side on one GPU"),
+    ("stepwell study studies/recipes.toml --workers 16 --device cuda", "runs side by side on one GPU"),
+    ("stepwell study studies/recipes.toml --limit-s 540", "stop in order after nine minutes; go on later"),
+    ("stepwell study studies/recipes.toml --only grpo-seed0", "only runs of that name"),
 )
 
 
@@ -20,15 +30,18 @@ def add(commands: Any) -> None:
         "study",
         run,
         summary="run many configurations and seeds and compare them",
-        description="Finished runs are kept: the same command goes on where it stopped.",
+        description=f"{GOES_ON} Writes results.json, table.md, a plot per world and study.html.",
         examples=_EXAMPLES,
-        after_interrupt=lambda args: "Finished runs are kept: the same command goes on where it stopped.",
+        after_interrupt=lambda args: GOES_ON,
     )
     parser.add_argument("file", metavar="FILE", type=Path, help="a TOML file that describes the study")
     parser.add_argument("--quick", action="store_true", help="the file's short form")
     parser.add_argument("--workers", type=int, metavar="N", help="runs side by side; default: the cores")
-    parser.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu (default) or cuda:0")
-    parser.add_argument("--folder", type=Path, default=Path("studies"), help="where results go (studies)")
+    parser.add_argument("--device", metavar="DEVICE", help="cpu or cuda; default: as the file says")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="of this study; default: runs/study-NAME")
+    parser.add_argument("--only", metavar="PATTERN", help="runs whose names match (WORLD-VARIANT-seedN)")
+    parser.add_argument("--limit-s", type=float, metavar="SECONDS", help="save and stop after this time")
+    parser.add_argument("--restart", action="store_true", help="throw away the runs in the folder")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -38,9 +51,30 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"study file {str(args.file)!r} does not exist; give the path of a TOML file")
     if args.workers is not None and args.workers < 1:
         raise ConfigError(f"--workers must be at least 1, got {args.workers}")
+    if args.limit_s is not None and args.limit_s <= 0:
+        raise ConfigError(f"--limit-s must be above 0, got {args.limit_s:g}")
     from stepwell.pipeline.studies import run_study
 
-    print(
-        run_study(args.file, quick=args.quick, workers=args.workers, device=args.device, folder=args.folder)
+    sitting = run_study(
+        args.file,
+        quick=args.quick,
+        workers=args.workers,
+        device=args.device,
+        folder=args.folder,
+        only=args.only,
+        limit_s=args.limit_s,
+        restart=args.restart,
+        command=shlex.join(["stepwell", *sys.argv[1:]]),
     )
-    return 0
+    if sitting.failed:
+        names = ", ".join(sitting.failed)
+        print(f"{len(sitting.failed)} of {sitting.num_runs} runs failed: {names}", file=sys.stderr)
+    print(
+        f"{sitting.num_done} of {sitting.num_runs} runs done  "
+        f"table {sitting.folder / 'table.md'}  page {sitting.folder / 'study.html'}"
+    )
+    if sitting.ending == "interrupted":
+        raise KeyboardInterrupt
+    if sitting.ending == "limit":
+        print(GOES_ON)
+    return {"complete": 0, "limit": TIME_IS_OVER}.get(sitting.ending, 1)

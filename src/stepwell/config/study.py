@@ -1,0 +1,294 @@
+"""The settings of a study: which runs are compared, and on what terms.
+
+    name = "recipes"                       a study is worlds x variants x seeds
+    base = "frozenlake"                    a preset, or a TOML file beside this one; may be left out
+    seeds = [0, 1, 2]
+    env_steps = 200_000                    every run ends when it has used so many
+
+    [settings]                             what all runs share, on top of the base
+    train.tasks_per_update = 128
+
+    [[worlds]]                             may be left out: then there is the base's own
+    name = "lake"
+    settings = { env.options.size = 4 }
+
+    [[variants]]
+    name = "grpo"
+    settings = { recipe.name = "grpo" }
+
+    [quick]                                changes for the short form (`--quick`)
+    seeds = [0]
+
+    base < settings < world < variant < quick.settings        what comes later wins
+
+Invariants
+* Names become folder names, so they are plain, and no two runs share one.
+* Equal terms: where `env_steps` is given, it is given to every variant alike, and `num_updates`
+  is only the cap that ends a run whose agent has stopped acting (less than one action per episode).
+* Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from stepwell.config.base import Settings
+from stepwell.config.loading import load_config
+from stepwell.config.run import RunConfig
+from stepwell.config.writing import toml_value
+from stepwell.core.errors import ConfigError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+QUIET: dict[str, Any] = {
+    "monitor": {"tensorboard": False, "report": False},
+    "checkpoint": {"trajectories_mb": 0.0, "keep": 1},
+}
+"""Defaults of a study's runs: what a single run writes for a person to look at is left out."""
+
+
+class _Named(Settings):
+    """Something with a name that can be part of a folder's."""
+
+    name: str
+    settings: dict[str, Any] = Field(default_factory=dict, description="tables of a run's configuration")
+
+    @field_validator("name")
+    @classmethod
+    def _is_plain(cls, name: str) -> str:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name!r} becomes a folder's name: use letters, digits and _ . + - only")
+        return name
+
+
+class WorldConfig(_Named):
+    """One world that all variants are run in; results are grouped by it."""
+
+    env_steps: int | None = Field(None, ge=1, description="budget of each run here; None: the study's")
+
+
+class VariantConfig(_Named):
+    """One of the things compared."""
+
+    group: str = Field("", description="variants of a group share a panel of the plot")
+    note: str = Field("", description="shown below the table")
+
+
+class QuickConfig(Settings):
+    """Changes for the short form; None leaves a thing as it is."""
+
+    seeds: tuple[int, ...] | None = None
+    worlds: tuple[str, ...] | None = Field(None, description="names of those kept")
+    variants: tuple[str, ...] | None = Field(None, description="names of those kept")
+    env_steps: int | None = Field(None, ge=1, description="budget in every world")
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+
+class StudyConfig(_Named):
+    """A whole study."""
+
+    title: str = ""
+    note: str = Field("", description="what a reader must know; shown above the table")
+    base: str | None = Field(None, description="preset or TOML file; None: the defaults")
+    seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
+    env_steps: int | None = Field(None, ge=1, description="environment steps of each run; None: no limit")
+    baseline: str | None = Field(None, description="variant named first in tables; None: the first one")
+    keep: Literal["none", "best", "all"] = Field("best", description="checkpoints kept of a finished run")
+    worlds: tuple[WorldConfig, ...] = ()
+    variants: tuple[VariantConfig, ...] = Field(min_length=1)
+    quick: QuickConfig = Field(default_factory=QuickConfig)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> StudyConfig:
+        _check_distinct("seeds", self.seeds)
+        _check_distinct("worlds", [world.name for world in self.worlds])
+        _check_distinct("variants", [variant.name for variant in self.variants])
+        known = [variant.name for variant in self.variants]
+        _check_known("baseline", [self.baseline] if self.baseline else [], known)
+        _check_known("quick.variants", self.quick.variants or (), known)
+        _check_known("quick.worlds", self.quick.worlds or (), [world.name for world in self.worlds])
+        return self
+
+    @property
+    def first(self) -> str:
+        """The variant that others are compared with."""
+        names = [variant.name for variant in self.variants]
+        return self.baseline if self.baseline in names else names[0]
+
+    def shortened(self) -> StudyConfig:
+        """The study that `--quick` runs."""
+        quick = self.quick
+        worlds = [world for world in self.worlds if quick.worlds is None or world.name in quick.worlds]
+        if quick.env_steps is not None:
+            worlds = [world.model_copy(update={"env_steps": quick.env_steps}) for world in worlds]
+        variants = [item for item in self.variants if quick.variants is None or item.name in quick.variants]
+        variants = [v.model_copy(update={"settings": merged(v.settings, quick.settings)}) for v in variants]
+        changes = {
+            "seeds": self.seeds if quick.seeds is None else quick.seeds,
+            "env_steps": quick.env_steps or self.env_steps,
+            "worlds": tuple(worlds),
+            "variants": tuple(variants),
+            "quick": QuickConfig(),
+        }
+        return self.model_copy(update=changes)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """One run of a study: `lake-grpo-seed1`."""
+
+    world: str
+    variant: str
+    seed: int
+    config: RunConfig
+
+    @property
+    def name(self) -> str:
+        return f"{self.world}-{self.variant}-seed{self.seed}"
+
+
+def load_study(path: Path) -> StudyConfig:
+    """The study that a TOML file describes; `ConfigError` lists every problem."""
+    if not path.is_file():
+        raise ConfigError(f"study file {str(path)!r} does not exist; give the path of a TOML file")
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    try:
+        return StudyConfig.model_validate(values)
+    except ValidationError as error:
+        problems = list(dict.fromkeys(_problem(found) for found in error.errors(include_url=False)))
+        if len(problems) == 1:
+            raise ConfigError(f"{path}: {problems[0]}") from None
+        lines = "\n".join(f"  {problem}" for problem in problems)
+        raise ConfigError(f"{path}: {len(problems)} problems\n{lines}") from None
+
+
+def plan_runs(study: StudyConfig, beside: Path, folder: Path, device: str | None = None) -> list[PlannedRun]:
+    """Every run, seed by seed, so that an unfinished study still compares all variants.
+
+    `beside` is the folder of the study file, `folder` where the runs' own folders go.
+    """
+    base = study.base
+    if base is not None and (beside / base).exists():
+        base = str(beside / base)
+    worlds = study.worlds or (_own_world(study, base),)
+    runs = []
+    for seed in study.seeds:
+        for world in worlds:
+            for variant in study.variants:
+                name = f"{world.name}-{variant.name}-seed{seed}"
+                own = {
+                    "seed": seed,
+                    "name": name,
+                    "folder": str(folder),
+                    "monitor": {"console": False},
+                    **({"policy": {"device": device}} if device else {}),
+                }
+                config = _run_config(study, base, world, variant, own)
+                runs.append(PlannedRun(world.name, variant.name, seed, config))
+    _check_distinct("runs", [run.name for run in runs])
+    return runs
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Two tables as one, table by table; `above` wins."""
+    result = dict(below)
+    for key, value in above.items():
+        inner = result.get(key)
+        both = isinstance(inner, Mapping) and isinstance(value, Mapping)
+        result[key] = merged(inner, value) if both else value  # type: ignore[arg-type]
+    return result
+
+
+def flattened(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every value of nested tables with its path."""
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            yield from flattened(value, (*above, key))
+        else:
+            yield (*above, key), value
+
+
+def _own_world(study: StudyConfig, base: str | None) -> WorldConfig:
+    """The one world of a study that names none: that of the base and the shared settings."""
+    name = load_config(base, list(_overrides(study.settings))).env.name
+    return WorldConfig(name=re.sub(r"[^A-Za-z0-9_.+-]+", "-", name))
+
+
+def _run_config(
+    study: StudyConfig, base: str | None, world: WorldConfig, variant: VariantConfig, own: dict[str, Any]
+) -> RunConfig:
+    settings = merged(merged(merged(QUIET, study.settings), world.settings), variant.settings)
+    given = merged(settings, own)
+    where = f"study {study.name}, variant {variant.name} on {world.name}"
+    budget = world.env_steps or study.env_steps
+    try:
+        config = load_config(base, list(_overrides(given)))
+        if budget is None:
+            return config
+        if "num_updates" in settings.get("train", {}):
+            cap = config.train.num_updates
+        elif config.train.schedule != "constant":
+            raise ConfigError(
+                f"train.schedule {config.train.schedule!r} must know how many updates there are, which "
+                "env_steps leaves open; set train.num_updates, or train.schedule to constant"
+            )
+        else:
+            cap = math.ceil(budget / (config.train.tasks_per_update * config.train.group_size))
+        limits = {"train": {"max_env_steps": budget, "num_updates": cap}}
+        return load_config(base, list(_overrides(merged(given, limits))))
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def _overrides(settings: Mapping[str, Any]) -> Iterator[str]:
+    """Tables as `key=value`; the text `none` takes a setting back to None."""
+    for path, value in flattened(settings):
+        if value == {}:
+            continue
+        key = ".".join(part if _BARE.fullmatch(part) else toml_value(part) for part in path)
+        yield f"{key}={'none' if value == 'none' else toml_value(value, key)}"
+
+
+def _check_distinct(what: str, names: Sequence[Any]) -> None:
+    twice = sorted({str(name) for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"{what}: {', '.join(twice)} is there twice; give each its own name")
+
+
+def _check_known(what: str, names: Sequence[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            guess = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known) or 'none'}"
+            raise ValueError(f"{what}: unknown name {name!r}{guess}")
+
+
+_TABLES = {"worlds": WorldConfig, "variants": VariantConfig, "quick": QuickConfig}
+
+
+def _problem(found: Any) -> str:
+    """One problem in our words, by its path: `variants 2 settigns: unknown key; did you mean …`."""
+    path = found["loc"]
+    key = " ".join(str(part + 1) if isinstance(part, int) else part for part in path)
+    if found["type"] == "extra_forbidden":
+        model = _TABLES.get(str(path[0]), StudyConfig) if len(path) > 1 else StudyConfig
+        near = difflib.get_close_matches(str(path[-1]), model.model_fields, n=1)
+        hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(model.model_fields)}"
+        return f"{key}: unknown key{hint}"
+    if found["type"] == "missing":
+        return f"{key}: is missing"
+    if found["type"] == "value_error":
+        return f"{key}: {found['ctx']['error']}" if key else str(found["ctx"]["error"])
+    return f"{key}: {found['msg']}, got {found['input']!r}"

@@ -1,0 +1,354 @@
+"""Studies: many runs, side by side, over as many sittings as it takes, compared in one table.
+
+    run_study
+      ├─ plan_runs, _check       worlds x variants x seeds; refused before anything runs
+      ├─ _hold                   one sitting at a time in a folder
+      ├─ _adopt                  the folder's earlier sittings must have had the same runs
+      ├─ _work                   a process per run until all are done, the time is over, or Ctrl-C
+      └─ collect, write_pages    results.json, table.md, curves-WORLD.svg, study.html
+
+    FOLDER/  plan.json  runs/WORLD-VARIANT-seedN/  logs/  and the outputs
+
+Invariants
+* A folder holds one study. Runs may be added to it; a run that is there keeps its settings, and a
+  study file that says otherwise is refused with the difference (`restart` throws the runs away).
+* A sitting can end at any moment, by Ctrl-C, by its time limit or by kill -9: the next one skips
+  what is finished and goes on with the rest from their checkpoints.
+* A run that fails is told and does not stop the others. The next sitting tries it again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import fnmatch
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from stepwell.config.run import RunConfig
+from stepwell.config.study import PlannedRun, StudyConfig, flattened, load_study, plan_runs
+from stepwell.core.errors import ConfigError, StepwellError
+from stepwell.monitors.files import write_whole
+from stepwell.monitors.summary import read_summary
+from stepwell.pipeline.study_pages import write_pages
+from stepwell.pipeline.study_pool import Ended, WorkerPool
+from stepwell.pipeline.study_progress import StudyProgress
+from stepwell.pipeline.study_results import DONE, Results, collect, status_of
+
+GRACE_S = 60.0  # how long interrupted runs may take to save before they are killed
+ORPHANS_S = 90.0  # how long to wait for workers whose study was killed
+LOOK_EVERY_S = 0.2
+WRITE_EVERY_S = 30.0
+_LEFT_OUT = ("name", "folder")  # where a run is, not what it does
+
+
+@dataclass(slots=True)
+class Sitting:
+    """How a sitting ended: `complete`, `failed` (some runs did), `limit` or `interrupted`."""
+
+    folder: Path
+    ending: str
+    num_done: int
+    num_runs: int
+    failed: list[str]
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What signals have asked for: 1 is to stop in order, 2 is to stop now."""
+
+    times: int = 0
+
+
+@dataclass(slots=True)
+class _Plan:
+    study: StudyConfig
+    runs: list[PlannedRun]
+    chosen: list[PlannedRun]
+    folder: Path
+    is_quick: bool
+    sittings: list[dict[str, Any]] = field(default_factory=list)
+
+    def results(self) -> Results:
+        return collect(self.study, self.runs, is_quick=self.is_quick, sittings=self.sittings)
+
+
+def run_study(
+    file: Path,
+    *,
+    quick: bool = False,
+    workers: int | None = None,
+    device: str | None = None,
+    folder: Path | None = None,
+    only: str | None = None,
+    limit_s: float | None = None,
+    restart: bool = False,
+    command: str = "",
+    console: Console | None = None,
+) -> Sitting:
+    """One sitting of the study in `file`; its folder is `folder` or `runs/study-NAME`."""
+    study = load_study(file)
+    study = study.shortened() if quick else study
+    folder = folder or Path("runs") / f"study-{study.name}{'-quick' if quick else ''}"
+    runs = plan_runs(study, file.parent, folder / "runs", device)
+    chosen = _chosen(runs, only)
+    _check(runs)
+    num_cores = _num_cores()
+    size = max(1, min(workers or num_cores, len(chosen)))
+    threads = max(1, num_cores // size)
+    with _hold(folder, console) as lock:
+        _adopt(folder, runs, quick, restart)
+        plan = _Plan(study, runs, chosen, folder, quick, _earlier_sittings(folder))
+        pool = WorkerPool(folder, size, threads, study.keep, lock)
+        sitting = {"command": command, "started": datetime.now(UTC).isoformat(timespec="seconds")}
+        plan.sittings.append(
+            sitting | {"workers": size, "threads": threads, "wall_s": 0.0, "ending": "at work"}
+        )
+        return _sit(plan, pool, limit_s, console)
+
+
+def _sit(plan: _Plan, pool: WorkerPool, limit_s: float | None, console: Console | None) -> Sitting:
+    began = time.monotonic()
+    total, done = len(plan.chosen), len(plan.chosen) - len(_queue(plan))
+    progress = StudyProgress(total, done, console)
+    say = f"{plan.study.name}: {total} runs, {done} done before, {pool.size} side by side, in {plan.folder}"
+    progress.say(say)
+    try:
+        is_over = _work(plan, pool, progress, began, limit_s)
+    finally:
+        pool.kill()
+        progress.close()
+    failed = [run.name for run in plan.chosen if status_of(_folder(run)) == "failed"]
+    num_done = sum(status_of(_folder(run)) in DONE for run in plan.chosen)
+    ending = is_over or ("complete" if num_done == total else "failed")
+    plan.sittings[-1] |= {"wall_s": round(time.monotonic() - began, 1), "ending": ending}
+    write_pages(plan.folder, plan.results())
+    return Sitting(plan.folder, ending, num_done, total, failed)
+
+
+def _work(plan: _Plan, pool: WorkerPool, progress: StudyProgress, began: float, limit_s: float | None) -> str:
+    """Run the queue; says `limit` or `interrupted` where that cut it short."""
+    queue, over, asked_at, written = _queue(plan), "", 0.0, began
+    with _signals() as asked:
+        while pool.workers or (queue and not over):
+            now = time.monotonic()
+            if not over and asked.times:
+                over = "interrupted"
+            elif not over and limit_s is not None and now - began >= limit_s:
+                over = "limit"
+            if over and not pool.is_interrupted:
+                progress.say(f"{_why(over)}: {len(pool.workers)} runs save and stop")
+                asked_at = now
+                pool.interrupt()
+            if over and (asked.times > 1 or now - asked_at > GRACE_S):
+                pool.kill()
+            while queue and pool.has_room and not over:
+                pool.start(queue.pop(0))
+            for ended in pool.poll():
+                _tell(progress, ended)
+                if now - written > WRITE_EVERY_S:
+                    written = now
+                    plan.sittings[-1]["wall_s"] = round(now - began, 1)
+                    write_pages(plan.folder, plan.results())
+            progress.tick(pool.workers)
+            time.sleep(LOOK_EVERY_S)
+    return over
+
+
+def _why(over: str) -> str:
+    return "the time is over" if over == "limit" else "interrupted (Ctrl-C again stops at once)"
+
+
+def _tell(progress: StudyProgress, ended: Ended) -> None:
+    folder = _folder(ended.run)
+    if ended.problem or status_of(folder) not in DONE:
+        progress.ended(ended, "saved, to be gone on with", "")
+        return
+    summary = read_summary(folder)
+    assert summary is not None and summary.success_before is not None and summary.success_after is not None
+    figures = (
+        f"{summary.success_before:.2f} -> {summary.success_after:.2f}  "
+        f"{summary.env_steps:,} steps in {ended.wall_s:.0f} s"
+    )
+    progress.ended(ended, "", figures)
+
+
+def _queue(plan: _Plan) -> list[PlannedRun]:
+    """Runs still to do: those begun first, then in the order of the plan."""
+    status = {run.name: status_of(_folder(run)) for run in plan.chosen}
+    left = [run for run in plan.chosen if status[run.name] not in DONE]
+    return sorted(left, key=lambda run: status[run.name] == "waiting")
+
+
+def _folder(run: PlannedRun) -> Path:
+    return Path(run.config.folder) / run.name
+
+
+def _chosen(runs: Sequence[PlannedRun], only: str | None) -> list[PlannedRun]:
+    chosen = [run for run in runs if only is None or fnmatch.fnmatchcase(run.name, f"*{only}*")]
+    if not chosen:
+        names = ", ".join(run.name for run in runs[:6])
+        raise ConfigError(f"--only: no run's name matches {only!r}; names are such as {names}")
+    return chosen
+
+
+def _check(runs: Sequence[PlannedRun]) -> None:
+    """Let the parts that know refuse what is wrong, before the first process starts."""
+    from stepwell.pipeline.parts import Parts
+
+    seen: set[tuple[str, str]] = set()
+    for run in runs:
+        if (run.world, run.variant) in seen:
+            continue
+        seen.add((run.world, run.variant))
+        parts = Parts(run.config)
+        try:
+            _ = parts.agent
+            parts.close()
+        except StepwellError as error:
+            raise ConfigError(f"variant {run.variant} on {run.world}: {error}") from error
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# --- the folder -------------------------------------------------------------------------------
+
+
+@contextmanager
+def _hold(folder: Path, console: Console | None) -> Iterator[int]:
+    """The folder's lock, which workers inherit: free only when all of an earlier sitting are gone."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--folder: cannot make {folder} ({error.strerror}); choose another") from error
+    with (folder / ".lock").open("a+") as file:
+        _wait_for(file, folder, console)
+        file.seek(0)
+        file.truncate()
+        file.write(str(os.getpid()))
+        file.flush()
+        yield file.fileno()
+
+
+def _wait_for(file: Any, folder: Path, console: Console | None) -> None:
+    """Take the lock. Workers whose study was killed are saving themselves: those are waited for."""
+    until, told = time.monotonic() + ORPHANS_S, False
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip()
+            if _is_alive(holder) or time.monotonic() > until:
+                raise ConfigError(
+                    f"another sitting (process {holder or 'unknown'}) is at work in {folder}; wait for it, "
+                    "or give another --folder"
+                ) from None
+        if not told:
+            (console or Console()).print("runs of an earlier sitting are still saving; waiting for them")
+            told = True
+        time.sleep(LOOK_EVERY_S)
+
+
+def _is_alive(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _adopt(folder: Path, runs: Sequence[PlannedRun], quick: bool, restart: bool) -> None:
+    """Make the folder this study's, or make sure that it is."""
+    file = folder / "plan.json"
+    wanted = {run.name: _essence(run.config) for run in runs}
+    if restart and file.exists():
+        for name in ("runs", "logs"):
+            shutil.rmtree(folder / name, ignore_errors=True)
+        (folder / "results.json").unlink(missing_ok=True)
+    elif file.exists():
+        known = json.loads(file.read_text(encoding="utf-8"))["runs"]
+        if difference := _difference(known, wanted):
+            raise ConfigError(
+                f"{folder} holds a study with other settings: {'; '.join(difference)}. "
+                "Give another --folder, or --restart to throw its runs away"
+            )
+    elif (folder / "runs").exists():
+        raise ConfigError(f"--folder: {folder} has runs in it but no study; give another one")
+    write_whole(file, json.dumps({"quick": quick, "runs": wanted}, indent=1) + "\n")
+
+
+def _essence(config: RunConfig) -> dict[str, Any]:
+    values = config.model_dump(mode="json", exclude=set(_LEFT_OUT))
+    return {".".join(path): value for path, value in flattened(values)}
+
+
+def _difference(known: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+    """What has changed for runs that are there: each change once, with the runs it concerns."""
+    changes: dict[str, list[str]] = {}
+    defaults = _essence(RunConfig())  # a setting that did not exist then was what its default is
+    for name, settings in known.items():
+        if name not in wanted:
+            changes.setdefault("no longer there", []).append(name)
+            continue
+        for key in sorted(settings.keys() | wanted[name].keys()):
+            old, new = settings.get(key, defaults.get(key)), wanted[name].get(key)
+            if old != new:
+                changes.setdefault(f"{key} {_shown(old)} -> {_shown(new)}", []).append(name)
+    return [f"{change} ({_named(names, len(known))})" for change, names in changes.items()]
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else json.dumps(value)
+
+
+def _named(names: Sequence[str], total: int) -> str:
+    if len(names) == total:
+        return "all runs"
+    return names[0] if len(names) == 1 else f"{len(names)} runs such as {names[0]}"
+
+
+def _earlier_sittings(folder: Path) -> list[dict[str, Any]]:
+    file = folder / "results.json"
+    if not file.exists():
+        return []
+    sittings = [dict(item) for item in json.loads(file.read_text(encoding="utf-8"))["sittings"]]
+    for sitting in sittings:
+        if sitting["ending"] == "at work":  # it was killed before it could write down its end
+            sitting["ending"] = "killed"
+    return sittings
+
+
+@contextmanager
+def _signals() -> Iterator[_Asked]:
+    """Ctrl-C and SIGTERM as a count: the work ends in order, whatever it was doing."""
+    asked = _Asked()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def ask(number: int, frame: Any) -> None:
+        asked.times += 1
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
