@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.pipeline.small import notes, small_config, timeless
 
 from stepwell.config.loading import dump_config
 from stepwell.monitors.summary import read_summary
 from stepwell.pipeline.run import train
 from stepwell.policies import CausalLMPolicy
 from stepwell.training.checkpoint import damage, latest_checkpoint, list_checkpoints
-from tests.pipeline.small import notes, small_config, timeless
 
 CRITIC = (
     "recipe.name=steppo",
@@ -142,7 +142,7 @@ def test_a_run_with_nothing_but_damaged_checkpoints_is_refused(critic_run: Path,
     summary = (copy / "summary.json").read_text()
     for path in list_checkpoints(copy / "checkpoints"):
         (path / "complete.json").unlink()
-    with pytest.raises(ValueError, match="every checkpoint of .* is damaged.*start a new run"):
+    with pytest.raises(ValueError, match=r"every checkpoint of .* is damaged.*start a new run"):
         train(resume=copy)
     assert (copy / "summary.json").read_text() == summary
 

@@ -167,8 +167,12 @@ class Parts:
     def check_prompt(self) -> None:
         """Refuse a world whose first prompt leaves no room for an action."""
         (task,) = self.tasks(Split.TRAIN, 1, self.config.seed)
-        (turn,) = self.envs.reset([task])
-        if turn.error is not None:
+        for _ in range(self.config.train.max_env_retries + 1):
+            (turn,) = self.envs.reset([task])
+            if turn.error is None:
+                break
+        else:
+            assert turn.error is not None
             raise turn.error
         try:
             self.rollout.open(turn.observation)

@@ -1,0 +1,292 @@
+"""What can go wrong in a run, and what it then says and leaves behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tests.pipeline.small import notes, small_config, small_parts, timeless
+from tests.pipeline.worlds import BrokenLake
+
+from stepwell.config.loading import dump_config
+from stepwell.core import (
+    ConfigError,
+    ContextLengthError,
+    DivergenceError,
+    EnvError,
+    ModelError,
+    ParityError,
+    Status,
+    WeightsError,
+)
+from stepwell.monitors.summary import read_summary
+from stepwell.pipeline.loop import SyncLoop
+from stepwell.pipeline.run import train
+from stepwell.pipeline.trajectory_files import read_trajectories
+from stepwell.training.checkpoint import damage, list_checkpoints
+
+WORLDS = "tests.pipeline.worlds"
+
+
+# --- before anything starts -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "words"),
+    [
+        (["policy.model=no/such/model"], ModelError, "neither a directory nor a built-in name"),
+        (["engine.max_length=64"], ContextLengthError, r"must stay free.*first prompt of frozenlake.*engine"),
+        ([f"env.name={WORLDS}:OneLake", "env.held_out_share=0.9999"], ConfigError, "has no train task"),
+        (["recipe.name=vagen-full"], ConfigError, "rewards grounding, world_modeling, which agent.strategy"),
+        (["recipe.name=stepo"], ConfigError, "there is no 'stepo'"),
+        (["recipe.name=ppo", "recipe.kl_estimator=full"], ConfigError, "needs whole distributions"),
+        ([f"env.name={WORLDS}:BrokenLake", "env.options.place=begin"], EnvError, "the simulator is gone"),
+    ],
+)
+def test_a_mistake_is_told_before_the_run_and_leaves_no_folder(
+    tmp_path: Path, settings: list[str], kind: type[Exception], words: str
+) -> None:
+    BrokenLake.num_raised = 0
+    with pytest.raises(kind, match=words):
+        train(small_config(*settings, folder=tmp_path))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_world_without_held_out_tasks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has no held_out task: change"):
+        train(small_config(f"env.name={WORLDS}:OneLake", "env.held_out_share=0.0001", folder=tmp_path))
+
+
+def test_a_world_with_fewer_tasks_than_asked_for_is_used_whole_and_said(tmp_path: Path) -> None:
+    few = ("env.options={size=2, max_turns=2}", "train.num_tasks=4096", "eval.num_tasks=500")
+    folder = train(small_config(*few, "train.num_updates=1", folder=tmp_path))
+    told = notes(folder)
+    assert any(text.startswith("train.num_tasks is 4096, but this world has ") for text in told)
+    assert any(text.startswith("eval.num_tasks is 500, but this world has ") for text in told)
+    summary = read_summary(folder)
+    assert summary is not None and summary.before is not None
+    assert f"has {summary.before.num_tasks};" in "".join(text for text in told if "eval" in text)
+
+
+# --- while it runs ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["act", "observe", "state"])
+def test_a_world_that_fails_twice_is_tried_again_and_trained_on(tmp_path: Path, place: str) -> None:
+    BrokenLake.num_raised = 0
+    settings = [f"env.name={WORLDS}:BrokenLake", f"env.options.place={place}", "env.options.times=2"]
+    if place == "state":
+        settings += ["agent.strategy=grounding", "recipe.reward_parts=['task','grounding']"]
+    folder = train(small_config(*settings, "train.num_updates=1", "eval.num_tasks=1", folder=tmp_path))
+    assert BrokenLake.num_raised == 2
+    (update,) = [entry for entry in timeless(folder) if entry.kind == "update"]
+    assert update.update == 1  # the evaluation before may have met both failures, or the update some
+    assert update.values["infra_errors"] in (0.0, 1.0, 2.0)
+
+
+def test_a_world_that_keeps_failing_stops_the_run_and_keeps_what_was_played(tmp_path: Path) -> None:
+    BrokenLake.num_raised = 0
+    world = (f"env.name={WORLDS}:BrokenLake", "env.options.below=3", "eval.num_tasks=1")
+    config = small_config(*world, "train.tasks_per_update=8", folder=tmp_path)
+    parts = small_parts(*world)
+    (held_out,) = parts.tasks("held_out", 1, 20_261_115)  # type: ignore[arg-type]
+    row, _ = held_out.content["start"]  # type: ignore[misc]
+    if row == 0:
+        pytest.skip("the held-out task is broken itself")
+    with pytest.raises(EnvError, match=r"update 1: \d+ episodes failed, also after 2 more tries.*is gone"):
+        train(config)
+    folder = tmp_path / "run"
+    kept = read_trajectories(folder / "trajectories/update-000001.trajectories")
+    assert len(kept) == 16
+    failed = [t for t in kept if t.status is Status.INFRA_ERROR]
+    assert 0 < len(failed) < 16
+    assert all("the simulator is gone" in t.error for t in failed)
+    assert all(t.task.content["start"][0] == 0 for t in failed)  # type: ignore[index]
+    summary = read_summary(folder)
+    assert summary is not None and summary.status == "failed" and summary.success_before is not None
+
+
+def test_replies_that_cannot_be_read_are_turns_in_which_nothing_happens(tmp_path: Path) -> None:
+    folder = train(small_config("policy.model=tiny-0.3m", "train.num_updates=1", folder=tmp_path))
+    played = read_trajectories(folder / "trajectories/update-000001.trajectories")
+    assert {t.status for t in played} == {Status.FAILURE}
+    for trajectory in played:
+        assert [step.reward for step in trajectory.steps] == [0.0, 0.0]
+        assert [step.info["actions"] for step in trajectory.steps] == [[], []]
+        assert trajectory.info["num_actions"] == 0
+        assert all(step.info["problem"] for step in trajectory.steps)
+    summary = read_summary(folder)
+    assert summary is not None and summary.env_steps == 0
+
+
+# --- updates that must not happen -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recipe", ["steppo", "rloo", "ppo"])
+def test_rewards_beyond_all_bounds_stop_the_run_with_a_diagnosis(tmp_path: Path, recipe: str) -> None:
+    rich = (f"env.name={WORLDS}:RichLake", "env.options.reward=1e30", "checkpoint.every=1")
+    with pytest.raises(DivergenceError, match=r"update 1: .*This step was not taken.*rewards\.scale"):
+        train(small_config(*rich, f"recipe.name={recipe}", folder=tmp_path))
+    checkpoints = list_checkpoints(tmp_path / "run/checkpoints")
+    assert [path.name for path in checkpoints] == ["update-000000"]
+    assert damage(checkpoints[0]) is None
+    summary = read_summary(tmp_path / "run")
+    assert summary is not None and summary.status == "failed"
+
+
+def started(tmp_path: Path, *settings: str) -> SyncLoop:
+    """A loop whose first weights are published, with a monitor that remembers."""
+    from stepwell.monitors import Monitor
+
+    class Remember(Monitor):
+        def __init__(self) -> None:
+            self.said: list[str] = []
+
+        def note(self, text: str) -> None:
+            self.said.append(text)
+
+    config = small_config(*settings)
+    parts = small_parts(*settings)
+    loop = SyncLoop(config, tmp_path, parts, Remember())
+    loop._tasks = parts.tasks("train", 8, 0)  # type: ignore[arg-type]
+    parts.trainer.freeze_reference()
+    loop._publish()
+    return loop
+
+
+def weights_of(loop: SyncLoop) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in loop.parts.policy.state_dict().items()}
+
+
+def unchanged(loop: SyncLoop, before: dict[str, torch.Tensor]) -> bool:
+    after = loop.parts.policy.state_dict()
+    return all(torch.equal(after[name].nan_to_num(), before[name].nan_to_num()) for name in before)
+
+
+def test_a_poisoned_weight_stops_the_update_and_leaves_the_others_alone(tmp_path: Path) -> None:
+    loop = started(tmp_path, "recipe.name=grpo")
+    with torch.no_grad():
+        next(iter(loop.parts.policy.parameters()))[5, 0] = torch.nan
+    before = weights_of(loop)
+    with pytest.raises(
+        DivergenceError, match=r"update 1: policy_logprobs: holds nan.*This step was not taken"
+    ):
+        loop._update()
+    assert unchanged(loop, before)
+    with pytest.raises(WeightsError, match="holds NaN or infinity"):
+        loop._publish()
+
+
+def test_an_exploding_gradient_is_not_applied(tmp_path: Path) -> None:
+    loop = started(tmp_path, "train.max_grad_norm=1e-9")
+    before = weights_of(loop)
+    with pytest.raises(DivergenceError, match=r"the gradient's norm is .* \(limit train.max_grad_norm"):
+        loop._update()
+    assert unchanged(loop, before)
+    assert loop.state.update == 0
+
+
+def test_a_learning_rate_beyond_all_bounds_is_noticed_before_anything_is_published(tmp_path: Path) -> None:
+    loop = started(tmp_path, "train.optimizer.learning_rate=1e36", "train.update_epochs=2")
+    with pytest.raises(DivergenceError):
+        loop._update()
+    assert loop.state.update == 0 and loop.parts.engine.version == 0
+
+
+def other_weights(loop: SyncLoop) -> None:
+    """Let the engine run on weights that nobody published."""
+    nudged = {name: tensor * 1.01 for name, tensor in loop.parts.policy.model_weights().items()}
+    loop.parts.engine.load_weights(0, nudged)
+
+
+def test_an_engine_with_other_weights_stops_the_run_before_any_weight_changes(tmp_path: Path) -> None:
+    loop = started(tmp_path)
+    other_weights(loop)
+    before = weights_of(loop)
+    with pytest.raises(ParityError, match=r"update 1: engine and trainer differ by .* parity\.tolerance"):
+        loop._update()
+    assert unchanged(loop, before)
+
+
+def test_a_mismatch_is_only_noted_where_that_was_asked_for(tmp_path: Path) -> None:
+    loop = started(tmp_path, "parity.on_mismatch=warn")
+    other_weights(loop)
+    before = weights_of(loop)
+    loop._update()
+    (note,) = loop.monitor.said  # type: ignore[attr-defined]
+    assert note.startswith("update 1: engine and trainer differ by ")
+    assert not unchanged(loop, before)
+
+
+def test_engine_and_trainer_agree_on_what_was_just_sampled(tmp_path: Path) -> None:
+    loop = started(tmp_path, "sampling.temperature=0.7", "sampling.top_p=0.9")
+    gaps: list[float] = []
+    loop._check_parity = gaps.append  # type: ignore[method-assign]
+    loop._update()
+    loop._update()
+    assert len(gaps) == 2 and max(gaps) < 1e-5
+
+
+# --- a full disk ------------------------------------------------------------------------------
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from stepwell.config.loading import load_config
+from stepwell.pipeline.run import train
+limit = int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+train(load_config(sys.argv[1]))
+"""
+
+
+def test_a_file_that_cannot_be_written_is_told_and_the_rest_goes_on_later(tmp_path: Path) -> None:
+    """The optimizer's state, the largest file of a checkpoint, is over the limit; the first ones are not."""
+    wish = ("recipe.name=grpo", "recipe.kl_coef=0", "checkpoint.every=1")
+    config = small_config(*wish, folder=tmp_path)
+    (tmp_path / "settings.toml").write_text(dump_config(config))
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path / "settings.toml"), str(2_000_000)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 1
+    assert "InfraError: the checkpoint" in done.stderr and "update-000001 could not be written" in done.stderr
+    folder = tmp_path / "run"
+    assert [path.name for path in list_checkpoints(folder / "checkpoints")] == ["update-000000"]
+    assert damage(folder / "checkpoints/update-000000") is None
+    assert not list(folder.glob("checkpoints/.*"))
+    train(resume=folder)
+    assert [e.update for e in timeless(folder) if e.kind == "update"] == [1, 2]
+    whole = train(small_config(*wish, folder=tmp_path, name="whole"))
+    assert timeless(folder) == timeless(whole)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="needs the right to mount")
+def test_a_disk_that_fills_up_costs_nothing_that_was_written(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=7m", "tmpfs", str(disk)], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("mounting is not allowed here")
+    try:
+        with pytest.raises(Exception, match=r"No space left|could not be written") as caught:
+            train(small_config("checkpoint.every=1", "train.num_updates=3", folder=disk))
+        assert type(caught.value).__name__ == "InfraError"
+        folder = disk / "run"
+        left = list_checkpoints(folder / "checkpoints")
+        assert left and all(damage(path) is None for path in left)
+        shutil.move(folder, tmp_path / "moved")
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+    train(resume=tmp_path / "moved")
+    assert [e.update for e in timeless(tmp_path / "moved") if e.kind == "update"] == [1, 2, 3]

@@ -1,0 +1,89 @@
+"""Worlds that misbehave, for tests: a lake that raises, one that pays too much, one that cuts episodes."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from stepwell.config.base import Settings
+from stepwell.core import Observation, StateForm, Task
+from stepwell.envs.base import Effect
+from stepwell.envs.frozenlake.env import FrozenLake
+from stepwell.envs.frozenlake.options import FrozenLakeOptions
+
+
+class BrokenOptions(FrozenLakeOptions):
+    """When it breaks."""
+
+    below: int = 1_000_000
+    times: int = 1_000_000
+    place: str = "act"
+
+
+class BrokenLake(FrozenLake):
+    """A lake that raises where the start's number is below `below`, the first `times` times it could."""
+
+    name: ClassVar[str] = "broken"
+    Options: ClassVar[type[Settings]] = BrokenOptions
+    options: BrokenOptions
+    num_raised: ClassVar[int] = 0
+
+    def begin(self, task: Task, seed: int) -> None:
+        super().begin(task, seed)
+        self._maybe("begin")
+
+    def act(self, action: str) -> Effect:
+        self._maybe("act")
+        return super().act(action)
+
+    def observe(self) -> Observation:
+        if self._task is not None:
+            self._maybe("observe")
+        return super().observe()
+
+    def state(self) -> dict[StateForm, str]:
+        self._maybe("state")
+        return super().state()
+
+    def _maybe(self, place: str) -> None:
+        is_chosen = place == self.options.place and self.lake.start < self.options.below
+        if is_chosen and BrokenLake.num_raised < self.options.times:
+            BrokenLake.num_raised += 1
+            raise RuntimeError("the simulator is gone")
+
+
+class RewardOptions(FrozenLakeOptions):
+    """What every move is worth."""
+
+    reward: float = 1.0
+
+
+class RichLake(FrozenLake):
+    """A lake that pays what its options say for every move."""
+
+    name: ClassVar[str] = "rich"
+    Options: ClassVar[type[Settings]] = RewardOptions
+    options: RewardOptions
+
+    def act(self, action: str) -> Effect:
+        effect = super().act(action)
+        return effect._replace(reward=self.options.reward * (1 + self.place))
+
+
+class CutLake(FrozenLake):
+    """A lake whose first turn is cut short, wherever it led."""
+
+    name: ClassVar[str] = "cut"
+
+    def act(self, action: str) -> Effect:
+        effect = super().act(action)
+        return effect if effect.terminated else effect._replace(truncated=True)
+
+
+class OneLake(FrozenLake):
+    """A world with a single task."""
+
+    name: ClassVar[str] = "one"
+
+    @classmethod
+    def make_task(cls, options: FrozenLakeOptions, seed: int) -> Task:
+        return super().make_task(options, 0)
