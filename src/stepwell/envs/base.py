@@ -36,12 +36,13 @@ Image = npt.NDArray[np.uint8]
 
 
 class Effect(NamedTuple):
-    """What one primitive action did."""
+    """What one primitive action did. `process` says how much nearer it came to the goal, where known."""
 
     reward: float = 0.0
     terminated: bool = False
     truncated: bool = False
     success: bool = False
+    process: float = 0.0
 
 
 NOTHING = Effect()
@@ -53,6 +54,7 @@ class Env(ABC):
     name: ClassVar[str]
     Options: ClassVar[type[Settings]] = Settings
     has_oracle: ClassVar[bool] = True
+    has_process: ClassVar[bool] = False  # whether effects say how much nearer to the goal they came
 
     def __init__(self, options: Settings | None = None) -> None:
         self.options: Any = self.Options() if options is None else options
@@ -159,10 +161,11 @@ class Env(ABC):
             raise InputError(
                 f"unknown action in {list(actions)}; {self.name} knows {', '.join(self.world.actions.names)}"
             )
-        reward, num_actions, effect = 0.0, 0, NOTHING
+        reward, process, num_actions, effect = 0.0, 0.0, 0, NOTHING
         for action in actions:
             effect = self.act(action)
             reward += effect.reward
+            process += effect.process
             num_actions += 1
             if effect.terminated or effect.truncated:
                 break
@@ -170,6 +173,8 @@ class Env(ABC):
         terminated = effect.terminated or (self._num_turns >= max_turns and not effect.truncated)
         self._is_over = terminated or effect.truncated
         info: dict[str, JSON] = {"success": effect.success, "num_actions": num_actions}
+        if self.has_process:
+            info["process"] = process
         return self.observe(), reward, terminated, effect.truncated, info
 
     def __enter__(self) -> Self:

@@ -26,7 +26,15 @@ import numpy.typing as npt
 
 from stepwell.core import InputError, Step, TokenAction, TokenState
 from stepwell.packing.budget import cut
-from stepwell.packing.tree import IntArray, KeyArray, PrefixTree, grow, shared_lengths, sort_sequences
+from stepwell.packing.tree import (
+    IntArray,
+    KeyArray,
+    PrefixTree,
+    coarsened,
+    grow,
+    shared_lengths,
+    sort_sequences,
+)
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -111,8 +119,11 @@ class Packed:
         return max(int(sequence.max()) for sequence in self.table.sequences)
 
 
-def pack(steps: Sequence[Step], *, token_budget: int | None = None) -> Packed:
+def pack(steps: Sequence[Step], *, token_budget: int | None = None, min_run: int = 1) -> Packed:
     """Merge steps into prefix trees of at most `token_budget` tokens each (one tree without it).
+
+    With `min_run`, prefixes that would share fewer tokens than that are computed once each
+    instead: trees of many small branches run faster so.
 
     >>> packed = pack([Step.from_tokens([1, 2], [3]), Step.from_tokens([1, 2, 3, 4], [5])])
     >>> packed.num_tokens, packed.num_step_tokens
@@ -122,6 +133,8 @@ def pack(steps: Sequence[Step], *, token_budget: int | None = None) -> Packed:
     check_budget(table.lengths, token_budget)
     order = sort_sequences(table.keys)
     shared = shared_lengths(table.keys, order)
+    if min_run > 1:
+        shared = coarsened(shared, table.lengths[order], min_run)
     ranges = cut(table.lengths[order], shared, token_budget)
     microbatches = tuple(_tree_microbatch(table, order[a:b], shared[a:b]) for a, b in ranges)
     return Packed(table, microbatches, token_budget)

@@ -1,4 +1,4 @@
-"""Pieces of tree attention by the CPU's fused attention, one call per block of equal segments.
+"""Pieces of tree attention by the CPU's fused attention, one call per block of like segments.
 
 Few calls and few passes over small tensors: on a busy machine every one of them may wait
 for a thread.
@@ -7,6 +7,10 @@ The kernel walks over keys 512 at a time and skips none of those it then masks, 
 causal mode computes almost the whole square of a segment. Long segments are therefore cut
 into blocks of rows, each given only the keys up to its own end and a mask for the corner:
 what is computed in vain shrinks to that corner.
+
+Short causal segments of many lengths (the turns of many small episodes) are instead filled up
+to a few common lengths and computed together. What fills a segment up comes after its tokens,
+where none of them looks; its own rows are thrown away, and have no gradient.
 """
 
 from __future__ import annotations
@@ -17,11 +21,62 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 BLOCK_ROWS = 192
 """Rows of a causal block. The kernel works in taller tiles from this many rows on."""
+
+FILL_TO = 16
+"""Short segments are filled up to a multiple of this."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Filled:
+    """Segments of about one length: `index` [count, length] is where each place takes its token from.
+
+    `places` are the places (counted flat) that hold a token of their own, `tokens` those tokens.
+    """
+
+    index: Tensor
+    places: Tensor
+    tokens: Tensor
+
+    def gather(self, side: Tensor) -> Tensor:
+        """[tokens, heads, D] to [count, heads, length, D]."""
+        return side[self.index].transpose(1, 2)
+
+    def scatter(self, part: Tensor, side: Tensor) -> None:
+        """[count, heads, length, D] back to its tokens of [tokens, heads, D]."""
+        rows = part.transpose(1, 2).reshape(-1, *side.shape[1:])
+        side.index_copy_(0, self.tokens, rows.index_select(0, self.places))
+
+    def without_filling(self, part: Tensor) -> Tensor:
+        """Zeros where a place only fills up: [count, heads, length, D]."""
+        keep = torch.zeros(self.index.numel(), 1, 1, dtype=part.dtype)
+        keep[self.places] = 1.0
+        return part * keep.view(self.index.shape[0], 1, self.index.shape[1], 1)
+
+
+@lru_cache(maxsize=8)
+def _filled(counts: tuple[int, ...]) -> list[_Filled] | None:
+    """How to compute these causal segments together; None where they are few, long or alike."""
+    stretches = sum(1 for _ in groupby(counts))
+    lengths = sorted({-(-count // FILL_TO) * FILL_TO for count in counts})
+    if stretches < 4 * len(lengths) or max(counts) > 2 * BLOCK_ROWS:
+        return None
+    sizes = np.array(counts)
+    starts = np.cumsum(sizes) - sizes
+    groups = []
+    for length in lengths:
+        chosen = np.flatnonzero((sizes <= length) & (sizes > length - FILL_TO))
+        steps = np.minimum(np.arange(length)[None, :], sizes[chosen, None] - 1)
+        index = starts[chosen, None] + steps
+        own = np.arange(length)[None, :] < sizes[chosen, None]
+        places = np.flatnonzero(own)
+        groups.append(_Filled(*(torch.from_numpy(x) for x in (index, places, index.ravel()[places]))))
+    return groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +134,15 @@ def attend(
     """Outputs and log sums; the kernel keeps no state."""
     output = torch.empty_like(query, memory_format=torch.contiguous_format)
     log_sums = query.new_empty(query.shape[1], query.shape[0])
+    groups = _filled(piece.row_counts) if piece.is_causal else None
+    for group in groups or ():
+        part, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            group.gather(query), group.gather(key), group.gather(value), 0.0, True, scale=scaling
+        )
+        group.scatter(part, output)
+        group.scatter(sums[..., None], log_sums.mT[..., None])
+    if groups:
+        return output, log_sums, []
     for block in _blocks(piece):
         part, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             block.of_rows(query),
@@ -107,6 +171,20 @@ def attend_backward(
     query_grad, key_grad, value_grad = (
         torch.empty_like(side, memory_format=torch.contiguous_format) for side in (query, key, value)
     )
+    groups = _filled(piece.row_counts) if piece.is_causal else None
+    for group in groups or ():
+        parts = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            group.without_filling(group.gather(outer)),
+            *(group.gather(side) for side in (query, key, value, output)),
+            group.gather(log_sums.mT[..., None])[..., 0],
+            0.0,
+            True,
+            scale=scaling,
+        )
+        for part, total in zip(parts, (query_grad, key_grad, value_grad), strict=True):
+            group.scatter(part, total)
+    if groups:
+        return query_grad, key_grad, value_grad
     for block in _blocks(piece):
         row_part, *key_parts = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
             block.of_rows(outer),

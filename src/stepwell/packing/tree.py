@@ -73,6 +73,37 @@ def shared_lengths(keys: Sequence[KeyArray], order: IntArray) -> IntArray:
     return shared
 
 
+def coarsened(shared: IntArray, lengths: IntArray, min_run: int) -> IntArray:
+    """`shared` with branches that would leave a run of fewer than `min_run` tokens moved up.
+
+    Boards under one prompt may have a row or two in common; a run of its own for those few
+    tokens costs attention more than computing them again. A branch at depth m below one at
+    depth b becomes a branch at b when m - b < min_run. Where a sequence goes on from the whole
+    of the one before it nothing branches, and nothing is moved.
+
+    >>> coarsened(np.array([0, 9, 7, 9]), np.array([12, 12, 12, 12]), 4).tolist()
+    [0, 7, 7, 7]
+    """
+    result = shared.copy()
+    waiting = [(0, shared.size, 0)]
+    while waiting:
+        first, stop, base = waiting.pop()
+        if stop - first < 2:
+            continue
+        inner = shared[first + 1 : stop]
+        depth = int(inner.min())
+        kept = depth if depth - base >= min_run else base
+        cuts = (np.flatnonzero(inner == depth) + first + 1).tolist()
+        start, start_base = first, kept
+        for cut in [*cuts, stop]:
+            waiting.append((start, cut, start_base))
+            if cut < stop:
+                goes_on = shared[cut] == lengths[cut - 1]
+                start, start_base = cut, depth if goes_on else kept
+                result[cut] = start_base
+    return result
+
+
 def grow(
     sequences: Sequence[npt.NDArray[Any]], shared: IntArray, first_site: IntArray
 ) -> tuple[PrefixTree, list[IntArray]]:

@@ -1,6 +1,7 @@
 """The parts of a step's reward, and the choice of those that count.
 
     task            what the environment gave for the turn
+    process         its weight times how much nearer to the goal the turn came, where the world says so
     format          its weight where the reply has exactly the asked form, else 0
     outcome         1 on the last step of a success, 0 on every other step
     grounding       its weight times the match of the described with the true state
@@ -43,6 +44,7 @@ def step_parts(
     form: StateForm,
     weights: RewardConfig,
     strategy: Strategy | str,
+    process: float | None = None,
 ) -> dict[str, float]:
     """Every part this step has; `state` is the true one before the actions, `next_state` after them."""
     parts = {
@@ -50,6 +52,8 @@ def step_parts(
         "format": weights.format if reply.is_strict else 0.0,
         "outcome": 1.0 if is_last and success else 0.0,
     }
+    if process is not None:
+        parts["process"] = weights.process * process
     fields = strategy_named(strategy).fields
     if Field.OBSERVATION in fields and form in state:
         parts["grounding"] = weights.grounding * match_state(form, reply.observation or "", state[form])

@@ -21,6 +21,8 @@ from stepwell.algos import Timeline
 from stepwell.core import InputError, Status, Step, TokenAction, Trajectory
 from stepwell.packing import Packed, pack
 
+MIN_RUN = 16
+"""Shorter shared prefixes below another are not worth a branch of their own."""
 _NOTHING = TokenAction(np.zeros(0, dtype=np.int32))
 _NO_LOGPROBS = np.zeros(0, dtype=np.float32)
 
@@ -44,7 +46,7 @@ class Minibatch:
         cuts = [
             Step(state, _NOTHING, behavior_logprobs=_NO_LOGPROBS) for state in self._final_states.values()
         ]
-        return pack([*self.steps, *cuts], token_budget=self.token_budget)
+        return pack([*self.steps, *cuts], token_budget=self.token_budget, min_run=MIN_RUN)
 
     @cached_property
     def timeline(self) -> Timeline:

@@ -2,7 +2,8 @@
 
 Rewards: +10 for the move that reaches the goal, -0.1 for every other executed move (a bump
 against the edge and the fall into a hole are executed moves). The goal and a hole end the
-episode, as does the turn limit.
+episode, as does the turn limit. Beside the reward, each move says how much nearer to the goal it
+came on the shortest way around the holes (`process`: 1, 0 or -1; a fall is -1).
 
 The text of an observation is the board alone, one character per cell and one line per row:
 `_` ice, `O` hole, `G` goal, `P` player, `X` player in a hole, `*` player on the goal.
@@ -18,21 +19,22 @@ from stepwell.config.base import Settings
 from stepwell.core import Actions, InputError, Observation, StateForm, Task, World
 from stepwell.envs.base import Effect, Env, Image
 from stepwell.envs.frozenlake.guide import examples, guide
-from stepwell.envs.frozenlake.lake import SLIPS, Lake, best_on_slippery_ice, make_task, shortest_way
+from stepwell.envs.frozenlake.lake import SLIPS, Lake, best_on_slippery_ice, goal_distances, make_task, shortest_way
 from stepwell.envs.frozenlake.options import FrozenLakeOptions
 from stepwell.envs.frozenlake.words import empty_board, in_words, place_player, structured
 from stepwell.envs.grid import NAMES
 from stepwell.envs.tables import Table, tabulate
 
-REACHED = Effect(10.0, terminated=True, success=True)
-FELL = Effect(-0.1, terminated=True)
-MOVED = Effect(-0.1)
+REACHED = Effect(10.0, terminated=True, success=True, process=1.0)
+FELL = Effect(-0.1, terminated=True, process=-1.0)
+MOVED = {nearer: Effect(-0.1, process=float(nearer)) for nearer in (-1, 0, 1)}
 
 
 class FrozenLake(Env):
     """Cross the ice to the goal without falling into a hole."""
 
     name: ClassVar[str] = "frozenlake"
+    has_process: ClassVar[bool] = True
     Options: ClassVar[type[Settings]] = FrozenLakeOptions
     options: FrozenLakeOptions
 
@@ -59,20 +61,21 @@ class FrozenLake(Env):
             raise InputError(f"task {task.id} and env.options.is_slippery disagree about slippery ice")
         self.lake = Lake.from_rows(content["board"], content["start"], content["goal"])
         self.place = self.lake.start
+        self._away = goal_distances(self.lake)
         self._board = empty_board(self.lake)
         self._num_left = self.options.max_actions
         self._slip = random.Random(seed).choice if self.options.is_slippery else None
 
     def act(self, action: str) -> Effect:
         """Move one cell."""
-        lake = self.lake
+        lake, before = self.lake, self.place
         if self._slip is not None:
             action = self._slip(SLIPS[action])
-        self.place = place = lake.moves[self.place][action]
+        self.place = place = lake.moves[before][action]
         self._num_left -= 1
         if place == lake.goal:
             return REACHED
-        return FELL if lake.holes[place] else MOVED
+        return FELL if lake.holes[place] else MOVED[self._away[before] - self._away[place]]
 
     def observe(self) -> Observation:
         """The board as text, picture, or both."""

@@ -102,9 +102,14 @@ def _goal_distances(lake_key: tuple[int, tuple[bool, ...], int]) -> tuple[int, .
     return tuple(distances(moves, holes, goal))
 
 
+def goal_distances(lake: Lake) -> tuple[int, ...]:
+    """Moves from each cell to the goal around the holes."""
+    return _goal_distances((lake.num_columns, lake.holes, lake.goal))
+
+
 def shortest_way(lake: Lake, place: int) -> list[str]:
     """A shortest list of moves from `place` to the goal; [] if there is none (or one is there)."""
-    away = _goal_distances((lake.num_columns, lake.holes, lake.goal))
+    away = goal_distances(lake)
     way: list[str] = []
     while away[place] > 0 and not lake.holes[place]:
         action = next(a for a, to in lake.moves[place].items() if away[to] == away[place] - 1)
