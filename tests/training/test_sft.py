@@ -1,0 +1,57 @@
+"""The supervised start."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.pipeline.small import small_parts
+from tests.training.made import made
+
+from stepwell.config.run import WarmStartConfig
+from stepwell.core import DivergenceError, InputError
+from stepwell.policies import CausalLMPolicy
+from stepwell.training import imitate, num_batches
+
+
+def fresh() -> CausalLMPolicy:
+    return CausalLMPolicy.from_pretrained("tiny-0.3m", critic="shared")
+
+
+def test_an_update_per_batch_and_epoch_until_the_limit() -> None:
+    config = WarmStartConfig(num_demos=1000, batch_size=4, epochs=3)
+    assert num_batches(config, 10) == 9
+    assert num_batches(config.model_copy(update={"max_updates": 5}), 10) == 5
+
+
+def test_actor_and_critic_learn_what_was_shown_and_what_came_of_it() -> None:
+    parts = small_parts("policy.model=tiny-0.3m", "recipe.name=steppo")
+    shown = parts.demonstrations(8, 0.0, 0)
+    config = WarmStartConfig(num_demos=8, batch_size=8, epochs=14)
+    told = list(imitate(parts.policy, shown, config, seed=0))
+    assert len(told) == 14
+    assert told[-1]["loss/policy"] < 0.8 * told[0]["loss/policy"]
+    assert told[-1]["loss/value"] < 0.8 * told[0]["loss/value"]
+
+
+def test_the_same_seed_makes_the_same_weights_and_another_one_others() -> None:
+    shown = [made([float(i)], group=str(i), lengths=[1 + i]) for i in range(6)]
+    results = []
+    for seed in (1, 1, 2):
+        policy = fresh()
+        for _ in imitate(policy, shown, WarmStartConfig(num_demos=6, batch_size=2), seed):
+            pass
+        results.append(policy.state_dict())
+    assert all(torch.equal(results[0][key], results[1][key]) for key in results[0])
+    assert not all(torch.equal(results[0][key], results[2][key]) for key in results[0])
+
+
+def test_nothing_to_learn_from_and_what_is_not_finite_are_refused() -> None:
+    with pytest.raises(InputError, match=r"no demonstrations.*warm_start\.num_demos"):
+        next(imitate(fresh(), [], WarmStartConfig(), 0))
+    with pytest.raises(DivergenceError, match=r"warm start, update 1: .*warm_start\.optimizer"):
+        next(imitate(fresh(), [made([1e30])], WarmStartConfig(), 0))
+    poisoned = fresh()
+    with torch.no_grad():
+        next(iter(poisoned.parameters()))[10, 0] = torch.nan
+    with pytest.raises(DivergenceError, match="warm start, update 1"):
+        next(imitate(poisoned, [made([1.0])], WarmStartConfig(), 0))
