@@ -173,9 +173,7 @@ def test_a_poisoned_weight_stops_the_update_and_leaves_the_others_alone(tmp_path
     with torch.no_grad():
         next(iter(loop.parts.policy.parameters()))[5, 0] = torch.nan
     before = weights_of(loop)
-    with pytest.raises(
-        DivergenceError, match=r"update 1: policy_logprobs: holds nan.*step was not taken"
-    ):
+    with pytest.raises(DivergenceError, match=r"update 1: policy_logprobs: holds nan.*step was not taken"):
         loop._update()
     assert unchanged(loop, before)
     with pytest.raises(WeightsError):

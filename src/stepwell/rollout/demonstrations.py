@@ -4,7 +4,7 @@
 recorded by the same loop as sampled episodes. Its replies have exactly the asked form, with the
 true state in the fields that describe one. With `noise`, each action is replaced by a random one
 with that probability, and the oracle goes on from where that led: a fallible expert, some of
-whose episodes fail.
+whose episodes fail. Where that led into a state without a way out, it tries something at random.
 """
 
 from __future__ import annotations
@@ -68,6 +68,8 @@ class OracleSampler:
     def _reply(self, env: Env, rng: np.random.Generator) -> str:
         space = self._agent.world.actions
         actions = env.oracle()[: space.max_per_turn]
+        if not actions and space.names:
+            actions = [str(rng.choice(space.names))]
         if self._noise and space.names:
             actions = [
                 str(rng.choice(space.names)) if rng.random() < self._noise else action for action in actions

@@ -1,0 +1,214 @@
+"""Episodes played many at once: repeatable, rewarded by their parts, ended for the right reason."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from tests.pipeline.small import small_parts
+from tests.pipeline.worlds import BrokenLake
+
+from stepwell.core import Request, Sampled, Split, Status, Task, Trajectory
+from stepwell.pipeline.parts import Parts
+from stepwell.rollout import Job, Rolled
+
+WORLDS = "tests.pipeline.worlds"
+
+
+@pytest.fixture(scope="module")
+def parts() -> Parts:
+    return small_parts("recipe.name=grpo")
+
+
+def jobs_of(parts: Parts, num_tasks: int = 4, group_size: int = 3, seed: int = 0) -> list[Job]:
+    tasks = parts.tasks(Split.TRAIN, num_tasks, 0)
+    return [Job(t, t.id, 1000 * seed + 10 * i + k) for i, t in enumerate(tasks) for k in range(group_size)]
+
+
+def play(parts: Parts, jobs: list[Job], temperature: float = 1.0, **more: object) -> Rolled:
+    parts.engine.forget()
+    return parts.rollout.run(jobs, parts.params(temperature), **more)  # type: ignore[arg-type]
+
+
+def written(trajectories: Sequence[Trajectory]) -> list[list[str]]:
+    return [[step.action.text for step in t.steps] for t in trajectories]  # type: ignore[union-attr]
+
+
+def test_the_same_seeds_play_the_same_episodes_bit_for_bit(parts: Parts) -> None:
+    one, other = (play(parts, jobs_of(parts)).trajectories for _ in range(2))
+    assert [t.steps for t in one] == [t.steps for t in other]
+    assert [t.status for t in one] == [t.status for t in other]
+    assert written(play(parts, jobs_of(parts, seed=1)).trajectories) != written(one)
+
+
+def test_siblings_differ_and_greedy_ones_do_not(parts: Parts) -> None:
+    jobs = jobs_of(parts, num_tasks=3, group_size=4)
+    texts = written(play(parts, jobs).trajectories)
+    assert all(len({str(t) for t in texts[start : start + 4]}) > 1 for start in (0, 4, 8))
+    greedy = written(play(parts, jobs, temperature=0.0).trajectories)
+    assert all(len({str(t) for t in greedy[start : start + 4]}) == 1 for start in (0, 4, 8))
+
+
+def test_more_jobs_than_worlds_are_played_in_turns_of_the_same_outcome() -> None:
+    settings = ("recipe.name=grpo", "engine.max_batch_size=2", "engine.num_slots=3")
+    few, many = small_parts(*settings), small_parts("recipe.name=grpo")
+    assert len(few.envs.envs) == 3 and len(many.envs.envs) == 8
+    jobs = jobs_of(many, num_tasks=4, group_size=2)
+    one, other = play(few, jobs).trajectories, play(many, jobs).trajectories
+    assert written(one) == written(other)
+    assert [t.info["seed"] for t in one] == [job.seed for job in jobs]
+
+
+def test_a_turn_is_recorded_as_it_was_seen_and_done(parts: Parts) -> None:
+    for trajectory in play(parts, jobs_of(parts)).trajectories:
+        assert trajectory.group == trajectory.task.id
+        for before, after in zip(trajectory.steps, trajectory.steps[1:], strict=False):
+            assert before.action.action_ids.size <= 10  # type: ignore[union-attr]
+            exact = np.concatenate([before.state.prompt_ids, before.action.action_ids])  # type: ignore[union-attr]
+            np.testing.assert_array_equal(after.state.prompt_ids[: exact.size], exact)  # type: ignore[union-attr]
+        assert trajectory.info["num_actions"] <= sum(len(s.info["actions"]) for s in trajectory.steps)  # type: ignore[arg-type,operator]
+        assert len(trajectory.steps) <= 2
+        expected = trajectory.steps[-1].info["parts"]["outcome"] == 1.0  # type: ignore[index,call-overload]
+        assert (trajectory.status is Status.SUCCESS) == expected
+
+
+def test_the_reward_is_the_scaled_sum_of_the_parts_that_count() -> None:
+    settings = ("recipe.name=turn-ppo", "rewards.scale=0.1", "rewards.format=0.5")
+    parts = small_parts(*settings)
+    rolled = [play(parts, jobs_of(parts), temperature) for temperature in (1.0, 3.0)]
+    steps = [s for one in rolled for t in one.trajectories for s in t.steps]
+    assert {bool(step.info["strict"]) for step in steps} == {True, False}
+    assert {tuple(step.reward_parts) for step in steps} == {("task", "format")}
+    for step in steps:
+        every = step.info["parts"]
+        assert step.reward == pytest.approx(0.1 * (every["task"] + every["format"]))  # type: ignore[index,call-overload,operator]
+        assert every["format"] == 0.5 * step.info["strict"]  # type: ignore[index,call-overload,operator]
+    assert any(step.reward_parts["task"] != 0 for step in steps)
+
+
+def test_described_states_are_matched_with_true_ones_where_they_count() -> None:
+    parts = small_parts("recipe.name=vagen-full", "agent.strategy=grounding_world_modeling")
+    shown = parts.demonstrations(4, 0.0, 0)
+    for step in (step for t in shown for step in t.steps):
+        assert set(step.reward_parts) == {"task", "format", "grounding", "world_modeling"}
+        assert step.reward_parts["grounding"] == pytest.approx(0.1 * 0.5)
+        assert step.reward_parts["world_modeling"] == pytest.approx(0.1 * 0.5)
+        assert step.info["state"].keys() == {"natural_language"}  # type: ignore[union-attr]
+
+
+# --- ends ---------------------------------------------------------------------------------------
+
+
+def test_a_timeout_cuts_episodes_and_keeps_the_state_they_stood_in(parts: Parts) -> None:
+    slow = Slow(parts.engine)
+    parts.rollout.sampler = slow
+    try:
+        rolled = play(parts, jobs_of(parts, group_size=2), timeout_s=0.05)
+    finally:
+        parts.rollout.sampler = parts.engine
+    assert slow.num_calls == 1 and rolled.failures == []
+    cut = [t for t in rolled.trajectories if t.status is Status.TRUNCATED]
+    assert cut
+    for trajectory in cut:
+        (step,) = trajectory.steps
+        exact = np.concatenate([step.state.prompt_ids, step.action.action_ids])  # type: ignore[union-attr]
+        after = trajectory.final_state.prompt_ids  # type: ignore[union-attr]
+        assert after.size > exact.size
+        np.testing.assert_array_equal(after[: exact.size], exact)
+
+
+class Slow:
+    """An engine that takes its time."""
+
+    def __init__(self, engine: object) -> None:
+        self._engine, self.num_calls = engine, 0
+
+    def generate_blocking(self, requests: Sequence[Request]) -> list[Sampled]:
+        self.num_calls += 1
+        time.sleep(0.06)
+        return self._engine.generate_blocking(requests)  # type: ignore[attr-defined,no-any-return]
+
+
+def test_a_world_that_cuts_an_episode_leaves_the_state_after_its_last_action() -> None:
+    parts = small_parts("recipe.name=grpo", f"env.name={WORLDS}:CutLake")
+    rolled = play(parts, jobs_of(parts))
+    cut = [t for t in rolled.trajectories if t.status is Status.TRUNCATED]
+    assert cut and all(len(t.steps) <= 2 for t in cut)
+    for trajectory in cut:
+        step = trajectory.steps[-1]
+        exact = np.concatenate([step.state.prompt_ids, step.action.action_ids])  # type: ignore[union-attr]
+        np.testing.assert_array_equal(trajectory.final_state.prompt_ids[: exact.size], exact)  # type: ignore[union-attr]
+
+
+def first_prompt(parts: Parts) -> int:
+    (task,) = parts.tasks(Split.TRAIN, 1, 0)
+    (turn,) = parts.envs.reset([task])
+    return parts.rollout.open(turn.observation).state.prompt_ids.size
+
+
+def test_a_context_that_runs_full_cuts_the_episode_without_a_state_to_go_on_from(parts: Parts) -> None:
+    tight = small_parts("recipe.name=grpo", f"engine.max_length={first_prompt(parts) + 10}")
+    rolled = play(tight, jobs_of(tight))
+    ended = {t.status for t in rolled.trajectories}
+    assert Status.TRUNCATED in ended and rolled.failures == []
+    for trajectory in rolled.trajectories:
+        assert len(trajectory.steps) == 1
+        if trajectory.status is Status.TRUNCATED:
+            assert trajectory.final_state is None
+            assert "must stay free for the action" in trajectory.error
+
+
+def test_a_first_prompt_that_does_not_fit_is_an_episode_without_steps(parts: Parts) -> None:
+    tight = small_parts("recipe.name=grpo", f"engine.max_length={first_prompt(parts) + 9}")
+    rolled = play(tight, jobs_of(tight))
+    assert {t.status for t in rolled.trajectories} == {Status.TRUNCATED}
+    assert all(t.steps == [] and t.final_state is None for t in rolled.trajectories)
+
+
+@pytest.mark.parametrize("place", ["begin", "act", "observe"])
+def test_a_world_that_raises_is_tried_again_without_disturbing_the_others(place: str) -> None:
+    settings = ("recipe.name=grpo", f"env.name={WORLDS}:BrokenLake", f"env.options.place={place}")
+    BrokenLake.num_raised = 10**9
+    parts = small_parts(*settings)
+    jobs = jobs_of(parts)
+    calm = play(parts, jobs).trajectories
+    parts = small_parts(*settings, "env.options.times=3")
+    BrokenLake.num_raised = 0
+    rolled = play(parts, jobs, retries=2)
+    assert BrokenLake.num_raised == 3
+    assert rolled.num_retries == 3 and rolled.failures == []
+    assert written(rolled.trajectories) == written(calm)
+
+
+def test_what_keeps_failing_is_handed_back_apart(parts: Parts) -> None:
+    BrokenLake.num_raised = 0
+    broken = small_parts("recipe.name=grpo", f"env.name={WORLDS}:BrokenLake", "env.options.below=3")
+    jobs = jobs_of(broken, num_tasks=8, group_size=1)
+    rolled = play(broken, jobs, retries=1)
+    assert len(rolled.trajectories) + len(rolled.failures) == 8
+    assert rolled.failures and rolled.trajectories
+    for trajectory in rolled.failures:
+        assert trajectory.status is Status.INFRA_ERROR and not trajectory.is_trainable
+        assert "raised RuntimeError: the simulator is gone" in trajectory.error
+    assert rolled.num_retries == len(rolled.failures)
+
+
+def test_a_reward_that_is_no_number_is_the_worlds_failure() -> None:
+    parts = small_parts("recipe.name=grpo", f"env.name={WORLDS}:RichLake", "env.options.reward=1e308")
+    rolled = play(parts, jobs_of(parts))
+    assert rolled.failures
+    assert all("gave the reward inf; rewards must be finite" in t.error for t in rolled.failures)
+
+
+def test_equal_boards_share_an_anchor_and_others_do_not(parts: Parts) -> None:
+    jobs = jobs_of(parts, num_tasks=3, group_size=2)
+    trajectories = play(parts, jobs).trajectories
+    firsts = [t.steps[0].anchor for t in trajectories]
+    assert firsts[0] == firsts[1] and firsts[2] == firsts[3] and len(set(firsts)) == 3
+
+
+def test_a_task_of_another_world_is_a_failure_with_a_reason(parts: Parts) -> None:
+    rolled = play(parts, [Job(Task("chess", {"board": "8"}), "g", 0)])
+    assert "belongs to 'chess'" in rolled.failures[0].error
