@@ -103,7 +103,7 @@ def run_study(
     folder = folder or Path("runs") / f"study-{study.name}{'-quick' if quick else ''}"
     runs = plan_runs(study, file.parent, folder / "runs", device)
     chosen = _chosen(runs, only)
-    _check(runs)
+    _check([run for run in runs if run.name not in ({} if restart else _known(folder))])
     num_cores = _num_cores()
     size = max(1, min(workers or num_cores, len(chosen)))
     threads = max(1, num_cores // size)
@@ -121,6 +121,7 @@ def run_study(
 def _sit(plan: _Plan, pool: WorkerPool, limit_s: float | None, console: Console | None) -> Sitting:
     began = time.monotonic()
     total, done = len(plan.chosen), len(plan.chosen) - len(_queue(plan))
+    write_pages(plan.folder, plan.results())
     progress = StudyProgress(total, done, console)
     say = f"{plan.study.name}: {total} runs, {done} done before, {pool.size} side by side, in {plan.folder}"
     progress.say(say)
@@ -204,7 +205,12 @@ def _chosen(runs: Sequence[PlannedRun], only: str | None) -> list[PlannedRun]:
 
 
 def _check(runs: Sequence[PlannedRun]) -> None:
-    """Let the parts that know refuse what is wrong, before the first process starts."""
+    """Let the parts that know refuse what is wrong, before the first process starts.
+
+    Runs of an earlier sitting were checked then: the import is worth seconds.
+    """
+    if not runs:
+        return
     from stepwell.pipeline.parts import Parts
 
     seen: set[tuple[str, str]] = set()
@@ -283,8 +289,7 @@ def _adopt(folder: Path, runs: Sequence[PlannedRun], quick: bool, restart: bool)
             shutil.rmtree(folder / name, ignore_errors=True)
         (folder / "results.json").unlink(missing_ok=True)
     elif file.exists():
-        known = json.loads(file.read_text(encoding="utf-8"))["runs"]
-        if difference := _difference(known, wanted):
+        if difference := _difference(_known(folder), wanted):
             raise ConfigError(
                 f"{folder} holds a study with other settings: {'; '.join(difference)}. "
                 "Give another --folder, or --restart to throw its runs away"
@@ -292,6 +297,12 @@ def _adopt(folder: Path, runs: Sequence[PlannedRun], quick: bool, restart: bool)
     elif (folder / "runs").exists():
         raise ConfigError(f"--folder: {folder} has runs in it but no study; give another one")
     write_whole(file, json.dumps({"quick": quick, "runs": wanted}, indent=1) + "\n")
+
+
+def _known(folder: Path) -> dict[str, Any]:
+    """Settings of the runs that earlier sittings planned, by name."""
+    file = folder / "plan.json"
+    return dict(json.loads(file.read_text(encoding="utf-8"))["runs"]) if file.exists() else {}
 
 
 def _essence(config: RunConfig) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from stepwell.monitors import jsonl
 from stepwell.monitors.console import duration
 from stepwell.pipeline.study_pool import Ended, Worker
 
-PLAIN_EVERY_S = 60.0
+LIVE_EVERY_S, PLAIN_EVERY_S = 1.0, 60.0
 _TAIL = 1 << 14
 
 
@@ -33,7 +33,7 @@ class StudyProgress:
         self.console = console or Console(highlight=False)
         self._is_live = self.console.is_terminal and not self.console.is_dumb_terminal
         self._total, self._done, self._failed = total, done, 0
-        self._began = self._line_at = time.monotonic()
+        self._began = self._looked_at = time.monotonic()
         self._live = Live(console=self.console, auto_refresh=False) if self._is_live else None
         if self._live is not None:
             self._live.start()
@@ -52,13 +52,15 @@ class StudyProgress:
 
     def tick(self, workers: Sequence[Worker]) -> None:
         """Look at the runs at work."""
-        now = time.monotonic()
+        every_s = LIVE_EVERY_S if self._live is not None else PLAIN_EVERY_S
+        if time.monotonic() - self._looked_at < every_s:
+            return
+        self._looked_at = time.monotonic()
         if self._live is not None:
             self._live.update(self._table(workers), refresh=True)
-        elif now - self._line_at >= PLAIN_EVERY_S:
-            self._line_at = now
-            views = "; ".join(f"{w.run.name} {_words(how_far(w.folder, w.run.config))}" for w in workers)
-            self.say(f"{duration(self._time()):>8}  {self._done}/{self._total}  at work: {views}")
+            return
+        views = "; ".join(f"{w.run.name} {_words(how_far(w.folder, w.run.config))}" for w in workers)
+        self.say(f"{duration(self._time()):>8}  {self._done}/{self._total}  at work: {views}")
 
     def close(self) -> None:
         if self._live is not None:
@@ -91,7 +93,9 @@ def how_far(folder: Path, config: RunConfig) -> dict[str, Any]:
     shares = [last["update"] / max(config.train.num_updates, 1)]
     if config.train.max_env_steps:
         shares.append(last["env_steps"] / config.train.max_env_steps)
-    evals = [entry["success"] for entry in entries if entry["kind"] == "eval" and entry.get("success")]
+    evals = [
+        entry["success"] for entry in entries if entry["kind"] == "eval" and entry["success"] is not None
+    ]
     phase = "warm start" if last["kind"] == "warm_start" else f"update {last['update']}"
     return {"phase": phase, "share": min(max(shares), 1.0), "success": f"{evals[-1]:.2f}" if evals else ""}
 
