@@ -98,6 +98,15 @@ def test_groups_with_a_reference_go_on_bit_for_bit(group_run: Path, tmp_path: Pa
     same(group_run, copy)
 
 
+@pytest.mark.parametrize("wish", ["policy.lora={rank=2}", "policy.critic=own"])
+def test_adapters_and_own_critics_go_on_bit_for_bit(tmp_path: Path, wish: str) -> None:
+    outline = ("train.num_updates=2", "checkpoint.every=1", "recipe.kl_coef=0.1", "eval.num_tasks=2")
+    whole = train(small_config(wish, *outline, folder=tmp_path, name="whole"))
+    copy = cut_back(whole, tmp_path / "copy", 1)
+    train(resume=copy)
+    same(whole, copy, update=2)
+
+
 def test_a_run_that_never_reached_a_checkpoint_starts_anew(group_run: Path, tmp_path: Path) -> None:
     copy = cut_back(group_run, tmp_path / "copy", -1)
     train(resume=copy)
