@@ -30,7 +30,7 @@ class Agent:
         self.config = config
         self.strategy = strategy or strategy_named(config.strategy)
         self.form = StateForm(config.state_form)
-        self._system = system_prompt(world, self.strategy, self.form)
+        self._system = system_prompt(world, self.strategy, self.form, with_guide=config.guide)
 
     def system(self) -> str:
         """The system message: guide, actions, form of a reply, and the world's example if it has one."""

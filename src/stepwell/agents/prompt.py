@@ -19,13 +19,14 @@ _HOW = {
 _SAYS = {Field.OBSERVATION: "the state now", Field.PREDICTION: "the state after your answer"}
 
 
-def system_prompt(world: World, strategy: Strategy, form: StateForm) -> str:
-    """All an agent is told before the first observation."""
-    lines = [world.guide.strip(), actions_line(world.actions), _turns_line(world), reply_line(strategy)]
+def system_prompt(world: World, strategy: Strategy, form: StateForm, *, with_guide: bool = True) -> str:
+    """All an agent is told before the first observation; without the guide, only how to reply."""
+    told = (world.guide.strip(), _turns_line(world)) if with_guide else ("", "")
+    lines = [told[0], actions_line(world.actions), told[1], reply_line(strategy)]
     described = [f"<{_tag_of(strategy, f)}> is {_SAYS[f]}" for f in strategy.fields if f in _SAYS]
     if described:
         lines.append(f"{', '.join(described)}, {_HOW[form]}.")
-    example = _example(world, strategy, form)
+    example = _example(world, strategy, form) if with_guide else None
     if example is not None:
         lines.append(f"Example: {written_example(world.actions, strategy, example)}")
     return "\n".join(line for line in lines if line)

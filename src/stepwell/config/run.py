@@ -37,6 +37,11 @@ class AgentConfig(Settings):
     state_form: Literal["natural_language", "symbolic", "structured"] = Field(
         "natural_language", description="how observation and prediction are to be written"
     )
+    guide: bool = Field(
+        True,
+        description="tell the world's guide and an example at the start; a tiny model that knows no "
+        "language learns the same without them, and faster",
+    )
     remind: bool = Field(False, description="repeat the reply format in every turn, not only at the start")
     history: Literal["exact", "template"] = Field(
         "exact", description="extend the sampled ids, or render every turn afresh from its messages"

@@ -21,7 +21,7 @@ from stepwell.envs.base import Effect, Env, Image
 from stepwell.envs.frozenlake.guide import examples, guide
 from stepwell.envs.frozenlake.lake import SLIPS, Lake, best_on_slippery_ice, goal_distances, make_task, shortest_way
 from stepwell.envs.frozenlake.options import FrozenLakeOptions
-from stepwell.envs.frozenlake.words import empty_board, in_words, place_player, structured
+from stepwell.envs.frozenlake.words import compass, empty_board, in_words, place_player, structured
 from stepwell.envs.grid import NAMES
 from stepwell.envs.tables import Table, tabulate
 
@@ -80,9 +80,10 @@ class FrozenLake(Env):
     def observe(self) -> Observation:
         """The board as text, picture, or both."""
         shown = self.options.observation
-        if shown == "text":
-            return Observation(self._text())
-        return Observation(self._text() if shown == "both" else "", (self.render(),))
+        text = self._text() if shown != "image" else ""
+        if self.options.compass:
+            text = f"{compass(self.lake, self.place)}\n{text}".strip()
+        return Observation(text, () if shown == "text" else (self.render(),))
 
     def oracle(self) -> list[str]:
         """A shortest way to the goal; on slippery ice the best next turn."""

@@ -22,6 +22,8 @@ def guide(options: FrozenLakeOptions) -> str:
         lines.append(f"Written down, the board is one character per cell: {SYMBOLS}.")
     else:
         lines.append(f"The board, one character per cell: {SYMBOLS}.")
+    if options.compass:
+        lines.append("Before it stands how far the goal is, whatever lies between.")
     lines.append("Up, Down, Left and Right move one cell; a move off the board stays in place.")
     if options.is_slippery:
         lines.append("The ice is slippery: a move goes as meant one time in three, else to one of its sides.")

@@ -23,6 +23,9 @@ class FrozenLakeOptions(Settings):
     max_actions_per_turn: int = Field(3, ge=1, description="actions of one turn")
     max_turns: int = Field(3, ge=1, description="turns of an episode; reaching them unsolved is a failure")
     observation: Literal["text", "image", "both"] = Field("text", description="what the agent is shown")
+    compass: bool = Field(
+        False, description="a first line of the text says how far the goal is, such as `2 up, 1 left`"
+    )
     tile_size: int = Field(32, ge=8, le=256, description="pixels per cell of a picture")
 
     @property

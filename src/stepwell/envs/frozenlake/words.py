@@ -35,6 +35,14 @@ def in_words(lake: Lake, place: int) -> str:
     return " ".join(told)
 
 
+def compass(lake: Lake, place: int) -> str:
+    """How far the goal is, by rows and columns: `2 up, 1 left`."""
+    rows, columns = (there - here for there, here in zip(lake.cell(lake.goal), lake.cell(place), strict=True))
+    said = [f"{abs(rows)} {'down' if rows > 0 else 'up'}"] if rows else []
+    said += [f"{abs(columns)} {'right' if columns > 0 else 'left'}"] if columns else []
+    return f"Goal: {', '.join(said) or 'here'}"
+
+
 def structured(lake: Lake, place: int) -> str:
     """Positions as [row, column] in one JSON object."""
     player, goal = lake.cell(place), lake.cell(lake.goal)
