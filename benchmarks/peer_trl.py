@@ -3,17 +3,20 @@
 Both start from one model (`tiny-0.3m` after a short warm start) and make the same number of
 updates on the same boards in the same order: as many prompts per update and trajectories per
 prompt, one optimizer step per rollout, AdamW with the same rates, the same loss (token ratios,
-mean over trajectories, no KL) and the same advantages. Worlds, prompts and the reading of replies
-are Stepwell's on both sides; sampling, credit, loss and optimizer are each side's own. Afterwards
-both models are measured by Stepwell on the same held-out boards, greedily.
+mean over trajectories, no KL), the same advantages, and 1 for a success and 0 otherwise as reward.
+(With the world's own points, where a move costs 0.1, our side fell silent within three updates:
+among failures, saying nothing costs least. Empty replies would then be all that is timed.) Worlds,
+prompts and the reading of replies are Stepwell's on both sides; sampling, credit, loss and
+optimizer are each side's own. Afterwards both models are measured by Stepwell on the same held-out
+boards, greedily.
 
     one turn       a plan of up to 4 moves; TRL generates by itself and asks a reward function
     three turns    up to 3 moves each; TRL through its `rollout_func`
 
 TRL runs in `.venvs/trl`, which is made on first use (`peer_trl/constraints.txt`). Its settings
 are the fastest found for a CPU (`peer_trl/trl_worker.py`): no logging, no checkpoints, float32, no
-gradient checkpointing, passes of 64 trajectories; `generate` with its cache, which here is 17
-times as fast as TRL's continuous batching. The first update of each is left out of the speed.
+gradient checkpointing, passes of 64 trajectories; `generate`, because TRL's continuous batching
+took about 30 times its CPU time here. The first update of each is left out of the speed.
 
     python benchmarks/peer_trl.py             # about six minutes; the table and results/peer_trl.json
     python benchmarks/peer_trl.py --quick     # two updates of each, to see that it works
@@ -229,10 +232,12 @@ def measured(clock: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
     """Speed without the first update, and where the time of an update goes."""
     ends = clock["ends"]
     seconds = (ends[-1] - ends[0]) / (len(ends) - 1)
+    size = job["prompts_per_update"] * job["group_size"]
     return {
         "updates_per_min": round(60 / seconds, 1),
-        "trajectories_per_s": round(job["prompts_per_update"] * job["group_size"] / seconds, 1),
+        "trajectories_per_s": round(size / seconds, 1),
         "seconds_per_update": {name: round(s / len(ends), 3) for name, s in clock["parts"].items()},
+        "tokens_per_trajectory": round(clock["num_tokens"] / (len(ends) * size), 1),
         "train_success": [round(share, 3) for share in clock["successes"]],
     }
 

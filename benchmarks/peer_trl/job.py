@@ -63,12 +63,15 @@ def lake_agent(job: Job) -> Agent:
 
 @dataclass
 class Clock:
-    """When each update ended and what its time went into, in seconds."""
+    """When each update ended and what its time went into, in seconds; and how much was said.
+
+    `num_tokens` counts sampled tokens: a policy that falls silent would make its side look fast.
+    """
 
     ends: list[float]
     parts: dict[str, float]
     successes: list[float]
+    num_tokens: int = 0
 
-    def write(self, job: Job, **more: Any) -> None:
-        content = {"ends": self.ends, "parts": self.parts, "successes": self.successes, **more}
-        (Path(job.out) / "clock.json").write_text(json.dumps(content))
+    def write(self, job: Job) -> None:
+        (Path(job.out) / "clock.json").write_text(json.dumps(asdict(self)))

@@ -29,7 +29,12 @@ def run_config(job: Job, model: str) -> RunConfig:
             "policy": {"model": model},
             "engine": {"max_batch_size": size, "num_slots": size, "max_length": 600, "prefill_tokens": 32768},
             "sampling": {"max_tokens": job.max_tokens},
-            "recipe": {"name": "grpo", "kl_coef": 0.0, "credit": {"eps": job.std_eps}},
+            "recipe": {
+                "name": "grpo",
+                "kl_coef": 0.0,
+                "credit": {"eps": job.std_eps},
+                "reward_parts": ("outcome",),
+            },
             "train": {
                 "num_updates": job.num_updates,
                 "tasks_per_update": job.prompts_per_update,
@@ -72,6 +77,7 @@ def main(job: Job) -> None:
         for name, seconds in zip(clock.parts, (played - begun, learnt - played, now - learnt), strict=True):
             clock.parts[name] += seconds
         clock.ends.append(now - started)
+        clock.num_tokens += sum(step.num_units for t in rolled.trajectories for step in t.steps)
         clock.successes.append(float(np.mean([t.status is Status.SUCCESS for t in rolled.trajectories])))
     parts.policy.save_pretrained(f"{job.out}/model")
     parts.close()
