@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from stepwell.agents import Agent
 from stepwell.algos.recipes import RECIPES, Call, KLChoice, Recipe
@@ -24,9 +25,10 @@ from stepwell.envs.batch import EnvBatch
 from stepwell.envs.tasks import distinct_tasks
 from stepwell.policies import CausalLMPolicy, resolve_model
 from stepwell.policies.directory import ADAPTER_FILE
+from stepwell.policies.lora import base_of
 from stepwell.rendering import Renderer, load_tokenizer
 from stepwell.rewards import part_names
-from stepwell.rollout import OracleSampler, Rollout, demonstrate
+from stepwell.rollout import BlockingSampler, OracleSampler, Rollout, demonstrate
 from stepwell.training import Trainer
 
 HELD_OUT_SEED = 20_261_115
@@ -101,26 +103,46 @@ class Parts:
         return agent
 
     @cached_property
+    def model_path(self) -> Path:
+        """The directory of the model; a checkpoint of adapters is one too, and names its base itself."""
+        path = Path(self.config.policy.model)
+        return path if (path / ADAPTER_FILE).is_file() else resolve_model(path, seed=self.config.seed)
+
+    @cached_property
+    def base_path(self) -> Path:
+        """The directory that holds the whole model: that of the base where the model is adapters."""
+        has_adapters = (self.model_path / ADAPTER_FILE).is_file()
+        return Path(base_of(self.model_path)) if has_adapters else self.model_path
+
+    @property
+    def critic_kind(self) -> Literal["none", "shared", "own"]:
+        """The critic that settings ask for, or the one that the recipe needs."""
+        wanted = self.config.policy.critic
+        return "shared" if self.recipe.needs_critic and wanted == "none" else wanted
+
+    @cached_property
     def policy(self) -> CausalLMPolicy:
-        wanted = self.config.policy
-        critic = "shared" if self.recipe.needs_critic and wanted.critic == "none" else wanted.critic
-        changes: dict[str, Any] = {"critic": critic, "reference": False}
-        if (Path(wanted.model) / ADAPTER_FILE).is_file():  # a checkpoint of adapters names its base itself
+        changes: dict[str, Any] = {"critic": self.critic_kind, "reference": False}
+        changes["model"] = str(self.model_path)
+        if (self.model_path / ADAPTER_FILE).is_file():
             changes["lora"] = None
-        else:
-            changes["model"] = str(resolve_model(wanted.model, seed=self.config.seed))
-        return CausalLMPolicy.from_config(wanted.model_copy(update=changes))
+        return CausalLMPolicy.from_config(self.config.policy.model_copy(update=changes))
 
     @cached_property
     def tokenizer(self) -> Any:
-        assert self.policy.source is not None
-        return load_tokenizer(self.policy.source)
+        return load_tokenizer(self.model_path)
+
+    @cached_property
+    def context_limit(self) -> int:
+        """Most tokens of prompt and action together: the engine's limit, or the model's if that is less."""
+        content = json.loads((self.base_path / "config.json").read_text())
+        own = int(content.get("text_config", content).get("max_position_embeddings") or 2**31)
+        wanted = self.config.engine.max_length
+        return own if wanted is None else min(own, wanted)
 
     @cached_property
     def renderer(self) -> Renderer:
-        limit = self.policy.context_length
-        if self.config.engine.max_length is not None:
-            limit = min(limit, self.config.engine.max_length)
+        limit = self.context_limit
         return Renderer(
             self.tokenizer,
             self.config.agent.history,
@@ -138,11 +160,15 @@ class Parts:
 
     @cached_property
     def rollout(self) -> Rollout:
+        return self.rollout_with(self.engine)
+
+    def rollout_with(self, sampler: BlockingSampler | None) -> Rollout:
+        """The episodes of this run with another sampler; None where prompts are only looked at."""
         return Rollout(
             self.envs,
             self.agent,
             self.renderer,
-            self.engine,
+            sampler,  # type: ignore[arg-type]
             parts=self.recipe.reward_parts or ("task",),
             optional_parts=self.recipe.optional_reward_parts,
             weights=self.config.rewards,
@@ -161,7 +187,7 @@ class Parts:
 
     def prepare(self) -> None:
         """Build everything now, and refuse what could only fail later."""
-        _ = self.trainer
+        _ = self.trainer, self.rollout
         self.check_prompt()
 
     def check_prompt(self) -> None:
@@ -175,7 +201,7 @@ class Parts:
             assert turn.error is not None
             raise turn.error
         try:
-            self.rollout.open(turn.observation)
+            self.rollout_with(None).open(turn.observation)
         except ContextLengthError as error:
             raise ContextLengthError(
                 f"{error}. It is the first prompt of {self.config.env.name}; the limit is the smaller of "
@@ -209,7 +235,7 @@ class Parts:
         encode = partial(self.tokenizer.encode, add_special_tokens=False)
         sampler = OracleSampler(self.envs.envs, self.agent, encode, self.renderer.end_ids[0], noise=noise)
         tasks = self.tasks(Split.TRAIN, num_demos, seed)
-        return demonstrate(self.rollout, tasks, sampler, seed)
+        return demonstrate(self.rollout_with(sampler), tasks, seed)
 
     def close(self) -> None:
         """Stop the engine and the worlds, if they were started."""

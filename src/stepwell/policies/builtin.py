@@ -69,9 +69,12 @@ def build_tiny(name: str, seed: int = 0) -> tuple[Any, Any]:
 
 def create_tiny(name: str, directory: str | Path, seed: int = 0) -> Path:
     """Write a tiny model as an ordinary Hugging Face directory; the same seed writes the same bytes."""
+    from stepwell.policies.directory import without_progress_bar  # heavy: transformers
+
     directory = Path(directory)
     model, tokenizer = build_tiny(name, seed)
-    model.save_pretrained(directory)
+    with without_progress_bar():
+        model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     return directory
 

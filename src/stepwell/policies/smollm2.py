@@ -109,6 +109,8 @@ def _save_weights(reader: Any, config: Any, tokenizer: Any, directory: Path) -> 
     import torch
     from transformers import LlamaForCausalLM
 
+    from stepwell.policies.directory import without_progress_bar
+
     weights = {name: torch.from_numpy(array).bfloat16() for name, array in _weights(reader, config)}
     with torch.device("meta"):
         model = LlamaForCausalLM(config)
@@ -121,7 +123,8 @@ def _save_weights(reader: Any, config: Any, tokenizer: Any, directory: Path) -> 
     model.tie_weights()
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
-    model.save_pretrained(directory)
+    with without_progress_bar():
+        model.save_pretrained(directory)
 
 
 def _weights(reader: Any, config: Any) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:

@@ -85,12 +85,9 @@ class OracleSampler:
         return self._agent.write(actions, **said)
 
 
-def demonstrate(
-    rollout: Rollout, tasks: Sequence[Task], sampler: OracleSampler, seed: int
-) -> list[Trajectory]:
-    """One demonstrated trajectory per task, played in the rollout's worlds."""
-    stage = copy.copy(rollout)
-    stage.sampler = sampler
+def demonstrate(rollout: Rollout, tasks: Sequence[Task], seed: int) -> list[Trajectory]:
+    """One demonstrated trajectory per task, by a rollout whose sampler is an oracle."""
+    assert isinstance(rollout.sampler, OracleSampler)
     seeds = np.random.default_rng([seed, len(tasks)]).integers(2**62, size=len(tasks))
     jobs = [Job(task, task.id, int(seed)) for task, seed in zip(tasks, seeds, strict=True)]
-    return stage.run(jobs, SamplingParams()).trajectories
+    return rollout.run(jobs, SamplingParams()).trajectories
