@@ -38,7 +38,7 @@ from rich.console import Console
 
 from stepwell.config.run import RunConfig
 from stepwell.config.study import PlannedRun, StudyConfig, flattened, load_study, plan_runs
-from stepwell.core.errors import ConfigError, StepwellError
+from stepwell.core.errors import ConfigError, InfraError, StepwellError
 from stepwell.monitors.files import write_whole
 from stepwell.monitors.summary import read_summary
 from stepwell.pipeline.study_pages import write_pages
@@ -128,7 +128,7 @@ def _sit(plan: _Plan, pool: WorkerPool, limit_s: float | None, console: Console 
     try:
         is_over = _work(plan, pool, progress, began, limit_s)
     finally:
-        pool.kill()
+        pool.let_go()
         progress.close()
     failed = [run.name for run in plan.chosen if status_of(_folder(run)) == "failed"]
     num_done = sum(status_of(_folder(run)) in DONE for run in plan.chosen)
@@ -160,11 +160,19 @@ def _work(plan: _Plan, pool: WorkerPool, progress: StudyProgress, began: float, 
                 _tell(progress, ended)
                 if now - written > WRITE_EVERY_S:
                     written = now
-                    plan.sittings[-1]["wall_s"] = round(now - began, 1)
-                    write_pages(plan.folder, plan.results())
+                    _write_so_far(plan, progress, now - began)
             progress.tick(pool.workers)
             time.sleep(LOOK_EVERY_S)
     return over
+
+
+def _write_so_far(plan: _Plan, progress: StudyProgress, wall_s: float) -> None:
+    """Outputs of a study that goes on; a disk that is full now is told, and may have room at the end."""
+    plan.sittings[-1]["wall_s"] = round(wall_s, 1)
+    try:
+        write_pages(plan.folder, plan.results())
+    except InfraError as error:
+        progress.say(str(error))
 
 
 def _why(over: str) -> str:

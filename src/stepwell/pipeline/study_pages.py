@@ -44,14 +44,8 @@ def table(results: Results) -> str:
     parts += [study.note.strip(), ""] if study.note else []
     parts += [" ".join(_terms(results)), ""]
     for world, rows in results.rows.items():
-        parts += [
-            f"## {world}",
-            "",
-            *_world_table(results, world, rows),
-            "",
-            f"![curves](curves-{world}.svg)",
-            "",
-        ]
+        parts += [f"## {world}", "", _area_words(results, world), "", *_world_table(rows), ""]
+        parts += [f"![curves](curves-{world}.svg)", ""]
     notes = [f"* **{item.name}**: {item.note}" for item in study.variants if item.note]
     parts += ["## Variants", "", *notes, ""] if notes else []
     problems = _problems(results)
@@ -97,6 +91,7 @@ def page(results: Results) -> str:
     worlds = [
         {
             "name": world,
+            "area": _area_words(results, world),
             "head": _HEAD,
             "rows": [(row, _cells(row)) for row in rows],
             "bars": bar_chart(_bars(rows), title=f"held-out success in {world}", width=_WIDTH, high=1.0),
@@ -147,7 +142,7 @@ def _figure(figure: Figure | None) -> str:
     return f"{figure.mean:.3f}" + ("" if figure.spread is None else f" ± {figure.spread:.3f}")
 
 
-def _world_table(results: Results, world: str, rows: list[Row]) -> list[str]:
+def _world_table(rows: list[Row]) -> list[str]:
     lines = ["| " + " | ".join(_HEAD) + " |", "|" + "---|" * len(_HEAD)]
     return lines + ["| " + " | ".join(_cells(row)) + " |" for row in rows]
 
@@ -167,9 +162,11 @@ def _terms(results: Results) -> list[str]:
             f"Figures are mean ± standard deviation over {num_seeds} seeds. ≈ best: mean ± deviation "
             "overlaps with that of the best, so these seeds do not tell the two apart."
         )
-    for world, horizon in results.horizons.items():
-        sentences.append(f"Area: mean success over the first {horizon:,.0f} environment steps of {world}.")
     return [*sentences, "Updates per minute are of runs side by side, evaluations included."]
+
+
+def _area_words(results: Results, world: str) -> str:
+    return f"Area: mean success over the first {results.horizons[world]:,.0f} environment steps."
 
 
 def _problems(results: Results) -> list[str]:

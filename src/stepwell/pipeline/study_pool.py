@@ -104,6 +104,12 @@ class WorkerPool:
         for worker in self.workers:
             worker.process.wait()
 
+    def let_go(self) -> None:
+        """Leave the workers to themselves: each notices, saves and stops."""
+        for worker in self.workers:
+            assert worker.process.stdin is not None
+            worker.process.stdin.close()
+
     def _ended(self, worker: Worker) -> Ended:
         code = worker.process.returncode
         assert worker.process.stdin is not None
