@@ -237,7 +237,7 @@ class _Plan:
         yield _line(
             "optimizer",
             f"{optimizer.kind} at {optimizer.learning_rate:g}, {train.schedule} after "
-            f"{_many(train.warmup_updates, 'update')} of warm-up, gradients clipped at {optimizer.grad_clip:g}",
+            f"{_many(train.warmup_updates, 'update')} of warm-up; gradients up to {optimizer.grad_clip:g}",
         )
 
     def _update_lines(self) -> Iterator[str]:
