@@ -129,9 +129,13 @@ def compare(name: str, folder: Path, num_threads: int, quick: bool) -> dict[str,
         out.mkdir()
         job = write_job(out, model, options, num_updates, num_prompts, num_threads)
         print(f"{name}: {side}, {num_updates} updates", flush=True)
+        load = round(
+            os.getloadavg()[0], 1
+        )  # of the machine; other work would slow one side and not the other
         run_worker(side, out / "job.json", num_threads)
         clock = json.loads((out / "clock.json").read_text())
-        rows[side] = measured(clock, job) | {"success_after": evaluate(out / "model", options, num_held_out)}
+        after = evaluate(out / "model", options, num_held_out)
+        rows[side] = measured(clock, job) | {"success_after": after, "load_at_start": load}
     ratio = rows["Stepwell"]["updates_per_min"] / rows["TRL"]["updates_per_min"]
     settings = {key: value for key, value in job.items() if key not in ("tasks", "model", "out")}
     return {
