@@ -14,13 +14,13 @@ from stepwell.envs.frozenlake.options import FrozenLakeOptions
 class BrokenOptions(FrozenLakeOptions):
     """When it breaks."""
 
-    below: int = 1_000_000
+    rows: tuple[int, ...] = tuple(range(32))
     times: int = 1_000_000
     place: str = "act"
 
 
 class BrokenLake(FrozenLake):
-    """A lake that raises where the start's number is below `below`, the first `times` times it could."""
+    """A lake that raises where the start lies in one of `rows`, the first `times` times it could."""
 
     name: ClassVar[str] = "broken"
     Options: ClassVar[type[Settings]] = BrokenOptions
@@ -45,7 +45,7 @@ class BrokenLake(FrozenLake):
         return super().state()
 
     def _maybe(self, place: str) -> None:
-        is_chosen = place == self.options.place and self.lake.start < self.options.below
+        is_chosen = place == self.options.place and self.lake.cell(self.lake.start)[0] in self.options.rows
         if is_chosen and BrokenLake.num_raised < self.options.times:
             BrokenLake.num_raised += 1
             raise RuntimeError("the simulator is gone")

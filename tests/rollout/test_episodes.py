@@ -184,7 +184,7 @@ def test_a_world_that_raises_is_tried_again_without_disturbing_the_others(place:
 
 def test_what_keeps_failing_is_handed_back_apart(parts: Parts) -> None:
     BrokenLake.num_raised = 0
-    broken = small_parts("recipe.name=grpo", f"env.name={WORLDS}:BrokenLake", "env.options.below=3")
+    broken = small_parts("recipe.name=grpo", f"env.name={WORLDS}:BrokenLake", "env.options.rows=[0]")
     jobs = jobs_of(broken, num_tasks=8, group_size=1)
     rolled = play(broken, jobs, retries=1)
     assert len(rolled.trajectories) + len(rolled.failures) == 8
