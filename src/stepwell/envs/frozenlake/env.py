@@ -19,7 +19,14 @@ from stepwell.config.base import Settings
 from stepwell.core import Actions, InputError, Observation, StateForm, Task, World
 from stepwell.envs.base import Effect, Env, Image
 from stepwell.envs.frozenlake.guide import examples, guide
-from stepwell.envs.frozenlake.lake import SLIPS, Lake, best_on_slippery_ice, goal_distances, make_task, shortest_way
+from stepwell.envs.frozenlake.lake import (
+    SLIPS,
+    Lake,
+    best_on_slippery_ice,
+    goal_distances,
+    make_task,
+    shortest_way,
+)
 from stepwell.envs.frozenlake.options import FrozenLakeOptions
 from stepwell.envs.frozenlake.words import compass, empty_board, in_words, place_player, structured
 from stepwell.envs.grid import NAMES
