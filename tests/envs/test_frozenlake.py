@@ -333,3 +333,28 @@ def test_the_table_of_a_task_plays_as_the_world_does() -> None:
                 _, _, terminated, truncated, info = env.step([names[n] for n in plan[at : at + 3]])
                 over = terminated or truncated
         assert info["success"] == table.solved[state]
+
+
+def test_the_compass_says_how_far_the_goal_is() -> None:
+    env = make_env("frozenlake", {"compass": True})
+    task = Task("frozenlake", {"board": ["____", "____", "____", "____"], "start": [2, 1], "goal": [0, 2]})
+    observation, _ = env.reset(options={"task": task})
+    assert observation.text == "Goal: 2 up, 1 right\n__G_\n____\n_P__\n____"
+    assert env.step(["Up"])[0].text.splitlines()[0] == "Goal: 1 up, 1 right"
+    assert "Before it stands how far the goal is" in env.world.guide
+
+
+def test_process_counts_moves_towards_the_goal_around_the_holes() -> None:
+    env = make_env("frozenlake", {"max_actions_per_turn": 3})
+    task = Task("frozenlake", {"board": ["_O__", "____", "____", "____"], "start": [0, 0], "goal": [0, 2]})
+    env.reset(options={"task": task})
+    *_, info = env.step(["Left", "Down", "Up"])  # a bump, one nearer, one back
+    assert info["process"] == 0.0
+    env.reset(options={"task": task})
+    *_, info = env.step(["Down", "Right", "Right"])
+    assert info["process"] == 3.0
+    *_, terminated, _, info = env.step(["Up"])
+    assert terminated and info["success"] and info["process"] == 1.0
+    env.reset(options={"task": task})
+    *_, info = env.step(["Right"])
+    assert not info["success"] and info["process"] == -1.0

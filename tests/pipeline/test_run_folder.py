@@ -200,3 +200,12 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(EncodingError, match=r"update-000001\.trajectories is damaged"):
         read_trajectories(path)
+
+
+def test_the_warm_start_ends_where_enough_training_tasks_are_solved(tmp_path: Path) -> None:
+    settings = ("policy.model=tiny-0.3m", "warm_start.num_demos=64", "warm_start.epochs=50", "train.num_updates=0")
+    stops = ("warm_start.batch_size=16", "warm_start.check_every=3", "warm_start.stop_at=0.05", "eval.num_tasks=16")
+    rate = ("warm_start.optimizer.learning_rate=5e-3",)
+    folder = train(small_config(*settings, *stops, *rate, folder=tmp_path))
+    steps = [entry.values["step"] for entry in entries(folder) if entry.kind == "warm_start"]
+    assert not steps or max(steps) < 200  # all fifty epochs would be 200 updates

@@ -89,6 +89,10 @@ class WarmStartConfig(Settings):
     epochs: int = Field(1, ge=1, description="passes over the demonstrations")
     batch_size: int = Field(64, ge=1, description="demonstrations per update")
     max_updates: int | None = Field(None, ge=1, description="stop after so many; None: after the epochs")
+    stop_at: float | None = Field(
+        None, gt=0, le=1, description="stop once this share of training tasks is solved, decoded as in eval"
+    )
+    check_every: int = Field(4, ge=1, description="updates between looks at `stop_at`")
     value_coef: float = Field(0.5, ge=0, description="weight of teaching the critic the returns shown")
     optimizer: OptimizerConfig = Field(default_factory=lambda: OptimizerConfig(learning_rate=1e-3))
 

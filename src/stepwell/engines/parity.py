@@ -18,8 +18,9 @@ from stepwell.core.errors import InputError, ParityError
 from stepwell.core.protocols import Scorer
 from stepwell.core.step import Step
 
-TOLERANCE = {"float64": 1e-5, "float32": 1e-4, "bfloat16": 0.15}
-"""Largest absolute difference of a logprob to expect, by the dtype the engine runs in."""
+TOLERANCE = {"float64": 1e-5, "float32": 1e-3, "bfloat16": 0.15}
+"""Largest absolute difference of a logprob to expect, by the dtype the engine runs in. In float32,
+unlikely tokens of a trained tiny model were seen to differ by up to 2e-4; wrong weights by far more."""
 
 
 @dataclass(frozen=True, slots=True)

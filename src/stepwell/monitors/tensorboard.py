@@ -1,8 +1,7 @@
 """TensorBoard: the same figures as event files in `tensorboard/` of the run folder.
 
-The events are written with the `tensorboard` package's own record writer. Going through
-torch.utils.tensorboard would load six times as much before the first event, and would start
-a thread. One entry is one event; its step is the update. Tags are `train/…` for updates,
+The events are written with the `tensorboard` package's own record writer: it needs no torch and
+starts no thread. One entry is one event; its step is the update. Tags are `train/…` for updates,
 `eval/…` and `warm_start/…`; notes and the configuration are text.
 
 A resumed run writes a new file that begins with the place it goes on from. TensorBoard then

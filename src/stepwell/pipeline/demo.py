@@ -1,39 +1,35 @@
-"""The demo: an agent learns to cross FrozenLake while its baseline learns beside it.
+"""The demo: an agent learns to cross FrozenLake, and what it is to be compared with.
 
-    this process    warm start ─► StepPO for a few minutes ─► before and after on held-out boards
-    a second one    the same warm start ─► more imitation of the same demonstrations, as long
-    at the end      the best blind plan, random play ─► summary and report
+    warm start ─► StepPO for two minutes ─► before and after on held-out boards
+    the best blind plan, random play
+    the same warm start ─► imitation of the same demonstrations for as long as the whole run took
+    ─► summary and report
 
-Each process has one core. The second one stops when the first has finished training, so that both
-have had the same wall time, and plays the same held-out boards with the same decoding.
+Whatever is compared plays the same held-out boards with the same decoding, which is sampling at
+temperature 1, as in training; greedy decoding stands beside it in the report.
 """
 
 from __future__ import annotations
 
-import json
-import multiprocessing
 import time
-from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any
+
+from rich.console import Console
 
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.core import Split
 from stepwell.envs.baselines import best_blind_plan, random_play
 from stepwell.envs.tasks import draw_tasks
-from stepwell.monitors.files import write_whole
 from stepwell.monitors.report import write_report
 from stepwell.monitors.summary import Score, read_summary, write_summary
-from stepwell.pipeline.evaluation import evaluate, held_out_tasks, wilson
+from stepwell.pipeline.evaluation import evaluate, evaluate_run, held_out_tasks, wilson
 from stepwell.pipeline.parts import HELD_OUT_SEED, Parts
 from stepwell.pipeline.run import new_folder, train
 from stepwell.training import imitate
 
-NUM_BLIND_BOARDS = 10_000
+NUM_BLIND_BOARDS = 4000
 NUM_RANDOM_ROUNDS = 8
-SFT_FILE = "sft.json"
-_JOIN_S = 60.0
 _MANY = 1_000_000
 
 
@@ -42,20 +38,11 @@ def run_demo(seed: int = 0, folder: Path = Path("runs"), overrides: tuple[str, .
     config = load_config("demo", [f"seed={seed}", f"folder={folder}", *overrides])
     run = new_folder(config)
     config = config.model_copy(update={"name": run.name})
-    context = multiprocessing.get_context("spawn")
-    done = context.Event()
-    beside = context.Process(
-        target=_imitate_beside, args=(config, run.parent / f".{run.name}-{SFT_FILE}", done)
-    )
-    beside.start()
-    try:
-        train(config)
-    finally:
-        done.set()
-        beside.join(_JOIN_S)
-        if beside.is_alive():
-            beside.terminate()
-    scores = [*_without_looking(config), *_sft_score(run.parent / f".{run.name}-{SFT_FILE}")]
+    train(config)
+    summary = read_summary(run)
+    assert summary is not None
+    with Console(stderr=True).status("imitation for the same time, to compare with"):
+        scores = [*_without_looking(config), _imitation(config, summary.wall_s), *_greedy(run)]
     return _told(run, scores)
 
 
@@ -94,33 +81,31 @@ def _score(name: str, success: float, count: int, note: str) -> Score:
     return Score(success, low, high, count, name, note)
 
 
-def _sft_score(path: Path) -> list[Score]:
-    if not path.exists():
-        return [Score(float("nan"), name="SFT, same wall time", note="it did not finish")]
-    content: dict[str, Any] = json.loads(path.read_text())
-    path.unlink()
-    note = f"{content['updates']} updates in {content['wall_s']:.0f} s on the same demonstrations"
-    return [_score("SFT, same wall time", content["success"], content["num_tasks"], note)]
-
-
-def _imitate_beside(config: RunConfig, path: Path, done: Event) -> None:
-    """Imitate the demonstrations until told to stop, then play the held-out boards."""
-    import torch
-
-    torch.set_num_threads(config.num_threads or 1)
+def _imitation(config: RunConfig, wall_s: float) -> Score:
+    """Imitation of the run's demonstrations for `wall_s` seconds, from the run's first weights."""
     started = time.perf_counter()
     warm = config.warm_start
     parts = Parts(config)
     shown = parts.demonstrations(warm.num_demos, warm.noise, config.seed)
     number = 0
-    for _ in imitate(parts.policy, shown, warm.model_copy(update={"epochs": _MANY}), config.seed):
-        number += 1
-        if done.is_set():
+    for number, _ in enumerate(  # noqa: B007 (the count is told)
+        imitate(
+            parts.policy, shown, warm.model_copy(update={"epochs": _MANY, "max_updates": None}), config.seed
+        ),
+        start=1,
+    ):
+        if time.perf_counter() - started >= wall_s:
             break
-    wall_s = time.perf_counter() - started
     parts.engine.load_weights(1, parts.policy.model_weights())
     tasks = held_out_tasks(parts)
-    result = evaluate(parts, tasks, temperature=config.eval.temperature)
-    content = {"success": result.success, "num_tasks": len(tasks), "updates": number, "wall_s": wall_s}
-    write_whole(path, json.dumps(content))
+    success = evaluate(parts, tasks, temperature=config.eval.temperature).success
     parts.close()
+    note = f"{number} updates on the same {len(shown)} demonstrations in {wall_s:.0f} s"
+    return _score("SFT, same wall time", success, len(tasks), note)
+
+
+def _greedy(run: Path) -> list[Score]:
+    """The trained policy decoded greedily."""
+    result = evaluate_run(run, temperature=0.0).result
+    low, high = result.interval
+    return [Score(result.success, low, high, result.num_tasks, "trained, greedy decoding")]

@@ -198,7 +198,16 @@ class SyncLoop:
         for number, values in enumerate(imitate(self.parts.policy, shown, warm, self.config.seed), start=1):
             if number % 10 == 0 or number == total:
                 self._tell("warm_start", values | {"step": float(number), "num_steps": float(total)})
+            if warm.stop_at is not None and number % warm.check_every == 0 and self._knows(warm.stop_at):
+                self.monitor.note(f"warm start: enough after {number} updates (warm_start.stop_at)")
+                break
         self.state.warm_start_s = self._time()
+
+    def _knows(self, share: float) -> bool:
+        """Whether the policy solves this share of some training tasks already."""
+        self._publish()
+        tasks = self._tasks[: self.config.eval.num_tasks // 2]
+        return evaluate(self.parts, tasks, temperature=self.config.eval.temperature).success >= share
 
     def _update(self) -> None:
         started = time.perf_counter()
