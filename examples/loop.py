@@ -40,21 +40,21 @@ from stepwell.packing import Outputs, backward, pack
 from stepwell.policies import CausalLMPolicy, resolve_model
 from stepwell.rendering import Conversation, Message, Renderer, load_tokenizer
 
-# The world: random 4 x 4 boards with random start and goal, 3 turns of up to 3 moves.
-LAKE = {"size": 4, "hole_rate": 0.2, "min_actions": 2, "max_turns": 3, "max_actions_per_turn": 3}
+# The world: random 4 x 4 boards with random start and goal, 3 turns of up to 2 moves.
+LAKE = {"size": 4, "hole_rate": 0.05, "min_actions": 2, "max_turns": 3, "max_actions_per_turn": 2}
 REWARD_SCALE = 0.1  # the goal's 10 points become 1, so that the critic's values stay small
-MAX_TOKENS = 10  # <answer>Up,Left,Up</answer> and the end of the turn are 8
+MAX_TOKENS = 8  # <answer>Up,Left</answer> and the end of the turn are 6
 
 NUM_BOARDS, NUM_HELD_OUT = 8192, 256  # to train on, and never trained on (the same for every seed)
 
-NUM_WARM_UPDATES = 70  # of the warm start,
+NUM_WARM_UPDATES = 100  # of the warm start,
 NUM_DEMOS = 64  # each on so many demonstrations,
-NOISE = 0.3  # in which so many of the oracle's moves are random
+NOISE = 0.5  # in which so many of the oracle's moves are random
 
 NUM_EPISODES = 128  # of one StepPO update, each on a board of its own
 GAMMA, LAM = 0.99, 1.0
 VALUE_COEF, ENTROPY_COEF = 0.5, 0.003
-WARM_RATES, RATES = (3e-3, 1e-2), (1e-3, 3e-3)  # of AdamW and Muon
+WARM_RATES, RATES = (3e-3, 1e-2), (8e-4, 2.5e-3)  # of AdamW and Muon
 
 
 # --- the parts: who plays, who samples, who learns ------------------------------------------
@@ -74,7 +74,7 @@ class Parts:
     def build(cls, lake: dict[str, Any], seed: int) -> Parts:
         """A fresh policy with a critic on the same backbone, and an engine with its weights."""
         envs = [make_env("frozenlake", lake) for _ in range(max(NUM_DEMOS, NUM_EPISODES, NUM_HELD_OUT))]
-        agent = Agent(envs[0].world, AgentConfig(strategy="no_think"))
+        agent = Agent(envs[0].world, AgentConfig(strategy="no_think", guide=False))
         policy = CausalLMPolicy.from_pretrained(resolve_model("tiny-0.3m", seed=seed), critic="shared")
         tokenizer = load_tokenizer(policy.source)
         size = {"max_batch_size": len(envs), "num_slots": len(envs), "max_length": 600}

@@ -133,6 +133,5 @@ def test_the_page_about_agents_shows_every_strategy_as_it_is() -> None:
 
 def test_without_the_guide_only_the_form_of_a_reply_is_told() -> None:
     assert agent("no_think", guide=False).system() == (
-        'Actions: Left, Down, Right, Up. Answer with 1 to 3, separated by ",".\n'
-        "Reply: <answer>...</answer>"
+        'Actions: Left, Down, Right, Up. Answer with 1 to 3, separated by ",".\nReply: <answer>...</answer>'
     )

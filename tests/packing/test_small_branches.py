@@ -60,7 +60,7 @@ def test_outputs_and_gradients_do_not_depend_on_how_steps_are_merged(min_run: in
         if len(packed) == 1:  # every step alone, in place of one batch
             total = 0.0
             for step in steps:
-                loss, _, outputs = backward(
+                loss, _, _ = backward(
                     policy, pack([step]), lambda o: (o.logprobs.sum() + o.values.sum(), {}), values=True
                 )
                 total += float(loss)

@@ -83,7 +83,8 @@ def tiny_digest(name: str) -> str:
     """Changes whenever the files of a tiny model would: part of the name it is cached under."""
     import transformers
 
-    parts = (_size(name), EMBEDDING_STD, OUTPUT_SCALE, ROPE_THETA, _DRAW, tokenizer_digest(), transformers.__version__)
+    shape = (_size(name), EMBEDDING_STD, OUTPUT_SCALE, ROPE_THETA, _DRAW)
+    parts = (*shape, tokenizer_digest(), transformers.__version__)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
