@@ -172,7 +172,7 @@ def test_rewards_are_ten_for_the_goal_and_a_tenth_off_for_every_other_move() -> 
     assert reward == pytest.approx(-0.3) and not terminated and info["num_actions"] == 3
     assert observation.text == "__O_\n_PG_\n_O__\n____"
     observation, reward, terminated, _, info = env.step(["Right", "Right", "Right"])
-    assert (reward, terminated, info) == (10.0, True, {"success": True, "num_actions": 1})
+    assert (reward, terminated, info) == (10.0, True, {"success": True, "num_actions": 1, "process": 1.0})
     assert observation.text == "__O_\n__*_\n_O__\n____"
 
 
@@ -180,7 +180,7 @@ def test_a_hole_ends_the_episode_as_a_failure_and_costs_its_move() -> None:
     env = playing(lake_task((1, 1), (3, 3)))
     observation, reward, terminated, truncated, info = env.step(["Down", "Down"])
     assert (reward, terminated, truncated) == (-0.1, True, False)
-    assert info == {"success": False, "num_actions": 1}
+    assert info == {"success": False, "num_actions": 1, "process": -1.0}
     assert observation.text == "__O_\n____\n_X__\n___G"
     assert env.oracle() == []
 
