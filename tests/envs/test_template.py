@@ -15,11 +15,11 @@ from stepwell.envs.template import write_template
 
 def test_the_template_passes_the_checker_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    paths = write_template("coin_hunt", tmp_path)
-    assert [path.name for path in paths] == ["coin_hunt.py", "test_coin_hunt.py"]
+    paths = write_template("pearl_dive", tmp_path)
+    assert [path.name for path in paths] == ["pearl_dive.py", "test_pearl_dive.py"]
     monkeypatch.setattr(sys, "path", list(sys.path))
-    report = check_env("coin_hunt:CoinHunt")
-    monkeypatch.delitem(sys.modules, "coin_hunt")
+    report = check_env("pearl_dive:PearlDive")
+    monkeypatch.delitem(sys.modules, "pearl_dive")
     assert report.ok, str(report)
     assert report["oracle_solves_the_tasks"].detail == "solved 1.000 of 50 tasks"
 
