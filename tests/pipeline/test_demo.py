@@ -36,7 +36,13 @@ def test_the_last_line_tells_what_the_summary_and_the_report_hold(
     )
     page = Path(found[3]).read_text()
     names = [score.name for score in summary.baselines]
-    assert names == ["blind plan", "random play", "SFT, same wall time", "trained, greedy decoding"]
+    assert names == [
+        "blind plan",
+        "random play",
+        "SFT, same wall time",
+        "warm start, greedy decoding",
+        "trained, greedy decoding",
+    ]
     assert all(name in page for name in names)
     assert summary.seed == 1 and summary.recipe == "steppo" and summary.decoding["temperature"] == 1.0
 

@@ -26,7 +26,7 @@ from stepwell.monitors.summary import Score, read_summary, write_summary
 from stepwell.pipeline.evaluation import evaluate, evaluate_run, held_out_tasks, wilson
 from stepwell.pipeline.parts import HELD_OUT_SEED, Parts
 from stepwell.pipeline.run import new_folder, train
-from stepwell.training import imitate
+from stepwell.training import imitate, list_checkpoints
 
 NUM_BLIND_BOARDS = 4000
 NUM_RANDOM_ROUNDS = 8
@@ -42,7 +42,7 @@ def run_demo(seed: int = 0, folder: Path = Path("runs"), overrides: tuple[str, .
     summary = read_summary(run)
     assert summary is not None
     with Console(stderr=True).status("imitation for the same time, to compare with"):
-        scores = [*_without_looking(config), _imitation(config, summary.wall_s), *_greedy(run)]
+        scores = [*_without_looking(config), _imitation(config, summary.wall_s), *_greedy(run, config)]
     return _told(run, scores)
 
 
@@ -104,8 +104,11 @@ def _imitation(config: RunConfig, wall_s: float) -> Score:
     return _score("SFT, same wall time", success, len(tasks), note)
 
 
-def _greedy(run: Path) -> list[Score]:
-    """The trained policy decoded greedily."""
-    result = evaluate_run(run, temperature=0.0).result
-    low, high = result.interval
-    return [Score(result.success, low, high, result.num_tasks, "trained, greedy decoding")]
+def _greedy(run: Path, config: RunConfig) -> list[Score]:
+    """The policy before and after, decoded greedily: how much of the rise is more than sharpening."""
+    first, last = (list_checkpoints(run / "checkpoints")[i] for i in (0, -1))
+    scores = []
+    for path, name in ((first, "warm start, greedy decoding"), (last, "trained, greedy decoding")):
+        result = evaluate_run(path, config, temperature=0.0).result
+        scores.append(Score(result.success, *result.interval, result.num_tasks, name))
+    return scores
