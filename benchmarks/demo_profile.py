@@ -28,7 +28,14 @@ from stepwell.training import batch, imitate
 
 RESULT = Path(__file__).parent / "results" / "demo_profile.json"
 KINDS = {
-    "attention, with its gathers": ("flash_attention", "SegmentAttention", "index_copy", "aten::index", "lerp", "logaddexp"),
+    "attention, with its gathers": (
+        "flash_attention",
+        "SegmentAttention",
+        "index_copy",
+        "aten::index",
+        "lerp",
+        "logaddexp",
+    ),
     "matrix products": ("aten::mm", "aten::addmm", "aten::bmm", "aten::linear", "aten::matmul"),
 }
 
