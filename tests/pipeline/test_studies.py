@@ -195,11 +195,11 @@ def test_merging_keeps_all_of_the_upper_table_and_what_it_does_not_touch(below: 
 def test_the_recipe_study_compares_all_recipes_on_equal_terms() -> None:
     study = load_study(ROOT / "studies" / "recipes.toml")
     runs = plan_runs(study, ROOT / "studies", Path("runs"))
-    assert len(runs) == 12 * 2 * 3
+    assert len(runs) == (12 + 2) * 2 * 3
     assert {run.config.train.tasks_per_update * run.config.train.group_size for run in runs} == {128}
     for run in runs:
         recipe = resolve_recipe(run.config.recipe)
-        assert recipe.name == run.variant
+        assert recipe.name == run.variant.removesuffix("-half")
         assert (run.config.train.group_size == 8) == recipe.needs_groups
         assert recipe.reward_parts == ("task", "format") and run.config.rewards.scale == 0.1
     for world in study.worlds:

@@ -94,6 +94,7 @@ class WarmStartConfig(Settings):
     )
     check_every: int = Field(4, ge=1, description="updates between looks at `stop_at`")
     value_coef: float = Field(0.5, ge=0, description="weight of teaching the critic the returns shown")
+    cache: str | None = Field(None, description="folder in which runs with equal settings share it")
     optimizer: OptimizerConfig = Field(default_factory=lambda: OptimizerConfig(learning_rate=1e-3))
 
 

@@ -102,6 +102,7 @@ class StudyConfig(_Named):
     seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
     env_steps: int | None = Field(None, ge=1, description="environment steps of each run; None: no limit")
     baseline: str | None = Field(None, description="variant named first in tables; None: the first one")
+    share_warm_start: bool = Field(True, description="runs with an equal warm start make it once")
     keep: Literal["none", "best", "all"] = Field("best", description="checkpoints kept of a finished run")
     worlds: tuple[WorldConfig, ...] = ()
     variants: tuple[VariantConfig, ...] = Field(min_length=1)
@@ -194,6 +195,11 @@ def plan_runs(study: StudyConfig, beside: Path, folder: Path, device: str | None
                     "folder": str(folder),
                     "monitor": {"console": False},
                     **({"policy": {"device": device}} if device else {}),
+                    **(
+                        {"warm_start": {"cache": str(folder.parent / "warm")}}
+                        if study.share_warm_start
+                        else {}
+                    ),
                 }
                 config = _run_config(study, base, world, variant, own)
                 runs.append(PlannedRun(world.name, variant.name, seed, config))

@@ -53,6 +53,7 @@ from stepwell.pipeline.evaluation import EvalResult, evaluate, held_out_tasks
 from stepwell.pipeline.parts import Parts
 from stepwell.pipeline.replays import keep_replays
 from stepwell.pipeline.trajectory_files import TrajectoryFiles
+from stepwell.pipeline.warm_starts import take_or_make
 from stepwell.rollout import Job
 from stepwell.training import checkpoint, imitate, num_batches
 
@@ -190,6 +191,14 @@ class SyncLoop:
         warm = self.config.warm_start
         if warm.num_demos == 0:
             return
+        if warm.cache is None:
+            self._imitate()
+        else:
+            take_or_make(self.parts, Path(warm.cache), self._imitate, self.monitor.note)
+        self.state.warm_start_s = self._time()
+
+    def _imitate(self) -> None:
+        warm = self.config.warm_start
         self.monitor.phase("demonstrations")
         shown = self.parts.demonstrations(warm.num_demos, warm.noise, self.config.seed)
         wins = np.mean([t.status is Status.SUCCESS for t in shown])
@@ -201,7 +210,6 @@ class SyncLoop:
             if warm.stop_at is not None and number % warm.check_every == 0 and self._knows(warm.stop_at):
                 self.monitor.note(f"warm start: enough after {number} updates (warm_start.stop_at)")
                 break
-        self.state.warm_start_s = self._time()
 
     def _knows(self, share: float) -> bool:
         """Whether the policy solves this share of some training tasks already."""

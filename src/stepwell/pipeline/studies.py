@@ -7,7 +7,7 @@
       ├─ _work                   a process per run until all are done, the time is over, or Ctrl-C
       └─ collect, write_pages    results.json, table.md, curves-WORLD.svg, study.html
 
-    FOLDER/  plan.json  runs/WORLD-VARIANT-seedN/  logs/  and the outputs
+    FOLDER/  plan.json  runs/WORLD-VARIANT-seedN/  warm/ (shared warm starts)  logs/  and the outputs
 
 Invariants
 * A folder holds one study. Runs may be added to it; a run that is there keeps its settings, and a
@@ -194,10 +194,18 @@ def _tell(progress: StudyProgress, ended: Ended) -> None:
 
 
 def _queue(plan: _Plan) -> list[PlannedRun]:
-    """Runs still to do: those begun first, then in the order of the plan."""
+    """Runs still to do: those begun, then one of each kind of warm start, then in the order of the plan.
+
+    Variants of one group mostly share the warm start of a world and a seed: whoever comes second
+    would wait for the first.
+    """
     status = {run.name: status_of(_folder(run)) for run in plan.chosen}
     left = [run for run in plan.chosen if status[run.name] not in DONE]
-    return sorted(left, key=lambda run: status[run.name] == "waiting")
+    groups = {variant.name: variant.group for variant in plan.study.variants}
+    firsts: dict[tuple[str, int, str], str] = {}
+    for run in left:
+        firsts.setdefault((run.world, run.seed, groups[run.variant]), run.name)
+    return sorted(left, key=lambda run: (status[run.name] == "waiting", run.name not in firsts.values()))
 
 
 def _folder(run: PlannedRun) -> Path:
@@ -293,7 +301,7 @@ def _adopt(folder: Path, runs: Sequence[PlannedRun], quick: bool, restart: bool)
     file = folder / "plan.json"
     wanted = {run.name: _essence(run.config) for run in runs}
     if restart and file.exists():
-        for name in ("runs", "logs"):
+        for name in ("runs", "warm", "logs"):
             shutil.rmtree(folder / name, ignore_errors=True)
         (folder / "results.json").unlink(missing_ok=True)
     elif file.exists():
@@ -315,6 +323,7 @@ def _known(folder: Path) -> dict[str, Any]:
 
 def _essence(config: RunConfig) -> dict[str, Any]:
     values = config.model_dump(mode="json", exclude=set(_LEFT_OUT))
+    del values["warm_start"]["cache"]
     return {".".join(path): value for path, value in flattened(values)}
 
 

@@ -1,0 +1,71 @@
+"""Warm starts kept on disk: runs that would imitate the same demonstrations do it once.
+
+    warm_start.cache/KEY/          the policy after the warm start, whole or not there
+    warm_start.cache/KEY.lock      held by the run that makes it; others wait for it
+
+The key is a hash of every setting that the warm start depends on: world, agent, policy with the
+critic it gets, sampling, rewards, the warm start's own table, what `stop_at` looks at, the seed.
+
+Invariants
+* A run that finds its warm start goes on exactly as the one that made it (weights are stored in
+  full, and nothing later depends on how they came about).
+* A damaged one is made again. A run that dies while it makes one leaves nothing but a lock that
+  the system has released.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from stepwell.core import InfraError
+from stepwell.monitors.files import write_error
+from stepwell.pipeline.parts import Parts
+from stepwell.policies import CausalLMPolicy
+from stepwell.training.checkpoint import damage, save_checkpoint
+
+_IRRELEVANT = {"name", "folder", "num_threads", "recipe", "train", "checkpoint", "monitor", "parity"}
+
+
+def key_of(parts: Parts) -> str:
+    """The name under which the warm start of these settings is kept."""
+    config, recipe = parts.config, parts.recipe
+    values = config.model_dump(mode="json", exclude=_IRRELEVANT)
+    del values["warm_start"]["cache"]
+    values["policy"]["critic"] = parts.critic_kind
+    values["rewarded"] = [
+        *recipe.reward_parts,
+        *(recipe.optional_reward_parts if config.rewards.process else ()),
+    ]
+    values["num_tasks"] = config.train.num_tasks
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def take_or_make(parts: Parts, folder: Path, make: Callable[[], None], tell: Callable[[str], None]) -> None:
+    """Leave `parts.policy` warm: from `folder`, or by `make` and then kept there for others."""
+    path = folder / key_of(parts)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = path.with_suffix(".lock").open("a")
+    except OSError as error:
+        raise write_error(folder, error) from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if path.exists() and damage(path) is None:
+            _take(parts.policy, path)
+            tell(f"warm start: taken from {path}")
+            return
+        make()
+        try:
+            save_checkpoint(folder, parts.policy, None, {"update": 0}, name=path.name)
+        except InfraError as error:
+            tell(f"warm start: not kept for other runs: {error}")
+
+
+def _take(policy: CausalLMPolicy, path: Path) -> None:
+    dtype = str(policy.model.dtype).removeprefix("torch.")
+    saved = CausalLMPolicy.from_pretrained(path, dtype=dtype, device=policy.device)
+    policy.load_state_dict(saved.state_dict())

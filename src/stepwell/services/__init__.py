@@ -1,0 +1,1 @@
+"""The HTTP side: what other programs reach Stepwell by."""
