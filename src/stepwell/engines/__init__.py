@@ -12,14 +12,25 @@ if TYPE_CHECKING:
     from stepwell.engines.batcher import BatchQueue, DynamicBatcher
     from stepwell.engines.embedded import EmbeddedEngine
     from stepwell.engines.parity import check_parity
+    from stepwell.engines.streaming import SampledToken, Streamer
     from stepwell.engines.weights import fingerprint_of
 
-__all__ = ["BatchQueue", "DynamicBatcher", "EmbeddedEngine", "check_parity", "fingerprint_of"]
+__all__ = [
+    "BatchQueue",
+    "DynamicBatcher",
+    "EmbeddedEngine",
+    "SampledToken",
+    "Streamer",
+    "check_parity",
+    "fingerprint_of",
+]
 
 _HOMES = {
     "BatchQueue": "batcher",
     "DynamicBatcher": "batcher",
     "EmbeddedEngine": "embedded",
+    "SampledToken": "streaming",
+    "Streamer": "streaming",
     "check_parity": "parity",
     "fingerprint_of": "weights",
 }

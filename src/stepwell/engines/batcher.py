@@ -192,10 +192,15 @@ class DynamicBatcher(Generic[T, R]):
 
     async def submit(self, items: Sequence[T]) -> list[R]:
         """Results of `items`, in order. Waits for room; cancelling the task withdraws the slot."""
+        return await self.enqueue(items)
+
+    def enqueue(self, items: Sequence[T]) -> asyncio.Future[list[R]]:
+        """As `submit`, as a future; cancelling it withdraws the slot."""
         slot = self._slot(items)
         self._outside.append(slot)
         self._pump()
-        return await self._answer(slot)
+        assert slot.future is not None
+        return slot.future
 
     def submit_nowait(self, items: Sequence[T]) -> Awaitable[list[R]]:
         """As `submit`, but raises `QueueFullError` at once where `submit` would wait for room."""

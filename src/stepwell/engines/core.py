@@ -146,6 +146,15 @@ class EngineCore:
         finished, self._finished = self._finished, []
         return finished
 
+    def sampled_since(self, request_id: str, start: int) -> tuple[AnyArray, AnyArray]:
+        """Views of the tokens and logprobs that a request in flight has from `start` on."""
+        sequence = self._running.get(request_id)
+        if sequence is None:
+            return self.table.tokens[0, :0], self.table.logprobs[0, :0]
+        first = len(sequence.prompt) + start
+        span = slice(first, int(self.table.length[sequence.slot]))
+        return self.table.tokens[sequence.slot, span], self.table.logprobs[sequence.slot, span]
+
     def abort(self) -> None:
         """Throw everything out that is in flight, and all caches with it."""
         for sequence in self._running.values():

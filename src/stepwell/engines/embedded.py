@@ -5,7 +5,8 @@
 
 A worker thread owns the core (`core.py`) and runs it while there is work; everything that
 touches the core reaches it as a command between two steps. Callers on an event loop go
-through a dynamic batcher; a cancelled task takes its requests out of the batch.
+through a dynamic batcher; a cancelled task takes its requests out of the batch. `stream`
+takes the same way and watches its request being sampled (`streaming.py`).
 
 With one `generate` call at a time and `max_wait_ms=0` (the default) no clock is read: the
 batch is a pure function of weights, requests and seeds, and runs repeat bit for bit.
@@ -20,9 +21,10 @@ import asyncio
 import copy as copying
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -35,7 +37,8 @@ from stepwell.core.errors import EngineError, InputError, WeightsError
 from stepwell.core.protocols import Request, Sampled
 from stepwell.engines.batcher import BatchQueue, DynamicBatcher, Slot
 from stepwell.engines.building import build_runner, open_model
-from stepwell.engines.core import EngineCore
+from stepwell.engines.core import EngineCore, Finished
+from stepwell.engines.streaming import News, Outlet, SampledToken, deliver
 from stepwell.engines.weights import check_weights, copy_weights, fingerprint_of, read_weights
 
 T = TypeVar("T")
@@ -48,6 +51,7 @@ class _Job:
     requests: list[Request]
     future: Future[list[Sampled]] = field(default_factory=Future)
     results: dict[str, Sampled] = field(default_factory=dict)
+    outlet: Outlet | None = None  # of a job with one request that somebody watches
 
 
 class EmbeddedEngine:
@@ -72,6 +76,8 @@ class EmbeddedEngine:
         self._batcher: tuple[asyncio.AbstractEventLoop, DynamicBatcher[Request, Sampled]] | None = None
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._jobs: dict[str, _Job] = {}
+        self._wanted: dict[int, Outlet] = {}  # by id() of requests whose job is yet to be made
+        self._outlets: dict[str, Outlet] = {}  # of requests in flight; the worker's own
         self._worker: threading.Thread | None = None
         self._lock = threading.Lock()
         self._closed = False
@@ -106,6 +112,20 @@ class EmbeddedEngine:
         if not requests:
             return []
         return await self._batcher_here().submit(requests)
+
+    async def stream(self, request: Request) -> AsyncIterator[SampledToken | Sampled]:
+        """Each token as soon as it is sampled, then the sample. Closing the iterator cancels the request."""
+        self._check([request])
+        outlet = Outlet(asyncio.get_running_loop())
+        own = replace(request)  # nobody else holds this object, so its identity can name the stream
+        self._wanted[id(own)] = outlet
+        try:
+            answer = self._batcher_here().enqueue([own])
+            async with aclosing(outlet.read(answer)) as items:
+                async for item in items:
+                    yield item
+        finally:
+            self._wanted.pop(id(own), None)
 
     def generate_blocking(self, requests: Sequence[Request]) -> list[Sampled]:
         """As `generate`, for callers without an event loop."""
@@ -153,8 +173,9 @@ class EmbeddedEngine:
         with self._lock:
             self._closed = True
             worker = self._worker
+            if worker is not None:
+                self._commands.put(None)
         if worker is not None:
-            self._commands.put(None)
             worker.join()
 
     def __enter__(self) -> EmbeddedEngine:
@@ -187,14 +208,21 @@ class EmbeddedEngine:
         return self._batcher[1]
 
     def _start_slots(self, loop: asyncio.AbstractEventLoop, slots: list[Slot[Request]]) -> None:
-        jobs = self._start([_Job(slot.items) for slot in slots])
+        jobs = [_Job(slot.items, outlet=self._wanted.pop(id(slot.items[0]), None)) for slot in slots]
+        try:
+            self._start(jobs)
+        except EngineError as error:  # closed: also whoever waited in the batcher learns of it
+            for job in jobs:
+                job.future.set_exception(error)
         for slot, job in zip(slots, jobs, strict=True):
             assert slot.future is not None
             job.future.add_done_callback(partial(_hand_over, loop, slot.future))
             slot.future.add_done_callback(partial(self._withdraw, job))
 
     def _withdraw(self, job: _Job, future: asyncio.Future[Any]) -> None:
-        if future.cancelled():
+        if not future.cancelled():
+            return
+        with suppress(EngineError):  # a closed engine has nothing in flight to take out
             for request in job.requests:
                 self._post(partial(self._core.cancel, request.id))
 
@@ -216,6 +244,8 @@ class EmbeddedEngine:
         for request in job.requests:
             self._core.add(request)
             self._jobs[request.id] = job
+        if job.outlet is not None:
+            self._outlets[job.requests[0].id] = job.outlet
 
     def _call(self, function: Callable[[], T]) -> T:
         """Run something in the worker, between two steps, and wait for it."""
@@ -237,7 +267,7 @@ class EmbeddedEngine:
             if self._worker is None:
                 self._worker = threading.Thread(target=self._work, name="stepwell-engine", daemon=True)
                 self._worker.start()
-        self._commands.put(command)
+            self._commands.put(command)  # under the lock: nothing may come after `close`
 
     def _work(self) -> None:
         while True:
@@ -258,11 +288,27 @@ class EmbeddedEngine:
                 self._fail(failure)
 
     def _step(self) -> None:
-        for done in self._core.step():
+        finished = self._core.step()
+        if self._outlets:
+            deliver(self._news(finished))
+        for done in finished:
             job = self._jobs.pop(done.id)
             job.results[done.id] = done.sampled
             if len(job.results) == len(job.requests):
                 job.future.set_result([job.results[request.id] for request in job.requests])
+
+    def _news(self, finished: list[Finished]) -> Iterator[News]:
+        """What this step added to the requests that somebody watches."""
+        for done in finished:
+            outlet = self._outlets.pop(done.id, None)
+            if outlet is not None:
+                ids, logprobs = done.sampled.action.action_ids, done.sampled.logprobs
+                yield News(outlet, ids[outlet.num_sent :].tolist(), logprobs[outlet.num_sent :].tolist())
+        for request_id, outlet in self._outlets.items():
+            ids, logprobs = self._core.sampled_since(request_id, outlet.num_sent)
+            if len(ids):
+                outlet.num_sent += len(ids)
+                yield News(outlet, ids.tolist(), logprobs.tolist())
 
     def _fail(self, error: EngineError) -> None:
         """Empty the batch: whoever waits learns why."""
@@ -270,6 +316,7 @@ class EmbeddedEngine:
         for job in set(self._jobs.values()):
             job.future.set_exception(error)
         self._jobs.clear()
+        self._outlets.clear()
 
 
 def _hand_over(
