@@ -1,0 +1,147 @@
+"""Group commit: threads that write at the same time share one transaction.
+
+    run(work) ─► queue ─► whoever gets the turn drains the queue ─► one transaction ─► all return
+
+A commit costs far more than a row, above all where it waits for a disk. The first thread to get
+the turn runs what every waiting thread has asked for and commits once; the others find their work
+done. `run` returns only after the commit that holds its work, so accepted means committed.
+
+Invariants
+* One failing piece of work never costs another: the shared transaction is rolled back and every
+  piece runs again in one of its own. Work must therefore change nothing but the database.
+* Work that met a deadlock or a lost connection runs again a few times. All writes of the pool may
+  be repeated: what is there already is found and kept.
+* A connection that failed is thrown away; one that met a user's mistake is kept.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from stepwell.core.errors import InfraError, StepwellError
+
+T = TypeVar("T")
+_MAX_SHARED = 64  # pieces of work in one transaction: bounds how long others wait for the lock
+_ATTEMPTS = 5
+_AGAIN_AFTER_S = 0.05
+_REPEATABLE = {"40P01", "40001"}  # PostgreSQL: deadlock, serialization failure
+
+
+class _Job(Generic[T]):
+    """One piece of work and, later, what came of it."""
+
+    def __init__(self, work: Callable[[Connection], T]) -> None:
+        self.work = work
+        self.is_done = False
+        self.value: Any = None
+        self.error: Exception | None = None
+
+    def result(self) -> T:
+        assert self.is_done
+        if self.error is not None:
+            raise self.error
+        return self.value  # type: ignore[no-any-return]
+
+
+class Committer:
+    """Runs work in write transactions on one connection, for any number of threads."""
+
+    def __init__(
+        self, connect: Callable[[], Connection], lock: Callable[[], AbstractContextManager[Any]]
+    ) -> None:
+        self._connect = connect
+        self._lock = lock  # keeps other processes out, where the database cannot queue them itself
+        self._connection: Connection | None = None
+        self._turn = threading.Lock()
+        self._waiting: deque[_Job[Any]] = deque()
+        self.num_commits = 0
+
+    def run(self, work: Callable[[Connection], T]) -> T:
+        """`work(connection)` in a transaction that is committed when this returns."""
+        job = _Job(work)
+        self._waiting.append(job)
+        with self._turn:
+            if not job.is_done:
+                jobs = self._drain()
+                self._commit(jobs if job in jobs else [job, *jobs])
+        return job.result()
+
+    def close(self) -> None:
+        with self._turn:
+            self._drop_connection()
+
+    def _drain(self) -> list[_Job[Any]]:
+        jobs: list[_Job[Any]] = []
+        while self._waiting and len(jobs) < _MAX_SHARED:
+            jobs.append(self._waiting.popleft())
+        return jobs
+
+    def _commit(self, jobs: list[_Job[Any]]) -> None:
+        try:
+            values = self._transaction(jobs)
+        except Exception as error:
+            if len(jobs) == 1:
+                self._again(jobs[0], error)
+            else:
+                for job in jobs:
+                    self._commit([job])
+            return
+        for job, value in zip(jobs, values, strict=True):
+            job.value, job.is_done = value, True
+
+    def _again(self, job: _Job[Any], error: Exception) -> None:
+        """Give a piece of work that failed by no fault of its own a few more chances."""
+        for attempt in range(1, _ATTEMPTS):
+            if not _is_passing(error):
+                break
+            time.sleep(_AGAIN_AFTER_S * attempt)
+            try:
+                job.value = self._transaction([job])[0]
+            except Exception as next_error:
+                error = next_error
+            else:
+                job.is_done = True
+                return
+        job.error, job.is_done = as_ours(error), True
+
+    def _transaction(self, jobs: list[_Job[Any]]) -> list[Any]:
+        with self._lock():
+            if self._connection is None:
+                self._connection = self._connect()
+            try:
+                with self._connection.begin():
+                    values = [job.work(self._connection) for job in jobs]
+            except StepwellError:
+                raise
+            except BaseException:
+                self._drop_connection()
+                raise
+            self.num_commits += 1
+            return values
+
+    def _drop_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.invalidate()
+            connection.close()
+
+
+def _is_passing(error: Exception) -> bool:
+    if not isinstance(error, DBAPIError):
+        return False
+    return error.connection_invalidated or getattr(error.orig, "sqlstate", None) in _REPEATABLE
+
+
+def as_ours(error: Exception) -> Exception:
+    """What the database says went wrong, as an error a caller can tell apart."""
+    if isinstance(error, DBAPIError):
+        return InfraError(f"the pool's database failed: {error.orig}")
+    return error

@@ -1,0 +1,205 @@
+"""Which database a pool lives in, how it is opened, and what differs between the two.
+
+SQLite runs in WAL mode: readers never wait, and a commit survives the kill of any process (with
+`durable="power"` it is also flushed to the disk). SQLite lets one process write at a time and
+makes the others sleep and try again; a file lock beside the database queues them instead, so
+that a writer waits for the commits before it and not for a timer. The system drops the lock of
+a killed process.
+
+PostgreSQL commits are always flushed by the server (`synchronous_commit` stays on): without that,
+a killed server process could take committed steps with it.
+
+Leases are timed by one clock for all: the machine's for SQLite, the server's for PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from sqlalchemy import Connection, Dialect, create_engine, event, make_url, text
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.sql.schema import Table
+
+from stepwell.core.errors import ConfigError, InputError
+from stepwell.pool.commits import Committer, as_ours
+from stepwell.pool.migrating import current_revision, upgrade
+from stepwell.pool.schema import REVISION
+
+T = TypeVar("T")
+Durable = Literal["process", "power"]
+DEFAULT_NAME = "pool.db"
+_BUSY_TIMEOUT_S = 60.0
+_PAGE_BYTES = 8192
+_WAL_PAGES = 4000  # checkpoint every 32 MB: each one is flushed, so not too often
+_MIGRATION_LOCK = 0x5357454C  # any number that nobody else takes as an advisory lock
+
+
+class Database:
+    """One open database: write transactions through `write`, read ones through `reading`."""
+
+    def __init__(self, where: str | Path, durable: Durable) -> None:
+        if durable not in ("process", "power"):
+            raise ConfigError(f"durable is {durable!r}; choose 'process' or 'power'")
+        self.url = database_url(where)
+        self.is_postgres = self.url.get_backend_name() == "postgresql"
+        self.path = None if self.is_postgres else Path(str(self.url.database))
+        self.insert: Callable[[Table], Any] = postgresql.insert if self.is_postgres else sqlite.insert
+        self._pid = os.getpid()
+        self._lock_file: int | None = None
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock_file = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._engine = self._make_engine(durable)
+        self._committer = Committer(self._connect_to_write, self._other_processes_kept_out)
+        try:
+            self._prepare()
+        except DBAPIError as error:
+            self.close()
+            raise as_ours(error) from error
+        except ConfigError:
+            self.close()
+            raise
+
+    @property
+    def dialect(self) -> Dialect:
+        return self._engine.dialect
+
+    def write(self, work: Callable[[Connection], T]) -> T:
+        """`work(connection)` in a transaction, committed when this returns. May run more than once."""
+        self._check()
+        return self._committer.run(work)
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection in a read transaction of its own."""
+        self._check()
+        try:
+            with self._engine.connect() as connection:
+                yield connection
+        except DBAPIError as error:
+            raise as_ours(error) from error
+
+    def now(self, connection: Connection) -> float:
+        """Seconds since 1970 by the clock that leases are timed with."""
+        if not self.is_postgres:
+            return time.time()
+        return float(connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
+
+    def size_bytes(self) -> int:
+        """What the database takes on disk."""
+        if self.is_postgres:
+            with self.reading() as connection:
+                return int(
+                    connection.execute(text("SELECT pg_database_size(current_database())")).scalar_one()
+                )
+        files = [Path(f"{self.path}{ending}") for ending in ("", "-wal")]
+        return sum(file.stat().st_size for file in files if file.exists())
+
+    def shrink(self) -> None:
+        """Give freed pages back to the file system, where the database does not do it by itself."""
+        if self.is_postgres:
+            return
+        with self._other_processes_kept_out(), self._engine.connect() as connection:
+            raw = connection.connection.cursor()
+            raw.execute("PRAGMA incremental_vacuum").fetchall()
+            raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def close(self) -> None:
+        self._committer.close()
+        self._engine.dispose()
+        if self._lock_file is not None:
+            os.close(self._lock_file)
+            self._lock_file = None
+
+    def _check(self) -> None:
+        if self._pid != os.getpid():
+            raise InputError("a pool does not cross a fork; call open_pool again in the new process")
+        if self._lock_file is None and not self.is_postgres:
+            raise InputError("this pool is closed; call open_pool again")
+
+    def _make_engine(self, durable: Durable) -> Any:
+        if self.is_postgres:
+            return create_engine(self.url, pool_pre_ping=True, pool_size=8, max_overflow=-1)
+        engine = create_engine(
+            self.url,
+            connect_args={"timeout": _BUSY_TIMEOUT_S, "check_same_thread": False},
+            pool_size=8,
+            max_overflow=-1,
+        )
+
+        @event.listens_for(engine, "connect")
+        def _set_up(raw: Any, _: Any) -> None:
+            raw.isolation_level = None  # BEGIN and COMMIT are ours alone
+            for name, value in (
+                ("page_size", _PAGE_BYTES),  # these two count only while the file is empty
+                ("auto_vacuum", "INCREMENTAL"),
+                ("journal_mode", "WAL"),
+                ("synchronous", "FULL" if durable == "power" else "NORMAL"),
+                ("wal_autocheckpoint", _WAL_PAGES),
+                ("foreign_keys", "ON"),
+            ):
+                raw.execute(f"PRAGMA {name} = {value}")
+
+        @event.listens_for(engine, "begin")
+        def _begin(connection: Connection) -> None:
+            writes = connection.get_execution_options().get("writes", False)
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+        return engine
+
+    def _connect_to_write(self) -> Connection:
+        return self._engine.connect().execution_options(writes=True)  # type: ignore[no-any-return]
+
+    @contextmanager
+    def _locked_file(self) -> Iterator[None]:
+        assert self._lock_file is not None
+        fcntl.flock(self._lock_file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._lock_file, fcntl.LOCK_UN)
+
+    def _other_processes_kept_out(self) -> Any:
+        return nullcontext() if self.is_postgres else self._locked_file()
+
+    def _prepare(self) -> None:
+        """Make the schema, or bring it up to date. The lock also covers the switch to WAL."""
+        with self._other_processes_kept_out(), self._connect_to_write() as connection:
+            if current_revision(connection) == REVISION:
+                return
+            connection.rollback()
+            with connection.begin():
+                if self.is_postgres:
+                    connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})"))
+                if current_revision(connection) != REVISION:
+                    upgrade(connection)
+
+
+def database_url(where: str | Path) -> URL:
+    """The URL of a pool given as a file, a folder that holds `pool.db`, or a database URL."""
+    if not str(where):
+        raise ConfigError("the pool's place is empty; give a file such as runs/pool.db, or a database URL")
+    if "://" not in str(where):
+        path = Path(where).expanduser()
+        path = path / DEFAULT_NAME if path.is_dir() else path
+        return URL.create("sqlite", database=str(path.absolute()))
+    try:
+        url = make_url(str(where))
+    except ArgumentError as error:
+        raise ConfigError(f"{where!r} is not a database URL: {error}") from error
+    backend = url.get_backend_name()
+    if backend == "postgresql":
+        return url.set(drivername="postgresql+psycopg")
+    if backend != "sqlite":
+        raise ConfigError(f"a pool cannot live in {backend!r}; use sqlite:///FILE or postgresql://…")
+    if url.database in (None, "", ":memory:"):
+        raise ConfigError("a pool in memory would be lost with its process; name a file: sqlite:///pool.db")
+    return url.set(drivername="sqlite", database=str(Path(str(url.database)).absolute()))

@@ -1,0 +1,317 @@
+"""What producers do to a pool, each as one piece of work in a write transaction.
+
+    begin ─► append … append ─► finish          (reward and report at any time)
+
+Invariants
+* All of it may be repeated: what is there already with the same content is kept, with another
+  content it is refused.
+* Nothing is appended to a finished trajectory. PostgreSQL runs transactions side by side, so an
+  append holds a share lock on the trajectory, which `finish` takes alone.
+* A group is complete when `size` of its trajectories have finished without an infrastructure
+  failure. Which ones is decided once, as they finish (`place`): a group that is served again after
+  a crash is served with the same trajectories.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, Row, case, func, insert, select, update
+
+from stepwell.core import JSON, State, Status, Step, Task
+from stepwell.core.errors import InputError
+from stepwell.pool.database import Database
+from stepwell.pool.entries import Channel, RewardEntry, checked_channel, checked_name
+from stepwell.pool.records import RowReader, encode_rows, encode_state, images_of
+from stepwell.pool.rewarding import corrections, sum_again, summed
+from stepwell.pool.schema import FILLING, READY, groups, images, reports, rewards, steps, tags, trajectories
+
+_FIND = select(
+    trajectories.c.seq, trajectories.c.group, trajectories.c.status, trajectories.c.path, trajectories.c.task,
+    trajectories.c.channel,
+)  # fmt: skip
+_SUMMARY = select(
+    steps.c.number, steps.c.reward, steps.c.reward_parts, steps.c.first_version, steps.c.last_version,
+    func.length(steps.c.record).label("num_bytes"),
+).order_by(steps.c.number)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What is known of a trajectory when it begins."""
+
+    id: str
+    task: Task
+    group: str = ""  # empty: a group of its own, under its own id
+    group_size: int = 1
+    channel: Channel | str = Channel.TRAIN
+    source: Mapping[str, JSON] = field(default_factory=dict)
+    tags: Sequence[str] = ()
+    created_s: float = field(default_factory=time.time)
+
+    def __post_init__(self) -> None:
+        checked_name(self.id, "id")
+        checked_name(self.group or self.id, "group")
+        checked_channel(self.channel)
+        for tag in self.tags:
+            checked_name(tag, "tag")
+        if self.group_size < 1:
+            raise InputError(f"group_size is {self.group_size}; a group has at least one trajectory")
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What is known of a trajectory when it is finished."""
+
+    status: Status
+    error: str = ""
+    path: Sequence[int] | None = None
+    final_state: State | None = None
+    timings: Mapping[str, float] = field(default_factory=dict)
+    info: Mapping[str, JSON] = field(default_factory=dict)
+    finished_s: float = field(default_factory=time.time)
+
+    def __post_init__(self) -> None:
+        if self.status in (Status.AGENT_ERROR, Status.INFRA_ERROR) and not self.error:
+            raise InputError(f"status {self.status.value} needs `error`: what went wrong")
+        if self.path is not None and any(b <= a for a, b in zip(self.path, self.path[1:], strict=False)):
+            raise InputError(f"path must name steps in rising order, each once; got {list(self.path)}")
+
+
+def task_text(task: Task) -> str:
+    """A task as JSON; `task_of` reads it."""
+    return dumps([task.env, task.content, task.instruction, task.seed, list(task.tags)], "task")
+
+
+def dumps(value: Any, field_name: str) -> str:
+    """JSON in ASCII, which both databases keep as it is."""
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{field_name} holds what JSON cannot keep: {error}") from error
+
+
+def find_trajectory(
+    connection: Connection, id: str, *, lock: str = ""
+) -> Row[tuple[int, int, str | None, str | None, str, str]]:
+    """The row of a trajectory, locked ('share' or 'alone') where the database has row locks."""
+    query = _FIND.where(trajectories.c.id == id)
+    if lock:
+        query = query.with_for_update(read=lock == "share", of=trajectories)
+    row = connection.execute(query).first()
+    if row is None:
+        raise InputError(f"trajectory {id!r} is not in the pool; begin it first")
+    return row
+
+
+def begin(db: Database, connection: Connection, opening: Opening) -> int:
+    """An open trajectory; gives its `seq`."""
+    name = opening.group or opening.id
+    group_seq, state = _group(db, connection, name, opening)
+    text = task_text(opening.task)
+    new = {
+        "id": opening.id,
+        "group": group_seq,
+        "channel": str(opening.channel),
+        "env": opening.task.env,
+        "task_id": opening.task.id,
+        "task": text,
+        "source": dumps(dict(opening.source), "source"),
+        "created_s": opening.created_s,
+    }
+    statement = db.insert(trajectories).on_conflict_do_nothing(index_elements=["id"])
+    seq = connection.execute(statement.returning(trajectories.c.seq), new).scalar()
+    if seq is None:
+        found = find_trajectory(connection, opening.id)
+        if (found.task, found.group) != (text, group_seq):
+            raise InputError(
+                f"trajectory {opening.id!r} is in the pool with another task or group; use a new id"
+            )
+        return int(found.seq)
+    if state != FILLING:
+        raise InputError(f"group {name!r} is complete already; give {opening.id!r} a group of its own")
+    add_tags(db, connection, [int(seq)], opening.tags)
+    return int(seq)
+
+
+def _group(db: Database, connection: Connection, name: str, opening: Opening) -> tuple[int, str]:
+    statement = db.insert(groups).on_conflict_do_nothing(index_elements=["name"]).returning(groups.c.seq)
+    new = {
+        "name": name,
+        "channel": str(opening.channel),
+        "size": opening.group_size,
+        "num_finished": 0,
+        "state": FILLING,
+    }
+    seq = connection.execute(statement, new).scalar()
+    if seq is not None:
+        return int(seq), FILLING
+    row = connection.execute(select(groups).where(groups.c.name == name)).one()
+    if (row.channel, row.size) != (str(opening.channel), opening.group_size):
+        raise InputError(
+            f"group {name!r} has channel {row.channel!r} and size {row.size}; "
+            f"got {str(opening.channel)!r} and {opening.group_size}"
+        )
+    return int(row.seq), row.state
+
+
+def append(
+    db: Database,
+    connection: Connection,
+    id: str,
+    first_number: int,
+    new: Sequence[Step],
+    encoded: tuple[int | None, list[dict[str, Any]]],
+) -> tuple[int, bool]:
+    """Rows of steps; gives the trajectory's `seq` and whether the rows are new.
+
+    `encoded` was made outside of the transaction, for the `seq` it names (None: for any); where the
+    trajectory has another one, it is made again.
+    """
+    found = find_trajectory(connection, id, lock="share")
+    seq, rows = encoded
+    if seq is not None and seq != found.seq:
+        rows, _ = encode_rows(first_number, new)
+    num_new = 0
+    if found.status is None:
+        num_new = _insert_rows(db, connection, found.seq, rows)
+        _add_images(db, connection, found.seq, set().union(*(images_of(step.state) for step in new)))
+    if num_new < len(rows):
+        _check_same(connection, id, found, first_number, new)
+    return int(found.seq), num_new == len(rows)
+
+
+def _insert_rows(db: Database, connection: Connection, seq: int, rows: list[dict[str, Any]]) -> int:
+    statement = db.insert(steps).on_conflict_do_nothing(index_elements=["trajectory", "number"])
+    return int(connection.execute(statement, [{"trajectory": seq, **row} for row in rows]).rowcount)
+
+
+def _check_same(connection: Connection, id: str, found: Any, first_number: int, new: Sequence[Step]) -> None:
+    """Refuse steps that are not what is stored; a repeated append with the same ones is fine."""
+    reader = RowReader(connection.execute(select(steps).where(steps.c.trajectory == found.seq)))
+    stored = set(reader.numbers())
+    for number, step in enumerate(new, first_number):
+        if number not in stored:
+            raise InputError(f"trajectory {id!r} is finished ({found.status}); step {number} comes too late")
+        if reader.step(number) != step:
+            raise InputError(f"trajectory {id!r} has another step {number} already; steps never change")
+
+
+def _add_images(db: Database, connection: Connection, seq: int, keys: set[str]) -> None:
+    if keys:
+        rows = [{"trajectory": seq, "image": key} for key in sorted(keys)]
+        connection.execute(db.insert(images).on_conflict_do_nothing(), rows)
+
+
+def reward(connection: Connection, id: str, given: Sequence[RewardEntry]) -> None:
+    """Values of reward parts; the sum of a finished trajectory follows."""
+    found = find_trajectory(connection, id, lock="alone")
+    path = json.loads(found.path) if found.path else None
+    if found.status is not None or any(entry.step is not None for entry in given):
+        _check_rewarded(connection, id, found, path, given)
+    connection.execute(
+        insert(rewards),
+        [
+            {
+                "trajectory": found.seq,
+                "number": entry.step,
+                "part": entry.part,
+                "value": entry.value,
+                "source": entry.source,
+                "created_s": entry.created_s,
+            }
+            for entry in given
+        ],
+    )
+    if found.status is not None:
+        sum_again(connection, found.seq, path)
+
+
+def _check_rewarded(
+    connection: Connection, id: str, found: Any, path: list[int] | None, given: Sequence[RewardEntry]
+) -> None:
+    """Refuse a reward for a step that is not there; an open trajectory may get its last step later."""
+    query = select(steps.c.number).where(steps.c.trajectory == found.seq).order_by(steps.c.number)
+    stored = list(connection.execute(query).scalars())
+    missing = {entry.step for entry in given} - {*stored, None}
+    if missing:
+        raise InputError(f"trajectory {id!r} has no step {min(missing)}; it has {_shown(stored)}")
+    if found.status is not None and not (stored if path is None else path):
+        raise InputError(f"trajectory {id!r} is finished without a step that could be rewarded")
+
+
+def _shown(numbers: Sequence[int]) -> str:
+    return f"steps {numbers[0]} to {numbers[-1]}" if numbers else "none"
+
+
+def report(connection: Connection, id: str, body: JSON, created_s: float) -> None:
+    found = find_trajectory(connection, id)
+    row = {"trajectory": found.seq, "body": dumps(body, "report"), "created_s": created_s}
+    connection.execute(insert(reports), row)
+
+
+def finish(db: Database, connection: Connection, id: str, ending: Ending) -> None:
+    """Close a trajectory, and complete its group if it was the last one missing."""
+    found = find_trajectory(connection, id, lock="alone")
+    if found.status is not None:
+        if found.status != ending.status.value:
+            raise InputError(f"trajectory {id!r} is finished already, as {found.status}; it cannot change")
+        return
+    summary = connection.execute(_SUMMARY.where(steps.c.trajectory == found.seq)).all()
+    path = _checked_path(id, ending.path, [row.number for row in summary])
+    served = [row for row in summary if row.number in set(path)]
+    history = connection.execute(
+        select(rewards.c.number, rewards.c.part, rewards.c.value)
+        .where(rewards.c.trajectory == found.seq)
+        .order_by(rewards.c.seq)
+    ).all()
+    unknown = set(corrections(history, path)) - {row.number for row in summary}
+    assert not unknown, f"rewards of steps {unknown} that {id} does not have"
+    final_state = encode_state(ending.final_state)
+    values = {
+        "status": ending.status.value,
+        "finished_s": ending.finished_s,
+        "path": None if ending.path is None else json.dumps(path),
+        "outcome": dumps([ending.error, dict(ending.timings), dict(ending.info)], "timings or info"),
+        "final_state": final_state,
+        "place": None if ending.status is Status.INFRA_ERROR else _place(connection, found.group),
+        "num_steps": len(summary),
+        "num_bytes": sum(row.num_bytes for row in summary) + len(final_state or b""),
+        "reward": summed(summary, history, path),
+        "first_version": min((row.first_version for row in served), default=None),
+        "last_version": max((row.last_version for row in served), default=None),
+    }
+    connection.execute(update(trajectories).where(trajectories.c.seq == found.seq).values(values))
+    _add_images(db, connection, found.seq, images_of(ending.final_state))
+
+
+def _checked_path(id: str, path: Sequence[int] | None, stored: list[int]) -> list[int]:
+    if path is None:
+        return stored
+    missing = sorted(set(path) - set(stored))
+    if missing:
+        raise InputError(f"path: trajectory {id!r} has no steps {missing}; it has {_shown(stored)}")
+    return list(path)
+
+
+def _place(connection: Connection, group_seq: int) -> int | None:
+    """Which of its group's places a finished trajectory takes; None where all are taken."""
+    num_finished = groups.c.num_finished + 1
+    is_last = (num_finished == groups.c.size) & (groups.c.state == FILLING)
+    row = connection.execute(
+        update(groups)
+        .where(groups.c.seq == group_seq)
+        .values(num_finished=num_finished, state=case((is_last, READY), else_=groups.c.state))
+        .returning(groups.c.num_finished, groups.c.size)
+    ).one()
+    return row.num_finished if row.num_finished <= row.size else None
+
+
+def add_tags(db: Database, connection: Connection, seqs: Sequence[int], names: Sequence[str]) -> None:
+    rows = [{"trajectory": seq, "tag": tag} for seq in seqs for tag in dict.fromkeys(names)]
+    if rows:
+        connection.execute(db.insert(tags).on_conflict_do_nothing(), rows)

@@ -1,0 +1,241 @@
+"""Rows back into entries and trajectories, page by page so that no reader blocks a writer.
+
+SQLite cannot reset its log while a reader stands in the middle of it, so nothing here keeps a
+transaction open while the caller works: a list is read in pages, each continuing after the last
+`seq` of the one before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Select, func, select
+
+from stepwell.core import Status, Step, Task, Trajectory
+from stepwell.core.errors import InputError
+from stepwell.pool.database import Database
+from stepwell.pool.entries import Channel, Entry, Report, RewardEntry, Stored
+from stepwell.pool.filters import Filter
+from stepwell.pool.records import RowReader, decode_state
+from stepwell.pool.rewarding import correct, corrections
+from stepwell.pool.schema import groups, reports, rewards, steps, tags, trajectories
+
+_PAGE = 500
+_STEPS_PER_PAGE = 4000  # of whole trajectories: bounds memory, whatever their length
+_ROWS: Select[Any] = select(
+    trajectories,
+    groups.c.name.label("group_name"),
+    groups.c.size.label("group_size"),
+    groups.c.state.label("state"),
+).join(groups, groups.c.seq == trajectories.c.group)
+_STEPS = select(steps.c.trajectory, steps.c.number, steps.c.base, steps.c.shared, steps.c.record)
+
+
+def find(db: Database, where: Filter, *, newest_first: bool, limit: int | None) -> Iterator[Entry]:
+    """Entries in order of creation."""
+    for page in _pages(db, where, newest_first=newest_first, limit=limit):
+        yield from page
+
+
+def _pages(
+    db: Database, where: Filter, *, newest_first: bool = False, limit: int | None = None
+) -> Iterator[list[Entry]]:
+    conditions = where.conditions()
+    order = trajectories.c.seq.desc() if newest_first else trajectories.c.seq
+    last: int | None = None
+    while limit is None or limit > 0:
+        query = _ROWS.where(*conditions).order_by(order).limit(min(_PAGE, limit or _PAGE))
+        if last is not None:
+            query = query.where(trajectories.c.seq < last if newest_first else trajectories.c.seq > last)
+        with db.reading() as connection:
+            rows = connection.execute(query).all()
+            entries = _entries(connection, rows)
+        if not rows:
+            return
+        last = rows[-1].seq
+        limit = None if limit is None else limit - len(rows)
+        yield entries
+
+
+def _entries(connection: Connection, rows: Sequence[Any]) -> list[Entry]:
+    seqs = [row.seq for row in rows]
+    tagged = _by_trajectory(connection.execute(select(tags).where(tags.c.trajectory.in_(seqs))))
+    counts = _open_counts(connection, [row.seq for row in rows if row.status is None])
+    return [
+        _entry(row, tuple(sorted(each.tag for each in tagged[row.seq])), counts.get(row.seq)) for row in rows
+    ]
+
+
+def _open_counts(connection: Connection, seqs: list[int]) -> dict[int, tuple[int, int]]:
+    """Steps and bytes of trajectories that are not finished yet."""
+    if not seqs:
+        return {}
+    query = (
+        select(
+            steps.c.trajectory, func.count().label("num"), func.sum(func.length(steps.c.record)).label("size")
+        )
+        .where(steps.c.trajectory.in_(seqs))
+        .group_by(steps.c.trajectory)
+    )
+    return {row.trajectory: (row.num, int(row.size)) for row in connection.execute(query)}
+
+
+def _entry(row: Any, tag_names: tuple[str, ...], counts: tuple[int, int] | None) -> Entry:
+    num_steps, num_bytes = counts or (row.num_steps or 0, row.num_bytes or 0)
+    return Entry(
+        id=row.id,
+        channel=Channel(row.channel),
+        group=_group_name(row),
+        group_size=row.group_size,
+        state=row.state,
+        env=row.env,
+        task_id=row.task_id,
+        status=None if row.status is None else Status(row.status),
+        is_served=row.place is not None,
+        num_steps=num_steps,
+        num_bytes=num_bytes,
+        reward=row.reward,
+        first_version=row.first_version,
+        last_version=row.last_version,
+        created_s=row.created_s,
+        finished_s=row.finished_s,
+        tags=tag_names,
+    )
+
+
+def _group_name(row: Any) -> str:
+    """Empty for a trajectory that is a group of its own, as in the record."""
+    return "" if row.group_name == row.id else str(row.group_name)
+
+
+def _by_trajectory(rows: Iterable[Any]) -> dict[int, list[Any]]:
+    found: dict[int, list[Any]] = defaultdict(list)
+    for row in rows:
+        found[row.trajectory].append(row)
+    return found
+
+
+def task_of(text: str) -> Task:
+    env, content, instruction, seed, tag_names = json.loads(text)
+    return Task(env, content, instruction, seed, tuple(tag_names))
+
+
+def get(db: Database, id: str, *, whole: bool) -> Stored:
+    """One trajectory with everything about it; `whole` also with the steps off its path."""
+    with db.reading() as connection:
+        row = connection.execute(_ROWS.where(trajectories.c.id == id)).first()
+        if row is None:
+            raise InputError(f"trajectory {id!r} is not in the pool")
+        return _stored(connection, [row], whole=whole)[0]
+
+
+def stored(db: Database, where: Filter) -> Iterator[Stored]:
+    """Whole trajectories with everything about them, in order of creation."""
+    for ids in _small_pages(db, where):
+        with db.reading() as connection:
+            query = _ROWS.where(trajectories.c.id.in_(ids)).order_by(trajectories.c.seq)
+            found = _stored(connection, connection.execute(query).all(), whole=True)
+        yield from found
+
+
+def trajectories_of(db: Database, where: Filter) -> Iterator[Trajectory]:
+    """Trajectories (their paths) in order of creation."""
+    for ids in _small_pages(db, where):
+        with db.reading() as connection:
+            query = _ROWS.where(trajectories.c.id.in_(ids)).order_by(trajectories.c.seq)
+            found = build(connection, connection.execute(query).all())
+        yield from found
+
+
+def _small_pages(db: Database, where: Filter) -> Iterator[list[str]]:
+    """Ids of trajectories that are read together."""
+    ids: list[str] = []
+    num_steps = 0
+    for page in _pages(db, where):
+        for entry in page:
+            ids.append(entry.id)
+            num_steps += entry.num_steps
+            if num_steps >= _STEPS_PER_PAGE or len(ids) >= _PAGE:
+                yield ids
+                ids, num_steps = [], 0
+    if ids:
+        yield ids
+
+
+def served(db: Database, group_seqs: Sequence[int]) -> dict[int, list[Trajectory]]:
+    """The trajectories that make each group complete, in order of creation."""
+    found: dict[int, list[Trajectory]] = {seq: [] for seq in group_seqs}
+    query = _ROWS.where(trajectories.c.group.in_(list(group_seqs)), trajectories.c.place.is_not(None))
+    with db.reading() as connection:
+        rows = connection.execute(query.order_by(trajectories.c.seq)).all()
+        for row, trajectory in zip(rows, build(connection, rows), strict=True):
+            found[row.group].append(trajectory)
+    return found
+
+
+def build(connection: Connection, rows: Sequence[Any]) -> list[Trajectory]:
+    """The trajectories (their paths) of some rows."""
+    step_rows, history = _parts(connection, rows)
+    return [_trajectory(row, RowReader(step_rows[row.seq]), history[row.seq])[0] for row in rows]
+
+
+def _parts(connection: Connection, rows: Sequence[Any]) -> tuple[dict[int, list[Any]], dict[int, list[Any]]]:
+    seqs = [row.seq for row in rows]
+    step_rows = _by_trajectory(connection.execute(_STEPS.where(steps.c.trajectory.in_(seqs))))
+    query = select(rewards).where(rewards.c.trajectory.in_(seqs)).order_by(rewards.c.seq)
+    return step_rows, _by_trajectory(connection.execute(query))
+
+
+def _trajectory(
+    row: Any, reader: RowReader, history: Sequence[Any], *, whole: bool = False
+) -> tuple[Trajectory, list[int]]:
+    """A trajectory with its rewards of today, and the numbers of its steps."""
+    numbers = reader.numbers()
+    path = json.loads(row.path) if row.path else numbers
+    newest = corrections(history, path)
+    chosen = numbers if whole else path
+    error, timings, info = json.loads(row.outcome) if row.outcome else ("", {}, {})
+    built = Trajectory(
+        task=task_of(row.task),
+        steps=[_corrected(reader.step(number), newest.get(number, {})) for number in chosen],
+        status=Status(row.status) if row.status else Status.TRUNCATED,
+        group=_group_name(row),
+        final_state=decode_state(row.final_state),
+        error=error,
+        timings=timings,
+        info=info,
+        id=row.id,
+    )
+    return built, chosen
+
+
+def _corrected(step: Step, newest: dict[str, float]) -> Step:
+    correct(step, newest)
+    return step
+
+
+def _stored(connection: Connection, rows: Sequence[Any], *, whole: bool) -> list[Stored]:
+    step_rows, history = _parts(connection, rows)
+    query = select(reports).where(reports.c.trajectory.in_([row.seq for row in rows])).order_by(reports.c.seq)
+    said = _by_trajectory(connection.execute(query))
+    found = []
+    for row, entry in zip(rows, _entries(connection, rows), strict=True):
+        trajectory, numbers = _trajectory(row, RowReader(step_rows[row.seq]), history[row.seq], whole=whole)
+        found.append(
+            Stored(
+                trajectory=trajectory,
+                entry=entry,
+                numbers=tuple(numbers),
+                path=tuple(json.loads(row.path)) if row.path else None,
+                source=json.loads(row.source),
+                reports=tuple(Report(json.loads(each.body), each.created_s) for each in said[row.seq]),
+                reward_history=tuple(
+                    RewardEntry(each.number, each.part, each.value, each.source, each.created_s)
+                    for each in history[row.seq]
+                ),
+            )
+        )
+    return found

@@ -1,0 +1,172 @@
+"""The tables of the pool, one schema for SQLite and PostgreSQL.
+
+    groups 1 ── n trajectories 1 ── n steps
+                     ├── n rewards   (every value ever given; the newest of a part counts)
+                     ├── n reports
+                     ├── n tags
+                     └── n images    (which blobs a trajectory shows)
+    versions                         (policy versions as they were published)
+
+Invariants
+* `seq` numbers count up and are never used again; order by `seq` is order of creation.
+* A step's row never changes after it was committed. Rewards that arrive later are rows of
+  their own, so that no correction can damage a record.
+* `groups.state` is the whole truth about serving: filling → ready → leased → consumed, and
+  back to ready when a lease is given back, runs out, or its checkpoint is gone.
+* Free text that people or programs write (errors, info, sources) is JSON in ASCII, since
+  PostgreSQL keeps no zero bytes; what is a plain column is a checked name.
+* `REVISION` is the newest migration; a test holds these tables against the migrated ones.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+)
+
+REVISION = "0002"
+FILLING, READY, LEASED, CONSUMED = "filling", "ready", "leased", "consumed"
+
+metadata = MetaData()
+_Seq = BigInteger().with_variant(Integer, "sqlite")  # only INTEGER counts up by itself in SQLite
+
+
+def _seq() -> Column[int]:
+    return Column("seq", _Seq, primary_key=True, autoincrement=True)
+
+
+def _of_trajectory(**options: bool) -> Column[int]:
+    return Column(
+        "trajectory",
+        BigInteger,
+        ForeignKey("trajectories.seq", ondelete="CASCADE"),
+        nullable=False,
+        **options,
+    )
+
+
+groups = Table(
+    "groups",
+    metadata,
+    _seq(),
+    Column("name", Text, nullable=False, unique=True),
+    Column("channel", Text, nullable=False),
+    Column("size", Integer, nullable=False),
+    Column("num_finished", Integer, nullable=False),  # infrastructure failures not counted
+    Column("state", Text, nullable=False),
+    Column("consumer", Text),
+    Column("holder", Text),  # which open pool object took it
+    Column("lease_s", Double),
+    Column("lease_until_s", Double),
+    Column("checkpoint", BigInteger),
+    Index("groups_by_state", "channel", "state", "seq"),
+    Index("groups_by_lease", "channel", "state", "lease_until_s"),
+    Index("groups_by_consumer", "consumer", "state", "checkpoint"),
+    sqlite_autoincrement=True,
+)
+
+trajectories = Table(
+    "trajectories",
+    metadata,
+    _seq(),
+    Column("id", Text, nullable=False, unique=True),
+    Column("group", BigInteger, ForeignKey("groups.seq"), nullable=False),
+    Column("channel", Text, nullable=False),
+    Column("env", Text, nullable=False),
+    Column("task_id", Text, nullable=False),
+    Column("task", Text, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("created_s", Double, nullable=False),
+    Column("finished_s", Double),
+    Column("status", Text),  # none while open
+    Column("place", Integer),  # 1..size: served with its group; none: stored only
+    Column("path", Text),
+    Column("outcome", Text),  # error, timings, info
+    Column("final_state", LargeBinary),
+    Column("num_steps", Integer),
+    Column("num_bytes", BigInteger),
+    Column("reward", Double),
+    Column("first_version", BigInteger),
+    Column("last_version", BigInteger),
+    Index("trajectories_by_group", "group"),
+    Index("trajectories_by_task", "task_id"),
+    Index("trajectories_by_channel", "channel", "seq"),
+    Index("trajectories_by_status", "status", "seq"),
+    sqlite_autoincrement=True,
+)
+
+steps = Table(
+    "steps",
+    metadata,
+    _of_trajectory(primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("base", Integer),  # the step whose prompt and action this prompt continues
+    Column("shared", Integer, nullable=False),  # how many ids it takes from there
+    Column("first_version", BigInteger, nullable=False),
+    Column("last_version", BigInteger, nullable=False),
+    Column("reward", Double),
+    Column("reward_parts", Text),
+    Column("record", LargeBinary, nullable=False),
+)
+
+rewards = Table(
+    "rewards",
+    metadata,
+    _seq(),
+    _of_trajectory(),
+    Column("number", Integer),  # none: the last step of the path
+    Column("part", Text, nullable=False),
+    Column("value", Double, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("created_s", Double, nullable=False),
+    Index("rewards_by_trajectory", "trajectory", "seq"),
+    sqlite_autoincrement=True,
+)
+
+tags = Table(
+    "tags",
+    metadata,
+    _of_trajectory(primary_key=True),
+    Column("tag", Text, primary_key=True),
+    Index("tags_by_tag", "tag", "trajectory"),
+)
+
+images = Table(
+    "images",
+    metadata,
+    _of_trajectory(primary_key=True),
+    Column("image", Text, primary_key=True),
+    Index("images_by_image", "image"),
+)
+
+reports = Table(
+    "reports",
+    metadata,
+    _seq(),
+    _of_trajectory(),
+    Column("body", Text, nullable=False),
+    Column("created_s", Double, nullable=False),
+    Index("reports_by_trajectory", "trajectory", "seq"),
+    sqlite_autoincrement=True,
+)
+
+versions = Table(
+    "versions",
+    metadata,
+    _seq(),
+    Column("version", BigInteger, nullable=False),
+    Column("fingerprint", Text, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("created_s", Double, nullable=False),
+    Index("versions_once", "version", "fingerprint", unique=True),
+    sqlite_autoincrement=True,
+)

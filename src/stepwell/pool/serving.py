@@ -1,0 +1,144 @@
+"""What consumers do to a pool: take complete groups, acknowledge them, and resume.
+
+    ready ── take ──► leased ── acknowledge(checkpoint n) ──► consumed
+      ▲                 │ lease runs out, give_back, restore      │
+      └─────────────────┴──────────── restore(older than n) ◄─────┘
+
+Invariants
+* A group is leased to one consumer at a time, and the move to `leased` is committed before anyone
+  sees its trajectories. Two consumers that take at once get different groups.
+* A lease that ran out is served to others, and to the same consumer after a restart, but never to
+  the pool object that holds it: a slow trainer does not meet its own groups again.
+* Consumption belongs to a checkpoint. A consumer acknowledges before it publishes checkpoint n;
+  if it dies in between, `restore(n - 1)` brings the groups back, and if not, `restore(n)` keeps them.
+* The work per call depends on the number of groups taken, not on how many are stored: both
+  queries walk an index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, exists, or_, select, update
+
+from stepwell.core.errors import InputError
+from stepwell.pool.database import Database
+from stepwell.pool.entries import Channel, Lease
+from stepwell.pool.filters import Filter
+from stepwell.pool.schema import CONSUMED, LEASED, READY, groups, trajectories
+
+_FREE: dict[str, Any] = {
+    "state": READY,
+    "consumer": None,
+    "holder": None,
+    "lease_s": None,
+    "lease_until_s": None,
+    "checkpoint": None,
+}
+
+
+def take(
+    db: Database,
+    connection: Connection,
+    holder: str,
+    consumer: str,
+    num_groups: int,
+    channel: Channel,
+    where: Filter | None,
+    lease_s: float,
+) -> list[tuple[int, str, Lease]]:
+    """Lease the oldest complete groups: `seq`, name and lease of each."""
+    now = db.now(connection)
+    found = sorted(
+        (row.seq, row.name)
+        for query in _free_groups(channel, where, now, holder, num_groups)
+        for row in connection.execute(query.with_for_update(skip_locked=True, of=groups))
+    )[:num_groups]
+    if found:
+        lease = {
+            "state": LEASED,
+            "consumer": consumer,
+            "holder": holder,
+            "lease_s": lease_s,
+            "lease_until_s": now + lease_s,
+        }
+        seqs = [seq for seq, _ in found]
+        connection.execute(update(groups).where(groups.c.seq.in_(seqs)).values(lease))
+    return [(seq, name, Lease(consumer, now + lease_s)) for seq, name in found]
+
+
+def has_ready(
+    db: Database, connection: Connection, channel: Channel, where: Filter | None, holder: str
+) -> bool:
+    """Whether `take` would find anything; asks without a lock, so that waiting disturbs nobody."""
+    queries = _free_groups(channel, where, db.now(connection), holder, 1)
+    return any(connection.execute(query).first() is not None for query in queries)
+
+
+def _free_groups(
+    channel: Channel, where: Filter | None, now: float, holder: str, limit: int
+) -> list[Select[tuple[int, str]]]:
+    """Two queries, as each walks an index of its own: what is ready, and whose lease ran out."""
+    g = groups.c
+    chosen = select(g.seq, g.name).where(g.channel == channel.value).order_by(g.seq).limit(limit)
+    if where is not None:
+        chosen = chosen.where(~_has_other_member(where))
+    expired = (g.state == LEASED) & (g.lease_until_s <= now) & (g.holder != holder)
+    return [chosen.where(g.state == READY), chosen.where(expired)]
+
+
+def _has_other_member(where: Filter) -> ColumnElement[bool]:
+    """Whether a served trajectory of the group does not fit the filter."""
+    fitting = select(trajectories.c.seq).where(*where.conditions())
+    member = trajectories.alias()
+    return exists().where(
+        member.c.group == groups.c.seq, member.c.place.is_not(None), member.c.seq.not_in(fitting)
+    )
+
+
+def renew(db: Database, connection: Connection, consumer: str) -> int:
+    """Begin every lease of a consumer anew."""
+    mine = (groups.c.consumer == consumer) & (groups.c.state == LEASED)
+    until = db.now(connection) + groups.c.lease_s
+    return int(connection.execute(update(groups).where(mine).values(lease_until_s=until)).rowcount)
+
+
+def give_back(connection: Connection, names: Sequence[str]) -> int:
+    """Make leased groups ready again."""
+    leased = groups.c.name.in_(list(names)) & (groups.c.state == LEASED)
+    return int(connection.execute(update(groups).where(leased).values(_FREE)).rowcount)
+
+
+def acknowledge(connection: Connection, consumer: str, names: Sequence[str], checkpoint: int) -> None:
+    """Mark leased groups as consumed by checkpoint number `checkpoint`."""
+    mine = (groups.c.consumer == consumer) & (groups.c.state == LEASED)
+    consumed = {"state": CONSUMED, "checkpoint": checkpoint, "lease_until_s": None}
+    wanted = list(dict.fromkeys(names))
+    statement = update(groups).where(groups.c.name.in_(wanted), mine).values(consumed)
+    if connection.execute(statement).rowcount < len(wanted):
+        _check_acknowledged(connection, consumer, wanted, checkpoint)
+
+
+def _check_acknowledged(connection: Connection, consumer: str, names: list[str], checkpoint: int) -> None:
+    """Refuse groups that the consumer does not hold; acknowledging twice for one checkpoint is fine."""
+    rows = {row.name: row for row in connection.execute(select(groups).where(groups.c.name.in_(names)))}
+    for name in names:
+        row = rows.get(name)
+        if row is None:
+            raise InputError(f"group {name!r} is not in the pool")
+        if (row.state, row.consumer, row.checkpoint) != (CONSUMED, consumer, checkpoint):
+            held = f", held by {row.consumer!r}" if row.consumer else ""
+            raise InputError(
+                f"{consumer!r} does not hold group {name!r}: it is {row.state}{held}. The lease ran out "
+                "or was given back; take with a longer lease_s, or call renew"
+            )
+
+
+def restore(connection: Connection, consumer: str, checkpoint: int | None) -> int:
+    """Free what the training state of `checkpoint` does not hold; gives the number of groups."""
+    later = groups.c.state == CONSUMED
+    if checkpoint is not None:
+        later &= groups.c.checkpoint > checkpoint
+    lost = (groups.c.consumer == consumer) & or_(groups.c.state == LEASED, later)
+    return int(connection.execute(update(groups).where(lost).values(_FREE)).rowcount)

@@ -1,0 +1,285 @@
+"""The pool: one store for trajectories, from the first step to the checkpoint that contains them.
+
+    producers: begin ─► append … ─► finish ─┐
+                                            ▼
+                                  groups, in order ─► take ─► acknowledge :consumers
+                                            │
+    curators:  tag, rescore, export, gc ◄───┘
+
+A `Pool` is one process's door to it: thread-safe and synchronous, and any number of processes may
+have one open at the same time. Every method that changes something returns after the commit. The
+guarantees stand in the modules that keep them: `commits` (accepted means committed), `producing`
+(nothing is lost), `serving` (nothing is served twice).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from sqlalchemy import Connection
+
+from stepwell.core import JSON, State, Status, Step, Task, Trajectory, new_id
+from stepwell.core.errors import ConfigError, InputError
+from stepwell.pool import producing, reading, serving
+from stepwell.pool.blobs import BlobStore
+from stepwell.pool.database import Database, Durable
+from stepwell.pool.entries import Channel, Entry, RewardEntry, Stored, Taken, checked_channel, checked_name
+from stepwell.pool.filters import Filter
+from stepwell.pool.producing import Ending, Opening
+from stepwell.pool.records import Recent, encode_rows
+from stepwell.pool.rewarding import MAIN_PART
+
+_EVERYTHING = Filter()
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.002, 0.1
+
+
+def open_pool(where: str | Path, *, durable: Durable = "process", blobs: str | Path | None = None) -> Pool:
+    """Open the pool at a file, a folder or a database URL; makes it, or brings it up to date.
+
+    `durable="process"`: a commit survives the kill of any process; `"power"`: also the loss of power.
+    `blobs` is the folder for images; for SQLite it is beside the database unless given.
+    """
+    db = Database(where, durable)
+    if blobs is None and db.path is not None:
+        blobs = db.path.with_suffix(".blobs")
+    return Pool(db, blobs)
+
+
+class Pool:
+    """An open pool. Use as a context manager, or call `close`."""
+
+    def __init__(self, db: Database, blobs: str | Path | None) -> None:
+        self._db = db
+        self._blob_folder = blobs
+        self._blobs: BlobStore | None = None
+        self._recent = Recent()
+        self._holder = new_id("holder")
+
+    @property
+    def blobs(self) -> BlobStore:
+        """Images by content hash."""
+        if self._blobs is None:
+            if self._blob_folder is None:
+                raise ConfigError("this pool has no folder for images; call open_pool(url, blobs=FOLDER)")
+            self._blobs = BlobStore(self._blob_folder)
+        return self._blobs
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the database. What was accepted is committed already."""
+        self._db.close()
+
+    # Producers
+
+    def begin(
+        self,
+        task: Task,
+        *,
+        id: str | None = None,
+        group: str = "",
+        group_size: int = 1,
+        channel: Channel | str = Channel.TRAIN,
+        source: Mapping[str, JSON] | None = None,
+        tags: Sequence[str] = (),
+    ) -> str:
+        """Begin a trajectory and give its id. The same id and task again is the same trajectory."""
+        opening = Opening(id or new_id("traj"), task, group, group_size, channel, source or {}, tags)
+        self._db.write(lambda connection: producing.begin(self._db, connection, opening))
+        return opening.id
+
+    def append(self, id: str, first_index: int, steps: Sequence[Step]) -> None:
+        """Store steps number `first_index`, `first_index + 1`, … of an open trajectory.
+
+        Numbers may arrive out of order and leave gaps. The same step under the same number again
+        changes nothing; another one is refused.
+        """
+        if first_index < 0:
+            raise InputError(f"first_index is {first_index}; steps are numbered from 0")
+        if not steps:
+            return
+        seq, bases = self._recent.bases(id)
+        rows, new_bases = encode_rows(first_index, steps, bases)
+        encoded = (seq if bases else None), rows
+        seq, is_new = self._db.write(
+            lambda connection: producing.append(self._db, connection, id, first_index, steps, encoded)
+        )
+        if is_new:
+            self._recent.remember(id, seq, new_bases)
+
+    def reward(
+        self, id: str, value: float, *, step: int | None = None, part: str = MAIN_PART, source: str = ""
+    ) -> None:
+        """Set a part of a step's reward (None: of the last step on the path), now or as a correction."""
+        entry = _reward_entry(step, part, value, source)
+        self._db.write(lambda connection: producing.reward(connection, id, [entry]))
+
+    def report(self, id: str, body: JSON) -> None:
+        """Attach a free report, text or JSON, to a trajectory."""
+        created_s = time.time()
+        self._db.write(lambda connection: producing.report(connection, id, body, created_s))
+
+    def finish(
+        self,
+        id: str,
+        status: Status,
+        *,
+        error: str = "",
+        path: Sequence[int] | None = None,
+        final_state: State | None = None,
+        timings: Mapping[str, float] | None = None,
+        info: Mapping[str, JSON] | None = None,
+    ) -> None:
+        """End a trajectory. `path` names the steps that are served (None: all); the rest stays stored."""
+        ending = Ending(Status(status), error, path, final_state, timings or {}, info or {})
+        self._db.write(lambda connection: producing.finish(self._db, connection, id, ending))
+        self._recent.forget(id)
+
+    def add(
+        self,
+        trajectories: Sequence[Trajectory],
+        *,
+        channel: Channel | str = Channel.TRAIN,
+        group_sizes: Mapping[str, int] | int | None = None,
+        source: Mapping[str, JSON] | None = None,
+        tags: Sequence[str] = (),
+    ) -> None:
+        """Store whole trajectories, all or none.
+
+        `group_sizes` is one size for all, or one by group; without it a group is what this call holds
+        of it (infrastructure failures not counted).
+        """
+        sizes = _group_sizes(trajectories, group_sizes)
+        wholes = [
+            (
+                Opening(t.id, t.task, t.group, sizes[t.group or t.id], channel, source or {}, tags),
+                t,
+                encode_rows(0, t.steps)[0],
+                Ending(t.status, t.error, None, t.final_state, t.timings, t.info),
+            )
+            for t in trajectories
+        ]
+
+        def work(connection: Connection) -> None:
+            for opening, trajectory, rows, ending in wholes:
+                producing.begin(self._db, connection, opening)
+                if rows:
+                    producing.append(self._db, connection, trajectory.id, 0, trajectory.steps, (None, rows))
+                producing.finish(self._db, connection, trajectory.id, ending)
+
+        if wholes:
+            self._db.write(work)
+
+    # Readers
+
+    def get(self, id: str, *, whole: bool = False) -> Stored:
+        """One trajectory with everything about it; `whole` also with steps off its path."""
+        return reading.get(self._db, id, whole=whole)
+
+    def find(
+        self, where: Filter = _EVERYTHING, *, newest_first: bool = False, limit: int | None = None
+    ) -> Iterator[Entry]:
+        """Entries without steps, in order of creation."""
+        return reading.find(self._db, where, newest_first=newest_first, limit=limit)
+
+    def trajectories(self, where: Filter = _EVERYTHING) -> Iterator[Trajectory]:
+        """Whole trajectories in order of creation, read as they are asked for. Takes no lease."""
+        return reading.trajectories_of(self._db, where)
+
+    # Consumers
+
+    def take(
+        self,
+        consumer: str,
+        num_groups: int,
+        *,
+        channel: Channel | str = Channel.TRAIN,
+        where: Filter | None = None,
+        lease_s: float = 600.0,
+        wait_s: float = 0.0,
+    ) -> list[Taken]:
+        """Lease up to `num_groups` complete groups, the oldest first.
+
+        With `where`, groups all of whose trajectories fit. Waits up to `wait_s` for the first one.
+        """
+        checked_name(consumer, "consumer")
+        chosen = checked_channel(channel)
+        if num_groups < 1 or not 0 < lease_s < math.inf:
+            raise InputError(f"num_groups ({num_groups}) and lease_s ({lease_s}) must be above 0")
+        if not self._wait_for_groups(chosen, where, wait_s):
+            return []
+        leased = self._db.write(
+            lambda connection: serving.take(
+                self._db, connection, self._holder, consumer, num_groups, chosen, where, lease_s
+            )
+        )
+        members = reading.served(self._db, [seq for seq, _, _ in leased]) if leased else {}
+        return [Taken(name, members[seq], lease) for seq, name, lease in leased]
+
+    def _wait_for_groups(self, channel: Channel, where: Filter | None, wait_s: float) -> bool:
+        until, pause = time.monotonic() + wait_s, _FIRST_WAIT_S
+        while True:
+            with self._db.reading() as connection:
+                if serving.has_ready(self._db, connection, channel, where, self._holder):
+                    return True
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, _LONGEST_WAIT_S)
+
+    def renew(self, consumer: str) -> int:
+        """Begin all leases of a consumer anew; gives their number."""
+        return self._db.write(lambda connection: serving.renew(self._db, connection, consumer))
+
+    def give_back(self, groups: Sequence[str]) -> int:
+        """Make leased groups ready for anyone again; gives their number."""
+        return self._db.write(lambda connection: serving.give_back(connection, groups))
+
+    def acknowledge(self, consumer: str, groups: Sequence[str], checkpoint: int) -> None:
+        """Groups are part of the training state that checkpoint number `checkpoint` will hold.
+
+        Call it before that checkpoint becomes visible: whoever resumes from an earlier one calls
+        `restore` and gets them again.
+        """
+        if checkpoint < 0:
+            raise InputError(f"checkpoint is {checkpoint}; checkpoints are numbered from 0")
+        if groups:
+            self._db.write(lambda connection: serving.acknowledge(connection, consumer, groups, checkpoint))
+
+    def restore(self, consumer: str, checkpoint: int | None) -> int:
+        """Resume from a checkpoint (None: from nothing): what it does not hold is ready again.
+
+        Gives the number of groups that came back. A consumer calls it whenever it starts.
+        """
+        return self._db.write(lambda connection: serving.restore(connection, consumer, checkpoint))
+
+
+def _reward_entry(step: int | None, part: str, value: float, source: str) -> RewardEntry:
+    checked_name(part, "part")
+    if source:
+        checked_name(source, "source")
+    if not math.isfinite(value):
+        raise InputError(f"reward part {part!r} is {value}; rewards must be finite")
+    return RewardEntry(step, part, float(value), source, time.time())
+
+
+def _group_sizes(trajectories: Sequence[Trajectory], given: Mapping[str, int] | int | None) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for trajectory in trajectories:
+        counts[trajectory.group or trajectory.id] += trajectory.status is not Status.INFRA_ERROR
+    if isinstance(given, int):
+        return dict.fromkeys(counts, given)
+    found = {name: max(1, count) for name, count in counts.items()}
+    return found if given is None else {**found, **{name: given[name] for name in given if name in found}}
