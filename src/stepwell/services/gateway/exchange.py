@@ -15,6 +15,7 @@ from typing import Protocol
 
 from stepwell.core import ToolCall, ToolSchema
 from stepwell.core.errors import StepwellError
+from stepwell.core.ids import new_id
 from stepwell.rendering import Message
 
 
@@ -34,6 +35,7 @@ class Ask:
     seed: int | None = None
     num_top_logprobs: int | None = None  # None: no logprobs; 0: of the sampled tokens
     metadata: dict[str, str] = field(default_factory=dict)  # kept with the step, as provenance
+    id: str = field(default_factory=lambda: new_id("call"))  # the answer's id too: a stream begins with it
 
 
 class Finish(StrEnum):
@@ -71,7 +73,7 @@ class Choice:
 class Answer:
     """Everything a call came to. Its steps are in the pool before anyone sees it."""
 
-    id: str
+    id: str  # that of the ask
     created: int  # seconds since 1970
     model: str
     choices: tuple[Choice, ...]

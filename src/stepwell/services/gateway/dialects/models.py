@@ -1,0 +1,44 @@
+"""The model list, in the form of whoever asks: `GET /v1/models` and `GET /v1/models/{name}`.
+
+Every Anthropic client sends its API's version as a header; who does not is answered in
+OpenAI's form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stepwell.services.gateway.dialects.refusals import Vendor
+from stepwell.services.gateway.exchange import Kind, Refused
+
+_UNKNOWN_DATE = "1970-01-01T00:00:00Z"  # what Anthropic's form has for a model without one
+
+
+def model_list(names: Sequence[str], vendor: Vendor) -> dict[str, Any]:
+    """All models."""
+    data = [_model(name, vendor) for name in names]
+    if vendor is Vendor.OPENAI:
+        return {"object": "list", "data": data}
+    ends = {"first_id": names[0], "last_id": names[-1]} if names else {"first_id": None, "last_id": None}
+    return {"data": data, "has_more": False, **ends}
+
+
+def one_model(name: str, names: Sequence[str], vendor: Vendor) -> dict[str, Any]:
+    """One model, or `Refused`."""
+    if name not in names:
+        known = ", ".join(names) or "none"
+        raise Refused(Kind.NOT_FOUND, f"there is no model {name!r}; served are: {known}", param="model")
+    return _model(name, vendor)
+
+
+def _model(name: str, vendor: Vendor) -> dict[str, Any]:
+    if vendor is Vendor.OPENAI:
+        return {"id": name, "object": "model", "created": 0, "owned_by": "stepwell"}
+    return {
+        "type": "model",
+        "id": name,
+        "display_name": name,
+        "created_at": _UNKNOWN_DATE,
+        "lifecycle": "active",
+    }

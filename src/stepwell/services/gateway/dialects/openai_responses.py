@@ -1,0 +1,345 @@
+"""OpenAI's responses: `POST /v1/responses`, whose clients may send only what is new.
+
+A conversation is kept under the response's id unless `store` is false; `previous_response_id`
+goes on from it. As at OpenAI, `instructions` belong to one call and are not kept.
+
+Items of one assistant turn (a message, calls) follow each other; on the way back they are put
+together again, so that the turn is recognised as the one that was sampled. Reasoning items are
+skipped: this policy's thoughts are part of its text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from stepwell.core import ToolCall, ToolSchema
+from stepwell.core.ids import new_id
+from stepwell.rendering import Message
+from stepwell.services.gateway.dialects import openai_shared as shared
+from stepwell.services.gateway.dialects.bodies import (
+    Body,
+    MaxTokens,
+    Temperature,
+    TopP,
+    joined,
+    new_call,
+    new_tool_schema,
+    refuse,
+    refuse_given,
+    refuse_picture,
+)
+from stepwell.services.gateway.exchange import Answer, Ask, Choice, Finish, Token
+
+LOGPROBS = "message.output_text.logprobs"
+
+
+class TextPart(Body):
+    """A piece of text, of a client or of an earlier response."""
+
+    type: Literal["input_text", "output_text"]
+    text: str
+
+
+class RefusalPart(Body):
+    """A piece of text with which an assistant declined."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+
+class OtherPart(Body):
+    """A picture or file: known, and refused until a policy that perceives it is served."""
+
+    type: Literal["input_image", "input_file", "input_audio"]
+
+
+Part = Annotated[TextPart | RefusalPart | OtherPart, Field(discriminator="type")]
+
+
+class MessageItem(Body):
+    """A message of anyone."""
+
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | list[Part]
+
+
+class CallItem(Body):
+    """A call that the assistant made."""
+
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+
+
+class ResultItem(Body):
+    """What came of a call."""
+
+    type: Literal["function_call_output"]
+    call_id: str
+    output: str | list[Part]
+
+
+class ReasoningItem(Body):
+    """Thoughts of another model, which are skipped."""
+
+    type: Literal["reasoning"]
+
+
+def _kind(value: Any) -> str:
+    """Which item a JSON value is: a message needs no type."""
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return kind if isinstance(kind, str) else "message"
+
+
+Item = Annotated[
+    Annotated[MessageItem, Tag("message")]
+    | Annotated[CallItem, Tag("function_call")]
+    | Annotated[ResultItem, Tag("function_call_output")]
+    | Annotated[ReasoningItem, Tag("reasoning")],
+    Discriminator(_kind),
+]
+
+
+class Tool(Body):
+    """A function that may be called; other types of tools are refused by name."""
+
+    type: str
+    name: str = ""
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class TextOptions(Body):
+    """The form of the answer."""
+
+    format: shared.ResponseFormat | None = None
+
+
+class ResponsesRequest(Body):
+    """The body of a response."""
+
+    model: str
+    input: str | list[Item]
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    store: bool | None = None
+    max_output_tokens: MaxTokens | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    stream: bool | None = None
+    tools: list[Tool] | None = None
+    tool_choice: shared.ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    include: list[str] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    text: TextOptions | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    metadata: dict[str, str] | None = None
+    user: str | None = None
+    background: bool | None = None
+    conversation: str | dict[str, Any] | None = None
+    prompt: dict[str, Any] | None = None
+
+
+def conversation_of(
+    body: ResponsesRequest, recall: Callable[[str], Iterable[Message]]
+) -> tuple[Message, ...]:
+    """The conversation so far, which is also what is kept: recalled messages, then the new ones."""
+    before = tuple(recall(body.previous_response_id)) if body.previous_response_id else ()
+    if not body.input and not before:
+        refuse("input", "is empty; say something, or name a previous_response_id")
+    new = (Message.user(body.input),) if isinstance(body.input, str) else _messages(body.input, before)
+    return (*before, *new)
+
+
+def ask_of(body: ResponsesRequest, conversation: tuple[Message, ...]) -> Ask:
+    """What a body asks for, after the conversation it goes on from."""
+    refuse_given(
+        {
+            "background": (body.background, "answers are given while the client waits; leave it out"),
+            "conversation": (body.conversation, "use previous_response_id, or send the items"),
+            "prompt": (body.prompt, "there are no stored prompts here; send instructions and input"),
+            "truncation": (body.truncation == "auto", "history is never cut; send fewer items"),
+            "top_logprobs": (body.top_logprobs, shared.ONLY_SAMPLED),
+        }
+    )
+    shared.refuse_format(body.text.format if body.text else None, "text.format")
+    tools = [_tool(tool, index) for index, tool in enumerate(body.tools or ())]
+    system = (Message.system(body.instructions),) if body.instructions else ()
+    return Ask(
+        model=body.model,
+        messages=(*system, *conversation),
+        tools=shared.offered(tools, body.tool_choice, body.parallel_tool_calls),
+        max_tokens=body.max_output_tokens,
+        temperature=1.0 if body.temperature is None else body.temperature,
+        top_p=1.0 if body.top_p is None else body.top_p,
+        num_top_logprobs=0 if LOGPROBS in (body.include or ()) else None,
+        metadata=shared.provenance(body.metadata, body.user),
+        id=new_id("resp"),
+    )
+
+
+def turn_of(answer: Answer) -> Message:
+    """The sampled turn as it is kept, and as a client would send it back."""
+    (choice,) = answer.choices
+    return Message.assistant(choice.text, choice.tool_calls)
+
+
+def reply(body: ResponsesRequest, ask: Ask, answer: Answer) -> dict[str, Any]:
+    """An answer as one JSON object."""
+    (choice,) = answer.choices
+    items = [call_item(call) for call in choice.tool_calls]
+    if choice.text or not items:
+        tokens = choice.tokens if ask.num_top_logprobs is not None else ()
+        items.insert(0, message_item(choice.text, tokens, status=status_of(choice)))
+    return finished(body, ask, answer, items)
+
+
+def finished(body: ResponsesRequest, ask: Ask, answer: Answer, items: list[dict[str, Any]]) -> dict[str, Any]:
+    """The response when everything is sampled."""
+    (choice,) = answer.choices
+    cut = choice.finish is Finish.LENGTH
+    return {
+        **in_progress(body, ask, answer.created),
+        "model": answer.model,
+        "status": status_of(choice),
+        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "output": items,
+        "usage": {
+            "input_tokens": answer.num_prompt_tokens,
+            "input_tokens_details": {"cached_tokens": answer.num_cached_tokens, "cache_write_tokens": 0},
+            "output_tokens": answer.num_action_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": answer.num_prompt_tokens + answer.num_action_tokens,
+        },
+    }
+
+
+def in_progress(body: ResponsesRequest, ask: Ask, created: int) -> dict[str, Any]:
+    """The response before anything is sampled, with what was asked for."""
+    return {
+        "id": ask.id,
+        "object": "response",
+        "created_at": created,
+        "status": "in_progress",
+        "error": None,
+        "incomplete_details": None,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "metadata": body.metadata or {},
+        "model": ask.model,
+        "output": [],
+        "parallel_tool_calls": True,
+        "previous_response_id": body.previous_response_id,
+        "store": body.store is not False,
+        "temperature": ask.temperature,
+        "text": {"format": {"type": "text"}},
+        "tool_choice": "none" if body.tool_choice == "none" else "auto",
+        "tools": [tool.model_dump() for tool in body.tools or ()],
+        "top_p": ask.top_p,
+        "truncation": "disabled",
+        "usage": None,
+        "user": body.user,
+    }
+
+
+def message_item(
+    text: str, tokens: tuple[Token, ...] = (), *, status: str, item_id: str | None = None
+) -> dict[str, Any]:
+    """The sampled words as an output item."""
+    return {
+        "id": item_id or new_id("msg"),
+        "type": "message",
+        "role": "assistant",
+        "status": status,
+        "content": [text_part(text, tokens)],
+    }
+
+
+def text_part(text: str, tokens: Iterable[Token] = ()) -> dict[str, Any]:
+    """Words inside an output item."""
+    logprobs = [shared.written_logprob(token) for token in tokens]
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+
+
+def call_item(call: ToolCall) -> dict[str, Any]:
+    """A sampled call as an output item."""
+    return {
+        "id": new_id("fc"),
+        "type": "function_call",
+        "status": "completed",
+        "call_id": call.id,
+        "name": call.name,
+        "arguments": shared.written_arguments(call),
+    }
+
+
+def status_of(choice: Choice) -> str:
+    """Whether an answer was cut at the limit of tokens."""
+    return "incomplete" if choice.finish is Finish.LENGTH else "completed"
+
+
+def _messages(items: Iterable[Item], before: Iterable[Message]) -> Iterator[Message]:
+    names = {call.id: call.name for message in before for call in message.tool_calls}
+    open_turn: Message | None = None  # an assistant's turn whose items are not all read
+    for index, item in enumerate(items):
+        param = f"input[{index}]"
+        if isinstance(item, ReasoningItem):
+            continue
+        said = _assistant(item, param)
+        if said is not None:
+            names |= {call.id: call.name for call in said.tool_calls}
+            open_turn = _together(open_turn, said)
+            continue
+        if open_turn is not None:
+            yield open_turn
+            open_turn = None
+        if isinstance(item, ResultItem):
+            words = _words(item.output, f"{param}.output")
+            yield Message("tool", words, tool_call_id=item.call_id, name=names.get(item.call_id, ""))
+        else:
+            assert isinstance(item, MessageItem)
+            role: Any = "user" if item.role == "user" else "system"
+            yield Message(role, _words(item.content, f"{param}.content"))
+    if open_turn is not None:
+        yield open_turn
+
+
+def _assistant(item: Item, param: str) -> Message | None:
+    """The part of an assistant's turn that an item is; None for what others said."""
+    if isinstance(item, CallItem):
+        return Message.assistant(
+            tool_calls=[new_call(item.name, item.arguments, item.call_id, f"{param}.arguments")]
+        )
+    if isinstance(item, MessageItem) and item.role == "assistant":
+        return Message.assistant(_words(item.content, f"{param}.content", between=""))
+    return None
+
+
+def _together(before: Message | None, now: Message) -> Message:
+    if before is None:
+        return now
+    return Message.assistant(before.text + now.text, (*before.tool_calls, *now.tool_calls))
+
+
+def _words(content: str | list[Part], param: str, between: str | None = None) -> str:
+    if isinstance(content, str):
+        return content
+    texts = []
+    for index, part in enumerate(content):
+        if isinstance(part, OtherPart):
+            refuse_picture(f"{param}[{index}]")
+        texts.append(part.text if isinstance(part, TextPart) else part.refusal)
+    return joined(texts) if between is None else between.join(texts)
+
+
+def _tool(tool: Tool, index: int) -> ToolSchema:
+    if tool.type != "function":
+        refuse(f"tools[{index}].type", f"{tool.type!r} tools are not run here; only functions are served")
+    return new_tool_schema(tool.name, tool.description, tool.parameters, f"tools[{index}].parameters")
