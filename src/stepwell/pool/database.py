@@ -51,7 +51,7 @@ class Database:
         self.url = database_url(where)
         self.is_postgres = self.url.get_backend_name() == "postgresql"
         self.path = None if self.is_postgres else Path(str(self.url.database))
-        self.insert: Callable[[Table], Any] = postgresql.insert if self.is_postgres else sqlite.insert
+        self._insertions: dict[tuple[str, str], Any] = {}
         self._pid = os.getpid()
         self._lock_file: int | None = None
         if self.path is not None:
@@ -86,6 +86,15 @@ class Database:
                 yield connection
         except DBAPIError as error:
             raise as_ours(error) from error
+
+    def insert_missing(self, table: Table, *, returning: str = "") -> Any:
+        """INSERT that passes over rows whose key is there; the same object every time, so compiled once."""
+        key = table.name, returning
+        if key not in self._insertions:
+            insert = postgresql.insert if self.is_postgres else sqlite.insert
+            statement: Any = insert(table).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
+            self._insertions[key] = statement.returning(table.c[returning]) if returning else statement
+        return self._insertions[key]
 
     def now(self, connection: Connection) -> float:
         """Seconds since 1970 by the clock that leases are timed with."""

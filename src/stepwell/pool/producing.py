@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, Row, case, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, case, func, insert, select, update
 
 from stepwell.core import JSON, State, Status, Step, Task
 from stepwell.core.errors import InputError
@@ -33,7 +33,12 @@ from stepwell.pool.schema import FILLING, READY, groups, images, reports, reward
 _FIND = select(
     trajectories.c.seq, trajectories.c.group, trajectories.c.status, trajectories.c.path, trajectories.c.task,
     trajectories.c.channel,
-)  # fmt: skip
+).where(trajectories.c.id == bindparam("wanted_id"))  # fmt: skip
+_FIND_LOCKED = {
+    "": _FIND,
+    "share": _FIND.with_for_update(read=True, of=trajectories),
+    "alone": _FIND.with_for_update(of=trajectories),
+}
 _SUMMARY = select(
     steps.c.number, steps.c.reward, steps.c.reward_parts, steps.c.first_version, steps.c.last_version,
     func.length(steps.c.record).label("num_bytes"),
@@ -99,10 +104,7 @@ def find_trajectory(
     connection: Connection, id: str, *, lock: str = ""
 ) -> Row[tuple[int, int, str | None, str | None, str, str]]:
     """The row of a trajectory, locked ('share' or 'alone') where the database has row locks."""
-    query = _FIND.where(trajectories.c.id == id)
-    if lock:
-        query = query.with_for_update(read=lock == "share", of=trajectories)
-    row = connection.execute(query).first()
+    row = connection.execute(_FIND_LOCKED[lock], {"wanted_id": id}).first()
     if row is None:
         raise InputError(f"trajectory {id!r} is not in the pool; begin it first")
     return row
@@ -123,8 +125,7 @@ def begin(db: Database, connection: Connection, opening: Opening) -> int:
         "source": dumps(dict(opening.source), "source"),
         "created_s": opening.created_s,
     }
-    statement = db.insert(trajectories).on_conflict_do_nothing(index_elements=["id"])
-    seq = connection.execute(statement.returning(trajectories.c.seq), new).scalar()
+    seq = connection.execute(db.insert_missing(trajectories, returning="seq"), new).scalar()
     if seq is None:
         found = find_trajectory(connection, opening.id)
         if (found.task, found.group) != (text, group_seq):
@@ -139,7 +140,6 @@ def begin(db: Database, connection: Connection, opening: Opening) -> int:
 
 
 def _group(db: Database, connection: Connection, name: str, opening: Opening) -> tuple[int, str]:
-    statement = db.insert(groups).on_conflict_do_nothing(index_elements=["name"]).returning(groups.c.seq)
     new = {
         "name": name,
         "channel": str(opening.channel),
@@ -147,7 +147,7 @@ def _group(db: Database, connection: Connection, name: str, opening: Opening) ->
         "num_finished": 0,
         "state": FILLING,
     }
-    seq = connection.execute(statement, new).scalar()
+    seq = connection.execute(db.insert_missing(groups, returning="seq"), new).scalar()
     if seq is not None:
         return int(seq), FILLING
     row = connection.execute(select(groups).where(groups.c.name == name)).one()
@@ -186,7 +186,7 @@ def append(
 
 
 def _insert_rows(db: Database, connection: Connection, seq: int, rows: list[dict[str, Any]]) -> int:
-    statement = db.insert(steps).on_conflict_do_nothing(index_elements=["trajectory", "number"])
+    statement = db.insert_missing(steps)
     return int(connection.execute(statement, [{"trajectory": seq, **row} for row in rows]).rowcount)
 
 
@@ -204,7 +204,7 @@ def _check_same(connection: Connection, id: str, found: Any, first_number: int, 
 def _add_images(db: Database, connection: Connection, seq: int, keys: set[str]) -> None:
     if keys:
         rows = [{"trajectory": seq, "image": key} for key in sorted(keys)]
-        connection.execute(db.insert(images).on_conflict_do_nothing(), rows)
+        connection.execute(db.insert_missing(images), rows)
 
 
 def reward(connection: Connection, id: str, given: Sequence[RewardEntry]) -> None:
@@ -314,4 +314,4 @@ def _place(connection: Connection, group_seq: int) -> int | None:
 def add_tags(db: Database, connection: Connection, seqs: Sequence[int], names: Sequence[str]) -> None:
     rows = [{"trajectory": seq, "tag": tag} for seq in seqs for tag in dict.fromkeys(names)]
     if rows:
-        connection.execute(db.insert(tags).on_conflict_do_nothing(), rows)
+        connection.execute(db.insert_missing(tags), rows)
