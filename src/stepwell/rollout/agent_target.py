@@ -1,0 +1,161 @@
+"""A user's agent by its name: found, looked at, and called with what its signature asks for.
+
+    module:function        importable, or lying in the present folder
+    folder/file.py:function
+
+    async def agent(task, base_url): ...      a plain `def` works too, and runs in a thread
+
+An agent may ask, by name, for any of `OFFERED`. One that asks for no address is an agent as it
+is: it finds address and key where the openai and anthropic clients look by themselves, in the
+environment, and therefore plays one episode at a time in its process.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import random
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from stepwell.core import ConfigError, Task
+
+OFFERED: dict[str, str] = {
+    "task": "the task: .content, .instruction, .env, .seed, .id",
+    "base_url": "address for the openai client (it ends in /v1)",
+    "anthropic_base_url": "address for the anthropic client",
+    "api_key": "key for either",
+    "model": "name of the model",
+    "seed": "a number of this episode's own",
+    "rng": "random.Random(seed)",
+}
+_ADDRESSES = {"base_url", "anthropic_base_url"}
+_EXAMPLE = "async def agent(task, base_url): ..."
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTarget:
+    """A function that plays episodes, and how it wants to be called."""
+
+    function: Callable[..., Any]
+    positional: tuple[str, ...]
+    by_name: tuple[str, ...]
+    is_async: bool
+
+    @property
+    def needs_environment(self) -> bool:
+        """Whether it is told neither address nor client, so that only environment variables reach it."""
+        return not _ADDRESSES & {*self.positional, *self.by_name}
+
+    def call(self, offered: Mapping[str, Any]) -> Any:
+        """Its value, or the awaitable of it."""
+        if self.needs_environment:
+            os.environ.update(environment_of(offered))
+        return self.function(
+            *(offered[name] for name in self.positional), **{name: offered[name] for name in self.by_name}
+        )
+
+
+def offered_of(job: Mapping[str, Any]) -> dict[str, Any]:
+    """What an agent may ask for, from a job as it comes over the wire."""
+    task = dict(job["task"])
+    root = job["base_url"]
+    return {
+        "task": Task(**(task | {"tags": tuple(task["tags"])})),
+        "base_url": f"{root}/v1",
+        "anthropic_base_url": root,
+        "api_key": job["api_key"],
+        "model": job["model"],
+        "seed": job["seed"],
+        "rng": random.Random(job["seed"]),
+    }
+
+
+def environment_of(offered: Mapping[str, Any]) -> dict[str, str]:
+    """The variables by which the clients find the gateway on their own."""
+    return {
+        "OPENAI_BASE_URL": offered["base_url"],
+        "OPENAI_API_KEY": offered["api_key"],
+        "ANTHROPIC_BASE_URL": offered["anthropic_base_url"],
+        "ANTHROPIC_API_KEY": offered["api_key"],
+    }
+
+
+def load_agent(target: str) -> AgentTarget:
+    """The agent behind a name; `ConfigError` says what is wrong. What its module raises goes through."""
+    where, separator, name = target.rpartition(":")
+    if not separator or not where or not name:
+        raise ConfigError(f"agent {target!r} must be written module:function, or folder/file.py:function")
+    module = _from_file(target, where) if where.endswith(".py") else _imported(target, where)
+    function = module
+    for part in name.split("."):
+        if not hasattr(function, part):
+            known = [key for key, value in vars(module).items() if _is_own(module, value)]
+            raise ConfigError(
+                f"agent {target!r}: {where} has no {name!r}; it has {', '.join(known) or 'no functions'}"
+            )
+        function = getattr(function, part)
+    return look_at(target, function)
+
+
+def look_at(target: str, function: Any) -> AgentTarget:
+    """Whether and how `function` can be called as an agent."""
+    if not callable(function) or isinstance(function, type):
+        raise ConfigError(
+            f"agent {target!r} is a {type(function).__name__}, not a function; write {_EXAMPLE}"
+        )
+    called = function if inspect.isroutine(function) else function.__call__
+    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+        raise ConfigError(f"agent {target!r} yields; it must return its reward: {_EXAMPLE}")
+    positional, by_name = _asked_for(target, function)
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
+    return AgentTarget(function, positional, by_name, is_async)
+
+
+def _asked_for(target: str, function: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    positional: list[str] = []
+    by_name: list[str] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        if name in OFFERED:
+            (positional if parameter.kind is parameter.POSITIONAL_ONLY else by_name).append(name)
+        elif parameter.default is parameter.empty:
+            raise ConfigError(
+                f"agent {target!r} asks for {name!r}; it may ask, by name, for {', '.join(OFFERED)}, "
+                f"and give anything else a default: {_EXAMPLE}"
+            )
+    return tuple(positional), tuple(by_name)
+
+
+def _imported(target: str, name: str) -> ModuleType:
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # an installed command does not look in the present folder by itself
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise ConfigError(f"agent {target!r}: there is no module {name!r} here or installed") from error
+
+
+def _from_file(target: str, where: str) -> ModuleType:
+    path = Path(where).resolve()
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise ConfigError(f"agent {target!r}: there is no file {where}")
+    sys.path.append(str(path.parent))  # so that it may import what lies beside it
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _is_own(module: ModuleType, value: Any) -> bool:
+    return inspect.isfunction(value) and value.__module__ == module.__name__

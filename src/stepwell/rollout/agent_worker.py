@@ -1,0 +1,220 @@
+"""The process in which a user's agent runs: episodes in one event loop, told of over pipes.
+
+    python -m stepwell.rollout.agent_worker JOBS RESULTS LIFELINE MARKS      four open descriptors
+
+    JOBS ─► _listen (a thread) ─► _play (a task, or a thread for a plain function) ─► RESULTS
+
+One JSON object per line. In: first what to load, then `{"play": n, "job": …}` and `{"cancel": n}`.
+Out: `ready` or `refused`, then `{"over": n, …}` per episode. Standard output is the log's alone.
+
+Invariants
+* Whatever an episode raises, SystemExit included, ends that episode and no other.
+* MARKS, shared with the parent, always holds the number of the episode whose code the event loop
+  is in (0: none) and a count of such entries: after a crash or while the loop stands still, the
+  parent knows whose doing it is. Work in threads is not marked.
+* The process never outlives its parent: it ends when JOBS does, and the kernel ends its whole
+  process group when LIFELINE does, even while code that never lets go of Python runs.
+* What the agent forks cannot speak for the process, and dies with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import faulthandler
+import fcntl
+import functools
+import inspect
+import json
+import mmap
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from stepwell.core import ConfigError
+from stepwell.rollout.agent_outcome import failure_of, last_lines, read_return
+from stepwell.rollout.agent_process import MARKS_BYTES
+from stepwell.rollout.agent_target import AgentTarget, load_agent, offered_of
+
+_EPISODE: contextvars.ContextVar[int] = contextvars.ContextVar("stepwell_episode", default=0)
+Send = Callable[[dict[str, Any]], None]
+
+
+class MarkedLoop(asyncio.SelectorEventLoop):
+    """An event loop that leaves a mark of whose code it runs."""
+
+    def __init__(self, marks: memoryview) -> None:
+        super().__init__()
+        self.marks = marks
+        self.is_copy = False
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        """As asyncio's, marked. Every step of a task comes this way."""
+        return super().call_soon(self._marked, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """As asyncio's, marked. Timers come this way."""
+        return super().call_at(when, self._marked, callback, *args, context=context)
+
+    def end_in_fork(self) -> None:
+        """In a forked copy: go on to the end of what runs now, and no further.
+
+        Sockets are shared with the original; a copy that went on would read its answers away.
+        """
+        self.is_copy, self.marks = True, memoryview(bytearray(MARKS_BYTES)).cast("q")
+        self.call_soon(os._exit, 0)
+
+    def _marked(self, callback: Callable[..., object], *args: Any) -> None:
+        if self.is_copy:
+            os._exit(0)
+        self.marks[1] += 1
+        self.marks[0] = _EPISODE.get()
+        try:
+            callback(*args)
+        finally:
+            self.marks[0] = 0
+
+
+class AgentWorker:
+    """Plays the episodes it is told to, for as long as it is told."""
+
+    def __init__(self, agent: AgentTarget, send: Send, marks: memoryview, concurrency: int) -> None:
+        self._agent, self._send = agent, send
+        self._loop = MarkedLoop(marks)
+        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="agent")
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._cancelled: set[int] = set()
+        os.register_at_fork(after_in_child=self._loop.end_in_fork)
+
+    def serve(self, messages: Iterator[dict[str, Any]]) -> None:
+        """Play until the messages end, which ends the process."""
+        threading.Thread(target=self._listen, args=(messages,), name="listen", daemon=True).start()
+        while True:
+            try:
+                self._loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):
+                continue  # of some task of an agent's own; who awaits that task gets it too
+
+    def _listen(self, messages: Iterator[dict[str, Any]]) -> None:
+        for message in messages:
+            act = self._begin if "play" in message else self._cancel
+            self._loop.call_soon_threadsafe(act, message)
+        end_process_group()
+
+    def _begin(self, message: dict[str, Any]) -> None:
+        number, context = message["play"], contextvars.copy_context()
+        if self._agent.is_async:
+            context.run(_EPISODE.set, number)
+        self._tasks[number] = self._loop.create_task(self._play(number, message["job"]), context=context)
+
+    def _cancel(self, message: dict[str, Any]) -> None:
+        task = self._tasks.get(message["cancel"])
+        if task is not None:
+            self._cancelled.add(message["cancel"])
+            task.cancel()
+
+    async def _play(self, number: int, job: dict[str, Any]) -> None:
+        started = time.perf_counter()
+        try:
+            outcome = {"status": "done"} | read_return(await self._called(job))
+        except BaseException as error:  # an agent that exits or is cancelled ends its episode, not us
+            outcome = failure_of(error, job["base_url"])
+        if number in self._cancelled:
+            said = outcome.get("error", "")
+            told = f"no end within {job['timeout_s']:g} s" + (f"; it was at\n{said}" if said else "")
+            outcome = {"status": "agent_error", "error": told, "timed_out": True}
+        del self._tasks[number]
+        self._cancelled.discard(number)
+        self._send({"over": number, "wall_s": time.perf_counter() - started} | outcome)
+
+    async def _called(self, job: dict[str, Any]) -> Any:
+        offered = offered_of(job)
+        if self._agent.is_async:
+            return await self._agent.call(offered)
+        value = await self._loop.run_in_executor(self._threads, self._agent.call, offered)
+        return await value if inspect.isawaitable(value) else value
+
+
+def messages_of(descriptor: int) -> Iterator[dict[str, Any]]:
+    """The JSON lines of a pipe until its other end is closed."""
+    with open(descriptor, "rb", closefd=False) as lines:
+        for line in lines:
+            yield json.loads(line)
+
+
+def sender(descriptor: int) -> Send:
+    """Writes whole lines; in a forked copy of the process it ends that copy instead."""
+    owner, lock = os.getpid(), threading.Lock()
+
+    def send(message: dict[str, Any]) -> None:
+        if os.getpid() != owner:
+            os._exit(0)
+        line = memoryview(json.dumps(message).encode() + b"\n")
+        with lock:
+            while line:
+                line = line[os.write(descriptor, line) :]
+
+    return send
+
+
+def end_process_group() -> None:
+    """End this process and all it forked, at once."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+    os._exit(1)
+
+
+def die_with(lifeline: int) -> None:
+    """Let the kernel end the process group when the other end of a silent pipe is closed."""
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+    if hasattr(fcntl, "F_SETSIG"):  # elsewhere it is SIGIO, which ends whoever does not handle it
+        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def load_or_say_why(hello: dict[str, Any], send: Send) -> AgentTarget | None:
+    """The agent, or None once the parent knows what is wrong with it."""
+    sys.path += [path for path in hello["path"] if path not in sys.path]
+    try:
+        return load_agent(hello["target"])
+    except ConfigError as error:
+        send({"refused": str(error)})
+    except BaseException as error:  # whatever a user's module does while it is imported
+        send({"refused": f"agent {hello['target']!r} cannot be imported:\n{last_lines(error)}"})
+    return None
+
+
+def main(arguments: list[str]) -> None:
+    """Serve on the descriptors named by the arguments."""
+    jobs, results, lifeline, marks = (int(argument) for argument in arguments)
+    for descriptor in (jobs, results, lifeline, marks):
+        os.set_inheritable(descriptor, False)
+    die_with(lifeline)
+    faulthandler.enable(all_threads=False)
+    for descriptor in (jobs, results):  # a forked copy has no voice
+        os.register_at_fork(after_in_child=functools.partial(os.close, descriptor))
+    messages, send = messages_of(jobs), sender(results)
+    hello = next(messages)
+    agent = load_or_say_why(hello, send)
+    if agent is None:
+        return
+    send({"ready": True, "is_async": agent.is_async, "needs_environment": agent.needs_environment})
+    shared = memoryview(mmap.mmap(marks, MARKS_BYTES)).cast("q")
+    AgentWorker(agent, send, shared, hello["concurrency"]).serve(messages)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

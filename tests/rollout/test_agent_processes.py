@@ -1,0 +1,362 @@
+"""Agents that misbehave cost one result each, and nothing is left behind: with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stepwell.core import ConfigError, InputError, Task
+from stepwell.rollout import AgentJob, AgentProcesses, AgentResult
+
+ODD = Path(__file__).parent / "odd_agents.py"
+NOWHERE = "http://127.0.0.1:9/s/one"  # the discard port: nobody answers
+
+
+def job(name: str, timeout_s: float = 20.0, base_url: str = NOWHERE, **content: object) -> AgentJob:
+    return AgentJob(name, Task("odd", {"name": name, **content}), base_url, timeout_s=timeout_s)  # type: ignore[dict-item]
+
+
+def processes(function: str, **settings: object) -> AgentProcesses:
+    quick = {"grace_s": 0.3, "block_timeout_s": 0.5, "backoff_s": 0.02} | settings
+    return AgentProcesses(f"{ODD}:{function}", **quick)  # type: ignore[arg-type]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+def gone(pids: list[int], within_s: float = 5.0) -> bool:
+    until = time.monotonic() + within_s
+    while any(is_alive(pid) for pid in pids) and time.monotonic() < until:
+        time.sleep(0.01)
+    return not any(is_alive(pid) for pid in pids)
+
+
+@pytest.fixture(scope="module")
+def doing() -> Iterator[AgentProcesses]:
+    with processes("does", num_processes=2, concurrency=4) as shared:
+        yield shared
+
+
+# --- what an agent is given and gives back ------------------------------------------------
+
+
+def test_results_come_in_the_order_of_jobs_with_the_rewards_returned() -> None:
+    told: list[str] = []
+    with processes("double", num_processes=2, concurrency=3) as agents:
+        results = agents.run([job(f"{n}", n=n) for n in range(20)], lambda result: told.append(result.id))
+    assert [result.reward for result in results] == [2.0 * n for n in range(20)]
+    assert {result.status for result in results} == {"done"}
+    assert sorted(told, key=int) == [f"{n}" for n in range(20)]
+
+
+def test_a_plain_function_runs_in_threads_and_its_draws_follow_from_the_seed() -> None:
+    jobs = [AgentJob(f"{n}", Task("odd", {"n": n}), NOWHERE, seed=n % 2) for n in range(4)]
+    with processes("plain", concurrency=4) as agents:
+        results = agents.run(jobs)
+    assert [(result.reward, result.success) for result in results] == [(float(n), True) for n in range(4)]
+    drawn = [result.info["drawn"] for result in results]
+    assert drawn[0] == drawn[2] != drawn[1] == drawn[3]
+    assert results[0].info["steps"] == 3
+
+
+def test_an_agent_gets_what_it_asks_for_by_name() -> None:
+    task = Task("lake", {"board": "SG"}, instruction="cross", tags=("easy", "small"))
+    with processes("everything") as agents:
+        (result,) = agents.run([AgentJob("a", task, "http://h:1/s/x", "key", "m", 5)])
+    *said, drawn, own = result.info["said"]  # type: ignore[misc]
+    assert said[:4] == ["lake", "cross", ["easy", "small"], task.id]
+    assert said[4:] == ["http://h:1/s/x/v1", "http://h:1/s/x", "key", "m", 5]
+    assert own == 7 and 0 < drawn < 1
+    assert (result.status, result.reward, result.success) == ("done", None, None)
+
+
+def test_an_agent_that_asks_for_no_address_finds_its_own_in_the_environment() -> None:
+    jobs = [job(f"{n}", base_url=f"http://127.0.0.1:9/s/{n}") for n in range(4)]
+    with processes("from_environment", concurrency=4, environment={"ADDED": "yes"}) as agents:
+        results = agents.run(jobs)
+    for n, result in enumerate(results):
+        expected = {
+            "OPENAI_BASE_URL": f"http://127.0.0.1:9/s/{n}/v1",
+            "OPENAI_API_KEY": "none",
+            "ANTHROPIC_BASE_URL": f"http://127.0.0.1:9/s/{n}",
+            "ANTHROPIC_API_KEY": "none",
+        }
+        assert result.info["said"] == result.info["after"] == expected
+        assert result.info["added"] == "yes"
+    assert "ADDED" not in os.environ
+
+
+def test_a_task_larger_than_a_pipe_arrives_whole() -> None:
+    with processes("who", concurrency=2) as agents:
+        results = agents.run([job(f"{n}", text="x" * 500_000) for n in range(6)])
+    assert {result.status for result in results} == {"done"}
+
+
+def test_workers_stay_from_run_to_run() -> None:
+    with processes("who", num_processes=2) as agents:
+        first = {r.info["pid"] for r in agents.run([job(f"{n}", sleep=0.7) for n in range(4)])}
+        second = {r.info["pid"] for r in agents.run([job(f"{n}", sleep=0.05) for n in range(4)])}
+        assert second == set(agents.pids) >= first
+    assert gone([int(pid) for pid in second])  # type: ignore[arg-type]
+
+
+def test_output_goes_to_a_log_that_starts_anew_when_it_is_large(tmp_path: Path) -> None:
+    with processes("double", log_folder=tmp_path) as agents:
+        agents.run([job("a", n=3)])
+        assert "playing 3" in (tmp_path / "agent-0.log").read_text()
+    with processes("does", log_folder=tmp_path, max_log_bytes=5000) as agents:
+        (result,) = agents.run([job("a", how="print")])
+        agents.run([job("b", how="fine")])
+        assert result.reward == 1.0
+        assert (tmp_path / "agent-0.log").stat().st_size < 5000
+
+
+# --- what goes wrong ----------------------------------------------------------------------
+
+WRONG = {
+    "nan": "what it returned is nan",
+    "text": "what it returned is '0.5' (str)",
+    "nan_in_dict": "reward is inf",
+    "object_in_dict": "must hold JSON values",
+    "odd_success": "success is 'yes'",
+    "odd_steps": "step_rewards is '123'",
+    "raise": "KeyError: 'no such tool'",
+    "group": "ValueError: one",
+    "unreadable": "str() failed",
+    "exit": "SystemExit: 3",
+    "exit_in_task": "SystemExit: 4",
+    "interrupt": "KeyboardInterrupt",
+    "hard_exit": "exit code 5",
+    "abort": "SIGABRT",
+    "segfault": "SIGSEGV",
+    "kill_itself": "SIGKILL",
+    "close_everything": "Bad file descriptor",
+    "write_everywhere": "was stopped",
+    "abort_in_thread": "SIGABRT",
+    "spin": "held the event loop",
+    "hold_python": "held the event loop",
+    "connect_elsewhere": "ConnectError",
+}
+
+
+@pytest.mark.parametrize("how", WRONG)
+def test_an_agent_that_goes_wrong_costs_one_agent_error_and_no_other_episode(
+    doing: AgentProcesses, how: str
+) -> None:
+    told: list[AgentResult] = []
+    jobs = [job("a", how="fine"), job("b", how=how), job("c", how="fine"), job("d", how="fine")]
+    results = doing.run(jobs, told.append)
+    assert [result.status for result in results] == ["done", "agent_error", "done", "done"]
+    assert WRONG[how] in results[1].error
+    assert sorted(result.id for result in told) == ["a", "b", "c", "d"]
+    assert doing.run([job("after", how="int")])[0].reward == 3.0
+
+
+@pytest.mark.parametrize(("how", "ending"), [("never", "Event().wait()"), ("never_ever", "was stopped")])
+def test_an_agent_that_never_ends_is_cancelled_or_else_stopped(
+    doing: AgentProcesses, how: str, ending: str
+) -> None:
+    results = doing.run([job("a", how="fine"), job("b", 0.4, how=how)])
+    assert [(result.status, result.timed_out) for result in results] == [
+        ("done", False),
+        ("agent_error", True),
+    ]
+    assert "no end within 0.4 s" in results[1].error and ending in results[1].error
+    assert 0.4 <= results[1].wall_s < 3
+
+
+def test_a_crash_says_where_in_the_agents_code_it_was(doing: AgentProcesses) -> None:
+    (result,) = doing.run([job("a", how="segfault")])
+    assert "odd_agents.py" in result.error and "in does" in result.error
+
+
+def test_one_that_holds_the_loop_is_blamed_for_it_and_not_who_runs_out_of_time_meanwhile() -> None:
+    with processes("does", concurrency=2, block_timeout_s=1.5) as agents:
+        results = agents.run([job("late", 0.3, how="fine", sleep=0.1), job("spin", how="spin")])
+    assert [(r.status, r.num_tries) for r in results] == [("done", 2), ("agent_error", 1)]
+
+
+def test_an_agent_that_forks_has_one_result_and_its_copy_is_silent(doing: AgentProcesses) -> None:
+    told: list[AgentResult] = []
+    results = doing.run([job("a", how="fine"), job("b", how="fork"), job("c", how="fine")], told.append)
+    assert [result.num_tries for result in results] == [1, 1, 1]
+    assert results[1].info == {"is_copy": False} and len(told) == 3
+
+
+def test_a_plain_function_that_crashes_is_found_by_trying_again_alone() -> None:
+    with processes("plain_does", num_processes=1, concurrency=3) as agents:
+        results = agents.run([job("a", how="fine"), job("b", how="abort"), job("c", how="fine")])
+    assert [(r.status, r.num_tries) for r in results] == [("done", 2), ("agent_error", 2), ("done", 2)]
+
+
+def test_a_plain_function_out_of_time_is_stopped_with_its_process() -> None:
+    with processes("plain_does", num_processes=1, concurrency=2) as agents:
+        before = agents.pids
+        results = agents.run([job("a", 0.4, how="sleep"), job("b", how="fine")])
+        assert agents.pids != before
+    assert (results[0].status, results[0].timed_out) == ("agent_error", True)
+    assert results[1].status == "done"
+
+
+def test_a_process_killed_from_outside_is_nobodys_fault() -> None:
+    with processes("who", concurrency=2) as agents:
+        (victim,) = agents.pids
+        threading.Timer(0.3, os.kill, (victim, signal.SIGKILL)).start()
+        results = agents.run([job("a", sleep=0.6), job("b", sleep=0.6)])
+        assert [(r.status, r.num_tries) for r in results] == [("done", 2), ("done", 2)]
+        assert victim not in agents.pids
+    with processes("who", retries=0) as agents:
+        threading.Timer(0.3, os.kill, (agents.pids[0], signal.SIGKILL)).start()
+        (result,) = agents.run([job("a", sleep=0.6)])
+    assert (result.status, result.num_tries) == ("infra_error", 1) and "SIGKILL" in result.error
+
+
+def test_an_unreachable_gateway_is_an_infra_error_after_retries_each_in_a_job_of_its_own() -> None:
+    asked: list[tuple[str, str]] = []
+
+    def again(before: AgentJob, how: AgentResult) -> AgentJob:
+        asked.append((before.base_url, how.status))
+        return job("a", how="connect", base_url=f"{before.base_url}x")
+
+    with processes("does", retries=2) as agents:
+        (result,) = agents.run([job("a", how="connect")], on_retry=again)
+    assert (result.status, result.num_tries) == ("infra_error", 3) and "ConnectError" in result.error
+    assert asked == [(NOWHERE, "infra_error"), (f"{NOWHERE}x", "infra_error")]
+
+
+def test_a_gateway_that_comes_back_costs_nothing(tmp_path: Path) -> None:
+    with processes("fails_at_first", backoff_s=0.1) as agents:
+        started = time.monotonic()
+        (result,) = agents.run([job("a", file=str(tmp_path / "count"), failures=2)])
+    assert (result.status, result.reward, result.num_tries) == ("done", 1.0, 3)
+    assert time.monotonic() - started > 0.1 + 0.2  # the pause doubles
+
+
+# --- refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("no_such_module_here:play", "there is no module 'no_such_module_here'"),
+        ("no/such/file.py:play", "there is no file no/such/file.py"),
+        ("agent", "must be written module:function"),
+        (f"{ODD}:nothing", "has no 'nothing'; it has double, plain"),
+        (f"{ODD}:NOT_A_FUNCTION", "is a int, not a function"),
+        (f"{ODD}:asks_too_much", "asks for 'temperature'; it may ask, by name, for task, base_url"),
+        (f"{ODD}:yields", "it must return its reward"),
+    ],
+)
+def test_a_wrong_target_is_refused_before_anything_is_played(target: str, said: str) -> None:
+    with pytest.raises(ConfigError, match="agent") as caught:
+        AgentProcesses(target)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [("1/0", "ZeroDivisionError"), ("import os; os._exit(7)", "exit code 7"), ("a b", "SyntaxError")],
+)
+def test_a_module_that_breaks_on_import_is_refused_with_the_reason(
+    tmp_path: Path, code: str, said: str
+) -> None:
+    (tmp_path / "broken.py").write_text(code)
+    with pytest.raises(ConfigError) as caught:
+        AgentProcesses(f"{tmp_path}/broken.py:play")
+    assert said in str(caught.value)
+
+
+def test_a_module_in_the_present_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lying_here.py").write_text("async def play(task, base_url):\n    return 0.25\n")
+    monkeypatch.chdir(tmp_path)
+    with AgentProcesses("lying_here:play") as agents:
+        assert agents.run([job("a")])[0].reward == 0.25
+
+
+def test_wrong_jobs_are_refused() -> None:
+    with pytest.raises(InputError, match="base_url"):
+        AgentJob("a", Task("odd", {}), "127.0.0.1:80")
+    with pytest.raises(InputError, match="timeout_s"):
+        AgentJob("a", Task("odd", {}), NOWHERE, timeout_s=0)
+    with pytest.raises(ConfigError, match="concurrency"):
+        processes("double", concurrency=0)
+    with processes("double") as agents, pytest.raises(InputError, match="same id"):
+        agents.run([job("a", n=1), job("a", n=2)])
+
+
+# --- nothing is left behind ---------------------------------------------------------------
+
+
+def test_closing_ends_workers_and_what_they_forked() -> None:
+    with processes("does") as agents:
+        (result,) = agents.run([job("a", how="fork_forever")])
+        pids = [*agents.pids, int(result.info["forked"])]  # type: ignore[arg-type]
+        assert all(is_alive(pid) for pid in pids)
+    assert gone(pids)
+    assert not agents.log_folder.exists()
+
+
+def test_a_result_that_nobody_can_take_ends_the_children() -> None:
+    def broken(result: AgentResult) -> None:
+        raise RuntimeError("no room")
+
+    with processes("who", num_processes=2) as agents:
+        pids = agents.pids
+        with pytest.raises(RuntimeError, match="no room"):
+            agents.run([job("a"), job("b", sleep=30)], broken)
+        assert agents.pids == [] and gone(pids)
+        assert agents.run([job("c")])[0].status == "done"  # and it can go on afterwards
+
+
+def _trainer(tmp_path: Path, how: str) -> tuple[subprocess.Popen[str], list[int]]:
+    """A process that plays an episode which never ends, and the pids of its workers and their forks."""
+    code = f"""
+        import sys, threading
+        sys.path.insert(0, {str(ODD.parent)!r})
+        from stepwell.core import Task
+        from stepwell.rollout import AgentJob, AgentProcesses
+        jobs = [AgentJob(how, Task("odd", {{"how": how}}), {NOWHERE!r}) for how in ("fork_forever", {how!r})]
+        with AgentProcesses("odd_agents:does", log_folder={str(tmp_path)!r}) as agents:
+            tell = lambda result: print(*agents.pids, result.info["forked"], flush=True)
+            agents.run(jobs, tell)
+    """
+    trainer = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert trainer.stdout is not None
+    pids = [int(pid) for pid in trainer.stdout.readline().split()]
+    assert len(pids) == 2 and all(is_alive(pid) for pid in pids)
+    time.sleep(0.2)  # until the other episode is where it never ends
+    return trainer, pids
+
+
+@pytest.mark.parametrize("how", ["never", "spin", "hold_python"])
+def test_no_worker_outlives_a_parent_that_is_killed(tmp_path: Path, how: str) -> None:
+    trainer, pids = _trainer(tmp_path, how)
+    trainer.kill()
+    trainer.communicate()
+    assert gone(pids)
+
+
+def test_an_interrupt_ends_the_children(tmp_path: Path) -> None:
+    trainer, pids = _trainer(tmp_path, "never")
+    trainer.send_signal(signal.SIGINT)
+    _, said = trainer.communicate(timeout=10)
+    assert "KeyboardInterrupt" in said and gone(pids)
