@@ -26,6 +26,7 @@ from sqlalchemy import Connection
 from stepwell.core import JSON, State, Status, Step, Task, Trajectory, new_id
 from stepwell.core.errors import ConfigError, InputError
 from stepwell.pool import producing, reading, serving
+from stepwell.pool.adding import Whole, add_unknown
 from stepwell.pool.blobs import BlobStore
 from stepwell.pool.database import Database, Durable
 from stepwell.pool.entries import Channel, Entry, RewardEntry, Stored, Taken, checked_channel, checked_name
@@ -162,7 +163,7 @@ class Pool:
         """
         sizes = _group_sizes(trajectories, group_sizes)
         wholes = [
-            (
+            Whole(
                 Opening(t.id, t.task, t.group, sizes[t.group or t.id], channel, source or {}, tags),
                 t,
                 encode_rows(0, t.steps)[0],
@@ -172,11 +173,14 @@ class Pool:
         ]
 
         def work(connection: Connection) -> None:
-            for opening, trajectory, rows, ending in wholes:
-                producing.begin(self._db, connection, opening)
-                if rows:
-                    producing.append(self._db, connection, trajectory.id, 0, trajectory.steps, (None, rows))
-                producing.finish(self._db, connection, trajectory.id, ending)
+            if add_unknown(self._db, connection, wholes):
+                return
+            for whole in wholes:
+                id, steps = whole.opening.id, whole.trajectory.steps
+                producing.begin(self._db, connection, whole.opening)
+                if whole.rows:
+                    producing.append(self._db, connection, id, 0, steps, (None, whole.rows))
+                producing.finish(self._db, connection, id, whole.ending)
 
         if wholes:
             self._db.write(work)
