@@ -52,7 +52,10 @@ def number_of(name: str, value: Any) -> float:
     plain = value.item() if callable(getattr(value, "item", None)) else value
     if not isinstance(plain, Real):
         raise _wrong(name, value, "a number, True, False, None or a dict with a 'reward'")
-    number = float(plain)
+    try:
+        number = float(plain)
+    except OverflowError:  # an integer that no float holds
+        number = math.inf
     if not math.isfinite(number):
         raise AgentError(f"{name} is {number}; rewards must be finite")
     return number
