@@ -320,4 +320,4 @@ def _offered(tools: Iterable[Tool], choice: ToolChoice | None) -> tuple[ToolSche
 def _tool(tool: Tool, index: int) -> ToolSchema:
     if tool.type not in (None, "custom"):
         refuse(f"tools[{index}].type", f"{tool.type!r} tools are not run here; only custom ones are served")
-    return new_tool_schema(tool.name, tool.description, tool.input_schema, f"tools[{index}].input_schema")
+    return new_tool_schema(tool.name, tool.description, tool.input_schema, f"tools[{index}]")

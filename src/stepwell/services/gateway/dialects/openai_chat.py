@@ -279,7 +279,7 @@ def _assistant(turn: AssistantTurn, param: str) -> Message:
 
 def _tool(tool: Tool, index: int) -> ToolSchema:
     function = tool.function
-    param = f"tools[{index}].function.parameters"
+    param = f"tools[{index}].function"
     return new_tool_schema(function.name, function.description, function.parameters, param)
 
 

@@ -342,4 +342,4 @@ def _words(content: str | list[Part], param: str, between: str | None = None) ->
 def _tool(tool: Tool, index: int) -> ToolSchema:
     if tool.type != "function":
         refuse(f"tools[{index}].type", f"{tool.type!r} tools are not run here; only functions are served")
-    return new_tool_schema(tool.name, tool.description, tool.parameters, f"tools[{index}].parameters")
+    return new_tool_schema(tool.name, tool.description, tool.parameters, f"tools[{index}]")

@@ -109,7 +109,9 @@ def vendor_of(path: str, headers: Mapping[str, str] | None = None) -> Vendor:
 def error_body(vendor: Vendor, refused: Refused) -> dict[str, Any]:
     """The refusal as the vendor writes it. Too long a prompt is known by the error that caused it."""
     if vendor is Vendor.ANTHROPIC:
-        message = f"{refused.param}: {refused.message}" if refused.param else refused.message
+        message = refused.message  # this form has no field for the parameter
+        if refused.param and not message.startswith(refused.param):
+            message = f"{refused.param}: {message}"
         return {"type": "error", "error": {"type": _ANTHROPIC_WORDS[refused.kind], "message": message}}
     type_, code = _OPENAI_WORDS[refused.kind]
     if isinstance(refused.__cause__, ContextLengthError):

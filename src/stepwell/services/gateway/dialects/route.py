@@ -15,9 +15,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from typing import Any, Protocol, TypeVar, cast
 
-from fastapi import HTTPException, Request, Response
+from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -60,8 +61,8 @@ class DialectRoute(APIRoute):
                 refused = error
             except RequestValidationError as error:
                 refused = refused_body(error)
-            except HTTPException as error:
-                refused = Refused(_KINDS.get(error.status_code, Kind.INVALID), str(error.detail))
+            except HTTPException as error:  # of a body that cannot be parsed at all
+                refused = Refused(_KINDS.get(error.status_code, Kind.INVALID), f"the body: {error.detail}")
             except ClientDisconnect:
                 return Response(status_code=_HUNG_UP)
             return refusal_response(request.url.path, refused, request.headers)

@@ -1,0 +1,247 @@
+"""The real `openai` package, over real HTTP, sees what OpenAI's own API would have sent."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from tests.services.dialects.parrot import Served
+
+CALLS = '<tool_call>{"name": "look", "arguments": {"at": "door"}}</tool_call>'
+TWO = f'I look.{CALLS}<tool_call>{{"name": "go", "arguments": {{"steps": 2}}}}</tool_call>'
+NAMES = ("look", "go")
+CHAT_TOOLS: Any = [{"type": "function", "function": {"name": name}} for name in NAMES]
+TOOLS: Any = [{"type": "function", "name": name, "parameters": None, "strict": None} for name in NAMES]
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def ask(client: openai.OpenAI, words: str, **options: Any) -> Any:
+    messages: Any = [{"role": "user", "content": words}]
+    return client.chat.completions.create(model="parrot", messages=messages, **options)
+
+
+def test_a_chat_completion_has_words_usage_and_a_reason(client: openai.OpenAI) -> None:
+    got = ask(client, "hello you")
+    (choice,) = got.choices
+    assert (choice.message.content, choice.finish_reason, choice.logprobs) == ("hello you", "stop", None)
+    assert got.usage.completion_tokens > 0
+    assert got.usage.total_tokens == got.usage.prompt_tokens + got.usage.completion_tokens
+    assert abs(got.created - time.time()) < 100 and got.model == "parrot" and got.id.startswith("chatcmpl")
+
+
+def test_stop_strings_and_limits_cut_the_answer(client: openai.OpenAI) -> None:
+    (stopped,) = ask(client, "one, two, three", stop=[", three"]).choices
+    assert (stopped.message.content, stopped.finish_reason) == ("one, two", "stop")
+    (cut,) = ask(client, "one, two, three, four, five, six", max_completion_tokens=2).choices
+    assert cut.finish_reason == "length"
+    assert "one, two, three, four, five, six".startswith(cut.message.content)
+
+
+def test_n_gives_as_many_choices_streamed_or_not(client: openai.OpenAI) -> None:
+    got = ask(client, "hello you", n=3)
+    assert [(c.index, c.message.content) for c in got.choices] == [(i, "hello you") for i in range(3)]
+    texts = ["", "", ""]
+    reasons = {}
+    for chunk in ask(client, "hello you", n=3, stream=True):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+            reasons[choice.index] = choice.finish_reason
+    assert texts == ["hello you"] * 3 and reasons == dict.fromkeys(range(3), "stop")
+
+
+def test_logprobs_are_of_the_sampled_tokens(client: openai.OpenAI) -> None:
+    got = ask(client, "hello you", logprobs=True).choices[0].logprobs.content
+    assert "".join(entry.token for entry in got).startswith("hello you")
+    assert b"".join(bytes(entry.bytes) for entry in got).startswith(b"hello you")
+    assert [entry.logprob for entry in got] == [-0.5 * (i + 1) for i in range(len(got))]
+    streamed = [
+        entry
+        for chunk in ask(client, "hello you", logprobs=True, stream=True)
+        for choice in chunk.choices
+        if choice.logprobs
+        for entry in choice.logprobs.content
+    ]
+    assert streamed == got
+
+
+def test_a_chat_stream_builds_up_to_the_same_completion(client: openai.OpenAI) -> None:
+    messages: Any = [{"role": "user", "content": TWO}]
+    options: Any = {"stream_options": {"include_usage": True}, "tools": CHAT_TOOLS}
+    with client.chat.completions.stream(model="parrot", messages=messages, **options) as stream:
+        ids = {event.chunk.id for event in stream if event.type == "chunk"}
+        streamed = stream.get_final_completion()
+    whole = ask(client, TWO, tools=CHAT_TOOLS)
+    assert ids == {streamed.id}
+    for got in (streamed, whole):
+        (choice,) = got.choices
+        assert (choice.message.content, choice.finish_reason) == ("I look.", "tool_calls")
+        calls = [(c.function.name, json.loads(c.function.arguments)) for c in choice.message.tool_calls]
+        assert calls == [("look", {"at": "door"}), ("go", {"steps": 2})]
+        assert len({call.id for call in choice.message.tool_calls}) == 2
+    assert streamed.usage.completion_tokens == whole.usage.completion_tokens
+
+
+def test_results_of_tools_come_back_with_what_was_called(client: openai.OpenAI) -> None:
+    said = ask(client, CALLS, tools=CHAT_TOOLS).choices[0].message
+    assert said.content is None
+    messages: Any = [
+        {"role": "user", "content": CALLS},
+        said,
+        {"role": "tool", "tool_call_id": said.tool_calls[0].id, "content": "A door."},
+    ]
+    got = client.chat.completions.create(model="parrot", messages=messages, tools=CHAT_TOOLS)
+    assert (got.choices[0].message.content, got.choices[0].finish_reason) == ("A door.", "stop")
+
+
+def test_usage_comes_in_a_stream_only_if_asked_for(client: openai.OpenAI) -> None:
+    silent = list(ask(client, "hello you", stream=True))
+    assert [chunk for chunk in silent if chunk.usage or not chunk.choices] == []
+    *_, last = ask(client, "hello you", stream=True, stream_options={"include_usage": True})
+    assert last.choices == [] and last.usage.completion_tokens > 0
+
+
+def test_completions_go_on_from_plain_text(client: openai.OpenAI) -> None:
+    got = client.completions.create(model="parrot", prompt="abc", logprobs=0, max_tokens=100)
+    (choice,) = got.choices
+    assert (choice.text, choice.finish_reason) == ("abc", "stop")
+    assert "".join(choice.logprobs.tokens).startswith("abc")
+    assert choice.logprobs.text_offset[0] == 0
+    assert len(choice.logprobs.token_logprobs) == len(choice.logprobs.tokens) == got.usage.completion_tokens
+    stream = client.completions.create(
+        model="parrot", prompt="abc", logprobs=0, max_tokens=100, n=2, stream=True,
+        stream_options={"include_usage": True},
+    )  # fmt: skip
+    texts, offsets = ["", ""], [[], []]  # type: ignore[var-annotated]
+    for chunk in stream:
+        for piece in chunk.choices:
+            texts[piece.index] += piece.text
+            offsets[piece.index] += piece.logprobs.text_offset if piece.logprobs else []
+    assert texts == ["abc", "abc"] and offsets == [choice.logprobs.text_offset] * 2
+    assert chunk.usage is not None and chunk.usage.completion_tokens == 2 * got.usage.completion_tokens
+
+
+def test_a_response_has_items_and_goes_on_from_an_earlier_one(client: openai.OpenAI) -> None:
+    first = client.responses.create(model="parrot", input="hello you", instructions="Be brief.")
+    assert (first.output_text, first.status, first.instructions) == ("hello you", "completed", "Be brief.")
+    assert first.usage is not None and first.usage.output_tokens > 0
+    second = client.responses.create(model="parrot", input="and now", previous_response_id=first.id)
+    assert second.output_text == "and now"
+    assert second.previous_response_id == first.id
+    unkept = client.responses.create(model="parrot", input="hello you", store=False)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.create(model="parrot", input="hi", previous_response_id=unkept.id)
+
+
+def test_a_response_stream_builds_up_to_the_same_response(client: openai.OpenAI) -> None:
+    with client.responses.stream(model="parrot", input=TWO, tools=TOOLS) as stream:
+        events = list(stream)
+        streamed = stream.get_final_response()
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert [event.type for event in events[:3]] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+    ]
+    whole = client.responses.create(model="parrot", input=TWO, tools=TOOLS)
+    for got in (streamed, whole):
+        words, *calls = got.output
+        assert words.content[0].text == "I look."
+        assert [(call.name, json.loads(call.arguments)) for call in calls] == [
+            ("look", {"at": "door"}),
+            ("go", {"steps": 2}),
+        ]
+    results: Any = [
+        {"type": "function_call_output", "call_id": item.call_id, "output": f"result of {item.name}"}
+        for item in streamed.output[1:]
+    ]
+    after = client.responses.create(
+        model="parrot", input=results, tools=TOOLS, previous_response_id=streamed.id
+    )
+    sent_whole: Any = [{"role": "user", "content": TWO}, *whole.output, *results]
+    again = client.responses.create(model="parrot", input=sent_whole, tools=TOOLS)
+    assert after.output_text == again.output_text == "result of go"
+
+
+def test_a_cut_response_is_incomplete(client: openai.OpenAI) -> None:
+    words = "one, two, three, four, five, six"
+    whole = client.responses.create(model="parrot", input=words, max_output_tokens=2)
+    with client.responses.stream(model="parrot", input=words, max_output_tokens=2) as stream:
+        *_, last = stream
+    assert last.type == "response.incomplete"
+    for got in (whole, last.response):
+        assert got.status == "incomplete"
+        assert got.incomplete_details is not None and got.incomplete_details.reason == "max_output_tokens"
+        assert got.output_text and words.startswith(got.output_text)
+
+
+def test_response_logprobs_are_included_if_asked_for(client: openai.OpenAI) -> None:
+    include: Any = ["message.output_text.logprobs"]
+    got = client.responses.create(model="parrot", input="hello you", include=include)
+    part: Any = got.output[0].content[0]  # type: ignore[union-attr]
+    assert "".join(entry.token for entry in part.logprobs).startswith("hello you")
+    with client.responses.stream(model="parrot", input="hello you", include=include) as stream:
+        streamed: Any = stream.until_done().get_final_response().output[0].content[0]  # type: ignore[union-attr]
+    assert [e.model_dump() for e in streamed.logprobs] == [e.model_dump() for e in part.logprobs]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_engine_that_fails_is_an_error_in_every_api(client: openai.OpenAI, stream: bool) -> None:
+    """Before the first token by status; after it, as the stream's own error."""
+    calls: Any = [
+        lambda words: ask(client, words, stream=stream),
+        lambda words: client.completions.create(model="parrot", prompt=words, stream=stream),
+        lambda words: client.responses.create(model="parrot", input=words, stream=stream),
+    ]
+    for call in calls:
+        with pytest.raises(openai.InternalServerError) as refused:
+            call("be gone")
+        assert refused.value.status_code == 503
+        with pytest.raises(openai.APIError) as broken:
+            list(call("break off"))
+        assert "parrot" in broken.value.message
+        assert isinstance(broken.value, openai.APIStatusError) != stream
+
+
+def test_mistakes_are_bad_requests_with_the_field_at_fault(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(client, "hello", temperature=-1)
+    assert caught.value.param == "temperature"
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(client, "hello", max_tokens="five")
+    assert caught.value.param == "max_tokens"
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(client, "hello", tool_choice="required")
+    assert caught.value.param == "tool_choice"
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(client, "hello " * 5000)
+    assert caught.value.code == "context_length_exceeded"
+
+
+def test_models_are_listed(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["parrot"]
+    assert client.models.retrieve("parrot").id == "parrot"
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.models.retrieve("family/owl")
+    assert caught.value.code == "model_not_found"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_hangs_up_cancels_its_sampling(served: Served, stream: bool) -> None:
+    with (
+        openai.OpenAI(base_url=f"{served.url}/v1", api_key="x", max_retries=0, timeout=0.2) as client,
+        pytest.raises(openai.APITimeoutError),
+    ):
+        list(ask(client, "wait", stream=stream))
+    deadline = time.monotonic() + 5
+    while served.num_cancelled == 0 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert served.num_cancelled == 1
