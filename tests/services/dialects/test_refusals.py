@@ -90,7 +90,7 @@ def test_half_a_surrogate_pair_in_a_message_can_be_sent() -> None:
         (b"\xff\xfe", "application/json", "the body"),
         (b"[" * 100_000, "application/json", "the body"),
         (b'{"model": "parrot"}', "text/plain", "application/json"),
-        (HALF_A_PAIR, "application/json", "model"),
+        (HALF_A_PAIR, "application/json", "surrogate"),
     ],
 )
 def test_bodies_that_are_none_are_refused_in_the_dialect(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
@@ -25,6 +26,8 @@ from starlette.responses import JSONResponse
 
 from stepwell.core.errors import ContextLengthError
 from stepwell.services.gateway.exchange import STATUS, Kind, Refused
+
+_ESCAPED_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class Vendor(StrEnum):
@@ -140,6 +143,22 @@ def refused_body(error: RequestValidationError) -> Refused:
     if not name:
         return Refused(Kind.INVALID, "the body must be a JSON object, sent as application/json")
     return Refused(Kind.INVALID, f"{name}: {fault['msg']}", param=name)
+
+
+def refuse_half_pairs(body: bytes) -> None:
+    """Refuse JSON whose strings hold half of a surrogate pair: parsers take it, but it is no text."""
+    if not _ESCAPED_PAIR.search(body):
+        return
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return  # the request's own parser will say what is wrong
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise Refused(
+            Kind.INVALID, "the body holds half of a surrogate pair, which is not text; escape whole pairs"
+        ) from error
 
 
 def _field(place: Sequence[Any], body: Any) -> str:

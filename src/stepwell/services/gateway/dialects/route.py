@@ -23,7 +23,12 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from stepwell.services.gateway.dialects.refusals import dumps, refusal_response, refused_body
+from stepwell.services.gateway.dialects.refusals import (
+    dumps,
+    refusal_response,
+    refuse_half_pairs,
+    refused_body,
+)
 from stepwell.services.gateway.exchange import Answer, Delta, Kind, Refused
 
 T = TypeVar("T")
@@ -56,6 +61,7 @@ class DialectRoute(APIRoute):
 
         async def refusing(request: Request) -> Response:
             try:
+                refuse_half_pairs(await request.body())  # kept by the request, read once
                 return await handle(request)
             except Refused as error:
                 refused = error
