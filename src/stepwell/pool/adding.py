@@ -9,48 +9,45 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, insert
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.schema import Column, Table
 
-from stepwell.core import Status, Trajectory
 from stepwell.pool.database import Database
-from stepwell.pool.producing import Ending, Opening, dumps, task_text
+from stepwell.pool.given import Whole
+from stepwell.pool.producing import add_whole, dumps, task_text
 from stepwell.pool.records import encode_state, images_of
 from stepwell.pool.schema import FILLING, READY, groups, images, steps, tags, trajectories
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """A finished trajectory with the rows of its steps."""
-
-    opening: Opening
-    trajectory: Trajectory
-    rows: list[dict[str, Any]]
-    ending: Ending
-
-    @property
-    def group(self) -> str:
-        return self.opening.group or self.opening.id
-
-    @property
-    def is_counted(self) -> bool:
-        return self.ending.status is not Status.INFRA_ERROR
-
-
-def add_unknown(db: Database, connection: Connection, wholes: Sequence[Whole]) -> bool:
-    """Write them all, or nothing and say False where an id or a group is known already."""
-    with connection.begin_nested() as savepoint:
-        written = _write(db, connection, wholes)
-        if not written:
+def add_wholes(db: Database, connection: Connection, wholes: Sequence[Whole]) -> int:
+    """Store them all; gives how many were not there yet."""
+    if _are_plain(wholes):
+        with connection.begin_nested() as savepoint:
+            if _write_unknown(db, connection, wholes):
+                return len(wholes)
             savepoint.rollback()
-    return written
+    return sum(add_whole(db, connection, whole) for whole in wholes)
 
 
-def _write(db: Database, connection: Connection, wholes: Sequence[Whole]) -> bool:
+def _are_plain(wholes: Sequence[Whole]) -> bool:
+    """Whether each is just its steps and its end, and no group holds too many or is described twice."""
+    counts = Counter(whole.group for whole in wholes if whole.is_counted)
+    sizes = {whole.group: whole.opening.group_size for whole in wholes}
+    return all(
+        not (whole.rewards or whole.reports)
+        and whole.is_served
+        and whole.ending.path is None
+        and whole.opening.group_size == sizes[whole.group] >= counts[whole.group]
+        and whole.opening.channel == wholes[0].opening.channel
+        for whole in wholes
+    )
+
+
+def _write_unknown(db: Database, connection: Connection, wholes: Sequence[Whole]) -> bool:
+    """Write every row; False (and to be rolled back) where an id or a group is known already."""
     counts = Counter(whole.group for whole in wholes if whole.is_counted)
     by_name = {whole.group: _group_row(whole, counts[whole.group]) for whole in wholes}
     group_seqs = _insert(db, connection, groups, groups.c.name, list(by_name.values()))
@@ -61,21 +58,19 @@ def _write(db: Database, connection: Connection, wholes: Sequence[Whole]) -> boo
     seqs = _insert(db, connection, trajectories, trajectories.c.id, rows)
     if len(seqs) < len(rows):
         return False
-    for table, entries in (
-        (steps, [{"trajectory": seqs[w.opening.id], **row} for w in wholes for row in w.rows]),
-        (
-            tags,
-            [
-                {"trajectory": seqs[w.opening.id], "tag": t}
-                for w in wholes
-                for t in dict.fromkeys(w.opening.tags)
-            ],
-        ),
-        (images, [{"trajectory": seqs[w.opening.id], "image": key} for w in wholes for key in _images(w)]),
-    ):
-        if entries:
-            connection.execute(insert(table), entries)
+    _write_parts(connection, [(seqs[whole.opening.id], whole) for whole in wholes])
     return True
+
+
+def _write_parts(connection: Connection, placed: Sequence[tuple[int, Whole]]) -> None:
+    step_rows = [{"trajectory": seq, **row} for seq, whole in placed for row in whole.rows]
+    tag_rows = [
+        {"trajectory": seq, "tag": tag} for seq, whole in placed for tag in dict.fromkeys(whole.opening.tags)
+    ]
+    image_rows = [{"trajectory": seq, "image": key} for seq, whole in placed for key in _images(whole)]
+    for table, rows in ((steps, step_rows), (tags, tag_rows), (images, image_rows)):
+        if rows:
+            connection.execute(insert(table), rows)
 
 
 def _group_row(whole: Whole, num_finished: int) -> dict[str, Any]:
@@ -91,10 +86,7 @@ def _group_row(whole: Whole, num_finished: int) -> dict[str, Any]:
 
 def _trajectory_row(whole: Whole, group_seq: int, places: Counter[str]) -> dict[str, Any]:
     opening, ending = whole.opening, whole.ending
-    place = None
-    if whole.is_counted:
-        places[whole.group] += 1
-        place = places[whole.group] if places[whole.group] <= opening.group_size else None
+    places[whole.group] += whole.is_counted
     final_state = encode_state(ending.final_state)
     given = [row["reward"] for row in whole.rows if row["reward"] is not None]
     return {
@@ -108,7 +100,7 @@ def _trajectory_row(whole: Whole, group_seq: int, places: Counter[str]) -> dict[
         "created_s": opening.created_s,
         "finished_s": ending.finished_s,
         "status": ending.status.value,
-        "place": place,
+        "place": places[whole.group] if whole.is_counted else None,
         "outcome": dumps([ending.error, dict(ending.timings), dict(ending.info)], "timings or info"),
         "final_state": final_state,
         "num_steps": len(whole.rows),
@@ -121,7 +113,7 @@ def _trajectory_row(whole: Whole, group_seq: int, places: Counter[str]) -> dict[
 
 def _images(whole: Whole) -> list[str]:
     shown = set(images_of(whole.ending.final_state)).union(
-        *(images_of(s.state) for s in whole.trajectory.steps)
+        *(images_of(step.state) for step in whole.steps.values())
     )
     return sorted(shown)
 

@@ -12,6 +12,8 @@ Invariants
 * A blob is either whole or absent. It is written to a temporary file, flushed to disk
   and renamed, so that a killed writer leaves at most a stray `.tmp` that `sweep` removes.
 * Any number of processes may write at the same time; the last rename wins with equal bytes.
+* Storing a blob that is there makes it young again, and `remove_old` never takes one that became
+  young while it looked: whoever stores an image and then refers to it finds it.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ class BlobStore:
         """Store `data`, if it is not there yet, and return its key."""
         key = hash_bytes(data)
         path = self.path(key)
-        if path.exists():
+        if _touched(path):
             return key
         path.parent.mkdir(exist_ok=True)
         temporary = path.parent / f"{key}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
@@ -94,6 +96,22 @@ class BlobStore:
         """Forget a blob; removing one that is gone already is fine."""
         self.path(key).unlink(missing_ok=True)
 
+    def remove_old(self, key: str, limit_s: float) -> bool:
+        """Remove a blob that nobody stored since `limit_s` (seconds since 1970); whether it went."""
+        path = self.path(key)
+        aside = path.parent / f"{key}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
+        try:
+            if path.stat().st_mtime >= limit_s:
+                return False
+            path.rename(aside)  # from here on a writer makes a new one; one before that has touched this
+        except FileNotFoundError:
+            return False
+        if aside.stat().st_mtime >= limit_s:
+            aside.replace(path)
+            return False
+        aside.unlink()
+        return True
+
     def sweep(self, older_than_s: float = 3600.0) -> int:
         """Remove what killed writers left behind; returns how many files went."""
         limit = time.time() - older_than_s
@@ -120,3 +138,12 @@ class BlobStore:
             return np.frombuffer(pixels, np.uint8).reshape(int(height), int(width), 3)
         except ValueError as error:
             raise EncodingError(f"blob {key} is not an image") from error
+
+
+def _touched(path: Path) -> bool:
+    """Make a file young again; False where there is none."""
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        return False
+    return True

@@ -32,7 +32,8 @@ T = TypeVar("T")
 _MAX_SHARED = 64  # pieces of work in one transaction: bounds how long others wait for the lock
 _ATTEMPTS = 5
 _AGAIN_AFTER_S = 0.05
-_REPEATABLE = {"40P01", "40001"}  # PostgreSQL: deadlock, serialization failure
+# PostgreSQL: deadlock, serialization failure, and a group that was collected while one joined it
+_REPEATABLE = {"40P01", "40001", "23503"}
 
 
 class _Job(Generic[T]):

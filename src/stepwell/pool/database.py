@@ -22,7 +22,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from sqlalchemy import Connection, Dialect, create_engine, event, make_url, text
+from sqlalchemy import Connection, create_engine, event, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError
@@ -67,10 +67,6 @@ class Database:
         except ConfigError:
             self.close()
             raise
-
-    @property
-    def dialect(self) -> Dialect:
-        return self._engine.dialect
 
     def write(self, work: Callable[[Connection], T]) -> T:
         """`work(connection)` in a transaction, committed when this returns. May run more than once."""

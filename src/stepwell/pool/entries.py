@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -185,6 +187,16 @@ class Collected:
     num_steps: int = 0
     num_bytes: int = 0
     num_blobs: int = 0
+
+
+def reward_entry(step: int | None, part: str, value: float, source: str) -> RewardEntry:
+    """A reward given now, checked."""
+    checked_name(part, "part")
+    if source:
+        checked_name(source, "source")
+    if not math.isfinite(value):
+        raise InputError(f"reward part {part!r} is {value}; rewards must be finite")
+    return RewardEntry(step, part, float(value), source, time.time())
 
 
 def checked_channel(channel: Channel | str) -> Channel:

@@ -15,17 +15,16 @@ Invariants
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, case, func, insert, select, update
+from sqlalchemy import Connection, bindparam, case, func, insert, select, update
 
-from stepwell.core import JSON, State, Status, Step, Task
+from stepwell.core import JSON, Status, Step, Task
 from stepwell.core.errors import InputError
 from stepwell.pool.database import Database
-from stepwell.pool.entries import Channel, RewardEntry, checked_channel, checked_name
+from stepwell.pool.entries import RewardEntry
+from stepwell.pool.given import Ending, Opening, Whole
 from stepwell.pool.records import RowReader, encode_rows, encode_state, images_of
 from stepwell.pool.rewarding import corrections, sum_again, summed
 from stepwell.pool.schema import FILLING, READY, groups, images, reports, rewards, steps, tags, trajectories
@@ -45,48 +44,6 @@ _SUMMARY = select(
 ).order_by(steps.c.number)  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """What is known of a trajectory when it begins."""
-
-    id: str
-    task: Task
-    group: str = ""  # empty: a group of its own, under its own id
-    group_size: int = 1
-    channel: Channel | str = Channel.TRAIN
-    source: Mapping[str, JSON] = field(default_factory=dict)
-    tags: Sequence[str] = ()
-    created_s: float = field(default_factory=time.time)
-
-    def __post_init__(self) -> None:
-        checked_name(self.id, "id")
-        checked_name(self.group or self.id, "group")
-        checked_channel(self.channel)
-        for tag in self.tags:
-            checked_name(tag, "tag")
-        if self.group_size < 1:
-            raise InputError(f"group_size is {self.group_size}; a group has at least one trajectory")
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """What is known of a trajectory when it is finished."""
-
-    status: Status
-    error: str = ""
-    path: Sequence[int] | None = None
-    final_state: State | None = None
-    timings: Mapping[str, float] = field(default_factory=dict)
-    info: Mapping[str, JSON] = field(default_factory=dict)
-    finished_s: float = field(default_factory=time.time)
-
-    def __post_init__(self) -> None:
-        if self.status in (Status.AGENT_ERROR, Status.INFRA_ERROR) and not self.error:
-            raise InputError(f"status {self.status.value} needs `error`: what went wrong")
-        if self.path is not None and any(b <= a for a, b in zip(self.path, self.path[1:], strict=False)):
-            raise InputError(f"path must name steps in rising order, each once; got {list(self.path)}")
-
-
 def task_text(task: Task) -> str:
     """A task as JSON; `task_of` reads it."""
     return dumps([task.env, task.content, task.instruction, task.seed, list(task.tags)], "task")
@@ -100,9 +57,7 @@ def dumps(value: Any, field_name: str) -> str:
         raise InputError(f"{field_name} holds what JSON cannot keep: {error}") from error
 
 
-def find_trajectory(
-    connection: Connection, id: str, *, lock: str = ""
-) -> Row[tuple[int, int, str | None, str | None, str, str]]:
+def find_trajectory(connection: Connection, id: str, *, lock: str = "") -> Any:
     """The row of a trajectory, locked ('share' or 'alone') where the database has row locks."""
     row = connection.execute(_FIND_LOCKED[lock], {"wanted_id": id}).first()
     if row is None:
@@ -110,8 +65,10 @@ def find_trajectory(
     return row
 
 
-def begin(db: Database, connection: Connection, opening: Opening) -> int:
-    """An open trajectory; gives its `seq`."""
+def begin(
+    db: Database, connection: Connection, opening: Opening, *, is_served: bool = True
+) -> tuple[int, bool]:
+    """An open trajectory; gives its `seq` and whether it is new."""
     name = opening.group or opening.id
     group_seq, state = _group(db, connection, name, opening)
     text = task_text(opening.task)
@@ -132,11 +89,11 @@ def begin(db: Database, connection: Connection, opening: Opening) -> int:
             raise InputError(
                 f"trajectory {opening.id!r} is in the pool with another task or group; use a new id"
             )
-        return int(found.seq)
-    if state != FILLING:
+        return int(found.seq), False
+    if state != FILLING and is_served:
         raise InputError(f"group {name!r} is complete already; give {opening.id!r} a group of its own")
     add_tags(db, connection, [int(seq)], opening.tags)
-    return int(seq)
+    return int(seq), True
 
 
 def _group(db: Database, connection: Connection, name: str, opening: Opening) -> tuple[int, str]:
@@ -163,8 +120,7 @@ def append(
     db: Database,
     connection: Connection,
     id: str,
-    first_number: int,
-    new: Sequence[Step],
+    new: Mapping[int, Step],
     encoded: tuple[int | None, list[dict[str, Any]]],
 ) -> tuple[int, bool]:
     """Rows of steps; gives the trajectory's `seq` and whether the rows are new.
@@ -175,13 +131,13 @@ def append(
     found = find_trajectory(connection, id, lock="share")
     seq, rows = encoded
     if seq is not None and seq != found.seq:
-        rows, _ = encode_rows(first_number, new)
+        rows, _ = encode_rows(new)
     num_new = 0
     if found.status is None:
         num_new = _insert_rows(db, connection, found.seq, rows)
-        _add_images(db, connection, found.seq, set().union(*(images_of(step.state) for step in new)))
+        _add_images(db, connection, found.seq, set().union(*(images_of(step.state) for step in new.values())))
     if num_new < len(rows):
-        _check_same(connection, id, found, first_number, new)
+        _check_same(connection, id, found, new)
     return int(found.seq), num_new == len(rows)
 
 
@@ -190,11 +146,11 @@ def _insert_rows(db: Database, connection: Connection, seq: int, rows: list[dict
     return int(connection.execute(statement, [{"trajectory": seq, **row} for row in rows]).rowcount)
 
 
-def _check_same(connection: Connection, id: str, found: Any, first_number: int, new: Sequence[Step]) -> None:
+def _check_same(connection: Connection, id: str, found: Any, new: Mapping[int, Step]) -> None:
     """Refuse steps that are not what is stored; a repeated append with the same ones is fine."""
     reader = RowReader(connection.execute(select(steps).where(steps.c.trajectory == found.seq)))
     stored = set(reader.numbers())
-    for number, step in enumerate(new, first_number):
+    for number, step in new.items():
         if number not in stored:
             raise InputError(f"trajectory {id!r} is finished ({found.status}); step {number} comes too late")
         if reader.step(number) != step:
@@ -237,7 +193,7 @@ def _check_rewarded(
     """Refuse a reward for a step that is not there; an open trajectory may get its last step later."""
     query = select(steps.c.number).where(steps.c.trajectory == found.seq).order_by(steps.c.number)
     stored = list(connection.execute(query).scalars())
-    missing = {entry.step for entry in given} - {*stored, None}
+    missing = {entry.step for entry in given if entry.step is not None} - set(stored)
     if missing:
         raise InputError(f"trajectory {id!r} has no step {min(missing)}; it has {_shown(stored)}")
     if found.status is not None and not (stored if path is None else path):
@@ -254,7 +210,7 @@ def report(connection: Connection, id: str, body: JSON, created_s: float) -> Non
     connection.execute(insert(reports), row)
 
 
-def finish(db: Database, connection: Connection, id: str, ending: Ending) -> None:
+def finish(db: Database, connection: Connection, id: str, ending: Ending, *, is_served: bool = True) -> None:
     """Close a trajectory, and complete its group if it was the last one missing."""
     found = find_trajectory(connection, id, lock="alone")
     if found.status is not None:
@@ -272,13 +228,14 @@ def finish(db: Database, connection: Connection, id: str, ending: Ending) -> Non
     unknown = set(corrections(history, path)) - {row.number for row in summary}
     assert not unknown, f"rewards of steps {unknown} that {id} does not have"
     final_state = encode_state(ending.final_state)
+    counts = is_served and ending.status is not Status.INFRA_ERROR
     values = {
         "status": ending.status.value,
         "finished_s": ending.finished_s,
         "path": None if ending.path is None else json.dumps(path),
         "outcome": dumps([ending.error, dict(ending.timings), dict(ending.info)], "timings or info"),
         "final_state": final_state,
-        "place": None if ending.status is Status.INFRA_ERROR else _place(connection, found.group),
+        "place": _place(connection, found.group) if counts else None,
         "num_steps": len(summary),
         "num_bytes": sum(row.num_bytes for row in summary) + len(final_state or b""),
         "reward": summed(summary, history, path),
@@ -309,6 +266,20 @@ def _place(connection: Connection, group_seq: int) -> int | None:
         .returning(groups.c.num_finished, groups.c.size)
     ).one()
     return row.num_finished if row.num_finished <= row.size else None
+
+
+def add_whole(db: Database, connection: Connection, whole: Whole) -> bool:
+    """A trajectory from begin to finish; whether it is new. One that is there must be the same."""
+    id = whole.opening.id
+    _, is_new = begin(db, connection, whole.opening, is_served=whole.is_served)
+    if whole.rows:
+        append(db, connection, id, whole.steps, (None, whole.rows))
+    if is_new and whole.rewards:
+        reward(connection, id, whole.rewards)
+    for each in whole.reports if is_new else ():
+        report(connection, id, each.body, each.created_s)
+    finish(db, connection, id, whole.ending, is_served=whole.is_served)
+    return is_new
 
 
 def add_tags(db: Database, connection: Connection, seqs: Sequence[int], names: Sequence[str]) -> None:

@@ -34,6 +34,13 @@ _ROWS: Select[Any] = select(
 _STEPS = select(steps.c.trajectory, steps.c.number, steps.c.base, steps.c.shared, steps.c.record)
 
 
+def count(db: Database, where: Filter) -> int:
+    """How many trajectories fit."""
+    query = select(func.count()).select_from(trajectories).where(*where.conditions())
+    with db.reading() as connection:
+        return int(connection.execute(query).scalar_one())
+
+
 def find(db: Database, where: Filter, *, newest_first: bool, limit: int | None) -> Iterator[Entry]:
     """Entries in order of creation."""
     for page in _pages(db, where, newest_first=newest_first, limit=limit):
@@ -132,12 +139,12 @@ def get(db: Database, id: str, *, whole: bool) -> Stored:
         return _stored(connection, [row], whole=whole)[0]
 
 
-def stored(db: Database, where: Filter) -> Iterator[Stored]:
-    """Whole trajectories with everything about them, in order of creation."""
+def stored(db: Database, where: Filter, *, whole: bool = True) -> Iterator[Stored]:
+    """Trajectories with everything about them, in order of creation."""
     for ids in _small_pages(db, where):
         with db.reading() as connection:
             query = _ROWS.where(trajectories.c.id.in_(ids)).order_by(trajectories.c.seq)
-            found = _stored(connection, connection.execute(query).all(), whole=True)
+            found = _stored(connection, connection.execute(query).all(), whole=whole)
         yield from found
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,11 +79,11 @@ class Recent:
 
 
 def encode_rows(
-    first_number: int, steps: Sequence[Step], bases: Sequence[Base] = ()
+    steps: Mapping[int, Step], bases: Sequence[Base] = ()
 ) -> tuple[list[dict[str, Any]], list[Base]]:
-    """Rows of `steps` (without their trajectory), and what the steps after them may continue."""
+    """Rows of numbered steps (without their trajectory), and what the steps after them may continue."""
     rows, known, new = [], list(bases), []
-    for number, step in enumerate(steps, first_number):
+    for number, step in sorted(steps.items()):
         rows.append(_row(number, step, known[-_NUM_BASES:]))
         base = Base.of(number, step)
         if base is not None:

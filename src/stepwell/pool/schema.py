@@ -44,14 +44,9 @@ def _seq() -> Column[int]:
     return Column("seq", _Seq, primary_key=True, autoincrement=True)
 
 
-def _of_trajectory(**options: bool) -> Column[int]:
-    return Column(
-        "trajectory",
-        BigInteger,
-        ForeignKey("trajectories.seq", ondelete="CASCADE"),
-        nullable=False,
-        **options,
-    )
+def _of_trajectory(*, primary_key: bool = False) -> Column[int]:
+    parent = ForeignKey("trajectories.seq", ondelete="CASCADE")
+    return Column("trajectory", BigInteger, parent, nullable=False, primary_key=primary_key)
 
 
 groups = Table(

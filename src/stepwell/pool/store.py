@@ -17,21 +17,32 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from sqlalchemy import Connection
-
 from stepwell.core import JSON, State, Status, Step, Task, Trajectory, new_id
 from stepwell.core.errors import ConfigError, InputError
-from stepwell.pool import producing, reading, serving
-from stepwell.pool.adding import Whole, add_unknown
+from stepwell.pool import counting, curating, exporting, importing, producing, reading, retention, serving
+from stepwell.pool.adding import add_wholes
 from stepwell.pool.blobs import BlobStore
+from stepwell.pool.curating import Score
 from stepwell.pool.database import Database, Durable
-from stepwell.pool.entries import Channel, Entry, RewardEntry, Stored, Taken, checked_channel, checked_name
+from stepwell.pool.entries import (
+    Channel,
+    Collected,
+    Entry,
+    Stats,
+    Stored,
+    Taken,
+    Version,
+    checked_channel,
+    checked_name,
+    reward_entry,
+)
+from stepwell.pool.exporting import Format
 from stepwell.pool.filters import Filter
-from stepwell.pool.producing import Ending, Opening
+from stepwell.pool.given import Ending, Opening, Whole
 from stepwell.pool.records import Recent, encode_rows
 from stepwell.pool.rewarding import MAIN_PART
 
@@ -111,10 +122,11 @@ class Pool:
         if not steps:
             return
         seq, bases = self._recent.bases(id)
-        rows, new_bases = encode_rows(first_index, steps, bases)
+        numbered = dict(enumerate(steps, first_index))
+        rows, new_bases = encode_rows(numbered, bases)
         encoded = (seq if bases else None), rows
         seq, is_new = self._db.write(
-            lambda connection: producing.append(self._db, connection, id, first_index, steps, encoded)
+            lambda connection: producing.append(self._db, connection, id, numbered, encoded)
         )
         if is_new:
             self._recent.remember(id, seq, new_bases)
@@ -123,7 +135,7 @@ class Pool:
         self, id: str, value: float, *, step: int | None = None, part: str = MAIN_PART, source: str = ""
     ) -> None:
         """Set a part of a step's reward (None: of the last step on the path), now or as a correction."""
-        entry = _reward_entry(step, part, value, source)
+        entry = reward_entry(step, part, value, source)
         self._db.write(lambda connection: producing.reward(connection, id, [entry]))
 
     def report(self, id: str, body: JSON) -> None:
@@ -165,25 +177,13 @@ class Pool:
         wholes = [
             Whole(
                 Opening(t.id, t.task, t.group, sizes[t.group or t.id], channel, source or {}, tags),
-                t,
-                encode_rows(0, t.steps)[0],
+                dict(enumerate(t.steps)),
                 Ending(t.status, t.error, None, t.final_state, t.timings, t.info),
             )
             for t in trajectories
         ]
-
-        def work(connection: Connection) -> None:
-            if add_unknown(self._db, connection, wholes):
-                return
-            for whole in wholes:
-                id, steps = whole.opening.id, whole.trajectory.steps
-                producing.begin(self._db, connection, whole.opening)
-                if whole.rows:
-                    producing.append(self._db, connection, id, 0, steps, (None, whole.rows))
-                producing.finish(self._db, connection, id, whole.ending)
-
         if wholes:
-            self._db.write(work)
+            self._db.write(lambda connection: add_wholes(self._db, connection, wholes))
 
     # Readers
 
@@ -269,14 +269,93 @@ class Pool:
         """
         return self._db.write(lambda connection: serving.restore(connection, consumer, checkpoint))
 
+    # Curators
 
-def _reward_entry(step: int | None, part: str, value: float, source: str) -> RewardEntry:
-    checked_name(part, "part")
-    if source:
-        checked_name(source, "source")
-    if not math.isfinite(value):
-        raise InputError(f"reward part {part!r} is {value}; rewards must be finite")
-    return RewardEntry(step, part, float(value), source, time.time())
+    def tag(self, ids: Sequence[str], tag: str) -> None:
+        """Mark trajectories; one tagged `keep` is never collected."""
+        checked_name(tag, "tag")
+        self._db.write(lambda connection: curating.tag(self._db, connection, ids, tag))
+
+    def untag(self, ids: Sequence[str], tag: str) -> None:
+        """Take a mark away again."""
+        self._db.write(lambda connection: curating.untag(connection, ids, tag))
+
+    def rescore(self, score: Score, where: Filter = _EVERYTHING, *, source: str) -> int:
+        """Give stored trajectories new reward parts per step, as corrections; gives how many changed."""
+        return curating.rescore(self._db, score, where, source)
+
+    def publish_version(
+        self, version: int, fingerprint: str, source: Mapping[str, JSON] | None = None
+    ) -> None:
+        """Note that a policy version came into use. Once per version and fingerprint."""
+        checked_name(fingerprint, "fingerprint")
+        new = Version(version, fingerprint, dict(source or {}), time.time())
+        self._db.write(lambda connection: curating.publish_version(self._db, connection, new))
+
+    def versions(self) -> list[Version]:
+        """The versions that were published, in that order."""
+        return curating.published(self._db)
+
+    # Housekeeping
+
+    def count(self, where: Filter = _EVERYTHING) -> int:
+        """How many trajectories fit."""
+        return reading.count(self._db, where)
+
+    def stats(self) -> Stats:
+        """What the pool holds; looks at every trajectory, so not for a loop."""
+        return counting.stats(self._db, self._blobs_if_any())
+
+    def gc(
+        self,
+        *,
+        max_bytes: int | None = None,
+        max_age_s: float | None = None,
+        channel: Channel | str | None = None,
+        unconsumed: bool = False,
+        dry_run: bool = False,
+    ) -> Collected:
+        """Remove the oldest groups until the rest is within the limits; gives what went.
+
+        Bytes are those of stored steps, ages those since the last trajectory of a group finished.
+        Never removed: what is open, leased or tagged `keep`, and groups of the train channel that no
+        checkpoint holds for sure (`unconsumed=True` removes those nobody took, too).
+        """
+        return retention.collect(
+            self._db,
+            self._blobs_if_any(),
+            max_bytes=max_bytes,
+            max_age_s=max_age_s,
+            channel=None if channel is None else checked_channel(channel),
+            unconsumed=unconsumed,
+            dry_run=dry_run,
+        )
+
+    def export(
+        self,
+        path: str | Path,
+        *,
+        format: Format | None = None,
+        where: Filter = _EVERYTHING,
+        progress: Callable[[int], None] = lambda num_done: None,
+    ) -> int:
+        """Write finished trajectories to a file, with images in a folder beside it; gives their number."""
+        return exporting.export(self._db, self._blobs_if_any(), Path(path), format, where, progress)
+
+    def import_(
+        self,
+        path: str | Path,
+        *,
+        channel: Channel | str | None = None,
+        tags: Sequence[str] = (),
+        progress: Callable[[int], None] = lambda num_done: None,
+    ) -> int:
+        """Store what `export` wrote (into `channel`, if given); gives how many were not there yet."""
+        chosen = None if channel is None else checked_channel(channel)
+        return importing.import_(self._db, lambda: self.blobs, Path(path), chosen, tags, progress)
+
+    def _blobs_if_any(self) -> BlobStore | None:
+        return None if self._blob_folder is None else self.blobs
 
 
 def _group_sizes(trajectories: Sequence[Trajectory], given: Mapping[str, int] | int | None) -> dict[str, int]:

@@ -11,13 +11,13 @@ down_revision = None
 _SEQ = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 
-def _seq() -> sa.Column:
+def _seq() -> sa.Column[int]:
     return sa.Column("seq", _SEQ, primary_key=True, autoincrement=True)
 
 
-def _of_trajectory(**options: bool) -> sa.Column:
+def _of_trajectory(*, primary_key: bool = False) -> sa.Column[int]:
     parent = sa.ForeignKey("trajectories.seq", ondelete="CASCADE")
-    return sa.Column("trajectory", sa.BigInteger, parent, nullable=False, **options)
+    return sa.Column("trajectory", sa.BigInteger, parent, nullable=False, primary_key=primary_key)
 
 
 def upgrade() -> None:
