@@ -61,3 +61,38 @@ class EngineConfig(Settings):
                 f"max_queue ({self.max_queue}) must be at least max_batch_size ({self.max_batch_size})"
             )
         return self
+
+
+class RemoteEngineConfig(Settings):
+    """How an engine behind an OpenAI-compatible token-in server (such as vLLM) is spoken to."""
+
+    max_connections: int = Field(256, ge=1, description="requests at the server at once; further ones wait")
+    connect_timeout_s: float = Field(5.0, gt=0, description="how long making a connection may take")
+    timeout_s: float = Field(
+        600.0,
+        gt=0,
+        description="how long the server may be silent; without streaming that is a whole action",
+    )
+    num_retries: int = Field(
+        4,
+        ge=0,
+        description="new attempts when the server is unreachable, overloaded or lost before it answers",
+    )
+    backoff_s: float = Field(0.25, ge=0, description="pause before the first new attempt; doubles each time")
+    logprobs_mode: Literal["auto", "raw", "processed"] = Field(
+        "auto",
+        description="which logprobs the server returns (vLLM: --logprobs-mode); auto: asks when it matters",
+    )
+    max_length: int | None = Field(
+        None,
+        ge=2,
+        description="longest prompt and action together; default what the server's model list says",
+    )
+    version: int = Field(0, ge=0, description="policy version of the weights that the server runs")
+    version_path: str = Field(
+        "",
+        description="path on the server that tells the version instead, as JSON with `weight_version` or "
+        "`version` (vLLM in development mode: /weight_info)",
+    )
+    api_key_env: str = Field("", description="environment variable that holds the server's API key")
+    seed: int = Field(0, ge=0, description="stream from which requests without a seed draw theirs")

@@ -1,6 +1,6 @@
-"""Who samples fast: the embedded engine and the dynamic batcher every engine stands behind.
+"""Who samples fast: the embedded engine, servers such as vLLM, and the dynamic batcher.
 
-Names are imported when first used: the batcher works without torch.
+Names are imported when first used: the batcher, streams and remote engines work without torch.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from stepwell.engines.batcher import BatchQueue, DynamicBatcher
     from stepwell.engines.embedded import EmbeddedEngine
     from stepwell.engines.parity import check_parity
+    from stepwell.engines.remote import RemoteEngine
     from stepwell.engines.streaming import SampledToken, Streamer
     from stepwell.engines.weights import fingerprint_of
 
@@ -19,6 +20,7 @@ __all__ = [
     "BatchQueue",
     "DynamicBatcher",
     "EmbeddedEngine",
+    "RemoteEngine",
     "SampledToken",
     "Streamer",
     "check_parity",
@@ -29,6 +31,7 @@ _HOMES = {
     "BatchQueue": "batcher",
     "DynamicBatcher": "batcher",
     "EmbeddedEngine": "embedded",
+    "RemoteEngine": "remote",
     "SampledToken": "streaming",
     "Streamer": "streaming",
     "check_parity": "parity",
