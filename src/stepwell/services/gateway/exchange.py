@@ -137,8 +137,9 @@ class Refused(StepwellError):
 class Caller:
     """Who calls, in which session: made from path, headers and key before a dialect sees the call."""
 
-    session: str
+    session: str  # empty: the open session of the key
     key_name: str = ""
+    num_retries: int = 0  # how often the client says it has made this call before
 
 
 class Answering(Protocol):

@@ -1,0 +1,37 @@
+"""The access log: one JSON object per request, without secrets and without what was said.
+
+Method, path, status, duration, sizes, the key's name, the session: enough to see who did what and when.
+Never headers, query strings, bodies or keys.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import IO, Any
+
+
+class AccessLog:
+    """Writes lines to a file, or to a stream such as standard error."""
+
+    def __init__(self, where: str | Path | IO[str] | None) -> None:
+        if isinstance(where, (str, Path)):
+            path = Path(where).expanduser()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._out: IO[str] = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115
+        else:
+            self._out = where or sys.stderr
+
+    def write(self, **fields: Any) -> None:
+        """One line; fields that are None are left out."""
+        line = {
+            "time": round(time.time(), 3),
+            **{name: v for name, v in fields.items() if v not in (None, "")},
+        }
+        self._out.write(json.dumps(line, separators=(",", ":")) + "\n")
+
+    def close(self) -> None:
+        if self._out not in (sys.stderr, sys.stdout):
+            self._out.close()

@@ -1,0 +1,205 @@
+"""The control endpoints: sessions begun, looked at, rewarded and completed; health, readiness, counts.
+
+Every one of them is committed when it replies. A reward may name a step, or the call whose reply it is
+about; without either it is for the whole session and counts for its last step. A later one for the same
+step and part is a correction, also after the session is over.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import JSONResponse
+
+from stepwell.core import JSON, Status, Task, new_id
+from stepwell.core.errors import InputError
+from stepwell.pool import Stored
+from stepwell.services.gateway.exchange import Kind, Refused
+from stepwell.services.gateway.gateway import Gateway
+from stepwell.services.gateway.registry import Opening
+from stepwell.services.gateway.sessions import Session, totals
+
+Name = Annotated[str, Field(min_length=1, max_length=128)]
+
+
+class Body(BaseModel):
+    """A body of a control endpoint: unknown names are mistakes."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class TaskBody(Body):
+    """The task that a session's agent works on."""
+
+    env: Name = "gateway"
+    content: dict[str, Any] = Field(default_factory=dict)
+    instruction: str = ""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    tags: list[Name] = Field(default_factory=list)
+
+
+class SessionBody(Body):
+    """A session to begin."""
+
+    id: Name | None = None
+    task: TaskBody | None = None
+    group: Annotated[str, Field(max_length=128)] = ""
+    group_size: Annotated[int, Field(ge=1, le=2**31 - 1)] = 1
+    channel: Literal["train", "eval", "user"] | None = None
+    tags: list[Name] = Field(default_factory=list)
+
+
+class RewardBody(Body):
+    """A reward, or its correction."""
+
+    value: Annotated[float, Field(strict=True)]
+    step: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    call: Name | None = None
+    choice: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    part: Name = "task"
+
+
+class CompleteBody(Body):
+    """How a session ended. Without a status it was a success if its reward is above zero."""
+
+    status: Status | None = None
+    reward: Annotated[float, Field(strict=True)] | None = None
+    error: Annotated[str, Field(max_length=10_000)] = ""
+
+
+def control_router(gateway: Gateway) -> APIRouter:
+    """The endpoints that are no dialect's."""
+    router = APIRouter(tags=["control"])
+    registry = gateway.registry
+
+    @router.get("/health")
+    async def health() -> dict[str, str]:
+        """Whether the process is there."""
+        return {"status": "ok"}
+
+    @router.get("/ready")
+    async def ready() -> JSONResponse:
+        """Whether calls can be served: the pool and the engine answer."""
+        try:
+            is_ready, why = await gateway.is_ready(), "the engine does not answer"
+        except Exception as error:  # whatever it is, it is the reason why not
+            is_ready, why = False, f"{type(error).__name__}: {error}"
+        return JSONResponse(
+            {"ready": True} if is_ready else {"ready": False, "why": why}, 200 if is_ready else 503
+        )
+
+    @router.get("/metrics")
+    async def metrics(request: Request) -> dict[str, Any]:
+        """Counts since the start, as JSON."""
+        counts = gateway.renderer.counts
+        return {
+            **registry.totals(),
+            **totals(registry.sessions.values()),
+            "prompts": {
+                "started": counts.num_started,
+                "extended": counts.num_extended,
+                "restarted": {kind.value: number for kind, number in counts.restarts.items()},
+            },
+        }
+
+    @router.post("/sessions", status_code=201)
+    async def begin(body: SessionBody, request: Request) -> dict[str, Any]:
+        """Begin a session with a task, a group and tags. The same again is the same session."""
+        session = await registry.open(body.id or new_id("session"), _key(request), _opening(body))
+        return {"id": session.id, "base_path": f"/s/{session.id}"}
+
+    @router.get("/sessions")
+    async def sessions(request: Request) -> dict[str, Any]:
+        """The caller's open sessions of this process."""
+        own = [s for s in registry.sessions.values() if s.owner in ("", _key(request))]
+        return {"sessions": [session.describe() for session in own]}
+
+    @router.get("/sessions/{session}")
+    async def session(session: str, request: Request) -> dict[str, Any]:
+        """One session: its steps, branches with their reasons, and how it ended."""
+        found = await registry.find(session, _key(request))
+        return found.describe() if isinstance(found, Session) else _describe(found)
+
+    @router.post("/sessions/{session}/reward")
+    async def reward(session: str, body: RewardBody, request: Request) -> dict[str, Any]:
+        """Reward a step, a call or the whole session; or correct such a reward."""
+        found = await registry.find(session, _key(request))
+        step = _step(found, body)
+        await registry.reward(found, body.value, step, body.part, _key(request))
+        return {"id": session, "step": step, "part": body.part, "value": body.value}
+
+    @router.post("/sessions/{session}/complete")
+    async def complete(session: str, request: Request, body: CompleteBody | None = None) -> dict[str, Any]:
+        """End a session; a reward given here is for the whole of it."""
+        body = body or CompleteBody()
+        found = await registry.find(session, _key(request))
+        if isinstance(found, Stored):
+            return _completed_before(found, body)
+        if body.reward is not None:
+            await registry.reward(found, body.reward, None, "task", _key(request))
+        status = await registry.finish(found, body.status, body.error)
+        return {"id": session, "status": status.value}
+
+    return router
+
+
+def _key(request: Request) -> str:
+    return str(request.scope["state"]["key_name"])
+
+
+def _opening(body: SessionBody) -> Opening:
+    task = None
+    if body.task is not None:
+        try:
+            task = Task(
+                body.task.env, body.task.content, body.task.instruction, body.task.seed, tuple(body.task.tags)
+            )
+        except InputError as error:
+            raise Refused(Kind.INVALID, str(error), param="task") from error
+    return Opening(task, body.group, body.group_size, body.channel, tuple(body.tags))
+
+
+def _step(found: Session | Stored, body: RewardBody) -> int | None:
+    if body.call is None:
+        return body.step
+    if isinstance(found, Session):
+        step = found.step_of(body.call, body.choice)
+    else:
+        infos = zip(found.numbers, (step.info for step in found.trajectory.steps), strict=True)
+        wanted = (body.call, body.choice)
+        step = next(
+            (number for number, info in infos if (info.get("call"), info.get("choice")) == wanted), None
+        )
+    if step is None:
+        raise Refused(Kind.NOT_FOUND, f"session {found.id!r} has no call {body.call!r}", param="call")
+    return step
+
+
+def _completed_before(found: Stored, body: CompleteBody) -> dict[str, Any]:
+    """Completing twice is fine, if it says the same."""
+    status = found.entry.status
+    assert status is not None
+    if (body.status is not None and body.status is not status) or body.reward is not None:
+        raise Refused(
+            Kind.CONFLICT,
+            f"session {found.id!r} is over already ({status.value}); correct rewards at /reward",
+        )
+    return {"id": found.id, "status": status.value}
+
+
+def _describe(stored: Stored) -> dict[str, JSON]:
+    info = stored.trajectory.info
+    return {
+        "id": stored.id,
+        "status": stored.entry.status.value if stored.entry.status else "open",
+        "error": stored.trajectory.error,
+        "num_steps": stored.entry.num_steps,
+        "path": list(stored.path) if stored.path is not None else list(stored.numbers),
+        "reward": stored.entry.reward,
+        "branches": info.get("branches", {}),
+        "infra_errors": info.get("infra_errors", {}),
+        "created_s": stored.created_s,
+        "finished_s": stored.finished_s,
+    }

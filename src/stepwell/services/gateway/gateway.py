@@ -1,0 +1,552 @@
+"""The gateway: an agent's call becomes an exact step in the pool, and an answer.
+
+    answer / stream ─► _begin: session, place in its history, prompt ─► sampler ─► _record: step ─► reply
+
+`Gateway` is what dialects see (`Answering`) and knows neither HTTP nor JSON. It renders a call's messages
+to the exact ids of the recorded line they go on from (`history.py`), samples, and writes prompt ids,
+action ids and logprobs to the pool.
+
+Invariants
+* A reply, or the last piece of a streamed one, is given only after its steps are committed.
+* What the client sees is read from the sampled ids (`reading.py`) and never the other way round.
+* A call that fails records nothing. An engine that fails is noted with the session: it is the system's
+  failure, not the agent's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from stepwell.config.gateway import GatewayConfig
+from stepwell.core import (
+    ContextLengthError,
+    FinishReason,
+    InfraError,
+    InputError,
+    RenderError,
+    Request,
+    Sampled,
+    Sampler,
+    SamplingParams,
+    Step,
+    TokenAction,
+    TokenState,
+)
+from stepwell.pool import Pool
+from stepwell.rendering import ImagePart, Message, Rendered, Renderer, ToolFormat
+from stepwell.services.gateway.exchange import (
+    Answer,
+    Ask,
+    Caller,
+    Choice,
+    Delta,
+    Finish,
+    Kind,
+    Refused,
+    Token,
+)
+from stepwell.services.gateway.history import Branch, BranchKind, Place, Turn
+from stepwell.services.gateway.notes import CallNote, note
+from stepwell.services.gateway.reading import LiveReader, Reading, read
+from stepwell.services.gateway.registry import Registry
+from stepwell.services.gateway.sessions import Session
+from stepwell.services.gateway.token_bytes import TokenReader
+
+_log = logging.getLogger(__name__)
+_SEED_STEP = 1_000_003
+_PIECE = 8  # tokens per piece of an answer that was sampled as a whole
+_MIN_CHECK_S, _MAX_CHECK_S = 0.05, 5.0
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """One call on its way."""
+
+    ask: Ask
+    session: Session
+    first: int
+    state: TokenState
+    requests: list[Request]
+    note: CallNote
+    place: Place | None = None  # None: plain text
+    rendered: Rendered | None = None
+    tool_format: ToolFormat | None = None
+    first_call: int = 0
+    rest: list[Delta] = field(default_factory=list)
+
+    @property
+    def reading_options(self) -> tuple[tuple[str, ...], ToolFormat | None, int]:
+        return self.ask.stop, self.tool_format, self.first_call
+
+
+class Gateway:
+    """Answers calls from one sampler and keeps them in one pool. Implements `Answering`."""
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        renderer: Renderer,
+        pool: Pool,
+        config: GatewayConfig | None = None,
+        *,
+        tags: Sequence[str] = (),
+    ) -> None:
+        self.config = config or GatewayConfig()
+        self.sampler = sampler
+        self.renderer = renderer
+        self.registry = Registry(pool, self.config, renderer.report.ending.prompt_extra, tags)
+        self._context = renderer.context_length or getattr(sampler, "max_length", None)
+        self._tokens = TokenReader(renderer.template.tokenizer)
+        self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return (self.config.model_name,)
+
+    async def start(self) -> int:
+        """Take up the sessions an earlier process left, and watch for silent ones."""
+        num_open = await self.registry.resume()
+        self._watch = asyncio.create_task(self._finish_silent_sessions())
+        return num_open
+
+    async def stop(self) -> None:
+        """Stop watching. Open sessions stay open in the pool: a later process goes on with them."""
+        if self._watch is not None:
+            self._watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watch
+        self.registry.close()
+
+    async def answer(self, caller: Caller, ask: Ask) -> Answer:
+        call = await self._begin(caller, ask)
+        try:
+            samples = await self._sample(call)
+            return await self._record(call, samples, [self._read(call, sample) for sample in samples])
+        finally:
+            call.session.end_call()
+
+    async def stream(self, caller: Caller, ask: Ask) -> AsyncIterator[Delta | Answer]:
+        call = await self._begin(caller, ask)
+        try:
+            if getattr(self.sampler, "stream", None) is None:
+                pieces = self._in_pieces(call)
+            else:
+                pieces = self._live(call)
+            async with aclosing(pieces) as items:
+                async for item in items:
+                    yield item
+        finally:
+            call.session.end_call()
+
+    def remember(self, caller: Caller, answer_id: str, messages: tuple[Message, ...]) -> None:
+        session = self.registry.sessions.get(caller.session or self.registry.current(caller.key_name))
+        if session is not None:
+            session.remember(answer_id, messages)
+
+    def recall(self, caller: Caller, answer_id: str) -> tuple[Message, ...]:
+        return self.registry.now(caller).recall(answer_id)
+
+    async def count_tokens(self, caller: Caller, ask: Ask) -> int:
+        """Tokens of a prompt, as a conversation of its own."""
+        try:
+            return int(self.renderer.start(_checked(ask.messages or ()), ask.tools).prompt_ids.size)
+        except (InputError, RenderError, ContextLengthError) as error:
+            raise Refused(Kind.INVALID, str(error), param="messages") from error
+
+    async def is_ready(self) -> bool:
+        """Whether calls can be served now: the pool answers, and the engine says nothing else."""
+        await self.registry.run(self.registry.pool.versions)
+        ready = getattr(self.sampler, "is_ready", None)
+        return bool(await ready()) if ready is not None else True
+
+    async def _finish_silent_sessions(self) -> None:
+        pause_s = min(max(self.config.silent_timeout_s / 4, _MIN_CHECK_S), _MAX_CHECK_S)
+        while True:
+            await asyncio.sleep(pause_s)
+            try:
+                await self.registry.finish_silent()
+            except Exception:  # the watch must outlive a pool that fails for a while
+                _log.exception("sessions that fell silent could not be finished")
+
+    async def _begin(self, caller: Caller, ask: Ask) -> _Call:
+        """Everything before sampling; counts the call as running."""
+        self._refuse_impossible(ask)
+        session = await self.registry.of(caller)
+        first = session.begin_call(ask.num_choices)
+        try:
+            return self._prepared(caller, ask, session, first)
+        except ContextLengthError as error:
+            session.end_call()
+            param = "messages" if ask.messages is not None else "prompt"
+            raise Refused(Kind.INVALID, str(error), param=param) from error
+        except (InputError, RenderError) as error:
+            session.end_call()
+            raise Refused(Kind.INVALID, str(error)) from error
+        except BaseException:
+            session.end_call()
+            raise
+
+    def _refuse_impossible(self, ask: Ask) -> None:
+        if not self.config.any_model and ask.model not in self.models:
+            raise Refused(
+                Kind.NOT_FOUND,
+                f"there is no model {ask.model!r}; served is {self.models[0]!r}",
+                param="model",
+            )
+        if ask.num_choices > self.config.max_choices:
+            raise Refused(
+                Kind.INVALID, f"n is {ask.num_choices}; at most {self.config.max_choices}", param="n"
+            )
+        if (ask.messages is None) == (ask.prompt is None):
+            raise Refused(Kind.INVALID, "give either messages or a prompt")
+
+    def _prepared(self, caller: Caller, ask: Ask, session: Session, first: int) -> _Call:
+        if ask.messages is None:
+            state = TokenState(np.asarray(self._prompt_ids(ask.prompt), dtype=np.int64))
+            noted = CallNote(ask.id, first, None, (), (), metadata=ask.metadata)
+            return _Call(ask, session, first, state, self._requests(ask, session, first, state), noted)
+        messages = _checked(ask.messages)
+        place = session.history.place(messages, ask.tools)
+        rendered = self._rendered(place, messages, ask)
+        state = TokenState(rendered.prompt_ids)
+        noted = CallNote(
+            ask.id,
+            first,
+            place.parent.number if place.parent else None,
+            place.new,
+            ask.tools,
+            _branch(place, rendered),
+            rendered.extended,
+            _superseded(caller, place),
+            ask.metadata,
+        )
+        call = _Call(
+            ask, session, first, state, self._requests(ask, session, first, state), noted, place, rendered
+        )
+        if ask.tools:
+            call.tool_format = self.renderer.report.tool_format
+            call.first_call = sum(len(message.tool_calls) for message in rendered.messages)
+        return call
+
+    def _prompt_ids(self, prompt: str | tuple[int, ...] | None) -> list[int]:
+        assert prompt is not None
+        if not isinstance(prompt, str):
+            return list(prompt)
+        return self.renderer.template.encode(_encodable(prompt, "prompt"))
+
+    def _rendered(self, place: Place, messages: tuple[Message, ...], ask: Ask) -> Rendered:
+        previous = place.parent.recorded(self.renderer.template) if place.parent else None
+        if previous is None:
+            return self.renderer.start(messages, ask.tools)
+        return self.renderer.go_on(previous, place.new)
+
+    def _requests(self, ask: Ask, session: Session, first: int, state: TokenState) -> list[Request]:
+        room = None if self._context is None else self._context - state.prompt_ids.size
+        wanted = ask.max_tokens or self.config.max_tokens
+        limits = [limit for limit in (room, wanted) if limit is not None]
+        max_tokens = max(1, min(limits)) if limits else SamplingParams().max_tokens
+        stop_ids = self.renderer.end_ids if ask.messages is not None else ()
+        return [
+            Request(
+                state,
+                SamplingParams(
+                    max_tokens,
+                    ask.temperature,
+                    ask.top_p,
+                    self._seed(ask, session, first, choice),
+                    ask.stop,
+                    stop_ids,
+                ),
+                conversation=session.id,
+                id=f"{ask.id}-{choice}",
+            )
+            for choice in range(ask.num_choices)
+        ]
+
+    def _seed(self, ask: Ask, session: Session, first: int, choice: int) -> int:
+        if ask.seed is not None:
+            return (ask.seed + choice * _SEED_STEP) % 2**63
+        if self.config.seed is None:
+            return secrets.randbits(63)
+        text = f"{self.config.seed}/{session.id}/{first + choice}"
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+    async def _sample(self, call: _Call) -> list[Sampled]:
+        try:
+            return await self.sampler.generate(call.requests)
+        except Exception as error:
+            raise _engine_refusal(call, error) from error
+
+    async def _in_pieces(self, call: _Call) -> AsyncIterator[Delta | Answer]:
+        """A sampler that cannot be watched: the whole answer, handed out in pieces."""
+        samples = await self._sample(call)
+        answer = await self._record(call, samples, [self._read(call, sample) for sample in samples])
+        for choice, sample in zip(answer.choices, samples, strict=True):
+            out = _Outflow(self, call, choice.index)
+            ids, logprobs = _ids(sample), sample.logprobs.tolist()
+            for start in range(0, len(ids), _PIECE):
+                for delta in out.feed(ids[start : start + _PIECE], logprobs[start : start + _PIECE]):
+                    yield delta
+            for delta in out.rest(ids)[1]:
+                yield delta
+        yield answer
+
+    async def _live(self, call: _Call) -> AsyncIterator[Delta | Answer]:
+        outs = [_Outflow(self, call, index) for index in range(len(call.requests))]
+        samples: dict[int, Sampled] = {}
+        try:
+            async with aclosing(self._tokens_of(call)) as items:
+                async for index, item in items:
+                    if isinstance(item, Sampled):
+                        samples[index] = item
+                    else:
+                        for delta in outs[index].feed([item.id], [item.logprob]):
+                            yield delta
+        except Refused:
+            raise
+        except Exception as error:
+            raise _engine_refusal(call, error) from error
+        ended = [out.rest(_ids(samples[out.index])) for out in outs]
+        answer = await self._record(
+            call, [samples[out.index] for out in outs], [reading for reading, _ in ended]
+        )
+        for _, deltas in ended:
+            for delta in deltas:
+                yield delta
+        yield answer
+
+    async def _tokens_of(self, call: _Call) -> AsyncIterator[tuple[int, Any]]:
+        """The streams of all choices, as one."""
+        stream = self.sampler.stream  # type: ignore[attr-defined]  # whether it is there was asked before
+        if len(call.requests) == 1:
+            async with aclosing(stream(call.requests[0])) as items:
+                async for item in items:
+                    yield 0, item
+            return
+        news: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
+
+        async def follow(index: int, request: Request) -> None:
+            try:
+                async with aclosing(stream(request)) as items:
+                    async for item in items:
+                        news.put_nowait((index, item))
+            except Exception as error:
+                news.put_nowait((index, error))
+
+        tasks = [asyncio.create_task(follow(index, request)) for index, request in enumerate(call.requests)]
+        try:
+            num_left = len(tasks)
+            while num_left:
+                index, item = await news.get()
+                if isinstance(item, Exception):
+                    raise item
+                num_left -= isinstance(item, Sampled)
+                yield index, item
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _read(self, call: _Call, sample: Sampled) -> Reading:
+        return read(self.renderer, _ids(sample), *call.reading_options)
+
+    async def _record(self, call: _Call, samples: Sequence[Sampled], readings: Sequence[Reading]) -> Answer:
+        """Make steps of what was sampled and commit them; then it may be answered."""
+        session = call.session
+        session.refuse_if_over()
+        steps: list[Step] = []
+        turns: list[Turn] = []
+        for choice, (sample, reading) in enumerate(zip(samples, readings, strict=True)):
+            reply = self._reply(call, reading)
+            step = sample.step(call.state)
+            step.info = note(call.note, choice, reply, _text(sample))
+            steps.append(step)
+            turns.append(self._turn(call, choice, sample, reply))
+        for turn in turns:
+            session.history.add(turn)
+        session.note_branch(call.first, call.note.branch)
+        if call.note.supersedes is not None:
+            session.superseded.add(call.note.supersedes)
+        await self.registry.write(session, call.first, steps)
+        for turn in turns:
+            turn.is_delivered = True
+        session.last_infra_error = ""
+        return self._answer(call, samples, readings)
+
+    def _reply(self, call: _Call, reading: Reading) -> Message | None:
+        """The sampled turn as a message of the conversation, which begins with what the prompt opened."""
+        if call.rendered is None:
+            return None
+        return Message.assistant(self.renderer.report.ending.prompt_extra + reading.text, reading.tool_calls)
+
+    def _turn(self, call: _Call, choice: int, sample: Sampled, reply: Message | None) -> Turn:
+        turn = Turn(call.first + choice, call.first, call.ask.id, call.note.parent)
+        if call.rendered is not None and call.place is not None:
+            recorded = self.renderer.record(call.rendered, _action(sample).action_ids, reply)
+            turn.messages, turn.tools, turn.plain = recorded.messages, call.rendered.tools, call.place.plain
+            turn.record(recorded)
+        return turn
+
+    def _answer(self, call: _Call, samples: Sequence[Sampled], readings: Sequence[Reading]) -> Answer:
+        num_actions = sum(sample.action.num_units for sample in samples)
+        num_prompt = int(call.state.prompt_ids.size)
+        call.session.num_prompt_tokens += num_prompt
+        call.session.num_action_tokens += num_actions
+        choices = tuple(
+            Choice(
+                index,
+                reading.text,
+                _finish(sample, reading),
+                reading.tool_calls,
+                reading.stop_string,
+                self._seen_tokens(call, sample, reading),
+            )
+            for index, (sample, reading) in enumerate(zip(samples, readings, strict=True))
+        )
+        num_cached = min(sample.num_cached for sample in samples)
+        return Answer(
+            call.ask.id,
+            int(time.time()),
+            self.config.model_name,
+            choices,
+            num_prompt,
+            num_cached,
+            num_actions,
+            call.session.id,
+        )
+
+    def _seen_tokens(self, call: _Call, sample: Sampled, reading: Reading) -> tuple[Token, ...]:
+        """Tokens of the answer where logprobs were asked for: neither end token nor stop string."""
+        if call.ask.num_top_logprobs is None:
+            return ()
+        ids = _ids(sample)
+        while ids and ids[-1] in self.renderer.end_ids:
+            ids.pop()
+        tokens = [self._tokens.token(*pair) for pair in zip(ids, sample.logprobs.tolist(), strict=False)]
+        if reading.stop_string is not None:
+            tokens = _first_bytes(tokens, len(reading.text.encode(errors="replace")))
+        return tuple(tokens)
+
+
+class _Outflow:
+    """One choice on its way out, piece by piece."""
+
+    def __init__(self, gateway: Gateway, call: _Call, index: int) -> None:
+        self.index = index
+        self._gateway, self._call = gateway, call
+        self._reader = LiveReader(gateway.renderer, *call.reading_options)
+        self._with_tokens = call.ask.num_top_logprobs is not None
+        self._held: list[Token] = []
+
+    def feed(self, ids: Sequence[int], logprobs: Sequence[float]) -> list[Delta]:
+        text = self._reader.feed(ids)
+        if self._with_tokens:
+            self._held += [self._gateway._tokens.token(*pair) for pair in zip(ids, logprobs, strict=True)]
+        if not text:
+            return []
+        tokens, self._held = tuple(self._held), []
+        return [Delta(self.index, text, tokens=tokens)]
+
+    def rest(self, ids: list[int]) -> tuple[Reading, list[Delta]]:
+        """The whole answer, and what of it is not out yet."""
+        text, reading = self._reader.finish(ids)
+        end_ids = self._gateway.renderer.end_ids
+        while self._held and self._held[-1].id in end_ids:
+            self._held.pop()
+        if reading.stop_string is not None:
+            self._held = _first_bytes(self._held, len(text.encode(errors="replace")))
+        deltas = [Delta(self.index, text, tokens=tuple(self._held))] if text or self._held else []
+        return reading, deltas + [Delta(self.index, tool_call=call) for call in reading.tool_calls]
+
+
+def _checked(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Messages that can be written; refused with the place where they cannot."""
+    if not messages:
+        raise Refused(Kind.INVALID, "messages is empty; give at least one", param="messages")
+    for index, message in enumerate(messages):
+        if not isinstance(message.content, str) and any(isinstance(p, ImagePart) for p in message.content):
+            raise Refused(
+                Kind.INVALID,
+                f"messages[{index}] holds an image, but the policy served here reads text only; describe it",
+                param=f"messages[{index}]",
+            )
+        _encodable(message.text, f"messages[{index}]")
+    return tuple(messages)
+
+
+def _encodable(text: str, param: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Refused(
+            Kind.INVALID, f"{param} holds half of a surrogate pair, which is no text", param=param
+        ) from None
+    return text
+
+
+def _branch(place: Place, rendered: Rendered) -> Branch | None:
+    refusal = rendered.refusal
+    if place.branch is None and refusal is not None and refusal.kind.value in BranchKind:
+        return Branch(BranchKind(refusal.kind.value), refusal.reason)
+    return place.branch
+
+
+def _superseded(caller: Caller, place: Place) -> int | None:
+    """The call that this one repeats because its reply was lost; its steps then leave the path."""
+    if caller.num_retries and place.again and not (place.again.is_delivered or place.again.is_continued):
+        return place.again.call
+    return None
+
+
+def _engine_refusal(call: _Call, error: Exception) -> Refused:
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, (InputError, ContextLengthError)):
+        return Refused(Kind.INVALID, str(error))
+    call.session.note_infra_error(error)
+    if isinstance(error, (InfraError, OSError)):
+        return Refused(Kind.UNAVAILABLE, f"the engine cannot answer now: {error}", retry_after_s=1.0)
+    _log.error("sampling failed", exc_info=error)
+    return Refused(Kind.INTERNAL, f"sampling failed: {type(error).__name__}")
+
+
+def _action(sample: Sampled) -> TokenAction:
+    assert isinstance(sample.action, TokenAction)
+    return sample.action
+
+
+def _ids(sample: Sampled) -> list[int]:
+    return _action(sample).action_ids.tolist()
+
+
+def _text(sample: Sampled) -> str:
+    return _action(sample).text
+
+
+def _finish(sample: Sampled, reading: Reading) -> Finish:
+    if reading.tool_calls:
+        return Finish.TOOL_CALLS
+    if reading.stop_string is not None:
+        return Finish.STOP_STRING
+    return Finish.LENGTH if sample.sampling.finish_reason is FinishReason.LENGTH else Finish.END
+
+
+def _first_bytes(tokens: Sequence[Token], num_bytes: int) -> list[Token]:
+    """The tokens that the first bytes of a text are made of."""
+    kept: list[Token] = []
+    for token in tokens:
+        if num_bytes <= 0:
+            break
+        kept.append(token)
+        num_bytes -= len(token.raw)
+    return kept

@@ -1,0 +1,285 @@
+"""The tree of recorded turns of one session, and where in it a call's messages belong.
+
+    History.place(messages, tools)  ─►  Place: the turn to go on from, or none, and why it is a branch
+    History.add(turn)                   a turn that was sampled, under the number of its step
+
+Every turn is found by what stands in it: its messages, the sampled one included, in the form that all
+habits of clients agree on (`plain_form`: spaces around an assistant's words, ids of tool calls, and what
+a generation prompt had opened do not count). The longest recorded line that a call's messages begin with
+is found in one walk over the messages, whatever the size of the tree.
+
+Invariants
+* A turn is gone on from only if everything before it and the turn itself came back as recorded, with
+  the same tools. Hashes only find a candidate; it is then compared.
+* What is no plain continuation has a kind and a reason in words, which are counted and shown.
+* Of the ids of a line only the longest array is kept (`Line`): turns that were extended are views of
+  what extends them. Memory grows with the conversation, not with its square.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from stepwell.core.arrays import IntArray
+from stepwell.core.tools import ToolCall, ToolSchema
+from stepwell.rendering import Message, Recorded, Rendered, RestartKind
+from stepwell.rendering.mould import plain_roles
+from stepwell.rendering.template import ChatTemplate
+
+Plain = tuple[Any, ...]
+_NO_IDS: IntArray = np.zeros(0, dtype=np.int32)
+
+
+class BranchKind(StrEnum):
+    """Why a call is no plain continuation; those of the renderer (`RestartKind`) come besides."""
+
+    ASKED_AGAIN = "asked_again"  # the same prompt once more: a retry, or another sample
+    NEW_CONVERSATION = "new_conversation"  # no assistant's turn in it, and it is not the first call
+    TOOLS_CHANGED = RestartKind.TOOLS_CHANGED.value
+    HISTORY_CHANGED = RestartKind.HISTORY_CHANGED.value
+    TURN_CHANGED = RestartKind.TURN_CHANGED.value
+    TEMPLATE_REWRITES = RestartKind.TEMPLATE_REWRITES.value
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Why a call is a branch: the kind, which is counted, and the reason in words, which is shown."""
+
+    kind: BranchKind
+    reason: str
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """The ids of a line of turns, up to its newest one."""
+
+    ids: IntArray
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """One sampled turn. `number` is that of its step, `call` that of the call's first choice.
+
+    `line` has the prompt and the action as [0, start) and [start, end). It is None where nothing can be
+    extended: a plain upstream, or a text completion. `rendered` is the prompt without its ids; None in a
+    session that was read back from the pool, until it is needed.
+    `is_delivered` is whether the reply left this process after its commit, as far as it knows.
+    """
+
+    number: int
+    call: int
+    call_id: str
+    parent: int | None
+    messages: tuple[Message, ...] = ()
+    tools: tuple[ToolSchema, ...] = ()
+    plain: Plain = ()
+    line: Line | None = None
+    start: int = 0
+    end: int = 0
+    rendered: Rendered | None = None
+    is_extended: bool = False
+    is_continued: bool = False
+    is_delivered: bool = False
+
+    @property
+    def choice(self) -> int:
+        return self.number - self.call
+
+    def record(self, recorded: Recorded) -> None:
+        """Keep prompt and action, to go on from."""
+        self.rendered = replace(recorded.rendered, prompt_ids=_NO_IDS)
+        self.start, self.is_extended = recorded.rendered.prompt_ids.size, recorded.rendered.extended
+        self.line = Line(recorded.ids)
+        self.end = self.line.ids.size
+
+    def recorded(self, template: ChatTemplate) -> Recorded | None:
+        """Prompt and action as they were."""
+        if self.line is None:
+            return None
+        before = self.messages[:-1]
+        if self.rendered is None:
+            text = template.text(before, self.tools, prompt=True)
+            self.rendered = Rendered(_NO_IDS, text, before, self.tools, roles=plain_roles(before))
+        rendered = replace(self.rendered, prompt_ids=self.line.ids[: self.start])
+        return Recorded(rendered, self.line.ids[self.start : self.end], self.messages[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a call belongs: the turn it goes on from, what is new after it, and whether it is a branch."""
+
+    parent: Turn | None
+    new: tuple[Message, ...]
+    plain: Plain
+    branch: Branch | None = None
+    again: Turn | None = None  # the newest turn with the same prompt
+
+
+@dataclass(slots=True)
+class History:
+    """The recorded turns of one session. `prompt_extra` is what the template's generation prompt opens."""
+
+    prompt_extra: str = ""
+    turns: dict[int, Turn] = field(default_factory=dict)
+    _ends: dict[int, list[Turn]] = field(default_factory=dict)  # by hash of messages with the reply
+    _asked: dict[int, list[Turn]] = field(default_factory=dict)  # by hash of the prompt's messages
+
+    def place(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Place:
+        """The longest recorded line that `messages` begin with, and what to think of the rest."""
+        plain = plain_form(messages, self.prompt_extra)
+        hashes = _prefix_hashes(plain, tools)
+        parent, length = self._longest(messages, plain, hashes, tuple(tools))
+        again = self._same_prompt(plain, hashes[-1], tuple(tools))
+        new = (
+            _with_recorded_ids(messages[length:], messages[length - 1], parent) if parent else tuple(messages)
+        )
+        branch = self._branch(messages, tools, plain, parent, length, again)
+        return Place(parent, new, plain, branch, again)
+
+    def add(self, turn: Turn) -> None:
+        """Note a sampled turn; its parent, if it has one, counts as continued."""
+        self.turns[turn.number] = turn
+        if turn.messages:
+            before = turn.plain or plain_form(turn.messages[:-1], self.prompt_extra)
+            # the reply's own form depends on no ids of calls before it, so it can be appended
+            turn.plain = (*before, *plain_form(turn.messages[-1:], self.prompt_extra))
+            hashes = _prefix_hashes(turn.plain, turn.tools)
+            self._asked.setdefault(hashes[-2], []).append(turn)
+            self._ends.setdefault(hashes[-1], []).append(turn)
+        if turn.parent is not None:
+            parent = self.turns[turn.parent]
+            parent.is_continued = True
+            _join_line(parent, turn)
+
+    def _longest(
+        self, messages: Sequence[Message], plain: Plain, hashes: list[int], tools: tuple[ToolSchema, ...]
+    ) -> tuple[Turn | None, int]:
+        for length in range(len(messages) - 1, 0, -1):
+            if messages[length - 1].role == "assistant":
+                found = self._ends.get(hashes[length])
+                turn = _newest(t for t in found or () if t.plain == plain[:length] and t.tools == tools)
+                if turn is not None:
+                    return turn, length
+        return None, 0
+
+    def _same_prompt(self, plain: Plain, hash_: int, tools: tuple[ToolSchema, ...]) -> Turn | None:
+        found = self._asked.get(hash_)
+        return _newest(t for t in found or () if t.plain[:-1] == plain and t.tools == tools)
+
+    def _branch(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSchema],
+        plain: Plain,
+        parent: Turn | None,
+        length: int,
+        again: Turn | None,
+    ) -> Branch | None:
+        if not self._ends:
+            return None
+        if again is not None:
+            return Branch(BranchKind.ASKED_AGAIN, f"the same prompt was asked before, as step {again.number}")
+        changed = next((i for i in range(length, len(messages)) if messages[i].role == "assistant"), None)
+        if parent is None:
+            return self._beginning(messages, tools, plain, changed)
+        if changed is not None:
+            return Branch(BranchKind.TURN_CHANGED, f"message {changed} is not a turn that was sampled here")
+        if parent.is_continued:
+            return Branch(
+                BranchKind.HISTORY_CHANGED, f"step {parent.number} was continued before, with other messages"
+            )
+        return None
+
+    def _beginning(
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema], plain: Plain, changed: int | None
+    ) -> Branch:
+        """Why a call that matches no recorded line begins anew."""
+        if changed is None:
+            return Branch(
+                BranchKind.NEW_CONVERSATION, "no assistant's turn in it, and other messages than before"
+            )
+        latest = next(turn for turn in reversed(self.turns.values()) if turn.messages)
+        if tuple(tools) != latest.tools and latest.plain == plain[: len(latest.plain)]:
+            return Branch(BranchKind.TOOLS_CHANGED, "the tools are not those of the previous turn")
+        at = next(
+            (i for i, (a, b) in enumerate(zip(latest.plain, plain, strict=False)) if a != b), len(plain)
+        )
+        if at == changed and at == len(latest.plain) - 1:
+            return Branch(BranchKind.TURN_CHANGED, f"message {at} is not the turn that was sampled")
+        if at >= len(plain):
+            return Branch(BranchKind.HISTORY_CHANGED, "the messages end inside the recorded line")
+        return Branch(
+            BranchKind.HISTORY_CHANGED, f"message {at} ({messages[at].role}) is not the recorded one"
+        )
+
+
+def plain_form(messages: Sequence[Message], prompt_extra: str = "") -> Plain:
+    """Messages in the form in which two clients' versions of the same history are equal."""
+    forms: list[Any] = []
+    calls: dict[str, int] = {}
+    for message in messages:
+        if message.role == "assistant":
+            calls = {call.id: place for place, call in enumerate(message.tool_calls)}
+            forms.append((_words(message.text, prompt_extra), tuple(map(_plain_call, message.tool_calls))))
+        elif message.role == "tool":
+            forms.append(("tool", message.content, calls.get(message.tool_call_id, message.tool_call_id)))
+        else:
+            forms.append((message.role, message.content, message.name))
+    return tuple(forms)
+
+
+def _words(text: str, prompt_extra: str) -> str:
+    text = text.strip()
+    extra = prompt_extra.strip()
+    return text[len(extra) :].lstrip() if extra and text.startswith(extra) else text
+
+
+def _plain_call(call: ToolCall) -> Any:
+    return call.name, _hashable(call.arguments)
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return frozenset((key, _hashable(item)) for key, item in value.items())
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+
+
+def _prefix_hashes(plain: Plain, tools: Sequence[ToolSchema]) -> list[int]:
+    """A hash of every beginning of the messages, from none of them to all."""
+    hashes = [hash(tuple(tool.name for tool in tools))]
+    for form in plain:
+        hashes.append(hash((hashes[-1], form)))
+    return hashes
+
+
+def _newest(turns: Iterable[Turn]) -> Turn | None:
+    """The first choice of the newest call."""
+    return max(turns, key=lambda turn: (turn.call, -turn.number), default=None)
+
+
+def _with_recorded_ids(new: Sequence[Message], seen: Message, parent: Turn) -> tuple[Message, ...]:
+    """New messages, with results of tools under the ids that the recorded turn gave its calls."""
+    recorded = parent.messages[-1].tool_calls
+    names = {theirs.id: ours.id for theirs, ours in zip(seen.tool_calls, recorded, strict=True)}
+    if all(name == own for name, own in names.items()):
+        return tuple(new)
+    renamed = []
+    for place, message in enumerate(new):
+        if message.role != "tool":
+            return (*renamed, *new[place:])
+        renamed.append(replace(message, tool_call_id=names.get(message.tool_call_id, message.tool_call_id)))
+    return tuple(renamed)
+
+
+def _join_line(parent: Turn, child: Turn) -> None:
+    """Let both be views of the child's ids, if the child extends the newest turn of the parent's line."""
+    if not child.is_extended or parent.line is None or child.line is None:
+        return
+    if parent.line.ids.size == parent.end:
+        parent.line.ids = child.line.ids
+        child.line = parent.line

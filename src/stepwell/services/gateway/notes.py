@@ -1,0 +1,108 @@
+"""What a step's `info` says of its call: enough to rebuild a session from the pool, and no more.
+
+    note(...)  ─►  Step.info  ─►  turn_of(...)
+
+Only what is new stands in a step: the messages since the turn it goes on from (in the call's first
+choice), the tools where a line begins, the sampled message where the action's text is not all of it.
+Arguments of tool calls are kept as JSON text, since JSON of strangers may hold numbers no record takes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from stepwell.core import JSON, Step, TokenAction, TokenState, ToolCall, ToolSchema
+from stepwell.core.arrays import IntArray
+from stepwell.rendering import Message
+from stepwell.services.gateway.history import Branch, History, Line, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class CallNote:
+    """What the steps of one call have in common."""
+
+    call_id: str
+    first: int  # number of the first choice's step
+    parent: int | None
+    new: tuple[Message, ...]
+    tools: tuple[ToolSchema, ...]
+    branch: Branch | None = None
+    is_extended: bool = False
+    supersedes: int | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+def note(call: CallNote, choice: int, reply: Message | None, text: str) -> dict[str, JSON]:
+    """The `info` of one choice. `text` is what the action says by itself; `reply` is None for plain text."""
+    info: dict[str, JSON] = {"call": call.call_id, "choice": choice, "parent": call.parent}
+    if call.is_extended:
+        info["extended"] = True
+    if reply is not None and (reply.tool_calls or reply.text != text):
+        info["reply"] = message_to_json(reply)
+    if choice:
+        return info
+    if reply is not None:
+        info["messages"] = [message_to_json(message) for message in call.new]
+    if call.tools and call.parent is None:
+        info["tools"] = json.dumps([tool.to_openai() for tool in call.tools])
+    if call.branch is not None:
+        info["branch"], info["reason"] = call.branch.kind.value, call.branch.reason
+    if call.supersedes is not None:
+        info["supersedes"] = call.supersedes
+    if call.metadata:
+        info["metadata"] = dict(call.metadata)
+    return info
+
+
+def turn_of(history: History, number: int, step: Step) -> Turn:
+    """The turn that a stored step was, for a history that holds the turns before it."""
+    info: Any = step.info
+    call = number - int(info["choice"])
+    parent = history.turns[info["parent"]] if info["parent"] is not None else None
+    first = history.turns.get(call)
+    if not first.messages if first is not None else "messages" not in info:  # a text completion
+        return Turn(number, call, info["call"], info["parent"])
+    if first is not None:
+        before, tools = first.messages[:-1], first.tools
+    else:
+        before = (*(parent.messages if parent else ()), *map(message_from_json, info["messages"]))
+        tools = parent.tools if parent else _tools(info.get("tools"))
+    reply = message_from_json(info["reply"]) if "reply" in info else Message.assistant(_text(step))
+    turn = Turn(number, call, info["call"], info["parent"], (*before, reply), tools)
+    if isinstance(step.state, TokenState) and isinstance(step.action, TokenAction):
+        ids: IntArray = np.concatenate([step.state.prompt_ids, step.action.action_ids])
+        turn.line, turn.start, turn.end = Line(ids), step.state.prompt_ids.size, ids.size
+        turn.is_extended = bool(info.get("extended"))
+    return turn
+
+
+def message_to_json(message: Message) -> dict[str, JSON]:
+    """A message as a record keeps it; `message_from_json` reads it."""
+    value: dict[str, JSON] = {"role": message.role, "text": message.text}
+    if message.tool_calls:
+        value["calls"] = json.dumps([[call.id, call.name, call.arguments] for call in message.tool_calls])
+    if message.tool_call_id:
+        value["answers"] = message.tool_call_id
+    if message.name:
+        value["name"] = message.name
+    return value
+
+
+def message_from_json(value: Any) -> Message:
+    calls = [ToolCall(name, arguments, id_) for id_, name, arguments in json.loads(value.get("calls", "[]"))]
+    return Message(
+        value["role"], value["text"], tuple(calls), value.get("answers", ""), value.get("name", "")
+    )
+
+
+def _tools(text: str | None) -> tuple[ToolSchema, ...]:
+    return tuple(ToolSchema.from_openai(tool) for tool in json.loads(text or "[]"))
+
+
+def _text(step: Step) -> str:
+    return step.action.text if isinstance(step.action, TokenAction) else ""

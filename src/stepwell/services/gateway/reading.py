@@ -1,0 +1,165 @@
+"""From sampled ids to what a client sees: words without stop strings and markup, and tool calls.
+
+    read(ids, …)            ─►  Reading                      the whole answer at once
+    LiveReader.feed(ids)    ─►  text that is safe to show    while it is sampled
+    LiveReader.finish(…)    ─►  the rest, and the Reading
+
+Text is held back while it could still turn out to be something else: the bytes of an unfinished
+character, the beginning of a stop string or of a tool call, and, where tools are given, blanks that
+stand before a call. Everything from the first markup of a call on is held back to the end, since only
+then it is known whether the calls can be read.
+
+Invariants
+* What was fed out and what `finish` gives, joined, is `Reading.text`: the same as without streaming.
+* A turn with a call that cannot be read is plain text, markup included: the agent sees what the policy
+  wrote. A call is never half believed.
+* Trailing end tokens are no text. What the generation prompt had opened is not repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepwell.core import ToolCall
+from stepwell.rendering import Renderer, ToolFormat, parse_reply
+
+_MARKUP: dict[ToolFormat, tuple[str, ...]] = {
+    ToolFormat.HERMES: ("<tool_call>",),
+    ToolFormat.LLAMA: ("<|python_tag|>",),
+    ToolFormat.MISTRAL: ("[TOOL_CALLS]",),
+}
+_UNFINISHED = "\ufffd"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """An answer as a client sees it."""
+
+    text: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    stop_string: str | None = None
+
+
+def read(
+    renderer: Renderer,
+    ids: Sequence[int],
+    stop: Sequence[str] = (),
+    tool_format: ToolFormat | None = None,
+    first_call: int = 0,
+) -> Reading:
+    """The whole answer. `tool_format` is None where no tools were given."""
+    return read_text(spoken(renderer, ids), stop, tool_format, first_call)
+
+
+def read_text(
+    text: str, stop: Sequence[str] = (), tool_format: ToolFormat | None = None, first_call: int = 0
+) -> Reading:
+    """The same, of decoded text."""
+    text, stop_string = cut_at_stop(text, stop)
+    start = None if tool_format is None else markup_start(text, tool_format)
+    if tool_format is None or start is None:
+        return Reading(text, (), stop_string)
+    parsed = parse_reply(text[start:], tool_format, first_call)
+    if parsed.errors or not parsed.tool_calls:
+        return Reading(text, (), stop_string)
+    return Reading(text[:start].rstrip() + parsed.content, parsed.tool_calls, stop_string)
+
+
+def spoken(renderer: Renderer, ids: Sequence[int]) -> str:
+    """The text of sampled ids without the tokens that ended the turn."""
+    return renderer.template.decode(_without_end(renderer, ids))
+
+
+def cut_at_stop(text: str, stop: Sequence[str]) -> tuple[str, str | None]:
+    """Text before the first stop string in it, and which one that was (the longest of several there)."""
+    found = [(text.find(each), -len(each), each) for each in stop if each in text]
+    if not found:
+        return text, None
+    at, _, which = min(found)
+    return text[:at], which
+
+
+def markup_start(text: str, tool_format: ToolFormat, *, is_beginning: bool = True) -> int | None:
+    """Where the first tool call begins, if there is one."""
+    if is_beginning and tool_format is ToolFormat.LLAMA and text.lstrip().startswith(("{", "[")):
+        return 0
+    places = [text.find(mark) for mark in _MARKUP[tool_format] if mark in text]
+    return min(places, default=None)
+
+
+class LiveReader:
+    """Reads an answer while it is sampled."""
+
+    def __init__(
+        self,
+        renderer: Renderer,
+        stop: Sequence[str] = (),
+        tool_format: ToolFormat | None = None,
+        first_call: int = 0,
+    ) -> None:
+        self._renderer = renderer
+        self._stop = tuple(stop)
+        self._tool_format = tool_format
+        self._first_call = first_call
+        self._watched = (*self._stop, *(_MARKUP[tool_format] if tool_format else ()))
+        self._ids: list[int] = []
+        self._clean = 0  # ids up to here are decoded, and end with a whole character
+        self._window = 0  # where decoding begins: some tokens read differently at a text's beginning
+        self._text = ""
+        self._num_shown = 0
+
+    def feed(self, ids: Sequence[int]) -> str:
+        """Take sampled tokens; gives the text that is now safe to show."""
+        self._ids += ids
+        self._decode()
+        end = self._safe_end()
+        shown = self._text[self._num_shown : end]
+        self._num_shown = max(self._num_shown, end)
+        return shown
+
+    def finish(self, ids: Sequence[int]) -> tuple[str, Reading]:
+        """The text still held back, and the whole answer; `ids` are all that were sampled."""
+        reading = read(self._renderer, ids, self._stop, self._tool_format, self._first_call)
+        assert reading.text.startswith(self._text[: self._num_shown]), "shown text must stay"
+        return reading.text[self._num_shown :], reading
+
+    def _decode(self) -> None:
+        fresh = _without_end(self._renderer, self._ids[self._window :])
+        num_clean = self._clean - self._window
+        if len(fresh) <= num_clean:
+            return
+        before = self._renderer.template.decode(fresh[:num_clean])
+        after = self._renderer.template.decode(fresh)
+        if after.endswith(_UNFINISHED) or not after.startswith(before):
+            return
+        self._text += after[len(before) :]
+        self._window, self._clean = self._clean, self._window + len(fresh)
+
+    def _safe_end(self) -> int:
+        """Up to where the text can be shown. What was shown before holds nothing that is watched for."""
+        text, stop_string = cut_at_stop(self._text[self._num_shown :], self._stop)
+        end = len(text)
+        if self._tool_format is not None:
+            start = markup_start(text, self._tool_format, is_beginning=self._num_shown == 0)
+            end = end if start is None else start
+        if stop_string is None:
+            end = min(end, len(text) - max((_overlap(text, word) for word in self._watched), default=0))
+        if self._tool_format is not None:
+            end = len(text[:end].rstrip())
+        return self._num_shown + end
+
+
+def _overlap(text: str, word: str) -> int:
+    """How many characters at the end of `text` may be the beginning of `word`."""
+    for size in range(min(len(word) - 1, len(text)), 0, -1):
+        if text.endswith(word[:size]):
+            return size
+    return 0
+
+
+def _without_end(renderer: Renderer, ids: Sequence[int]) -> list[int]:
+    ids = list(ids)
+    while ids and ids[-1] in renderer.end_ids:
+        ids.pop()
+    return ids

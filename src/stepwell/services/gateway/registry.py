@@ -1,0 +1,288 @@
+"""All sessions of a gateway: opened, found, read back from the pool, rewarded, finished, timed out.
+
+The pool is the truth; what is kept here is what is needed to go on quickly. Everything that touches the
+pool runs in threads; calls that write at the same time share a commit there (`pool.commits`).
+
+Invariants
+* A session is opened or read back once, however many calls wait for it.
+* A session is finished only after every step that was accepted for it is committed.
+* A step whose write failed takes its session out of memory: the next call reads it back as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from stepwell.config.gateway import GatewayConfig
+from stepwell.core import JSON, Status, Step, Task, new_id
+from stepwell.core.errors import InputError, StepwellError
+from stepwell.pool import Filter, Pool, Stored
+from stepwell.services.gateway.exchange import Caller, Kind, Refused
+from stepwell.services.gateway.history import History
+from stepwell.services.gateway.sessions import Session, outcome, rebuilt
+
+T = TypeVar("T")
+TAG = "gateway"
+_AUTOMATIC = "auto"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a session is begun with, where it is not begun by its first call."""
+
+    task: Task | None = None
+    group: str = ""
+    group_size: int = 1
+    channel: str | None = None
+    tags: tuple[str, ...] = ()
+
+
+class Registry:
+    """The sessions of one gateway. Lives on one event loop."""
+
+    def __init__(
+        self, pool: Pool, config: GatewayConfig, prompt_extra: str, tags: Iterable[str] = ()
+    ) -> None:
+        self.pool = pool
+        self.config = config
+        self.sessions: dict[str, Session] = {}
+        self.num_finished = 0
+        self._prompt_extra = prompt_extra
+        self._tags = (TAG, *tags)
+        self._threads = ThreadPoolExecutor(config.num_pool_threads, "stepwell-pool")
+        self._opening: dict[str, asyncio.Task[Session]] = {}
+        self._current: dict[str, str] = {}  # the open session of a key that names none
+        self._left_open: dict[str, tuple[int, float]] = {}  # by an earlier process: steps then, since when
+        self._writing: dict[str, set[asyncio.Future[Any]]] = {}
+
+    async def run(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
+        """Something of the pool, in a thread."""
+        call = partial(function, *args, **options) if options else function
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, call, *(() if options else args))
+
+    def close(self) -> None:
+        self._threads.shutdown()
+
+    async def resume(self) -> int:
+        """Note the sessions that an earlier process left open; gives their number."""
+        where = Filter(is_open=True, tags=(TAG,))
+        entries = await self.run(lambda: list(self.pool.find(where)))
+        for entry in entries:
+            self._left_open[entry.id] = (entry.num_steps, time.monotonic())
+            if entry.id.startswith(f"{_AUTOMATIC}."):
+                self._current[entry.id.split(".")[1]] = entry.id
+        return len(entries)
+
+    async def of(self, caller: Caller) -> Session:
+        """The session a call belongs to; begun if there is none yet."""
+        id_ = caller.session or self.current(caller.key_name)
+        session = self.sessions.get(id_)
+        if session is None:
+            session = await self._once(id_, self._found_or_begun(id_, caller.key_name, Opening()))
+        return _checked_owner(session, caller.key_name)
+
+    def now(self, caller: Caller) -> Session:
+        """The session of a caller that has one, without waiting for the event loop."""
+        id_ = caller.session or self._current.get(caller.key_name, "")
+        session = self.sessions.get(id_)
+        if session is None:
+            stored = self._stored(id_)
+            if stored is None or not stored.is_open:
+                raise Refused(Kind.NOT_FOUND, f"there is no open session {id_!r}")
+            session = self._taken_back(stored)
+        return _checked_owner(session, caller.key_name)
+
+    def current(self, key_name: str) -> str:
+        """The id of the open session of a key."""
+        id_ = self._current.get(key_name)
+        if id_ is None:
+            id_ = self._current[key_name] = new_id(f"{_AUTOMATIC}.{key_name or 'anonymous'}")
+        return id_
+
+    async def open(self, id_: str, key_name: str, opening: Opening) -> Session:
+        """Begin a session with a task of its own; the same again is the same session."""
+        session = await self._once(id_, self._found_or_begun(id_, key_name, opening))
+        return _checked_owner(session, key_name)
+
+    async def find(self, id_: str, key_name: str) -> Session | Stored:
+        """A session that exists, open or over."""
+        session = self.sessions.get(id_)
+        if session is not None:
+            return _checked_owner(session, key_name)
+        stored = await self.run(self._stored, id_)
+        if stored is None:
+            raise Refused(Kind.NOT_FOUND, f"there is no session {id_!r}")
+        _check_owner(id_, str(stored.source.get("key", "")), key_name)
+        if not stored.is_open:
+            return stored
+        return await self._once(id_, self._read_back(stored))
+
+    async def write(self, session: Session, first: int, steps: list[Step]) -> None:
+        """Commit steps of a session."""
+        write = asyncio.ensure_future(self.run(self.pool.append, session.id, first, steps))
+        writing = self._writing.setdefault(session.id, set())
+        writing.add(write)
+        write.add_done_callback(partial(self._written, session, writing))
+        try:
+            await asyncio.shield(write)
+        except StepwellError as error:
+            raise Refused(
+                Kind.UNAVAILABLE, f"the pool did not take the step: {error}", retry_after_s=1.0
+            ) from error
+
+    async def reward(
+        self, session: Session | Stored, value: float, step: int | None, part: str, source: str
+    ) -> None:
+        try:
+            await self.run(self.pool.reward, session.id, value, step=step, part=part, source=source)
+        except InputError as error:
+            raise Refused(Kind.INVALID, str(error), param="step" if step is not None else None) from error
+        if isinstance(session, Session):
+            session.rewards[step] = value
+
+    async def finish(self, session: Session, status: Status | None, error: str = "") -> Status:
+        """End a session. What is still in flight for it will be refused."""
+        session.refuse_if_over()
+        session.is_over = True
+        status, error = outcome(session, status, error)
+        try:
+            await asyncio.gather(*self._writing.get(session.id, ()), return_exceptions=True)
+            await self.run(self._finish, session, status, error)
+        except BaseException:
+            session.is_over = False
+            raise
+        self._forget(session)
+        self.num_finished += 1
+        return status
+
+    async def finish_silent(self) -> int:
+        """End every session that was silent for too long; gives their number."""
+        limit = time.monotonic() - self.config.silent_timeout_s
+        silent = [s for s in self.sessions.values() if s.num_running == 0 and s.last_seen_s < limit]
+        silent += await self._silent_before_us(limit)
+        for session in silent:
+            if not session.is_over:
+                await self._finish_silent(session)
+        return len(silent)
+
+    async def _finish_silent(self, session: Session) -> None:
+        words = f"no call for {self.config.silent_timeout_s:g} s"
+        status = Status(self.config.on_silence)
+        await self.finish(session, status, words if status is Status.AGENT_ERROR else "")
+
+    async def _silent_before_us(self, limit: float) -> list[Session]:
+        """Sessions of an earlier process that nobody came back to; what others go on with is left alone."""
+        late = [id_ for id_, (_, since) in self._left_open.items() if since < limit]
+        found: list[Session] = []
+        for id_ in late:
+            num_steps, _ = self._left_open.pop(id_)
+            stored = await self.run(self._stored, id_)
+            if stored is not None and stored.is_open and stored.entry.num_steps == num_steps:
+                found.append(await self._once(id_, self._read_back(stored)))
+        return found
+
+    async def _once(self, id_: str, opening: Coroutine[Any, Any, Session]) -> Session:
+        """One task opens a session; whoever wants it meanwhile waits for the same one."""
+        task = self._opening.get(id_)
+        if task is None:
+            task = self._opening[id_] = asyncio.ensure_future(opening)
+            task.add_done_callback(lambda _: self._opening.pop(id_))
+        else:
+            opening.close()
+        return await asyncio.shield(task)
+
+    async def _found_or_begun(self, id_: str, key_name: str, opening: Opening) -> Session:
+        if id_ in self.sessions:
+            return self.sessions[id_]
+        if not _NAME.fullmatch(id_):
+            raise Refused(
+                Kind.INVALID,
+                f"{id_!r:.80} is no session id: use up to 128 letters, digits and any of . _ : -",
+                param="session",
+            )
+        if len(self.sessions) >= self.config.max_sessions:
+            raise Refused(
+                Kind.UNAVAILABLE, f"{len(self.sessions)} sessions are open; complete some", retry_after_s=5.0
+            )
+        stored = await self.run(self._stored, id_)
+        if stored is not None:
+            if not stored.is_open:
+                raise Refused(Kind.CONFLICT, f"session {id_!r} is over; begin a new one under another id")
+            return await self._read_back(stored)
+        await self.run(self._begin, id_, key_name, opening)
+        session = self.sessions[id_] = Session(id_, key_name, History(self._prompt_extra))
+        return session
+
+    async def _read_back(self, stored: Stored) -> Session:
+        return self.sessions.get(stored.id) or self._taken_back(stored)
+
+    def _taken_back(self, stored: Stored) -> Session:
+        self._left_open.pop(stored.id, None)
+        session = self.sessions[stored.id] = rebuilt(stored, self._prompt_extra)
+        return session
+
+    def _stored(self, id_: str) -> Stored | None:
+        if next(self.pool.find(Filter(ids=(id_,))), None) is None:
+            return None
+        return self.pool.get(id_, whole=True)
+
+    def _begin(self, id_: str, key_name: str, opening: Opening) -> None:
+        try:
+            self.pool.begin(
+                opening.task or Task(self.config.env, {"session": id_}),
+                id=id_,
+                group=opening.group,
+                group_size=opening.group_size,
+                channel=opening.channel or self.config.channel,
+                source={"service": TAG, "key": key_name},
+                tags=(*self._tags, *opening.tags),
+            )
+        except InputError as error:
+            raise Refused(Kind.INVALID, str(error)) from error
+
+    def _finish(self, session: Session, status: Status, error: str) -> None:
+        path = session.path()
+        if session.rewards:  # who rewards some steps says that the others earned nothing
+            last = path[-1:] if None in session.rewards else []
+            for number in path:
+                if number not in session.rewards and number not in last:
+                    self.pool.reward(session.id, 0.0, step=number, source="completed")
+        timings = {"wall_s": max(0.0, time.time() - session.created_s)}
+        self.pool.finish(session.id, status, error=error, path=path, timings=timings, info=session.summary())
+
+    def _written(
+        self, session: Session, writing: set[asyncio.Future[Any]], write: asyncio.Future[Any]
+    ) -> None:
+        writing.discard(write)
+        if not writing and self._writing.get(session.id) is writing:
+            del self._writing[session.id]
+        if not write.cancelled() and write.exception() is not None and not session.is_over:
+            self._forget(session)
+
+    def _forget(self, session: Session) -> None:
+        if self.sessions.get(session.id) is session:
+            del self.sessions[session.id]
+        if self._current.get(session.owner) == session.id:
+            del self._current[session.owner]
+
+    def totals(self) -> dict[str, JSON]:
+        return {"num_open": len(self.sessions) + len(self._left_open), "num_finished": self.num_finished}
+
+
+def _checked_owner(session: Session, key_name: str) -> Session:
+    _check_owner(session.id, session.owner, key_name)
+    return session
+
+
+def _check_owner(id_: str, owner: str, key_name: str) -> None:
+    if owner and owner != key_name:
+        raise Refused(Kind.FORBIDDEN, f"session {id_!r} belongs to another key", param="session")

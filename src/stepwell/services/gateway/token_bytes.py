@@ -1,0 +1,52 @@
+"""Single tokens as a client may see them: their text and the bytes they stand for.
+
+Two families of tokenizers are known by their vocabulary: byte-level ones, which write every byte as a
+letter of an alphabet of their own, and SentencePiece's, which mark spaces and name bytes `<0xAB>`.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any
+
+from stepwell.services.gateway.exchange import Token
+
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+_SPACE = "\u2581"
+
+
+class TokenReader:
+    """Reads tokens of one tokenizer."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._added = {id_: text for text, id_ in tokenizer.get_added_vocab().items()}
+        vocabulary = tokenizer.get_vocab()
+        self._letters = _byte_letters()
+        self._is_byte_level = all(letter in vocabulary for letter in self._letters)
+        self._read = lru_cache(maxsize=65536)(self._look_up)
+
+    def token(self, id_: int, logprob: float) -> Token:
+        text, raw = self._read(id_)
+        return Token(id_, text, raw, logprob)
+
+    def _look_up(self, id_: int) -> tuple[str, bytes]:
+        raw = self._raw(id_)
+        return raw.decode("utf-8", errors="replace"), raw
+
+    def _raw(self, id_: int) -> bytes:
+        if id_ in self._added:
+            return self._added[id_].encode()
+        piece = str(self._tokenizer.convert_ids_to_tokens(id_) or "")
+        if self._is_byte_level and all(letter in self._letters for letter in piece):
+            return bytes(self._letters[letter] for letter in piece)
+        byte = _BYTE.fullmatch(piece)
+        return bytes([int(byte[1], 16)]) if byte else piece.replace(_SPACE, " ").encode()
+
+
+def _byte_letters() -> dict[str, int]:
+    """The letter that byte-level tokenizers write for every byte: itself if it shows, else one above 255."""
+    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in shown]
+    return {chr(byte): byte for byte in shown} | {chr(256 + n): byte for n, byte in enumerate(hidden)}

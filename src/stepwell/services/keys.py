@@ -1,0 +1,131 @@
+"""API keys: made here, shown once, kept as keyed hashes.
+
+A key is `sw_NAME_SECRET` with 256 random bits in SECRET, so a fast keyed hash (BLAKE2b with a random salt
+per key) protects it as well as a slow one would, at a microsecond per call. The name inside says which
+hash to compare with. What is stored, in a file or in the configuration, is `b2:SALT:DIGEST`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from stepwell.core.errors import ConfigError
+
+_NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
+_HASH = re.compile(r"b2:([0-9a-f]{32}):([0-9a-f]{64})")
+_LOOK_AGAIN_S = 1.0
+
+
+def new_key(name: str) -> str:
+    """A fresh key. Whoever holds it is `name`."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"key name {name!r} must be 1 to 64 letters, digits or '-'")
+    return f"sw_{name}_{secrets.token_urlsafe(32)}"
+
+
+def hash_key(key: str) -> str:
+    """What may be stored of a key."""
+    salt = secrets.token_bytes(16)
+    return f"b2:{salt.hex()}:{_digest(key, salt)}"
+
+
+def is_key(key: str, stored: str) -> bool:
+    """Whether `stored` is the hash of `key`."""
+    found = _HASH.fullmatch(stored)
+    return found is not None and hmac.compare_digest(_digest(key, bytes.fromhex(found[1])), found[2])
+
+
+def _digest(key: str, salt: bytes) -> str:
+    return hashlib.blake2b(key.encode(errors="replace"), key=salt, digest_size=32).hexdigest()
+
+
+class KeyRing:
+    """The keys that are let in: those of the configuration and those of a file.
+
+    The file is looked at again when a name is unknown or a key is wrong, at most once a second, so that
+    new keys need no restart; a key taken out of it is refused from the next change of the file on.
+    """
+
+    def __init__(self, keys: Mapping[str, str], file: str | Path | None = None) -> None:
+        for name, stored in keys.items():
+            _check_hash(name, stored)
+        self._given = dict(keys)
+        self._file = Path(file).expanduser() if file is not None else None
+        self._stamp: tuple[int, int] | None = None
+        self._looked_s = -_LOOK_AGAIN_S
+        self._hashes = dict(keys)
+        if self._file is not None:
+            self._look()
+            if not self._hashes:
+                raise ConfigError(
+                    f"keys_file {self._file} holds no key; make one with "
+                    f"`stepwell serve key NAME --keys {self._file}`"
+                )
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether a caller must have a key."""
+        return bool(self._hashes) or self._file is not None
+
+    def name_of(self, key: str) -> str | None:
+        """Whose key this is; None if nobody's."""
+        name = key[3:].partition("_")[0] if key.startswith("sw_") else ""
+        if self._file is not None and time.monotonic() - self._looked_s > _LOOK_AGAIN_S:
+            self._look()
+        stored = self._hashes.get(name)
+        return name if stored is not None and is_key(key, stored) else None
+
+    def _look(self) -> None:
+        assert self._file is not None
+        self._looked_s = time.monotonic()
+        try:
+            status = self._file.stat()
+        except FileNotFoundError:
+            self._hashes, self._stamp = dict(self._given), None
+            return
+        stamp = (status.st_mtime_ns, status.st_size)
+        if stamp != self._stamp:
+            self._hashes, self._stamp = {**self._given, **read_keys(self._file)}, stamp
+
+
+def read_keys(file: Path) -> dict[str, str]:
+    """Hashes by name; an absent file holds none."""
+    if not file.is_file():
+        return {}
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+        found = {str(name): str(entry["hash"]) for name, entry in value.items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(
+            f"keys_file {file} cannot be read ({error}); make it with `stepwell serve key`"
+        ) from error
+    for name, stored in found.items():
+        _check_hash(name, stored)
+    return found
+
+
+def write_keys(file: Path, hashes: Mapping[str, str]) -> None:
+    """Write the file at once or not at all, for the owner's eyes only."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({name: {"hash": stored} for name, stored in sorted(hashes.items())}, indent=1)
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as handle:
+        handle.write(text + "\n")
+        handle.flush()
+        os.fsync(handle.fileno())
+    os.replace(draft, file)
+
+
+def _check_hash(name: str, stored: str) -> None:
+    if not _NAME.fullmatch(name) or not _HASH.fullmatch(stored):
+        raise ConfigError(
+            f"keys: the entry {name!r} is no hash of a key; put there what `stepwell serve key {name}` prints"
+        )

@@ -1,0 +1,63 @@
+"""How much one key may do: a token bucket for its rate, a count for what runs at once.
+
+No locks and no timers: everything happens on one event loop, and a bucket is filled when it is looked at.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_FORGET_AFTER = 10_000
+
+
+@dataclass(slots=True)
+class _Use:
+    tokens: float
+    looked_s: float
+    num_running: int = 0
+
+
+class Limits:
+    """The same limits for every key. `rate_per_s` 0 means no limit on the rate."""
+
+    def __init__(
+        self,
+        rate_per_s: float,
+        burst: int,
+        max_concurrent: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._rate_per_s = rate_per_s
+        self._burst = burst
+        self._max_concurrent = max_concurrent
+        self._clock = clock
+        self._uses: dict[str, _Use] = {}
+
+    def enter(self, key_name: str) -> tuple[str, float] | None:
+        """Count a call as running; or say why not, and after how many seconds to try again."""
+        now = self._clock()
+        use = self._uses.get(key_name)
+        if use is None:
+            self._forget_idle()
+            use = self._uses[key_name] = _Use(float(self._burst), now)
+        if use.num_running >= self._max_concurrent:
+            return f"{use.num_running} calls of this key run already; wait for one to finish", 1.0
+        if self._rate_per_s > 0:
+            use.tokens = min(float(self._burst), use.tokens + (now - use.looked_s) * self._rate_per_s)
+            use.looked_s = now
+            if use.tokens < 1.0:
+                return f"more than {self._rate_per_s:g} calls per second", (
+                    1.0 - use.tokens
+                ) / self._rate_per_s
+            use.tokens -= 1.0
+        use.num_running += 1
+        return None
+
+    def leave(self, key_name: str) -> None:
+        self._uses[key_name].num_running -= 1
+
+    def _forget_idle(self) -> None:
+        if len(self._uses) >= _FORGET_AFTER:
+            self._uses = {name: use for name, use in self._uses.items() if use.num_running}
