@@ -17,9 +17,9 @@ from stepwell.core import JSON, Status, Task, new_id
 from stepwell.core.errors import InputError
 from stepwell.pool import Stored
 from stepwell.services.gateway.exchange import Kind, Refused
-from stepwell.services.gateway.gateway import Gateway
+from stepwell.services.gateway.keeper import Keeper
 from stepwell.services.gateway.registry import Opening
-from stepwell.services.gateway.sessions import Session, totals
+from stepwell.services.gateway.sessions import Session
 
 Name = Annotated[str, Field(min_length=1, max_length=128)]
 
@@ -69,7 +69,7 @@ class CompleteBody(Body):
     error: Annotated[str, Field(max_length=10_000)] = ""
 
 
-def control_router(gateway: Gateway) -> APIRouter:
+def control_router(gateway: Keeper) -> APIRouter:
     """The endpoints that are no dialect's."""
     router = APIRouter(tags=["control"])
     registry = gateway.registry
@@ -91,18 +91,9 @@ def control_router(gateway: Gateway) -> APIRouter:
         )
 
     @router.get("/metrics")
-    async def metrics(request: Request) -> dict[str, Any]:
+    async def metrics() -> dict[str, Any]:
         """Counts since the start, as JSON."""
-        counts = gateway.renderer.counts
-        return {
-            **registry.totals(),
-            **totals(registry.sessions.values()),
-            "prompts": {
-                "started": counts.num_started,
-                "extended": counts.num_extended,
-                "restarted": {kind.value: number for kind, number in counts.restarts.items()},
-            },
-        }
+        return gateway.counts()
 
     @router.post("/sessions", status_code=201)
     async def begin(body: SessionBody, request: Request) -> dict[str, Any]:

@@ -20,15 +20,16 @@ import hashlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stepwell.config.gateway import GatewayConfig
 from stepwell.core import (
+    JSON,
     ContextLengthError,
     FinishReason,
     InfraError,
@@ -43,7 +44,7 @@ from stepwell.core import (
     TokenState,
 )
 from stepwell.pool import Pool
-from stepwell.rendering import ImagePart, Message, Rendered, Renderer, ToolFormat
+from stepwell.rendering import Message, Rendered, Renderer, RestartKind, ToolFormat
 from stepwell.services.gateway.exchange import (
     Answer,
     Ask,
@@ -56,16 +57,16 @@ from stepwell.services.gateway.exchange import (
     Token,
 )
 from stepwell.services.gateway.history import Branch, BranchKind, Place, Turn
+from stepwell.services.gateway.keeper import Keeper, checked_messages, checked_text
 from stepwell.services.gateway.notes import CallNote, note
+from stepwell.services.gateway.outflow import Outflow, first_bytes
 from stepwell.services.gateway.reading import LiveReader, Reading, read
-from stepwell.services.gateway.registry import Registry
 from stepwell.services.gateway.sessions import Session
 from stepwell.services.gateway.token_bytes import TokenReader
 
 _log = logging.getLogger(__name__)
 _SEED_STEP = 1_000_003
 _PIECE = 8  # tokens per piece of an answer that was sampled as a whole
-_MIN_CHECK_S, _MAX_CHECK_S = 0.05, 5.0
 
 
 @dataclass(slots=True, eq=False)
@@ -82,14 +83,13 @@ class _Call:
     rendered: Rendered | None = None
     tool_format: ToolFormat | None = None
     first_call: int = 0
-    rest: list[Delta] = field(default_factory=list)
 
     @property
     def reading_options(self) -> tuple[tuple[str, ...], ToolFormat | None, int]:
         return self.ask.stop, self.tool_format, self.first_call
 
 
-class Gateway:
+class Gateway(Keeper):
     """Answers calls from one sampler and keeps them in one pool. Implements `Answering`."""
 
     def __init__(
@@ -101,31 +101,11 @@ class Gateway:
         *,
         tags: Sequence[str] = (),
     ) -> None:
-        self.config = config or GatewayConfig()
+        super().__init__(pool, config, prompt_extra=renderer.report.ending.prompt_extra, tags=tags)
         self.sampler = sampler
         self.renderer = renderer
-        self.registry = Registry(pool, self.config, renderer.report.ending.prompt_extra, tags)
         self._context = renderer.context_length or getattr(sampler, "max_length", None)
         self._tokens = TokenReader(renderer.template.tokenizer)
-        self._watch: asyncio.Task[None] | None = None
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        return (self.config.model_name,)
-
-    async def start(self) -> int:
-        """Take up the sessions an earlier process left, and watch for silent ones."""
-        num_open = await self.registry.resume()
-        self._watch = asyncio.create_task(self._finish_silent_sessions())
-        return num_open
-
-    async def stop(self) -> None:
-        """Stop watching. Open sessions stay open in the pool: a later process goes on with them."""
-        if self._watch is not None:
-            self._watch.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._watch
-        self.registry.close()
 
     async def answer(self, caller: Caller, ask: Ask) -> Answer:
         call = await self._begin(caller, ask)
@@ -135,7 +115,7 @@ class Gateway:
         finally:
             call.session.end_call()
 
-    async def stream(self, caller: Caller, ask: Ask) -> AsyncIterator[Delta | Answer]:
+    async def stream(self, caller: Caller, ask: Ask) -> AsyncGenerator[Delta | Answer, None]:
         call = await self._begin(caller, ask)
         try:
             if getattr(self.sampler, "stream", None) is None:
@@ -148,35 +128,23 @@ class Gateway:
         finally:
             call.session.end_call()
 
-    def remember(self, caller: Caller, answer_id: str, messages: tuple[Message, ...]) -> None:
-        session = self.registry.sessions.get(caller.session or self.registry.current(caller.key_name))
-        if session is not None:
-            session.remember(answer_id, messages)
-
-    def recall(self, caller: Caller, answer_id: str) -> tuple[Message, ...]:
-        return self.registry.now(caller).recall(answer_id)
-
     async def count_tokens(self, caller: Caller, ask: Ask) -> int:
         """Tokens of a prompt, as a conversation of its own."""
         try:
-            return int(self.renderer.start(_checked(ask.messages or ()), ask.tools).prompt_ids.size)
+            return int(self.renderer.start(checked_messages(ask.messages or ()), ask.tools).prompt_ids.size)
         except (InputError, RenderError, ContextLengthError) as error:
             raise Refused(Kind.INVALID, str(error), param="messages") from error
 
     async def is_ready(self) -> bool:
         """Whether calls can be served now: the pool answers, and the engine says nothing else."""
-        await self.registry.run(self.registry.pool.versions)
         ready = getattr(self.sampler, "is_ready", None)
-        return bool(await ready()) if ready is not None else True
+        return await super().is_ready() and (ready is None or bool(await ready()))
 
-    async def _finish_silent_sessions(self) -> None:
-        pause_s = min(max(self.config.silent_timeout_s / 4, _MIN_CHECK_S), _MAX_CHECK_S)
-        while True:
-            await asyncio.sleep(pause_s)
-            try:
-                await self.registry.finish_silent()
-            except Exception:  # the watch must outlive a pool that fails for a while
-                _log.exception("sessions that fell silent could not be finished")
+    def counts(self) -> dict[str, JSON]:
+        counts = self.renderer.counts
+        restarts: dict[str, JSON] = {kind.value: number for kind, number in counts.restarts.items()}
+        prompts: dict[str, JSON] = {"started": counts.num_started, "extended": counts.num_extended}
+        return {**super().counts(), "prompts": {**prompts, "restarted": restarts}}
 
     async def _begin(self, caller: Caller, ask: Ask) -> _Call:
         """Everything before sampling; counts the call as running."""
@@ -196,26 +164,12 @@ class Gateway:
             session.end_call()
             raise
 
-    def _refuse_impossible(self, ask: Ask) -> None:
-        if not self.config.any_model and ask.model not in self.models:
-            raise Refused(
-                Kind.NOT_FOUND,
-                f"there is no model {ask.model!r}; served is {self.models[0]!r}",
-                param="model",
-            )
-        if ask.num_choices > self.config.max_choices:
-            raise Refused(
-                Kind.INVALID, f"n is {ask.num_choices}; at most {self.config.max_choices}", param="n"
-            )
-        if (ask.messages is None) == (ask.prompt is None):
-            raise Refused(Kind.INVALID, "give either messages or a prompt")
-
     def _prepared(self, caller: Caller, ask: Ask, session: Session, first: int) -> _Call:
         if ask.messages is None:
             state = TokenState(np.asarray(self._prompt_ids(ask.prompt), dtype=np.int64))
             noted = CallNote(ask.id, first, None, (), (), metadata=ask.metadata)
             return _Call(ask, session, first, state, self._requests(ask, session, first, state), noted)
-        messages = _checked(ask.messages)
+        messages = checked_messages(ask.messages)
         place = session.history.place(messages, ask.tools)
         rendered = self._rendered(place, messages, ask)
         state = TokenState(rendered.prompt_ids)
@@ -242,7 +196,7 @@ class Gateway:
         assert prompt is not None
         if not isinstance(prompt, str):
             return list(prompt)
-        return self.renderer.template.encode(_encodable(prompt, "prompt"))
+        return self.renderer.template.encode(checked_text(prompt, "prompt"))
 
     def _rendered(self, place: Place, messages: tuple[Message, ...], ask: Ask) -> Rendered:
         previous = place.parent.recorded(self.renderer.template) if place.parent else None
@@ -287,12 +241,12 @@ class Gateway:
         except Exception as error:
             raise _engine_refusal(call, error) from error
 
-    async def _in_pieces(self, call: _Call) -> AsyncIterator[Delta | Answer]:
+    async def _in_pieces(self, call: _Call) -> AsyncGenerator[Delta | Answer, None]:
         """A sampler that cannot be watched: the whole answer, handed out in pieces."""
         samples = await self._sample(call)
         answer = await self._record(call, samples, [self._read(call, sample) for sample in samples])
         for choice, sample in zip(answer.choices, samples, strict=True):
-            out = _Outflow(self, call, choice.index)
+            out = self._outflow(call, choice.index)
             ids, logprobs = _ids(sample), sample.logprobs.tolist()
             for start in range(0, len(ids), _PIECE):
                 for delta in out.feed(ids[start : start + _PIECE], logprobs[start : start + _PIECE]):
@@ -301,8 +255,8 @@ class Gateway:
                 yield delta
         yield answer
 
-    async def _live(self, call: _Call) -> AsyncIterator[Delta | Answer]:
-        outs = [_Outflow(self, call, index) for index in range(len(call.requests))]
+    async def _live(self, call: _Call) -> AsyncGenerator[Delta | Answer, None]:
+        outs = [self._outflow(call, index) for index in range(len(call.requests))]
         samples: dict[int, Sampled] = {}
         try:
             async with aclosing(self._tokens_of(call)) as items:
@@ -325,7 +279,7 @@ class Gateway:
                 yield delta
         yield answer
 
-    async def _tokens_of(self, call: _Call) -> AsyncIterator[tuple[int, Any]]:
+    async def _tokens_of(self, call: _Call) -> AsyncGenerator[tuple[int, Any], None]:
         """The streams of all choices, as one."""
         stream = self.sampler.stream  # type: ignore[attr-defined]  # whether it is there was asked before
         if len(call.requests) == 1:
@@ -356,6 +310,11 @@ class Gateway:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _outflow(self, call: _Call, index: int) -> Outflow:
+        reader = LiveReader(self.renderer, *call.reading_options)
+        tokens = self._tokens if call.ask.num_top_logprobs is not None else None
+        return Outflow(index, reader, tokens, self.renderer.end_ids)
 
     def _read(self, call: _Call, sample: Sampled) -> Reading:
         return read(self.renderer, _ids(sample), *call.reading_options)
@@ -434,70 +393,14 @@ class Gateway:
             ids.pop()
         tokens = [self._tokens.token(*pair) for pair in zip(ids, sample.logprobs.tolist(), strict=False)]
         if reading.stop_string is not None:
-            tokens = _first_bytes(tokens, len(reading.text.encode(errors="replace")))
+            tokens = first_bytes(tokens, len(reading.text.encode(errors="replace")))
         return tuple(tokens)
-
-
-class _Outflow:
-    """One choice on its way out, piece by piece."""
-
-    def __init__(self, gateway: Gateway, call: _Call, index: int) -> None:
-        self.index = index
-        self._gateway, self._call = gateway, call
-        self._reader = LiveReader(gateway.renderer, *call.reading_options)
-        self._with_tokens = call.ask.num_top_logprobs is not None
-        self._held: list[Token] = []
-
-    def feed(self, ids: Sequence[int], logprobs: Sequence[float]) -> list[Delta]:
-        text = self._reader.feed(ids)
-        if self._with_tokens:
-            self._held += [self._gateway._tokens.token(*pair) for pair in zip(ids, logprobs, strict=True)]
-        if not text:
-            return []
-        tokens, self._held = tuple(self._held), []
-        return [Delta(self.index, text, tokens=tokens)]
-
-    def rest(self, ids: list[int]) -> tuple[Reading, list[Delta]]:
-        """The whole answer, and what of it is not out yet."""
-        text, reading = self._reader.finish(ids)
-        end_ids = self._gateway.renderer.end_ids
-        while self._held and self._held[-1].id in end_ids:
-            self._held.pop()
-        if reading.stop_string is not None:
-            self._held = _first_bytes(self._held, len(text.encode(errors="replace")))
-        deltas = [Delta(self.index, text, tokens=tuple(self._held))] if text or self._held else []
-        return reading, deltas + [Delta(self.index, tool_call=call) for call in reading.tool_calls]
-
-
-def _checked(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Messages that can be written; refused with the place where they cannot."""
-    if not messages:
-        raise Refused(Kind.INVALID, "messages is empty; give at least one", param="messages")
-    for index, message in enumerate(messages):
-        if not isinstance(message.content, str) and any(isinstance(p, ImagePart) for p in message.content):
-            raise Refused(
-                Kind.INVALID,
-                f"messages[{index}] holds an image, but the policy served here reads text only; describe it",
-                param=f"messages[{index}]",
-            )
-        _encodable(message.text, f"messages[{index}]")
-    return tuple(messages)
-
-
-def _encodable(text: str, param: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise Refused(
-            Kind.INVALID, f"{param} holds half of a surrogate pair, which is no text", param=param
-        ) from None
-    return text
 
 
 def _branch(place: Place, rendered: Rendered) -> Branch | None:
     refusal = rendered.refusal
-    if place.branch is None and refusal is not None and refusal.kind.value in BranchKind:
-        return Branch(BranchKind(refusal.kind.value), refusal.reason)
+    if place.branch is None and refusal is not None and refusal.kind is RestartKind.TEMPLATE_REWRITES:
+        return Branch(BranchKind.TEMPLATE_REWRITES, refusal.reason)
     return place.branch
 
 
@@ -526,7 +429,8 @@ def _action(sample: Sampled) -> TokenAction:
 
 
 def _ids(sample: Sampled) -> list[int]:
-    return _action(sample).action_ids.tolist()
+    ids: list[int] = _action(sample).action_ids.tolist()
+    return ids
 
 
 def _text(sample: Sampled) -> str:
@@ -539,14 +443,3 @@ def _finish(sample: Sampled, reading: Reading) -> Finish:
     if reading.stop_string is not None:
         return Finish.STOP_STRING
     return Finish.LENGTH if sample.sampling.finish_reason is FinishReason.LENGTH else Finish.END
-
-
-def _first_bytes(tokens: Sequence[Token], num_bytes: int) -> list[Token]:
-    """The tokens that the first bytes of a text are made of."""
-    kept: list[Token] = []
-    for token in tokens:
-        if num_bytes <= 0:
-            break
-        kept.append(token)
-        num_bytes -= len(token.raw)
-    return kept

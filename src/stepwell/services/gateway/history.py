@@ -268,7 +268,7 @@ def _with_recorded_ids(new: Sequence[Message], seen: Message, parent: Turn) -> t
     names = {theirs.id: ours.id for theirs, ours in zip(seen.tool_calls, recorded, strict=True)}
     if all(name == own for name, own in names.items()):
         return tuple(new)
-    renamed = []
+    renamed: list[Message] = []
     for place, message in enumerate(new):
         if message.role != "tool":
             return (*renamed, *new[place:])

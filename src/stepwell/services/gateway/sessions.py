@@ -142,7 +142,7 @@ class Session:
         if self.infra_errors:
             value["infra_errors"] = dict(self.infra_errors)
         if self.superseded:
-            value["superseded"] = sorted(self.superseded)
+            value["superseded"] = list[JSON](sorted(self.superseded))
         return value
 
 

@@ -37,7 +37,7 @@ class TokenReader:
 
     def _raw(self, id_: int) -> bytes:
         if id_ in self._added:
-            return self._added[id_].encode()
+            return str(self._added[id_]).encode()
         piece = str(self._tokenizer.convert_ids_to_tokens(id_) or "")
         if self._is_byte_level and all(letter in self._letters for letter in piece):
             return bytes(self._letters[letter] for letter in piece)
