@@ -100,8 +100,10 @@ class Gateway(Keeper):
         config: GatewayConfig | None = None,
         *,
         tags: Sequence[str] = (),
+        adjust: Callable[[str, Ask], Ask] | None = None,
     ) -> None:
         super().__init__(pool, config, prompt_extra=renderer.report.ending.prompt_extra, tags=tags)
+        self.adjust = adjust  # (session, ask) to what is sampled instead: a trainer decides on temperature
         self.sampler = sampler
         self.renderer = renderer
         self._context = renderer.context_length or getattr(sampler, "max_length", None)
@@ -150,6 +152,8 @@ class Gateway(Keeper):
         """Everything before sampling; counts the call as running."""
         self._refuse_impossible(ask)
         session = await self.registry.of(caller)
+        if self.adjust is not None:
+            ask = self.adjust(session.id, ask)
         first = session.begin_call(ask.num_choices)
         try:
             return self._prepared(caller, ask, session, first)

@@ -31,6 +31,7 @@ class Keeper:
     ) -> None:
         self.config = config or GatewayConfig()
         self.registry = Registry(pool, self.config, prompt_extra, tags)
+        self.loop: asyncio.AbstractEventLoop | None = None  # where it runs, for those outside
         self._watch: asyncio.Task[None] | None = None
 
     @property
@@ -39,6 +40,7 @@ class Keeper:
 
     async def start(self) -> int:
         """Take up the sessions an earlier process left, and watch for silent ones; gives their number."""
+        self.loop = asyncio.get_running_loop()
         num_open = await self.registry.resume()
         self._watch = asyncio.create_task(self._finish_silent_sessions())
         return num_open

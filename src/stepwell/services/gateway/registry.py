@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -149,14 +149,20 @@ class Registry:
         if isinstance(session, Session):
             session.rewards[step] = value
 
-    async def finish(self, session: Session, status: Status | None, error: str = "") -> Status:
-        """End a session. What is still in flight for it will be refused."""
+    async def finish(
+        self,
+        session: Session,
+        status: Status | None,
+        error: str = "",
+        info: Mapping[str, JSON] | None = None,
+    ) -> Status:
+        """End a session. What is still in flight for it will be refused. `info` is kept with it."""
         session.refuse_if_over()
         session.is_over = True
         status, error = outcome(session, status, error)
         try:
             await asyncio.gather(*self._writing.get(session.id, ()), return_exceptions=True)
-            await self.run(self._finish, session, status, error)
+            await self.run(self._finish, session, status, error, info or {})
         except BaseException:
             session.is_over = False
             raise
@@ -249,7 +255,7 @@ class Registry:
         except InputError as error:
             raise Refused(Kind.INVALID, str(error)) from error
 
-    def _finish(self, session: Session, status: Status, error: str) -> None:
+    def _finish(self, session: Session, status: Status, error: str, info: Mapping[str, JSON]) -> None:
         path = session.path()
         if session.rewards:  # who rewards some steps says that the others earned nothing
             last = path[-1:] if None in session.rewards else []
@@ -257,7 +263,8 @@ class Registry:
                 if number not in session.rewards and number not in last:
                     self.pool.reward(session.id, 0.0, step=number, source="completed")
         timings = {"wall_s": max(0.0, time.time() - session.created_s)}
-        self.pool.finish(session.id, status, error=error, path=path, timings=timings, info=session.summary())
+        told = {**info, **session.summary()}
+        self.pool.finish(session.id, status, error=error, path=path, timings=timings, info=told)
 
     def _written(
         self, session: Session, writing: set[asyncio.Future[Any]], write: asyncio.Future[Any]
