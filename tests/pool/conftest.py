@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from tests.pool.postgres import MISSING, binaries, database, server
 
 from stepwell.pool import Pool, open_pool
+from stepwell.pool.schema import metadata
 
 
 @pytest.fixture(scope="session")
@@ -22,23 +24,32 @@ def postgres_server() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def postgres_template(postgres_server: str) -> str:
-    """A database with the schema in it, which is quicker to copy than to make."""
-    with psycopg.connect(postgres_server, autocommit=True) as connection:
-        connection.execute("CREATE DATABASE pool_template")
-    open_pool(postgres_server.rsplit("/", 1)[0] + "/pool_template").close()
-    return "pool_template"
+def postgres_database(postgres_server: str) -> Iterator[str]:
+    """One database with the schema in it; to empty it is quicker than to make another."""
+    with database(postgres_server) as url:
+        open_pool(url).close()
+        yield url
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with the schema in it, to be copied."""
+    path = tmp_path_factory.mktemp("pools") / "pool.db"
+    open_pool(path).close()
+    return path
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Where a pool of this test's own lives: a file, or the URL of a database."""
     if request.param == "sqlite":
-        yield str(tmp_path / "pool.db")
+        yield shutil.copy(request.getfixturevalue("sqlite_template"), tmp_path / "pool.db").__fspath__()
         return
-    url = request.getfixturevalue("postgres_server")
-    with database(url, request.getfixturevalue("postgres_template")) as new:
-        yield new
+    url = request.getfixturevalue("postgres_database")
+    with psycopg.connect(url, autocommit=True) as connection:
+        for table in reversed(metadata.sorted_tables):
+            connection.execute(f"DELETE FROM {table.name}")  # type: ignore[arg-type]
+    yield url
 
 
 @pytest.fixture

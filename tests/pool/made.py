@@ -75,8 +75,7 @@ def fill(pool: Pool, name: str, *, size: int = 1, num_steps: int = 2, version: i
 _ids = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=40)
 _names = st.text("abcdefgh", min_size=1, max_size=4)
 _json = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=5),
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(-1e300, 1e300) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(_names, inner, max_size=2),
     max_leaves=4,
 )  # fmt: skip
@@ -150,7 +149,12 @@ def step_lists(draw: st.DrawFn, max_size: int = 5) -> list[Step]:
 
 
 tasks = st.builds(
-    Task, _names, json_objects, st.text(max_size=5), st.integers(0, 2**40), st.lists(_names, max_size=2).map(tuple)
+    Task,
+    _names,
+    json_objects,
+    st.text(max_size=5),
+    st.integers(0, 2**40),
+    st.lists(_names, max_size=2).map(tuple),
 )
 
 
