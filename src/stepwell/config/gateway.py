@@ -68,6 +68,6 @@ class GatewayConfig(Settings):
         if not self.is_loopback and not (self.keys or self.keys_file):
             raise ValueError(
                 f"host {self.host} can be reached from other machines and nobody would need a key; create one "
-                "with `stepwell serve key NAME --keys FILE` and set keys_file, or listen on 127.0.0.1"
+                "with `stepwell serve key NAME --keys FILE` and give that file (keys_file, --keys), or listen on 127.0.0.1"
             )
         return self

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -23,17 +23,20 @@ from stepwell.services.gateway.control import control_router
 from stepwell.services.gateway.dialects import refusal_response, routers
 from stepwell.services.gateway.dialects.refusals import refused_body
 from stepwell.services.gateway.exchange import STATUS, Caller, Kind, Refused
-from stepwell.services.gateway.gateway import Gateway
 from stepwell.services.guard import App, Guard
 from stepwell.services.keys import KeyRing
 from stepwell.services.limits import Limits
+
+if TYPE_CHECKING:
+    from stepwell.services.gateway.gateway import Gateway
+    from stepwell.services.gateway.upstream import UpstreamGateway
 
 SESSION_HEADER = "x-stepwell-session"
 _RETRY_HEADER = "x-stainless-retry-count"  # what the openai and anthropic clients say about themselves
 _KINDS = {status: kind for kind, status in STATUS.items()} | {405: Kind.INVALID}
 
 
-def create_app(gateway: Gateway, config: GatewayConfig | None = None) -> FastAPI:
+def create_app(gateway: Gateway | UpstreamGateway, config: GatewayConfig | None = None) -> FastAPI:
     """The application of a gateway; starting and stopping it starts and stops the gateway."""
     config = config or gateway.config
     log = AccessLog(config.access_log) if config.access_log is not None else None
@@ -54,7 +57,7 @@ def create_app(gateway: Gateway, config: GatewayConfig | None = None) -> FastAPI
     for error in (Refused, RequestValidationError, HTTPException):
         app.add_exception_handler(error, _refuse)
     app.add_middleware(
-        Guard,  # type: ignore[arg-type]  # starlette types scopes more widely than we read them
+        Guard,
         keys=KeyRing(config.keys, config.keys_file),
         limits=Limits(config.rate_per_s, config.burst, config.max_concurrent),
         max_body_bytes=config.max_body_bytes,
@@ -76,8 +79,8 @@ def caller_of(request: Request) -> Caller:
 
 
 def _refusal(path: str, refused: Refused, headers: Mapping[str, str]) -> App:
-    reply: Any = refusal_response(path, refused, headers)
-    return reply  # type: ignore[no-any-return]
+    reply: App = refusal_response(path, refused, headers)  # type: ignore[assignment]  # a response is one
+    return reply
 
 
 async def _refuse(request: Request, error: Exception) -> Any:

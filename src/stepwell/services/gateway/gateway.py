@@ -138,9 +138,11 @@ class Gateway(Keeper):
             raise Refused(Kind.INVALID, str(error), param="messages") from error
 
     async def is_ready(self) -> bool:
-        """Whether calls can be served now: the pool answers, and the engine says nothing else."""
-        ready = getattr(self.sampler, "is_ready", None)
-        return await super().is_ready() and (ready is None or bool(await ready()))
+        """Whether calls can be served now: the pool answers, and the engine if it can be asked."""
+        ready = getattr(self.sampler, "ready", None)
+        if ready is not None:
+            await ready()
+        return await super().is_ready()
 
     def counts(self) -> dict[str, JSON]:
         counts = self.renderer.counts

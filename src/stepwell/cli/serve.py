@@ -1,0 +1,214 @@
+"""`stepwell serve`: the services that agents and people talk to over HTTP, and the keys they need."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepwell.cli.command import add_command
+
+if TYPE_CHECKING:
+    from stepwell.config.gateway import GatewayConfig
+    from stepwell.services.gateway.keeper import Keeper
+
+_GATEWAY_EXAMPLES = (
+    ("stepwell serve gateway --model tiny-1m --pool pool.db", "a built-in model, sampled in this process"),
+    ("stepwell serve gateway --model DIR --backend http://gpu:8000", "sampled by vLLM, tokenized here"),
+    ("stepwell serve gateway --upstream https://host/v1 --pool pool.db", "watch an agent; not trainable"),
+    ("stepwell serve gateway --model DIR --host 0.0.0.0 --keys keys.json", "for other machines, with keys"),
+)
+_KEY_EXAMPLES = (
+    ("stepwell serve key alice --keys keys.json", "make a key; it is shown this one time"),
+    ("stepwell serve key alice --keys keys.json --revoke", "it opens nothing from now on"),
+    ("stepwell serve key alice", "print a key, and the hash to put into a configuration"),
+)
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "serve",
+        help="serve the gateway to agents; make API keys",
+        description="Serve agents over HTTP.",
+    )
+    services = parser.add_subparsers(title="services", metavar="SERVICE", required=True)
+    _add_gateway(services)
+    _add_key(services)
+
+
+def _add_gateway(services: Any) -> None:
+    parser = add_command(
+        services,
+        "gateway",
+        run_gateway,
+        summary="serve a policy to agents as a chat API, and record every call",
+        description="Point an agent's base_url at http://HOST:PORT/s/SESSION/v1 (OpenAI) or "
+        "http://HOST:PORT/s/SESSION (Anthropic); every call becomes a step of that session in the pool.",
+        examples=_GATEWAY_EXAMPLES,
+        after_interrupt=lambda args: "Open sessions are in the pool; the same command goes on with them.",
+    )
+    parser.add_argument("--model", metavar="DIR | NAME", help="a built-in model or a Hugging Face directory")
+    parser.add_argument("--backend", metavar="URL", help="a token-in server (vLLM) that samples for --model")
+    parser.add_argument("--backend-model", metavar="NAME", help="the model's name there; default: --model")
+    parser.add_argument("--upstream", metavar="URL", help="an OpenAI-compatible API; recorded only")
+    parser.add_argument("--upstream-model", metavar="NAME", help="ask for this model, whatever agents say")
+    parser.add_argument("--pool", metavar="URL", default="pool.db", help="file or database; default pool.db")
+    parser.add_argument("--config", metavar="FILE", help="TOML with any settings of the gateway; options win")
+    parser.add_argument("--host", help="default 127.0.0.1; others need --keys")
+    parser.add_argument("--port", type=int, help="default 8080; 0 for any free one")
+    parser.add_argument("--keys", metavar="FILE", help="API keys, made by `stepwell serve key`")
+    parser.add_argument("--name", metavar="MODEL", help="the name under which the policy is served")
+    parser.add_argument("--history", choices=("exact", "template"), default="exact", help="default exact")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda, for the engine in this process")
+    parser.add_argument("--dtype", default="float32", help="float32 or bfloat16")
+    parser.add_argument("--channel", choices=("train", "eval", "user"), help="default train")
+    parser.add_argument("--silent-timeout-s", type=float, metavar="SECONDS", help="default 900")
+    parser.add_argument("--on-silence", choices=("truncated", "agent_error"))
+    parser.add_argument("--rate", type=float, metavar="N", help="calls per second and key")
+    parser.add_argument("--max-concurrent", type=int, metavar="N", help="of a key at once")
+    parser.add_argument("--seed", type=int, help="makes calls without a seed repeatable")
+    parser.add_argument("--access-log", metavar="FILE", help="one JSON object per request")
+
+
+def _add_key(services: Any) -> None:
+    parser = add_command(
+        services,
+        "key",
+        run_key,
+        summary="make or revoke an API key",
+        description="Only a hash of it is kept.",
+        examples=_KEY_EXAMPLES,
+    )
+    parser.add_argument("name", metavar="NAME", help="whose key it is: letters, digits and '-'")
+    parser.add_argument("--keys", metavar="FILE", type=Path, help="the file that holds the hashes")
+    parser.add_argument("--revoke", action="store_true", help="take the key out of the file")
+
+
+def run_key(args: argparse.Namespace) -> int:
+    from stepwell.core.errors import ConfigError
+    from stepwell.services.keys import hash_key, new_key, read_keys, write_keys
+
+    if args.revoke and args.keys is None:
+        raise ConfigError("--revoke needs --keys FILE, the file that holds the key's hash")
+    if args.keys is None:
+        key = new_key(args.name)
+        print(f"{key}\nkeys = {{ {args.name} = {hash_key(key)!r} }}")
+        return 0
+    hashes = read_keys(args.keys)
+    if args.revoke:
+        if hashes.pop(args.name, None) is None:
+            raise ConfigError(
+                f"{args.keys} holds no key {args.name!r}; it holds {', '.join(hashes) or 'none'}"
+            )
+        write_keys(args.keys, hashes)
+        print(f"{args.name} is revoked")
+        return 0
+    if args.name in hashes:
+        raise ConfigError(
+            f"{args.keys} holds a key {args.name!r} already; revoke it first, or take another name"
+        )
+    key = new_key(args.name)
+    write_keys(args.keys, {**hashes, args.name: hash_key(key)})
+    print(key)
+    return 0
+
+
+def run_gateway(args: argparse.Namespace) -> int:
+    from stepwell.core.errors import ConfigError
+    from stepwell.services.serving import serve
+
+    if (args.model is None) == (args.upstream is None):
+        raise ConfigError("give --model (a policy, trainable) or --upstream (another API, recorded only)")
+    config = _config(args)
+    from stepwell.services.gateway.app import create_app
+
+    gateway, close = _gateway(args, config)
+    try:
+        app = create_app(gateway)
+        serve(app, config.host, config.port, shutdown_timeout_s=config.shutdown_timeout_s)
+    finally:
+        close()
+    return 0
+
+
+def _config(args: argparse.Namespace) -> GatewayConfig:
+    from pydantic import ValidationError
+
+    from stepwell.config.gateway import GatewayConfig
+    from stepwell.core.errors import ConfigError
+
+    name = args.name or (Path(args.model).name if args.model else args.upstream_model)
+    given = {
+        "host": args.host,
+        "port": args.port,
+        "model_name": name,
+        "seed": args.seed,
+        "channel": args.channel,
+        "silent_timeout_s": args.silent_timeout_s,
+        "on_silence": args.on_silence,
+        "keys_file": args.keys,
+        "rate_per_s": args.rate,
+        "max_concurrent": args.max_concurrent,
+        "access_log": args.access_log,
+    }
+    given = {field: value for field, value in given.items() if value is not None}
+    try:
+        return GatewayConfig(**{**_settings(args.config), **given})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        words = str(first["msg"]).removeprefix("Value error, ")
+        raise ConfigError(f"{where}: {words}" if where else words) from error
+
+
+def _settings(file: str | None) -> dict[str, Any]:
+    import tomllib
+
+    from stepwell.core.errors import ConfigError
+
+    if file is None:
+        return {}
+    try:
+        return tomllib.loads(Path(file).expanduser().read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--config {file} cannot be read: {error}") from error
+
+
+def _gateway(args: argparse.Namespace, config: GatewayConfig) -> tuple[Keeper, Any]:
+    """The gateway, and what lets go of its parts."""
+    import os
+    from contextlib import ExitStack
+
+    from stepwell.pool import open_pool
+
+    stack = ExitStack()
+    if args.upstream is not None:
+        from stepwell.services.gateway.upstream import UpstreamGateway
+
+        pool = stack.enter_context(open_pool(args.pool))
+        key = os.environ.get("STEPWELL_UPSTREAM_KEY", "")
+        upstream = UpstreamGateway(args.upstream, pool, config, api_key=key, model=args.upstream_model)
+        return upstream, stack.close
+    from stepwell.rendering import Renderer
+    from stepwell.services.gateway.gateway import Gateway
+
+    engine, tokenizer = _engine(args, stack)
+    renderer = Renderer(tokenizer, args.history, context_length=engine.max_length)
+    pool = stack.enter_context(open_pool(args.pool))
+    return Gateway(engine, renderer, pool, config), stack.close
+
+
+def _engine(args: argparse.Namespace, stack: Any) -> tuple[Any, Any]:
+    if args.backend is None:
+        from stepwell.engines import EmbeddedEngine
+
+        engine: Any = stack.enter_context(
+            EmbeddedEngine.from_pretrained(args.model, dtype=args.dtype, device=args.device)
+        )
+        return engine, engine.tokenizer
+    from stepwell.engines.remote import RemoteEngine
+    from stepwell.policies.resolve import resolve_model
+    from stepwell.rendering import load_tokenizer
+
+    tokenizer = load_tokenizer(resolve_model(args.model))
+    return RemoteEngine(args.backend, args.backend_model or args.model, tokenizer=tokenizer), tokenizer
