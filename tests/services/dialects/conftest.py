@@ -9,12 +9,6 @@ from tests.services.dialects.parrot import Served, serve_parrot
 
 
 @pytest.fixture(scope="session")
-def _parrot() -> Iterator[Served]:
-    with serve_parrot() as served:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serve_parrot(tmp_path_factory.mktemp("parrot")) as served:
         yield served
-
-
-@pytest.fixture
-def served(_parrot: Served) -> Served:
-    _parrot.reset()
-    return _parrot

@@ -1,99 +1,93 @@
-"""A gateway whose policy says what it is told, for tests of what dialects write and read."""
+"""A gateway whose policy says what it is told: the real one, around a sampler that repeats words."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-import uvicorn
-from fastapi import FastAPI, Request
+import numpy as np
 
-from stepwell.core import ContextLengthError
-from stepwell.rendering import Message, parse_reply
-from stepwell.services.gateway.dialects import routers
-from stepwell.services.gateway.exchange import (
-    Answer,
-    Ask,
-    Caller,
-    Choice,
-    Delta,
-    Finish,
-    Kind,
-    Refused,
-    Token,
+from stepwell.config.gateway import GatewayConfig
+from stepwell.core import (
+    EngineError,
+    FinishReason,
+    Request,
+    Sampled,
+    Sampling,
+    TokenAction,
+    TokenState,
+    VersionSpan,
 )
+from stepwell.engines.streaming import SampledToken
+from stepwell.pool import open_pool
+from stepwell.rendering import Renderer
+from stepwell.rendering.tiny import TINY_CONTEXT, build_tokenizer
+from stepwell.services.gateway.app import create_app
+from stepwell.services.gateway.gateway import Gateway
+from stepwell.services.serving import serve_in_thread
+
+_LAST_TURN = re.compile(r".*<\|im_start\|>\w+\n(.*)<\|im_end\|>\n<\|im_start\|>assistant\n$", re.DOTALL)
 
 
-@dataclass
 class Parrot:
-    """Answers with the words of the last message, four letters to the token.
+    """Samples the words of the last message, or of the whole prompt where there are no messages.
 
-    "<tool_call>…</tool_call>" in them is a call; "be gone" fails, "break off" after the first token;
-    "wait" waits for a client to hang up.
+    Told to "be gone" it fails, told to "break off" after its first token; told to "wait" it waits for a
+    client to hang up.
     """
 
-    models: tuple[str, ...] = ("parrot",)
-    kept: dict[str, tuple[Message, ...]] = field(default_factory=dict)
-    num_cancelled: int = 0
+    max_length = TINY_CONTEXT
 
-    async def answer(self, caller: Caller, ask: Ask) -> Answer:
-        [*_, answer] = [item async for item in self.stream(caller, ask)]
-        assert isinstance(answer, Answer)
-        return answer
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self.num_cancelled = 0
 
-    async def stream(self, caller: Caller, ask: Ask) -> AsyncIterator[Delta | Answer]:
-        words = ask.messages[-1].text if ask.messages else str(ask.prompt)
+    async def generate(self, requests: Sequence[Request]) -> list[Sampled]:
+        return [[item async for item in self.stream(request)][-1] for request in requests]  # type: ignore[misc]
+
+    async def stream(self, request: Request) -> AsyncIterator[SampledToken | Sampled]:
+        assert isinstance(request.state, TokenState)
+        text = self._tokenizer.decode(request.state.prompt_ids.tolist())
+        turn = _LAST_TURN.match(text)
+        words = turn.group(1) if turn else text
         if words == "be gone":
-            raise Refused(Kind.UNAVAILABLE, "the parrot is gone")
-        if len(words) > 20_000:
-            raise Refused(Kind.INVALID, "5000 tokens in 4096") from ContextLengthError("5000 tokens in 4096")
+            raise EngineError("the parrot is gone")
         if words == "wait":
             await self._wait()
-        choices = [self._choice(index, words, ask) for index in range(ask.num_choices)]
-        for choice in choices:
-            for token in choice.tokens:
-                yield Delta(choice.index, token.text, tokens=(token,) if ask.num_top_logprobs == 0 else ())
-                if words == "break off":
-                    raise Refused(Kind.UNAVAILABLE, "the parrot is gone")
-            for call in choice.tool_calls:
-                yield Delta(choice.index, tool_call=call)
-        num_tokens = sum(len(choice.tokens) for choice in choices)
-        num_prompt = sum(len(message.text.split()) for message in ask.messages or ()) or len(ask.prompt or "")
-        yield Answer(
-            ask.id, int(time.time()), ask.model, tuple(choices), num_prompt, 1, num_tokens, caller.session
-        )
-
-    def remember(self, caller: Caller, answer_id: str, messages: tuple[Message, ...]) -> None:
-        self.kept[answer_id] = messages
-
-    def recall(self, caller: Caller, answer_id: str) -> tuple[Message, ...]:
-        if answer_id not in self.kept:
-            raise Refused(Kind.NOT_FOUND, f"no response {answer_id}", param="previous_response_id")
-        return self.kept[answer_id]
+        sampled = self._sampled(words, request)
+        assert isinstance(sampled.action, TokenAction)
+        for id_, logprob in zip(sampled.action.action_ids.tolist(), sampled.logprobs.tolist(), strict=True):
+            yield SampledToken(id_, logprob)
+            if words == "break off":
+                raise EngineError("the parrot is gone")
+        yield sampled
 
     async def _wait(self) -> None:
-        import asyncio
-
         try:
             await asyncio.sleep(30)
         except asyncio.CancelledError:
             self.num_cancelled += 1
             raise
 
-    def _choice(self, index: int, words: str, ask: Ask) -> Choice:
-        parsed = parse_reply(words, "hermes") if ask.tools else None
-        text, calls = (parsed.content, parsed.tool_calls) if parsed else (words, ())
-        found = min((stop for stop in ask.stop if stop in text), key=text.index, default=None)
-        text = text[: text.index(found)] if found else text
-        pieces = [text[i : i + 4] for i in range(0, len(text), 4)]
-        finish = Finish.STOP_STRING if found else Finish.TOOL_CALLS if calls else Finish.END
-        if ask.max_tokens is not None and len(pieces) > ask.max_tokens:
-            pieces, finish = pieces[: ask.max_tokens], Finish.LENGTH
-        tokens = tuple(Token(i, piece, piece.encode(), -0.5 * (i + 1)) for i, piece in enumerate(pieces))
-        return Choice(index, "".join(pieces), finish, calls, found, tokens)
+    def _sampled(self, words: str, request: Request) -> Sampled:
+        params = request.params
+        ids = [*self._tokenizer.encode(words), self._tokenizer.eos_token_id]
+        for count in range(1, len(ids)):
+            if any(stop in self._tokenizer.decode(ids[:count]) for stop in params.stop):
+                ids = ids[:count]
+        reason = FinishReason.LENGTH if len(ids) > params.max_tokens else FinishReason.STOP
+        ids = ids[: params.max_tokens]
+        return Sampled(
+            TokenAction(np.asarray(ids), self._tokenizer.decode(ids)),
+            -0.5 * np.arange(1, len(ids) + 1, dtype=np.float32),
+            Sampling(params.temperature, params.top_p, params.seed, reason),
+            VersionSpan.at(0),
+        )
 
 
 @dataclass
@@ -103,29 +97,17 @@ class Served:
     url: str
     parrot: Parrot
 
-    @property
-    def num_cancelled(self) -> int:
-        return self.parrot.num_cancelled
-
-    def reset(self) -> None:
-        self.parrot.num_cancelled = 0
-
 
 @contextmanager
-def serve_parrot() -> Iterator[Served]:
-    parrot = Parrot()
-    app = FastAPI()
-    who: Callable[[Request], Caller] = lambda request: Caller("s", "")  # noqa: E731
-    for router in routers(parrot, who):
-        app.include_router(router)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.005)
-    port = server.servers[0].sockets[0].getsockname()[1]
+def serve_parrot(folder: Path) -> Iterator[Served]:
+    tokenizer = build_tokenizer()
+    parrot, pool = Parrot(tokenizer), open_pool(folder / "pool.db")
+    renderer = Renderer(tokenizer, context_length=TINY_CONTEXT)
+    url, stop = serve_in_thread(
+        create_app(Gateway(parrot, renderer, pool, GatewayConfig(model_name="parrot")))
+    )
     try:
-        yield Served(f"http://127.0.0.1:{port}", parrot)
+        yield Served(url, parrot)
     finally:
-        server.should_exit = True
-        thread.join()
+        stop()
+        pool.close()

@@ -126,6 +126,11 @@ def test_previous_messages_come_before_new_ones_and_after_new_instructions() -> 
     new = [{"type": "function_call_output", "call_id": "c1", "output": "A door."}]
     ask = response(*before, instructions="Be quick.", previous_response_id="resp-1", input=new)
     assert ask.messages == (Message.system("Be quick."), *before, CONVERSATION[3])
+    known = (Message.system("Be quick."), *before)  # as a gateway knows it after a restart
+    assert (
+        ask.messages
+        == response(*known, instructions="Be quick.", previous_response_id="x", input=new).messages
+    )
 
 
 def test_items_of_one_assistant_turn_become_one_message() -> None:

@@ -27,7 +27,7 @@ class MessagesWriter:
         self._text_is_open = False
 
     def begin(self) -> Iterator[bytes]:
-        yield _event("message_start", message=form.message(self._ask.id, self._ask.model))
+        yield _event("message_start", message=form.message(self._ask))
 
     def delta(self, delta: Delta) -> Iterator[bytes]:
         if delta.text:

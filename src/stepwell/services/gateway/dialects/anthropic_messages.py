@@ -187,7 +187,7 @@ def count_of(body: CountRequest) -> Ask:
     return Ask(body.model, _prompt(body), tools=_offered(body.tools or (), body.tool_choice))
 
 
-def reply(answer: Answer) -> dict[str, Any]:
+def reply(ask: Ask, answer: Answer) -> dict[str, Any]:
     """An answer as one JSON object."""
     (choice,) = answer.choices
     words = [{"type": "text", "text": choice.text}] if choice.text else []
@@ -196,20 +196,20 @@ def reply(answer: Answer) -> dict[str, Any]:
         for call in choice.tool_calls
     ]
     return {
-        **message(answer.id, answer.model),
+        **message(ask),
         "content": words + calls,
         **ending(choice),
         "usage": usage(answer),
     }
 
 
-def message(answer_id: str, model: str) -> dict[str, Any]:
+def message(ask: Ask) -> dict[str, Any]:
     """A message with nothing in it yet."""
     return {
-        "id": answer_id,
+        "id": ask.id,
         "type": "message",
         "role": "assistant",
-        "model": model,
+        "model": ask.model,
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,

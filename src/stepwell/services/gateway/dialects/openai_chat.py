@@ -188,7 +188,7 @@ def reply(ask: Ask, answer: Answer) -> dict[str, Any]:
         "id": answer.id,
         "object": "chat.completion",
         "created": answer.created,
-        "model": answer.model,
+        "model": ask.model,
         "choices": [_choice(choice, with_logprobs) for choice in answer.choices],
         "usage": shared.usage(answer),
     }

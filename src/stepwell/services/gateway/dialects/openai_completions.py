@@ -94,7 +94,7 @@ def reply(ask: Ask, answer: Answer) -> dict[str, Any]:
         "id": answer.id,
         "object": "text_completion",
         "created": answer.created,
-        "model": answer.model,
+        "model": ask.model,
         "choices": [
             {
                 "index": choice.index,

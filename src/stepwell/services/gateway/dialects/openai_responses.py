@@ -1,7 +1,9 @@
 """OpenAI's responses: `POST /v1/responses`, whose clients may send only what is new.
 
-A conversation is kept under the response's id unless `store` is false; `previous_response_id`
-goes on from it. As at OpenAI, `instructions` belong to one call and are not kept.
+A conversation is kept under the response's id; `previous_response_id` goes on from it. As at
+OpenAI, `instructions` belong to one call and are not kept (a gateway that was restarted knows a
+conversation by its steps, instructions included: the same ones are then not said twice). `store`
+changes nothing about what is recorded.
 
 Items of one assistant turn (a message, calls) follow each other; on the way back they are put
 together again, so that the turn is recognised as the one that was sampled. Reasoning items are
@@ -174,7 +176,7 @@ def ask_of(body: ResponsesRequest, conversation: tuple[Message, ...]) -> Ask:
     system = (Message.system(body.instructions),) if body.instructions else ()
     return Ask(
         model=body.model,
-        messages=(*system, *conversation),
+        messages=conversation if conversation[:1] == system else (*system, *conversation),
         tools=shared.offered(tools, body.tool_choice, body.parallel_tool_calls),
         max_tokens=body.max_output_tokens,
         temperature=1.0 if body.temperature is None else body.temperature,
@@ -207,7 +209,6 @@ def finished(body: ResponsesRequest, ask: Ask, answer: Answer, items: list[dict[
     cut = choice.finish is Finish.LENGTH
     return {
         **in_progress(body, ask, answer.created),
-        "model": answer.model,
         "status": status_of(choice),
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
         "output": items,

@@ -150,15 +150,13 @@ def refuse_half_pairs(body: bytes) -> None:
     if not _ESCAPED_PAIR.search(body):
         return
     try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        return  # the request's own parser will say what is wrong
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
+        json.dumps(json.loads(body), ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise Refused(
             Kind.INVALID, "the body holds half of a surrogate pair, which is not text; escape whole pairs"
         ) from error
+    except (ValueError, RecursionError):
+        return  # the request's own parser will say what is wrong
 
 
 def _field(place: Sequence[Any], body: Any) -> str:

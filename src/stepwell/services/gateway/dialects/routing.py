@@ -94,8 +94,7 @@ def _responses(gateway: Answering, caller: WhoCalls) -> APIRouter:
         ask = openai_responses.ask_of(body, conversation)
 
         def remember(answer: Answer) -> None:
-            if body.store is not False:
-                gateway.remember(who, answer.id, (*conversation, openai_responses.turn_of(answer)))
+            gateway.remember(who, answer.id, (*conversation, openai_responses.turn_of(answer)))
 
         if body.stream:
             return EventStream(request, gateway.stream(who, ask), ResponsesWriter(body, ask, remember))
@@ -115,7 +114,7 @@ def _messages(gateway: Answering, caller: WhoCalls) -> APIRouter:
         who, ask = caller(request), anthropic_messages.ask_of(body)
         if body.stream:
             return EventStream(request, gateway.stream(who, ask), MessagesWriter(ask))
-        return Json(anthropic_messages.reply(await unless_gone(request, gateway.answer(who, ask))))
+        return Json(anthropic_messages.reply(ask, await unless_gone(request, gateway.answer(who, ask))))
 
     if isinstance(gateway, anthropic_messages.Counting):
         counting = gateway
