@@ -13,7 +13,7 @@ from tests.pool.made import TASK, dialogue, step, trajectories, trajectory
 from stepwell.core import InputError, Status, Step, Task, TokenState
 from stepwell.pool import Channel, Pool, open_pool
 
-shared_pool = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+shared_pool = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 _numbers = itertools.count()
 
 
