@@ -1,6 +1,6 @@
 """FrozenLake through a chat API: an openai-client agent with the words of the native loop.
 
-    stepwell train --preset demo --agent examples/frozenlake_agent.py:agent
+    stepwell train demo --agent examples/frozenlake_agent.py:agent
 
 World, prompts, seeds and rewards are those of `stepwell demo` (its preset), but every action comes
 from a chat call and every prompt is made from messages. So its learning curve can be laid beside
@@ -16,7 +16,7 @@ from stepwell.envs import make_env
 CLIENT = AsyncOpenAI(base_url="http://localhost", api_key="none")  # one pool of connections for all episodes
 LAKE = {"size": 4, "hole_rate": 0.03, "min_actions": 2, "max_turns": 3, "max_actions_per_turn": 2}
 WORDS = Agent(make_env("frozenlake", LAKE).world, AgentConfig(guide=False))
-SCALE, FORMAT = 0.1, 0.5  # of all rewards, and the weight of a reply in exactly the asked form
+FORMAT = 0.5  # reward of a reply in exactly the asked form
 SEED_STEP = 1_000_003  # from turn to turn, as in the native loop
 
 
@@ -41,7 +41,7 @@ async def agent(task, base_url, api_key, model, seed):
         text = answer.choices[0].message.content or ""
         reply = WORDS.read(text)
         observation, reward, terminated, truncated, info = env.step(reply.actions)
-        rewards.append(SCALE * (reward + FORMAT * reply.is_strict))
+        rewards.append(reward + FORMAT * reply.is_strict)
         num_actions += info["num_actions"]
         messages += [
             {"role": "assistant", "content": text},
