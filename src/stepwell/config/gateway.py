@@ -67,7 +67,7 @@ class GatewayConfig(Settings):
     def _closed(self) -> GatewayConfig:
         if not self.is_loopback and not (self.keys or self.keys_file):
             raise ValueError(
-                f"host {self.host} can be reached from other machines and nobody would need a key; create one "
-                "with `stepwell serve key NAME --keys FILE` and give that file (keys_file, --keys), or listen on 127.0.0.1"
+                f"host {self.host} can be reached from other machines and nobody would need a key; make one "
+                "with `stepwell serve key NAME --keys FILE` and set keys_file, or listen on 127.0.0.1"
             )
         return self
