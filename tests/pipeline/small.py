@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 
@@ -10,9 +11,11 @@ import torch
 
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
+from stepwell.core import Trajectory
 from stepwell.monitors import Entry
 from stepwell.monitors.jsonl import read_entries
 from stepwell.pipeline.parts import Parts
+from stepwell.pool import Filter, open_pool
 from stepwell.training import imitate
 
 WORLD = (
@@ -75,6 +78,13 @@ def timeless(folder: Path) -> list[Entry]:
         if entry.kind != "event":
             entries.append(Entry(entry.kind, entry.update, 0.0, entry.env_steps, values))
     return entries
+
+
+def played(folder: Path, update: int) -> list[Trajectory]:
+    """The trajectories that a run played for an update, failures included."""
+    with closing(open_pool(folder / "pool" / "pool.db")) as pool:
+        stored = [pool.get(entry.id) for entry in pool.find(Filter(channel="train"))]
+    return [item.trajectory for item in stored if item.source.get("update") == update]
 
 
 def notes(folder: Path) -> list[str]:

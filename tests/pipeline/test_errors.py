@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.pipeline.small import notes, small_config, small_parts, timeless
+from tests.pipeline.small import notes, played, small_config, small_parts, timeless
 from tests.pipeline.worlds import BrokenLake
 
 from stepwell.config.loading import dump_config
@@ -28,7 +28,6 @@ from stepwell.monitors.summary import read_summary
 from stepwell.pipeline.evaluation import held_out_tasks
 from stepwell.pipeline.loop import SyncLoop
 from stepwell.pipeline.run import train
-from stepwell.pipeline.trajectory_files import read_trajectories
 from stepwell.training.checkpoint import damage, list_checkpoints
 
 WORLDS = "tests.pipeline.worlds"
@@ -101,7 +100,7 @@ def test_a_world_that_keeps_failing_stops_the_run_and_keeps_what_was_played(tmp_
     with pytest.raises(EnvError, match=r"update 1: \d+ episodes failed, also after 2 more tries.*is gone"):
         train(config)
     folder = tmp_path / "run"
-    kept = read_trajectories(folder / "trajectories/update-000001.trajectories")
+    kept = played(folder, 1)
     assert len(kept) == 16
     failed = [t for t in kept if t.status is Status.INFRA_ERROR]
     assert 0 < len(failed) < 16
@@ -113,9 +112,9 @@ def test_a_world_that_keeps_failing_stops_the_run_and_keeps_what_was_played(tmp_
 
 def test_replies_that_cannot_be_read_are_turns_in_which_nothing_happens(tmp_path: Path) -> None:
     folder = train(small_config("policy.model=tiny-0.3m", "train.num_updates=1", folder=tmp_path))
-    played = read_trajectories(folder / "trajectories/update-000001.trajectories")
-    assert {t.status for t in played} == {Status.FAILURE}
-    for trajectory in played:
+    replies = played(folder, 1)
+    assert {t.status for t in replies} == {Status.FAILURE}
+    for trajectory in replies:
         assert [step.reward for step in trajectory.steps] == [0.0, 0.0]
         assert [step.info["actions"] for step in trajectory.steps] == [[], []]
         assert trajectory.info["num_actions"] == 0
@@ -154,6 +153,7 @@ def started(tmp_path: Path, *settings: str) -> SyncLoop:
     parts = small_parts(*settings)
     loop = SyncLoop(config, tmp_path, parts, Remember())
     loop._tasks = parts.tasks("train", 8, 0)  # type: ignore[arg-type]
+    loop._source = loop._make_source()
     parts.trainer.freeze_reference()
     loop._publish()
     return loop

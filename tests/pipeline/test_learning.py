@@ -43,6 +43,7 @@ class Learner:
         torch.manual_seed(config.seed)
         self.loop = SyncLoop(config, folder, Parts(config), Monitor())
         self.loop._tasks = self.boards = self.loop.parts.tasks(Split.TRAIN, 10, config.seed)
+        self.loop._source = self.loop._make_source()
         self.loop._warm_start()
         self.loop._publish()
 

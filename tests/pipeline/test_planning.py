@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.pipeline.small import small_config, small_parts
+from tests.pipeline.small import played, small_config, small_parts
 
 from stepwell.config.loading import load_config
 from stepwell.core import ConfigError, ContextLengthError, ModelError
-from stepwell.pipeline.planning import ModelSize, _Plan, minibatch_sizes, plan
+from stepwell.pipeline.model_size import ModelSize
+from stepwell.pipeline.planning import _Plan, minibatch_sizes, plan
 from stepwell.pipeline.run import train
-from stepwell.pipeline.trajectory_files import read_trajectories
 from stepwell.training import Minibatch
 
 FIVE = ("train.tasks_per_update=5", "train.group_size=3")
@@ -26,9 +26,9 @@ def test_a_preset_is_planned_in_thirty_readable_lines(preset: str) -> None:
     lines = text.splitlines()
     assert len(lines) <= 30 and max(map(len, lines)) <= 150
     assert f"{preset}: 64 training tasks, 16 held out" in text
-    assert "tiny-1m: 1,017,216 parameters, all are trained; float32 on cpu" in text
+    assert "tiny-0.3m: 301,664 parameters, all are trained; float32 on cpu" in text
     assert "steppo: credit step_gae(gamma=0.99, lam=1.0), whitened over steps" in text
-    assert "192 trajectories = 48 tasks x 4, played 128, 64 at a time" in text
+    assert "128 trajectories = 32 tasks x 4, played 128 at a time" in text
     assert "warning" not in text
 
 
@@ -99,8 +99,7 @@ def test_the_estimates_hold_in_the_run_that_was_planned(tmp_path: Path, extra: t
     path = folder / "checkpoints/update-000001"
     on_disk = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     assert planned.checkpoint_bytes() == pytest.approx(on_disk, rel=0.2)
-    played = read_trajectories(folder / "trajectories/update-000001.trajectories")
-    packed = Minibatch(played, torch.device("cpu")).packed.num_tokens
+    packed = Minibatch(played(folder, 1), torch.device("cpu")).packed.num_tokens
     assert packed <= planned.most_tokens
     assert packed / 2 < planned.typical_tokens < 2 * packed
 

@@ -7,15 +7,13 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.pipeline.small import notes, small_config, timeless
-from tests.training.made import made
+from tests.pipeline.small import notes, played, small_config, timeless
 
 from stepwell.config.loading import load_config
-from stepwell.core import ConfigError, EncodingError
+from stepwell.core import ConfigError
 from stepwell.monitors.replays import load_replays
 from stepwell.monitors.summary import read_summary
 from stepwell.pipeline.run import train
-from stepwell.pipeline.trajectory_files import TrajectoryFiles, read_trajectories
 from stepwell.training.checkpoint import list_checkpoints
 
 FULL = ("monitor.report=true", "monitor.tensorboard=true", "train.num_updates=3", "eval.every=2")
@@ -39,7 +37,7 @@ def test_a_run_folder_is_complete(whole: Path) -> None:
         "report.html",
         "summary.json",
         "tensorboard",
-        "trajectories",
+        "pool",
     }
     assert load_config(whole) == small_config(
         *FULL,
@@ -79,18 +77,14 @@ def test_figures_of_an_update_are_all_there(whole: Path) -> None:
     }
     assert all(wanted <= line.keys() for line in updates)
     for line in updates:
-        played = read_trajectories(whole / f"trajectories/update-{line['update']:06d}.trajectories")
-        assert line["reward"] == pytest.approx(sum(t.total_reward for t in played) / 8)
-        assert line["tokens"] == sum(step.num_units for t in played for step in t.steps)
+        learnt = played(whole, line["update"])
+        assert line["reward"] == pytest.approx(sum(t.total_reward for t in learnt) / 8)
+        assert line["tokens"] == sum(step.num_units for t in learnt for step in t.steps)
         assert line["ratio"] == pytest.approx(1.0, abs=1e-5)
-    counts = [int(t.info["num_actions"]) for u in (1, 2, 3) for t in _played(whole, u)]  # type: ignore[arg-type]
+    counts = [int(t.info["num_actions"]) for u in (1, 2, 3) for t in played(whole, u)]  # type: ignore[arg-type]
     assert updates[-1]["env_steps"] == sum(counts)
     assert [line["step"] for line in lines if line["kind"] == "warm_start"] == [2.0]
     assert any(text.startswith("warm start: 8 demonstrations") for text in notes(whole))
-
-
-def _played(folder: Path, update: int) -> list:
-    return read_trajectories(folder / f"trajectories/update-{update:06d}.trajectories")
 
 
 def test_replays_show_the_same_boards_before_and_after_with_what_each_turn_was_worth(whole: Path) -> None:
@@ -156,50 +150,7 @@ def test_any_batch_and_group_size_trains(tmp_path: Path, tasks: int, size: int, 
         "engine.max_batch_size=3",
     )
     folder = train(small_config(*shape, folder=tmp_path))
-    assert len(_played(folder, 1)) == tasks * size
-
-
-# --- trajectories on disk -----------------------------------------------------------------------
-
-
-def test_trajectories_come_back_as_they_were(tmp_path: Path) -> None:
-    files = TrajectoryFiles(tmp_path / "t", limit_mb=1)
-    stored = [made([1.0, 0.5], group="g"), made([0.0])]
-    files.write(3, stored)
-    assert files.paths()[0].name == "update-000003.trajectories"
-    read = read_trajectories(files.paths()[0])
-    assert [t.steps for t in read] == [t.steps for t in stored]
-    assert [t.id for t in read] == [t.id for t in stored]
-
-
-def test_the_oldest_go_first_and_the_newest_always_stays(tmp_path: Path) -> None:
-    files = TrajectoryFiles(tmp_path, limit_mb=0.0009)
-    for update in range(1, 6):
-        files.write(update, [made([float(update)] * 20)])
-    kept = [path.name for path in files.paths()]
-    assert kept[-1] == "update-000005.trajectories" and 1 <= len(kept) < 5
-    again = TrajectoryFiles(tmp_path, limit_mb=1e-6)
-    again.write(6, [made([1.0])])
-    assert [path.name for path in again.paths()] == ["update-000006.trajectories"]
-    TrajectoryFiles(tmp_path / "none", limit_mb=0).write(1, [made([1.0])])
-    assert not (tmp_path / "none").exists()
-
-
-def test_what_was_played_after_a_checkpoint_is_forgotten(tmp_path: Path) -> None:
-    files = TrajectoryFiles(tmp_path, limit_mb=1)
-    for update in (1, 2, 3):
-        files.write(update, [made([1.0])])
-    files.rewind(2)
-    assert [path.name[:13] for path in files.paths()] == ["update-000001", "update-000002"]
-
-
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    files = TrajectoryFiles(tmp_path, limit_mb=1)
-    files.write(1, [made([1.0])])
-    (path,) = files.paths()
-    path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(EncodingError, match=r"update-000001\.trajectories is damaged"):
-        read_trajectories(path)
+    assert len(played(folder, 1)) == tasks * size
 
 
 def test_the_warm_start_ends_where_enough_training_tasks_are_solved(tmp_path: Path) -> None:

@@ -48,6 +48,35 @@ class AgentConfig(Settings):
     )
 
 
+class OwnAgentConfig(Settings):
+    """An agent of your own: a function that talks to a chat API, played through the gateway."""
+
+    function: str | None = Field(
+        None, description="`module:function`; None: the built-in agent plays (table `agent`)"
+    )
+    tasks: str | None = Field(
+        None, description="JSONL file, one task's content per line; None: the tasks of `env`"
+    )
+    num_processes: int = Field(2, ge=1, description="worker processes that the function runs in")
+    concurrency: int = Field(32, ge=1, description="episodes at once in each of them")
+    keep_sampling: bool = Field(
+        False, description="sample as the agent's calls ask for; else as tables `sampling` and `eval` say"
+    )
+
+
+class OfflineConfig(Settings):
+    """Learning from stored trajectories instead of playing: which of a pool's are taken."""
+
+    pool: str | None = Field(
+        None, description="path or URL of the pool; None: the run plays its own episodes"
+    )
+    channel: Literal["train", "eval", "user"] = Field("user", description="where they were put")
+    statuses: tuple[str, ...] | None = Field(None, description="such as success; None: all but infra_error")
+    tags: tuple[str, ...] = Field((), description="only those with all of these marks")
+    without_tags: tuple[str, ...] = Field(("untrainable",), description="none with one of these")
+    min_reward: float | None = Field(None, description="smallest total reward")
+
+
 class SamplingConfig(Settings):
     """How actions are sampled while training."""
 
@@ -73,10 +102,10 @@ class RewardConfig(Settings):
 class OptimizerConfig(Settings):
     """AdamW, or Muon for the hidden matrices with AdamW for the rest."""
 
-    kind: Literal["adamw", "muon"] = "adamw"
+    kind: Literal["adamw", "muon"] = Field("adamw", description="who updates the hidden matrices")
     learning_rate: float = Field(3e-4, gt=0, description="of AdamW")
     muon_learning_rate: float = Field(3e-3, gt=0, description="of Muon, scaled to AdamW's size of update")
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(0.0, ge=0, description="shrinks weights by this share times the rate")
     beta2: float = Field(0.99, gt=0, lt=1, description="AdamW's memory of squared gradients")
     grad_clip: float = Field(1.0, gt=0, description="largest norm of the gradient")
 
@@ -106,12 +135,12 @@ class RecipeConfig(Settings):
     loss: dict[str, Any] = Field(default_factory=dict, description="arguments of the policy loss")
     kl_coef: float | None = Field(None, ge=0, description="0 leaves the reference out")
     kl_estimator: str | None = Field(None, description="k1, k2, k3 or full")
-    kl_in: Literal["reward", "loss"] | None = None
-    entropy_coef: float | None = Field(None, ge=0)
-    value_coef: float | None = Field(None, ge=0)
+    kl_in: Literal["reward", "loss"] | None = Field(None, description="where the KL is put")
+    entropy_coef: float | None = Field(None, ge=0, description="weight of the entropy bonus")
+    value_coef: float | None = Field(None, ge=0, description="weight of the critic's loss")
     value_clip: float | None = Field(None, gt=0, description="clip range of the value loss")
-    reward_parts: tuple[str, ...] | None = None
-    bootstrap_truncated: bool | None = None
+    reward_parts: tuple[str, ...] | None = Field(None, description="what a step's reward is the sum of")
+    bootstrap_truncated: bool | None = Field(None, description="value the state after a cut, or take it as 0")
 
 
 class TrainConfig(Settings):
@@ -128,7 +157,9 @@ class TrainConfig(Settings):
     )
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     critic_learning_rate: float | None = Field(None, gt=0, description="None: as the optimizer's")
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="how the learning rate falls over num_updates"
+    )
     warmup_updates: int = Field(0, ge=0, description="updates over which the learning rate rises from 0")
     final_learning_rate: float = Field(0.1, ge=0, le=1, description="end of the schedule, as a share")
     max_grad_norm: float = Field(1e4, gt=0, description="above it the update counts as exploding")
@@ -144,7 +175,7 @@ class EvalConfig(Settings):
     """Evaluation on held-out tasks, the same tasks and decoding every time."""
 
     every: int = Field(20, ge=0, description="updates between evaluations; 0: only before and after")
-    num_tasks: int = Field(128, ge=1, description="distinct held-out tasks")
+    num_tasks: int = Field(128, ge=0, description="distinct held-out tasks; 0: no evaluation")
     samples_per_task: int = Field(1, ge=1, description="attempts per task; pass@k is reported up to it")
     temperature: float = Field(0.0, ge=0, description="0 is greedy")
     stop_at: float | None = Field(None, gt=0, le=1, description="stop early at this held-out success")
@@ -159,11 +190,22 @@ class CheckpointConfig(Settings):
     trajectories_mb: float = Field(200.0, ge=0, description="disk for trajectories; the oldest go first")
 
 
+class RunPoolConfig(Settings):
+    """Where a run keeps its trajectories."""
+
+    url: str | None = Field(
+        None, description="path or URL of a pool shared with others; None: `pool/` in the run's folder"
+    )
+    durable: Literal["process", "power"] = Field(
+        "process", description="what a commit outlives: the kill of any process, or a power cut too"
+    )
+
+
 class MonitorConfig(Settings):
     """Where figures go besides `metrics.jsonl`."""
 
-    console: bool = True
-    tensorboard: bool = True
+    console: bool = Field(True, description="progress on the terminal, or plain lines without one")
+    tensorboard: bool = Field(True, description="curves for TensorBoard in the run's folder")
     wandb: bool = Field(False, description="needs the package wandb")
     report: bool = Field(True, description="write report.html at the end")
 
@@ -174,7 +216,7 @@ class ParityConfig(Settings):
     tolerance: float | None = Field(
         None, gt=0, description="largest difference of a logprob; None: what is usual for the dtype"
     )
-    on_mismatch: Literal["stop", "warn"] = "stop"
+    on_mismatch: Literal["stop", "warn"] = Field("stop", description="what a larger difference leads to")
 
 
 class RunConfig(Settings):
@@ -182,19 +224,22 @@ class RunConfig(Settings):
 
     name: str | None = Field(None, description="folder under `folder`; None: env, recipe, seed and time")
     folder: str = Field("runs", description="where run folders are made")
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, description="of tasks, sampling and new weights")
     num_threads: int | None = Field(None, ge=1, description="of the CPU; None: torch's choice")
     env: EnvConfig = Field(default_factory=EnvConfig)
     agent: AgentConfig = Field(default_factory=AgentConfig)
+    own_agent: OwnAgentConfig = Field(default_factory=OwnAgentConfig)
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
     engine: EngineConfig = Field(default_factory=EngineConfig)
     sampling: SamplingConfig = Field(default_factory=SamplingConfig)
     rewards: RewardConfig = Field(default_factory=RewardConfig)
+    offline: OfflineConfig = Field(default_factory=OfflineConfig)
     warm_start: WarmStartConfig = Field(default_factory=WarmStartConfig)
     recipe: RecipeConfig = Field(default_factory=RecipeConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
     eval: EvalConfig = Field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    pool: RunPoolConfig = Field(default_factory=RunPoolConfig)
     monitor: MonitorConfig = Field(default_factory=MonitorConfig)
     parity: ParityConfig = Field(default_factory=ParityConfig)
 

@@ -107,7 +107,9 @@ def evaluate(
     """Play held-out tasks with the engine's present weights."""
     seeds = np.random.default_rng([HELD_OUT_SEED, seed]).integers(2**62, size=(len(tasks), samples_per_task))
     jobs = [
-        Job(task, task.id, int(seeds[i, k])) for i, task in enumerate(tasks) for k in range(samples_per_task)
+        Job(task, task.id, int(seeds[i, k]), channel="eval")
+        for i, task in enumerate(tasks)
+        for k in range(samples_per_task)
     ]
     parts.engine.forget()
     rolled = parts.rollout.run(jobs, parts.params(temperature), retries=parts.config.train.max_env_retries)
@@ -121,7 +123,7 @@ def evaluate(
 
 def held_out_tasks(parts: Parts, count: int | None = None) -> list[Task]:
     """The held-out tasks of a run: the same whatever its seed."""
-    return parts.tasks(Split.HELD_OUT, count or parts.config.eval.num_tasks, HELD_OUT_SEED)
+    return parts.tasks(Split.HELD_OUT, count or parts.config.eval.num_tasks or 1, HELD_OUT_SEED)
 
 
 @dataclass(eq=False)

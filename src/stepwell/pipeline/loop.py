@@ -3,14 +3,14 @@
     SyncLoop.run
       ├─ _warm_start    demonstrations ─► imitation             (once, before update 1)
       ├─ _evaluate      held-out tasks, the same every time     (before, every so often, after)
-      └─ _update        jobs ─► rollout ─► trainer.update ─► publish ─► checkpoint
+      └─ _update        source.batch ─► trainer.update ─► publish ─► checkpoint
 
 Invariants
 * What happens in update u is a function of the weights before it, the settings and u: tasks and
   seeds are drawn from (seed, u), and the engine starts each rollout with an empty cache. So a run
   that goes on from a checkpoint repeats, bit for bit, what it would have done.
-* Trajectories are on disk before they are learnt from, and everything told about update u is told
-  before its checkpoint is written.
+* Trajectories are in the pool before they are learnt from (`sources.py`), and everything told about
+  update u is told before its checkpoint is written.
 * Weights reach the engine with a version and a fingerprint; in every update the trainer's logprobs
   of fresh samples are compared with the engine's, and beyond the tolerance the run stops.
 * A limit that ends the run (updates, environment steps, time) is followed by an evaluation, and
@@ -36,7 +36,6 @@ from safetensors.torch import load_file, save
 from stepwell.config.run import RunConfig
 from stepwell.core import (
     EncodingError,
-    EnvError,
     ParityError,
     Split,
     Status,
@@ -52,9 +51,8 @@ from stepwell.monitors.files import write_whole
 from stepwell.pipeline.evaluation import EvalResult, evaluate, held_out_tasks
 from stepwell.pipeline.parts import Parts
 from stepwell.pipeline.replays import keep_replays
-from stepwell.pipeline.trajectory_files import TrajectoryFiles
+from stepwell.pipeline.sources import PlayedSource, Source, StoredSource
 from stepwell.pipeline.warm_starts import take_or_make
-from stepwell.rollout import Job
 from stepwell.training import checkpoint, imitate, num_batches
 
 REFERENCE = "reference.safetensors"
@@ -88,19 +86,21 @@ class SyncLoop:
     ending: Ending = "finished"
 
     def __post_init__(self) -> None:
-        self._files = TrajectoryFiles(self.folder / "trajectories", self.config.checkpoint.trajectories_mb)
         self._tasks: list[Task] = []
         self._held_out: list[Task] = []
+        self._source: Source
         self._clock = time.perf_counter()
         self._stop_asked = False
-        self._epoch = -1
 
     # --- the whole ------------------------------------------------------------------------
 
     def run(self, resume: checkpoint.Checkpoint | None = None) -> None:
         """Train to the end, an early stop or an interrupt."""
-        self._tasks = self.parts.tasks(Split.TRAIN, self.config.train.num_tasks, self.config.seed)
-        self._held_out = held_out_tasks(self.parts)
+        is_offline, has_eval = self.config.offline.pool is not None, self.config.eval.num_tasks > 0
+        if not is_offline or self.config.warm_start.num_demos:
+            self._tasks = self.parts.tasks(Split.TRAIN, self.config.train.num_tasks, self.config.seed)
+        self._held_out = held_out_tasks(self.parts) if has_eval else []
+        self._source = self._make_source()
         self._tell_what_differs()
         with self._interruptible():
             is_over = self._begin() if resume is None else self._go_on_from(resume)
@@ -110,14 +110,14 @@ class SyncLoop:
 
     def _begin(self) -> bool:
         checkpoint.sweep(self.folder / "checkpoints")
-        self._files.rewind(0)
+        self._source.go_on_from(0)
         self._warm_start()
         self.parts.trainer.freeze_reference()
         self._keep_reference()
         self._publish()
         before = self._evaluate()
         self.state.before = self.state.last
-        if self.config.monitor.report:
+        if self.config.monitor.report and before is not None:
             keep_replays(self.parts, self.folder, before.trajectories, "before")
         return self._settle()
 
@@ -125,7 +125,7 @@ class SyncLoop:
         checkpoint.sweep(saved.path.parent, after=saved.update)
         checkpoint.load_checkpoint(saved, self.parts.policy, self.parts.trainer)
         self.state = state_of(saved)
-        self._files.rewind(self.state.update)
+        self._source.go_on_from(self.state.update)
         self._clock = time.perf_counter() - self.state.time_s
         self._restore_reference()
         self._publish()
@@ -182,7 +182,7 @@ class SyncLoop:
             (self.config.train.num_tasks, len(self._tasks), "train.num_tasks"),
             (self.config.eval.num_tasks, len(self._held_out), "eval.num_tasks"),
         ):
-            if found < asked:
+            if 0 < found < asked:
                 self.monitor.note(f"{name} is {asked}, but this world has {found}; all of them are used")
 
     # --- its parts ------------------------------------------------------------------------
@@ -214,61 +214,37 @@ class SyncLoop:
     def _knows(self, share: float) -> bool:
         """Whether the policy solves this share of some training tasks already."""
         self._publish()
-        tasks = self._tasks[: self.config.eval.num_tasks // 2]
+        tasks = self._tasks[: max(1, self.config.eval.num_tasks // 2)]
         return evaluate(self.parts, tasks, temperature=self.config.eval.temperature).success >= share
 
     def _update(self) -> None:
-        started = time.perf_counter()
         update = self.state.update + 1
-        config = self.config.train
-        self.parts.engine.forget()
-        rolled = self.parts.rollout.run(
-            self._jobs(update),
-            self.parts.params(self.config.sampling.temperature),
-            retries=config.max_env_retries,
-            timeout_s=config.episode_timeout_s,
-        )
+        batch = self._source.batch(update)
         played = time.perf_counter()
-        self._files.write(update, [*rolled.trajectories, *rolled.failures])
-        if rolled.failures:
-            raise EnvError(
-                f"update {update}: {len(rolled.failures)} episodes failed, also after "
-                f"{config.max_env_retries} more tries (train.max_env_retries); the first: "
-                f"{rolled.failures[0].error}. What was played is kept; fix the world, then --resume"
-            )
-        metrics = self.parts.trainer.update(rolled.trajectories, check_gap=self._check_parity)
+        check_gap = self._check_parity if self._source.is_fresh else None
+        metrics = self.parts.trainer.update(batch.trajectories, check_gap=check_gap)
         learnt = time.perf_counter()
         self.state.update = update
-        self.state.env_steps += sum(int(t.info["num_actions"]) for t in rolled.trajectories)  # type: ignore[arg-type]
+        self.state.env_steps += batch.num_actions
         self._publish()
         now = time.perf_counter()
         times = {
-            "time/rollout_s": played - started,
+            "time/rollout_s": batch.played_s,
             "time/update_s": learnt - played,
             "time/publish_s": now - learnt,
-            "tokens_per_s": _num_tokens(rolled.trajectories) / (now - started),
-            "infra_errors": float(rolled.num_retries),
+            "tokens_per_s": _num_tokens(batch.trajectories) / (now - played + batch.played_s),
+            "infra_errors": float(batch.num_retries),
         }
-        self._tell("update", _rollout_metrics(rolled.trajectories) | metrics | times)
+        self._tell("update", _rollout_metrics(batch.trajectories) | metrics | times)
 
-    def _jobs(self, update: int) -> list[Job]:
-        """The episodes of an update: tasks in shuffled order, epoch after epoch."""
-        config, count = self.config.train, len(self._tasks)
-        seeds = np.random.default_rng([self.config.seed, update]).integers(
-            2**62, size=(config.tasks_per_update, config.group_size)
-        )
-        jobs = []
-        for i in range(config.tasks_per_update):
-            epoch, place = divmod((update - 1) * config.tasks_per_update + i, count)
-            task = self._tasks[self._order(epoch)[place]]
-            jobs += [Job(task, f"{update}-{i}", int(seeds[i, k])) for k in range(config.group_size)]
-        return jobs
-
-    def _order(self, epoch: int) -> np.ndarray:
-        if self._epoch != epoch:
-            self._epoch = epoch
-            self._shuffled = np.random.default_rng([self.config.seed, epoch, 7]).permutation(len(self._tasks))
-        return self._shuffled
+    def _make_source(self) -> Source:
+        if self.config.offline.pool is not None:
+            source = StoredSource(self.config)
+            self.monitor.note(
+                f"offline: {source.num_trajectories} trajectories of {self.config.offline.pool}"
+            )
+            return source
+        return PlayedSource(self.config, self.parts, self.folder.name, self._tasks)
 
     def _publish(self) -> None:
         """Hand the weights to the engine, which must then report the fingerprint of what was handed."""
@@ -297,9 +273,11 @@ class SyncLoop:
             )
         self.monitor.note(f"update {self.state.update + 1}: {text}")
 
-    def _evaluate(self) -> EvalResult:
-        self.monitor.phase("evaluating")
+    def _evaluate(self) -> EvalResult | None:
         config = self.config.eval
+        if config.num_tasks == 0:
+            return None
+        self.monitor.phase("evaluating")
         result = evaluate(
             self.parts,
             self._held_out,
@@ -322,6 +300,8 @@ class SyncLoop:
         loop = {"update": self.state.update, "state": _as_dict(self.state)}
         trainer = self.parts.trainer if name is None else None
         folder = self.folder / "checkpoints"
+        if name is None:
+            self._source.saving(self.state.update)
         checkpoint.save_checkpoint(folder, self.parts.policy, trainer, loop, name)
         checkpoint.prune(folder, self.config.checkpoint.keep)
 

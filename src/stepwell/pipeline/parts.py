@@ -11,10 +11,11 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import tempfile
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from stepwell.agents import Agent
 from stepwell.algos.recipes import RECIPES, Call, KLChoice, Recipe
@@ -23,13 +24,18 @@ from stepwell.core import ConfigError, ContextLengthError, SamplingParams, Split
 from stepwell.engines import EmbeddedEngine
 from stepwell.envs.batch import EnvBatch
 from stepwell.envs.tasks import distinct_tasks
+from stepwell.pipeline.task_files import read_tasks
 from stepwell.policies import CausalLMPolicy, resolve_model
 from stepwell.policies.directory import ADAPTER_FILE
 from stepwell.policies.lora import base_of
+from stepwell.pool import Pool, open_pool
 from stepwell.rendering import Renderer, load_tokenizer
 from stepwell.rewards import part_names
 from stepwell.rollout import BlockingSampler, OracleSampler, Rollout, demonstrate
 from stepwell.training import Trainer
+
+if TYPE_CHECKING:
+    from stepwell.pipeline.agent_rollout import AgentRollout
 
 HELD_OUT_SEED = 20_261_115
 """Held-out tasks are the same in every run, whatever its seed, so that runs can be compared."""
@@ -73,9 +79,13 @@ def _resolve_kl(base: Recipe, config: RecipeConfig) -> KLChoice | None:
 
 @dataclass(eq=False)
 class Parts:
-    """What a run is made of; each part is built when it is first asked for."""
+    """What a run is made of; each part is built when it is first asked for.
+
+    `folder` is the run's; without one (an evaluation, a plan) the pool is a temporary one.
+    """
 
     config: RunConfig
+    folder: Path | None = None
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -159,8 +169,23 @@ class Parts:
         return EmbeddedEngine(model, self.tokenizer, self.config.engine, copy=self.policy.adapters is None)
 
     @cached_property
-    def rollout(self) -> Rollout:
-        return self.rollout_with(self.engine)
+    def pool(self) -> Pool:
+        """Where trajectories are kept: the pool that settings name, or the run's own."""
+        config = self.config.pool
+        if config.url is not None:
+            return open_pool(config.url, durable=config.durable)
+        if self.folder is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="stepwell-")
+        return open_pool((self.folder or Path(self._temporary.name)) / "pool" / "pool.db", durable=config.durable)
+
+    @cached_property
+    def rollout(self) -> Rollout | AgentRollout:
+        """Who plays: the built-in agent, or one of the user's own through the gateway."""
+        if self.config.own_agent.function is None:
+            return self.rollout_with(self.engine)
+        from stepwell.pipeline.agent_rollout import AgentRollout
+
+        return AgentRollout.start(self.config, self.engine, self.renderer, self.pool, self.folder)
 
     def rollout_with(self, sampler: BlockingSampler | None) -> Rollout:
         """The episodes of this run with another sampler; None where prompts are only looked at."""
@@ -181,14 +206,20 @@ class Parts:
             self.policy,
             self.recipe,
             self.config.train,
-            horizon=self.agent.world.max_turns,
+            horizon=self.agent.world.max_turns if self.has_world else None,
             value_clip=self.config.recipe.value_clip,
         )
+
+    @property
+    def has_world(self) -> bool:
+        """Whether tasks come from a world of ours; an agent of the user's own may bring its own."""
+        return self.config.own_agent.tasks is None
 
     def prepare(self) -> None:
         """Build everything now, and refuse what could only fail later."""
         _ = self.trainer, self.rollout
-        self.check_prompt()
+        if self.has_world:
+            self.check_prompt()
 
     def check_prompt(self) -> None:
         """Refuse a world whose first prompt leaves no room for an action."""
@@ -220,9 +251,16 @@ class Parts:
 
     def tasks(self, split: Split, count: int, seed: int) -> list[Task]:
         """Distinct tasks of one split; all there are if the world holds fewer."""
-        env = self.config.env
-        every = distinct_tasks(env.name, env.options, split, seed, env.held_out_share)
-        tasks = list(itertools.islice(every, count))
+        env, file = self.config.env, self.config.own_agent.tasks
+        if file is None:
+            every = distinct_tasks(env.name, env.options, split, seed, env.held_out_share)
+            tasks = list(itertools.islice(every, count))
+        else:
+            tasks = read_tasks(Path(file), split, seed, env.held_out_share)[:count]
+        if not tasks and file is not None:
+            raise ConfigError(
+                f"own_agent.tasks: {file} has no {split.value} task; add some, or `split` fields"
+            )
         if not tasks:
             raise ConfigError(
                 f"{env.name} with these env.options has no {split.value} task: change "
@@ -239,6 +277,6 @@ class Parts:
 
     def close(self) -> None:
         """Stop the engine and the worlds, if they were started."""
-        for name in ("engine", "envs"):
-            if name in self.__dict__:
+        for name in ("rollout", "engine", "envs", "pool"):
+            if name in self.__dict__ and hasattr(self.__dict__[name], "close"):
                 self.__dict__[name].close()

@@ -7,19 +7,17 @@ the limits of turns and actions. Memory is an estimate, good to about a factor o
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 from stepwell.algos.recipes import Call, Recipe
 from stepwell.config.run import RunConfig
 from stepwell.core import Split, Status, Task, Trajectory
 from stepwell.packing import pack
 from stepwell.pipeline.evaluation import held_out_tasks
+from stepwell.pipeline.model_size import ModelSize
 from stepwell.pipeline.parts import Parts
 from stepwell.training import num_batches, split
 
@@ -27,54 +25,6 @@ NUM_SHOWN = 8
 _BYTES = {"float32": 4, "bfloat16": 2, "float64": 8}
 # Floats kept per token and layer for the backward pass: so many times the width, and the MLP's width.
 _PER_WIDTH, _PER_MLP = 20, 2
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSize:
-    """What the files of a model say about its size."""
-
-    num_parameters: int
-    num_linear: int
-    num_hidden_matrices: int
-    layers: int
-    width: int
-    mlp_width: int
-    kv_width: int
-    vocabulary: int
-
-    @classmethod
-    def read(cls, path: Path, rank: int = 0) -> ModelSize:
-        """From the headers of its safetensors and its config; `rank` counts the adapters' parameters."""
-        shapes = dict(_shapes(path))
-        config = json.loads((path / "config.json").read_text())
-        text: Mapping[str, Any] = config.get("text_config", config)
-        heads = int(text["num_attention_heads"])
-        head_dim = int(text.get("head_dim") or text["hidden_size"] // heads)
-        matrices = [
-            shape
-            for name, shape in shapes.items()
-            if len(shape) == 2 and not any(word in name for word in ("embed", "lm_head"))
-        ]
-        return cls(
-            num_parameters=sum(math.prod(shape) for shape in shapes.values()),
-            num_linear=sum(rank * sum(shape) for shape in matrices),
-            num_hidden_matrices=sum(math.prod(shape) for shape in matrices),
-            layers=int(text["num_hidden_layers"]),
-            width=int(text["hidden_size"]),
-            mlp_width=int(text.get("intermediate_size") or 4 * text["hidden_size"]),
-            kv_width=int(text.get("num_key_value_heads") or heads) * head_dim,
-            vocabulary=int(text["vocab_size"]),
-        )
-
-
-def _shapes(path: Path) -> Iterator[tuple[str, list[int]]]:
-    from safetensors import safe_open
-
-    for file in sorted(path.glob("*.safetensors")):
-        if file.name.startswith(("model", "pytorch_model")):
-            with safe_open(file, framework="numpy") as opened:
-                for name in opened.keys():  # noqa: SIM118 (not a mapping)
-                    yield name, opened.get_slice(name).get_shape()
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +334,7 @@ def _listed(sizes: Sequence[int]) -> str:
 
 def _many(count: int, word: str) -> str:
     """`1 pass`, `2 passes`, `3 updates`."""
-    ending = "" if count == 1 else "es" if word.endswith(("s", "ch")) else "s"
+    ending = "" if count == 1 else "es" if word.endswith(("s", "tch")) else "s"
     return f"{count} {word}{ending}"
 
 

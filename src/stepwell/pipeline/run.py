@@ -1,6 +1,6 @@
 """A training run from settings to report: its folder, its monitors, its end.
 
-    runs/NAME/  config.toml  metrics.jsonl  summary.json  checkpoints/  trajectories/
+    runs/NAME/  config.toml  metrics.jsonl  summary.json  checkpoints/  pool/
                 tensorboard/  replays.json  report.html
 
 A fresh run makes its folder; `resume` goes on in one, from its newest whole checkpoint, with the
@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -48,7 +49,7 @@ def train(
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     folder = new_folder(config) if resume is None else resume
-    parts = Parts(config)
+    parts = Parts(config, folder)
     try:
         saved, notes = (None, []) if resume is None else _resumed(resume)
         torch.manual_seed(config.seed)
@@ -58,9 +59,7 @@ def train(
     except BaseException:
         parts.close()
         if resume is None:  # nothing has begun: the name stays free for another try
-            with suppress(OSError):
-                (folder / "config.toml").unlink(missing_ok=True)
-                folder.rmdir()
+            shutil.rmtree(folder, ignore_errors=True)
         raise
     monitors = Monitors(_monitors(config))
     loop = SyncLoop(config, folder, parts, monitors, LoopState() if saved is None else state_of(saved))

@@ -59,11 +59,15 @@ class BlockingSampler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One episode to play: a task, the group it is compared in, and the seed of its sampling."""
+    """One episode to play: a task, the group it is compared in, the seed of its sampling.
+
+    `channel` says where in the pool it belongs (`train` or `eval`).
+    """
 
     task: Task
     group: str
     seed: int
+    channel: str = "train"
 
 
 @dataclass(slots=True)
@@ -73,6 +77,7 @@ class Rolled:
     trajectories: list[Trajectory]
     failures: list[Trajectory] = field(default_factory=list)
     num_retries: int = 0
+    is_stored: bool = False  # whether whoever played has put them into the pool already
 
 
 @dataclass(slots=True)

@@ -1,0 +1,247 @@
+"""Episodes of a user's own agent: its function talks to a gateway in this process, which keeps every call.
+
+    jobs ─► sessions ─► agent processes ─► HTTP ─► gateway ─► engine
+                              │                       └─► pool: steps, as they are sampled
+                              └─► result ─► reward, status ─► pool: the trajectory is finished
+
+The same interface as `Rollout`, so that the loop does not know who plays. What it differs in:
+episodes run at their own pace, so a rollout does not repeat bit for bit; and what was played is in
+the pool already when `run` returns (`Rolled.is_stored`).
+
+* An agent that fails costs one `agent_error`, which is trained on with what reward it has. An engine
+  or a process that fails costs one `infra_error`, is tried again in a session of its own, and is
+  never trained on.
+* Calls are sampled as the run's settings say, whatever the agent asks for (`own_agent.keep_sampling`
+  leaves it to the agent); the seed of a call follows from the job's seed and the call's place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from stepwell.config.gateway import GatewayConfig
+from stepwell.config.run import RunConfig
+from stepwell.core import Sampler, SamplingParams, Status, Trajectory, new_id
+from stepwell.pool import Pool
+from stepwell.rendering import Renderer
+from stepwell.rollout import Job, Rolled
+from stepwell.rollout.agent_processes import AgentJob, AgentProcesses, AgentResult
+from stepwell.services.gateway.exchange import Ask
+from stepwell.services.gateway.gateway import Gateway
+from stepwell.services.gateway.registry import Opening
+
+_SEED_STEP = 1_000_003
+_DAY_S = 86_400.0
+_AT_ONCE = 16  # endings that share commits
+
+
+@dataclass(slots=True, eq=False)
+class _Episode:
+    """One try of one job: a session of the gateway."""
+
+    job: Job
+    session: str
+    num_calls: int = 0
+
+
+@dataclass(eq=False)
+class AgentRollout:
+    """Plays jobs with a function of the user's."""
+
+    gateway: Gateway
+    url: str
+    stop: Callable[[], None]
+    processes: AgentProcesses
+    reward_scale: float
+    keep_sampling: bool
+    run_name: str
+    _episodes: dict[str, _Episode] = field(default_factory=dict)
+    _params: SamplingParams = field(default_factory=SamplingParams)
+
+    @classmethod
+    def start(
+        cls, config: RunConfig, engine: Sampler, renderer: Renderer, pool: Pool, folder: Path | None
+    ) -> AgentRollout:
+        """Start the gateway and the agent's processes; refuses an agent that cannot be called."""
+        from stepwell.services.gateway.app import create_app
+        from stepwell.services.serving import serve_in_thread
+
+        own = config.own_agent
+        assert own.function is not None
+        processes = AgentProcesses(
+            own.function,
+            num_processes=own.num_processes,
+            concurrency=own.concurrency,
+            retries=config.train.max_env_retries,
+            log_folder=None if folder is None else folder / "agent_logs",
+        )
+        try:
+            gateway = Gateway(
+                engine,
+                renderer,
+                pool,
+                GatewayConfig(
+                    port=0,
+                    model_name="policy",
+                    max_tokens=config.sampling.max_tokens,
+                    silent_timeout_s=_DAY_S,  # an episode's end is known here
+                ),
+            )
+            url, stop = serve_in_thread(create_app(gateway))
+        except BaseException:
+            processes.close()
+            raise
+        name = "" if folder is None else folder.name
+        rollout = cls(gateway, url, stop, processes, config.rewards.scale, own.keep_sampling, name)
+        gateway.adjust = rollout._adjusted
+        return rollout
+
+    def run(
+        self,
+        jobs: Sequence[Job],
+        params: SamplingParams,
+        *,
+        retries: int = 0,
+        timeout_s: float | None = None,
+    ) -> Rolled:
+        """Play every job. Trajectories of evaluations are handed back, the others are in the pool.
+
+        How often a failure of the system is tried again is a setting of the processes (`retries` there).
+        """
+        self._params = params
+        sizes = Counter(job.group for job in jobs)
+        episodes = [_Episode(job, self._session_name(job)) for job in jobs]
+        self._episodes = {episode.session: episode for episode in episodes}
+        self._here(self._open(episodes, sizes))
+        endings: list[Coroutine[Any, Any, None]] = []
+        finals = [episode.session for episode in episodes]
+        retried: Counter[int] = Counter()
+
+        def again(failed: AgentJob, result: AgentResult) -> AgentJob:
+            place = int(failed.id)
+            before = self._episodes[finals[place]]
+            fresh = _Episode(before.job, self._session_name(before.job))
+            self._episodes[fresh.session] = fresh
+            finals[place] = fresh.session
+            retried[place] += 1
+            self._here(self._finish(before, result))
+            self._here(self._open([fresh], sizes))
+            return replace(failed, base_url=f"{self.url}/s/{fresh.session}")
+
+        def over(result: AgentResult) -> None:
+            endings.append(self._finish(self._episodes[finals[int(result.id)]], result))
+            if len(endings) >= _AT_ONCE:
+                self._here(_all(endings))
+                endings.clear()
+
+        agent_jobs = [
+            AgentJob(
+                str(place),
+                episode.job.task,
+                f"{self.url}/s/{episode.session}",
+                seed=episode.job.seed % 2**32,
+                timeout_s=timeout_s or 600.0,
+            )
+            for place, episode in enumerate(episodes)
+        ]
+        try:
+            results = self.processes.run(agent_jobs, over, on_retry=again)
+        finally:
+            self._here(_all(endings))
+        return self._rolled(jobs, finals, results, sum(retried.values()))
+
+    def close(self) -> None:
+        """End the agent's processes and the gateway."""
+        self.processes.close()
+        self.stop()
+
+    def _rolled(
+        self, jobs: Sequence[Job], finals: Sequence[str], results: Sequence[AgentResult], num_retries: int
+    ) -> Rolled:
+        rolled = Rolled([], num_retries=num_retries, is_stored=True)
+        for job, session, result in zip(jobs, finals, results, strict=True):
+            if result.status == "infra_error":
+                rolled.failures.append(self._stored(session))
+            elif job.channel == "eval":
+                rolled.trajectories.append(self._stored(session))
+        return rolled
+
+    def _stored(self, session: str) -> Trajectory:
+        return self.gateway.registry.pool.get(session).trajectory
+
+    def _here(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run something on the gateway's event loop and wait for it."""
+        assert self.gateway.loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self.gateway.loop).result()
+
+    def _session_name(self, job: Job) -> str:
+        plain = re.sub(r"[^A-Za-z0-9._:-]", "-", job.group)[-80:].strip("-.:_")
+        return new_id(plain or "episode")
+
+    async def _open(self, episodes: Sequence[_Episode], sizes: Counter[str]) -> None:
+        tags = (self.run_name,) if self.run_name else ()
+        openings = [
+            self.gateway.registry.open(
+                episode.session,
+                "",
+                Opening(
+                    task=episode.job.task,
+                    group=episode.job.group if episode.job.channel == "train" else "",
+                    group_size=sizes[episode.job.group] if episode.job.channel == "train" else 1,
+                    channel=episode.job.channel,
+                    tags=tags,
+                ),
+            )
+            for episode in episodes
+        ]
+        await asyncio.gather(*openings)
+
+    async def _finish(self, episode: _Episode, result: AgentResult) -> None:
+        """Reward and end the session of a try that is over."""
+        registry = self.gateway.registry
+        session = await registry.find(episode.session, "")
+        if session.is_over:
+            return
+        numbers = session.path()
+        given = partial(registry.reward, session, part="task", source="agent")
+        if result.step_rewards is not None:
+            for number, value in zip(numbers, result.step_rewards, strict=False):
+                await given(self.reward_scale * value, step=number)
+        elif numbers and (result.reward is not None or not session.rewards):
+            await given(self.reward_scale * (result.reward or 0.0), step=None)
+        await registry.finish(session, _status(result), result.error, info=_info(result))
+
+    def _adjusted(self, session: str, ask: Ask) -> Ask:
+        """A call as the run samples it."""
+        episode = self._episodes.get(session)
+        if episode is None:
+            return ask
+        seed = (episode.job.seed + episode.num_calls * _SEED_STEP) % 2**63
+        episode.num_calls += 1
+        if self.keep_sampling:
+            return ask if ask.seed is not None else replace(ask, seed=seed)
+        params = self._params
+        most = params.max_tokens if ask.max_tokens is None else min(ask.max_tokens, params.max_tokens)
+        return replace(ask, seed=seed, temperature=params.temperature, top_p=params.top_p, max_tokens=most)
+
+
+async def _all(work: Sequence[Coroutine[Any, Any, None]]) -> None:
+    await asyncio.gather(*work)
+
+
+def _status(result: AgentResult) -> Status:
+    if result.status != "done":
+        return Status(result.status)
+    is_success = result.success if result.success is not None else (result.reward or 0.0) > 0
+    return Status.SUCCESS if is_success else Status.FAILURE
+
+
+def _info(result: AgentResult) -> dict[str, Any]:
+    return {**result.info, "num_tries": result.num_tries, "agent_s": round(result.wall_s, 4)}

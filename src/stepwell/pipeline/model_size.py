@@ -1,0 +1,58 @@
+"""How large a model is, read from the headers of its files without loading it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """What the files of a model say about its size."""
+
+    num_parameters: int
+    num_linear: int
+    num_hidden_matrices: int
+    layers: int
+    width: int
+    mlp_width: int
+    kv_width: int
+    vocabulary: int
+
+    @classmethod
+    def read(cls, path: Path, rank: int = 0) -> ModelSize:
+        """From the headers of its safetensors and its config; `rank` counts the adapters' parameters."""
+        shapes = dict(_shapes(path))
+        config = json.loads((path / "config.json").read_text())
+        text: Mapping[str, Any] = config.get("text_config", config)
+        heads = int(text["num_attention_heads"])
+        head_dim = int(text.get("head_dim") or text["hidden_size"] // heads)
+        matrices = [
+            shape
+            for name, shape in shapes.items()
+            if len(shape) == 2 and not any(word in name for word in ("embed", "lm_head"))
+        ]
+        return cls(
+            num_parameters=sum(math.prod(shape) for shape in shapes.values()),
+            num_linear=sum(rank * sum(shape) for shape in matrices),
+            num_hidden_matrices=sum(math.prod(shape) for shape in matrices),
+            layers=int(text["num_hidden_layers"]),
+            width=int(text["hidden_size"]),
+            mlp_width=int(text.get("intermediate_size") or 4 * text["hidden_size"]),
+            kv_width=int(text.get("num_key_value_heads") or heads) * head_dim,
+            vocabulary=int(text["vocab_size"]),
+        )
+
+
+def _shapes(path: Path) -> Iterator[tuple[str, list[int]]]:
+    from safetensors import safe_open
+
+    for file in sorted(path.glob("*.safetensors")):
+        if file.name.startswith(("model", "pytorch_model")):
+            with safe_open(file, framework="numpy") as opened:
+                for name in opened.keys():  # noqa: SIM118 (not a mapping)
+                    yield name, opened.get_slice(name).get_shape()
