@@ -258,6 +258,7 @@ async def test_a_server_that_is_not_there_is_an_engine_error_that_names_the_addr
             await read(engine, ask())
         with pytest.raises(EngineError, match="no answer from"):
             await asyncio.to_thread(lambda: engine.max_length)
+        assert not await engine.is_ready()
 
 
 @pytest.mark.parametrize("first", [(503, b"{}"), (429, b"{}"), (0, b"")])
@@ -312,6 +313,14 @@ async def test_refusals_say_what_to_change(
         for call in (engine.generate([ask()]), read(engine, ask())):
             with pytest.raises(kind, match=match):
                 await call
+
+
+async def test_readiness_is_asked_once_and_without_patience(server: CompletionsServer) -> None:
+    async with engine_for(server) as engine:
+        assert await engine.is_ready()
+        server.answers = lambda path, body: (503, b"{}")
+        assert not await engine.is_ready()
+    assert [path for path, _, _ in server.seen] == ["/v1/models"] * 2
 
 
 async def test_another_model_name_is_told_what_there_is(server: CompletionsServer) -> None:

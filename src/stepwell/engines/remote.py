@@ -104,12 +104,19 @@ class RemoteEngine:
             self._max_length = self._read_models(response)
         return self._max_length
 
-    async def ready(self) -> None:
+    async def ready(self, num_retries: int | None = None) -> None:
         """Raise `EngineError` unless the server answers and serves the model."""
-        response = await self._send("GET", _MODELS)
-        length = self._read_models(response)
+        length = self._read_models(await self._send("GET", _MODELS, num_retries=num_retries))
         if self._max_length is None:
             self._max_length = length
+
+    async def is_ready(self) -> bool:
+        """Whether the server could be asked for an action now."""
+        try:
+            await self.ready(num_retries=0)
+        except EngineError:
+            return False
+        return True
 
     async def generate(self, requests: Sequence[Request]) -> list[Sampled]:
         """One sample per request, in order. Cancelling the task cancels the requests."""
@@ -208,17 +215,20 @@ class RemoteEngine:
             self._version = max(self._version, int(str(value)))  # versions only go up
         return self._version
 
-    async def _send(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
-        async with self._open(method, path, body) as response:
+    async def _send(
+        self, method: str, path: str, body: dict[str, Any] | None = None, num_retries: int | None = None
+    ) -> httpx.Response:
+        async with self._open(method, path, body, num_retries) as response:
             await response.aread()
             return response
 
     @asynccontextmanager
     async def _open(
-        self, method: str, path: str, body: dict[str, Any] | None = None
+        self, method: str, path: str, body: dict[str, Any] | None = None, num_retries: int | None = None
     ) -> AsyncIterator[httpx.Response]:
         """A response whose status is good; its body is still to be read."""
-        response = await self._attempt(method, path, body)
+        retries = self.config.num_retries if num_retries is None else num_retries
+        response = await self._attempt(method, path, body, retries)
         try:
             if response.status_code != 200:
                 await response.aread()
@@ -231,12 +241,14 @@ class RemoteEngine:
         finally:
             await response.aclose()
 
-    async def _attempt(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
+    async def _attempt(
+        self, method: str, path: str, body: dict[str, Any] | None, num_retries: int
+    ) -> httpx.Response:
         """The server's first answer that is not "try later", after as many attempts as allowed."""
-        client, config = self._client_here(), self.config
+        client = self._client_here()
         content = None if body is None else json.dumps(body).encode()
-        for attempt in range(config.num_retries + 1):
-            last = attempt == config.num_retries
+        for attempt in range(num_retries + 1):
+            last = attempt == num_retries
             try:
                 response = await client.send(client.build_request(method, path, content=content), stream=True)
                 if last or response.status_code not in _TRY_LATER:
@@ -247,7 +259,7 @@ class RemoteEngine:
                     raise self._unreachable(error) from error
             except httpx.HTTPError as error:
                 raise self._unreachable(error) from error
-            await asyncio.sleep(config.backoff_s * 2**attempt)
+            await asyncio.sleep(self.config.backoff_s * 2**attempt)
         raise AssertionError("the last attempt returns or raises")
 
     def _client_here(self) -> httpx.AsyncClient:
