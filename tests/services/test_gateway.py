@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def test_every_later_prompt_begins_with_the_earlier_prompt_and_action(served: Se
         reply = chat(client, messages, seed=turn)
         messages += [{**said(reply), "content": f"  {said(reply)['content']}\n"}, user(f"turn {turn}")]
     steps = [ids(step) for step in served.steps("line").values()]
-    for (prompt, action), (later, _) in zip(steps, steps[1:], strict=False):
+    for (prompt, action), (later, _) in pairwise(steps):
         assert later[: len(prompt) + len(action)] == prompt + action
     shown = served.get("/sessions/line").json()
     assert (shown["num_steps"], shown["path"], shown["branches"]) == (5, [0, 1, 2, 3, 4], {})
@@ -183,7 +184,7 @@ def test_the_anthropic_client_gets_the_same_exact_line(served: Served) -> None:
         messages += [{"role": "assistant", "content": reply.content}, user("more")]  # type: ignore[dict-item]
     steps = [ids(step) for step in served.steps("claude").values()]
     assert len(steps) == 3
-    for (prompt, action), (later, _) in zip(steps, steps[1:], strict=False):
+    for (prompt, action), (later, _) in pairwise(steps):
         assert later[: len(prompt) + len(action)] == prompt + action
 
 

@@ -36,13 +36,15 @@ class TokenReader:
         return raw.decode("utf-8", errors="replace"), raw
 
     def _raw(self, id_: int) -> bytes:
+        piece = str(self._added.get(id_) or self._tokenizer.convert_ids_to_tokens(id_) or "")
+        byte = None if self._is_byte_level else _BYTE.fullmatch(piece)
+        if byte is not None:
+            return bytes([int(byte[1], 16)])
         if id_ in self._added:
-            return str(self._added[id_]).encode()
-        piece = str(self._tokenizer.convert_ids_to_tokens(id_) or "")
+            return piece.encode()
         if self._is_byte_level and all(letter in self._letters for letter in piece):
             return bytes(self._letters[letter] for letter in piece)
-        byte = _BYTE.fullmatch(piece)
-        return bytes([int(byte[1], 16)]) if byte else piece.replace(_SPACE, " ").encode()
+        return piece.replace(_SPACE, " ").encode()
 
 
 def _byte_letters() -> dict[str, int]:
