@@ -37,6 +37,8 @@ from stepwell.engines.runner import Runner
 from stepwell.engines.slots import Placement
 from stepwell.engines.stopping import StopRule, end_ids_of
 
+_LEAST_TOP_P = float(np.finfo(np.float32).tiny)  # anything smaller would be 0 in the table: no token at all
+
 
 @dataclass(slots=True, eq=False)
 class _Sequence:
@@ -209,7 +211,7 @@ class EngineCore:
         table, params = self.table, sequence.request.params
         limit = min(len(sequence.prompt) + params.max_tokens, self.max_length)
         table.occupy(slot, sequence.prompt, limit, num_cached)
-        table.temperature[slot], table.top_p[slot] = params.temperature, params.top_p
+        table.temperature[slot], table.top_p[slot] = params.temperature, max(params.top_p, _LEAST_TOP_P)
         table.seed[slot] = np.uint64(sequence.seed % 2**64).astype(np.int64)
         table.ends[slot], table.careful[slot] = not params.ignore_end, sequence.stops.needed
         sequence.slot, sequence.num_cached, sequence.first_version = slot, num_cached, self.version

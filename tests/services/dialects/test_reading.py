@@ -112,6 +112,12 @@ def test_sampling_options_arrive() -> None:
     assert (ask.stop, ask.temperature, ask.max_tokens, ask.metadata) == (("x",), 0.0, 9, {"user": "u"})
 
 
+@pytest.mark.parametrize(("told", "meant"), [(None, 1.0), (0, 0.0), (1e-300, 0.0), (0.01, 0.01), (2, 2.0)])
+def test_temperatures_that_would_overflow_mean_greedy(told: float | None, meant: float) -> None:
+    for read in (chat, completion, response, message):
+        assert read(temperature=told).temperature == meant
+
+
 def test_completions_take_text_or_ids_and_sixteen_tokens() -> None:
     assert completion().prompt == "hi"
     assert completion(prompt=["hi"]).prompt == "hi"
@@ -223,8 +229,9 @@ def test_json_that_no_template_could_write_is_refused(parameters: dict[str, Any]
         chat(tools=[{"type": "function", "function": {"name": "f", "parameters": parameters}}])
 
 
+ANY_TEXT = st.text(st.characters(codec=None, categories=None), max_size=5)  # halves of surrogate pairs too
 JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    st.none() | st.booleans() | st.integers() | st.floats() | ANY_TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )

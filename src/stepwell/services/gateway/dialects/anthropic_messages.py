@@ -31,6 +31,7 @@ from stepwell.services.gateway.dialects.bodies import (
     refuse,
     refuse_given,
     refuse_picture,
+    temperature_of,
 )
 from stepwell.services.gateway.exchange import Answer, Ask, Caller, Choice, Finish
 
@@ -174,7 +175,7 @@ def ask_of(body: MessagesRequest) -> Ask:
         messages=_prompt(body),
         tools=_offered(body.tools or (), body.tool_choice),
         max_tokens=body.max_tokens,
-        temperature=1.0 if body.temperature is None else body.temperature,
+        temperature=temperature_of(body.temperature),
         top_p=1.0 if body.top_p is None else body.top_p,
         stop=tuple(body.stop_sequences or ()),
         metadata={"user": body.metadata.user_id} if body.metadata and body.metadata.user_id else {},

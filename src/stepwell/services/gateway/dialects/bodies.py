@@ -22,6 +22,9 @@ MAX_DEPTH = 64
 
 MAX_CHOICES = 128
 
+GREEDY_BELOW = 0.01
+"""Temperatures under it mean the most likely token: logits divided by less than this overflow."""
+
 MaxTokens = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Temperature = Annotated[float, Field(ge=0, le=2)]
 TopP = Annotated[float, Field(gt=0, le=1)]
@@ -33,6 +36,13 @@ class Body(BaseModel):
     """A JSON object of a request: strict about types, indifferent to names it does not know."""
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+
+
+def temperature_of(value: float | None) -> float:
+    """The temperature to sample at: 1 unless told, 0 where only the likeliest token is left."""
+    if value is None:
+        return 1.0
+    return value if value >= GREEDY_BELOW else 0.0
 
 
 def refuse(param: str, why: str) -> NoReturn:

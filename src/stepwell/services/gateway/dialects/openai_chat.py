@@ -29,6 +29,7 @@ from stepwell.services.gateway.dialects.bodies import (
     new_tool_schema,
     refuse_given,
     refuse_picture,
+    temperature_of,
 )
 from stepwell.services.gateway.dialects.refusals import Vendor, error_body
 from stepwell.services.gateway.dialects.route import event
@@ -171,7 +172,7 @@ def ask_of(body: ChatRequest) -> Ask:
         tools=shared.offered(tools, body.tool_choice, body.parallel_tool_calls),
         num_choices=body.n or 1,
         max_tokens=body.max_completion_tokens or body.max_tokens,
-        temperature=1.0 if body.temperature is None else body.temperature,
+        temperature=temperature_of(body.temperature),
         top_p=1.0 if body.top_p is None else body.top_p,
         stop=shared.stops(body.stop),
         seed=body.seed,

@@ -23,6 +23,7 @@ from stepwell.services.gateway.dialects.bodies import (
     TopP,
     refuse,
     refuse_given,
+    temperature_of,
 )
 from stepwell.services.gateway.dialects.refusals import Vendor, error_body
 from stepwell.services.gateway.dialects.route import event
@@ -77,7 +78,7 @@ def ask_of(body: CompletionRequest) -> Ask:
         prompt=_one(body.prompt),
         num_choices=num_choices,
         max_tokens=body.max_tokens or DEFAULT_MAX_TOKENS,
-        temperature=1.0 if body.temperature is None else body.temperature,
+        temperature=temperature_of(body.temperature),
         top_p=1.0 if body.top_p is None else body.top_p,
         stop=shared.stops(body.stop),
         seed=body.seed,

@@ -32,6 +32,7 @@ from stepwell.services.gateway.dialects.bodies import (
     refuse,
     refuse_given,
     refuse_picture,
+    temperature_of,
 )
 from stepwell.services.gateway.exchange import Answer, Ask, Choice, Finish, Token
 
@@ -179,7 +180,7 @@ def ask_of(body: ResponsesRequest, conversation: tuple[Message, ...]) -> Ask:
         messages=conversation if conversation[:1] == system else (*system, *conversation),
         tools=shared.offered(tools, body.tool_choice, body.parallel_tool_calls),
         max_tokens=body.max_output_tokens,
-        temperature=1.0 if body.temperature is None else body.temperature,
+        temperature=temperature_of(body.temperature),
         top_p=1.0 if body.top_p is None else body.top_p,
         num_top_logprobs=0 if LOGPROBS in (body.include or ()) else None,
         metadata=shared.provenance(body.metadata, body.user),
