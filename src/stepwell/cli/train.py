@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ _EXAMPLES = (
     ("stepwell train my.toml recipe.name=grpo train.group_size=8", "a file, two settings changed"),
     ("stepwell train sokoban --dry-run", "what it would do, and how much memory it needs"),
     ("stepwell train --resume runs/NAME", "go on from the last checkpoint"),
+    ("stepwell train demo --agent my_agent.py:agent", "an agent of your own, through the gateway"),
+    ("stepwell train my.toml recipe.name=awr offline.pool=pool.db", "from stored trajectories"),
 )
 
 
@@ -25,12 +28,20 @@ def add(commands: Any) -> None:
         run,
         summary="train an agent",
         description="Everything about a run stands in one folder: config.toml, metrics.jsonl, "
-        "summary.json, checkpoints, trajectories and report.html.",
+        "summary.json, checkpoints, the pool of trajectories and report.html.",
         examples=_EXAMPLES,
         after_interrupt=_how_to_go_on,
     )
     add_settings(parser)
     parser.add_argument("--resume", metavar="RUN", help="go on with this run, by its own settings")
+    parser.add_argument(
+        "--agent",
+        metavar="MODULE:FUNCTION",
+        help="play episodes with this function, which talks to a chat API (own_agent.function)",
+    )
+    parser.add_argument(
+        "--tasks", metavar="FILE", help="JSONL of its tasks (own_agent.tasks); default: env's"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
     parser.set_defaults(folder=None, began=0.0)
 
@@ -45,7 +56,13 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--resume goes on with the run's own settings; leave out {args.settings[0]!r}")
     if resume is None and split_settings(args.settings)[0] is None:
         raise ConfigError(f"give a TOML file or a preset ({', '.join(preset_names())}), or --resume RUN")
-    config = read_settings(args.settings, default=resume)
+    given = {"own_agent.function": args.agent, "own_agent.tasks": args.tasks}
+    settings = [*args.settings, *(f"{key}={json.dumps(value)}" for key, value in given.items() if value)]
+    if resume is not None and len(settings) > len(args.settings):
+        raise ConfigError(
+            "--resume goes on with the run's own agent and tasks; leave out --agent and --tasks"
+        )
+    config = read_settings(settings, default=resume)
     if args.dry_run:
         from stepwell.pipeline.planning import plan
 

@@ -239,7 +239,7 @@ class SyncLoop:
 
     def _make_source(self) -> Source:
         if self.config.offline.pool is not None:
-            source = StoredSource(self.config)
+            source = StoredSource(self.config, self.parts.recipe)
             self.monitor.note(
                 f"offline: {source.num_trajectories} trajectories of {self.config.offline.pool}"
             )

@@ -176,7 +176,9 @@ class Parts:
             return open_pool(config.url, durable=config.durable)
         if self.folder is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="stepwell-")
-        return open_pool((self.folder or Path(self._temporary.name)) / "pool" / "pool.db", durable=config.durable)
+        return open_pool(
+            (self.folder or Path(self._temporary.name)) / "pool" / "pool.db", durable=config.durable
+        )
 
     @cached_property
     def rollout(self) -> Rollout | AgentRollout:

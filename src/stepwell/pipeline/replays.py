@@ -2,7 +2,8 @@
 
 The world is deterministic given task and seed, so that playing the recorded actions again shows
 exactly the states the agent was in. Values are the critic's, advantages those of step GAE on the
-recorded rewards, whatever the recipe trained with: what each turn was worth.
+recorded rewards, whatever the recipe trained with: what each turn was worth. An agent of the user's
+own acts in a world that is not known here: its episodes are shown by their messages alone.
 """
 
 from __future__ import annotations
@@ -42,9 +43,11 @@ def make_replays(
     kept = [trajectory for trajectory in trajectories if trajectory.steps]
     if not kept:
         return []
+    values, advantages = _worth(parts, kept)
+    if parts.config.own_agent.function is not None:
+        return [_talk(trajectory, stage, values[i], advantages[i]) for i, trajectory in enumerate(kept)]
     env = make_env(parts.config.env.name, parts.config.env.options)
     try:
-        values, advantages = _worth(parts, kept)
         return [
             _replay(env, trajectory, stage, values[i], advantages[i]) for i, trajectory in enumerate(kept)
         ]
@@ -73,6 +76,37 @@ def _worth(
 def _fold(flat: torch.Tensor, trajectories: Sequence[Trajectory]) -> list[list[float | None]]:
     numbers = iter(flat.tolist())
     return [[next(numbers) for _ in t.steps] for t in trajectories]
+
+
+def _talk(
+    trajectory: Trajectory,
+    stage: Literal["before", "after"],
+    values: Sequence[float | None],
+    advantages: Sequence[float | None],
+) -> Replay:
+    """An episode as what was said to the model and what it answered."""
+    frames = [
+        Frame(
+            observation="\n\n".join(str(m.get("content", "")) for m in step.info.get("messages", ())),  # type: ignore[union-attr]
+            image_png=None,
+            reply=step.action.text,  # type: ignore[union-attr]
+            actions=[],
+            reward=step.reward or 0.0,
+            reward_parts=dict(step.reward_parts),
+            value=value,
+            advantage=advantage,
+        )
+        for step, value, advantage in zip(trajectory.steps, values, advantages, strict=True)
+    ]
+    return Replay(
+        task_id=trajectory.task.id,
+        title=f"{trajectory.task.env} {trajectory.task.id[:8]}",
+        status=trajectory.status.value,
+        total_reward=trajectory.total_reward,
+        frames=frames,
+        stage=stage,
+        final_observation=trajectory.error,
+    )
 
 
 def _replay(

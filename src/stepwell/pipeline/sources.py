@@ -16,10 +16,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from stepwell.algos.recipes import Recipe
 from stepwell.config.run import OfflineConfig, RunConfig
 from stepwell.core import ConfigError, EnvError, Status, Task, Trajectory
 from stepwell.pipeline.parts import Parts
@@ -155,6 +156,7 @@ class StoredSource:
     """Trajectories of a pool, epoch by epoch in shuffled order; the pool is only read."""
 
     config: RunConfig
+    recipe: Recipe
     is_fresh: bool = False
     _epoch: int = -1
 
@@ -178,8 +180,29 @@ class StoredSource:
         started = time.perf_counter()
         size = self.config.train.tasks_per_update * self.config.train.group_size
         ids = [self._at((update - 1) * size + i) for i in range(min(size, len(self._ids)))]
-        trajectories = [self._pool.get(name).trajectory for name in ids]
+        trajectories = [self._rewarded(self._pool.get(name).trajectory) for name in ids]
         return Batch(trajectories, played_s=time.perf_counter() - started)
+
+    def _rewarded(self, trajectory: Trajectory) -> Trajectory:
+        """With the reward parts that the recipe asks for, whichever were summed when it was stored.
+
+        `outcome` follows from the status. Others are taken from what a step stores of its parts: all
+        of them where it was played here (`info["parts"]`, unscaled), else those that were given.
+        """
+        is_won, last = trajectory.status is Status.SUCCESS, len(trajectory.steps) - 1
+        for number, step in enumerate(trajectory.steps):
+            raw: Any = step.info.get("parts") or {}
+            known = {**step.reward_parts, **{k: v * self.config.rewards.scale for k, v in raw.items()}}
+            known["outcome"] = self.config.rewards.scale if is_won and number == last else 0.0
+            missing = [part for part in self.recipe.reward_parts if part not in known]
+            if missing:
+                raise ConfigError(
+                    f"offline: recipe {self.recipe.name} rewards {', '.join(missing)}, but step {number} of "
+                    f"{trajectory.id} has {', '.join(sorted(known))} only; set recipe.reward_parts, or give "
+                    "rewards (`Pool.rescore`)"
+                )
+            step.assign_reward({part: known[part] for part in self.recipe.reward_parts})
+        return trajectory
 
     def _at(self, place: int) -> str:
         epoch, place = divmod(place, len(self._ids))
