@@ -124,15 +124,19 @@ def _wait_until_it_answers(url: str, process: subprocess.Popen[bytes], home: Pat
 
 
 @contextmanager
-def database(server_url: str, template: str = "template1") -> Iterator[str]:
+def database(server_url: str) -> Iterator[str]:
     """A new database on a server, dropped at the end; gives its URL."""
     name = f"pool_{secrets.token_hex(6)}"
+    _command(server_url, f"CREATE DATABASE {name}")
+    try:
+        yield server_url.rsplit("/", 1)[0] + f"/{name}"
+    finally:
+        _command(server_url, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def _command(server_url: str, command: str) -> None:
     with psycopg.connect(server_url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")  # type: ignore[arg-type]
-        try:
-            yield server_url.rsplit("/", 1)[0] + f"/{name}"
-        finally:
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")  # type: ignore[arg-type]
+        connection.execute(command)  # type: ignore[call-overload]
 
 
 if __name__ == "__main__":

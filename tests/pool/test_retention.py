@@ -135,5 +135,5 @@ def test_a_large_collection_shrinks_the_file(pool: Pool) -> None:
     pool.add([trajectory(f"t{n}", big[n : n + 1]) for n in range(40)], channel="eval")
     pool.gc(max_bytes=0)
     assert pool.count(Filter()) == 0
-    if pool._db.path is not None:
-        assert pool.stats().disk_bytes < 150_000
+    if pool._db.path is not None:  # about 330 kB of steps are gone; the empty tables take 213 kB
+        assert pool.stats().disk_bytes < 300_000

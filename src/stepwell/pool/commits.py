@@ -9,8 +9,9 @@ done. `run` returns only after the commit that holds its work, so accepted means
 Invariants
 * One failing piece of work never costs another: the shared transaction is rolled back and every
   piece runs again in one of its own. Work must therefore change nothing but the database.
-* Work that met a deadlock or a lost connection runs again a few times. All writes of the pool may
-  be repeated: what is there already is found and kept.
+* Work that met a deadlock or a lost connection runs again, for some seconds: a PostgreSQL server
+  one of whose processes was killed needs that long to come back. All writes of the pool may be
+  repeated: what is there already is found and kept.
 * A connection that failed is thrown away; one that met a user's mistake is kept.
 """
 
@@ -30,10 +31,13 @@ from stepwell.core.errors import InfraError, StepwellError
 
 T = TypeVar("T")
 _MAX_SHARED = 64  # pieces of work in one transaction: bounds how long others wait for the lock
-_ATTEMPTS = 5
-_AGAIN_AFTER_S = 0.05
-# PostgreSQL: deadlock, serialization failure, and a group that was collected while one joined it
-_REPEATABLE = {"40P01", "40001", "23503"}
+_PATIENCE_S = 15.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
+# PostgreSQL: deadlock, serialization failure, a group that was collected while one joined it, and a
+# server that shuts down, crashed, or is not up yet
+_REPEATABLE = {"40P01", "40001", "23503", "57P01", "57P02", "57P03"}
+# What a server says to a new connection, without a code, when it will be there soon
+_AWAY = ("starting up", "recovery mode", "shutting down", "not yet accepting", "server closed", "refused")
 
 
 class _Job(Generic[T]):
@@ -90,7 +94,7 @@ class Committer:
             values = self._transaction(jobs)
         except Exception as error:
             if len(jobs) == 1:
-                self._again(jobs[0], error)
+                self._finish(jobs[0], error)
             else:
                 for job in jobs:
                     self._commit([job])
@@ -98,20 +102,13 @@ class Committer:
         for job, value in zip(jobs, values, strict=True):
             job.value, job.is_done = value, True
 
-    def _again(self, job: _Job[Any], error: Exception) -> None:
-        """Give a piece of work that failed by no fault of its own a few more chances."""
-        for attempt in range(1, _ATTEMPTS):
-            if not _is_passing(error):
-                break
-            time.sleep(_AGAIN_AFTER_S * attempt)
-            try:
-                job.value = self._transaction([job])[0]
-            except Exception as next_error:
-                error = next_error
-            else:
-                job.is_done = True
-                return
-        job.error, job.is_done = as_ours(error), True
+    def _finish(self, job: _Job[Any], error: Exception) -> None:
+        """Give a piece of work that failed by no fault of its own more chances."""
+        try:
+            job.value = patiently(lambda: self._transaction([job])[0], error)
+        except Exception as last_error:
+            job.error = as_ours(last_error)
+        job.is_done = True
 
     def _transaction(self, jobs: list[_Job[Any]]) -> list[Any]:
         with self._lock():
@@ -135,10 +132,27 @@ class Committer:
             connection.close()
 
 
-def _is_passing(error: Exception) -> bool:
+def patiently(work: Callable[[], T], error: Exception | None = None, patience_s: float = _PATIENCE_S) -> T:
+    """`work()`, again and again while what goes wrong will pass; `error` is how it failed already."""
+    until, pause = time.monotonic() + patience_s, _FIRST_PAUSE_S
+    while True:
+        if error is not None:
+            if not _will_pass(error) or time.monotonic() > until:
+                raise error
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+        try:
+            return work()
+        except Exception as next_error:
+            error = next_error
+
+
+def _will_pass(error: Exception) -> bool:
     if not isinstance(error, DBAPIError):
         return False
-    return error.connection_invalidated or getattr(error.orig, "sqlstate", None) in _REPEATABLE
+    state = getattr(error.orig, "sqlstate", None)
+    is_away = any(words in str(error.orig) for words in _AWAY)
+    return error.connection_invalidated or state in _REPEATABLE or is_away
 
 
 def as_ours(error: Exception) -> Exception:

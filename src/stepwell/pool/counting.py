@@ -29,28 +29,27 @@ from stepwell.pool.schema import (
 
 def stats(db: Database, blobs: BlobStore | None) -> Stats:
     """Everything there is to count."""
-    with db.reading() as connection:
-        channels = {channel: _channel(connection, channel) for channel in Channel}
-        consumers = _consumers(connection)
-        tagged = connection.execute(
-            select(tags.c.tag, func.count()).group_by(tags.c.tag).order_by(tags.c.tag)
-        )
-        tag_counts = {name: int(count) for name, count in tagged}
-        num_rewards, num_reports, num_versions = (
-            int(connection.execute(select(func.count()).select_from(table)).scalar_one())
-            for table in (rewards, reports, versions)
-        )
+    counted = db.read(_counted)
     return Stats(
-        channels=channels,
-        consumers=consumers,
-        tags=tag_counts,
-        num_rewards=num_rewards,
-        num_reports=num_reports,
-        num_versions=num_versions,
+        **counted,
         num_blobs=0 if blobs is None else sum(1 for _ in blobs.keys()),  # noqa: SIM118
         blob_bytes=0 if blobs is None else blobs.size_bytes(),
         disk_bytes=db.size_bytes(),
     )
+
+
+def _counted(connection: Connection) -> dict[str, Any]:
+    tagged = connection.execute(select(tags.c.tag, func.count()).group_by(tags.c.tag).order_by(tags.c.tag))
+    tables = {"num_rewards": rewards, "num_reports": reports, "num_versions": versions}
+    return {
+        "channels": {channel: _channel(connection, channel) for channel in Channel},
+        "consumers": _consumers(connection),
+        "tags": {name: int(count) for name, count in tagged},
+        **{
+            name: int(connection.execute(select(func.count()).select_from(table)).scalar_one())
+            for name, table in tables.items()
+        },
+    }
 
 
 def _channel(connection: Connection, channel: Channel) -> ChannelStats:

@@ -49,8 +49,7 @@ def publish_version(db: Database, connection: Connection, version: Version) -> N
 
 
 def published(db: Database) -> list[Version]:
-    with db.reading() as connection:
-        rows = connection.execute(select(versions).order_by(versions.c.seq)).all()
+    rows = db.read(lambda connection: connection.execute(select(versions).order_by(versions.c.seq)).all())
     return [Version(row.version, row.fingerprint, json.loads(row.source), row.created_s) for row in rows]
 
 

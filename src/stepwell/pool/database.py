@@ -29,7 +29,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.sql.schema import Table
 
 from stepwell.core.errors import ConfigError, InputError
-from stepwell.pool.commits import Committer, as_ours
+from stepwell.pool.commits import Committer, as_ours, patiently
 from stepwell.pool.migrating import current_revision, upgrade
 from stepwell.pool.schema import REVISION
 
@@ -37,13 +37,14 @@ T = TypeVar("T")
 Durable = Literal["process", "power"]
 DEFAULT_NAME = "pool.db"
 _BUSY_TIMEOUT_S = 60.0
+_PATIENCE_TO_OPEN_S = 3.0  # a wrong URL should not take long to be refused
 _PAGE_BYTES = 8192
 _WAL_PAGES = 4000  # checkpoint every 32 MB: each one is flushed, so not too often
 _MIGRATION_LOCK = 0x5357454C  # any number that nobody else takes as an advisory lock
 
 
 class Database:
-    """One open database: write transactions through `write`, read ones through `reading`."""
+    """One open database: write transactions through `write`, read ones through `read`."""
 
     def __init__(self, where: str | Path, durable: Durable) -> None:
         if durable not in ("process", "power"):
@@ -53,6 +54,7 @@ class Database:
         self.path = None if self.is_postgres else Path(str(self.url.database))
         self._insertions: dict[tuple[str, str], Any] = {}
         self._pid = os.getpid()
+        self._is_closed = False
         self._lock_file: int | None = None
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +62,7 @@ class Database:
         self._engine = self._make_engine(durable)
         self._committer = Committer(self._connect_to_write, self._other_processes_kept_out)
         try:
-            self._prepare()
+            patiently(self._prepare, patience_s=_PATIENCE_TO_OPEN_S)
         except DBAPIError as error:
             self.close()
             raise as_ours(error) from error
@@ -73,13 +75,16 @@ class Database:
         self._check()
         return self._committer.run(work)
 
-    @contextmanager
-    def reading(self) -> Iterator[Connection]:
-        """A connection in a read transaction of its own."""
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """`work(connection)` in a read transaction of its own. May run more than once."""
         self._check()
-        try:
+
+        def once() -> T:
             with self._engine.connect() as connection:
-                yield connection
+                return work(connection)
+
+        try:
+            return patiently(once)
         except DBAPIError as error:
             raise as_ours(error) from error
 
@@ -101,10 +106,8 @@ class Database:
     def size_bytes(self) -> int:
         """What the database takes on disk."""
         if self.is_postgres:
-            with self.reading() as connection:
-                return int(
-                    connection.execute(text("SELECT pg_database_size(current_database())")).scalar_one()
-                )
+            query = text("SELECT pg_database_size(current_database())")
+            return int(self.read(lambda connection: connection.execute(query).scalar_one()))
         files = [Path(f"{self.path}{ending}") for ending in ("", "-wal")]
         return sum(file.stat().st_size for file in files if file.exists())
 
@@ -118,6 +121,7 @@ class Database:
             raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:
+        self._is_closed = True
         self._committer.close()
         self._engine.dispose()
         if self._lock_file is not None:
@@ -127,7 +131,7 @@ class Database:
     def _check(self) -> None:
         if self._pid != os.getpid():
             raise InputError("a pool does not cross a fork; call open_pool again in the new process")
-        if self._lock_file is None and not self.is_postgres:
+        if self._is_closed:
             raise InputError("this pool is closed; call open_pool again")
 
     def _make_engine(self, durable: Durable) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Select, func, select
@@ -37,8 +38,7 @@ _STEPS = select(steps.c.trajectory, steps.c.number, steps.c.base, steps.c.shared
 def count(db: Database, where: Filter) -> int:
     """How many trajectories fit."""
     query = select(func.count()).select_from(trajectories).where(*where.conditions())
-    with db.reading() as connection:
-        return int(connection.execute(query).scalar_one())
+    return int(db.read(lambda connection: connection.execute(query).scalar_one()))
 
 
 def find(db: Database, where: Filter, *, newest_first: bool, limit: int | None) -> Iterator[Entry]:
@@ -57,14 +57,17 @@ def _pages(
         query = _ROWS.where(*conditions).order_by(order).limit(min(_PAGE, limit or _PAGE))
         if last is not None:
             query = query.where(trajectories.c.seq < last if newest_first else trajectories.c.seq > last)
-        with db.reading() as connection:
-            rows = connection.execute(query).all()
-            entries = _entries(connection, rows)
+        rows, entries = db.read(partial(_page, query=query))
         if not rows:
             return
         last = rows[-1].seq
         limit = None if limit is None else limit - len(rows)
         yield entries
+
+
+def _page(connection: Connection, query: Select[Any]) -> tuple[Sequence[Any], list[Entry]]:
+    rows = connection.execute(query).all()
+    return rows, _entries(connection, rows)
 
 
 def _entries(connection: Connection, rows: Sequence[Any]) -> list[Entry]:
@@ -132,29 +135,25 @@ def task_of(text: str) -> Task:
 
 def get(db: Database, id: str, *, whole: bool) -> Stored:
     """One trajectory with everything about it; `whole` also with the steps off its path."""
-    with db.reading() as connection:
-        row = connection.execute(_ROWS.where(trajectories.c.id == id)).first()
-        if row is None:
-            raise InputError(f"trajectory {id!r} is not in the pool")
-        return _stored(connection, [row], whole=whole)[0]
+    found = db.read(partial(_stored, query=_ROWS.where(trajectories.c.id == id), whole=whole))
+    if not found:
+        raise InputError(f"trajectory {id!r} is not in the pool")
+    return found[0]
 
 
 def stored(db: Database, where: Filter, *, whole: bool = True) -> Iterator[Stored]:
     """Trajectories with everything about them, in order of creation."""
     for ids in _small_pages(db, where):
-        with db.reading() as connection:
-            query = _ROWS.where(trajectories.c.id.in_(ids)).order_by(trajectories.c.seq)
-            found = _stored(connection, connection.execute(query).all(), whole=whole)
-        yield from found
+        query = _ROWS.where(trajectories.c.id.in_(ids)).order_by(trajectories.c.seq)
+        yield from db.read(partial(_stored, query=query, whole=whole))
 
 
 def trajectories_of(db: Database, where: Filter) -> Iterator[Trajectory]:
     """Trajectories (their paths) in order of creation."""
     for ids in _small_pages(db, where):
-        with db.reading() as connection:
-            query = _ROWS.where(trajectories.c.id.in_(ids)).order_by(trajectories.c.seq)
-            found = build(connection, connection.execute(query).all())
-        yield from found
+        query = _ROWS.where(trajectories.c.id.in_(ids)).order_by(trajectories.c.seq)
+        for _, trajectory in db.read(partial(_built, query=query)):
+            yield trajectory
 
 
 def _small_pages(db: Database, where: Filter) -> Iterator[list[str]]:
@@ -176,17 +175,16 @@ def served(db: Database, group_seqs: Sequence[int]) -> dict[int, list[Trajectory
     """The trajectories that make each group complete, in order of creation."""
     found: dict[int, list[Trajectory]] = {seq: [] for seq in group_seqs}
     query = _ROWS.where(trajectories.c.group.in_(list(group_seqs)), trajectories.c.place.is_not(None))
-    with db.reading() as connection:
-        rows = connection.execute(query.order_by(trajectories.c.seq)).all()
-        for row, trajectory in zip(rows, build(connection, rows), strict=True):
-            found[row.group].append(trajectory)
+    for group, trajectory in db.read(partial(_built, query=query.order_by(trajectories.c.seq))):
+        found[group].append(trajectory)
     return found
 
 
-def build(connection: Connection, rows: Sequence[Any]) -> list[Trajectory]:
-    """The trajectories (their paths) of some rows."""
+def _built(connection: Connection, query: Select[Any]) -> list[tuple[int, Trajectory]]:
+    """Trajectories (their paths), each with the `seq` of its group."""
+    rows = connection.execute(query).all()
     step_rows, history = _parts(connection, rows)
-    return [_trajectory(row, RowReader(step_rows[row.seq]), history[row.seq])[0] for row in rows]
+    return [(row.group, _trajectory(row, RowReader(step_rows[row.seq]), history[row.seq])[0]) for row in rows]
 
 
 def _parts(connection: Connection, rows: Sequence[Any]) -> tuple[dict[int, list[Any]], dict[int, list[Any]]]:
@@ -224,10 +222,12 @@ def _corrected(step: Step, newest: dict[str, float]) -> Step:
     return step
 
 
-def _stored(connection: Connection, rows: Sequence[Any], *, whole: bool) -> list[Stored]:
+def _stored(connection: Connection, query: Select[Any], *, whole: bool) -> list[Stored]:
+    rows = connection.execute(query).all()
     step_rows, history = _parts(connection, rows)
-    query = select(reports).where(reports.c.trajectory.in_([row.seq for row in rows])).order_by(reports.c.seq)
-    said = _by_trajectory(connection.execute(query))
+    seqs = [row.seq for row in rows]
+    bodies = select(reports).where(reports.c.trajectory.in_(seqs)).order_by(reports.c.seq)
+    said = _by_trajectory(connection.execute(bodies))
     found = []
     for row, entry in zip(rows, _entries(connection, rows), strict=True):
         trajectory, numbers = _trajectory(row, RowReader(step_rows[row.seq]), history[row.seq], whole=whole)

@@ -45,9 +45,8 @@ def collect(
     for name, value in (("max_bytes", max_bytes), ("max_age_s", max_age_s)):
         if value is not None and not 0 <= value < math.inf:
             raise InputError(f"{name} is {value}; it must be a finite number, 0 or more")
-    with db.reading() as connection:
-        found = connection.execute(_candidates(channel, unconsumed)).all()
-        excess = math.inf if max_bytes is None else _total_bytes(connection, channel) - max_bytes
+    found = db.read(lambda connection: connection.execute(_candidates(channel, unconsumed)).all())
+    excess = db.read(partial(_total_bytes, channel=channel)) - (max_bytes or 0)
     chosen = _chosen(found, excess, max_age_s, by_size=max_bytes is not None)
     total = Collected(
         num_trajectories=sum(row.num for row in chosen),
@@ -138,5 +137,5 @@ def remove_unseen_blobs(db: Database, blobs: BlobStore) -> int:
 
 
 def _is_shown(db: Database, key: str) -> bool:
-    with db.reading() as connection:
-        return connection.execute(select(images.c.image).where(images.c.image == key)).first() is not None
+    query = select(images.c.image).where(images.c.image == key).limit(1)
+    return db.read(lambda connection: connection.execute(query).first()) is not None

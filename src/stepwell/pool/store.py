@@ -234,9 +234,10 @@ class Pool:
     def _wait_for_groups(self, channel: Channel, where: Filter | None, wait_s: float) -> bool:
         until, pause = time.monotonic() + wait_s, _FIRST_WAIT_S
         while True:
-            with self._db.reading() as connection:
-                if serving.has_ready(self._db, connection, channel, where, self._holder):
-                    return True
+            if self._db.read(
+                lambda connection: serving.has_ready(self._db, connection, channel, where, self._holder)
+            ):
+                return True
             left = until - time.monotonic()
             if left <= 0:
                 return False

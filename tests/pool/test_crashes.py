@@ -1,0 +1,81 @@
+"""Processes are killed at random; nothing accepted is lost and nothing is served twice.
+
+`crashing.py` does the killing and the audit, in a process of its own, as it forks.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.pool.made import TASK, fill
+from tests.pool.postgres import MISSING, binaries, database, server
+
+from stepwell.core import InfraError
+from stepwell.pool import open_pool
+
+SCRIPT = Path(__file__).parent / "crashing.py"
+
+
+def crash(place: str, folder: Path, *options: str) -> dict[str, int]:
+    command = [sys.executable, SCRIPT, place, folder, *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+def test_killed_writers_and_readers_lose_nothing_and_get_nothing_twice(place: str, tmp_path: Path) -> None:
+    audited = crash(place, tmp_path / "notes", "--kills", "50")
+    assert audited["kills"] == 50
+    assert audited["steps"] > 20 and audited["groups"] > 2
+
+
+@pytest.mark.slow
+def test_not_even_when_processes_of_the_server_are_killed(tmp_path: Path) -> None:
+    if binaries() is None:
+        pytest.skip(MISSING)
+    with server() as url, database(url) as place:  # of its own: all its connections are cut
+        audited = crash(place, tmp_path / "notes", "--kills", "20", "--kill-server")
+    assert audited["server_kills"] == 2 and audited["steps"] > 5
+
+
+def test_a_server_that_is_not_there_is_one_clear_error() -> None:
+    with pytest.raises(InfraError, match="the pool's database failed: connection failed"):
+        open_pool("postgresql://nobody@127.0.0.1:9/nothing")
+
+
+def test_a_pool_does_not_cross_a_fork(place: str) -> None:
+    code = (
+        "import os, sys\n"
+        "from stepwell.pool import open_pool\n"
+        "pool = open_pool(sys.argv[1])\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    try:\n"
+        "        pool.count()\n"
+        "    except ValueError as error:\n"
+        "        print(error, flush=True)\n"
+        "    os._exit(0)\n"
+        "os.waitpid(pid, 0)\n"
+        "print(pool.count())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, place], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "a pool does not cross a fork; call open_pool again in the new process",
+        "0",
+    ]
+
+
+def test_a_closed_pool_says_so(place: str) -> None:
+    pool = open_pool(place)
+    fill(pool, "g")
+    pool.close()
+    pool.close()
+    with pytest.raises(ValueError, match="this pool is closed"):
+        pool.begin(TASK)
+    with pytest.raises(ValueError, match="this pool is closed"):
+        pool.count()
