@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.engines.completions_server import CONTEXT, Answer, CompletionsServer, serving
 
@@ -412,6 +412,10 @@ def _text_ids(choice: dict[str, Any]) -> None:
     choice["token_ids"][0] = "5"
 
 
+def _huge_id(choice: dict[str, Any]) -> None:
+    choice["token_ids"][0] = 2**31
+
+
 def _other_stop(choice: dict[str, Any]) -> None:
     choice["finish_reason"], choice["stop_reason"] = "stop", "never sampled"
 
@@ -427,7 +431,8 @@ BROKEN = [
     (_unknown_prompt, "another prompt than it was sent .5 ids sent, none returned"),
     (_aborted, "finish_reason 'abort' after 8"),
     (_cut, "7 tokens with finish_reason 'length', and 8"),
-    (_text_ids, "one each is needed"),
+    (_text_ids, "ids need one each"),
+    (_huge_id, "ids need one each"),
     (_other_stop, "stopped at 'never sampled'"),
 ]
 
@@ -508,7 +513,7 @@ GOOD = {
 }
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_any_damage_to_a_reply_gives_the_sample_or_an_engine_error(data: st.DataObject) -> None:
     reply = copy.deepcopy(GOOD)

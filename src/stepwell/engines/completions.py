@@ -154,7 +154,7 @@ def read_piece(data: Any) -> Piece:
         raise EngineError("the server's reply has no logprobs.token_logprobs; does it allow logprobs?")
     if not _are_ids(ids) or len(logprobs) != len(ids):
         raise EngineError(
-            f"the server's reply has {len(logprobs)} logprobs for token_ids {ids!r:.80}; one each is needed"
+            f"the server's reply has {len(logprobs)} logprobs for token_ids {ids!r:.70}; ids need one each"
         )
     for value in logprobs:
         if not isinstance(value, (int, float)) or not _LEAST_LOGPROB < value <= 1e-3:
@@ -188,7 +188,7 @@ def _table(value: Any) -> dict[str, Any]:
 
 
 def _are_ids(ids: Any) -> bool:
-    return isinstance(ids, list) and all(type(token) is int and token >= 0 for token in ids)
+    return isinstance(ids, list) and all(type(token) is int and 0 <= token < 2**31 for token in ids)
 
 
 def error_text(data: Any) -> str:

@@ -311,12 +311,13 @@ class EmbeddedEngine:
                 yield News(outlet, ids.tolist(), logprobs.tolist())
 
     def _fail(self, error: EngineError) -> None:
-        """Empty the batch: whoever waits learns why."""
+        """Empty the batch; then whoever waits learns why."""
         self._core.abort()
-        for job in set(self._jobs.values()):
-            job.future.set_exception(error)
+        jobs = set(self._jobs.values())
         self._jobs.clear()
         self._outlets.clear()
+        for job in jobs:
+            job.future.set_exception(error)
 
 
 def _hand_over(
