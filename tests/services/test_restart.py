@@ -1,0 +1,212 @@
+"""A gateway that dies loses nothing: real processes, killed, with clients that try again."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from tests.services.gateways import chat, renderer, said, serving, user
+
+from stepwell.pool import open_pool
+
+SCRIPT = Path(__file__).parent / "mortal_gateway.py"
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def is_up(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health", timeout=1).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def wait_until(fact: Any, timeout_s: float = 90.0) -> None:
+    end = time.monotonic() + timeout_s
+    while not fact():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)
+
+
+@contextmanager
+def mortal(folder: Path) -> Iterator[tuple[str, Any]]:
+    """The URL of a gateway that comes back, and what kills it."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    parent = subprocess.Popen(
+        [sys.executable, str(SCRIPT), str(folder), str(port)], stdout=subprocess.DEVNULL
+    )
+
+    def child() -> int:
+        return int((folder / "pid").read_text())
+
+    def kill() -> None:
+        pid = child()
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: child() != pid)
+
+    try:
+        wait_until(lambda: is_up(url))
+        yield url, kill
+    finally:
+        parent.kill()  # first, or it would begin another
+        parent.wait()
+        os.kill(child(), signal.SIGKILL)
+
+
+def converse(url: str, session: str, num_turns: int, heard: dict[str, list[tuple[str, str]]]) -> None:
+    client = openai.OpenAI(base_url=f"{url}/s/{session}/v1", api_key="none", max_retries=40, timeout=10)
+    messages, heard[session] = [user("begin")], []
+    for turn in range(num_turns):
+        reply = chat(client, messages, seed=None)
+        heard[session].append((reply.id, reply.choices[0].message.content))
+        messages = [*messages, said(reply), user(f"turn {turn}")]
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_kills_at_any_moment_lose_no_step_and_leave_none_twice_on_a_path(tmp_path: Path) -> None:
+    heard: dict[str, list[tuple[str, str]]] = {}
+    with mortal(tmp_path) as (url, kill):
+        threads = [threading.Thread(target=converse, args=(url, f"s{n}", 12, heard)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        dice = random.Random(3)
+        for _ in range(5):
+            wait_until(lambda: is_up(url))
+            time.sleep(dice.uniform(0.05, 0.4))
+            kill()
+        for thread in threads:
+            thread.join(60)
+        wait_until(lambda: is_up(url))
+        for name in heard:
+            assert httpx.post(f"{url}/sessions/{name}/complete", json={"reward": 1.0}).status_code == 200
+    with open_pool(tmp_path / "pool.db") as pool:
+        for name, replies in heard.items():
+            stored = pool.get(name)  # the path: exactly what the agent heard, in order
+            assert [step.info["call"] for step in stored.trajectory.steps] == [call for call, _ in replies]
+            lines = [
+                (step.state.prompt_ids.tolist(), step.action.action_ids.tolist())  # type: ignore[union-attr]
+                for step in stored.trajectory.steps
+            ]
+            assert [renderer().text_of(action) for _, action in lines] == [text for _, text in replies]
+            for (prompt, action), (later, _) in pairwise(lines):
+                assert later[: len(prompt) + len(action)] == prompt + action
+
+
+def test_a_reply_that_was_lost_and_asked_again_leaves_the_path(tmp_path: Path) -> None:
+    body = {"model": "m", "messages": [user("hello")], "max_tokens": 4}
+    with serving(tmp_path) as served:
+        first = served.post("/s/lost/v1/chat/completions", body).json()["id"]
+    with serving(tmp_path) as served:  # of the reply before the end nobody knows whether it arrived
+        again = served.post(
+            "/s/lost/v1/chat/completions", body, headers={"x-stainless-retry-count": "1"}
+        ).json()["id"]
+        assert [step.info["call"] for step in served.steps("lost").values()] == [first, again]
+        assert served.get("/sessions/lost").json()["path"] == [1]
+        third = served.post(
+            "/s/lost/v1/chat/completions", body, headers={"x-stainless-retry-count": "1"}
+        ).json()["id"]  # a retry after a refusal, say: the second reply did arrive
+        assert third != again and served.get("/sessions/lost").json()["path"] == [1, 2]
+
+
+def test_a_session_goes_on_after_a_restart_with_its_ids_rewards_and_answers(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        client = served.openai("on")
+        first = chat(client, [user("one")], n=2)
+        response = client.responses.create(model="m", input="hello", max_output_tokens=16)
+        served.post("/sessions/on/reward", {"value": 0.5, "step": 0})
+    with serving(tmp_path) as served:
+        client = served.openai("on")
+        client.responses.create(
+            model="m", input="more", previous_response_id=response.id, max_output_tokens=16
+        )
+        chat(client, [user("one"), said(first, 1), user("two")])
+        served.post("/sessions/on/complete", {"reward": 1.0})
+        steps = served.steps("on")
+        assert [step.info["parent"] for step in steps.values()] == [None, None, None, 2, 1]
+        assert served.stored("on").path == (1, 2, 3, 4)
+        assert [step.reward for step in steps.values()] == [0.5, 0.0, 0.0, 0.0, 1.0]
+        for parent, child in ((2, 3), (1, 4)):
+            before = [*steps[parent].state.prompt_ids, *steps[parent].action.action_ids]  # type: ignore[union-attr]
+            assert steps[child].state.prompt_ids[: len(before)].tolist() == before  # type: ignore[union-attr]
+
+
+def test_after_an_interrupt_calls_in_flight_finish_and_new_ones_are_not_taken(tmp_path: Path) -> None:
+    port = free_port()
+    command = [
+        "serve",
+        "gateway",
+        "--model",
+        "tiny-0.3m",
+        "--pool",
+        str(tmp_path / "pool.db"),
+        "--port",
+        str(port),
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "stepwell", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"listening on http://127.0.0.1:{port}\n"
+        url = f"http://127.0.0.1:{port}"
+        wait_until(lambda: is_up(url))
+        replies: list[httpx.Response] = []
+        body = {"model": "m", "messages": [user("talk")], "max_tokens": 600}
+        call = threading.Thread(
+            target=lambda: replies.append(
+                httpx.post(f"{url}/s/flight/v1/chat/completions", json=body, timeout=30)
+            )
+        )
+        call.start()
+        wait_until(lambda: httpx.get(f"{url}/metrics").json()["num_running"] == 1)
+        process.send_signal(signal.SIGINT)
+        call.join(30)
+        assert replies[0].status_code == 200 and replies[0].json()["usage"]["completion_tokens"] > 0
+        _, errors = process.communicate(timeout=20)
+        assert process.returncode == 130 and "Traceback" not in errors
+        assert "the same command goes on with them" in errors
+    finally:
+        process.kill()
+    with open_pool(tmp_path / "pool.db") as pool:
+        assert pool.get("flight").is_open and len(pool.get("flight").trajectory.steps) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "give --model"),
+        (["--model", "tiny-0.3m", "--host", "0.0.0.0"], "stepwell serve key NAME"),
+        (["--model", "tiny-9m"], "neither a directory nor a built-in name"),
+        (["--upstream", "host:80"], "must begin with http"),
+    ],
+)
+def test_a_mistake_on_the_command_line_names_the_fix(
+    options: list[str], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from stepwell.cli.main import main
+
+    assert main(["serve", "gateway", "--pool", str(tmp_path / "pool.db"), *options]) == 2
+    assert words in capsys.readouterr().err
