@@ -169,7 +169,7 @@ def read_piece(data: Any) -> Piece:
         str(choice.get("text") or ""),
         choice.get("finish_reason"),
         choice.get("stop_reason"),
-        prompt,
+        prompt if prompt is None or _are_ids(prompt) else [],
     )
 
 
