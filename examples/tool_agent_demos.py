@@ -22,6 +22,7 @@ import httpx
 import numpy as np
 from tool_agent import LARGEST
 
+from stepwell.config.gateway import GatewayConfig
 from stepwell.core import FinishReason, Request, Sampled, Sampling, Task, TokenAction, VersionSpan
 from stepwell.policies import resolve_model
 from stepwell.pool import open_pool
@@ -71,7 +72,8 @@ def demonstrate(pool: Path, todo: Sequence[Task], noise: float = NOISE) -> list[
     tokenizer = load_tokenizer(resolve_model("tiny-0.3m"))
     renderer = Renderer(tokenizer)
     stored = open_pool(pool)
-    gateway = Gateway(Expert(tokenizer, renderer.end_ids[0], noise), renderer, stored)
+    expert = Expert(tokenizer, renderer.end_ids[0], noise)
+    gateway = Gateway(expert, renderer, stored, GatewayConfig(seed=0))  # the same demonstrations every time
     url, stop = serve_in_thread(create_app(gateway))
 
     def complete(result: AgentResult) -> None:

@@ -108,10 +108,11 @@ def test_a_task_larger_than_a_pipe_arrives_whole() -> None:
 
 def test_workers_stay_from_run_to_run() -> None:
     with processes("who", num_processes=2) as agents:
-        first = {r.info["pid"] for r in agents.run([job(f"{n}", sleep=0.7) for n in range(4)])}
-        second = {r.info["pid"] for r in agents.run([job(f"{n}", sleep=0.05) for n in range(4)])}
-        assert second == set(agents.pids) >= first
-    assert gone([int(pid) for pid in second])  # type: ignore[arg-type]
+        first = {r.info["pid"] for r in agents.run([job(f"{n}") for n in range(4)])}
+        before = agents.pids
+        second = {r.info["pid"] for r in agents.run([job(f"{n}") for n in range(4)])}
+        assert agents.pids == before and len(before) == 2 and first | second <= set(before)
+    assert gone(before)
 
 
 def test_output_goes_to_a_log_that_starts_anew_when_it_is_large(tmp_path: Path) -> None:
@@ -140,6 +141,9 @@ WRONG = {
     "exit": "SystemExit: 3",
     "exit_in_task": "SystemExit: 4",
     "interrupt": "KeyboardInterrupt",
+    "connect_elsewhere": "ConnectError",
+}
+DEADLY = {
     "hard_exit": "exit code 5",
     "abort": "SIGABRT",
     "segfault": "SIGSEGV",
@@ -149,19 +153,30 @@ WRONG = {
     "abort_in_thread": "SIGABRT",
     "spin": "held the event loop",
     "hold_python": "held the event loop",
-    "connect_elsewhere": "ConnectError",
 }
 
 
-@pytest.mark.parametrize("how", WRONG)
-def test_an_agent_that_goes_wrong_costs_one_agent_error_and_no_other_episode(
+def test_agents_that_raise_exit_or_return_nonsense_cost_one_agent_error_each(doing: AgentProcesses) -> None:
+    doing.run([job(f"{n}", how="fine") for n in range(2)])  # until both processes are there
+    before = doing.pids
+    told: list[AgentResult] = []
+    results = doing.run([job(how, how=how) for how in WRONG] + [job("fine", how="fine")], told.append)
+    assert {result.status for result in results[:-1]} == {"agent_error"} and results[-1].status == "done"
+    for result in results[:-1]:
+        assert WRONG[result.id] in result.error
+    assert sorted(result.id for result in told) == sorted([*WRONG, "fine"])
+    assert doing.pids == before  # no process died of it
+
+
+@pytest.mark.parametrize("how", DEADLY)
+def test_an_agent_that_takes_its_process_down_costs_one_agent_error_and_no_other_episode(
     doing: AgentProcesses, how: str
 ) -> None:
     told: list[AgentResult] = []
     jobs = [job("a", how="fine"), job("b", how=how), job("c", how="fine"), job("d", how="fine")]
     results = doing.run(jobs, told.append)
     assert [result.status for result in results] == ["done", "agent_error", "done", "done"]
-    assert WRONG[how] in results[1].error
+    assert DEADLY[how] in results[1].error
     assert sorted(result.id for result in told) == ["a", "b", "c", "d"]
     assert doing.run([job("after", how="int")])[0].reward == 3.0
 
@@ -176,7 +191,7 @@ def test_an_agent_that_never_ends_is_cancelled_or_else_stopped(
         ("agent_error", True),
     ]
     assert "no end within 0.4 s" in results[1].error and ending in results[1].error
-    assert 0.4 <= results[1].wall_s < 3
+    assert 0.4 <= results[1].wall_s < 10
 
 
 def test_a_crash_says_where_in_the_agents_code_it_was(doing: AgentProcesses) -> None:
@@ -186,7 +201,7 @@ def test_a_crash_says_where_in_the_agents_code_it_was(doing: AgentProcesses) -> 
 
 def test_one_that_holds_the_loop_is_blamed_for_it_and_not_who_runs_out_of_time_meanwhile() -> None:
     with processes("does", concurrency=2, block_timeout_s=1.5) as agents:
-        results = agents.run([job("late", 0.3, how="fine", sleep=0.1), job("spin", how="spin")])
+        results = agents.run([job("late", 0.6, how="fine", sleep=0.1), job("spin", how="spin")])
     assert [(r.status, r.num_tries) for r in results] == [("done", 2), ("agent_error", 1)]
 
 

@@ -135,15 +135,21 @@ class AgentProcess:
     def has_died(self) -> bool:
         """Whether it has ended by itself; its status stays to be collected by `kill`."""
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        return os.waitid(os.P_PID, self.pid, options) is not None
+        try:
+            return os.waitid(os.P_PID, self.pid, options) is not None
+        except ChildProcessError:  # someone else in this process has collected it
+            return True
 
     def trim_log(self, max_bytes: int) -> None:
         """Start the log anew once it is too large."""
-        if self.log.stat().st_size > max_bytes:
-            os.truncate(self.log, 0)
+        with contextlib.suppress(FileNotFoundError):  # a log that someone removed ends no training
+            if self.log.stat().st_size > max_bytes:
+                os.truncate(self.log, 0)
 
     def log_tail(self) -> str:
         """The last lines of its log, or the first ones about a crash."""
+        if not self.log.exists():
+            return ""
         with self.log.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
             start = self._log_start if size >= self._log_start else 0  # it was started anew
