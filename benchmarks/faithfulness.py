@@ -181,19 +181,20 @@ def measure(
     return report
 
 
-def taught_policy(num_updates: int = 100, batch: int = 8, seed: int = 0) -> CausalLMPolicy:
+def taught_policy(num_updates: int = 150, batch: int = 8, seed: int = 0) -> CausalLMPolicy:
     """The tiny model after a short lesson in five turns, which it then mixes up."""
     policy = CausalLMPolicy.from_pretrained(MODEL)
     tokenizer = load_tokenizer(policy.source)
     rng = random.Random(seed)
 
     def example() -> tuple[list[int], list[int]]:
-        before = TOOLS_END * rng.randrange(2) + "".join(rng.choices(SAID, k=rng.randrange(1, 6)))
-        prompt = tokenizer.encode(f"{before}<|im_end|>\n<|im_start|>assistant\n")
-        return prompt, tokenizer.encode(f"{rng.choice(TURNS)}<|im_end|>")
+        before = rng.choice(("", TOOLS_END, f"{rng.choice(TURNS)}<|im_end|>\n")) + "<|im_start|>user\n"
+        before += "".join(rng.choices(SAID, k=rng.randrange(1, 4))) + "<|im_end|>\n<|im_start|>assistant\n"
+        return tokenizer.encode(before), tokenizer.encode(f"{rng.choice(TURNS)}<|im_end|>")
 
-    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=4e-3, weight_decay=0.0)
-    for _ in range(num_updates):
+    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=5e-3, weight_decay=0.0)
+    for update in range(num_updates):
+        optimizer.param_groups[0]["lr"] = 5e-3 * (1 - update / num_updates)
         examples = [example() for _ in range(batch)]
         length = max(len(prompt) + len(turn) for prompt, turn in examples)
         ids, labels = torch.zeros(batch, length, dtype=torch.long), torch.full((batch, length), -100)
@@ -263,7 +264,7 @@ class Talk:
 
     def options(self) -> dict[str, Any]:
         """How one call is sampled, in the words that all APIs share."""
-        options: dict[str, Any] = {"temperature": self.rng.choice((0.0, 0.7, 1.0, 1.0, 1.2))}
+        options: dict[str, Any] = {"temperature": self.rng.choice((0.0, 0.5, 0.7, 1.0, 1.2))}
         if self.rng.random() < 0.3:
             options["top_p"] = 0.9
         return options
