@@ -1,7 +1,7 @@
 # Every target makes and reuses its own .venv; nothing needs to be done before.
 #
 #   make demo     watch an agent learn, in minutes
-#   make test     the whole suite
+#   make test     the whole suite (make test-extra-vllm: the part that needs a real vLLM)
 #   make check    formatting, lint, types
 #   make bench    every benchmark that runs on a CPU, results to benchmarks/results/
 #   make docs     the documentation as a site in site/
@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 demo_seed ?= 0
 
-.PHONY: install demo test check format bench docs clean
+.PHONY: install demo test test-extra-vllm check format bench docs clean
 
 install: $(STAMP)
 
@@ -33,8 +33,14 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/stepwell demo --seed $(demo_seed)
 
+# The pool is tested against a real PostgreSQL: installed here where that is allowed, else said aloud.
 test: $(STAMP)
+	@$(BIN)/python tests/pool/postgres.py --install
 	$(BIN)/python -m pytest
+
+# A real vLLM in an environment of its own (2 GB), and the remote engine against it.
+test-extra-vllm: $(STAMP)
+	bash scripts/test_extra_vllm.sh
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -51,6 +57,9 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/engine_speed.py --device cpu
 	$(BIN)/python benchmarks/env_speed.py
 	$(BIN)/python benchmarks/render_speed.py
+	$(BIN)/python benchmarks/pool_speed.py
+	$(BIN)/python benchmarks/gateway_speed.py
+	$(BIN)/python benchmarks/faithfulness.py
 
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -27,7 +27,7 @@ from stepwell.pipeline.parts import Parts
 from stepwell.policies import CausalLMPolicy
 from stepwell.training.checkpoint import damage, save_checkpoint
 
-_IRRELEVANT = {"name", "folder", "num_threads", "recipe", "train", "checkpoint", "monitor", "parity"}
+_IRRELEVANT = set("name folder num_threads recipe train checkpoint monitor parity pool offline".split())
 
 
 def key_of(parts: Parts) -> str:
