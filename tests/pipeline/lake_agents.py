@@ -56,3 +56,12 @@ async def greets(task: Any, base_url: str, model: str) -> float:
     messages = [{"role": "user", "content": f"Greet {task.content['name']}."}]
     answer = await client.chat.completions.create(model=model, messages=messages, max_tokens=6)
     return 1.0 / (1 + len(answer.choices[0].message.content or ""))
+
+
+async def miscounts(task: Any, base_url: str, model: str) -> dict[str, Any]:
+    """One call, two rewards."""
+    messages = [{"role": "user", "content": "Go."}]
+    await CLIENT.with_options(base_url=base_url).chat.completions.create(
+        model=model, messages=messages, max_tokens=2
+    )
+    return {"step_rewards": [1.0, 1.0], "success": True}

@@ -98,6 +98,14 @@ def test_an_agent_that_raises_costs_an_agent_error_and_training_goes_on(tmp_path
     assert rewards == {Status.AGENT_ERROR: {0.0}, Status.SUCCESS: {0.1}}  # times rewards.scale
 
 
+def test_rewards_that_do_not_fit_the_calls_are_the_agents_error(tmp_path: Path) -> None:
+    with parts_of(tmp_path, *own("miscounts"), "recipe.name=grpo") as parts:
+        (task,) = parts.tasks(Split.TRAIN, 1, 0)
+        (played,) = parts.rollout.run([Job(task, "g", 1, "eval")], parts.params(1.0)).trajectories
+    assert played.status is Status.AGENT_ERROR and played.total_reward == 0.0
+    assert "2 step_rewards, but called the model 1 times" in played.error
+
+
 def test_an_engine_that_fails_costs_infra_errors_and_no_update(tmp_path: Path) -> None:
     with parts_of(tmp_path, *own("lake"), "recipe.name=grpo", "train.max_env_retries=0") as parts:
         jobs = [Job(task, "g", i) for i, task in enumerate(parts.tasks(Split.TRAIN, 2, 0))]

@@ -26,6 +26,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from stepwell.core import Status, Step, Task
 from stepwell.pool import Filter, Pool, open_pool
@@ -118,7 +119,7 @@ def server_process(place: str) -> int:
     """A process of the server that works for somebody else."""
     import psycopg
 
-    with psycopg.connect(place) as connection:
+    with patiently(lambda: psycopg.connect(place)) as connection:
         query = (
             "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
@@ -126,10 +127,31 @@ def server_process(place: str) -> int:
     return random.choice(found)[0] if found else 0
 
 
+def patiently(work: Callable[[], Any]) -> Any:
+    """The server may still be recovering from the last kill."""
+    for _ in range(200):
+        try:
+            return work()
+        except Exception:
+            time.sleep(0.05)
+    return work()
+
+
 def crash(place: str, folder: Path, num_kills: int, kill_server: bool) -> int:
     """Start everybody, kill at random, let the rest end in peace; gives the number of server kills."""
     open_pool(place).close()
     running = {name: start(place, folder, name) for name in (*WRITERS, *READERS)}
+    try:
+        return kill_at_random(place, folder, running, num_kills, kill_server)
+    except BaseException:
+        for pid in running.values():
+            os.kill(pid, signal.SIGKILL)
+        raise
+
+
+def kill_at_random(
+    place: str, folder: Path, running: dict[str, int], num_kills: int, kill_server: bool
+) -> int:
     num_server_kills = 0
     for count in range(num_kills):
         time.sleep(random.uniform(0, LONGEST_PAUSE_S))

@@ -210,9 +210,10 @@ class AgentRollout:
         if session.is_over:
             return
         numbers = session.path()
+        result = _checked(result, len(numbers))
         given = partial(registry.reward, session, part="task", source="agent")
         if result.step_rewards is not None:
-            for number, value in zip(numbers, result.step_rewards, strict=False):
+            for number, value in zip(numbers, result.step_rewards, strict=True):
                 await given(self.reward_scale * value, step=number)
         elif numbers and (result.reward is not None or not session.rewards):
             await given(self.reward_scale * (result.reward or 0.0), step=None)
@@ -234,6 +235,17 @@ class AgentRollout:
 
 async def _all(work: Sequence[Coroutine[Any, Any, None]]) -> None:
     await asyncio.gather(*work)
+
+
+def _checked(result: AgentResult, num_calls: int) -> AgentResult:
+    """Refuse rewards that cannot be told which call they are for."""
+    rewards = result.step_rewards
+    if rewards is None or len(rewards) == num_calls:
+        return result
+    problem = (
+        f"it returned {len(rewards)} step_rewards, but called the model {num_calls} times; give one each"
+    )
+    return replace(result, status="agent_error", step_rewards=None, reward=None, error=problem)
 
 
 def _status(result: AgentResult) -> Status:

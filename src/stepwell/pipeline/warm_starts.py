@@ -27,13 +27,14 @@ from stepwell.pipeline.parts import Parts
 from stepwell.policies import CausalLMPolicy
 from stepwell.training.checkpoint import damage, save_checkpoint
 
-_IRRELEVANT = set("name folder num_threads recipe train checkpoint monitor parity pool offline".split())
+_WHERE = {"name", "folder", "num_threads", "checkpoint", "monitor", "pool"}
+_LATER = {"recipe", "train", "parity", "offline"}
 
 
 def key_of(parts: Parts) -> str:
     """The name under which the warm start of these settings is kept."""
     config, recipe = parts.config, parts.recipe
-    values = config.model_dump(mode="json", exclude=_IRRELEVANT)
+    values = config.model_dump(mode="json", exclude=_WHERE | _LATER)
     del values["warm_start"]["cache"]
     values["policy"]["critic"] = parts.critic_kind
     values["rewarded"] = [

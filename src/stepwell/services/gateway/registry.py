@@ -219,12 +219,11 @@ class Registry:
             raise Refused(
                 Kind.UNAVAILABLE, f"{len(self.sessions)} sessions are open; complete some", retry_after_s=5.0
             )
-        stored = await self.run(self._stored, id_)
+        stored = await self.run(self._stored_or_begun, id_, key_name, opening)
         if stored is not None:
             if not stored.is_open:
                 raise Refused(Kind.CONFLICT, f"session {id_!r} is over; begin a new one under another id")
             return await self._read_back(stored)
-        await self.run(self._begin, id_, key_name, opening)
         session = self.sessions[id_] = Session(id_, key_name, History(self._prompt_extra))
         return session
 
@@ -240,6 +239,13 @@ class Registry:
         if next(self.pool.find(Filter(ids=(id_,))), None) is None:
             return None
         return self.pool.get(id_, whole=True)
+
+    def _stored_or_begun(self, id_: str, key_name: str, opening: Opening) -> Stored | None:
+        """A session of the pool; None if it was not there, and now is."""
+        stored = self._stored(id_)
+        if stored is None:
+            self._begin(id_, key_name, opening)
+        return stored
 
     def _begin(self, id_: str, key_name: str, opening: Opening) -> None:
         try:
