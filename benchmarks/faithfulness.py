@@ -32,7 +32,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +243,7 @@ class Reply:
     calls: list[tuple[str, Any]] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)  # of the calls
     logprobs: list[float] | None = None
+    stop: str | None = None  # what the client asked to stop at
 
 
 class Talk:
@@ -271,6 +272,9 @@ class Talk:
 
     def max_tokens(self) -> int:
         return self.rng.choice((4, 48, 48, 48))
+
+    def stop(self) -> str | None:
+        return "oor" if self.rng.random() < 0.2 else None
 
     def streams(self) -> bool:
         streams = self.rng.random() < 0.5
@@ -321,7 +325,8 @@ async def hold_chat(url: str, talk: Talk) -> None:
         }
         options |= {"tools": tools} if talk.with_tools else {}
         options |= {"logprobs": True} if talk.rng.random() < 0.3 else {}
-        options |= {"stop": ["oor"]} if talk.rng.random() < 0.2 else {}
+        stop = talk.stop()
+        options |= {"stop": [stop]} if stop else {}
         options |= {"seed": talk.rng.randrange(100)} if talk.rng.random() < 0.3 else {}
         call: Any = {"model": "policy", "messages": messages, **options}
         if talk.streams():
@@ -331,7 +336,7 @@ async def hold_chat(url: str, talk: Talk) -> None:
             replies = chat_replies(
                 [await client.chat.completions.create(**call)], lambda choice: choice.message
             )
-        talk.replies += replies
+        talk.replies += [replace(reply, stop=stop) for reply in replies]
         messages += chat_history(talk, talk.rng.choice(replies))
 
 
@@ -374,7 +379,8 @@ async def hold_messages(url: str, talk: Talk) -> None:
         call: dict[str, Any] = {"model": "policy", "messages": messages, "max_tokens": talk.max_tokens()}
         call |= {"tools": tools} if talk.with_tools else {}
         call |= {"system": talk.system} if talk.system else {}
-        call |= {"stop_sequences": ["oor"]} if talk.rng.random() < 0.2 else {}
+        stop = talk.stop()
+        call |= {"stop_sequences": [stop]} if stop else {}
         call["extra_body"] = talk.options()
         if talk.streams():
             async with client.messages.stream(**call) as stream:
@@ -384,7 +390,7 @@ async def hold_messages(url: str, talk: Talk) -> None:
         text = "".join(block.text for block in got.content if block.type == "text")
         uses = [block for block in got.content if block.type == "tool_use"]
         reply = Reply(got.id, 0, text, [(use.name, use.input) for use in uses], [use.id for use in uses])
-        talk.replies.append(reply)
+        talk.replies.append(replace(reply, stop=stop))
         text, calls = talk.sent_back(reply)
         mine: list[Any] = [{"type": "text", "text": text}] if text else []
         mine += [{"type": "tool_use", "id": i, "name": n, "input": a} for i, n, a in calls]
@@ -488,12 +494,14 @@ def is_shown(reply: Reply, step: Step | None, renderer: Renderer) -> bool:
         return False
     assert isinstance(step.state, TokenState) and isinstance(step.action, TokenAction)
     text = renderer.text_of(step.action.action_ids)
+    if reply.stop is not None:
+        text = text.partition(reply.stop)[0]
     logprobs = step.behavior_logprobs.tolist()
     if reply.logprobs is not None and reply.logprobs != logprobs[: len(reply.logprobs)]:
         return False
-    if not reply.calls:  # a stop string is not shown
-        return text.startswith(reply.text) and (len(text) == len(reply.text) or "oor" in text)
-    parsed = parse_reply(text.split("oor")[0] if "oor" not in json.dumps(reply.calls) else text, "hermes")
+    if not reply.calls:
+        return reply.text == text
+    parsed = parse_reply(text, "hermes")
     shown = [(call.name, call.arguments) for call in parsed.tool_calls]
     return shown == reply.calls and parsed.content.split() == reply.text.split()
 
