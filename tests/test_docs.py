@@ -36,8 +36,10 @@ def test_the_tour_of_the_core_learns_what_it_promises(tmp_path: Path) -> None:
     [
         "README.md",
         "docs/agents.md",
+        "docs/agents_as_they_are.md",
         "docs/configuration.md",
         "docs/engine.md",
+        "docs/gateway.md",
         "docs/maths.md",
         "docs/models.md",
         "docs/packing.md",
