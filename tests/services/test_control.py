@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import openai
 import pytest
 from tests.services.gateways import Served, chat, said, serving, user
 
-from stepwell.core import Status
+from stepwell.core import Status, Task
 
 
 @pytest.fixture(scope="module")
@@ -179,3 +180,31 @@ def test_counts_health_and_readiness(tmp_path: Path) -> None:
         assert (counts["num_open"], counts["branches"]) == (1, {"new_conversation": 1})
         assert served.get("/health").json() == {"status": "ok"}
         assert served.get("/ready").json() == {"ready": True}
+
+
+def test_a_trajectory_that_was_no_session_cannot_be_used_as_one(served: Served) -> None:
+    served.pool.begin(Task("other", {"n": 1}), id="foreign")
+    with pytest.raises(openai.ConflictError, match="was no session"):
+        chat(served.openai("foreign"), [user("hello")])
+    assert served.get("/sessions/foreign").status_code == 409
+
+
+def test_a_nul_in_the_words_about_an_ending_is_replaced(served: Served) -> None:
+    talk(served, "strange", 1)
+    body = {"status": "agent_error", "error": "a\0b"}
+    assert served.post("/sessions/strange/complete", body).status_code == 200
+    assert served.stored("strange").trajectory.error == "a\ufffdb"
+
+
+def test_a_pool_that_is_gone_is_503_and_says_so(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        talk(served, "gone", 1)
+        with sqlite3.connect(tmp_path / "pool.db") as broken:
+            broken.execute("DROP TABLE steps")
+        for path, body in (
+            ("/s/gone/v1/chat/completions", {"model": "m", "messages": [user("more")], "max_tokens": 4}),
+            ("/s/new/v1/chat/completions", {"model": "m", "messages": [user("more")], "max_tokens": 4}),
+            ("/sessions/gone/complete", {}),
+        ):
+            reply = served.post(path, body)
+            assert reply.status_code == 503 and "pool" in reply.json()["error"]["message"], reply.text

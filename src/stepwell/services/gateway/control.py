@@ -130,7 +130,8 @@ def control_router(gateway: Keeper) -> APIRouter:
             return _completed_before(found, body)
         if body.reward is not None:
             await registry.reward(found, body.reward, None, "task", _key(request))
-        status = await registry.finish(found, body.status, body.error)
+        error = body.error.replace("\0", "\ufffd")  # which not every database keeps
+        status = await registry.finish(found, body.status, error)
         return {"id": session, "status": status.value}
 
     return router
@@ -143,6 +144,8 @@ def _key(request: Request) -> str:
 def _opening(body: SessionBody) -> Opening:
     task = None
     if body.task is not None:
+        if not body.task.env.isprintable():
+            raise Refused(Kind.INVALID, "task.env must be printable characters", param="task.env")
         try:
             task = Task(
                 body.task.env, body.task.content, body.task.instruction, body.task.seed, tuple(body.task.tags)

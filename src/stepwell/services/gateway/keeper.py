@@ -107,6 +107,8 @@ def checked_messages(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 def checked_text(text: str, param: str) -> str:
     """Text that has an encoding."""
+    if text.isascii():
+        return text
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from stepwell.config.gateway import GatewayConfig
 from stepwell.core import JSON, Status, Step, Task, new_id
-from stepwell.core.errors import InputError, StepwellError
+from stepwell.core.errors import InfraError, InputError, StepwellError
 from stepwell.pool import Filter, Pool, Stored
 from stepwell.services.gateway.exchange import Caller, Kind, Refused
 from stepwell.services.gateway.history import History
@@ -65,9 +65,15 @@ class Registry:
 
     async def run(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
         """Something of the pool, in a thread."""
-        call = partial(function, *args, **options) if options else function
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, call, *(() if options else args))
+        try:
+            return await self._begun(partial(function, *args, **options))
+        except InfraError as error:
+            raise Refused(
+                Kind.UNAVAILABLE, f"the pool does not answer: {error}", retry_after_s=1.0
+            ) from error
+
+    def _begun(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, function)
 
     def close(self) -> None:
         self._threads.shutdown()
@@ -118,9 +124,9 @@ class Registry:
         session = self.sessions.get(id_)
         if session is not None:
             return _checked_owner(session, key_name)
-        stored = await self.run(self._stored, id_)
+        stored = await self.run(self._stored, id_) if _NAME.fullmatch(id_) else None
         if stored is None:
-            raise Refused(Kind.NOT_FOUND, f"there is no session {id_!r}")
+            raise Refused(Kind.NOT_FOUND, f"there is no session {id_!r:.140}")
         _check_owner(id_, str(stored.source.get("key", "")), key_name)
         if not stored.is_open:
             return stored
@@ -128,7 +134,7 @@ class Registry:
 
     async def write(self, session: Session, first: int, steps: list[Step]) -> None:
         """Commit steps of a session."""
-        write = asyncio.ensure_future(self.run(self.pool.append, session.id, first, steps))
+        write = self._begun(partial(self.pool.append, session.id, first, steps))
         writing = self._writing.setdefault(session.id, set())
         writing.add(write)
         write.add_done_callback(partial(self._written, session, writing))
@@ -238,7 +244,12 @@ class Registry:
     def _stored(self, id_: str) -> Stored | None:
         if next(self.pool.find(Filter(ids=(id_,))), None) is None:
             return None
-        return self.pool.get(id_, whole=True)
+        stored = self.pool.get(id_, whole=True)
+        if stored.source.get("service") != TAG:
+            raise Refused(
+                Kind.CONFLICT, f"trajectory {id_!r} is in the pool, but was no session; take another id"
+            )
+        return stored
 
     def _stored_or_begun(self, id_: str, key_name: str, opening: Opening) -> Stored | None:
         """A session of the pool; None if it was not there, and now is."""
