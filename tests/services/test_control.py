@@ -50,6 +50,8 @@ def test_a_session_is_begun_with_a_task_a_group_and_tags(served: Served) -> None
     assert (stored.trajectory.task.env, stored.trajectory.task.content) == ("shop", {"item": "lamp"})
     assert (stored.entry.group, stored.group_size, stored.channel) == ("lamps", 2, "eval")
     assert set(stored.tags) == {"gateway", "night"}
+    other = served.post("/sessions", {**body, "task": {"env": "shop", "content": {"item": "bed"}}})
+    assert other.status_code == 400 and "another task" in other.json()["error"]["message"]
 
 
 def test_a_group_of_completed_sessions_is_served_to_a_trainer(served: Served) -> None:
@@ -142,7 +144,9 @@ def test_without_a_session_in_path_or_header_a_key_has_one_until_it_is_completed
     plain = openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
     chat(plain, [user("one")])
     chat(plain, [user("two")])
-    (name,) = [s["id"] for s in served.get("/sessions").json()["sessions"] if s["id"].startswith("auto.")]
+    (name,) = [
+        s["id"] for s in served.get("/sessions").json()["sessions"] if s["id"].startswith("automatic.")
+    ]
     assert len(served.steps(name)) == 2
     served.post(f"/sessions/{name}/complete")
     chat(plain, [user("three")])

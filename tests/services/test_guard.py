@@ -77,8 +77,8 @@ def test_each_key_has_a_session_of_its_own(locked: Served) -> None:
         client = openai.OpenAI(base_url=f"{locked.url}/v1", api_key=key)
         for _ in range(times):
             chat(client, [user("hello")])
-    entries = {entry.id.split("-")[0]: entry.num_steps for entry in locked.pool.find() if "auto." in entry.id}
-    assert entries == {"auto.alice": 2, "auto.bob": 1}
+    entries = {e.id.split("-")[0]: e.num_steps for e in locked.pool.find() if "automatic" in e.tags}
+    assert entries == {"automatic.alice": 2, "automatic.bob": 1}
 
 
 @given(name=st.from_regex(r"[A-Za-z0-9-]{1,64}", fullmatch=True), other=st.text(max_size=60))

@@ -22,6 +22,7 @@ import pytest
 from tests.services.gateways import chat, renderer, said, serving, user
 
 from stepwell.pool import open_pool
+from stepwell.services.keys import hash_key, new_key
 
 SCRIPT = Path(__file__).parent / "mortal_gateway.py"
 
@@ -192,6 +193,15 @@ def test_after_an_interrupt_calls_in_flight_finish_and_new_ones_are_not_taken(tm
         process.kill()
     with open_pool(tmp_path / "pool.db") as pool:
         assert pool.get("flight").is_open and len(pool.get("flight").trajectory.steps) == 1
+
+
+def test_the_session_of_a_key_goes_on_after_a_restart(tmp_path: Path) -> None:
+    key = new_key("a-b")
+    for _ in range(2):
+        with serving(tmp_path, keys={"a-b": hash_key(key)}) as served:
+            chat(openai.OpenAI(base_url=f"{served.url}/v1", api_key=key), [user("hello")])
+            (entry,) = served.pool.find()
+    assert entry.num_steps == 2
 
 
 @pytest.mark.parametrize(

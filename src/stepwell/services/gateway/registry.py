@@ -30,7 +30,7 @@ from stepwell.services.gateway.sessions import Session, outcome, rebuilt
 
 T = TypeVar("T")
 TAG = "gateway"
-_AUTOMATIC = "auto"
+_AUTOMATIC = "automatic"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
@@ -84,8 +84,8 @@ class Registry:
         entries = await self.run(lambda: list(self.pool.find(where)))
         for entry in entries:
             self._left_open[entry.id] = (entry.num_steps, time.monotonic())
-            if entry.id.startswith(f"{_AUTOMATIC}."):
-                self._current[entry.id.split(".")[1]] = entry.id
+            if _AUTOMATIC in entry.tags:
+                self._current[entry.id.removeprefix(f"{_AUTOMATIC}.").rpartition("-")[0]] = entry.id
         return len(entries)
 
     async def of(self, caller: Caller) -> Session:
@@ -93,7 +93,8 @@ class Registry:
         id_ = caller.session or self.current(caller.key_name)
         session = self.sessions.get(id_)
         if session is None:
-            session = await self._once(id_, self._found_or_begun(id_, caller.key_name, Opening()))
+            opening = Opening(tags=() if caller.session else (_AUTOMATIC,))
+            session = await self._once(id_, self._found_or_begun(id_, caller.key_name, opening))
         return _checked_owner(session, caller.key_name)
 
     def now(self, caller: Caller) -> Session:
@@ -111,13 +112,16 @@ class Registry:
         """The id of the open session of a key."""
         id_ = self._current.get(key_name)
         if id_ is None:
-            id_ = self._current[key_name] = new_id(f"{_AUTOMATIC}.{key_name or 'anonymous'}")
+            id_ = self._current[key_name] = new_id(f"{_AUTOMATIC}.{key_name}")
         return id_
 
     async def open(self, id_: str, key_name: str, opening: Opening) -> Session:
         """Begin a session with a task of its own; the same again is the same session."""
         session = await self._once(id_, self._found_or_begun(id_, key_name, opening))
-        return _checked_owner(session, key_name)
+        _check_owner(id_, session.owner, key_name)
+        if opening.task is not None or opening.group:  # it may have been there before, with others
+            await self.run(self._begin, id_, key_name, opening)
+        return session
 
     async def find(self, id_: str, key_name: str) -> Session | Stored:
         """A session that exists, open or over."""
@@ -270,7 +274,7 @@ class Registry:
                 tags=(*self._tags, *opening.tags),
             )
         except InputError as error:
-            raise Refused(Kind.INVALID, str(error)) from error
+            raise Refused(Kind.INVALID, f"the session cannot be begun: {error}") from error
 
     def _finish(self, session: Session, status: Status, error: str, info: Mapping[str, JSON]) -> None:
         path = session.path()
