@@ -25,6 +25,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -119,16 +120,13 @@ def server_process(place: str) -> int:
     """A process of the server that works for somebody else."""
     import psycopg
 
-    with patiently(lambda: psycopg.connect(place)) as connection:
-        query = (
-            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
-        found = connection.execute(query).fetchall()
-    return random.choice(found)[0] if found else 0
+    query = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    with psycopg.connect(place) as connection:
+        return int(random.choice(connection.execute(query).fetchall())[0])
 
 
 def patiently(work: Callable[[], Any]) -> Any:
-    """The server may still be recovering from the last kill."""
+    """The server may still be recovering from the last kill, and nobody connected yet."""
     for _ in range(200):
         try:
             return work()
@@ -145,7 +143,8 @@ def crash(place: str, folder: Path, num_kills: int, kill_server: bool) -> int:
         return kill_at_random(place, folder, running, num_kills, kill_server)
     except BaseException:
         for pid in running.values():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         raise
 
 
@@ -160,10 +159,8 @@ def kill_at_random(
         _, status = os.waitpid(running[name], 0)
         assert os.WIFSIGNALED(status), f"{name} ended by itself before it could be killed"
         if kill_server and count % (num_kills // 2) == num_kills // 4:
-            pid = server_process(place)
-            if pid:
-                os.kill(pid, signal.SIGKILL)
-                num_server_kills += 1
+            os.kill(patiently(lambda: server_process(place)), signal.SIGKILL)
+            num_server_kills += 1
         running[name] = start(place, folder, name)
     time.sleep(0.5)
     (folder / "stop").touch()

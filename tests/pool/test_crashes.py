@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,9 +25,15 @@ SCRIPT = Path(__file__).parent / "crashing.py"
 
 def crash(place: str, folder: Path, *options: str) -> dict[str, int]:
     command = [sys.executable, SCRIPT, place, folder, *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    log = folder.with_suffix(".log")  # a file: a pipe would be held open by what it forks
+    with log.open("w") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
+        try:
+            assert process.wait(timeout=60) == 0, log.read_text()
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return json.loads(log.read_text().splitlines()[-1])
 
 
 @pytest.mark.slow
