@@ -246,9 +246,10 @@ class Registry:
         return session
 
     def _stored(self, id_: str) -> Stored | None:
-        if next(self.pool.find(Filter(ids=(id_,))), None) is None:
+        try:
+            stored = self.pool.get(id_, whole=True)
+        except InputError:  # it is not there
             return None
-        stored = self.pool.get(id_, whole=True)
         if stored.source.get("service") != TAG:
             raise Refused(
                 Kind.CONFLICT, f"trajectory {id_!r} is in the pool, but was no session; take another id"
