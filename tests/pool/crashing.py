@@ -35,7 +35,8 @@ from stepwell.pool import Filter, Pool, open_pool
 WRITERS, READERS = ("w0", "w1", "w2"), ("r0", "r1")
 STEPS = 4
 GROUP = 2
-LONGEST_PAUSE_S = 0.12
+LONGEST_PAUSE_S = 0.04
+LONGEST_WAIT_S = 0.5
 
 
 def made_step(id: str, number: int) -> Step:
@@ -148,11 +149,23 @@ def crash(place: str, folder: Path, num_kills: int, kill_server: bool) -> int:
         raise
 
 
+def wait_for_progress(folder: Path, num_notes: int) -> None:
+    """Let writers note something, so that a busy machine is not only killed while it starts up."""
+    until, before = time.monotonic() + LONGEST_WAIT_S, num_bytes(folder)
+    while num_bytes(folder) < before + num_notes * len("w0-000000 0\n") and time.monotonic() < until:
+        time.sleep(0.002)
+
+
+def num_bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.glob("*.notes"))
+
+
 def kill_at_random(
     place: str, folder: Path, running: dict[str, int], num_kills: int, kill_server: bool
 ) -> int:
     num_server_kills = 0
     for count in range(num_kills):
+        wait_for_progress(folder, random.randrange(5))
         time.sleep(random.uniform(0, LONGEST_PAUSE_S))
         name = random.choice(list(running))
         os.kill(running[name], signal.SIGKILL)

@@ -17,12 +17,12 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from sqlalchemy import Connection, create_engine, event, make_url, text
+from sqlalchemy import Connection, CursorResult, Dialect, create_engine, event, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError
@@ -43,6 +43,23 @@ _WAL_PAGES = 4000  # checkpoint every 32 MB: each one is flushed, so not too oft
 _MIGRATION_LOCK = 0x5357454C  # any number that nobody else takes as an advisory lock
 
 
+class Prepared:
+    """A statement compiled once for one database: for the few that run for every single step."""
+
+    def __init__(self, statement: Any, dialect: Dialect) -> None:
+        compiled = statement.compile(dialect=dialect)
+        self._text = str(compiled)
+        self._names: Sequence[str] | None = compiled.positiontup if compiled.positional else None
+
+    def __call__(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> CursorResult[Any]:
+        names = self._names
+        values: list[Any] = list(rows) if names is None else [tuple(row[n] for n in names) for row in rows]
+        options = {"preserve_rowcount": True}
+        return connection.exec_driver_sql(
+            self._text, values if len(values) > 1 else values[0], execution_options=options
+        )
+
+
 class Database:
     """One open database: write transactions through `write`, read ones through `read`."""
 
@@ -52,6 +69,7 @@ class Database:
         self.url = database_url(where)
         self.is_postgres = self.url.get_backend_name() == "postgresql"
         self.path = None if self.is_postgres else Path(str(self.url.database))
+        self._prepared: dict[str, Prepared] = {}
         self._insertions: dict[tuple[str, str], Any] = {}
         self._pid = os.getpid()
         self._is_closed = False
@@ -96,6 +114,12 @@ class Database:
             statement: Any = insert(table).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
             self._insertions[key] = statement.returning(table.c[returning]) if returning else statement
         return self._insertions[key]
+
+    def prepared(self, name: str, make: Callable[[], Any]) -> Prepared:
+        """The statement that `make` builds, compiled at the first call."""
+        if name not in self._prepared:
+            self._prepared[name] = Prepared(make(), self._engine.dialect)
+        return self._prepared[name]
 
     def now(self, connection: Connection) -> float:
         """Seconds since 1970 by the clock that leases are timed with."""
@@ -160,7 +184,9 @@ class Database:
         @event.listens_for(engine, "begin")
         def _begin(connection: Connection) -> None:
             writes = connection.get_execution_options().get("writes", False)
-            connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+            raw = connection.connection.cursor()  # not through the engine: this is half of a small append
+            raw.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+            raw.close()
 
         return engine
 

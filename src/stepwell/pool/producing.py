@@ -61,8 +61,12 @@ def find_trajectory(connection: Connection, id: str, *, lock: str = "") -> Any:
     """The row of a trajectory, locked ('share' or 'alone') where the database has row locks."""
     row = connection.execute(_FIND_LOCKED[lock], {"wanted_id": id}).first()
     if row is None:
-        raise InputError(f"trajectory {id!r} is not in the pool; begin it first")
+        raise unknown_trajectory(id)
     return row
+
+
+def unknown_trajectory(id: str) -> InputError:
+    return InputError(f"trajectory {id!r} is not in the pool; begin it first")
 
 
 def begin(
@@ -128,7 +132,10 @@ def append(
     `encoded` was made outside of the transaction, for the `seq` it names (None: for any); where the
     trajectory has another one, it is made again.
     """
-    found = find_trajectory(connection, id, lock="share")
+    find = db.prepared("find and share", lambda: _FIND_LOCKED["share"])
+    found = find(connection, [{"wanted_id": id}]).first()
+    if found is None:
+        raise unknown_trajectory(id)
     seq, rows = encoded
     if seq is not None and seq != found.seq:
         rows, _ = encode_rows(new)
@@ -142,8 +149,8 @@ def append(
 
 
 def _insert_rows(db: Database, connection: Connection, seq: int, rows: list[dict[str, Any]]) -> int:
-    statement = db.insert_missing(steps)
-    return int(connection.execute(statement, [{"trajectory": seq, **row} for row in rows]).rowcount)
+    insert_steps = db.prepared("insert steps", lambda: db.insert_missing(steps))
+    return int(insert_steps(connection, [{"trajectory": seq, **row} for row in rows]).rowcount)
 
 
 def _check_same(connection: Connection, id: str, found: Any, new: Mapping[int, Step]) -> None:

@@ -25,7 +25,7 @@ from stepwell.pool.rewarding import correct, corrections
 from stepwell.pool.schema import groups, reports, rewards, steps, tags, trajectories
 
 _PAGE = 500
-_STEPS_PER_PAGE = 4000  # of whole trajectories: bounds memory, whatever their length
+_STEPS_PER_PAGE = 500  # of whole trajectories: bounds memory, and how long the first one takes
 _ROWS: Select[Any] = select(
     trajectories,
     groups.c.name.label("group_name"),

@@ -1,0 +1,264 @@
+"""How fast the pool takes and gives steps, and whether that depends on how much it holds.
+
+Steps have 500 to 1130 prompt ids and 30 action ids (ten turns of a dialogue), one `append` per step, as
+the gateway does it. Rows: one writer, eight writer processes, eight threads of one process (which share
+commits), then reading: whole groups by `take`, and all trajectories in order. Each is measured in a pool
+of 10^4 and one of 10^6 steps, in SQLite and in a private PostgreSQL. The stored steps are real ones:
+a thousand played trajectories, then copied inside the database under other ids.
+
+    python benchmarks/pool_speed.py             # the table, and results/pool_speed.json; some minutes
+    python benchmarks/pool_speed.py --quick     # small pools, short runs, no file
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from sqlalchemy import Connection, func, select, text
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from tests.pool.postgres import binaries, database, server
+
+from stepwell.core import Status, Step, Task, Trajectory, new_id
+from stepwell.pool import Filter, Pool, open_pool
+from stepwell.pool.schema import groups, steps, trajectories
+
+RESULT = Path(__file__).parent / "results" / "pool_speed.json"
+TASK = Task("bench", {"n": 1})
+TURNS = 10
+NUM_WRITERS = 8
+PLAYED = 1000  # steps that are really encoded; the rest of a store is copied from them
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="10^3 and 10^4 stored steps, half a second each")
+    parser.add_argument("--seconds", type=float, default=5.0, help="time given to each row")
+    parser.add_argument("--no-write", action="store_true")
+    args = parser.parse_args()
+    sizes = (1_000, 10_000) if args.quick else (10_000, 1_000_000)
+    seconds = 0.5 if args.quick else args.seconds
+    rows = [row for size in sizes for name, place in places() for row in measure(name, place, size, seconds)]
+    result = {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "step": {"prompt_ids": "500 to 1130", "action_ids": 30, "turns": TURNS},
+        "seconds": seconds,
+        "rows": rows,
+    }
+    show(result)
+    if not args.quick and not args.no_write:
+        RESULT.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def places() -> Iterator[tuple[str, str]]:
+    """A new, empty place in each database."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield "SQLite", f"{folder}/pool.db"
+    if binaries() is None:
+        print("PostgreSQL is not installed: its rows are left out", file=sys.stderr)
+        return
+    with server(shared_buffers="512MB", max_wal_size="4GB") as url, database(url) as place:
+        yield "PostgreSQL", place
+
+
+def dialogue(seed: int = 0) -> list[Step]:
+    rng = np.random.default_rng(seed)
+    ids, made = rng.integers(0, 50_000, 500), []
+    for _ in range(TURNS):
+        action = rng.integers(0, 50_000, 30)
+        made.append(
+            Step.from_tokens(
+                ids,
+                action,
+                behavior_logprobs=-rng.random(30),
+                text="I go left, then down. " * 5,
+                policy_version=3,
+            )
+        )
+        ids = np.concatenate([ids, action, rng.integers(0, 50_000, 40)])
+    return made
+
+
+def fill(place: str, num_steps: int) -> None:
+    """A store of consumed trajectories: some played, the rest copies of them."""
+    with open_pool(place) as pool:
+        played = [
+            Trajectory(TASK, dialogue(seed), Status.SUCCESS, id=f"stored-{seed}")
+            for seed in range(min(PLAYED, num_steps) // TURNS)
+        ]
+        pool.add(played)
+        taken = pool.take("history", len(played))
+        pool.acknowledge("history", [group.group for group in taken], 0)
+        for number in range(1, num_steps // (len(played) * TURNS)):
+            pool._db.write(lambda connection, number=number: copy(connection, number, len(played)))
+        if pool._db.is_postgres:
+            pool._db.write(lambda connection: count_on(connection))
+
+
+def copy(connection: Connection, number: int, num_played: int) -> None:
+    """The played trajectories once more, under later numbers and other names."""
+    offset, ending = number * num_played, f"~{number}"
+    for table, moved, named in (
+        (groups, ("seq",), "name"),
+        (trajectories, ("seq", "group"), "id"),
+        (steps, ("trajectory",), ""),
+    ):
+        key = table.c.trajectory if table is steps else table.c.seq
+        chosen = [
+            (column + offset if column.name in moved else column + ending if column.name == named else column)
+            for column in table.c
+        ]
+        source = select(*chosen).where(key <= num_played)
+        connection.execute(table.insert().from_select([column.name for column in table.c], source))
+
+
+def count_on(connection: Connection) -> None:
+    for table in (groups, trajectories):
+        newest = connection.execute(select(func.max(table.c.seq))).scalar_one()
+        connection.execute(text(f"SELECT setval(pg_get_serial_sequence('{table.name}', 'seq'), {newest})"))
+
+
+def measure(name: str, place: str, num_stored: int, seconds: float) -> list[dict[str, Any]]:
+    fill(place, num_stored)
+    found = []
+    for kind, measured in (
+        ("append, 1 writer", lambda: append_in_processes(place, 1, seconds)),
+        (f"append, {NUM_WRITERS} processes", lambda: append_in_processes(place, NUM_WRITERS, seconds)),
+        (f"append, {NUM_WRITERS} threads", lambda: append_in_threads(place, seconds)),
+        ("read by take", lambda: read_groups(place, seconds)),
+        ("read in order", lambda: read_all(place, seconds)),
+    ):
+        row = {"database": name, "stored_steps": num_stored, "what": kind, **measured()}
+        print(json.dumps(row), file=sys.stderr, flush=True)
+        found.append(row)
+    return found
+
+
+def play(pool: Pool, seconds: float, waits: list[float]) -> None:
+    """Begin, append ten times, finish; until the time is over."""
+    turns = dialogue(os.getpid())
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        id = pool.begin(TASK, id=new_id("bench"))
+        for number, step in enumerate(turns):
+            start = time.perf_counter()
+            pool.append(id, number, [step])
+            waits.append(time.perf_counter() - start)
+        pool.finish(id, Status.SUCCESS)
+
+
+def append_in_processes(place: str, num: int, seconds: float) -> dict[str, Any]:
+    """Forked writers, each with a pool of its own; they report through pipes."""
+
+    def work(report: int) -> None:
+        waits: list[float] = []
+        with open_pool(place) as pool:
+            play(pool, 0.1, [])
+            play(pool, seconds, waits)
+        with os.fdopen(report, "w") as file:
+            json.dump(waits, file)
+
+    return summary([wait for waits in forked(work, num) for wait in waits], seconds)
+
+
+def forked(work: Callable[[int], None], num: int) -> list[list[float]]:
+    pipes = []
+    for _ in range(num):
+        read_end, write_end = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                work(write_end)
+            finally:
+                os._exit(0)
+        os.close(write_end)
+        pipes.append((pid, read_end))
+    found = []
+    for pid, read_end in pipes:
+        with os.fdopen(read_end) as file:
+            found.append(json.load(file))
+        os.waitpid(pid, 0)
+    return found
+
+
+def append_in_threads(place: str, seconds: float) -> dict[str, Any]:
+    waits: list[list[float]] = [[] for _ in range(NUM_WRITERS)]
+    with open_pool(place) as pool:
+        threads = [threading.Thread(target=play, args=(pool, seconds, each)) for each in waits]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return summary([wait for each in waits for wait in each], seconds)
+
+
+def summary(waits: list[float], seconds: float) -> dict[str, Any]:
+    waits.sort()
+    return {
+        "steps_per_s": round(len(waits) / seconds),
+        "p50_ms": round(1e3 * statistics.median(waits), 2),
+        "p99_ms": round(1e3 * waits[int(0.99 * len(waits))], 2),
+    }
+
+
+@contextmanager
+def timed(waits: list[float]) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    waits.append(time.perf_counter() - start)
+
+
+def read_groups(place: str, seconds: float) -> dict[str, Any]:
+    """What a trainer does: take 8 groups, acknowledge them. The groups are those just written."""
+    waits: list[float] = []
+    num_steps = 0
+    with open_pool(place) as pool:
+        start = time.perf_counter()
+        while time.perf_counter() - start < seconds:
+            with timed(waits):
+                taken = pool.take("bench", 8)
+            if not taken:
+                break
+            num_steps += sum(len(t.steps) for group in taken for t in group.trajectories)
+            pool.acknowledge("bench", [group.group for group in taken], 0)
+        spent = time.perf_counter() - start
+    return {**summary(waits, spent), "steps_per_s": round(num_steps / spent)}
+
+
+def read_all(place: str, seconds: float) -> dict[str, Any]:
+    num_steps, start = 0, time.perf_counter()
+    with open_pool(place) as pool:
+        for trajectory in pool.trajectories(Filter(is_open=False)):
+            num_steps += len(trajectory.steps)
+            if time.perf_counter() - start > seconds:
+                break
+    return {"steps_per_s": round(num_steps / (time.perf_counter() - start))}
+
+
+def show(result: dict[str, Any]) -> None:
+    table = Table("database", "what", "stored steps", "steps/s", "p50 ms", "p99 ms", title=result["machine"])
+    for row in sorted(result["rows"], key=lambda row: (row["database"], row["what"], row["stored_steps"])):
+        figures = [f"{row['steps_per_s']:,}", *(str(row.get(name, "–")) for name in ("p50_ms", "p99_ms"))]
+        table.add_row(row["database"], row["what"], f"{row['stored_steps']:,}", *figures)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
