@@ -20,7 +20,7 @@ import numpy as np
 
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
-from stepwell.core import EnvError, ModelError, Split, Status, Task, Trajectory
+from stepwell.core import ConfigError, EnvError, ModelError, Split, Status, Task, Trajectory
 from stepwell.pipeline.parts import HELD_OUT_SEED, Parts
 from stepwell.rollout import Job
 from stepwell.training.checkpoint import BEST, latest_checkpoint, require_whole
@@ -123,7 +123,7 @@ def evaluate(
 
 def held_out_tasks(parts: Parts, count: int | None = None) -> list[Task]:
     """The held-out tasks of a run: the same whatever its seed."""
-    return parts.tasks(Split.HELD_OUT, count or parts.config.eval.num_tasks or 1, HELD_OUT_SEED)
+    return parts.tasks(Split.HELD_OUT, count or parts.config.eval.num_tasks, HELD_OUT_SEED)
 
 
 @dataclass(eq=False)
@@ -186,6 +186,8 @@ def evaluate_run(
         model = str(checkpoint_of(folder))
     elif config is None:
         config = RunConfig()
+    if (config.eval.num_tasks if num_tasks is None else num_tasks) < 1:
+        raise ConfigError("eval.num_tasks: must be a whole number, at least 1, got 0")
     config = config.model_copy(update={"policy": config.policy.model_copy(update={"model": model})})
     parts = Parts(config)
     try:

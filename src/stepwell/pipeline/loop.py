@@ -256,6 +256,8 @@ class SyncLoop:
                 f"version {self.state.update} was published as {published}, the engine reports {found}; "
                 "its weights are not the trainer's"
             )
+        if self._source.is_fresh:
+            self.parts.pool.publish_version(self.state.update, published, {"run": self.folder.name})
 
     def _check_parity(self, gap: float) -> None:
         dtype = str(self.parts.engine.model.dtype).removeprefix("torch.")

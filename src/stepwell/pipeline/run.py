@@ -89,6 +89,8 @@ def _finishing(loop: SyncLoop, baselines: list[Score]) -> Iterator[None]:
     finally:
         loop.monitor.close()
         loop.parts.close()
+    if loop.ending != "interrupted" and loop.config.checkpoint.trajectories_mb == 0:
+        shutil.rmtree(loop.folder / "pool", ignore_errors=True)  # the run is over: nothing is left to learn
 
 
 def new_folder(config: RunConfig) -> Path:

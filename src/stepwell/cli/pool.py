@@ -1,0 +1,472 @@
+"""`stepwell pool`: look at a data pool, curate it, move it, keep it small."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepwell.cli.command import add_command
+
+if TYPE_CHECKING:
+    from stepwell.pool import Entry, Filter, Pool, Stored
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+_SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "pool",
+        help="look at stored trajectories, curate, export and import them",
+        description="POOL is a file, a folder that holds pool.db (such as runs/NAME/pool), or a "
+        "postgresql:// URL.",
+    )
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    _add_ls(actions)
+    _add_show(actions)
+    _add_stats(actions)
+    _add_export(actions)
+    _add_import(actions)
+    _add_tag(actions)
+    _add_gc(actions)
+
+
+# --- the actions' arguments ---------------------------------------------------------------------
+
+
+def _add_ls(actions: Any) -> None:
+    examples = (
+        ("stepwell pool ls runs/NAME/pool", "the newest twenty"),
+        ("stepwell pool ls pool.db --channel user --min-reward 1 --limit 0", "all that fit"),
+        ("stepwell pool ls pool.db --json | jq .id", "one JSON object per line"),
+    )
+    parser = add_command(
+        actions, "ls", run_ls, summary="list trajectories, the newest first", examples=examples
+    )
+    _add_pool(parser)
+    _add_filter(parser)
+    parser.add_argument("--limit", type=int, default=20, metavar="N", help="how many; 0: all (default 20)")
+    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+
+
+def _add_show(actions: Any) -> None:
+    examples = (("stepwell pool show pool.db traj-4f2a", "by its id, or the beginning of it"),)
+    parser = add_command(
+        actions, "show", run_show, summary="show one trajectory, step by step", examples=examples
+    )
+    _add_pool(parser)
+    parser.add_argument("id", help="of the trajectory; its beginning is enough where it is the only one")
+    parser.add_argument("--json", action="store_true", help="as JSON, with token ids and logprobs")
+
+
+def _add_stats(actions: Any) -> None:
+    examples = (("stepwell pool stats pool.db", ""),)
+    parser = add_command(actions, "stats", run_stats, summary="count what the pool holds", examples=examples)
+    _add_pool(parser)
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _add_export(actions: Any) -> None:
+    examples = (
+        ("stepwell pool export pool.db wins.parquet --status success", "by the ending: Parquet or JSONL"),
+        ("stepwell pool export pool.db all.jsonl", "images go to a folder beside it"),
+    )
+    parser = add_command(
+        actions, "export", run_export, summary="write finished trajectories to a file", examples=examples
+    )
+    _add_pool(parser)
+    parser.add_argument("file", type=Path, help="to write; .parquet or .jsonl")
+    _add_filter(parser)
+
+
+def _add_import(actions: Any) -> None:
+    examples = (
+        ("stepwell pool import pool.db wins.parquet --tag imported", "those already there are left alone"),
+    )
+    parser = add_command(
+        actions, "import", run_import, summary="store what an export wrote", examples=examples
+    )
+    _add_pool(parser)
+    parser.add_argument("file", type=Path, help="that `stepwell pool export` wrote")
+    parser.add_argument("--channel", choices=("train", "eval", "user"), help="default: as exported")
+    parser.add_argument(
+        "--tag", action="append", default=[], metavar="TAG", help="mark them; may be repeated"
+    )
+
+
+def _add_tag(actions: Any) -> None:
+    examples = (
+        ("stepwell pool tag pool.db good --id traj-4f2a --id traj-77", "these two"),
+        ("stepwell pool tag pool.db good --min-reward 1 --channel user", "all that fit"),
+        ("stepwell pool tag pool.db good --min-reward 1 --remove", "take the mark away"),
+        ("stepwell pool tag pool.db keep --status success", "never collected by gc"),
+    )
+    parser = add_command(actions, "tag", run_tag, summary="mark trajectories", examples=examples)
+    _add_pool(parser)
+    parser.add_argument("tag", help="the mark")
+    parser.add_argument("--remove", action="store_true", help="take it away instead")
+    _add_filter(parser, tag_option="--with-tag")
+
+
+def _add_gc(actions: Any) -> None:
+    examples = (
+        ("stepwell pool gc pool.db --max-size 2G --dry-run", "what would go"),
+        ("stepwell pool gc pool.db --max-age 30d --channel user", "what is older than a month"),
+    )
+    parser = add_command(
+        actions,
+        "gc",
+        run_gc,
+        summary="remove the oldest trajectories",
+        description="Never removed: what is open, leased, tagged `keep`, or waits to be trained on.",
+        examples=examples,
+    )
+    _add_pool(parser)
+    parser.add_argument("--max-size", type=_size, metavar="SIZE", help="of all steps, such as 500M or 2G")
+    parser.add_argument("--max-age", type=_seconds, metavar="AGE", help="such as 12h, 30d or 8w")
+    parser.add_argument("--channel", choices=("train", "eval", "user"), help="only this one")
+    parser.add_argument("--unconsumed", action="store_true", help="also what nobody has trained on yet")
+    parser.add_argument("--dry-run", action="store_true", help="say what would go and stop")
+
+
+def _add_pool(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pool", metavar="POOL", help="file, folder or postgresql:// URL")
+
+
+def _add_filter(parser: argparse.ArgumentParser, tag_option: str = "--tag") -> None:
+    chosen = parser.add_argument_group("which trajectories (all that are given must hold)")
+    chosen.add_argument("--channel", choices=("train", "eval", "user"))
+    chosen.add_argument("--status", action="append", metavar="STATUS", help="success, failure, …; repeatable")
+    chosen.add_argument(
+        tag_option, dest="tags", action="append", default=[], metavar="TAG", help="with this mark"
+    )
+    chosen.add_argument("--without-tag", action="append", default=[], metavar="TAG", help="without it")
+    chosen.add_argument("--min-reward", type=float, metavar="X")
+    chosen.add_argument("--max-reward", type=float, metavar="X")
+    chosen.add_argument("--min-version", type=int, metavar="N", help="of the policy, in every step")
+    chosen.add_argument("--max-version", type=int, metavar="N")
+    chosen.add_argument("--newer-than", type=_seconds, metavar="AGE", help="such as 90m, 12h or 30d")
+    chosen.add_argument("--older-than", type=_seconds, metavar="AGE")
+    chosen.add_argument("--env", help="world or source of the task")
+    chosen.add_argument("--group")
+    chosen.add_argument("--id", action="append", dest="ids", metavar="ID")
+    chosen.add_argument("--open", action="store_true", help="those that are not finished")
+
+
+# --- what they do -------------------------------------------------------------------------------
+
+
+def run_ls(args: argparse.Namespace) -> int:
+    with _opened(args.pool) as pool:
+        entries = pool.find(_filter(args), newest_first=True, limit=args.limit or None)
+        if args.json:
+            for entry in entries:
+                print(json.dumps(_entry_json(entry)))
+            return 0
+        shown = list(entries)
+        total = pool.count(_filter(args))
+    _print_table(
+        ("id", "channel", "task", "status", "steps", "reward", "version", "group", "age", "tags"),
+        [_entry_cells(entry) for entry in shown],
+    )
+    print(f"{len(shown)} of {total} trajectories")
+    return 0
+
+
+def run_show(args: argparse.Namespace) -> int:
+    with _opened(args.pool) as pool:
+        stored = pool.get(_whole_id(pool, args.id), whole=True)
+    if args.json:
+        print(json.dumps(_stored_json(stored), indent=1))
+        return 0
+    entry, trajectory = stored.entry, stored.trajectory
+    print(f"{entry.id}  {entry.channel}  {'open' if entry.is_open else trajectory.status.value}")
+    facts = {
+        "task": f"{trajectory.task.env} {trajectory.task.id[:12]} {trajectory.task.instruction}".rstrip(),
+        "group": f"{entry.group} of {entry.group_size} ({entry.state})",
+        "reward": _number(entry.reward),
+        "versions": "–" if stored.versions is None else "{} to {}".format(*stored.versions),
+        "tags": ", ".join(stored.tags),
+        "source": json.dumps(stored.source),
+        "error": trajectory.error,
+    }
+    for name, value in facts.items():
+        if value:
+            print(f"  {name:9} {value}")
+    on_path = set(stored.numbers if stored.path is None else stored.path)
+    for number, step in zip(stored.numbers, trajectory.steps, strict=True):
+        mark = "" if number in on_path else "  (not on the path)"
+        parts = ", ".join(f"{name} {value:g}" for name, value in step.reward_parts.items())
+        prompt = getattr(step.state, "prompt_ids", ())
+        print(
+            f"step {number}{mark}: {len(prompt)} prompt ids, {step.num_units} sampled, "
+            f"reward {_number(step.reward)}{f' ({parts})' if parts else ''}"
+        )
+        print("  " + getattr(step.action, "text", "").strip().replace("\n", "\n  "))
+    for report in stored.reports:
+        print(f"report: {json.dumps(report.body)}")
+    return 0
+
+
+def run_stats(args: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    with _opened(args.pool) as pool:
+        stats = pool.stats()
+    if args.json:
+        print(json.dumps(asdict(stats), indent=1))
+        return 0
+    _print_table(
+        ("channel", "trajectories", "open", "steps", "size", "ends", "groups"),
+        [
+            (
+                name.value,
+                f"{channel.num_trajectories:,}",
+                f"{channel.num_open:,}",
+                f"{channel.num_steps:,}",
+                _bytes(channel.num_bytes),
+                _counts(channel.statuses),
+                _counts(channel.groups),
+            )
+            for name, channel in stats.channels.items()
+        ],
+    )
+    for name, (leased, consumed, checkpoint) in stats.consumers.items():
+        at = "none yet" if checkpoint is None else checkpoint
+        print(f"consumer {name}: {leased} groups leased, {consumed} consumed, newest checkpoint {at}")
+    if stats.tags:
+        print(f"tags: {_counts(stats.tags)}")
+    print(
+        f"{stats.num_rewards:,} later rewards, {stats.num_reports:,} reports, {stats.num_versions:,} "
+        f"policy versions, {stats.num_blobs:,} images ({_bytes(stats.blob_bytes)}), "
+        f"{_bytes(stats.disk_bytes)} on disk"
+    )
+    return 0
+
+
+def run_export(args: argparse.Namespace) -> int:
+    with _opened(args.pool) as pool:
+        where = _filter(args)
+        with _progress("exporting", pool.count(where)) as progress:
+            count = pool.export(args.file, where=where, progress=progress)
+    print(f"{count} trajectories in {args.file}")
+    return 0
+
+
+def run_import(args: argparse.Namespace) -> int:
+    with _opened(args.pool, must_exist=False) as pool, _progress("importing", None) as progress:
+        count = pool.import_(args.file, channel=args.channel, tags=args.tag, progress=progress)
+    print(f"{count} new trajectories in {args.pool}")
+    return 0
+
+
+def run_tag(args: argparse.Namespace) -> int:
+    with _opened(args.pool) as pool:
+        ids = [entry.id for entry in pool.find(_filter(args))]
+        (pool.untag if args.remove else pool.tag)(ids, args.tag)
+    print(f"{len(ids)} trajectories {'no longer' if args.remove else 'now'} bear {args.tag!r}")
+    return 0
+
+
+def run_gc(args: argparse.Namespace) -> int:
+    from stepwell.core.errors import ConfigError
+
+    if args.max_size is None and args.max_age is None:
+        raise ConfigError("give --max-size, --max-age or both: what may stay")
+    with _opened(args.pool) as pool:
+        gone = pool.gc(
+            max_bytes=args.max_size,
+            max_age_s=args.max_age,
+            channel=args.channel,
+            unconsumed=args.unconsumed,
+            dry_run=args.dry_run,
+        )
+    words = "would go" if args.dry_run else "removed"
+    print(
+        f"{gone.num_trajectories:,} trajectories with {gone.num_steps:,} steps and {gone.num_blobs:,} images "
+        f"({_bytes(gone.num_bytes)}) {words}"
+    )
+    return 0
+
+
+# --- reading arguments, writing lines -----------------------------------------------------------
+
+
+@contextmanager
+def _opened(where: str, *, must_exist: bool = True) -> Iterator[Pool]:
+    from stepwell.core.errors import ConfigError
+    from stepwell.pool import open_pool
+
+    path = Path(where)
+    if must_exist and "://" not in where and not (path / "pool.db" if path.is_dir() else path).is_file():
+        raise ConfigError(f"there is no pool at {where}; give its file, a folder with pool.db, or a URL")
+    with open_pool(where) as pool:
+        yield pool
+
+
+def _filter(args: argparse.Namespace) -> Filter:
+    from stepwell.pool import Filter
+
+    now = time.time()
+    return Filter(
+        channel=args.channel,
+        statuses=args.status,
+        tags=args.tags,
+        without_tags=args.without_tag,
+        min_reward=args.min_reward,
+        max_reward=args.max_reward,
+        min_version=args.min_version,
+        max_version=args.max_version,
+        since_s=None if args.newer_than is None else now - args.newer_than,
+        until_s=None if args.older_than is None else now - args.older_than,
+        env=args.env,
+        group=args.group,
+        ids=args.ids,
+        is_open=True if args.open else None,
+    )
+
+
+def _whole_id(pool: Pool, text: str) -> str:
+    from stepwell.core.errors import InputError
+    from stepwell.pool import Filter
+
+    if pool.count(Filter(ids=(text,))):
+        return text
+    found = [entry.id for entry in pool.find() if entry.id.startswith(text)]
+    if len(found) != 1:
+        shown = ", ".join(found[:5])
+        raise InputError(
+            f"{len(found)} trajectories have an id that begins with {text!r}: {shown}".rstrip(": ")
+        )
+    return found[0]
+
+
+def _seconds(text: str) -> float:
+    return _scaled(text, _UNITS, "an age such as 90m, 12h or 30d")
+
+
+def _size(text: str) -> int:
+    return int(_scaled(text.removesuffix("B"), _SIZES, "a size such as 500M or 2G"))
+
+
+def _scaled(text: str, units: Mapping[str, float], wanted: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z]?)", text)
+    if found is None or found[2].lower() not in units:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
+    return float(found[1]) * units[found[2].lower()]
+
+
+def _entry_cells(entry: Entry) -> tuple[str, ...]:
+    versions = {entry.first_version, entry.last_version} - {None}
+    return (
+        entry.id,
+        entry.channel.value,
+        f"{entry.env} {entry.task_id[:8]}",
+        "open" if entry.status is None else entry.status.value,
+        f"{entry.num_steps}",
+        _number(entry.reward),
+        "–" if not versions else "-".join(map(str, sorted(versions))),  # type: ignore[type-var]
+        f"{entry.group} ({entry.state})",
+        _age(time.time() - entry.created_s),
+        ", ".join(entry.tags),
+    )
+
+
+def _entry_json(entry: Entry) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(entry)
+
+
+def _stored_json(stored: Stored) -> dict[str, Any]:
+    steps = [
+        {
+            "number": number,
+            "prompt_ids": _ids(step.state, "prompt_ids"),
+            "action_ids": _ids(step.action, "action_ids"),
+            "text": getattr(step.action, "text", ""),
+            "behavior_logprobs": step.behavior_logprobs.tolist(),
+            "reward": step.reward,
+            "reward_parts": step.reward_parts,
+            "policy_version": [step.policy_version.first, step.policy_version.last],
+            "info": step.info,
+        }
+        for number, step in zip(stored.numbers, stored.trajectory.steps, strict=True)
+    ]
+    history = [
+        {"step": r.step, "part": r.part, "value": r.value, "source": r.source} for r in stored.reward_history
+    ]
+    return {
+        **_entry_json(stored.entry),
+        "task": stored.trajectory.task.content,
+        "instruction": stored.trajectory.task.instruction,
+        "path": stored.path,
+        "source": stored.source,
+        "error": stored.trajectory.error,
+        "info": stored.trajectory.info,
+        "reports": [report.body for report in stored.reports],
+        "reward_history": history,
+        "steps": steps,
+    }
+
+
+def _ids(of: Any, name: str) -> list[int]:
+    return [int(token) for token in getattr(of, name, ())]
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
+
+
+def _age(seconds: float) -> str:
+    for unit, size in reversed(_UNITS.items()):
+        if seconds >= size:
+            return f"{seconds / size:.0f}{unit}"
+    return "now"
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+def _print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    """A table at a terminal; tab-separated lines anywhere else."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        for row in (head, *rows):
+            print("\t".join(row))
+        return
+    table = Table(*head, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+@contextmanager
+def _progress(words: str, total: int | None) -> Iterator[Any]:
+    """A bar on standard error while something long is done; nothing where that is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(words), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(words, total=total)
+        yield lambda num_done: bar.update(task, completed=num_done)
