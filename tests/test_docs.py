@@ -43,6 +43,7 @@ def test_the_tour_of_the_core_learns_what_it_promises(tmp_path: Path) -> None:
         "docs/maths.md",
         "docs/models.md",
         "docs/packing.md",
+        "docs/pool.md",
         "docs/report.md",
     ],
 )
