@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -144,7 +145,7 @@ def test_waiting_threads_share_a_commit_and_a_failing_one_costs_no_other(pool: P
     for thread in threads:
         thread.start()
     while len(committer._waiting) < 6:
-        pass
+        time.sleep(0.001)
     release.set()
     for thread in (*threads, blocker):
         thread.join()
@@ -160,7 +161,7 @@ def test_waiting_threads_share_a_commit_and_a_failing_one_costs_no_other(pool: P
     for thread in threads:
         thread.start()
     while len(committer._waiting) < 6:
-        pass
+        time.sleep(0.001)
     release.set()
     for thread in (*threads, blocker):
         thread.join()
