@@ -174,7 +174,10 @@ def _small_pages(db: Database, where: Filter) -> Iterator[list[str]]:
 def served(db: Database, group_seqs: Sequence[int]) -> dict[int, list[Trajectory]]:
     """The trajectories that make each group complete, in order of creation."""
     found: dict[int, list[Trajectory]] = {seq: [] for seq in group_seqs}
-    query = _ROWS.where(trajectories.c.group.in_(list(group_seqs)), trajectories.c.place.is_not(None))
+    wanted = list(group_seqs)  # said of both tables: a planner without statistics would read all groups
+    query = _ROWS.where(
+        trajectories.c.group.in_(wanted), groups.c.seq.in_(wanted), trajectories.c.place.is_not(None)
+    )
     for group, trajectory in db.read(partial(_built, query=query.order_by(trajectories.c.seq))):
         found[group].append(trajectory)
     return found
