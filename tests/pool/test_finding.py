@@ -147,3 +147,9 @@ def test_statistics_count_what_is_there(filled: Pool) -> None:
     assert stats.consumers == {"me": (0, 1, 4)}
     assert (stats.num_rewards, stats.num_reports, stats.num_versions) == (1, 1, 1)
     assert stats.disk_bytes > train.num_bytes and stats.num_blobs == 0
+
+
+def test_an_id_is_known_from_its_beginning_on(pool: Pool) -> None:
+    assert not pool.has("one")
+    pool.begin(Task("lake", {"n": 1}), id="one")
+    assert pool.has("one") and not pool.has("On e'; DROP TABLE steps; --")

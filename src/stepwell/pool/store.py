@@ -187,6 +187,10 @@ class Pool:
 
     # Readers
 
+    def has(self, id: str) -> bool:
+        """Whether a trajectory of this id was ever begun, and is still there."""
+        return reading.has(self._db, id)
+
     def get(self, id: str, *, whole: bool = False) -> Stored:
         """One trajectory with everything about it; `whole` also with steps off its path."""
         return reading.get(self._db, id, whole=whole)

@@ -246,10 +246,9 @@ class Registry:
         return session
 
     def _stored(self, id_: str) -> Stored | None:
-        try:
-            stored = self.pool.get(id_, whole=True)
-        except InputError:  # it is not there
+        if not self.pool.has(id_):
             return None
+        stored = self.pool.get(id_, whole=True)
         if stored.source.get("service") != TAG:
             raise Refused(
                 Kind.CONFLICT, f"trajectory {id_!r} is in the pool, but was no session; take another id"
