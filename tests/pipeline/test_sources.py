@@ -34,7 +34,7 @@ def updates_played(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     play = PlayedSource._play
 
-    def watched(self: PlayedSource, update: int, jobs: object) -> int:
+    def watched(self: PlayedSource, update: int, jobs: object) -> object:
         seen.append(update)
         return play(self, update, jobs)  # type: ignore[arg-type]
 

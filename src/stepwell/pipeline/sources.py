@@ -4,7 +4,8 @@
     StoredSource    pool ─► shuffled epochs                    (offline)
 
 Invariants
-* What is learnt from is what the pool holds: trajectories are committed to it, then taken from it.
+* What is learnt from is what the pool holds: trajectories are committed to it, then taken from it
+  (leased; what this process stored a moment ago is not decoded again).
 * What an update has taken is acknowledged under the number of the checkpoint that will contain it,
   before that checkpoint is written. A run that goes on from an older checkpoint gets back whatever
   came later; episodes that were played before a crash are learnt from and not played again.
@@ -14,7 +15,7 @@ Invariants
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -25,7 +26,7 @@ from stepwell.config.run import OfflineConfig, RunConfig
 from stepwell.core import ConfigError, EnvError, Status, Task, Trajectory
 from stepwell.pipeline.parts import Parts
 from stepwell.pool import Channel, Filter, Pool, open_pool
-from stepwell.rollout import Job
+from stepwell.rollout import Job, Rolled
 
 LEASE_S = 24 * 3600.0  # a run's own pool has no other consumer; a dead run's leases return when it resumes
 
@@ -80,19 +81,22 @@ class PlayedSource:
         started = time.perf_counter()
         jobs = self.jobs(update)
         names = list(dict.fromkeys(job.group for job in jobs))
-        found = self._take(len(names))
+        is_begun = bool(self.pool.count(Filter(group=names[0])))  # by a process that was stopped
+        found = self._take(len(names)) if is_begun else {}
         missing = [job for job in jobs if job.group not in found]
         num_retries = 0
         if missing:
-            num_retries = self._play(update, missing)
-            found |= self._take(len(names) - len(found))
+            rolled = self._play(update, missing)
+            num_retries = rolled.num_retries
+            known = {} if is_begun or rolled.is_stored else _by_group(rolled.trajectories)
+            found |= self._take(len(names) - len(found), known)
         assert found.keys() == set(names), "the pool served groups of another update"
         self._taken += names
         trajectories = [trajectory for name in names for trajectory in found[name]]
         num_actions = sum(int(t.info.get("num_actions", len(t.steps))) for t in trajectories)  # type: ignore[arg-type]
         return Batch(trajectories, num_actions, num_retries, time.perf_counter() - started)
 
-    def _play(self, update: int, jobs: Sequence[Job]) -> int:
+    def _play(self, update: int, jobs: Sequence[Job]) -> Rolled:
         config = self.config.train
         self.parts.engine.forget()
         rolled = self.parts.rollout.run(
@@ -114,12 +118,19 @@ class PlayedSource:
                 f"{config.max_env_retries} more tries (train.max_env_retries); the first: "
                 f"{rolled.failures[0].error}. What was played is kept; fix the world, then --resume"
             )
-        return rolled.num_retries
+        return rolled
 
-    def _take(self, count: int) -> dict[str, list[Trajectory]]:
-        """The oldest complete groups of this run that no update has had, leased to it."""
-        taken = self.pool.take(self.run, count, where=Filter(tags=(self.run,)), lease_s=LEASE_S)
-        return {item.group: item.trajectories for item in taken}
+    def _take(
+        self, count: int, known: Mapping[str, list[Trajectory]] | None = None
+    ) -> dict[str, list[Trajectory]]:
+        """The oldest complete groups of this run that no update has had, leased to it.
+
+        Those that this process has just stored (`known`) need not be read back: the record gives
+        back every bit.
+        """
+        where = None if self.config.pool.url is None else Filter(tags=(self.run,))
+        taken = self.pool.take(self.run, count, where=where, lease_s=LEASE_S, read=not known)
+        return {item.group: known[item.group] if known else item.trajectories for item in taken}
 
     def saving(self, update: int) -> None:
         self.pool.acknowledge(self.run, self._taken, update)
@@ -219,6 +230,13 @@ class StoredSource:
 
     def close(self) -> None:
         self._pool.close()
+
+
+def _by_group(trajectories: Sequence[Trajectory]) -> dict[str, list[Trajectory]]:
+    groups: dict[str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        groups.setdefault(trajectory.group, []).append(trajectory)
+    return groups
 
 
 def filter_of(offline: OfflineConfig) -> Filter:

@@ -90,7 +90,8 @@ def _free_groups(
 
 def _has_other_member(where: Filter) -> ColumnElement[bool]:
     """Whether a served trajectory of the group does not fit the filter."""
-    fitting = select(trajectories.c.seq).where(*where.conditions())
+    own = trajectories.c.group == groups.c.seq  # else all that fit would be gone through for every group
+    fitting = select(trajectories.c.seq).where(own, *where.conditions()).correlate(groups)
     member = trajectories.alias()
     return exists().where(
         member.c.group == groups.c.seq, member.c.place.is_not(None), member.c.seq.not_in(fitting)

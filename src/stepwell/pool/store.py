@@ -216,9 +216,11 @@ class Pool:
         where: Filter | None = None,
         lease_s: float = 600.0,
         wait_s: float = 0.0,
+        read: bool = True,
     ) -> list[Taken]:
         """Lease up to `num_groups` complete groups, the oldest first.
 
+        `read=False` leaves their trajectories out, for a consumer that has them at hand.
         With `where`, groups all of whose trajectories fit. Waits up to `wait_s` for the first one.
         """
         checked_name(consumer, "consumer")
@@ -232,8 +234,8 @@ class Pool:
                 self._db, connection, self._holder, consumer, num_groups, chosen, where, lease_s
             )
         )
-        members = reading.served(self._db, [seq for seq, _, _ in leased]) if leased else {}
-        return [Taken(name, members[seq], lease) for seq, name, lease in leased]
+        members = reading.served(self._db, [seq for seq, _, _ in leased]) if leased and read else {}
+        return [Taken(name, members.get(seq, []), lease) for seq, name, lease in leased]
 
     def _wait_for_groups(self, channel: Channel, where: Filter | None, wait_s: float) -> bool:
         until, pause = time.monotonic() + wait_s, _FIRST_WAIT_S
