@@ -51,6 +51,7 @@ KIND_STEP, KIND_TRAJECTORY = 1, 2
 Built = TypeVar("Built")
 _HEAD = struct.Struct("<4sBBII16s")
 _HEADER_LENGTH = struct.Struct("<I")
+_PLAIN = frozenset([type(None), bool, int, str])
 _DTYPES = frozenset(["|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8"])
 
 
@@ -277,16 +278,26 @@ def _open_envelope(data: bytes, kind: int) -> bytes:
     return result
 
 
-def _checked_json(value: Any, field: str) -> Any:
-    """`value` if JSON gives it back unchanged; JSON would silently turn tuples into lists."""
-    if isinstance(value, Mapping):
-        if any(not isinstance(key, str) for key in value):
-            raise InputError(f"{field} has a key that is not a string; JSON cannot keep it")
-        return {key: _checked_json(item, f"{field}[{key!r}]") for key, item in value.items()}
-    if isinstance(value, list):
-        return [_checked_json(item, f"{field}[{index}]") for index, item in enumerate(value)]
-    if isinstance(value, float) and not math.isfinite(value):
-        raise InputError(f"{field} is {value}; store None or a string instead")
-    if value is None or type(value) in (bool, int, float, str):
+def _checked_json(value: Any, *field: str | int) -> Any:
+    """`value` if JSON gives it back unchanged; JSON would silently turn tuples into lists.
+
+    `field` is where it stands: a name, then keys and indices. Walked for every step that is stored,
+    so plain values come first.
+    """
+    kind = type(value)
+    if kind in _PLAIN or (kind is float and math.isfinite(value)):
         return value
-    raise InputError(f"{field} is a {type(value).__name__}; only JSON values can be stored")
+    if isinstance(value, Mapping):
+        for key in value:
+            if type(key) is not str:
+                raise InputError(f"{_place(field)} has a key that is not a string; JSON cannot keep it")
+        return {key: _checked_json(item, *field, key) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_checked_json(item, *field, index) for index, item in enumerate(value)]
+    if isinstance(value, float):
+        raise InputError(f"{_place(field)} is {value}; store None or a string instead")
+    raise InputError(f"{_place(field)} is a {kind.__name__}; only JSON values can be stored")
+
+
+def _place(field: tuple[str | int, ...]) -> str:
+    return f"{field[0]}{''.join(f'[{key!r}]' for key in field[1:])}"

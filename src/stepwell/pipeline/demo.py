@@ -1,9 +1,8 @@
 """The demo: an agent learns to cross FrozenLake, and what it is to be compared with.
 
-    warm start ─► StepPO for two minutes ─► before and after on held-out boards
-    the best blind plan, random play
-    the same warm start ─► imitation of the same demonstrations for as long as the whole run took
-    ─► summary and report
+    one core      warm start ─► StepPO for two to three minutes ─► before and after on held-out boards
+    the other     imitation of the same demonstrations, from the same first weights, just as long
+    then          the best blind plan, random play, greedy decoding ─► summary and report
 
 Whatever is compared plays the same held-out boards with the same decoding, which is sampling at
 temperature 1, as in training; greedy decoding stands beside it in the report.
@@ -11,8 +10,8 @@ temperature 1, as in training; greedy decoding stands beside it in the report.
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -23,14 +22,14 @@ from stepwell.envs.baselines import best_blind_plan, random_play
 from stepwell.envs.tasks import draw_tasks
 from stepwell.monitors.report import write_report
 from stepwell.monitors.summary import Score, read_summary, write_summary
-from stepwell.pipeline.evaluation import evaluate, evaluate_run, held_out_tasks, wilson
-from stepwell.pipeline.parts import HELD_OUT_SEED, Parts
+from stepwell.pipeline.demo_imitation import ImitationBeside
+from stepwell.pipeline.evaluation import evaluate_run, wilson
+from stepwell.pipeline.parts import HELD_OUT_SEED
 from stepwell.pipeline.run import new_folder, train
-from stepwell.training import imitate, list_checkpoints
+from stepwell.training import list_checkpoints
 
 NUM_BLIND_BOARDS = 4000
 NUM_RANDOM_ROUNDS = 8
-_MANY = 1_000_000
 
 
 def run_demo(seed: int = 0, folder: Path = Path("runs"), overrides: tuple[str, ...] = ()) -> Path:
@@ -38,11 +37,10 @@ def run_demo(seed: int = 0, folder: Path = Path("runs"), overrides: tuple[str, .
     config = load_config("demo", [f"seed={seed}", f"folder={folder}", *overrides])
     run = new_folder(config)
     config = config.model_copy(update={"name": run.name})
-    train(config)
-    summary = read_summary(run)
-    assert summary is not None
-    with Console(stderr=True).status("imitation for the same time, to compare with"):
-        scores = [*_without_looking(config), _imitation(config, summary.wall_s), *_greedy(run, config)]
+    with ImitationBeside(config) as beside:
+        train(config)
+    with Console(stderr=True).status("what it is to be compared with"):
+        scores = [*_without_looking(config), _imitation(beside.result()), *_greedy(run, config)]
     return _told(run, scores)
 
 
@@ -81,27 +79,9 @@ def _score(name: str, success: float, count: int, note: str) -> Score:
     return Score(success, low, high, count, name, note)
 
 
-def _imitation(config: RunConfig, wall_s: float) -> Score:
-    """Imitation of the run's demonstrations for `wall_s` seconds, from the run's first weights."""
-    started = time.perf_counter()
-    warm = config.warm_start
-    parts = Parts(config)
-    shown = parts.demonstrations(warm.num_demos, warm.noise, config.seed)
-    number = 0
-    for number, _ in enumerate(  # noqa: B007 (the count is told)
-        imitate(
-            parts.policy, shown, warm.model_copy(update={"epochs": _MANY, "max_updates": None}), config.seed
-        ),
-        start=1,
-    ):
-        if time.perf_counter() - started >= wall_s:
-            break
-    parts.engine.load_weights(1, parts.policy.model_weights())
-    tasks = held_out_tasks(parts)
-    success = evaluate(parts, tasks, temperature=config.eval.temperature).success
-    parts.close()
-    note = f"{number} updates on the same {len(shown)} demonstrations in {wall_s:.0f} s"
-    return _score("SFT, same wall time", success, len(tasks), note)
+def _imitation(told: dict[str, Any]) -> Score:
+    note = "{num_updates} updates on the same {num_demos} demonstrations in {wall_s:.0f} s".format(**told)
+    return _score("SFT, same wall time", told["success"], told["num_tasks"], note)
 
 
 def _greedy(run: Path, config: RunConfig) -> list[Score]:
