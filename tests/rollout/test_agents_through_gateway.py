@@ -37,7 +37,7 @@ from stepwell.envs import EnvBatch, draw_tasks, make_env
 from stepwell.policies import CausalLMPolicy, resolve_model
 from stepwell.pool import Pool, open_pool
 from stepwell.rendering import Renderer, load_tokenizer
-from stepwell.rollout import AgentJob, AgentProcesses, AgentResult, Job, Rollout
+from stepwell.rollout import AgentJob, AgentProcesses, AgentResult, Job, LanguagePlayer, Rollout
 from stepwell.services.gateway.app import create_app
 from stepwell.services.gateway.gateway import Gateway
 from stepwell.services.serving import serve_in_thread
@@ -133,10 +133,12 @@ def test_the_lake_agent_plays_through_the_gateway_what_the_native_loop_plays(
     seeds = [2**61 + 7 * place for place in range(len(tasks))]
     native = Rollout(
         EnvBatch("frozenlake", lake.LAKE, size=len(tasks)),
-        Agent(make_env("frozenlake", lake.LAKE).world, AgentConfig(guide=False)),
-        renderer,
+        LanguagePlayer(
+            Agent(make_env("frozenlake", lake.LAKE).world, AgentConfig(guide=False)),
+            renderer,
+            parts=("task", "format"),
+        ),
         sampler,
-        parts=("task", "format"),
     )
     params = SamplingParams(max_tokens=8, stop_ids=renderer.end_ids)
     rolled = native.run([Job(t, t.id, s) for t, s in zip(tasks, seeds, strict=True)], params).trajectories

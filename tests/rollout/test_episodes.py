@@ -145,7 +145,7 @@ def test_a_world_that_cuts_an_episode_leaves_the_state_after_its_last_action() -
 def first_prompt(parts: Parts) -> int:
     (task,) = parts.tasks(Split.TRAIN, 1, 0)
     (turn,) = parts.envs.reset([task])
-    return parts.rollout.open(turn.observation).state.prompt_ids.size
+    return parts.player.open(turn.observation).state.prompt_ids.size
 
 
 def test_a_context_that_runs_full_cuts_the_episode_without_a_state_to_go_on_from(parts: Parts) -> None:

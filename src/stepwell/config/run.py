@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from stepwell.config.base import Settings
 from stepwell.config.engine import EngineConfig
+from stepwell.config.groups import GroupsConfig
 from stepwell.config.policy import PolicyConfig
 
 
@@ -155,6 +156,9 @@ class TrainConfig(Settings):
     token_budget: int | None = Field(
         None, ge=1, description="tokens of one microbatch; None: the whole minibatch at once"
     )
+    micro_batch: int | None = Field(
+        None, ge=1, description="steps of one microbatch of a robot policy; None: the whole minibatch at once"
+    )
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     critic_learning_rate: float | None = Field(None, gt=0, description="None: as the optimizer's")
     schedule: Literal["constant", "linear", "cosine"] = Field(
@@ -237,6 +241,7 @@ class RunConfig(Settings):
     warm_start: WarmStartConfig = Field(default_factory=WarmStartConfig)
     recipe: RecipeConfig = Field(default_factory=RecipeConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
+    groups: GroupsConfig = Field(default_factory=GroupsConfig)
     eval: EvalConfig = Field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     pool: RunPoolConfig = Field(default_factory=RunPoolConfig)

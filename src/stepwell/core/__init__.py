@@ -20,10 +20,12 @@ from stepwell.core.errors import (
     RenderError,
     StepwellError,
     WeightsError,
+    WorkerError,
 )
 from stepwell.core.ids import content_hash, hash_bytes, new_id
 from stepwell.core.observation import Observation
 from stepwell.core.protocols import Critic, Request, Sampled, Sampler, SamplingParams, Scorer
+from stepwell.core.robot import ArraySpec, RobotWorld
 from stepwell.core.step import (
     JSON,
     Action,
@@ -49,6 +51,7 @@ __all__ = [
     "Actions",
     "AgentError",
     "ArrayAction",
+    "ArraySpec",
     "ArrayState",
     "CancelledRequestError",
     "ConfigError",
@@ -69,6 +72,7 @@ __all__ = [
     "QueueFullError",
     "RenderError",
     "Request",
+    "RobotWorld",
     "Sampled",
     "Sampler",
     "Sampling",
@@ -88,6 +92,7 @@ __all__ = [
     "Trajectory",
     "VersionSpan",
     "WeightsError",
+    "WorkerError",
     "World",
     "content_hash",
     "hash_bytes",

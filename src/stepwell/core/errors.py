@@ -69,6 +69,10 @@ class EnvError(InfraError):
     """The environment (its process, simulator or service) failed."""
 
 
+class WorkerError(InfraError):
+    """A worker process or machine died, hung or could not be reached."""
+
+
 class QueueFullError(InfraError):
     """A bounded queue is full: the caller must slow down or the queue must grow."""
 

@@ -13,21 +13,25 @@ from types import TracebackType
 from typing import Any, Self
 
 from stepwell.config.base import Settings
-from stepwell.core import JSON, EnvError, InputError, Observation, Task
+from stepwell.core import JSON, ArrayState, EnvError, InputError, Observation, Task
 from stepwell.envs.base import Env
 from stepwell.envs.registry import make_env
 
 
 @dataclass(slots=True)
 class Turn:
-    """What one world answered: to a reset (reward 0) or to a turn. With `error` the rest means nothing."""
+    """What one world answered: to a reset (reward 0) or to a turn. With `error` the rest means nothing.
 
-    observation: Observation = field(default_factory=Observation)
+    `state` is the true state by form (`core.StateForm`), where it was asked for.
+    """
+
+    observation: Observation | ArrayState = field(default_factory=Observation)
     reward: float = 0.0
     terminated: bool = False
     truncated: bool = False
     info: dict[str, JSON] = field(default_factory=dict)
     error: Exception | None = None
+    state: dict[str, str] = field(default_factory=dict)
 
     @property
     def is_over(self) -> bool:
@@ -55,6 +59,8 @@ class EnvBatch:
         tasks: Sequence[Task],
         indices: Sequence[int] | None = None,
         seeds: Sequence[int] | None = None,
+        *,
+        with_state: bool = False,
     ) -> list[Turn]:
         """Start one episode per task, in the first worlds or in those of `indices`."""
         indices = range(len(tasks)) if indices is None else indices
@@ -69,10 +75,12 @@ class EnvBatch:
                 turns.append(Turn(observation, info=info))
             except Exception as error:
                 turns.append(self._failed(index, error))
+        if with_state:
+            self._add_states(indices, turns)
         return turns
 
-    def step(self, indices: Sequence[int], actions: Sequence[Sequence[str]]) -> list[Turn]:
-        """One turn in each of the worlds of `indices`."""
+    def step(self, indices: Sequence[int], actions: Sequence[Any], *, with_state: bool = False) -> list[Turn]:
+        """One turn in each of the worlds of `indices`: names of actions, or a chunk of a robot's."""
         self._check(indices, len(actions), "action lists")
         turns = []
         for index, acts in zip(indices, actions, strict=True):
@@ -80,7 +88,19 @@ class EnvBatch:
                 turns.append(Turn(*self.envs[index].step(acts)))
             except Exception as error:
                 turns.append(self._failed(index, error))
+        if with_state:
+            self._add_states(indices, turns)
         return turns
+
+    def _add_states(self, indices: Sequence[int], turns: Sequence[Turn]) -> None:
+        for index, turn in zip(indices, turns, strict=True):
+            if turn.error is not None:
+                continue
+            try:
+                turn.state = {form.value: text for form, text in self.envs[index].state().items()}
+            except Exception as error:
+                turn.error = EnvError(f"{self.name}: state() raised {type(error).__name__}: {error}")
+                turn.error.__cause__ = error
 
     def close(self) -> None:
         """Close every world."""

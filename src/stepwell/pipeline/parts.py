@@ -31,7 +31,7 @@ from stepwell.policies.lora import base_of
 from stepwell.pool import Pool, open_pool
 from stepwell.rendering import Renderer, load_tokenizer
 from stepwell.rewards import part_names
-from stepwell.rollout import BlockingSampler, OracleSampler, Rollout, demonstrate
+from stepwell.rollout import BlockingSampler, LanguagePlayer, OracleSampler, Rollout, demonstrate
 from stepwell.training import Trainer
 
 if TYPE_CHECKING:
@@ -189,13 +189,16 @@ class Parts:
 
         return AgentRollout.start(self.config, self.engine, self.renderer, self.pool, self.folder)
 
-    def rollout_with(self, sampler: BlockingSampler | None) -> Rollout:
-        """The episodes of this run with another sampler; None where prompts are only looked at."""
-        return Rollout(
-            self.envs,
+    def rollout_with(self, sampler: BlockingSampler) -> Rollout:
+        """The episodes of this run with another sampler."""
+        return Rollout(self.envs, self.player, sampler)
+
+    @cached_property
+    def player(self) -> LanguagePlayer:
+        """What an episode asks, answers and records."""
+        return LanguagePlayer(
             self.agent,
             self.renderer,
-            sampler,  # type: ignore[arg-type]
             parts=self.recipe.reward_parts or ("task",),
             optional_parts=self.recipe.optional_reward_parts,
             weights=self.config.rewards,
@@ -234,7 +237,7 @@ class Parts:
             assert turn.error is not None
             raise turn.error
         try:
-            self.rollout_with(None).open(turn.observation)
+            self.player.open(turn.observation)
         except ContextLengthError as error:
             raise ContextLengthError(
                 f"{error}. It is the first prompt of {self.config.env.name}; the limit is the smaller of "

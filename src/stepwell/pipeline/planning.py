@@ -80,7 +80,7 @@ class _Plan:
         """Token counts of a few demonstrated episodes, or of a first prompt where there is no oracle."""
         parts, config = self.parts, self.config
         (turn,) = parts.envs.reset(self.tasks[:1])
-        first = parts.rollout_with(None).open(turn.observation).state.prompt_ids.size
+        first = parts.player.open(turn.observation).state.prompt_ids.size
         system = self._num_shared()
         if not parts.envs.envs[0].has_oracle:
             reply, turns = config.sampling.max_tokens / 2, parts.agent.world.max_turns / 2
@@ -99,7 +99,7 @@ class _Plan:
     def _num_shared(self) -> int:
         """Leading tokens that the first prompts of two tasks have in common."""
         turns = self.parts.envs.reset(self.tasks[:2]) if len(self.parts.envs.envs) > 1 else []
-        opened = [self.parts.rollout_with(None).open(t.observation) for t in turns if t.error is None]
+        opened = [self.parts.player.open(t.observation) for t in turns if t.error is None]
         prompts = [conversation.state.prompt_ids for conversation in opened]
         if len(prompts) < 2:
             return 0

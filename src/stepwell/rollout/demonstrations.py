@@ -28,7 +28,8 @@ from stepwell.core import (
 )
 from stepwell.core.versions import VersionSpan
 from stepwell.envs.base import Env
-from stepwell.rollout.episodes import Job, Rollout
+from stepwell.rollout.episodes import Rollout
+from stepwell.rollout.jobs import Job
 
 _NO_LOGPROBS = np.zeros(0, dtype=np.float32)
 

@@ -1,0 +1,77 @@
+"""Settings of an asynchronous run: its three resource groups, their places and how they overlap.
+
+mode            while an epoch of episodes is played          while the trainer learns
+sync            every turn waits for all environments         nothing is played
+rollout_async   environments go on as their slots are answered nothing is played
+train_async     as rollout_async                              the next epoch is played; the trainer
+                                                              waits for a full epoch of data
+stream          as rollout_async                              episodes never stop; the trainer starts
+                                                              on the first `global_batch`
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from stepwell.config.base import Settings
+
+
+class SimulatorsConfig(Settings):
+    """Worker processes that host environments."""
+
+    num_workers: int = Field(2, ge=1, description="simulator processes")
+    env_batches: int = Field(2, ge=1, description="environment batches per simulator")
+    batch_size: int = Field(8, ge=1, description="vectorised environments per batch")
+    devices: tuple[str, ...] = Field((), description="such as cuda:0; empty: the CPU's cores")
+
+
+class GeneratorsConfig(Settings):
+    """Processes with a copy of the policy each."""
+
+    num_workers: int = Field(1, ge=1, description="generator processes")
+    max_batch: int = Field(64, ge=1, description="samples at which an inference batch is fired")
+    max_wait_ms: float = Field(5.0, ge=0, description="age of the oldest request at which it is fired anyway")
+    shard: str = Field(
+        "none",
+        description="how a batch of environments becomes slots: none, even, by_latency, or module:function",
+    )
+    priority: str | None = Field(None, description="module:function giving a slot's sort key; None: arrival")
+    num_threads: int | None = Field(None, ge=1, description="of the CPU, each; None: torch's choice")
+    devices: tuple[str, ...] = Field((), description="such as cuda:0, in turn; empty: policy.device")
+
+
+class TrainersConfig(Settings):
+    """Who learns."""
+
+    devices: tuple[str, ...] = Field((), description="such as cuda:0; empty: policy.device")
+
+
+class GroupsConfig(Settings):
+    """An asynchronous run. `mode = "off"`: everything in one process, in step (the default loop)."""
+
+    mode: Literal["off", "sync", "rollout_async", "train_async", "stream"] = Field(
+        "off", description="how far simulation, generation and training overlap"
+    )
+    placement: Literal["colocated", "hybrid", "disaggregated"] = Field(
+        "colocated",
+        description="colocated: each device hosts all three groups; hybrid: a trainer and either simulators "
+        "or a generator; disaggregated: rollout devices apart from trainer devices",
+    )
+    simulators: SimulatorsConfig = Field(default_factory=SimulatorsConfig)
+    generators: GeneratorsConfig = Field(default_factory=GeneratorsConfig)
+    trainers: TrainersConfig = Field(default_factory=TrainersConfig)
+    rollout_epochs: int = Field(1, ge=1, description="global batches of trajectories that make an epoch")
+    global_batch: int | None = Field(
+        None, ge=1, description="trajectories of one update; None: train.tasks_per_update x group_size"
+    )
+    sync_interval: int = Field(1, ge=1, description="updates between weight syncs to the generators")
+    max_staleness: int = Field(2, ge=0, description="versions that data may be behind when learnt from")
+    stale_data: Literal["drop", "weight"] = Field(
+        "weight",
+        description="older data: dropped, or learnt from under the truncated ratio; both are counted",
+    )
+    heartbeat_s: float = Field(5.0, gt=0, description="time between signs of life of a worker")
+    hang_s: float = Field(60.0, gt=0, description="silence after which a worker is killed and restarted")
+    max_restarts: int = Field(100, ge=0, description="restarts of one worker before the run gives up")

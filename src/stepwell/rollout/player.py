@@ -1,0 +1,233 @@
+"""One episode at a time: what is asked of the engine, what of the world, and what is recorded.
+
+    begin ─► ┌ request ─► (engine) ─► read ─► (world) ─► record ┐ ─► finished
+             └───────────── while episode.status is None ◄──────┘
+
+A `Player` knows neither engine nor worlds nor time: whoever drives it (many episodes in step with
+each other in `episodes.py`, or each as soon as it can go on) decides when each call is made, and
+records the same steps from the same answers. There is one player per kind of agent.
+
+An unreadable reply is not an error: it is a turn in which nothing is done.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from stepwell.agents import Agent, Reply
+from stepwell.config.run import RewardConfig
+from stepwell.core import (
+    JSON,
+    ArrayState,
+    ContextLengthError,
+    EnvError,
+    Observation,
+    Request,
+    Sampled,
+    SamplingParams,
+    Status,
+    Step,
+    Trajectory,
+    hash_bytes,
+)
+from stepwell.envs.batch import Turn
+from stepwell.rendering import Conversation, Message, Renderer
+from stepwell.rewards import compose, part_names, step_parts
+from stepwell.rollout.jobs import Job
+
+NEEDS_STATE = frozenset({"grounding", "world_modeling"})
+_SEED_STEP = 1_000_003
+
+
+@dataclass(slots=True)
+class Episode:
+    """An episode as far as it was played. `place` is the number of its world, `own` the player's."""
+
+    place: int
+    job: Job
+    observation: Observation | ArrayState
+    steps: list[Step] = field(default_factory=list)
+    state: dict[str, JSON] = field(default_factory=dict)
+    num_actions: int = 0
+    status: Status | None = None
+    error: str = ""
+    engine_s: float = 0.0
+    own: Any = None
+
+    def fail(self, error: Exception) -> None:
+        """End it for the system's reasons."""
+        self.status, self.error = Status.INFRA_ERROR, str(error) or type(error).__name__
+
+    def params(self, params: SamplingParams) -> SamplingParams:
+        """How its next action is sampled: with a seed of its own, whoever else plays beside it."""
+        return replace(params, seed=(self.job.seed + len(self.steps) * _SEED_STEP) % 2**63)
+
+
+class Read(Protocol):
+    """What was read out of a sample: `actions` is what the world's `step` takes."""
+
+    @property
+    def actions(self) -> Any: ...
+
+
+class Player(Protocol):
+    """Plays episodes of one kind of agent in one kind of world."""
+
+    needs_state: bool
+    """Whether turns must carry the true state (`EnvBatch(…, with_state=True)`)."""
+
+    def begin(self, place: int, job: Job, turn: Turn) -> Episode:
+        """The episode that a reset began."""
+        ...
+
+    def request(self, episode: Episode, params: SamplingParams) -> Request:
+        """What the engine is to be asked now."""
+        ...
+
+    def read(self, sampled: Sampled) -> Read:
+        """What the world is to be told."""
+        ...
+
+    def record(self, episode: Episode, request: Request, sampled: Sampled, read: Any, turn: Turn) -> None:
+        """Add the step; sets `episode.status` where it was the last."""
+        ...
+
+    def finished(self, episode: Episode, wall_s: float) -> Trajectory:
+        """The record of an episode whose status is known."""
+        ...
+
+
+class LanguagePlayer:
+    """Episodes of an agent that reads and writes text.
+
+    `parts` and `optional_parts` name the reward parts that are summed; every part is kept in
+    `step.info["parts"]`, so that stored trajectories can be rewarded in another way later.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        renderer: Renderer,
+        *,
+        parts: Sequence[str] = ("task",),
+        optional_parts: Sequence[str] = (),
+        weights: RewardConfig | None = None,
+        reward_scale: float = 1.0,
+    ) -> None:
+        self.agent = agent
+        self.renderer = renderer
+        self.parts, self.optional_parts = tuple(parts), tuple(optional_parts)
+        self.weights = weights or RewardConfig()
+        self.reward_scale = reward_scale
+        self.needs_state = bool(NEEDS_STATE & {*self.parts, *self.optional_parts}) or bool(
+            NEEDS_STATE & set(part_names(agent.strategy, [agent.form], agent.form))
+        )
+        self._system = Message.system(agent.system())
+
+    def begin(self, place: int, job: Job, turn: Turn) -> Episode:
+        episode = Episode(place, job, turn.observation)
+        if turn.error is not None:
+            episode.fail(turn.error)
+            return episode
+        try:
+            episode.own = self.open(turn.observation)
+            episode.state = self._state(turn)
+        except ContextLengthError as error:
+            episode.status, episode.error = Status.TRUNCATED, str(error)
+        return episode
+
+    def open(self, observation: Observation | ArrayState) -> Conversation:
+        """The conversation of an episode that begins with `observation`, ready for the first action."""
+        assert isinstance(observation, Observation)
+        return Conversation(self.renderer, (self._system, Message.user(self.agent.first(observation))))
+
+    def request(self, episode: Episode, params: SamplingParams) -> Request:
+        return Request(episode.own.state, episode.params(params), conversation=f"{episode.place}")
+
+    def read(self, sampled: Sampled) -> Reply:
+        return self.agent.read(sampled.action.text)  # type: ignore[union-attr]
+
+    def record(self, episode: Episode, request: Request, sampled: Sampled, read: Reply, turn: Turn) -> None:
+        if turn.error is None and not math.isfinite(turn.reward):
+            turn.error = EnvError(
+                f"{self.agent.world.name} gave the reward {turn.reward}; rewards must be finite"
+            )
+        if turn.error is not None:
+            episode.fail(turn.error)
+            return
+        step, next_state = sampled.step(request.state), self._state(turn)
+        is_last, success = turn.terminated or turn.truncated, bool(turn.info.get("success"))
+        self._reward(step, episode, read, turn, next_state)
+        step.anchor = _anchor(episode.observation)  # type: ignore[arg-type]
+        if read.problem:
+            step.info["problem"] = read.problem
+        if episode.state:
+            step.info["state"] = episode.state
+        episode.steps.append(step)
+        episode.num_actions += int(turn.info.get("num_actions", len(read.actions)))  # type: ignore[arg-type]
+        episode.observation, episode.state = turn.observation, next_state
+        if success and is_last:
+            episode.status = Status.SUCCESS
+        elif turn.terminated:
+            episode.status = Status.FAILURE
+        else:
+            self._go_on(episode, step, turn.observation)  # a cut, too, has a state after it
+            if turn.truncated:
+                episode.status = Status.TRUNCATED
+
+    def _reward(
+        self, step: Step, episode: Episode, reply: Reply, turn: Turn, next_state: dict[str, JSON]
+    ) -> None:
+        parts = step_parts(
+            turn_reward=turn.reward,
+            reply=reply,
+            is_last=turn.terminated or turn.truncated,
+            success=bool(turn.info.get("success")),
+            state=episode.state,  # type: ignore[arg-type]
+            next_state=next_state,  # type: ignore[arg-type]
+            form=self.agent.form,
+            weights=self.weights,
+            strategy=self.agent.strategy,
+            process=turn.info.get("process"),  # type: ignore[arg-type]
+        )
+        chosen = compose(parts, self.parts, self.optional_parts)
+        step.assign_reward({name: self.reward_scale * value for name, value in chosen.items()})
+        step.info = {"actions": list(reply.actions), "parts": dict(parts), "strict": reply.is_strict}
+
+    def _go_on(self, episode: Episode, step: Step, observation: Observation | ArrayState) -> None:
+        assert isinstance(observation, Observation)
+        episode.own.sampled(step.action.action_ids)  # type: ignore[union-attr]
+        try:
+            episode.own.add(Message.user(self.agent.next(observation)))
+        except ContextLengthError as error:
+            episode.status, episode.error = Status.TRUNCATED, str(error)
+
+    def _state(self, turn: Turn) -> dict[str, JSON]:
+        """The true state in the agent's form, where a reward part reads it."""
+        form = self.agent.form.value
+        return {form: turn.state[form]} if form in turn.state else {}
+
+    def finished(self, episode: Episode, wall_s: float) -> Trajectory:
+        assert episode.status is not None
+        goes_on = episode.status is Status.TRUNCATED and not episode.error
+        return Trajectory(
+            task=episode.job.task,
+            steps=episode.steps,
+            status=episode.status,
+            group=episode.job.group,
+            final_state=episode.own.state if goes_on and episode.steps else None,
+            error=episode.error,
+            timings={"engine_s": episode.engine_s, "wall_s": wall_s},
+            info={"num_actions": episode.num_actions, "seed": episode.job.seed},
+        )
+
+
+def _anchor(observation: Observation) -> str:
+    """Key of what was seen: equal exactly where text and pictures are."""
+    if not observation.images:
+        return observation.text if len(observation.text) <= 64 else hash_bytes(observation.text.encode())
+    pictures = b"".join(image.tobytes() for image in observation.images)
+    return hash_bytes(observation.text.encode() + b"\0" + pictures)
