@@ -124,6 +124,17 @@ def test_the_run_ends_when_its_time_is_over(tmp_path: Path) -> None:
     assert any("train.max_seconds (0.01) over" in text for text in notes(folder))
 
 
+def test_the_run_ends_where_the_agent_has_ceased_to_act(tmp_path: Path) -> None:
+    costly = ("env.name=tests.pipeline.worlds:RichLake", "env.options={size=3, max_turns=2, reward=-5.0}")
+    wish = ("train.num_updates=60", "train.max_silent_updates=2", "train.optimizer.learning_rate=0.02")
+    folder = train(small_config(*costly, *wish, "recipe.name=grpo", folder=tmp_path))
+    summary = read_summary(folder)
+    assert summary is not None and summary.status == "finished" and summary.success_after == 0.0
+    steps = [entry.env_steps for entry in timeless(folder) if entry.kind == "update"]
+    assert len(steps) < 60 and steps[-1] == steps[-3] > 0
+    assert any("no action in any episode of 2 updates" in text for text in notes(folder))
+
+
 def test_the_run_stops_early_where_it_is_good_enough(tmp_path: Path) -> None:
     wish = ("train.num_updates=9", "eval.every=1", "eval.stop_at=0.0001", "eval.num_tasks=40")
     folder = train(small_config(*wish, "train.optimizer.learning_rate=1e-9", folder=tmp_path))

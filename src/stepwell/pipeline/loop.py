@@ -13,8 +13,9 @@ Invariants
   update u is told before its checkpoint is written.
 * Weights reach the engine with a version and a fingerprint; in every update the trainer's logprobs
   of fresh samples are compared with the engine's, and beyond the tolerance the run stops.
-* A limit that ends the run (updates, environment steps, time) is followed by an evaluation, and
-  that by the last checkpoint: a checkpoint at which a run is over has been evaluated.
+* A limit that ends the run (updates, environment steps, time, an agent that ceased to act) is
+  followed by an evaluation, and that by the last checkpoint: a checkpoint at which a run is over
+  has been evaluated.
 * Ctrl-C lets the update at hand finish and writes a checkpoint, without an evaluation that the
   run would otherwise not have made; a second one stops at once.
 """
@@ -68,6 +69,7 @@ class LoopState:
     time_s: float = 0.0
     best: float = -1.0
     num_since_best: int = 0
+    num_silent: int = 0  # updates in a row whose episodes held no action
     before: dict[str, float] | None = None
     last: dict[str, float] | None = None
     warm_start_s: float = 0.0
@@ -151,7 +153,7 @@ class SyncLoop:
         return is_over
 
     def _reaches_limit(self) -> bool:
-        """Whether updates, environment steps or time are used up."""
+        """Whether updates, environment steps or time are used up, or the agent has ceased to act."""
         train, state = self.config.train, self.state
         if state.update >= train.num_updates:
             return True
@@ -160,6 +162,12 @@ class SyncLoop:
             return True
         if train.max_seconds is not None and self._time() - state.warm_start_s >= train.max_seconds:
             self.monitor.note(f"train.max_seconds ({train.max_seconds:g}) over: {state.update} updates")
+            return True
+        if train.max_silent_updates is not None and state.num_silent >= train.max_silent_updates:
+            self.monitor.note(
+                f"no action in any episode of {state.num_silent} updates (train.max_silent_updates): the "
+                "policy has collapsed; lower the learning rate, or reward the form of replies"
+            )
             return True
         return False
 
@@ -225,6 +233,8 @@ class SyncLoop:
         metrics = self.parts.trainer.update(batch.trajectories, check_gap=check_gap)
         learnt = time.perf_counter()
         self.state.update = update
+        has_ceased = self._source.is_fresh and self.state.env_steps > 0 and batch.num_actions == 0
+        self.state.num_silent = self.state.num_silent + 1 if has_ceased else 0
         self.state.env_steps += batch.num_actions
         self._publish()
         now = time.perf_counter()
