@@ -230,7 +230,8 @@ class SyncLoop:
         batch = self._source.batch(update)
         played = time.perf_counter()
         check_gap = self._check_parity if self._source.is_fresh else None
-        metrics = self.parts.trainer.update(batch.trajectories, check_gap=check_gap)
+        version = self.state.update if batch.is_mixed else None
+        metrics = self.parts.trainer.update(batch.trajectories, check_gap=check_gap, version=version)
         learnt = time.perf_counter()
         self.state.update = update
         has_ceased = self._source.is_fresh and self.state.env_steps > 0 and batch.num_actions == 0
@@ -245,7 +246,7 @@ class SyncLoop:
             "tokens_per_s": _num_tokens(batch.trajectories) / (now - played + batch.played_s),
             "infra_errors": float(batch.num_retries),
         }
-        self._tell("update", _rollout_metrics(batch.trajectories) | metrics | times)
+        self._tell("update", _rollout_metrics(batch.trajectories) | metrics | times | batch.metrics)
 
     def _make_source(self) -> Source:
         if self.config.offline.pool is not None:

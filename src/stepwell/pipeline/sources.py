@@ -39,6 +39,8 @@ class Batch:
     num_actions: int = 0
     num_retries: int = 0
     played_s: float = 0.0
+    is_mixed: bool = False  # may hold steps of earlier versions, which the trainer must correct for
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 class Source(Protocol):

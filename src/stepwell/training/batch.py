@@ -75,6 +75,11 @@ class Minibatch:
         joined = np.concatenate([step.behavior_logprobs for step in self.steps])
         return torch.from_numpy(joined.astype(np.float32)).to(self.device)
 
+    def is_behind(self, version: int) -> Tensor:
+        """[token] bool: sampled, at least in part, by weights older than `version`."""
+        behind = [step.policy_version.first < version for step in self.steps]
+        return torch.tensor(behind, device=self.device).repeat_interleave(self.timeline.tokens_per_step)
+
     @cached_property
     def num_step_values(self) -> int:
         """Values that belong to steps; those after them are bootstraps."""

@@ -8,6 +8,11 @@ Credit is computed in the first pass over a minibatch, from the values of that v
 kept for the later ones: no forward pass is spent on values alone, and advantages stay what they
 were at the start of the update. The first pass also compares the policy's logprobs with those of
 the engine (`log_ratio_max`): with weights just published they must agree.
+
+Data of an asynchronous run are of several versions. Given the trainer's present `version`, only what
+that version sampled is compared; for the rest `proximal_logprobs` are those of the start of the update
+(`proximal`, or where this minibatch is the first of the update, those of the first pass), and the loss
+weights it by the truncated ratio. Fresh data keep the plain ratio: for them proximal is behavior.
 """
 
 from __future__ import annotations
@@ -38,6 +43,8 @@ class Objective:
     ref_logprobs: Tensor | None = None
     horizon: int | None = None
     value_clip: float | None = None
+    version: int | None = None
+    proximal: Tensor | None = None
     _credit: CreditResult | None = None
     _timeline: Timeline | None = None
     _old_values: Tensor | None = None
@@ -55,6 +62,7 @@ class Objective:
             self.minibatch.behavior_logprobs,
             None if credit is None else credit.advantages,
             ref_logprobs=self.ref_logprobs,
+            proximal_logprobs=self.proximal,
             loss_mask=None if credit is None else credit.loss_mask,
         )
         call = self.recipe.loss
@@ -74,8 +82,7 @@ class Objective:
         self._timeline = timeline = self._with_values(outputs)
         metrics: Metrics = {}
         if self.minibatch.behavior_logprobs is not None:
-            gap = (outputs.logprobs.detach() - self.minibatch.behavior_logprobs).abs().max()
-            metrics["log_ratio_max"] = gap
+            metrics |= self._compare(outputs.logprobs.detach(), self.minibatch.behavior_logprobs)
         call = self.recipe.credit
         if call is None:
             return metrics
@@ -87,6 +94,20 @@ class Objective:
             metrics["explained_variance"] = _explained(self._values_at(credit), credit.value_targets)
         self._credit = credit.whitened(self.recipe.whiten) if self.recipe.whiten else credit
         return metrics
+
+    def _compare(self, policy: Tensor, behavior: Tensor) -> Metrics:
+        """How far fresh samples are from the engine's logprobs; fixes `proximal` where some are stale."""
+        gaps = (policy - behavior).abs()
+        if self.version is None:
+            return {"log_ratio_max": gaps.max()}
+        behind = self.minibatch.is_behind(self.version)
+        if bool(behind.any()):
+            start = policy if self.proximal is None else self.proximal
+            self.proximal = torch.where(behind, start, behavior.to(start.dtype))
+        else:
+            self.proximal = None
+        fresh = gaps[~behind]
+        return {"log_ratio_max": fresh.max()} if fresh.numel() else {}
 
     def _with_values(self, outputs: Outputs) -> Timeline:
         """The timeline with what the critic says now, and the KL as token rewards if it goes there."""
@@ -153,7 +174,13 @@ class Objective:
         return (self.recipe.entropy_coef * bonus if self.recipe.entropy_coef else None), metrics
 
 
-_METRIC_NAMES = {"clip_fraction": "clip_share", "ratio_mean": "ratio", "kept_fraction": "kept_share"}
+_METRIC_NAMES = {
+    "clip_fraction": "clip_share",
+    "ratio_mean": "ratio",
+    "kept_fraction": "kept_share",
+    "correction_mean": "correction",
+    "correction_capped_fraction": "correction_capped_share",
+}
 
 
 def _explained(values: Tensor, targets: Tensor) -> Tensor:

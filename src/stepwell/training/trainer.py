@@ -21,7 +21,7 @@ from torch import Tensor
 from stepwell.algos.recipes import Recipe
 from stepwell.config.run import TrainConfig
 from stepwell.core import ConfigError, DivergenceError, InputError, Trajectory, trainable
-from stepwell.packing import backward
+from stepwell.packing import backward, evaluate
 from stepwell.policies import CausalLMPolicy
 from stepwell.training.batch import Minibatch, split
 from stepwell.training.flat_sequence import flatten
@@ -70,12 +70,17 @@ class Trainer:
             self.policy.reference = copy.deepcopy(self.policy.model).requires_grad_(False)
 
     def update(
-        self, trajectories: Sequence[Trajectory], *, check_gap: Callable[[float], None] | None = None
+        self,
+        trajectories: Sequence[Trajectory],
+        *,
+        check_gap: Callable[[float], None] | None = None,
+        version: int | None = None,
     ) -> dict[str, float]:
         """Learn from trajectories; returns the figures of the update.
 
         `check_gap` hears, before any weight changes, how far the policy's logprobs are from those of
-        the engine that sampled; it may raise.
+        the engine that sampled; it may raise. `version` is that of the present weights: what older ones
+        sampled is then left out of that comparison and learnt from under the truncated ratio.
         """
         kept, counts = trainable(trajectories)
         if not kept:
@@ -96,7 +101,7 @@ class Trainer:
         )
         self.optimizer.set_rate(share)
         with told_as_divergence(f"update {self.num_done + 1}", _ADVICE):
-            objectives = [self._objective(minibatch) for minibatch in minibatches]
+            objectives = [self._objective(m, version, is_first=m is minibatches[0]) for m in minibatches]
             seen: list[dict[str, Tensor]] = []
             for _ in range(self.config.update_epochs):
                 for objective in objectives:
@@ -117,11 +122,14 @@ class Trainer:
         self.optimizer.load_state_dict(state["optimizer"])
         self.num_done = int(state["num_done"])
 
-    def _objective(self, minibatch: Minibatch) -> Objective:
-        ref = None
+    def _objective(self, minibatch: Minibatch, version: int | None, *, is_first: bool) -> Objective:
+        ref = proximal = None
         if self.recipe.needs_reference:
             ref = torch.cat(self.policy.reference_logprobs(minibatch.packed))
-        return Objective(self.recipe, minibatch, ref, self.horizon, self.value_clip)
+        if version is not None and not is_first and bool(minibatch.is_behind(version).any()):
+            with torch.no_grad():  # by its first pass the weights will have moved
+                proximal = evaluate(self.policy, minibatch.packed).logprobs
+        return Objective(self.recipe, minibatch, ref, self.horizon, self.value_clip, version, proximal)
 
     def _step(
         self, objective: Objective, *, is_first: bool, check_gap: Callable[[float], None] | None
