@@ -57,6 +57,7 @@ from stepwell.pipeline.warm_starts import take_or_make
 from stepwell.training import checkpoint, imitate, num_batches
 
 REFERENCE = "reference.safetensors"
+SILENCE = 0.05  # with fewer actions per episode an agent that once acted has ceased to
 Ending = Literal["finished", "stopped_early", "interrupted"]
 
 
@@ -165,7 +166,7 @@ class SyncLoop:
             return True
         if train.max_silent_updates is not None and state.num_silent >= train.max_silent_updates:
             self.monitor.note(
-                f"no action in any episode of {state.num_silent} updates (train.max_silent_updates): the "
+                f"hardly an action in {state.num_silent} updates (train.max_silent_updates): the "
                 "policy has collapsed; lower the learning rate, or reward the form of replies"
             )
             return True
@@ -234,7 +235,8 @@ class SyncLoop:
         metrics = self.parts.trainer.update(batch.trajectories, check_gap=check_gap, version=version)
         learnt = time.perf_counter()
         self.state.update = update
-        has_ceased = self._source.is_fresh and self.state.env_steps > 0 and batch.num_actions == 0
+        is_silent = batch.num_actions < SILENCE * len(batch.trajectories)
+        has_ceased = self._source.is_fresh and self.state.env_steps > 0 and is_silent
         self.state.num_silent = self.state.num_silent + 1 if has_ceased else 0
         self.state.env_steps += batch.num_actions
         self._publish()
