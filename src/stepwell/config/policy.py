@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from stepwell.config.base import Settings
+from stepwell.config.vla import VLAConfig
 
 
 class LoraConfig(Settings):
@@ -23,13 +24,16 @@ class PolicyConfig(Settings):
     """The model that acts, and what is trained or kept beside it."""
 
     model: str = Field(
-        "tiny-1m", description="a built-in name (tiny-…, smollm2-135m) or a Hugging Face directory"
+        "tiny-1m",
+        description="a built-in name (tiny-…, smollm2-135m) or a Hugging Face directory; in a robot's world "
+        "a directory of a robot policy, else a fresh one is made as `vla` says",
     )
     critic: Literal["none", "shared", "own"] = Field(
         "none", description="no critic, a value head on the actor's backbone, or a backbone of its own"
     )
     reference: bool = Field(False, description="keep a frozen copy of the starting weights for the KL term")
     lora: LoraConfig | None = Field(None, description="train adapters only")
+    vla: VLAConfig | None = Field(None, description="a robot policy; None: its defaults in a robot's world")
     dtype: Literal["float32", "bfloat16", "float64"] = Field(
         "float32", description="bfloat16 belongs on a GPU; on a CPU it is many times slower than float32"
     )

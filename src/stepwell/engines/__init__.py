@@ -1,4 +1,4 @@
-"""Who samples fast: the embedded engine, servers such as vLLM, and the dynamic batcher.
+"""Who samples fast: the embedded engine, that of robot policies, servers such as vLLM, and the batcher.
 
 Names are imported when first used: the batcher, streams and remote engines work without torch.
 """
@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stepwell.engines.array_engine import ArrayEngine
     from stepwell.engines.batcher import BatchQueue, DynamicBatcher
     from stepwell.engines.embedded import EmbeddedEngine
     from stepwell.engines.parity import check_parity
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from stepwell.engines.weights import fingerprint_of
 
 __all__ = [
+    "ArrayEngine",
     "BatchQueue",
     "DynamicBatcher",
     "EmbeddedEngine",
@@ -28,6 +30,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ArrayEngine": "array_engine",
     "BatchQueue": "batcher",
     "DynamicBatcher": "batcher",
     "EmbeddedEngine": "embedded",

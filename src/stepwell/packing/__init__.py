@@ -3,9 +3,10 @@
 `pack` merges the steps of a batch by their shared prefixes; a policy runs the result
 with `tree_attention`; `backward` gives the gradient of any loss over the batch, whatever
 the token budget. `replay` lays the same steps out one by one, for models whose attention
-cannot be replaced.
+cannot be replaced. `pack_arrays` stacks the steps of robot policies, which share no prefixes.
 """
 
+from stepwell.packing.arrays import ArrayMicrobatch, PackedArrays, pack_arrays
 from stepwell.packing.attention import tree_attention
 from stepwell.packing.batch import Microbatch, Packed, StepTable, pack
 from stepwell.packing.gradient import Evaluator, LossFunction, Outputs, backward, check_finite, evaluate
@@ -15,11 +16,13 @@ from stepwell.packing.token_scores import token_scores
 from stepwell.packing.tree import PrefixTree
 
 __all__ = [
+    "ArrayMicrobatch",
     "Evaluator",
     "LossFunction",
     "Microbatch",
     "Outputs",
     "Packed",
+    "PackedArrays",
     "PrefixTree",
     "StepTable",
     "TreeLayout",
@@ -27,6 +30,7 @@ __all__ = [
     "check_finite",
     "evaluate",
     "pack",
+    "pack_arrays",
     "replay",
     "token_scores",
     "tree_attention",

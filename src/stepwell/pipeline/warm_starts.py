@@ -24,8 +24,7 @@ from pathlib import Path
 from stepwell.core import InfraError
 from stepwell.monitors.files import write_error
 from stepwell.pipeline.parts import Parts
-from stepwell.policies import CausalLMPolicy
-from stepwell.training.checkpoint import damage, save_checkpoint
+from stepwell.training.checkpoint import damage, load_policy, save_checkpoint
 
 _WHERE = {"name", "folder", "num_threads", "checkpoint", "monitor", "pool"}
 _LATER = {"recipe", "train", "parity", "offline"}
@@ -56,7 +55,7 @@ def take_or_make(parts: Parts, folder: Path, make: Callable[[], None], tell: Cal
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if path.exists() and damage(path) is None:
-            _take(parts.policy, path)
+            load_policy(path, parts.policy)
             tell(f"warm start: taken from {path}")
             return
         make()
@@ -64,9 +63,3 @@ def take_or_make(parts: Parts, folder: Path, make: Callable[[], None], tell: Cal
             save_checkpoint(folder, parts.policy, None, {"update": 0}, name=path.name)
         except InfraError as error:
             tell(f"warm start: not kept for other runs: {error}")
-
-
-def _take(policy: CausalLMPolicy, path: Path) -> None:
-    dtype = str(policy.model.dtype).removeprefix("torch.")
-    saved = CausalLMPolicy.from_pretrained(path, dtype=dtype, device=policy.device)
-    policy.load_state_dict(saved.state_dict())

@@ -1,8 +1,8 @@
 """Trajectories as the tensors an update reads: one minibatch, laid out once and used in every pass.
 
 A minibatch holds whole groups, so that credit which compares siblings finds them all. Its steps
-are packed once. States after a cut ride along as steps without an action, whose one value is the
-bootstrap.
+are packed once: those of language agents by their prefixes, those of robots stacked. States after a
+cut ride along as steps without an action, whose one value is the bootstrap.
 
 Invariant: every step of a minibatch has a reward and at least one action token.
 """
@@ -18,34 +18,43 @@ import torch
 from torch import Tensor
 
 from stepwell.algos import Timeline
-from stepwell.core import InputError, Status, Step, TokenAction, Trajectory
-from stepwell.packing import Packed, pack
+from stepwell.core import ArrayAction, ArrayState, InputError, Status, Step, TokenAction, Trajectory
+from stepwell.packing import Packed, PackedArrays, pack, pack_arrays
 
 MIN_RUN = 16
 """Shorter shared prefixes below another are not worth a branch of their own."""
-_NOTHING = TokenAction(np.zeros(0, dtype=np.int32))
+_NO_TOKENS = TokenAction(np.zeros(0, dtype=np.int32))
+_NO_ACTIONS = ArrayAction(np.zeros((0, 0), dtype=np.float32), 0)
 _NO_LOGPROBS = np.zeros(0, dtype=np.float32)
 
 
 @dataclass(eq=False)
 class Minibatch:
-    """Whole trajectories to learn from in one optimizer step."""
+    """Whole trajectories to learn from in one optimizer step.
+
+    A microbatch has at most `token_budget` tokens of a language agent, or `micro_batch` steps of a
+    robot. `seed` is for policies that draw while they learn (a flow head that imitates).
+    """
 
     trajectories: Sequence[Trajectory]
     device: torch.device
     token_budget: int | None = None
     with_bootstrap: bool = False
+    micro_batch: int | None = None
+    seed: int = 0
 
     @cached_property
     def steps(self) -> list[Step]:
         return [step for trajectory in self.trajectories for step in trajectory.steps]
 
     @cached_property
-    def packed(self) -> Packed:
+    def packed(self) -> Packed | PackedArrays:
         """Every step, then one step without action for each state after a cut."""
-        cuts = [
-            Step(state, _NOTHING, behavior_logprobs=_NO_LOGPROBS) for state in self._final_states.values()
-        ]
+        is_robot = isinstance(self.steps[0].state, ArrayState)
+        nothing = _NO_ACTIONS if is_robot else _NO_TOKENS
+        cuts = [Step(state, nothing, behavior_logprobs=_NO_LOGPROBS) for state in self._final_states.values()]
+        if is_robot:
+            return pack_arrays([*self.steps, *cuts], micro_batch=self.micro_batch, seed=self.seed)
         return pack([*self.steps, *cuts], token_budget=self.token_budget, min_run=MIN_RUN)
 
     @cached_property

@@ -25,8 +25,8 @@ import torch
 from safetensors import SafetensorError
 
 from stepwell.core import EncodingError, InfraError
-from stepwell.policies import CausalLMPolicy
 from stepwell.policies.directory import written_whole
+from stepwell.training.policy import Policy
 from stepwell.training.trainer import Trainer
 
 BEST = "best"
@@ -49,7 +49,7 @@ class Checkpoint:
 
 def save_checkpoint(
     folder: Path,
-    policy: CausalLMPolicy,
+    policy: Policy,
     trainer: Trainer | None,
     loop: dict[str, Any],
     name: str | None = None,
@@ -80,14 +80,18 @@ def save_checkpoint(
     return Checkpoint(path, update)
 
 
-def load_checkpoint(checkpoint: Checkpoint, policy: CausalLMPolicy, trainer: Trainer) -> None:
+def load_checkpoint(checkpoint: Checkpoint, policy: Policy, trainer: Trainer) -> None:
     """Put a checkpoint's weights and optimizer into place."""
-    saved = CausalLMPolicy.from_pretrained(
-        checkpoint.path, dtype=str(policy.model.dtype).removeprefix("torch."), device=policy.device
-    )
-    policy.load_state_dict(saved.state_dict())
+    load_policy(checkpoint.path, policy)
     state = torch.load(checkpoint.path / "trainer.pt", map_location=policy.device, weights_only=True)
     trainer.load_state_dict(state)
+
+
+def load_policy(path: Path, policy: Policy) -> None:
+    """Put the weights of a directory into a policy of the same kind."""
+    dtype = str(policy.model.dtype).removeprefix("torch.")
+    saved = type(policy).from_pretrained(path, dtype=dtype, device=policy.device)  # type: ignore[attr-defined]
+    policy.load_state_dict(saved.state_dict())
 
 
 def list_checkpoints(folder: Path) -> list[Path]:

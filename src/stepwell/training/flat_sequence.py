@@ -10,13 +10,14 @@ from __future__ import annotations
 import numpy as np
 
 from stepwell.core import InputError, Step, TokenAction, TokenState, Trajectory
-from stepwell.policies import CausalLMPolicy
+from stepwell.training.policy import Policy
 
 
-def flatten(trajectory: Trajectory, policy: CausalLMPolicy) -> Trajectory:
+def flatten(trajectory: Trajectory, policy: Policy) -> Trajectory:
     """The same trajectory with one step, whose action holds observations and actions alike."""
     first, last = trajectory.steps[0], trajectory.steps[-1]
-    assert isinstance(first.state, TokenState) and isinstance(last.state, TokenState)
+    if not isinstance(first.state, TokenState) or not isinstance(last.state, TokenState):
+        raise InputError("a robot's trajectory has no flat sequence; use a recipe without flat_sequence")
     assert isinstance(last.action, TokenAction)
     start = first.state.prompt_ids.size
     whole = np.concatenate([last.state.prompt_ids, last.action.action_ids])

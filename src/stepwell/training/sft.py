@@ -1,7 +1,8 @@
 """Supervised training on demonstrations: the warm start, and the baseline it is compared with.
 
-The actor learns the demonstrated replies; a critic, where there is one, learns the discounted
-returns that followed from each state. The order of batches is a function of the seed alone.
+The actor learns the demonstrated actions; a critic, where there is one, learns the discounted
+returns that followed from each state. The order of batches, and what a flow head draws in each, are
+functions of the seed alone. A robot policy first centres and scales its inputs by what was shown.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from stepwell.algos import credit
 from stepwell.config.run import WarmStartConfig
 from stepwell.core import DivergenceError, InputError, Trajectory
 from stepwell.packing import Outputs, backward
-from stepwell.policies import CausalLMPolicy
+from stepwell.policies.vla import VLAPolicy
 from stepwell.training.batch import Minibatch
 from stepwell.training.optimizer import Optimizer, rate_share, told_as_divergence
+from stepwell.training.policy import Policy
 
 _GAMMA = 0.99
 _WARMUP = 10
@@ -34,16 +36,19 @@ def num_batches(config: WarmStartConfig, num_demos: int) -> int:
 
 
 def imitate(
-    policy: CausalLMPolicy, demonstrations: Sequence[Trajectory], config: WarmStartConfig, seed: int
+    policy: Policy, demonstrations: Sequence[Trajectory], config: WarmStartConfig, seed: int
 ) -> Iterator[dict[str, float]]:
     """Train, one update per item; the caller may stop at any time."""
     if not demonstrations:
         raise InputError("warm_start: there are no demonstrations to learn from; set warm_start.num_demos")
+    if isinstance(policy, VLAPolicy):
+        policy.fit_inputs([step.state for shown in demonstrations for step in shown.steps])
     optimizer = Optimizer(policy.named_parameters(), config.optimizer)
     total = num_batches(config, len(demonstrations))
     order = _order(len(demonstrations), config, seed)
     for number in range(total):
-        batch = Minibatch([demonstrations[i] for i in next(order)], policy.device)
+        drawn = (seed << 32) + number
+        batch = Minibatch([demonstrations[i] for i in next(order)], policy.device, seed=drawn)
         optimizer.set_rate(
             rate_share(number, num_updates=total, schedule="constant", warmup=_WARMUP, final=1.0)
         )

@@ -22,11 +22,11 @@ from stepwell.algos.recipes import Recipe
 from stepwell.config.run import TrainConfig
 from stepwell.core import ConfigError, DivergenceError, InputError, Trajectory, trainable
 from stepwell.packing import backward, evaluate
-from stepwell.policies import CausalLMPolicy
 from stepwell.training.batch import Minibatch, split
 from stepwell.training.flat_sequence import flatten
 from stepwell.training.objective import Objective
 from stepwell.training.optimizer import Optimizer, rate_share, told_as_divergence
+from stepwell.training.policy import Policy
 
 _ADVICE = (
     "Lower train.optimizer.learning_rate, raise train.warmup_updates, scale rewards down (rewards.scale), "
@@ -43,7 +43,7 @@ class Trainer:
 
     def __init__(
         self,
-        policy: CausalLMPolicy,
+        policy: Policy,
         recipe: Recipe,
         config: TrainConfig,
         *,
@@ -89,7 +89,13 @@ class Trainer:
         if self.recipe.flat_sequence:
             kept = [flatten(trajectory, self.policy) for trajectory in kept]
         minibatches = [
-            Minibatch(part, self.policy.device, self.config.token_budget, self.recipe.bootstrap_truncated)
+            Minibatch(
+                part,
+                self.policy.device,
+                self.config.token_budget,
+                self.recipe.bootstrap_truncated,
+                self.config.micro_batch,
+            )
             for part in split(kept, self.config.minibatches)
         ]
         share = rate_share(

@@ -1,0 +1,149 @@
+"""The engine of robot policies: one pass per batch of states, inside this process.
+
+    engine = ArrayEngine(policy.model)
+    samples = await engine.generate([Request(ArrayState(arrays, instruction))])
+
+A request's sample depends on weights, state, temperature and seed, never on the batch it is in
+(up to rounding): its random numbers are those of its own seed. An action takes one pass, so there
+is nothing to cache and no request is ever under way when weights arrive: a lock lets new weights
+in between two batches, and a sample has one version.
+
+A flow head's sample also carries `draws["row_logprobs"]` [K, C]: what each action of the chunk adds
+to the logprob of a transition. Who executes the chunk keeps the share of what was executed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy as copying
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from stepwell.config.engine import EngineConfig
+from stepwell.core.errors import EngineError, InputError, WeightsError
+from stepwell.core.protocols import Request, Sampled
+from stepwell.core.step import ArrayAction, ArrayState, FinishReason, Sampling
+from stepwell.core.versions import VersionSpan
+from stepwell.engines.weights import check_weights, copy_weights, fingerprint_of, read_weights
+from stepwell.policies.vla.feeding import feed_states
+from stepwell.policies.vla.model import VLAModel
+
+ROW_LOGPROBS = "row_logprobs"
+
+
+class ArrayEngine:
+    """Samples action chunks from a robot policy's model. A `Sampler`."""
+
+    def __init__(
+        self, model: VLAModel, config: EngineConfig | None = None, *, version: int = 0, copy: bool = True
+    ) -> None:
+        self.config = config or EngineConfig()
+        self.model = (copying.deepcopy(model) if copy else model).eval().requires_grad_(False)
+        self.version = version
+        self._lock = threading.Lock()
+        self._seeds = np.random.default_rng(self.config.seed)
+        self._closed = False
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        config: EngineConfig | None = None,
+        *,
+        dtype: str = "float32",
+        device: str = "cpu",
+        version: int = 0,
+    ) -> ArrayEngine:
+        """An engine for a directory that `VLAPolicy.save_pretrained` wrote."""
+        from stepwell.policies.vla.policy import VLAPolicy
+
+        policy = VLAPolicy.from_pretrained(path, dtype=dtype, device=device)
+        return cls(policy.model, config, version=version, copy=False)
+
+    async def generate(self, requests: Sequence[Request]) -> list[Sampled]:
+        """One sample per request, in order; the pass runs in a thread."""
+        return await asyncio.to_thread(self.generate_blocking, requests)
+
+    def generate_blocking(self, requests: Sequence[Request]) -> list[Sampled]:
+        """As `generate`, for callers without an event loop."""
+        for request in requests:
+            if not isinstance(request.state, ArrayState):
+                raise InputError(f"request {request.id} has a token state; this engine's policy takes arrays")
+        size = self.config.max_batch_size
+        return [
+            sampled
+            for start in range(0, len(requests), size)
+            for sampled in self._batch(requests[start : start + size])
+        ]
+
+    def load_weights(
+        self,
+        version: int,
+        source: Mapping[str, torch.Tensor] | str | Path,
+        *,
+        fingerprint: str | None = None,
+    ) -> None:
+        """Replace the weights between two batches, or raise `WeightsError` and keep the old ones."""
+        if version < self.version:
+            raise WeightsError(
+                f"version {version} is older than the engine's {self.version}; it only goes up"
+            )
+        ready = check_weights(self.model, read_weights(source))
+        if fingerprint is not None and (found := fingerprint_of(ready)) != fingerprint:
+            raise WeightsError(f"version {version} was published as {fingerprint}, these weights are {found}")
+        with self._lock:
+            copy_weights(self.model, ready)
+            self.version = version
+
+    def fingerprint(self) -> str:
+        """Exact fingerprint of the weights in use (see `weights.fingerprint_of`)."""
+        with self._lock:
+            return fingerprint_of(self.model.state_dict())
+
+    def forget(self) -> None:
+        """There is no cache: what comes next depends on nothing that went before."""
+
+    def close(self) -> None:
+        """Answer no more requests."""
+        self._closed = True
+
+    def _batch(self, requests: Sequence[Request]) -> list[Sampled]:
+        with self._lock, torch.inference_mode():
+            if self._closed:
+                raise EngineError("the engine is closed")
+            version = self.version
+            seeds = [self._seed(request) for request in requests]
+            states: list[ArrayState] = [request.state for request in requests]  # type: ignore[misc]
+            hidden = self.model.encode(*feed_states(states, self.model))
+            heat = [request.params.temperature for request in requests]
+            temperatures = torch.tensor(heat, dtype=hidden.dtype, device=hidden.device)
+            emitted = self.model.head.sample(hidden, np.array(seeds, np.uint64), temperatures)
+            rows = emitted.row_logprobs
+            chunks, drawn, logprobs = (
+                part.cpu().numpy() for part in (emitted.chunks, emitted.draws, emitted.logprobs)
+            )
+            parts = None if rows is None else rows.cpu().numpy()
+        if not np.isfinite(logprobs).all():
+            raise EngineError("sampling failed: logprobs are not finite; weights or states are broken")
+        name, span = self.model.head.kind, VersionSpan.at(version)
+        return [
+            Sampled(
+                ArrayAction(
+                    chunks[i].astype(np.float32),
+                    logprobs.shape[1],
+                    {name: drawn[i]} | ({} if parts is None else {ROW_LOGPROBS: parts[i]}),
+                ),
+                logprobs[i].astype(np.float32),
+                Sampling(heat[i], 1.0, seeds[i], FinishReason.STOP),
+                span,
+            )
+            for i in range(len(requests))
+        ]
+
+    def _seed(self, request: Request) -> int:
+        seed = request.params.seed
+        return int(self._seeds.integers(2**63)) if seed is None else seed % 2**63

@@ -1,0 +1,107 @@
+"""The stochastic sampler of flow matching: noise to action in K Gaussian transitions.
+
+τ runs from 0 (noise) to 1 (data), x_τ = (1−τ)ε + τ·x_data, and the velocity v is the mean of
+x_data − ε given x_τ. Following v alone is the deterministic sampler. The SDE
+
+    dx = [v − a²/(2τ)·(x − τv)] dτ + σ_τ dW,     σ_τ = a·√((1−τ)/τ)
+
+has the same marginals for every noise level a. In K Euler steps of Δτ = 1/K each transition is a
+Gaussian whose mean and standard deviation are known, so that a chain of them has a logprob. The τ
+of σ and of the factor a²/(2τ) is held at 1/K at least: at τ = 0 both would be infinite.
+
+Invariants
+* The K transitions all have a width: the last starts at τ = 1 − 1/K.
+* `num_actions` of a chunk masks its later rows out of every transition's logprob; the mean of
+  the rows that count still depends on the whole chunk, which is why chains are kept whole.
+* A temperature scales the widths. Temperature 0 is the deterministic sampler, whose chain has
+  the logprob that the transitions at temperature 1 give it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Velocity = Callable[[Tensor, Tensor], Tensor]
+"""(x [B, C, D], τ [B]) to v [B, C, D]."""
+
+
+def mean_of(x: Tensor, v: Tensor, tau: Tensor, *, num_steps: int, noise_level: float) -> Tensor:
+    """Where a transition from x at time τ is centred; τ broadcasts against x."""
+    pull = noise_level**2 / (2.0 * tau.clamp(min=1.0 / num_steps))
+    return x + (v - pull * (x - tau * v)) / num_steps
+
+
+def std_of(tau: Tensor, *, num_steps: int, noise_level: float) -> Tensor:
+    """How wide a transition from time τ is."""
+    held = tau.clamp(min=1.0 / num_steps)
+    return noise_level * ((1.0 - held) / held / num_steps).sqrt()
+
+
+def times(num_steps: int, like: Tensor) -> Tensor:
+    """[K]: where the transitions start."""
+    return torch.arange(num_steps, dtype=like.dtype, device=like.device) / num_steps
+
+
+def sample_chain(
+    velocity: Velocity, normals: Tensor, *, num_steps: int, noise_level: float, temperatures: Tensor
+) -> tuple[Tensor, Tensor]:
+    """x at every time [B, K + 1, C, D], and what `row_logprobs` says of it.
+
+    `normals` has the shape of the chain; its first are x_0. Where `temperatures` [B] is 0 the chain
+    follows the velocity alone.
+    """
+    x = normals[:, 0]
+    chain, rows = [x], []
+    is_still = (temperatures <= 0)[:, None, None]
+    scale = torch.where(is_still[:, 0, 0], 1.0, temperatures)
+    for k, tau in enumerate(times(num_steps, x)):
+        v = velocity(x, tau.expand(len(x)))
+        centre = mean_of(x, v, tau, num_steps=num_steps, noise_level=noise_level)
+        width = scale * std_of(tau, num_steps=num_steps, noise_level=noise_level)
+        x = torch.where(is_still, x + v / num_steps, centre + width[:, None, None] * normals[:, k + 1])
+        chain.append(x)
+        rows.append(_log_density(x, centre, width))
+    return torch.stack(chain, dim=1), torch.stack(rows, dim=1)
+
+
+def row_logprobs(
+    velocity: Velocity, chain: Tensor, *, num_steps: int, noise_level: float, temperatures: Tensor
+) -> Tensor:
+    """[B, K, C]: of every transition, the logprob of each action of the chunk, summed over its dimensions.
+
+    All transitions are evaluated in one pass: `velocity` is called with B * K rows, chain by chain.
+    """
+    tau = times(num_steps, chain)
+    x, after = chain[:, :-1], chain[:, 1:]
+    v = velocity(x.flatten(0, 1), tau.repeat(len(chain))).view_as(x)
+    centre = mean_of(x, v, tau[:, None, None], num_steps=num_steps, noise_level=noise_level)
+    width = temperatures[:, None] * std_of(tau, num_steps=num_steps, noise_level=noise_level)
+    return _log_density(after, centre, width)
+
+
+def _log_density(x: Tensor, centre: Tensor, width: Tensor) -> Tensor:
+    """[..., C, D] to [..., C], with one `width` for each chunk."""
+    off = (x - centre) / width[..., None, None]
+    each = -0.5 * off.square() - (width.log() + 0.5 * math.log(2.0 * math.pi))[..., None, None]
+    return each.sum(dim=-1)
+
+
+def executed_sum(rows: Tensor, num_actions: Tensor) -> Tensor:
+    """[B, K]: the sum over the first `num_actions` [B] actions of `rows` [B, K, C]."""
+    place = torch.arange(rows.shape[-1], device=rows.device)
+    return torch.where(place < num_actions[:, None, None], rows, 0.0).sum(dim=-1)
+
+
+def transition_entropies(
+    num_actions: Tensor, action_dim: int, *, num_steps: int, noise_level: float, temperatures: Tensor
+) -> Tensor:
+    """[B, K]: entropy of each transition over the actions that were executed. Weights do not move it."""
+    width = temperatures[:, None] * std_of(
+        times(num_steps, temperatures), num_steps=num_steps, noise_level=noise_level
+    )
+    each = width.log() + 0.5 * (1.0 + math.log(2.0 * math.pi))
+    return each * (num_actions * action_dim)[:, None]

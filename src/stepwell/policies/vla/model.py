@@ -1,0 +1,76 @@
+"""The network of a robot policy: an encoder and a head, built for one world's arrays and actions.
+
+What an engine runs and a trainer trains is this module; its state dict is what is published. It is
+built from a `Shape`, which is saved beside the weights, so that a directory is enough to open it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from stepwell.config.vla import VLAConfig
+from stepwell.core import ArraySpec, RobotWorld
+from stepwell.policies.vla.encoder import Encoder
+from stepwell.policies.vla.heads import HEADS, FlowHead, TokenHead
+
+MODEL_TYPE = "stepwell_vla"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a model is built for and how large it is."""
+
+    config: VLAConfig
+    arrays: dict[str, ArraySpec]
+    action_dim: int
+
+    @classmethod
+    def of(cls, config: VLAConfig, world: RobotWorld) -> Shape:
+        """For the arrays and actions of a world."""
+        return cls(config, dict(world.arrays), world.action_dim)
+
+    def to_json(self) -> dict[str, Any]:
+        """As `config.json` keeps it."""
+        arrays = {n: {"shape": list(spec.shape), "dtype": spec.dtype} for n, spec in self.arrays.items()}
+        return {
+            "model_type": MODEL_TYPE,
+            "action_dim": self.action_dim,
+            "arrays": arrays,
+            "vla": self.config.model_dump(mode="json"),
+        }
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Shape:
+        """As `to_json` wrote it."""
+        if content["model_type"] != MODEL_TYPE:
+            raise ValueError(f"model_type is {content['model_type']!r}, not {MODEL_TYPE!r}")
+        arrays = {n: ArraySpec(tuple(a["shape"]), a["dtype"]) for n, a in content["arrays"].items()}
+        return cls(VLAConfig.model_validate(content["vla"]), arrays, int(content["action_dim"]))
+
+
+class VLAModel(nn.Module):
+    """Encoder and head. The same seed gives the same fresh weights."""
+
+    def __init__(self, shape: Shape, seed: int = 0) -> None:
+        super().__init__()
+        self.shape = shape
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.encoder = Encoder(shape.config, shape.arrays)
+            self.head: TokenHead | FlowHead = HEADS[shape.config.head](shape.config, shape.action_dim)
+
+    def encode(self, arrays: dict[str, Tensor], instructions: Tensor, rows: Tensor) -> Tensor:
+        """[B, width]."""
+        return self.encoder(arrays, instructions, rows)  # type: ignore[no-any-return]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.encoder.norm.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.encoder.norm.weight.device

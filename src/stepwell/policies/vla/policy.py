@@ -1,0 +1,336 @@
+"""A robot policy as the trainer sees it: logprobs, values and entropies of packed array steps.
+
+    from_config ─► prepared (checks) ─► run (one microbatch) ─► save_pretrained
+
+It is an `Evaluator` over `pack_arrays`, with the same calls as `CausalLMPolicy`. The critic gives
+one value per state, repeated to the L + 1 places of a step: credit per step reads the first.
+
+    DIRECTORY/  config.json            model_type, shape of the world, settings of the model
+                model.safetensors      the actor
+                critic.safetensors     the critic, where there is one
+
+Invariants
+* The same weights and steps give the same outputs, in any microbatch, up to rounding.
+* A step that an episode's end cut short is scored by what was executed alone, as its stored
+  behaviour logprobs are (`rollout/robot_player.py`).
+* The reference is never trained and is in neither `parameters()` nor `state_dict()`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from stepwell.config import PolicyConfig
+from stepwell.config.vla import VLAConfig
+from stepwell.core import (
+    ArrayAction,
+    ArrayState,
+    ConfigError,
+    InputError,
+    ModelError,
+    RobotWorld,
+    State,
+    Step,
+    WeightsError,
+)
+from stepwell.core.arrays import FloatArray
+from stepwell.packing import ArrayMicrobatch, Outputs, PackedArrays, check_finite, evaluate, pack_arrays
+from stepwell.packing.arrays import stack_states
+from stepwell.policies.critic import Critic, CriticKind, ValueHead
+from stepwell.policies.vla.encoder import Encoder
+from stepwell.policies.vla.feeding import Fed, fed
+from stepwell.policies.vla.model import Shape, VLAModel
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+_CRITIC_FILE = "critic.safetensors"
+_BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError)
+
+
+class VLAPolicy:
+    """A robot policy with optional critic and reference."""
+
+    adapters = None  # what a language policy may train instead of the model; robots train the model
+
+    def __init__(
+        self, model: VLAModel, *, critic: Critic | None = None, reference: VLAModel | None = None
+    ) -> None:
+        self.model, self.critic, self.reference = model, critic, reference
+        self.module = nn.ModuleDict({"model": model} | ({"critic": critic} if critic is not None else {}))
+
+    @classmethod
+    def from_config(cls, config: PolicyConfig, world: RobotWorld, seed: int = 0) -> VLAPolicy:
+        """The policy that settings describe: opened where `model` is a directory, else fresh."""
+        critic: CriticKind | None = None if config.critic == "none" else config.critic
+        if config.lora is not None:
+            raise ConfigError("policy.lora: robot policies are trained whole; leave it out")
+        if Path(config.model).is_dir():
+            policy = cls.from_pretrained(
+                config.model, critic=critic, dtype=config.dtype, device=config.device
+            )
+            policy.check_world(world)
+        else:
+            shape = Shape.of(config.vla or VLAConfig(), world)
+            policy = cls.fresh(shape, critic=critic, dtype=config.dtype, device=config.device, seed=seed)
+        if config.reference:
+            policy.reference = _frozen_copy(policy.model)
+        return policy
+
+    @classmethod
+    def fresh(
+        cls,
+        shape: Shape,
+        *,
+        critic: CriticKind | None = None,
+        dtype: str = "float32",
+        device: str | torch.device = "cpu",
+        seed: int = 0,
+    ) -> VLAPolicy:
+        """New weights; the same for the same seed."""
+        kind = _dtype(dtype)
+        value = None if critic is None else _new_critic(critic, shape, kind, seed)
+        return cls(VLAModel(shape, seed).to(device, kind), critic=None if value is None else value.to(device))
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        *,
+        critic: CriticKind | None = None,
+        reference: bool = False,
+        dtype: str = "float32",
+        device: str | torch.device = "cpu",
+    ) -> VLAPolicy:
+        """Open a directory that `save_pretrained` wrote; `critic` adds one where it has none."""
+        path, kind = Path(path), _dtype(dtype)
+        try:
+            content = json.loads((path / "config.json").read_text())
+            shape, saved = Shape.from_json(content), content["critic"]
+            model = VLAModel(shape)
+            model.load_state_dict(load_file(path / "model.safetensors"))
+            if critic is not None and saved is not None and saved != critic:
+                raise ValueError(f"it holds a critic of kind {saved!r}, not {critic!r}")
+            value = None if (critic or saved) is None else _new_critic(critic or saved, shape, kind, 0)
+            if value is not None and saved is not None:
+                value.load_state_dict(load_file(path / _CRITIC_FILE))
+        except (*_BROKEN, RuntimeError) as error:
+            first_line = str(error).strip().split("\n")[0]
+            raise ModelError(
+                f"{path} cannot be opened as a robot policy: {first_line}. "
+                "Give a directory written by VLAPolicy.save_pretrained"
+            ) from error
+        model = model.to(device, kind)
+        return cls(
+            model,
+            critic=None if value is None else value.to(device, kind),
+            reference=_frozen_copy(model) if reference else None,
+        )
+
+    # --- what it says about steps -------------------------------------------------------
+
+    def logprobs(self, packed: PackedArrays) -> list[Tensor]:
+        """Per step, the logprob of each action unit."""
+        return _split(self.evaluate(packed).logprobs, packed.action_lengths)
+
+    def entropies(self, packed: PackedArrays) -> list[Tensor]:
+        """Per step, the entropy of what each unit was drawn from."""
+        return _split(self.evaluate(packed, logprobs=False, entropies=True).entropies, packed.action_lengths)
+
+    def values(self, packed: PackedArrays) -> list[Tensor]:
+        """Per step L + 1 times the value of its state."""
+        values = self.evaluate(packed, logprobs=False, values=True).values
+        return _split(values, [length + 1 for length in packed.action_lengths])
+
+    def evaluate(
+        self, packed: PackedArrays, *, logprobs: bool = True, values: bool = False, entropies: bool = False
+    ) -> Outputs:
+        """All that is asked for, from one pass: flat, in step order. NaN is refused."""
+        outputs = evaluate(self, packed, logprobs=logprobs, values=values, entropies=entropies)  # type: ignore[arg-type]
+        check_finite(outputs)
+        return outputs
+
+    def reference_logprobs(self, packed: PackedArrays) -> list[Tensor]:
+        """Per step, the logprobs of its units under the frozen reference; no gradient."""
+        if self.reference is None:
+            raise ConfigError("this policy has no reference; load it with reference=True")
+        with torch.no_grad():
+            return VLAPolicy(self.reference).logprobs(packed)
+
+    def score(self, steps: Sequence[Step]) -> list[FloatArray]:
+        """Logprobs of actions already taken, as arrays (`core.Scorer`)."""
+        with torch.no_grad():
+            return [part.float().cpu().numpy() for part in self.logprobs(pack_arrays(steps))]
+
+    def state_values(self, states: Sequence[State]) -> FloatArray:
+        """V(s) of each state (`core.Critic`)."""
+        nothing = ArrayAction(np.zeros((0, self.model.shape.action_dim), np.float32), 0)
+        steps = [Step(state, nothing, behavior_logprobs=np.zeros(0, np.float32)) for state in states]
+        with torch.no_grad():
+            return torch.cat(self.values(pack_arrays(steps))).float().cpu().numpy()
+
+    # --- how it runs --------------------------------------------------------------------
+
+    def prepared(self, packed: PackedArrays) -> PackedArrays:
+        """The batch, checked against this model."""
+        head, shape = self.model.head, self.model.shape
+        for microbatch in packed.microbatches:
+            self.model.encoder.check(microbatch.arrays)
+            if microbatch.kind not in (None, head.kind):
+                raise InputError(
+                    f"actions were drawn as {microbatch.kind}, this policy's head draws {head.kind}; "
+                    "they come from a policy with another policy.vla.head"
+                )
+            wanted, found = (shape.config.chunk, shape.action_dim), microbatch.chunks.shape[1:]
+            if microbatch.acting.size and (found[0] > wanted[0] or found[1] != wanted[1]):
+                raise InputError(f"chunks are {list(found)}, this policy's {list(wanted)} (policy.vla.chunk)")
+            if head.kind == microbatch.kind == "chain":
+                _check_chain(microbatch, head.num_steps, wanted)  # type: ignore[union-attr]
+        return packed
+
+    def run(self, microbatch: ArrayMicrobatch, *, logprobs: bool, values: bool, entropies: bool) -> Outputs:
+        """Outputs of one microbatch in its own order."""
+        if values and self.critic is None:
+            raise ConfigError("values need a critic; load the policy with critic='shared' or critic='own'")
+        batch = fed(microbatch, self.model)
+        hidden: Tensor | None = None
+        is_shared = values and self.critic is not None and self.critic.backbone is None
+        if logprobs or entropies or is_shared:
+            hidden = self.model.encode(batch.arrays, batch.instructions, batch.rows)
+        scores: tuple[Tensor | None, Tensor | None] = (None, None)
+        if logprobs or entropies:
+            assert hidden is not None
+            scores = self._scores(hidden, batch)
+        return Outputs(
+            scores[0] if logprobs else None,
+            self._values(hidden, batch) if values else None,
+            scores[1] if entropies else None,
+        )
+
+    def _scores(self, hidden: Tensor, batch: Fed) -> tuple[Tensor, Tensor]:
+        if batch.acting.numel() == 0:  # only value-only steps
+            nothing = hidden.new_zeros(0)
+            return nothing, nothing
+        return self.model.head.score(hidden[batch.acting], batch.actions)
+
+    def _values(self, hidden: Tensor | None, batch: Fed) -> Tensor:
+        assert self.critic is not None
+        if self.critic.backbone is not None:
+            hidden = self.critic.backbone(batch.arrays, batch.instructions, batch.rows)
+        return self.critic.head(hidden).repeat_interleave(batch.num_values)  # type: ignore[no-any-return]
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    def fit_inputs(self, states: Sequence[State]) -> None:
+        """Centre and scale what the encoders see by these states, before anything is learnt."""
+        kept = [state for state in states if isinstance(state, ArrayState)]
+        arrays = stack_states(kept)
+        self.model.encoder.check(arrays)
+        for encoder in (self.model.encoder, None if self.critic is None else self.critic.backbone):
+            if encoder is not None:
+                encoder.fit(arrays)
+
+    def check_world(self, world: RobotWorld) -> None:
+        """Refuse a world that this policy was not made for."""
+        shape = self.model.shape
+        if shape.arrays != world.arrays or shape.action_dim != world.action_dim:
+            raise ConfigError(
+                f"policy.model was made for arrays {_told(shape.arrays)} and {shape.action_dim} action "
+                f"dimensions; {world.name} has {_told(world.arrays)} and {world.action_dim}"
+            )
+
+    # --- weights ------------------------------------------------------------------------
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """What is trained: the model and the critic."""
+        return (parameter for parameter in self.module.parameters() if parameter.requires_grad)
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """What is trained, with names as in `state_dict`."""
+        return (item for item in self.module.named_parameters() if item[1].requires_grad)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Every weight of actor and critic, under `model.` and `critic.`."""
+        return self.module.state_dict()
+
+    def load_state_dict(self, weights: dict[str, Tensor]) -> None:
+        """Take weights from `state_dict` of a policy of the same kind; anything else is refused whole."""
+        own = self.module.state_dict()
+        wrong = sorted(own.keys() ^ weights.keys())
+        wrong += sorted(n for n in own.keys() & weights.keys() if own[n].shape != weights[n].shape)
+        if wrong:
+            raise WeightsError(
+                f"{len(wrong)} weights are missing, unknown or of another shape (first: {wrong[0]}); "
+                "load weights saved from the same policy.vla settings, world and critic"
+            )
+        self.module.load_state_dict(weights)
+
+    def model_weights(self) -> dict[str, Tensor]:
+        """The actor's weights: what an engine loads."""
+        return self.model.state_dict()
+
+    def save_pretrained(self, path: str | Path) -> None:
+        """Write a directory that `from_pretrained` opens, all or nothing."""
+        from stepwell.policies.directory import written_whole
+
+        kind = None if self.critic is None else self.critic.kind
+        with written_whole(Path(path)) as folder:
+            content = self.model.shape.to_json() | {"critic": kind}
+            (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n")
+            save_file(_contiguous(self.model), folder / "model.safetensors")
+            if self.critic is not None:
+                save_file(_contiguous(self.critic), folder / _CRITIC_FILE)
+
+
+def _new_critic(kind: CriticKind, shape: Shape, dtype: torch.dtype, seed: int) -> Critic:
+    if kind not in ("shared", "own"):
+        raise ConfigError(f"critic must be 'shared', 'own' or None, got {kind!r}")
+    backbone = None
+    if kind == "own":
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed + 1)
+            backbone = Encoder(shape.config, shape.arrays).to(dtype)
+    return Critic(ValueHead(shape.config.width, dtype), backbone)
+
+
+def _check_chain(microbatch: ArrayMicrobatch, num_steps: int, wanted: tuple[int, int]) -> None:
+    assert microbatch.draws is not None
+    if microbatch.draws.shape[1:] != (num_steps + 1, *wanted):
+        raise InputError(
+            f"chains are {list(microbatch.draws.shape[1:])}, this policy's {[num_steps + 1, *wanted]} "
+            "(policy.vla.denoising_steps and chunk)"
+        )
+
+
+def _dtype(name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise ConfigError(f"policy.dtype: robot policies run in {', '.join(DTYPES)}, got {name!r}")
+    return DTYPES[name]
+
+
+def _frozen_copy(model: VLAModel) -> VLAModel:
+    import copy
+
+    return copy.deepcopy(model).requires_grad_(False)
+
+
+def _contiguous(module: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.detach().contiguous() for name, tensor in module.state_dict().items()}
+
+
+def _told(arrays: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {list(spec.shape)}" for name, spec in arrays.items())
+
+
+def _split(flat: Tensor | None, lengths: list[int]) -> list[Tensor]:
+    assert flat is not None, "it was asked for"
+    return list(torch.split(flat, lengths))

@@ -1,0 +1,66 @@
+"""What the trainer asks of a policy, whatever it sees and emits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from stepwell.core import Step
+from stepwell.core.arrays import FloatArray
+from stepwell.packing import Outputs
+
+
+class Policy(Protocol):
+    """`CausalLMPolicy` and `VLAPolicy`: an `Evaluator` with weights to train, publish and keep."""
+
+    model: Any
+    critic: Any
+    reference: Any
+    adapters: Any
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def prepared(self, packed: Any) -> Any:
+        """The batch checked, in the form this policy runs."""
+        ...
+
+    def run(self, microbatch: Any, *, logprobs: bool, values: bool, entropies: bool) -> Outputs:
+        """Outputs of one microbatch, in its own order."""
+        ...
+
+    def values(self, packed: Any) -> list[Tensor]:
+        """Per step L + 1 values."""
+        ...
+
+    def reference_logprobs(self, packed: Any) -> list[Tensor]:
+        """Per step, the logprobs of its units under the frozen reference."""
+        ...
+
+    def score(self, steps: Sequence[Step]) -> list[FloatArray]:
+        """Logprobs of actions already taken."""
+        ...
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """What is trained; names of the critic's begin with `critic.`."""
+        ...
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Every weight of actor and critic."""
+        ...
+
+    def load_state_dict(self, weights: dict[str, Tensor]) -> None:
+        """Take weights of a policy of the same kind."""
+        ...
+
+    def model_weights(self) -> dict[str, Tensor]:
+        """What an engine loads."""
+        ...
+
+    def save_pretrained(self, path: str | Path) -> None:
+        """Write a directory, all or nothing; the class's `from_pretrained` opens it."""
+        ...
