@@ -7,7 +7,8 @@ import random
 import pytest
 
 from stepwell.core import Actions, ConfigError, InputError, Observation, Split, StateForm, Task, World
-from stepwell.envs import Effect, Env, EnvBatch, draw_tasks, env_names, env_type, make_env, read_options
+from stepwell.envs import Effect, Env, EnvBatch, draw_tasks, env_type, make_env, read_options
+from stepwell.envs.registry import LANGUAGE_ENVS
 
 
 class Echo(Env):
@@ -133,7 +134,7 @@ def test_options_of_another_kind_are_refused() -> None:
         env_type("frozenlake")(env_type("sokoban").Options())
 
 
-@pytest.mark.parametrize("name", env_names())
+@pytest.mark.parametrize("name", LANGUAGE_ENVS)
 def test_built_in_worlds_open_by_name(name: str) -> None:
     env = make_env(name)
     assert env.name == name == env.world.name

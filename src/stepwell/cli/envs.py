@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from stepwell.envs import Env
+    from stepwell.envs.robots import RobotEnv
 
 _NAME_HELP = "a name of `stepwell envs list`, gymnasium:ID, or an import path module:Class"
 
@@ -36,6 +37,7 @@ def add(commands: Any) -> None:
             ("stepwell envs show frozenlake", ""),
             ("stepwell envs show sokoban --set num_boxes=2", "as it is with another option"),
             ("stepwell envs show gymnasium:CartPole-v1", "any Gymnasium environment"),
+            ("stepwell envs show metaworld --set task=push", "a robot's world"),
         ],
     )
     check = add_command(
@@ -47,6 +49,7 @@ def add(commands: Any) -> None:
         examples=[
             ("stepwell envs check frozenlake", ""),
             ("stepwell envs check maze:Maze", "your own"),
+            ("stepwell envs check metaworld --set task=push", "a robot's, with its simulator"),
         ],
     )
     for command in (show, check):
@@ -80,9 +83,13 @@ def run_show(args: argparse.Namespace) -> int:
     names, per_turn, turns = _shape(env)
     out = console()
     out.print(f"{args.name}: {_summary(env)}", markup=False)
-    out.print(f"actions: {names}; up to {per_turn} per turn, {turns} turns", markup=False)
+    length = turns if env.is_robot else f"{turns} turns"
+    out.print(f"actions: {names}; up to {per_turn} per turn, {length}", markup=False)
     out.print("\noptions (config env.options):")
     out.print(_options_table(env.options))
+    if env.is_robot:
+        _show_robot(env, out)
+        return 0
     out.print("\nwhat agents are told:")
     out.print(env.world.guide.rstrip(), markup=False)
     observation, _ = env.reset(seed=0)
@@ -102,22 +109,40 @@ def run_check(args: argparse.Namespace) -> int:
     return 0 if report.ok else 1
 
 
-def _open(args: argparse.Namespace) -> Env:
+def _open(args: argparse.Namespace) -> Any:
     from stepwell.config.loading import parse_options
     from stepwell.envs import make_env
 
     return make_env(args.name, parse_options(args.options))
 
 
-def _summary(env: Env) -> str:
+def _summary(env: Env | RobotEnv) -> str:
     return (type(env).__doc__ or "").strip().split("\n")[0]
 
 
-def _shape(env: Env) -> tuple[str, str, str]:
-    """What may be done in a turn, how much of it, and how many turns there are."""
+def _shape(env: Any) -> tuple[str, str, str]:
+    """What may be done in a turn, how much of it, and how long an episode may be; opens no simulator."""
+    if env.is_robot:
+        return "numbers in [-1, 1]", "a chunk", f"{env.options.max_actions} actions"
     world = env.world
     names = "any text" if world.actions.is_text else ", ".join(world.actions.names)
     return names, str(world.actions.max_per_turn), str(world.max_turns)
+
+
+def _show_robot(env: RobotEnv, out: Any) -> None:
+    """What a policy sees and does, and the task of one seed; opens the simulator."""
+    world = env.world
+    out.print("\nwhat a policy sees:")
+    for name, spec in world.arrays.items():
+        out.print(f"{name}: {spec.dtype} {list(spec.shape)}", markup=False)
+    out.print(f"what it does: chunks of actions, {world.action_dim} numbers each", markup=False)
+    env.reset(seed=0)
+    out.print(f"\nthe task of seed 0: {env.task.instruction}", markup=False)
+    out.print(env.state()["natural_language"], markup=False)
+    if env.has_oracle:
+        action = ", ".join(f"{number:.2f}" for number in env.oracle())
+        out.print(f"\nthe scripted expert's first action: {action}", markup=False)
+    env.close()
 
 
 def _options_table(options: BaseModel) -> Any:

@@ -53,6 +53,7 @@ class Env(ABC):
 
     name: ClassVar[str]
     Options: ClassVar[type[Settings]] = Settings
+    is_robot: ClassVar[bool] = False  # robots' worlds are of another kind: `robots.base.RobotEnv`
     has_oracle: ClassVar[bool] = True
     has_process: ClassVar[bool] = False  # whether effects say how much nearer to the goal they came
 

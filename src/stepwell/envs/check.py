@@ -3,6 +3,7 @@
 Every check is one function named for the fact it holds; it returns what was seen, or raises
 `Broken` with what is wrong. Whatever else it raises counts as a failure with that error, so that
 one broken part does not hide the others. `check_env` is what `stepwell envs check NAME` shows.
+The checks of worlds of words are here, those of robots' worlds in `robots.check`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from stepwell.config.base import Settings
 from stepwell.core import InputError, Observation, Split, StateForm, Task, World
 from stepwell.envs.base import Env
 from stepwell.envs.registry import env_type, read_options
+from stepwell.envs.robots.base import RobotEnv
 
 HELD_OUT_SHARE = 0.2
 
@@ -66,14 +68,19 @@ class Report:
 class Probe:
     """A world under test, with tasks to play."""
 
-    kind: type[Env]
+    kind: Any
     options: Settings
     num_tasks: int
     min_turns_per_s: float
 
-    def env(self) -> Env:
+    def env(self) -> Any:
         """A fresh copy."""
         return self.kind(self.options)
+
+    @cached_property
+    def shared(self) -> Any:
+        """One copy for all checks that need no fresh one."""
+        return self.env()
 
     @cached_property
     def tasks(self) -> list[Task]:
@@ -92,24 +99,33 @@ def check_env(
     name: str,
     options: Mapping[str, Any] | Settings | None = None,
     *,
-    num_tasks: int = 50,
+    num_tasks: int | None = None,
     min_turns_per_s: float = 1.0,
 ) -> Report:
-    """Play the world `name` and report, check by check, whether it keeps the contract."""
+    """Play the world `name` and report, check by check, whether it keeps the contract.
+
+    `num_tasks` None: 50 of a world of words, as many as a robot's world finds bearable.
+    """
     return check_type(
         env_type(name), read_options(name, options), num_tasks=num_tasks, min_turns_per_s=min_turns_per_s
     )
 
 
 def check_type(
-    kind: type[Env], options: Settings | None = None, *, num_tasks: int = 50, min_turns_per_s: float = 1.0
+    kind: type[Env] | type[RobotEnv],
+    options: Settings | None = None,
+    *,
+    num_tasks: int | None = None,
+    min_turns_per_s: float = 1.0,
 ) -> Report:
     """As `check_env`, for a class."""
+    if num_tasks is None:
+        num_tasks = kind.num_checked if issubclass(kind, RobotEnv) else 50
     if num_tasks < 2:
         raise InputError(f"num_tasks must be at least 2, got {num_tasks}")
     probe = Probe(kind, kind.Options() if options is None else options, num_tasks, min_turns_per_s)
     checks = []
-    for check in CHECKS:
+    for check in _checks_of(kind):
         try:
             held, detail = True, check(probe)
         except Broken as broken:
@@ -120,13 +136,21 @@ def check_type(
     return Report(getattr(kind, "name", kind.__name__), tuple(checks))
 
 
+def _checks_of(kind: type[Env] | type[RobotEnv]) -> Sequence[Callable[[Probe], str]]:
+    if not kind.is_robot:
+        return CHECKS
+    from stepwell.envs.robots.check import ROBOT_CHECKS  # which uses what is defined here
+
+    return ROBOT_CHECKS
+
+
 def world_is_described(probe: Probe) -> str:
     """The world has a name, a guide, actions, and examples in forms it really has."""
     env = probe.env()
     world = env.world
-    _demand(isinstance(world, World), f"world is a {type(world).__name__}, not a World")
-    _demand(world.name == env.name, f"world.name is {world.name!r}, the class is named {env.name!r}")
-    _demand(bool(world.guide.strip()), "world.guide is empty")
+    demand(isinstance(world, World), f"world is a {type(world).__name__}, not a World")
+    demand(world.name == env.name, f"world.name is {world.name!r}, the class is named {env.name!r}")
+    demand(bool(world.guide.strip()), "world.guide is empty")
     actions = "free text" if world.actions.is_text else ", ".join(world.actions.names)
     return f"{world.actions.max_per_turn} per turn of {actions}; {world.max_turns} turns"
 
@@ -135,10 +159,10 @@ def tasks_are_pure(probe: Probe) -> str:
     """The same seed makes the same task, of this world, with content that JSON can hold."""
     for seed, task in enumerate(probe.tasks):
         again = probe.kind.make_task(probe.options, seed)
-        _demand(again.id == task.id, f"seed {seed} makes different tasks")
-        _demand(task.env == probe.kind.name, f"task.env is {task.env!r}, not {probe.kind.name!r}")
+        demand(again.id == task.id, f"seed {seed} makes different tasks")
+        demand(task.env == probe.kind.name, f"task.env is {task.env!r}, not {probe.kind.name!r}")
         stored = json.loads(json.dumps(task.content))
-        _demand(stored == task.content, f"seed {seed}: content changes when stored as JSON")
+        demand(stored == task.content, f"seed {seed}: content changes when stored as JSON")
     return f"{len({task.id for task in probe.tasks})} distinct tasks of {probe.num_tasks} seeds"
 
 
@@ -148,9 +172,9 @@ def content_decides_the_task(probe: Probe) -> str:
     for task in probe.tasks:
         first = _start(env, task)
         copy = pickle.loads(pickle.dumps(task))
-        _demand(_start(env, copy) == first, f"task {task.id} starts differently after pickling")
+        demand(_start(env, copy) == first, f"task {task.id} starts differently after pickling")
         other = replace(task, seed=task.seed + 1)
-        _demand(_start(env, other) == first, f"task {task.id} starts differently with another task.seed")
+        demand(_start(env, other) == first, f"task {task.id} starts differently with another task.seed")
     return "equal first observations after pickling and under other seeds"
 
 
@@ -158,18 +182,18 @@ def reset_and_step_return_the_right_types(probe: Probe) -> str:
     """Types of Gymnasium's contract; finite rewards; info that JSON can hold."""
     env = probe.env()
     answer = env.reset(options={"task": probe.tasks[0]})
-    _demand(isinstance(answer, tuple) and len(answer) == 2, f"reset returned {type(answer).__name__}")
-    _demand(isinstance(answer[0], Observation), f"reset showed a {type(answer[0]).__name__}")
-    _demand(isinstance(answer[1], dict), f"reset gave info of type {type(answer[1]).__name__}")
+    demand(isinstance(answer, tuple) and len(answer) == 2, f"reset returned {type(answer).__name__}")
+    demand(isinstance(answer[0], Observation), f"reset showed a {type(answer[0]).__name__}")
+    demand(isinstance(answer[1], dict), f"reset gave info of type {type(answer[1]).__name__}")
     rng = random.Random(0)
     for turn in itertools.chain.from_iterable(play_randomly(env, task, rng) for task in probe.tasks[:20]):
         observation, reward, terminated, truncated, info = turn
-        _demand(isinstance(observation, Observation), f"step showed a {type(observation).__name__}")
-        _demand(isinstance(reward, float) and math.isfinite(reward), f"reward is {reward!r}")
-        _demand(isinstance(terminated, bool), f"terminated is {terminated!r}")
-        _demand(isinstance(truncated, bool), f"truncated is {truncated!r}")
-        _demand(isinstance(info.get("success"), bool), f"info['success'] is {info.get('success')!r}")
-        _demand(isinstance(info.get("num_actions"), int), f"num_actions is {info.get('num_actions')!r}")
+        demand(isinstance(observation, Observation), f"step showed a {type(observation).__name__}")
+        demand(isinstance(reward, float) and math.isfinite(reward), f"reward is {reward!r}")
+        demand(isinstance(terminated, bool), f"terminated is {terminated!r}")
+        demand(isinstance(truncated, bool), f"truncated is {truncated!r}")
+        demand(isinstance(info.get("success"), bool), f"info['success'] is {info.get('success')!r}")
+        demand(isinstance(info.get("num_actions"), int), f"num_actions is {info.get('num_actions')!r}")
         json.dumps(info, allow_nan=False)
     return "observation, float, bool, bool, info"
 
@@ -179,7 +203,7 @@ def same_actions_give_the_same_episode(probe: Probe) -> str:
     for number, task in enumerate(probe.tasks[:20]):
         one = list(play_randomly(probe.env(), task, random.Random(number), seed=number))
         two = list(play_randomly(probe.env(), task, random.Random(number), seed=number))
-        _demand(one == two, f"task {task.id}: two copies played the same actions and disagree")
+        demand(one == two, f"task {task.id}: two copies played the same actions and disagree")
     return f"two copies agree on {min(20, probe.num_tasks)} tasks"
 
 
@@ -192,10 +216,10 @@ def episodes_end_by_the_rules(probe: Probe) -> str:
         turns = list(play_randomly(env, task, rng))
         longest = max(longest, len(turns))
         for _, _, terminated, truncated, info in turns:
-            _demand(not (terminated and truncated), "a turn was terminated and truncated at once")
-            _demand(terminated or truncated or not info["success"], "success was told before the end")
-        _demand(len(turns) <= env.world.max_turns, f"{len(turns)} turns, limit {env.world.max_turns}")
-        _demand(_refuses(env, ()), "a turn after the end was accepted")
+            demand(not (terminated and truncated), "a turn was terminated and truncated at once")
+            demand(terminated or truncated or not info["success"], "success was told before the end")
+        demand(len(turns) <= env.world.max_turns, f"{len(turns)} turns, limit {env.world.max_turns}")
+        demand(_refuses(env, ()), "a turn after the end was accepted")
     return f"at most {longest} turns in {probe.num_tasks} random episodes"
 
 
@@ -206,11 +230,11 @@ def an_empty_turn_only_counts(probe: Probe) -> str:
     limit = env.world.max_turns
     for number in range(1, limit + 1):
         observation, reward, terminated, truncated, info = env.step(())
-        _demand(reward == 0.0, f"an empty turn gave reward {reward}")
-        _demand(info["num_actions"] == 0, f"an empty turn executed {info['num_actions']} actions")
-        _demand(observation == first, "an empty turn changed the observation")
-        _demand(not truncated and not info["success"], "an empty turn truncated or succeeded")
-        _demand(terminated == (number == limit), f"turn {number} of {limit}: terminated is {terminated}")
+        demand(reward == 0.0, f"an empty turn gave reward {reward}")
+        demand(info["num_actions"] == 0, f"an empty turn executed {info['num_actions']} actions")
+        demand(observation == first, "an empty turn changed the observation")
+        demand(not truncated and not info["success"], "an empty turn truncated or succeeded")
+        demand(terminated == (number == limit), f"turn {number} of {limit}: terminated is {terminated}")
     return f"terminated after {limit} empty turns"
 
 
@@ -220,11 +244,11 @@ def wrong_actions_are_refused(probe: Probe) -> str:
     first = _start(env, probe.tasks[0])
     actions = env.world.actions
     some = actions.names[0] if actions.names else "text"
-    _demand(_refuses(env, (some,) * (actions.max_per_turn + 1)), "more actions than allowed were accepted")
+    demand(_refuses(env, (some,) * (actions.max_per_turn + 1)), "more actions than allowed were accepted")
     if actions.is_text:
         return "too many texts"
-    _demand(_refuses(env, ("no such action",)), "an unknown action was accepted")
-    _demand(env.observe() == first, "a refused turn changed the observation")
+    demand(_refuses(env, ("no such action",)), "an unknown action was accepted")
+    demand(env.observe() == first, "a refused turn changed the observation")
     return "unknown names, too many actions"
 
 
@@ -235,9 +259,9 @@ def oracle_solves_the_tasks(probe: Probe) -> str:
     env = probe.env()
     share = sum(_follow_oracle(env, task) for task in probe.tasks) / probe.num_tasks
     if env.is_deterministic:
-        _demand(share == 1.0, f"solved {share:.3f} of {probe.num_tasks} tasks")
+        demand(share == 1.0, f"solved {share:.3f} of {probe.num_tasks} tasks")
     else:
-        _demand(share > probe.random_share, f"solved {share:.3f}, random play {probe.random_share:.3f}")
+        demand(share > probe.random_share, f"solved {share:.3f}, random play {probe.random_share:.3f}")
     return f"solved {share:.3f} of {probe.num_tasks} tasks"
 
 
@@ -246,7 +270,7 @@ def random_play_does_not_suffice(probe: Probe) -> str:
     if probe.env().world.actions.is_text:
         return "none: free text"
     share = probe.random_share
-    _demand(share < 1.0, "random play solved every task")
+    demand(share < 1.0, "random play solved every task")
     return f"solved {share:.3f} of {probe.num_tasks} tasks"
 
 
@@ -262,10 +286,10 @@ def splits_are_disjoint_and_both_filled(probe: Probe) -> str:
         env.reset(options={"task": task})
         sides[task.split(HELD_OUT_SHARE)].add(_looks(env))
     counts = f"{len(sides[Split.TRAIN])} train, {len(sides[Split.HELD_OUT])} held out"
-    _demand(all(sides.values()), f"{len(tasks)} distinct tasks leave a split empty ({counts})")
+    demand(all(sides.values()), f"{len(tasks)} distinct tasks leave a split empty ({counts})")
     if env.has_oracle:  # elsewhere the first observation need not show the whole task
         both = len(sides[Split.TRAIN] & sides[Split.HELD_OUT])
-        _demand(both == 0, f"{both} tasks look alike in both splits, so content holds too much ({counts})")
+        demand(both == 0, f"{both} tasks look alike in both splits, so content holds too much ({counts})")
     return counts
 
 
@@ -275,14 +299,14 @@ def state_has_its_forms(probe: Probe) -> str:
     for task in probe.tasks[:20]:
         first = _start(env, task)
         state = env.state()
-        _demand(StateForm.NATURAL_LANGUAGE in state, "state() has no natural language form")
+        demand(StateForm.NATURAL_LANGUAGE in state, "state() has no natural language form")
         for form, text in state.items():
-            _demand(isinstance(form, StateForm), f"state() has the form {form!r}, not a StateForm")
-            _demand(isinstance(text, str) and bool(text), f"state()[{form!s}] is {text!r}")
+            demand(isinstance(form, StateForm), f"state() has the form {form!r}, not a StateForm")
+            demand(isinstance(text, str) and bool(text), f"state()[{form!s}] is {text!r}")
         missing = set(env.world.examples) - set(state)
-        _demand(not missing, f"world.examples has forms that state() lacks: {sorted(missing)}")
+        demand(not missing, f"world.examples has forms that state() lacks: {sorted(missing)}")
         env.oracle()
-        _demand(env.state() == state and env.observe() == first, "state() or oracle() changed the world")
+        demand(env.state() == state and env.observe() == first, "state() or oracle() changed the world")
     return ", ".join(form.value for form in state)
 
 
@@ -292,7 +316,7 @@ def render_gives_a_picture(probe: Probe) -> str:
     _start(env, probe.tasks[0])
     picture = np.asarray(env.render())
     good = picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3 and picture.size > 0
-    _demand(good, f"render() gave {picture.dtype} {picture.shape}")
+    demand(good, f"render() gave {picture.dtype} {picture.shape}")
     env.close()
     env.close()
     return f"{picture.shape[1]} x {picture.shape[0]} pixels"
@@ -308,7 +332,7 @@ def turns_are_fast_enough(probe: Probe) -> str:
         if time.perf_counter() - start > 2.0:
             break
     speed = num_turns / (time.perf_counter() - start)
-    _demand(speed >= probe.min_turns_per_s, f"{speed:.1f} turns/s, asked for {probe.min_turns_per_s}")
+    demand(speed >= probe.min_turns_per_s, f"{speed:.1f} turns/s, asked for {probe.min_turns_per_s}")
     return f"{speed:,.0f} turns/s"
 
 
@@ -377,6 +401,7 @@ def _refuses(env: Env, actions: Sequence[str]) -> bool:
     return False
 
 
-def _demand(held: bool, otherwise: str) -> None:
+def demand(held: bool, otherwise: str) -> None:
+    """Whether what was seen is as it should be."""
     if not held:
         raise Broken(otherwise)

@@ -2,10 +2,11 @@
 
     frozenlake              a name of `ENVS`
     gymnasium:CartPole-v1   any Gymnasium environment with discrete or text actions
-    module:Class            a subclass of Env, importable or lying in the present folder
+    metaworld               a robot's world: a subclass of `robots.base.RobotEnv`
+    module:Class            a subclass of Env or RobotEnv, importable or lying in the present folder
 
-A world is imported when it is opened and not before. Options are checked against the world's
-own settings; a misspelt one is refused with the nearest name.
+A world is imported when it is opened and not before; a robot's simulator, when its first task is
+made. Options are checked against the world's own settings; a misspelt one is refused with the nearest name.
 """
 
 from __future__ import annotations
@@ -22,11 +23,16 @@ from pydantic import ValidationError
 from stepwell.config.base import Settings
 from stepwell.core import ConfigError
 from stepwell.envs.base import Env
+from stepwell.envs.robots.base import RobotEnv
 
-ENVS: dict[str, str] = {
+LANGUAGE_ENVS: dict[str, str] = {
     "frozenlake": "stepwell.envs.frozenlake.env:FrozenLake",
     "sokoban": "stepwell.envs.sokoban.env:Sokoban",
 }
+ROBOT_ENVS: dict[str, str] = {
+    "metaworld": "stepwell.envs.robots.metaworld.env:MetaWorld",
+}
+ENVS: dict[str, str] = LANGUAGE_ENVS | ROBOT_ENVS
 GYMNASIUM = "gymnasium"
 
 
@@ -35,7 +41,7 @@ def env_names() -> tuple[str, ...]:
     return tuple(ENVS)
 
 
-def env_type(name: str) -> type[Env]:
+def env_type(name: str) -> type[Env] | type[RobotEnv]:
     """The class behind a name."""
     prefix, separator, rest = name.partition(":")
     if name in ENVS:
@@ -60,12 +66,12 @@ def read_options(name: str, options: Mapping[str, Any] | Settings | None = None)
         raise ConfigError(_refused(name, kind, error)) from None
 
 
-def make_env(name: str, options: Mapping[str, Any] | Settings | None = None) -> Env:
-    """A world ready for `reset`."""
+def make_env(name: str, options: Mapping[str, Any] | Settings | None = None) -> Any:
+    """A world ready for `reset`: an `Env`, or a `RobotEnv` (its `is_robot` says which)."""
     return env_type(name)(read_options(name, options))
 
 
-def _imported(path: str) -> type[Env]:
+def _imported(path: str) -> type[Env] | type[RobotEnv]:
     module_name, _, class_name = path.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # an installed command does not look in the present folder by itself
@@ -78,8 +84,8 @@ def _imported(path: str) -> type[Env]:
     found = getattr(module, class_name, None)
     if found is None:
         raise ConfigError(f"env {path!r}: module {module_name!r} has no {class_name!r}")
-    if not (isinstance(found, type) and issubclass(found, Env)):
-        raise ConfigError(f"env {path!r} must be a subclass of stepwell.envs.Env")
+    if not (isinstance(found, type) and issubclass(found, (Env, RobotEnv))):
+        raise ConfigError(f"env {path!r} must be a subclass of stepwell.envs.Env, or of RobotEnv for a robot")
     return found
 
 

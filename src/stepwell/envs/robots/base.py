@@ -1,0 +1,272 @@
+"""The contract of a robot's world: arrays are shown, chunks of actions are executed.
+
+`RobotEnv` does what is the same in every simulator (resolving the task, checking chunks, counting
+actions, the limit, the choice of reward); a world says what is its own:
+
+    make_task   options, seed -> Task   pure; the content decides the episode, the instruction is in words
+    layout      -> RobotWorld           names, shapes and dtypes of what is shown; sizes of an action
+    begin       task, seed              puts the simulator into the task's first state
+    act         action [D] -> Moved     one action in [-1, 1]: was it solved, and the simulator's own reward
+    arrays      -> named arrays         what the policy is shown now
+    expert      -> action [D]           what the scripted expert would do now
+    facts       -> named numbers        the true state, from which `state()` makes words and JSON
+    picture     -> uint8 [H, W, 3]      the present state through a camera
+
+Invariants
+* A chunk is [C, D] finite numbers; what lies outside [-1, 1] is clipped. It stops at the action that
+  ends the episode: a chunk of C does what C chunks of 1 do.
+* Success ends the episode, and so does the action limit, which is part of the world: both are
+  `terminated`. A robot's episode is never `truncated`.
+* `info` holds `success`, `num_actions` (executed in this chunk) and, where the simulator has a reward
+  of its own, `process` (its sum over those actions).
+* A task's content decides the episode: the same task and the same actions give the same arrays in any
+  copy, whatever that copy played before.
+* A state with a number that is not finite is a failure of the simulator (`EnvError`), never data.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, field_validator
+
+from stepwell.config.base import Settings
+from stepwell.core import JSON, ArrayState, EnvError, InputError, RobotWorld, StateForm, Task
+
+FloatArray = npt.NDArray[np.float32]
+Image = npt.NDArray[np.uint8]
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+class RobotOptions(Settings):
+    """What every robot's world can be asked for."""
+
+    max_actions: int = Field(100, ge=1, description="actions after which an episode has failed")
+    observation: Literal["state", "camera", "both"] = Field(
+        "state", description="what the policy sees beside the robot itself: true positions, pictures, both"
+    )
+    camera: tuple[str, ...] = Field((), description="cameras by name, one or several; the first one renders")
+    image_size: int = Field(64, ge=8, le=1024, description="height and width of a picture in pixels")
+    reward: Literal["sparse", "dense"] = Field(
+        "sparse", description="sparse: 1 at success; dense: the simulator's own reward per action"
+    )
+
+    @field_validator("camera", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("camera")
+    @classmethod
+    def _some_camera(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        taken = {"proprio", "state"} & set(value)
+        if not value or taken or len(set(value)) != len(value):
+            raise ValueError("name at least one camera, each once, none of them 'proprio' or 'state'")
+        return value
+
+    @property
+    def shows_state(self) -> bool:
+        """Whether the true positions are among the arrays."""
+        return self.observation != "camera"
+
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        """The cameras whose pictures are among the arrays."""
+        return () if self.observation == "state" else self.camera
+
+
+class Moved(NamedTuple):
+    """What one action did: is the task solved, and the simulator's own reward (0 where it has none)."""
+
+    success: bool
+    dense: float = 0.0
+
+
+class RobotEnv(ABC):
+    """A world that a robot policy acts in, one task at a time."""
+
+    name: ClassVar[str]
+    extra: ClassVar[str]  # stepwell[extra] installs the simulator
+    Options: ClassVar[type[Settings]]
+    is_robot: ClassVar[bool] = True
+    has_process: ClassVar[bool] = True  # whether the simulator has a reward of its own
+    is_deterministic: ClassVar[bool] = True
+    has_oracle: bool = True  # a world may decide it by its options
+    oracle_share: float = 0.9  # share of tasks that following the oracle is known to solve
+    num_checked: ClassVar[int] = 10  # tasks that `stepwell envs check` plays
+
+    def __init__(self, options: Settings | None = None) -> None:
+        self.options: Any = self.Options() if options is None else options
+        if not isinstance(self.options, self.Options):
+            raise InputError(
+                f"options of {type(self).__name__} must be a {self.Options.__qualname__}, "
+                f"got {type(options).__name__}; from plain values use make_env"
+            )
+        self._task: Task | None = None
+        self._is_over = True
+        self._num_actions = 0
+
+    @classmethod
+    @abstractmethod
+    def make_task(cls, options: Any, seed: int) -> Task:
+        """The task of a seed; its content holds all that decides the episode."""
+
+    @abstractmethod
+    def layout(self) -> RobotWorld:
+        """What is shown and what an action is, under the present options."""
+
+    @abstractmethod
+    def begin(self, task: Task, seed: int) -> None:
+        """Put the simulator into the first state of `task`."""
+
+    @abstractmethod
+    def act(self, action: FloatArray) -> Moved:
+        """Execute one action [D] in [-1, 1]."""
+
+    @abstractmethod
+    def arrays(self) -> Arrays:
+        """What the policy is shown now, as `layout` says."""
+
+    @abstractmethod
+    def facts(self) -> dict[str, JSON]:
+        """The true state as named numbers and lists of numbers."""
+
+    @abstractmethod
+    def picture(self, camera: str) -> Image:
+        """The present state through one camera, uint8 [image_size, image_size, 3]."""
+
+    def expert(self) -> npt.NDArray[Any]:
+        """The scripted expert's action for the present state, in any range."""
+        raise EnvError(f"{self.name} has no scripted expert under these options")
+
+    def close(self) -> None:  # noqa: B027 (a simulator may hold nothing)
+        """Release what the simulator holds; calling it twice is fine."""
+
+    @cached_property
+    def world(self) -> RobotWorld:
+        """What a policy is built for."""
+        return self.layout()
+
+    @property
+    def task(self) -> Task:
+        """The task being played."""
+        if self._task is None:
+            raise InputError(f"{self.name} has no task yet; call reset first")
+        return self._task
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[ArrayState, dict[str, JSON]]:
+        """Start an episode: of `options["task"]`, or else of the task that `seed` makes."""
+        unknown = set(options or ()) - {"task"}
+        if unknown:
+            raise InputError(f"reset options know only 'task', got {', '.join(sorted(unknown))}")
+        task = (options or {}).get("task")
+        if task is None:
+            if seed is None:
+                raise InputError("reset needs a seed, or a task as options={'task': task}")
+            task = self.make_task(self.options, seed)
+        if task.env != self.name:
+            raise InputError(f"task {task.id} belongs to {task.env!r}, not to {self.name!r}")
+        self._task = None  # a begin that fails leaves no half-started episode
+        self._is_over = True
+        self.begin(task, task.seed if seed is None else seed)
+        self._task, self._is_over, self._num_actions = task, False, 0
+        return self.observe(), {}
+
+    def step(self, chunk: npt.NDArray[Any]) -> tuple[ArrayState, float, bool, bool, dict[str, JSON]]:
+        """Execute the actions of `chunk` [C, D] in order until one ends the episode."""
+        if self._is_over:
+            raise InputError(f"the episode of {self.name} is over; call reset before step")
+        actions = self._checked(chunk)
+        is_dense = self.options.reward == "dense"
+        reward, process, num_actions, success = 0.0, 0.0, 0, False
+        for action in actions:
+            moved = self.act(action)
+            success = bool(moved.success)
+            process += float(moved.dense)
+            reward += float(moved.dense) if is_dense else float(success)
+            num_actions += 1
+            self._num_actions += 1
+            self._is_over = success or self._num_actions >= self.options.max_actions
+            if self._is_over:
+                break
+        info: dict[str, JSON] = {"success": success, "num_actions": num_actions}
+        if self.has_process:
+            info["process"] = process
+        return self.observe(), reward, self._is_over, False, info
+
+    def observe(self) -> ArrayState:
+        """What the policy sees now; a simulation that has diverged is an `EnvError`."""
+        arrays = self.arrays()
+        for name, array in arrays.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise EnvError(f"{self.name}: the simulation diverged, {name} is not finite")
+        return ArrayState(arrays, self._instruction())
+
+    def oracle(self) -> FloatArray:
+        """The scripted expert's action [D] for the present state, in [-1, 1]."""
+        _ = self.task
+        action = np.asarray(self.expert(), dtype=np.float32)
+        return np.clip(action, -1.0, 1.0)
+
+    def state(self) -> dict[StateForm, str]:
+        """The truth in sentences and as JSON."""
+        facts = self.facts()
+        return {
+            StateForm.NATURAL_LANGUAGE: " ".join(_sentence(name, value) for name, value in facts.items()),
+            StateForm.STRUCTURED: json.dumps(facts),
+        }
+
+    def render(self) -> Image:
+        """The present state through the first camera."""
+        _ = self.task
+        return self.picture(self.options.camera[0])
+
+    def _instruction(self) -> str:
+        return "" if self._task is None else self._task.instruction
+
+    def _checked(self, chunk: npt.NDArray[Any]) -> FloatArray:
+        """`chunk` as [C, D] float32 in [-1, 1]."""
+        dim = self.world.action_dim
+        actions = np.asarray(chunk)
+        if (
+            actions.ndim != 2
+            or actions.shape[1] != dim
+            or not len(actions)
+            or actions.dtype.kind not in "fiu"
+        ):
+            raise InputError(
+                f"a chunk for {self.name} is an array [C, {dim}] of numbers with C at least 1, "
+                f"got {actions.dtype} of shape {actions.shape}"
+            )
+        actions = actions.astype(np.float32)
+        if not np.isfinite(actions).all():
+            raise InputError(f"a chunk for {self.name} holds nan or infinity; check what the policy sampled")
+        clipped: FloatArray = np.clip(actions, -1.0, 1.0)
+        return clipped
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def numbers(values: npt.ArrayLike, decimals: int = 4) -> list[JSON]:
+    """An array as a list of rounded numbers, for `facts`."""
+    flat = np.round(np.asarray(values, dtype=np.float64), decimals).ravel() + 0.0  # + 0.0: no "-0.0"
+    return [float(value) for value in flat]
+
+
+def _sentence(name: str, value: JSON) -> str:
+    words = name.replace("_", " ")
+    if isinstance(value, list):
+        return f"The {words} is at ({', '.join(f'{number:.3f}' for number in value)})."
+    return f"The {words} is {value:.3f}." if isinstance(value, float) else f"The {words} is {value}."

@@ -1,0 +1,115 @@
+"""Pictures of a MuJoCo model, rendered off screen without shadows and smoothing.
+
+One GL context and one upload of meshes and textures serve all copies of a model file in a thread
+(GL contexts belong to threads): copies differ in where things are, not in what there is. Shadow
+maps and multisampling cost most of the time of a software renderer and are switched off.
+
+Which GL is used: `MUJOCO_GL` where it is set (egl or osmesa), else EGL if its library is there, else
+OSMesa. Where neither works, one message names the packages to install.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import importlib
+import os
+import threading
+from typing import Any
+
+import numpy as np
+
+from stepwell.core import ConfigError, InputError
+from stepwell.envs.robots.base import Image
+
+BACKENDS = {"egl": "EGL", "osmesa": "OSMesa"}
+NO_GL = (
+    "camera pictures need an off-screen GL library: apt install libegl1 libgl1-mesa-dri "
+    "(or libosmesa6 with MUJOCO_GL=osmesa), or set env.options.observation = 'state'"
+)
+
+
+def gl_backend() -> str:
+    """'egl' or 'osmesa'; sets `MUJOCO_GL` (and PyOpenGL's counterpart) for whoever imports MuJoCo later."""
+    chosen = os.environ.get("MUJOCO_GL", "").lower().strip()
+    if chosen not in BACKENDS:
+        if chosen not in ("", "glfw", "glx"):
+            raise ConfigError(f"MUJOCO_GL is {chosen!r}; camera pictures need 'egl' or 'osmesa'")
+        found = [name for name, library in BACKENDS.items() if ctypes.util.find_library(library)]
+        if not found:
+            raise ConfigError(NO_GL)
+        chosen = found[0]
+        os.environ["MUJOCO_GL"] = chosen
+    os.environ.setdefault("PYOPENGL_PLATFORM", chosen)
+    return chosen
+
+
+def simplify(model: Any) -> None:
+    """Switch off what makes software rendering slow; to be done before the first picture of a model."""
+    model.vis.quality.shadowsize = 0
+    model.vis.quality.offsamples = 0
+
+
+class Studio:
+    """GL context, uploaded model and scene of one model file, for one size of picture."""
+
+    def __init__(self, model: Any, image_size: int) -> None:
+        mujoco = importlib.import_module("mujoco")
+        try:
+            context_type = importlib.import_module(f"mujoco.{gl_backend()}").GLContext
+            self._gl = context_type(image_size, image_size)
+            self._gl.make_current()
+        except (ImportError, AttributeError, RuntimeError, OSError) as error:
+            raise ConfigError(f"{NO_GL} ({type(error).__name__}: {error})") from error
+        self._mujoco, self._size = mujoco, image_size
+        model.vis.global_.offwidth = model.vis.global_.offheight = image_size
+        simplify(model)
+        self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
+        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)
+        self._scene = mujoco.MjvScene(model, maxgeom=2000)
+        for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
+            self._scene.flags[flag] = False
+        self._option = mujoco.MjvOption()
+        self._rect = mujoco.MjrRect(0, 0, image_size, image_size)
+        self._cameras: dict[str, Any] = {}
+
+    def picture(self, model: Any, data: Any, camera: str) -> Image:
+        """The scene of `data` through a camera of the model, top row first."""
+        mujoco = self._mujoco
+        if camera not in self._cameras:
+            self._cameras[camera] = _camera(mujoco, model, camera)
+        self._gl.make_current()
+        mujoco.mjv_updateScene(
+            model, data, self._option, None, self._cameras[camera], mujoco.mjtCatBit.mjCAT_ALL, self._scene
+        )
+        pixels = np.empty((self._size, self._size, 3), dtype=np.uint8)
+        mujoco.mjr_render(self._rect, self._scene, self._context)
+        mujoco.mjr_readPixels(pixels, None, self._rect, self._context)
+        return pixels[::-1]
+
+
+_THREAD = threading.local()
+
+
+def picture(key: str, model: Any, data: Any, camera: str, image_size: int) -> Image:
+    """A picture by the thread's studio of the model file `key`."""
+    studios: dict[tuple[str, int], Studio] = _THREAD.__dict__.setdefault("studios", {})
+    if (key, image_size) not in studios:
+        studios[key, image_size] = Studio(model, image_size)
+    return studios[key, image_size].picture(model, data, camera)
+
+
+def camera_names(model: Any) -> tuple[str, ...]:
+    """The cameras a model has."""
+    return tuple(model.camera(number).name for number in range(model.ncam))
+
+
+def _camera(mujoco: Any, model: Any, name: str) -> Any:
+    names = camera_names(model)
+    if name not in names:
+        raise InputError(
+            f"env.options.camera: there is no camera {name!r}; this world has {', '.join(names)}"
+        )
+    camera = mujoco.MjvCamera()
+    camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
+    camera.fixedcamid = names.index(name)
+    return camera

@@ -1,0 +1,150 @@
+"""The world `metaworld`: a Sawyer arm and one of fifty tabletop tasks, chosen by name.
+
+A task is Meta-World's random vector (where objects and goal are), so that content decides the
+episode. The observation of 39 numbers that Meta-World shows is split: `proprio` [8] is hand (3) and
+gripper opening now and one action ago, `state` [31] is the objects (14) now and one action ago, and
+the goal (3). An action moves the hand by up to one centimetre per axis and closes (+) or opens (-)
+the gripper. The dense reward is Meta-World's (0 to 10 per action); success is what it says it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, field_validator
+
+from stepwell.config.base import Settings
+from stepwell.core import JSON, ArraySpec, ConfigError, InputError, RobotWorld, Task
+from stepwell.envs.robots import cameras
+from stepwell.envs.robots.base import Arrays, FloatArray, Image, Moved, RobotEnv, RobotOptions, numbers
+from stepwell.envs.robots.metaworld.simulator import expert_of, open_simulator, vector_bounds
+from stepwell.envs.robots.metaworld.words import INSTRUCTIONS, MIN_APART, SWEEP_GOAL, VERSION, plain_name
+from stepwell.envs.robots.packages import simulator
+
+ACTION_DIM, FRAME, HAND = 4, 18, 4  # the observation is two frames and the goal; a frame starts with the hand
+DECIMALS = 5
+
+
+class MetaWorldOptions(RobotOptions):
+    """Which task, and what every robot's world can be asked for."""
+
+    task: str = Field("reach", description="a Meta-World task, as 'reach' or 'reach-v3'")
+    camera: tuple[str, ...] = Field(
+        ("corner2",),
+        description="of topview, corner, corner2, corner3, corner4, behindGripper, gripperPOV",
+    )
+
+    @field_validator("task")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        try:
+            return plain_name(value)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+
+
+class MetaWorld(RobotEnv):
+    """Meta-World: fifty tabletop tasks of a Sawyer arm, by name."""
+
+    name: ClassVar[str] = "metaworld"
+    extra: ClassVar[str] = "metaworld"
+    Options: ClassVar[type[Settings]] = MetaWorldOptions
+    options: MetaWorldOptions
+
+    def __init__(self, options: Settings | None = None) -> None:
+        super().__init__(options)
+        self._sim: Any = None
+        self._seen: npt.NDArray[np.float64] = np.zeros(2 * FRAME + 3)
+        self._is_stale = False
+
+    def layout(self) -> RobotWorld:
+        """The same arrays for every task."""
+        arrays = {"proprio": ArraySpec((2 * HAND,))}
+        if self.options.shows_state:
+            arrays["state"] = ArraySpec((2 * (FRAME - HAND) + 3,))
+        size = self.options.image_size
+        arrays |= {camera: ArraySpec((size, size, 3), "uint8") for camera in self.options.cameras}
+        return RobotWorld(f"{self.name}/{self.options.task}", arrays, ACTION_DIM, self.options.max_actions)
+
+    @classmethod
+    def make_task(cls, options: Any, seed: int) -> Task:
+        """Object and goal drawn as Meta-World draws them, rounded to hundredths of a millimetre."""
+        low, high = vector_bounds(options.task + VERSION)
+        rng = np.random.default_rng(seed)
+        vector = np.round(rng.uniform(low, high), DECIMALS)
+        while not is_allowed(options.task, vector):
+            vector = np.round(rng.uniform(low, high), DECIMALS)
+        content: dict[str, JSON] = {"task": options.task, "vector": numbers(vector, DECIMALS)}
+        return Task(cls.name, content, instruction=INSTRUCTIONS[options.task], seed=seed)
+
+    def begin(self, task: Task, seed: int) -> None:
+        """Objects and goal where the task's vector puts them, the hand at its start."""
+        content: dict[str, Any] = task.content
+        if content.get("task") != self.options.task:
+            raise InputError(
+                f"task {task.id} is {content.get('task')!r}, env.options.task is {self.options.task!r}"
+            )
+        vector = np.asarray(content["vector"], dtype=np.float64)
+        if self._sim is None:
+            self._sim = open_simulator(self.options.task + VERSION)
+        if vector.shape != self._sim._random_reset_space.shape:
+            raise InputError(f"content.vector of task {task.id} has {vector.size} numbers")
+        self._seen = self._sim.restart(vector)
+        self._expert = expert_of(self.options.task + VERSION)
+        self._is_stale = True
+
+    def act(self, action: FloatArray) -> Moved:
+        """One step of Meta-World (five of the simulator)."""
+        self._seen, reward, _, _, info = self._sim.step(action)
+        self._is_stale = False
+        return Moved(bool(info["success"]), float(reward))
+
+    def arrays(self) -> Arrays:
+        """Hand, objects and goal, pictures."""
+        now, before, goal = self._seen[:FRAME], self._seen[FRAME : 2 * FRAME], self._seen[2 * FRAME :]
+        shown: Arrays = {"proprio": np.concatenate([now[:HAND], before[:HAND]]).astype(np.float32)}
+        if self.options.shows_state:
+            shown["state"] = np.concatenate([now[HAND:], before[HAND:], goal]).astype(np.float32)
+        return shown | {camera: self.picture(camera) for camera in self.options.cameras}
+
+    def expert(self) -> npt.NDArray[Any]:
+        """Meta-World's scripted policy."""
+        return np.asarray(self._expert.get_action(self._seen))
+
+    def facts(self) -> dict[str, JSON]:
+        """Positions in metres."""
+        seen = self._seen
+        facts: dict[str, JSON] = {
+            "hand": numbers(seen[:3]),
+            "gripper_opening": round(float(seen[3]), 4),
+            "object": numbers(seen[4:7]),
+        }
+        if seen[11:18].any():
+            facts["second_object"] = numbers(seen[11:14])
+        return facts | {"goal": numbers(seen[2 * FRAME :])}
+
+    def picture(self, camera: str) -> Image:
+        """Rendered off screen; the corner cameras hang upside down in Meta-World and are turned upright."""
+        model, data = self._sim.model, self._sim.data
+        if self._is_stale:  # a reset leaves bodies and sites where they were drawn before
+            mujoco = simulator("mujoco", world=self.name, extra=self.extra)
+            mujoco.mj_kinematics(model, data)
+            mujoco.mj_comPos(model, data)
+            mujoco.mj_camlight(model, data)
+            self._is_stale = False
+        seen = cameras.picture(self._sim.fullpath, model, data, camera, self.options.image_size)
+        return seen[::-1, ::-1] if camera.startswith("corner") else seen
+
+    def close(self) -> None:
+        """Forget the simulator."""
+        self._sim = None
+
+
+def is_allowed(task: str, vector: npt.NDArray[np.float64]) -> bool:
+    """Whether Meta-World's own sampling would keep this vector."""
+    if task not in MIN_APART:
+        return True
+    other = np.asarray(SWEEP_GOAL) if task == "sweep-into" else vector[-3:-1]
+    return float(np.linalg.norm(vector[:2] - other)) >= MIN_APART[task]
