@@ -1,0 +1,358 @@
+"""Tasks, turns, requests and samples as the header and the arrays of a frame, and back.
+
+`pack_X(values)` gives (header, arrays); `unpack_X(header, arrays)` gives equal values, or raises
+`EncodingError` where the header does not say what it should.
+
+Small arrays of the same name, dtype and shape in a list (what the worlds of one environment batch
+show) are stacked and sent as one: the cost of a message grows with its bytes, not with its worlds.
+
+Invariants
+* `unpack(pack(x)) == x`, floats and arrays to the last bit. Errors keep their kind (of
+  `core.errors`) and their words; an exception of any other kind becomes an `InfraError`.
+* What was unpacked is read-only and shares memory with nothing that will be written to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from stepwell.core import (
+    Action,
+    ArrayAction,
+    ArrayState,
+    EncodingError,
+    EnvError,
+    FinishReason,
+    ImageSpan,
+    Observation,
+    Request,
+    Sampled,
+    Sampling,
+    SamplingParams,
+    StepwellError,
+    Task,
+    TokenAction,
+    TokenState,
+    ToolSchema,
+    VersionSpan,
+    errors,
+)
+from stepwell.core.arrays import AnyArray
+from stepwell.envs.batch import Turn
+from stepwell.rollout.workers.frames import is_json
+
+MAX_STACKED_BYTES = 4096  # of one array: larger ones gain nothing from a copy more
+Header = dict[str, Any]
+Arrays = Sequence[AnyArray]
+Built = TypeVar("Built")
+_PLAIN = frozenset([type(None), bool, int, float, str])
+
+
+class _Packer:
+    """Collects arrays; what stands for one in the header is its number."""
+
+    def __init__(self) -> None:
+        self.arrays: list[AnyArray] = []
+
+    def add(self, array: AnyArray) -> int:
+        self.arrays.append(array)
+        return len(self.arrays) - 1
+
+    def rows(self, rows: Sequence[Mapping[str, AnyArray]]) -> Any:
+        """Named arrays of many: by name where all have the same names, else row by row."""
+        if not rows:
+            return None
+        if any(row.keys() != rows[0].keys() for row in rows):
+            return [{name: self.add(array) for name, array in row.items()} for row in rows]
+        return {name: self.column([row[name] for row in rows]) for name in rows[0]}
+
+    def column(self, column: list[AnyArray]) -> int | list[int]:
+        """One stacked array, or one number per row."""
+        first = column[0]
+        is_small = 0 < first.nbytes <= MAX_STACKED_BYTES and len(column) > 1
+        if is_small and all(a.dtype == first.dtype and a.shape == first.shape for a in column):
+            return self.add(np.array(column))
+        return [self.add(array) for array in column]
+
+
+class _Unpacker:
+    """Gives arrays by their number."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        self._arrays = arrays
+
+    def take(self, number: Any) -> AnyArray:
+        if type(number) is not int or not 0 <= number < len(self._arrays):
+            raise EncodingError(f"array {number!r} of {len(self._arrays)} is not there")
+        return self._arrays[number]
+
+    def rows(self, value: Any, count: int) -> list[dict[str, AnyArray]]:
+        if value is None:
+            return _counted([], count)
+        if isinstance(value, list):
+            rows = [{name: self.take(number) for name, number in row.items()} for row in value]
+            return _counted(rows, count)
+        columns = {name: self.column(column, count) for name, column in value.items()}
+        return [{name: column[place] for name, column in columns.items()} for place in range(count)]
+
+    def column(self, value: Any, count: int) -> list[AnyArray]:
+        if isinstance(value, list):
+            return _counted([self.take(number) for number in value], count)
+        stacked = self.take(value)
+        # a row of a vector would be a number, not an array
+        rows = [np.asarray(stacked[i, ...]) for i in range(len(stacked))] if stacked.ndim == 1 else stacked
+        return _counted(list(rows), count)
+
+
+def pack_tasks(tasks: Sequence[Task]) -> Header:
+    """Tasks are plain data: they need no arrays."""
+    return {"tasks": [[t.env, t.content, t.instruction, t.seed, t.tags] for t in tasks]}
+
+
+def unpack_tasks(header: Header) -> list[Task]:
+    """The tasks of `pack_tasks`."""
+
+    def build() -> list[Task]:
+        return [
+            Task(env, _is(content, dict), instruction, seed, tuple(tags))
+            for env, content, instruction, seed, tags in header["tasks"]
+        ]
+
+    return _built(build, "tasks")
+
+
+def pack_actions(actions: Sequence[Any]) -> tuple[Header, list[AnyArray]]:
+    """What worlds are told: lists of names, or chunks of a robot's actions."""
+    packer = _Packer()
+    if actions and all(isinstance(action, np.ndarray) for action in actions):
+        return {"chunks": packer.column(list(actions)), "count": len(actions)}, packer.arrays
+    return {"names": [list(names) for names in actions]}, packer.arrays
+
+
+def unpack_actions(header: Header, arrays: Arrays) -> list[Any]:
+    """The actions of `pack_actions`; names as tuples."""
+
+    def build() -> list[Any]:
+        if "chunks" in header:
+            return list(_Unpacker(arrays).column(header["chunks"], header["count"]))
+        return [tuple(_is(name, str) for name in names) for names in header["names"]]
+
+    return _built(build, "actions")
+
+
+def pack_turns(turns: Sequence[Turn]) -> tuple[Header, list[AnyArray]]:
+    """Turns. One whose `info` is no JSON becomes a turn with an error that says so."""
+    packer = _Packer()
+    shown = [turn.observation for turn in turns]
+    header = {
+        "turns": [_turn_values(turn) for turn in turns],
+        "seen": [_observation(observation, packer) for observation in shown],
+        "arrays": packer.rows([o.arrays for o in shown if isinstance(o, ArrayState)]),
+    }
+    return header, packer.arrays
+
+
+def unpack_turns(header: Header, arrays: Arrays) -> list[Turn]:
+    """The turns of `pack_turns`."""
+
+    def build() -> list[Turn]:
+        unpacker, seen = _Unpacker(arrays), header["seen"]
+        rows = iter(unpacker.rows(header["arrays"], sum(isinstance(value, str) for value in seen)))
+        shown: list[Observation | ArrayState] = [
+            ArrayState(next(rows), value) if isinstance(value, str) else _shown(value, unpacker)
+            for value in seen
+        ]
+        turns = []
+        values = _counted(header["turns"], len(shown))
+        for observation, (reward, terminated, truncated, info, error, state) in zip(
+            shown, values, strict=True
+        ):
+            problem = None if error is None else unpack_error(error, EnvError)
+            turns.append(
+                Turn(observation, _is(reward, float), _is(terminated, bool), _is(truncated, bool),
+                     _is(info, dict), problem, _is(state, dict))
+            )  # fmt: skip
+        return turns
+
+    return _built(build, "turns")
+
+
+def _turn_values(turn: Turn) -> list[Any]:
+    info, error = turn.info, turn.error
+    if not all(type(value) in _PLAIN for value in info.values()) and not is_json(info):
+        problem = f"info {sorted(map(str, info))} holds something that is no JSON; give numbers and words"
+        info, error = {}, error or EnvError(problem)
+    told = None if error is None else pack_error(error)
+    return [float(turn.reward), bool(turn.terminated), bool(turn.truncated), info, told, turn.state]
+
+
+def _observation(observation: Observation | ArrayState, packer: _Packer) -> Any:
+    """A robot's is its instruction alone: the arrays of all of them travel together."""
+    if isinstance(observation, ArrayState):
+        return observation.instruction
+    tools = [[tool.name, tool.description, tool.parameters] for tool in observation.tools]
+    return [observation.text, [packer.add(image) for image in observation.images], tools]
+
+
+def _shown(value: Any, unpacker: _Unpacker) -> Observation:
+    text, images, tools = value
+    pictures = tuple(unpacker.take(number) for number in images)
+    return Observation(_is(text, str), pictures, tuple(ToolSchema(*tool) for tool in tools))
+
+
+def pack_requests(requests: Sequence[Request]) -> tuple[Header, list[AnyArray]]:
+    """Requests, of token states and array states."""
+    packer, states = _Packer(), [request.state for request in requests]
+    header = {
+        "requests": [[r.conversation, r.id, _params(r.params)] for r in requests],
+        "states": [
+            state.instruction
+            if isinstance(state, ArrayState)
+            else [packer.add(state.prompt_ids), [[s.image, s.start, s.length] for s in state.images]]
+            for state in states
+        ],
+        "arrays": packer.rows([state.arrays for state in states if isinstance(state, ArrayState)]),
+    }
+    return header, packer.arrays
+
+
+def unpack_requests(header: Header, arrays: Arrays) -> list[Request]:
+    """The requests of `pack_requests`."""
+
+    def build() -> list[Request]:
+        unpacker, values = _Unpacker(arrays), header["states"]
+        rows = iter(unpacker.rows(header["arrays"], sum(isinstance(value, str) for value in values)))
+        states = [
+            ArrayState(next(rows), value) if isinstance(value, str) else _token_state(value, unpacker)
+            for value in values
+        ]
+        told = _counted(header["requests"], len(states))
+        return [
+            Request(state, _read_params(params), conversation, _is(id, str))
+            for state, (conversation, id, params) in zip(states, told, strict=True)
+        ]
+
+    return _built(build, "requests")
+
+
+def _token_state(value: Any, unpacker: _Unpacker) -> TokenState:
+    ids, images = value
+    return TokenState(unpacker.take(ids), tuple(ImageSpan(*span) for span in images))
+
+
+def _params(params: SamplingParams) -> list[Any]:
+    return [
+        params.max_tokens, params.temperature, params.top_p, params.seed,
+        params.stop, params.stop_ids, params.ignore_end,
+    ]  # fmt: skip
+
+
+def _read_params(value: Any) -> SamplingParams:
+    max_tokens, temperature, top_p, seed, stop, stop_ids, ignore_end = value
+    return SamplingParams(max_tokens, temperature, top_p, seed, tuple(stop), tuple(stop_ids), ignore_end)
+
+
+def pack_samples(samples: Sequence[Sampled]) -> tuple[Header, list[AnyArray]]:
+    """Samples, of token actions and array actions."""
+    packer, actions = _Packer(), [sample.action for sample in samples]
+    chunks = [action for action in actions if isinstance(action, ArrayAction)]
+    header = {
+        "samples": [_sample_values(sample) for sample in samples],
+        "actions": [
+            action.num_units
+            if isinstance(action, ArrayAction)
+            else [packer.add(action.action_ids), action.text]
+            for action in actions
+        ],
+        "chunks": packer.column([action.chunk for action in chunks]) if chunks else [],
+        "draws": packer.rows([action.draws for action in chunks]),
+        "logprobs": packer.column([sample.logprobs for sample in samples]) if samples else [],
+    }
+    return header, packer.arrays
+
+
+def unpack_samples(header: Header, arrays: Arrays) -> list[Sampled]:
+    """The samples of `pack_samples`."""
+
+    def build() -> list[Sampled]:
+        unpacker, values = _Unpacker(arrays), header["actions"]
+        actions = _actions(header, values, unpacker)
+        logprobs = unpacker.column(header["logprobs"], len(values))
+        told = _counted(header["samples"], len(values))
+        return [
+            Sampled(
+                action,
+                logprobs[place],
+                Sampling(temperature, top_p, seed, FinishReason(reason)),
+                VersionSpan(first, last),
+                num_cached,
+            )
+            for place, (action, (temperature, top_p, seed, reason, first, last, num_cached)) in enumerate(
+                zip(actions, told, strict=True)
+            )
+        ]
+
+    return _built(build, "samples")
+
+
+def _actions(header: Header, values: Sequence[Any], unpacker: _Unpacker) -> list[Action]:
+    count = sum(isinstance(value, int) for value in values)
+    chunks = iter(unpacker.column(header["chunks"], count))
+    draws = iter(unpacker.rows(header["draws"], count))
+    found: list[Action] = []
+    for value in values:
+        if isinstance(value, int):
+            found.append(ArrayAction(next(chunks), value, next(draws)))
+        else:
+            ids, text = value
+            found.append(TokenAction(unpacker.take(ids), _is(text, str)))
+    return found
+
+
+def _sample_values(sample: Sampled) -> list[Any]:
+    how, span = sample.sampling, sample.policy_version
+    return [
+        how.temperature, how.top_p, how.seed, how.finish_reason.value,
+        span.first, span.last, sample.num_cached,
+    ]  # fmt: skip
+
+
+def pack_error(error: BaseException) -> list[str]:
+    """Its kind and its words; of a foreign kind, words that name it."""
+    kind = type(error)
+    if getattr(errors, kind.__name__, None) is kind:
+        return [kind.__name__, str(error)]
+    return ["", f"{kind.__name__}: {error}"]
+
+
+def unpack_error(value: Any, otherwise: type[StepwellError]) -> StepwellError:
+    """The error of `pack_error`; a foreign kind becomes `otherwise`."""
+    name, words = value
+    kind = getattr(errors, _is(name, str), otherwise) if name else otherwise
+    if not (isinstance(kind, type) and issubclass(kind, StepwellError)):
+        raise EncodingError(f"{name!r} is no kind of error")
+    return kind(_is(words, str))
+
+
+def _built(build: Callable[[], Built], what: str) -> Built:
+    try:
+        return build()
+    except EncodingError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration) as error:
+        raise EncodingError(f"the frame does not hold the {what} it should: {error!r}") from error
+
+
+def _is(value: Any, kind: type[Built]) -> Built:
+    if not isinstance(value, kind):
+        raise EncodingError(f"{value!r} should be a {kind.__name__}")
+    return value
+
+
+def _counted(values: list[Built], count: int) -> list[Built]:
+    if len(values) != count:
+        raise EncodingError(f"{len(values)} values where {count} belong")
+    return values

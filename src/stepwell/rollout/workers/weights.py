@@ -1,0 +1,60 @@
+"""Weights as bytes: tensors of any dtype, numpy arrays too, by name, without pickle.
+
+A tensor travels as its raw bytes with the name of its dtype (numpy has no bfloat16) and its shape.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from stepwell.core import EncodingError, InputError
+from stepwell.core.arrays import AnyArray
+
+Header = dict[str, Any]
+
+
+def pack_weights(weights: Mapping[str, Any]) -> tuple[Header, list[AnyArray]]:
+    """Named tensors or arrays; those in CPU memory are not copied."""
+    import torch
+
+    named, raw = [], []
+    for name, value in weights.items():
+        if not isinstance(value, torch.Tensor | np.ndarray):
+            raise InputError(f"weights[{name!r}] is a {type(value).__name__}; give tensors or arrays")
+        tensor = torch.as_tensor(value).detach().cpu().contiguous()
+        named.append([name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)])
+        raw.append(tensor.reshape(-1).view(torch.uint8).numpy())
+    return {"weights": named}, raw
+
+
+def unpack_weights(header: Header, arrays: Sequence[AnyArray]) -> dict[str, Any]:
+    """The tensors of `pack_weights`, on the CPU; they share the frame's memory."""
+    try:
+        named = header["weights"]
+        if len(named) != len(arrays):
+            raise EncodingError(f"{len(arrays)} arrays for {len(named)} weights")
+        return {
+            name: _tensor(kind, shape, raw) for (name, kind, shape), raw in zip(named, arrays, strict=True)
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise EncodingError(f"the frame does not hold the weights it should: {error!r}") from error
+
+
+def _tensor(kind: str, shape: Sequence[int], raw: AnyArray) -> Any:
+    import torch
+
+    dtype = getattr(torch, kind, None)
+    if not isinstance(dtype, torch.dtype) or raw.dtype != np.uint8 or raw.ndim != 1:
+        raise EncodingError(f"weights of dtype {kind!r}")
+    if raw.size != math.prod(shape) * dtype.itemsize:
+        raise EncodingError(f"{raw.size} bytes for a tensor of {kind} {list(shape)}")
+    if not raw.size:
+        return torch.empty(shape, dtype=dtype)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given (NumPy array|buffer) is not writable")
+        return torch.from_numpy(raw).view(dtype).reshape(tuple(shape))
