@@ -1,0 +1,148 @@
+"""How old data may get: which groups may be begun, and which finished ones an update learns from.
+
+A version is an update: weights of version v have learnt from v updates. Data of version f that update
+u = v + 1 learns from are v - f versions stale. `Stock` is the bookkeeping of it, plain data without time:
+
+    may_begin ─► begin ─► (played) ─► add ─► ready ─► take: the groups of the next update
+
+Groups are learnt from oldest first, `groups_per_update` at a time. So a group begun now, with n others in
+stock, is learnt from by weights `num_taken + n // groups_per_update`; it is begun only where that is at most
+`max_staleness` versions after the generators' present ones. A group can still get older than that (others
+that began later may finish earlier); then it is dropped, or learnt from and counted, as `stale_data` says.
+
+Modes (`config.groups`): `sync` and `rollout_async` begin groups only while the trainer waits; with
+`train_async` it waits for a whole epoch of `rollout_epochs` updates, and the next epoch is played while it
+learns; `stream` begins whatever staleness allows.
+
+Invariant: with `stale_data="drop"` nothing older than `max_staleness` is ever handed out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from stepwell.config.groups import GroupsConfig
+from stepwell.core import ConfigError, Trajectory
+
+Mode = Literal["sync", "rollout_async", "train_async", "stream"]
+
+
+@dataclass(slots=True, eq=False)
+class PlayedGroup:
+    """A complete group. `version` is the oldest that had a part in it."""
+
+    name: str
+    trajectories: list[Trajectory]
+    version: int
+
+    @classmethod
+    def of(cls, name: str, trajectories: Sequence[Trajectory], default: int) -> PlayedGroup:
+        """`default` stands for episodes without a step."""
+        found = [step.policy_version.first for t in trajectories for step in t.steps]
+        return cls(name, list(trajectories), min(found, default=default))
+
+
+@dataclass(slots=True)
+class Taken:
+    """What an update gets, and what was too old for it. `num_over` of the groups are above the bound."""
+
+    groups: list[PlayedGroup]
+    dropped: list[PlayedGroup]
+    num_over: int = 0
+
+
+@dataclass(eq=False)
+class Stock:
+    """Groups begun and not yet learnt from.
+
+    `version` is what the generators have, `num_taken` counts updates handed out (those before a resumed
+    run's start included), `is_wanted` says that the trainer waits.
+    """
+
+    mode: Mode
+    groups_per_update: int
+    rollout_epochs: int = 1
+    max_staleness: int = 2
+    stale_data: Literal["drop", "weight"] = "weight"
+    num_updates: int | None = None
+    num_taken: int = 0
+    version: int = 0
+    is_wanted: bool = False
+    num_open: int = 0
+    ready: list[PlayedGroup] = field(default_factory=list)
+
+    def may_begin(self) -> bool:
+        """Whether one more group may be begun now."""
+        learnt_at = self.num_taken + (self.num_open + len(self.ready)) // self.groups_per_update
+        if learnt_at - self.version > self.max_staleness:
+            return False
+        if self.num_updates is not None and learnt_at >= self.num_updates:
+            return False
+        if self.mode == "stream":
+            return True
+        epoch = learnt_at // self.rollout_epochs
+        if self.mode == "train_async":
+            return epoch <= math.ceil(self.num_taken / self.rollout_epochs)
+        return self.is_wanted and epoch == self.num_taken // self.rollout_epochs
+
+    def begin(self) -> None:
+        """A group is begun."""
+        self.num_open += 1
+
+    def add(self, group: PlayedGroup) -> None:
+        """A begun group is complete."""
+        assert self.num_open > 0, "a group is complete that was not begun"
+        self.num_open -= 1
+        self.ready.append(group)
+
+    def is_due(self) -> bool:
+        """Whether the next update can be handed out."""
+        is_first = self.num_taken % self.rollout_epochs == 0
+        num_needed = self.rollout_epochs if is_first and self.mode != "stream" else 1
+        return len(self._usable()) >= num_needed * self.groups_per_update
+
+    def take(self) -> Taken | None:
+        """The groups of the next update, or None where there are not enough yet.
+
+        What is too old is taken out and handed back in any case, so that it can be played again.
+        """
+        usable = self._usable()
+        dropped = [group for group in self.ready if group not in usable]
+        self.ready = usable
+        if not self.is_due():
+            return Taken([], dropped) if dropped else None
+        self.ready.sort(key=lambda group: group.version)  # stable: then in order of completion
+        groups = self.ready[: self.groups_per_update]
+        del self.ready[: self.groups_per_update]
+        num_over = sum(self.num_taken - group.version > self.max_staleness for group in groups)
+        self.num_taken += 1
+        return Taken(groups, dropped, num_over)
+
+    def _usable(self) -> list[PlayedGroup]:
+        if self.stale_data == "weight":
+            return list(self.ready)
+        return [group for group in self.ready if self.num_taken - group.version <= self.max_staleness]
+
+
+def needed_staleness(config: GroupsConfig) -> int:
+    """The smallest bound under which a run can go on.
+
+    When the trainer waits for the update after u, the generators may have the weights of up to
+    `sync_interval - 1` updates before; where it waits for a whole epoch, its last group is learnt from
+    `rollout_epochs - 1` updates later.
+    """
+    epochs = 1 if config.mode == "stream" else config.rollout_epochs
+    return epochs - 1 + config.sync_interval - math.gcd(epochs, config.sync_interval)
+
+
+def check_staleness(config: GroupsConfig) -> None:
+    """Refuse settings under which the trainer would wait for data that may not be played."""
+    if config.max_staleness < (needed := needed_staleness(config)):
+        raise ConfigError(
+            f"groups.max_staleness ({config.max_staleness}) is below {needed}, the least that "
+            f"groups.rollout_epochs ({config.rollout_epochs}) and groups.sync_interval "
+            f"({config.sync_interval}) need in mode {config.mode!r}; raise it, or lower those"
+        )
