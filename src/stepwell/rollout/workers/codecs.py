@@ -49,6 +49,11 @@ Header = dict[str, Any]
 Arrays = Sequence[AnyArray]
 Built = TypeVar("Built")
 _PLAIN = frozenset([type(None), bool, int, float, str])
+_KINDS = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, StepwellError)
+}
 
 
 class _Packer:
@@ -159,7 +164,7 @@ def unpack_turns(header: Header, arrays: Arrays) -> list[Turn]:
     """The turns of `pack_turns`."""
 
     def build() -> list[Turn]:
-        unpacker, seen = _Unpacker(arrays), header["seen"]
+        unpacker, seen = _Unpacker(arrays), _is(header["seen"], list)
         rows = iter(unpacker.rows(header["arrays"], sum(isinstance(value, str) for value in seen)))
         shown: list[Observation | ArrayState] = [
             ArrayState(next(rows), value) if isinstance(value, str) else _shown(value, unpacker)
@@ -223,7 +228,7 @@ def unpack_requests(header: Header, arrays: Arrays) -> list[Request]:
     """The requests of `pack_requests`."""
 
     def build() -> list[Request]:
-        unpacker, values = _Unpacker(arrays), header["states"]
+        unpacker, values = _Unpacker(arrays), _is(header["states"], list)
         rows = iter(unpacker.rows(header["arrays"], sum(isinstance(value, str) for value in values)))
         states = [
             ArrayState(next(rows), value) if isinstance(value, str) else _token_state(value, unpacker)
@@ -278,7 +283,7 @@ def unpack_samples(header: Header, arrays: Arrays) -> list[Sampled]:
     """The samples of `pack_samples`."""
 
     def build() -> list[Sampled]:
-        unpacker, values = _Unpacker(arrays), header["actions"]
+        unpacker, values = _Unpacker(arrays), _is(header["actions"], list)
         actions = _actions(header, values, unpacker)
         logprobs = unpacker.column(header["logprobs"], len(values))
         told = _counted(header["samples"], len(values))
@@ -323,7 +328,7 @@ def _sample_values(sample: Sampled) -> list[Any]:
 def pack_error(error: BaseException) -> list[str]:
     """Its kind and its words; of a foreign kind, words that name it."""
     kind = type(error)
-    if getattr(errors, kind.__name__, None) is kind:
+    if _KINDS.get(kind.__name__) is kind:
         return [kind.__name__, str(error)]
     return ["", f"{kind.__name__}: {error}"]
 
@@ -331,10 +336,9 @@ def pack_error(error: BaseException) -> list[str]:
 def unpack_error(value: Any, otherwise: type[StepwellError]) -> StepwellError:
     """The error of `pack_error`; a foreign kind becomes `otherwise`."""
     name, words = value
-    kind = getattr(errors, _is(name, str), otherwise) if name else otherwise
-    if not (isinstance(kind, type) and issubclass(kind, StepwellError)):
+    if name not in _KINDS and name != "":
         raise EncodingError(f"{name!r} is no kind of error")
-    return kind(_is(words, str))
+    return _KINDS.get(name, otherwise)(_is(words, str))
 
 
 def _built(build: Callable[[], Built], what: str) -> Built:

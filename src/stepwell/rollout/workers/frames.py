@@ -64,11 +64,10 @@ def encode(frame: Frame, *, is_checked: bool = False) -> tuple[list[Buffer], int
             payload.append(_ZEROS[:gap])
         size += array.nbytes + gap
     text = _json({"op": frame.op, "header": frame.header, "arrays": described})
+    filled = text + _ZEROS[: -(_HEAD.size + len(text)) % ALIGNMENT]
     digest = _crc(payload) if is_checked else 0
-    head = _HEAD.pack(MAGIC, FORMAT, _IS_CHECKED * is_checked, 0, len(text), size, zlib.crc32(text), digest)
-    first = head + text
-    first += _ZEROS[: -len(first) % ALIGNMENT]
-    return [first, *payload], len(first) + size
+    head = _HEAD.pack(MAGIC, FORMAT, _IS_CHECKED * is_checked, 0, len(text), size, zlib.crc32(filled), digest)
+    return [head + filled, *payload], len(head) + len(filled) + size
 
 
 def to_bytes(frame: Frame) -> bytes:
@@ -108,7 +107,7 @@ def _opened(view: memoryview) -> tuple[memoryview, memoryview]:
     if flags not in (0, _IS_CHECKED) or zero or start + size != len(view):
         raise EncodingError(f"the frame has {len(view)} bytes where its head says {start + size}")
     text, payload = view[_HEAD.size : _HEAD.size + text_size], view[start:]
-    if zlib.crc32(text) != text_digest:
+    if zlib.crc32(view[_HEAD.size : start]) != text_digest:
         raise EncodingError("the frame's header is damaged: its digest does not fit")
     if zlib.crc32(payload) != digest if flags else digest:
         raise EncodingError("the frame's arrays are damaged: their digest does not fit")
