@@ -20,7 +20,7 @@ import numpy as np
 
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
-from stepwell.core import ConfigError, EnvError, ModelError, Split, Status, Task, Trajectory
+from stepwell.core import ConfigError, EnvError, ModelError, Split, Status, Step, Task, Trajectory
 from stepwell.pipeline.parts import HELD_OUT_SEED, Parts
 from stepwell.rollout import Job
 from stepwell.training.checkpoint import BEST, latest_checkpoint, require_whole
@@ -83,8 +83,15 @@ class EvalResult:
             **{f"pass@{k}": self.pass_at(k) for k in powers},
             "reward": float(np.mean([t.total_reward for t in self.trajectories])),
             "turns": len(steps) / len(self.trajectories),
-            "format_share": sum(bool(step.info.get("strict")) for step in steps) / max(len(steps), 1),
+            **format_share(steps),
         }
+
+
+def format_share(steps: Sequence[Step]) -> dict[str, float]:
+    """The share of replies in exactly the asked form, where steps are replies (a robot's are not)."""
+    if steps and not any("strict" in step.info for step in steps):
+        return {}
+    return {"format_share": sum(bool(step.info.get("strict")) for step in steps) / max(len(steps), 1)}
 
 
 def wilson(wins: float, count: float) -> tuple[float, float]:

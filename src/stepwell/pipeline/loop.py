@@ -49,7 +49,7 @@ from stepwell.engines import fingerprint_of
 from stepwell.engines.parity import TOLERANCE
 from stepwell.monitors import Entry, Monitor
 from stepwell.monitors.files import write_whole
-from stepwell.pipeline.evaluation import EvalResult, evaluate, held_out_tasks
+from stepwell.pipeline.evaluation import EvalResult, evaluate, format_share, held_out_tasks
 from stepwell.pipeline.parts import Parts
 from stepwell.pipeline.replays import keep_replays
 from stepwell.pipeline.sources import PlayedSource, Source, StoredSource
@@ -397,6 +397,6 @@ def _rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "reward": float(np.mean([t.total_reward for t in trajectories])),
         **parts,
         "turns": len(steps) / len(trajectories),
-        "format_share": sum(bool(step.info.get("strict")) for step in steps) / max(len(steps), 1),
+        **format_share(steps),
         "tokens": float(_num_tokens(trajectories)),
     }

@@ -3,6 +3,7 @@
     config ─► env, agent ─► policy, tokenizer ─► renderer ─► engine ─► rollout
                                 └─────────────► trainer (recipe)
 
+A robot's world has other parts between env and rollout (`robot_parts.py`), under the same names.
 Everything that a setting can get wrong about another part is refused here, before anything runs.
 """
 
@@ -21,17 +22,21 @@ from stepwell.agents import Agent
 from stepwell.algos.recipes import RECIPES, Call, KLChoice, Recipe
 from stepwell.config.run import RecipeConfig, RunConfig
 from stepwell.core import ConfigError, ContextLengthError, SamplingParams, Split, StateForm, Task, Trajectory
-from stepwell.engines import EmbeddedEngine
+from stepwell.engines import ArrayEngine, EmbeddedEngine
 from stepwell.envs.batch import EnvBatch
+from stepwell.envs.registry import env_type
 from stepwell.envs.tasks import distinct_tasks
+from stepwell.pipeline import robot_parts
 from stepwell.pipeline.task_files import read_tasks
 from stepwell.policies import CausalLMPolicy, resolve_model
 from stepwell.policies.directory import ADAPTER_FILE
 from stepwell.policies.lora import base_of
+from stepwell.policies.vla import VLAPolicy
 from stepwell.pool import Pool, open_pool
 from stepwell.rendering import Renderer, load_tokenizer
 from stepwell.rewards import part_names
 from stepwell.rollout import BlockingSampler, LanguagePlayer, OracleSampler, Rollout, demonstrate
+from stepwell.rollout.robot_player import RobotPlayer
 from stepwell.training import Trainer
 
 if TYPE_CHECKING:
@@ -92,6 +97,14 @@ class Parts:
         return resolve_recipe(self.config.recipe)
 
     @cached_property
+    def is_robot(self) -> bool:
+        """Whether the world is a robot's; the settings are then checked as a robot's run."""
+        if not self.has_world or not env_type(self.config.env.name).is_robot:
+            return False
+        robot_parts.check_settings(self.config, self.recipe)
+        return True
+
+    @cached_property
     def envs(self) -> EnvBatch:
         """As many worlds as episodes are played at once."""
         train, held_out = self.config.train, self.config.eval
@@ -131,7 +144,9 @@ class Parts:
         return "shared" if self.recipe.needs_critic and wanted == "none" else wanted
 
     @cached_property
-    def policy(self) -> CausalLMPolicy:
+    def policy(self) -> CausalLMPolicy | VLAPolicy:
+        if self.is_robot:
+            return robot_parts.robot_policy(self.config, self.envs.envs[0].world, self.critic_kind)
         changes: dict[str, Any] = {"critic": self.critic_kind, "reference": False}
         changes["model"] = str(self.model_path)
         if (self.model_path / ADAPTER_FILE).is_file():
@@ -161,8 +176,10 @@ class Parts:
         )
 
     @cached_property
-    def engine(self) -> EmbeddedEngine:
+    def engine(self) -> EmbeddedEngine | ArrayEngine:
         """Runs a copy of the policy's model, adapters merged into it."""
+        if isinstance(self.policy, VLAPolicy):
+            return ArrayEngine(self.policy.model, self.config.engine)
         model = self.policy.model
         if self.policy.adapters is not None:
             model = copy.deepcopy(self.policy.adapters).merge_and_unload()
@@ -194,8 +211,10 @@ class Parts:
         return Rollout(self.envs, self.player, sampler)
 
     @cached_property
-    def player(self) -> LanguagePlayer:
+    def player(self) -> LanguagePlayer | RobotPlayer:
         """What an episode asks, answers and records."""
+        if self.is_robot:
+            return robot_parts.robot_player(self.config, self.recipe)
         return LanguagePlayer(
             self.agent,
             self.renderer,
@@ -211,9 +230,16 @@ class Parts:
             self.policy,
             self.recipe,
             self.config.train,
-            horizon=self.agent.world.max_turns if self.has_world else None,
+            horizon=self._horizon,
             value_clip=self.config.recipe.value_clip,
         )
+
+    @property
+    def _horizon(self) -> int | None:
+        """Most steps of an episode, where the world says so."""
+        if isinstance(self.policy, VLAPolicy):
+            return -(-self.envs.envs[0].world.max_actions // robot_parts.chunk_of(self.config, self.policy))
+        return self.agent.world.max_turns if self.has_world else None
 
     @property
     def has_world(self) -> bool:
@@ -227,7 +253,7 @@ class Parts:
             self.check_prompt()
 
     def check_prompt(self) -> None:
-        """Refuse a world whose first prompt leaves no room for an action."""
+        """Refuse a world whose first prompt leaves no room for an action, or whose arrays are others."""
         (task,) = self.tasks(Split.TRAIN, 1, self.config.seed)
         for _ in range(self.config.train.max_env_retries + 1):
             (turn,) = self.envs.reset([task])
@@ -236,6 +262,9 @@ class Parts:
         else:
             assert turn.error is not None
             raise turn.error
+        if self.is_robot:
+            robot_parts.check_state(self.config.env.name, self.envs.envs[0].world, turn.observation)
+            return
         try:
             self.player.open(turn.observation)
         except ContextLengthError as error:
@@ -247,6 +276,8 @@ class Parts:
     def params(self, temperature: float) -> SamplingParams:
         """How an action is asked for."""
         sampling = self.config.sampling
+        if self.is_robot:
+            return SamplingParams(temperature=temperature)
         return SamplingParams(
             max_tokens=sampling.max_tokens,
             temperature=temperature,
@@ -275,6 +306,15 @@ class Parts:
 
     def demonstrations(self, num_demos: int, noise: float, seed: int) -> list[Trajectory]:
         """Episodes of the oracle on training tasks."""
+        if self.is_robot:
+            return robot_parts.robot_demonstrations(
+                self.envs,
+                self.player,
+                self.tasks(Split.TRAIN, num_demos, seed),
+                robot_parts.chunk_of(self.config, self.policy),
+                noise,
+                seed,
+            )
         encode = partial(self.tokenizer.encode, add_special_tokens=False)
         sampler = OracleSampler(self.envs.envs, self.agent, encode, self.renderer.end_ids[0], noise=noise)
         tasks = self.tasks(Split.TRAIN, num_demos, seed)

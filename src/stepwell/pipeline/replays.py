@@ -3,7 +3,8 @@
 The world is deterministic given task and seed, so that playing the recorded actions again shows
 exactly the states the agent was in. Values are the critic's, advantages those of step GAE on the
 recorded rewards, whatever the recipe trained with: what each turn was worth. An agent of the user's
-own acts in a world that is not known here: its episodes are shown by their messages alone.
+own acts in a world that is not known here: its episodes are shown by their messages alone. A robot's
+are shown by the state in words, and by pictures where the machine can draw them.
 """
 
 from __future__ import annotations
@@ -11,16 +12,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from stepwell.algos import credit
-from stepwell.core import Trajectory
+from stepwell.core import ArrayAction, StateForm, StepwellError, Trajectory
 from stepwell.envs.base import Env
 from stepwell.envs.registry import make_env
 from stepwell.monitors.replays import FILE_NAME, Frame, Replay, load_replays, png_bytes, save_replays
-from stepwell.packing import pack
 from stepwell.pipeline.parts import Parts
 from stepwell.training import Minibatch
 
@@ -47,10 +47,9 @@ def make_replays(
     if parts.config.own_agent.function is not None:
         return [_talk(trajectory, stage, values[i], advantages[i]) for i, trajectory in enumerate(kept)]
     env = make_env(parts.config.env.name, parts.config.env.options)
+    play = _robot_replay if parts.is_robot else _replay
     try:
-        return [
-            _replay(env, trajectory, stage, values[i], advantages[i]) for i, trajectory in enumerate(kept)
-        ]
+        return [play(env, trajectory, stage, values[i], advantages[i]) for i, trajectory in enumerate(kept)]
     finally:
         env.close()
 
@@ -64,7 +63,7 @@ def _worth(
         return nothing, nothing
     batch = Minibatch(trajectories, parts.policy.device)
     with torch.no_grad():
-        read = parts.policy.values(pack(batch.steps))
+        read = parts.policy.values(batch.packed)
     states = torch.stack([row[0] for row in read]).float()
     if parts.recipe.value is not None and parts.recipe.value.loss == "value_bce":
         states = states.sigmoid()
@@ -145,3 +144,48 @@ def _replay(
         final_observation=observation.text,
         final_image_png=png_bytes(env.render()),
     )
+
+
+def _robot_replay(
+    env: Any,
+    trajectory: Trajectory,
+    stage: Literal["before", "after"],
+    values: Sequence[float | None],
+    advantages: Sequence[float | None],
+) -> Replay:
+    seed = int(trajectory.info["seed"]) % 2**32  # type: ignore[arg-type]
+    env.reset(seed=seed, options={"task": trajectory.task})
+    frames = []
+    for step, value, advantage in zip(trajectory.steps, values, advantages, strict=True):
+        assert isinstance(step.action, ArrayAction)
+        frames.append(
+            Frame(
+                observation=env.state()[StateForm.NATURAL_LANGUAGE],
+                image_png=_picture(env),
+                reply="",
+                actions=[" ".join(f"{number:+.2f}" for number in action) for action in step.action.chunk],
+                reward=step.reward or 0.0,
+                reward_parts=dict(step.reward_parts),
+                value=value,
+                advantage=advantage,
+            )
+        )
+        env.step(step.action.chunk)
+    return Replay(
+        task_id=trajectory.task.id,
+        title=f"{trajectory.task.instruction or trajectory.task.env} {trajectory.task.id[:8]}",
+        status=trajectory.status.value,
+        total_reward=trajectory.total_reward,
+        frames=frames,
+        stage=stage,
+        final_observation=env.state()[StateForm.NATURAL_LANGUAGE],
+        final_image_png=_picture(env),
+    )
+
+
+def _picture(env: Any) -> bytes | None:
+    """The present state as PNG; None on a machine that cannot draw it."""
+    try:
+        return png_bytes(env.render())
+    except StepwellError:
+        return None
