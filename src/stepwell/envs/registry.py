@@ -31,6 +31,7 @@ LANGUAGE_ENVS: dict[str, str] = {
 }
 ROBOT_ENVS: dict[str, str] = {
     "metaworld": "stepwell.envs.robots.metaworld.env:MetaWorld",
+    "fetch": "stepwell.envs.robots.fetch.env:Fetch",
 }
 ENVS: dict[str, str] = LANGUAGE_ENVS | ROBOT_ENVS
 GYMNASIUM = "gymnasium"

@@ -10,6 +10,7 @@ OSMesa. Where neither works, one message names the packages to install.
 
 from __future__ import annotations
 
+import atexit
 import ctypes.util
 import importlib
 import os
@@ -86,6 +87,12 @@ class Studio:
         mujoco.mjr_readPixels(pixels, None, self._rect, self._context)
         return pixels[::-1]
 
+    def close(self) -> None:
+        """Give back what GL holds."""
+        self._gl.make_current()
+        self._context.free()
+        self._gl.free()
+
 
 _THREAD = threading.local()
 
@@ -95,7 +102,16 @@ def picture(key: str, model: Any, data: Any, camera: str, image_size: int) -> Im
     studios: dict[tuple[str, int], Studio] = _THREAD.__dict__.setdefault("studios", {})
     if (key, image_size) not in studios:
         studios[key, image_size] = Studio(model, image_size)
+        atexit.register(studios[key, image_size].close)  # before EGL's own, which was registered earlier
     return studios[key, image_size].picture(model, data, camera)
+
+
+def place(model: Any, data: Any) -> None:
+    """Put bodies, sites and cameras where joints and model say they are; moves nothing in the simulation."""
+    mujoco = importlib.import_module("mujoco")
+    mujoco.mj_kinematics(model, data)
+    mujoco.mj_comPos(model, data)
+    mujoco.mj_camlight(model, data)
 
 
 def camera_names(model: Any) -> tuple[str, ...]:

@@ -20,8 +20,14 @@ from stepwell.core import JSON, ArraySpec, ConfigError, InputError, RobotWorld, 
 from stepwell.envs.robots import cameras
 from stepwell.envs.robots.base import Arrays, FloatArray, Image, Moved, RobotEnv, RobotOptions, numbers
 from stepwell.envs.robots.metaworld.simulator import expert_of, open_simulator, vector_bounds
-from stepwell.envs.robots.metaworld.words import INSTRUCTIONS, MIN_APART, SWEEP_GOAL, VERSION, plain_name
-from stepwell.envs.robots.packages import simulator
+from stepwell.envs.robots.metaworld.words import (
+    EXPERT_SHARE,
+    INSTRUCTIONS,
+    MIN_APART,
+    SWEEP_GOAL,
+    VERSION,
+    plain_name,
+)
 
 ACTION_DIM, FRAME, HAND = 4, 18, 4  # the observation is two frames and the goal; a frame starts with the hand
 DECIMALS = 5
@@ -55,6 +61,7 @@ class MetaWorld(RobotEnv):
 
     def __init__(self, options: Settings | None = None) -> None:
         super().__init__(options)
+        self.oracle_share = EXPERT_SHARE.get(self.options.task, self.oracle_share)
         self._sim: Any = None
         self._seen: npt.NDArray[np.float64] = np.zeros(2 * FRAME + 3)
         self._is_stale = False
@@ -129,10 +136,7 @@ class MetaWorld(RobotEnv):
         """Rendered off screen; the corner cameras hang upside down in Meta-World and are turned upright."""
         model, data = self._sim.model, self._sim.data
         if self._is_stale:  # a reset leaves bodies and sites where they were drawn before
-            mujoco = simulator("mujoco", world=self.name, extra=self.extra)
-            mujoco.mj_kinematics(model, data)
-            mujoco.mj_comPos(model, data)
-            mujoco.mj_camlight(model, data)
+            cameras.place(model, data)
             self._is_stale = False
         seen = cameras.picture(self._sim.fullpath, model, data, camera, self.options.image_size)
         return seen[::-1, ::-1] if camera.startswith("corner") else seen

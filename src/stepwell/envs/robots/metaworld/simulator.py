@@ -15,7 +15,6 @@ an `InputError`.
 
 from __future__ import annotations
 
-import copy
 import warnings
 from functools import lru_cache
 from typing import Any
@@ -24,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.core import InputError
+from stepwell.envs.robots import models
 from stepwell.envs.robots.packages import simulator
 
 Vector = npt.NDArray[np.float64]
@@ -36,7 +36,7 @@ class QuickStart:
 
     def restart(self: Any, vector: Vector) -> Vector:
         """The observation [39] at the start of the episode that `vector` decides."""
-        mujoco = _mujoco()
+        mujoco = models.mujoco("metaworld")
         if self._pristine is None:
             self._pristine = self.model.body_pos.copy(), self.model.site_pos.copy()
         self.model.body_pos[:], self.model.site_pos[:] = self._pristine
@@ -51,13 +51,12 @@ class QuickStart:
         return np.asarray(observation, dtype=np.float64)
 
     def _initialize_simulation(self: Any) -> tuple[Any, Any]:
-        mujoco = _mujoco()
         self._pristine = None
-        model = copy.copy(compiled(self.fullpath))
-        return model, mujoco.MjData(model)
+        model = models.model_of(self.fullpath, "metaworld")
+        return model, models.mujoco("metaworld").MjData(model)
 
     def _reset_hand(self: Any, steps: int = 50) -> None:
-        mujoco = _mujoco()
+        mujoco = models.mujoco("metaworld")
         kind = mujoco.mjtState.mjSTATE_INTEGRATION
         key = (self.fullpath, steps, tuple(self.hand_init_pos))
         if key not in _HAND_AT_START:
@@ -78,12 +77,6 @@ class QuickStart:
 
 
 _HAND_AT_START: dict[tuple[Any, ...], npt.NDArray[np.float64]] = {}
-
-
-@lru_cache(maxsize=64)
-def compiled(path: str) -> Any:
-    """The MuJoCo model of a file; copies of it are cheap."""
-    return _mujoco().MjModel.from_xml_path(path)
 
 
 @lru_cache(maxsize=64)
@@ -111,10 +104,6 @@ def vector_bounds(task: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Lowest and highest random vector of a task."""
     space = open_simulator(task)._random_reset_space
     return tuple(map(float, space.low)), tuple(map(float, space.high))
-
-
-def _mujoco() -> Any:
-    return simulator("mujoco", world="metaworld", extra="metaworld")
 
 
 def expert_of(task: str) -> Any:

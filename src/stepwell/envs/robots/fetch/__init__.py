@@ -1,0 +1,1 @@
+"""Gymnasium-Robotics' Fetch arm: reach, push, slide, pick and place, with scripted experts."""

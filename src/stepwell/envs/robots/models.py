@@ -1,0 +1,28 @@
+"""MuJoCo models, compiled once per process: copies of the result are cheap.
+
+Compiling a robot's model file takes a few tenths of a second, copying the result a few milliseconds;
+a batch of worlds needs many copies, since each writes its own positions into its model.
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import lru_cache
+from typing import Any
+
+from stepwell.envs.robots.packages import simulator
+
+
+def mujoco(extra: str) -> Any:
+    """The package mujoco, which every extra of a MuJoCo world brings."""
+    return simulator("mujoco", world=extra, extra=extra)
+
+
+def model_of(path: str, extra: str) -> Any:
+    """A model of its own, of the file `path`."""
+    return copy.copy(_compiled(path, extra))
+
+
+@lru_cache(maxsize=64)
+def _compiled(path: str, extra: str) -> Any:
+    return mujoco(extra).MjModel.from_xml_path(path)
