@@ -180,3 +180,16 @@ def test_an_import_waits_for_nobody_and_readers_see_whole_trajectories(place: st
                 assert len(found.steps) == 4
         running.join()
         assert reader.count() == 130
+
+
+def test_a_write_is_quick_unless_someone_else_writes_or_the_disk_is_waited_for(tmp_path: Path) -> None:
+    with open_pool(tmp_path / "pool.db") as pool, open_pool(tmp_path / "pool.db") as other:
+        assert pool.is_quick() and other.is_quick()
+
+        def meanwhile(_: object) -> tuple[bool, bool]:
+            return pool.is_quick(), other.is_quick()
+
+        assert pool._db.write(meanwhile) == (False, False)
+        assert pool.is_quick() and other.is_quick()
+    with open_pool(tmp_path / "slow.db", durable="power") as careful:
+        assert not careful.is_quick()

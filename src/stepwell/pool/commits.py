@@ -79,6 +79,15 @@ class Committer:
                 self._commit(jobs if job in jobs else [job, *jobs])
         return job.result()
 
+    def is_free(self, is_lock_free: Callable[[], bool]) -> bool:
+        """Whether no thread writes or waits to, and `is_lock_free`, which is asked in a turn of its own."""
+        if self._waiting or not self._turn.acquire(blocking=False):
+            return False
+        try:
+            return is_lock_free()
+        finally:
+            self._turn.release()
+
     def close(self) -> None:
         with self._turn:
             self._drop_connection()

@@ -71,6 +71,7 @@ class Database:
         self.path = None if self.is_postgres else Path(str(self.url.database))
         self._prepared: dict[str, Prepared] = {}
         self._insertions: dict[tuple[str, str], Any] = {}
+        self._is_patient = self.is_postgres or durable == "power"  # a commit waits for a server or a disk
         self._pid = os.getpid()
         self._is_closed = False
         self._lock_file: int | None = None
@@ -92,6 +93,19 @@ class Database:
         """`work(connection)` in a transaction, committed when this returns. May run more than once."""
         self._check()
         return self._committer.run(work)
+
+    def is_quick(self) -> bool:
+        """Whether a small write now would wait neither for another one nor for a disk or a server."""
+        return not self._is_patient and self._committer.is_free(self._is_other_process_out)
+
+    def _is_other_process_out(self) -> bool:
+        assert self._lock_file is not None
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        fcntl.flock(self._lock_file, fcntl.LOCK_UN)
+        return True
 
     def read(self, work: Callable[[Connection], T]) -> T:
         """`work(connection)` in a read transaction of its own. May run more than once."""

@@ -111,6 +111,13 @@ class Pool:
         self._db.write(lambda connection: producing.begin(self._db, connection, opening))
         return opening.id
 
+    def is_quick(self) -> bool:
+        """Whether a small write now would wait neither for another one nor for a disk or a server.
+
+        Then an event loop may make it itself: handing it to a thread would cost more.
+        """
+        return self._db.is_quick()
+
     def append(self, id: str, first_index: int, steps: Sequence[Step]) -> None:
         """Store steps number `first_index`, `first_index + 1`, … of an open trajectory.
 

@@ -137,17 +137,28 @@ class Registry:
         return await self._once(id_, self._read_back(stored))
 
     async def write(self, session: Session, first: int, steps: list[Step]) -> None:
-        """Commit steps of a session."""
-        write = self._begun(partial(self.pool.append, session.id, first, steps))
-        writing = self._writing.setdefault(session.id, set())
-        writing.add(write)
-        write.add_done_callback(partial(self._written, session, writing))
+        """Commit steps of a session: at once where that is quick, else in a thread."""
         try:
+            if self.pool.is_quick():
+                self._append(session, first, steps)
+                return
+            write = self._begun(partial(self.pool.append, session.id, first, steps))
+            writing = self._writing.setdefault(session.id, set())
+            writing.add(write)
+            write.add_done_callback(partial(self._written, session, writing))
             await asyncio.shield(write)
         except StepwellError as error:
             raise Refused(
                 Kind.UNAVAILABLE, f"the pool did not take the step: {error}", retry_after_s=1.0
             ) from error
+
+    def _append(self, session: Session, first: int, steps: list[Step]) -> None:
+        try:
+            self.pool.append(session.id, first, steps)
+        except BaseException:
+            if not session.is_over:
+                self._forget(session)
+            raise
 
     async def reward(
         self, session: Session | Stored, value: float, step: int | None, part: str, source: str
