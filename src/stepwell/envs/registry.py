@@ -32,6 +32,7 @@ LANGUAGE_ENVS: dict[str, str] = {
 ROBOT_ENVS: dict[str, str] = {
     "metaworld": "stepwell.envs.robots.metaworld.env:MetaWorld",
     "fetch": "stepwell.envs.robots.fetch.env:Fetch",
+    "robosuite": "stepwell.envs.robots.robosuite_env:Robosuite",
 }
 ENVS: dict[str, str] = LANGUAGE_ENVS | ROBOT_ENVS
 GYMNASIUM = "gymnasium"

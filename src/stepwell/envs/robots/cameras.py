@@ -53,7 +53,7 @@ def simplify(model: Any) -> None:
 class Studio:
     """GL context, uploaded model and scene of one model file, for one size of picture."""
 
-    def __init__(self, model: Any, image_size: int) -> None:
+    def __init__(self, model: Any, image_size: int, hidden: tuple[int, ...] = ()) -> None:
         mujoco = importlib.import_module("mujoco")
         try:
             context_type = importlib.import_module(f"mujoco.{gl_backend()}").GLContext
@@ -70,6 +70,7 @@ class Studio:
         for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
             self._scene.flags[flag] = False
         self._option = mujoco.MjvOption()
+        self._option.geomgroup[list(hidden)] = 0
         self._rect = mujoco.MjrRect(0, 0, image_size, image_size)
         self._cameras: dict[str, Any] = {}
 
@@ -97,11 +98,13 @@ class Studio:
 _THREAD = threading.local()
 
 
-def picture(key: str, model: Any, data: Any, camera: str, image_size: int) -> Image:
-    """A picture by the thread's studio of the model file `key`."""
+def picture(
+    key: str, model: Any, data: Any, camera: str, image_size: int, hidden: tuple[int, ...] = ()
+) -> Image:
+    """A picture by the thread's studio of the model file `key`, without the geoms of the `hidden` groups."""
     studios: dict[tuple[str, int], Studio] = _THREAD.__dict__.setdefault("studios", {})
     if (key, image_size) not in studios:
-        studios[key, image_size] = Studio(model, image_size)
+        studios[key, image_size] = Studio(model, image_size, hidden)
         atexit.register(studios[key, image_size].close)  # before EGL's own, which was registered earlier
     return studios[key, image_size].picture(model, data, camera)
 
