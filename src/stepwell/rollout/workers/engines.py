@@ -19,12 +19,12 @@ _KNOWN = ("model", "config", "dtype", "device", "version")
 
 def embedded(settings: Mapping[str, Any]) -> Any:
     """The embedded engine: `model` (a directory or built-in name), `config`, `dtype`, `device`, `version`."""
-    from stepwell.engines.embedded import EmbeddedEngine
-
     unknown = sorted(set(settings) - set(_KNOWN))
     if unknown or "model" not in settings:
         what = f"does not know {unknown[0]!r}" if unknown else "needs 'model'"
         raise ConfigError(f"settings of the embedded engine: it {what} (it takes {', '.join(_KNOWN)})")
+    from stepwell.engines.embedded import EmbeddedEngine
+
     more = {name: settings[name] for name in ("dtype", "device", "version") if name in settings}
     config = EngineConfig.model_validate(settings.get("config", {}))
     return EmbeddedEngine.from_pretrained(settings["model"], config, **more)
