@@ -38,6 +38,12 @@ class GeneratorsConfig(Settings):
         description="how a batch of environments becomes slots: none, even, by_latency, or module:function",
     )
     priority: str | None = Field(None, description="module:function giving a slot's sort key; None: arrival")
+    max_inflight: int | None = Field(
+        None,
+        ge=1,
+        description="inference batches under way in one generator; None: one of a robot policy, four of a "
+        "language model, whose engine lets new requests join",
+    )
     num_threads: int | None = Field(None, ge=1, description="of the CPU, each; None: torch's choice")
     devices: tuple[str, ...] = Field((), description="such as cuda:0, in turn; empty: policy.device")
 
@@ -58,6 +64,9 @@ class GroupsConfig(Settings):
         "colocated",
         description="colocated: each device hosts all three groups; hybrid: a trainer and either simulators "
         "or a generator; disaggregated: rollout devices apart from trainer devices",
+    )
+    processes: bool = Field(
+        True, description="simulators and generators are processes; false: threads of this one, for tests"
     )
     simulators: SimulatorsConfig = Field(default_factory=SimulatorsConfig)
     generators: GeneratorsConfig = Field(default_factory=GeneratorsConfig)

@@ -82,6 +82,9 @@ class Monitor:
     def phase(self, text: str) -> None:
         """What the run is doing from now on, such as `evaluating`; the next entry ends it."""
 
+    def watch(self, values: dict[str, float]) -> None:
+        """Figures of this moment, to be shown and not recorded; may be called from any thread."""
+
     def record(self, entry: Entry) -> None:
         """New figures."""
 
@@ -108,6 +111,10 @@ class Monitors(Monitor):
 
     def phase(self, text: str) -> None:
         self._each(lambda monitor: monitor.phase(text))
+
+    def watch(self, values: dict[str, float]) -> None:
+        for monitor in list(self._alive):  # not `_each`: a failure must not be handled in another thread
+            monitor.watch(values)
 
     def record(self, entry: Entry) -> None:
         self._each(lambda monitor: monitor.record(entry))

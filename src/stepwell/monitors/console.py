@@ -26,6 +26,7 @@ from stepwell.monitors.base import Entry, Monitor, RunInfo
 
 RECENT = 30  # updates whose pace predicts the time left
 SPARKS = "▁▂▃▄▅▆▇█"
+GROUPS = ("simulators", "generators", "trainers")
 SHARES = frozenset({"success", "low", "high", "clip_share", "format_share", "explained_variance"})
 
 
@@ -39,6 +40,7 @@ class Progress:
     update: int = 0
     values: dict[str, float] = field(default_factory=dict)
     evals: list[Entry] = field(default_factory=list)
+    now: dict[str, float] = field(default_factory=dict)  # of the resource groups, at this moment
     pace: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=RECENT))
 
     def take(self, entry: Entry) -> None:
@@ -46,6 +48,7 @@ class Progress:
         self.time_s = entry.time_s
         if entry.kind == "update":
             self.update, self.values = entry.update, entry.values
+            self.now = {name: value for name, value in entry.values.items() if name.split("/")[0] in GROUPS}
             self.pace.append((entry.update, entry.time_s))
             self.phase = "training"
         elif entry.kind == "eval":
@@ -107,6 +110,10 @@ class ConsoleMonitor(Monitor):
         if self._progress is not None:
             self._progress.phase = text
 
+    def watch(self, values: dict[str, float]) -> None:
+        if self._progress is not None:
+            self._progress.now = values
+
     def record(self, entry: Entry) -> None:
         assert self._progress is not None, "start comes before record"
         if entry.kind == "event":
@@ -117,6 +124,9 @@ class ConsoleMonitor(Monitor):
         if not self.is_live and self._is_due(entry):
             self._line_at_s = entry.time_s
             self._say(plain_line(entry, self._progress))
+            if entry.kind == "update":
+                for group, figures in group_lines(self._progress.now):
+                    self._say(f"{'':>8}  {group}  {figures}")
 
     def note(self, text: str) -> None:
         self._say(text)
@@ -164,6 +174,31 @@ def plain_line(entry: Entry, progress: Progress) -> str:
     return "  ".join(words)
 
 
+def group_lines(now: dict[str, float]) -> list[tuple[str, str]]:
+    """A line per resource group: how busy it is, what waits for it, what it holds."""
+    lines = []
+    for group in GROUPS:
+        if f"{group}/busy" not in now:
+            continue
+        words = [f"{100 * now[f'{group}/busy']:.0f} % busy"]
+        for name, text in _GROUP_WORDS.items():
+            value = now.get(f"{group}/{name}", 0.0)
+            if f"{group}/{name}" in now and (value or name not in _ONLY_IF_ANY):
+                words.append(text.format(value))
+        lines.append((group, ", ".join(words)))
+    return lines
+
+
+_GROUP_WORDS = {
+    "episodes": "{:.0f} episodes",
+    "queue": "{:.0f} waiting",
+    "batch": "batches of {:.1f}",
+    "memory_mb": "{:,.0f} MB",
+    "restarts": "{:.0f} restarts",
+}
+_ONLY_IF_ANY = ("restarts", "memory_mb")
+
+
 def live_view(progress: Progress, console: Console, since_s: float = 0.0) -> RenderableType:
     """The block redrawn in place, `since_s` after the last entry: a progress bar, then one row per
     question a watcher has."""
@@ -207,6 +242,7 @@ def _rows(progress: Progress, is_unicode: bool) -> list[tuple[str, list[Text]]]:
         ("reward", _figures(values, {"reward": "all", **parts})),
         ("policy", _figures(values, {**policy, "explained_variance": "explained", "grad_norm": "gradient"})),
         ("speed", _figures(values, speed)),
+        *((group, [Text(figures, style="bold")]) for group, figures in group_lines(progress.now)),
     ]
 
 

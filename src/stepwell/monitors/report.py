@@ -29,6 +29,7 @@ from stepwell.monitors.console import duration
 from stepwell.monitors.curves import learning_curve, training_panels, warm_start_panels
 from stepwell.monitors.files import write_whole
 from stepwell.monitors.summary import Score, Summary, read_summary
+from stepwell.monitors.timeline import read_timeline, timeline_chart
 
 FILE_NAME = "report.html"
 WIDE, NARROW = 860, 360
@@ -45,6 +46,7 @@ class RunFolder:
     entries: list[Entry] = field(default_factory=list)
     summary: Summary | None = None
     replays: list[replays.Replay] = field(default_factory=list)
+    timeline: dict[str, Any] | None = None
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -68,7 +70,7 @@ def write_report(folder: Path) -> Path:
 def read_run(folder: Path) -> RunFolder:
     """Read every file of a run folder that is there and whole."""
     run = RunFolder(folder)
-    for read in (_read_config, _read_entries, _read_summary, _read_replays):
+    for read in (_read_config, _read_entries, _read_summary, _read_replays, _read_timeline):
         try:
             read(run)
         except EncodingError as error:
@@ -109,6 +111,10 @@ def _read_replays(run: RunFolder) -> None:
     run.replays = replays.load_replays(run.path / replays.FILE_NAME)
 
 
+def _read_timeline(run: RunFolder) -> None:
+    run.timeline = read_timeline(run.path)
+
+
 def _content(run: RunFolder) -> dict[str, Any]:
     bars, summary = _bars(run), run.summary
     levels = [Level(score.name, score.success) for score in _references(run)]
@@ -136,6 +142,9 @@ def _content(run: RunFolder) -> dict[str, Any]:
             for axis, label in AXES.items()
         ],
         "evals": evals,
+        "timelines": [(size, timeline_chart(run.timeline, width)) for size, width in _SIZES]
+        if run.timeline
+        else [],
         "panels": training_panels(run.entries),
         "warm_panels": warm_start_panels(run.entries),
         "events": [entry for entry in run.entries if entry.kind == "event"],

@@ -1,4 +1,4 @@
-"""The synchronous loop: play, learn, publish, and now and then look at held-out tasks.
+"""The loop: play, learn, publish, and now and then look at held-out tasks.
 
     SyncLoop.run
       ├─ _warm_start    demonstrations ─► imitation             (once, before update 1)
@@ -16,6 +16,8 @@ Invariants
 * A limit that ends the run (updates, environment steps, time, an agent that ceased to act) is
   followed by an evaluation, and that by the last checkpoint: a checkpoint at which a run is over
   has been evaluated.
+* With resource groups (`groups.mode`) the same loop learns from another source, whose episodes go on in
+  the background; what an update then gets depends on time, and a resumed run goes on without repeating.
 * Ctrl-C lets the update at hand finish and writes a checkpoint, without an evaluation that the
   run would otherwise not have made; a second one stops at once.
 """
@@ -28,7 +30,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from safetensors import SafetensorError
@@ -55,6 +57,9 @@ from stepwell.pipeline.replays import keep_replays
 from stepwell.pipeline.sources import PlayedSource, Source, StoredSource
 from stepwell.pipeline.warm_starts import take_or_make
 from stepwell.training import checkpoint, imitate, num_batches
+
+if TYPE_CHECKING:
+    from stepwell.pipeline.groups import Groups
 
 REFERENCE = "reference.safetensors"
 SILENCE = 0.05  # with fewer actions per episode an agent that once acted has ceased to
@@ -85,6 +90,7 @@ class SyncLoop:
     parts: Parts
     monitor: Monitor
     state: LoopState = field(default_factory=LoopState)
+    groups: Groups | None = None  # of an asynchronous run
     last_eval: EvalResult | None = None
     ending: Ending = "finished"
 
@@ -108,8 +114,8 @@ class SyncLoop:
         with self._interruptible():
             is_over = self._begin() if resume is None else self._go_on_from(resume)
             while not is_over:
-                self._update()
-                is_over = self._settle()
+                is_over = self._settle() if self._update() else self._stop_here()
+            self._drain()
 
     def _begin(self) -> bool:
         checkpoint.sweep(self.folder / "checkpoints")
@@ -226,9 +232,12 @@ class SyncLoop:
         tasks = self._tasks[: max(1, self.config.eval.num_tasks // 2)]
         return evaluate(self.parts, tasks, temperature=self.config.eval.temperature).success >= share
 
-    def _update(self) -> None:
+    def _update(self) -> bool:
+        """One update; False where a stop was asked for while its episodes were waited for."""
         update = self.state.update + 1
         batch = self._source.batch(update)
+        if batch is None:
+            return False
         played = time.perf_counter()
         check_gap = self._check_parity if self._source.is_fresh else None
         version = self.state.update if batch.is_mixed else None
@@ -249,8 +258,26 @@ class SyncLoop:
             "infra_errors": float(batch.num_retries),
         }
         self._tell("update", _rollout_metrics(batch.trajectories) | metrics | times | batch.metrics)
+        return True
+
+    def _stop_here(self) -> bool:
+        """An interrupt came between two updates: what was played is in the pool, the weights go there too."""
+        self.ending = "interrupted"
+        self._save()
+        return True
+
+    def _drain(self) -> None:
+        """No new episodes; finished ones are kept, the others were not played."""
+        if self.groups is not None and (num_left := self.groups.drain()):
+            self.monitor.note(f"{num_left} episodes were under way at the end and count as not played")
 
     def _make_source(self) -> Source:
+        if self.groups is not None:
+            from stepwell.pipeline.async_source import StreamedSource
+
+            return StreamedSource(
+                self.config, self.parts, self.folder.name, self._tasks, self.groups, lambda: self._stop_asked
+            )
         if self.config.offline.pool is not None:
             source = StoredSource(self.config, self.parts.recipe)
             self.monitor.note(
@@ -261,6 +288,14 @@ class SyncLoop:
 
     def _publish(self) -> None:
         """Hand the weights to the engine, which must then report the fingerprint of what was handed."""
+        if self.groups is not None:
+            published = self.groups.publish(self.state.update, self.parts.policy.model_weights)
+        else:
+            published = self._load_engine()
+        if self._source.is_fresh and published is not None:
+            self.parts.pool.publish_version(self.state.update, published, {"run": self.folder.name})
+
+    def _load_engine(self) -> str:
         weights, engine = self.parts.policy.model_weights(), self.parts.engine
         published = fingerprint_of(weights, engine.model.dtype)
         engine.load_weights(self.state.update, weights)
@@ -269,11 +304,11 @@ class SyncLoop:
                 f"version {self.state.update} was published as {published}, the engine reports {found}; "
                 "its weights are not the trainer's"
             )
-        if self._source.is_fresh:
-            self.parts.pool.publish_version(self.state.update, published, {"run": self.folder.name})
+        return published
 
     def _check_parity(self, gap: float) -> None:
-        dtype = str(self.parts.engine.model.dtype).removeprefix("torch.")
+        dtype = str(self.parts.engine.model.dtype if self.groups is None else self.groups.dtype)
+        dtype = dtype.removeprefix("torch.")
         tolerance = self.config.parity.tolerance or TOLERANCE[dtype]
         if gap <= tolerance:
             return

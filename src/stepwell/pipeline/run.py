@@ -32,7 +32,9 @@ from stepwell.monitors.jsonl import JsonlMonitor
 from stepwell.monitors.report import write_report
 from stepwell.monitors.summary import Score, Summary, write_summary
 from stepwell.monitors.tensorboard import TensorboardMonitor
+from stepwell.monitors.timeline import write_timeline
 from stepwell.monitors.wandb import WandbMonitor
+from stepwell.pipeline.groups import placed, start_groups
 from stepwell.pipeline.loop import LoopState, SyncLoop, state_of
 from stepwell.pipeline.parts import Parts
 from stepwell.pipeline.replays import keep_replays
@@ -46,13 +48,16 @@ def train(
 ) -> Path:
     """Run to the end; returns the run's folder."""
     config = (config or RunConfig()) if resume is None else _config_of(resume)
+    config = placed(config)
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     folder = new_folder(config) if resume is None else resume
-    parts = Parts(config, folder)
+    parts, groups = Parts(config, folder), None
     try:
         saved, notes = (None, []) if resume is None else _resumed(resume)
         torch.manual_seed(config.seed)
+        if config.groups.mode != "off":
+            groups = start_groups(config, parts)
         parts.prepare()
         if resume is None:
             write_whole(folder / "config.toml", dump_config(config))
@@ -62,7 +67,11 @@ def train(
             shutil.rmtree(folder, ignore_errors=True)
         raise
     monitors = Monitors(_monitors(config))
-    loop = SyncLoop(config, folder, parts, monitors, LoopState() if saved is None else state_of(saved))
+    loop = SyncLoop(
+        config, folder, parts, monitors, LoopState() if saved is None else state_of(saved), groups
+    )
+    if groups is not None:
+        groups.on_figures = monitors.watch
     info = _info(config, folder, parts, saved, is_resumed=resume is not None)
     with _finishing(loop, baselines or []):
         monitors.start(info)
@@ -210,6 +219,8 @@ def _finish(loop: SyncLoop, status: Status, baselines: list[Score]) -> None:
             more={"num_updates": state.update, "warm_start_s": round(state.warm_start_s, 2)},
         ),
     )
+    if loop.groups is not None:
+        write_timeline(folder, loop.groups.spans.timeline())
     if config.monitor.report:
         if loop.last_eval is not None:
             keep_replays(loop.parts, folder, loop.last_eval.trajectories, "after")

@@ -2,6 +2,7 @@
 
     PlayedSource    jobs ─► rollout ─► pool ─► take            (is_fresh: by the present weights)
     StoredSource    pool ─► shuffled epochs                    (offline)
+    StreamedSource  resource groups ─► pool ─► oldest first    (`async_source.py`: episodes never stop)
 
 Invariants
 * What is learnt from is what the pool holds: trajectories are committed to it, then taken from it
@@ -49,8 +50,8 @@ class Source(Protocol):
     is_fresh: bool
     """Whether they were sampled by the weights they are learnt by, so that logprobs must agree."""
 
-    def batch(self, update: int) -> Batch:
-        """What update number `update` learns from."""
+    def batch(self, update: int) -> Batch | None:
+        """What update number `update` learns from; None where a stop was asked for meanwhile."""
         ...
 
     def saving(self, update: int) -> None:

@@ -20,7 +20,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -126,12 +126,10 @@ class Driver:
         *,
         lock_step: bool = False,
         spans: Spans | None = None,
-        on_turn: Callable[[Turn], None] | None = None,
     ) -> None:
         self.queue, self.player, self.feed, self.lock_step = queue, player, feed, lock_step
         self.spans = spans or queue.spans
         self.counts = Counts()
-        self._on_turn = on_turn
         self._is_stopped = False
         self._lanes: list[_Lane] = []
         place = 0
@@ -266,7 +264,7 @@ class Driver:
             live = lane.live[place]
             live.incarnation = host.incarnation
             live.episode = self.player.begin(live.episode.place, live.start.job, turn)
-            asking += [place] if self._goes_on(lane, place) else []
+            asking += [place] if self._goes_on(lane, place, turn) else []
         return asking
 
     async def _step(self, lane: _Lane, answered: Sequence[asyncio.Future[list[Sampled]]]) -> list[int]:
@@ -299,9 +297,7 @@ class Driver:
             assert live.request is not None
             self.player.record(live.episode, live.request, sample, read, turn)
             self.counts.num_turns += 1
-            if self._on_turn is not None:
-                self._on_turn(turn)
-            asking += [place] if self._goes_on(lane, place) else []
+            asking += [place] if self._goes_on(lane, place, turn) else []
         return asking
 
     async def _call(self, lane: _Lane, places: Sequence[int], call: Any) -> list[Turn] | None:
@@ -340,10 +336,10 @@ class Driver:
             self._finish(lane, place)
         return place not in lane.live
 
-    def _goes_on(self, lane: _Lane, place: int) -> bool:
+    def _goes_on(self, lane: _Lane, place: int, turn: Turn) -> bool:
         if lane.live[place].episode.status is None:
             return True
-        self._finish(lane, place)
+        self._finish(lane, place, is_lost=isinstance(turn.error, WorkerError))
         return False
 
     def _lose(self, lane: _Lane, place: int, error: InfraError) -> None:

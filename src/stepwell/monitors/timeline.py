@@ -1,0 +1,108 @@
+"""Who worked when, as a picture: one row per worker, a block while it is busy, so that a bubble is a gap.
+
+`timeline.json` of a run folder holds the rows (`rollout.spans.Spans.timeline`): the last part of the run,
+in seconds from its start. The picture draws them by group, with each worker's busy share at the end of its
+row.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from stepwell.core.errors import EncodingError
+from stepwell.monitors.files import write_whole
+from stepwell.monitors.svg import GRID, INK, color, element, picture, text
+
+FILE_NAME = "timeline.json"
+MAX_ROWS = 40
+_ROW, _LABEL, _SHARE, _TOP = 18, 104, 44, 8
+_GROUPS = {"simulators": 0, "generators": 1, "trainers": 2}
+
+
+def write_timeline(folder: Path, timeline: dict[str, Any]) -> None:
+    """Keep who worked when beside a run's other files."""
+    write_whole(folder / FILE_NAME, json.dumps(timeline).encode())
+
+
+def read_timeline(folder: Path) -> dict[str, Any] | None:
+    """What was kept; None for a run without resource groups."""
+    path = folder / FILE_NAME
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text())
+        rows = [
+            {
+                "group": str(row["group"]),
+                "worker": str(row["worker"]),
+                "spans": [(float(a), float(b)) for a, b in row["spans"]],
+            }
+            for row in content["rows"]
+        ]
+        return {"seconds": float(content["seconds"]), "rows": rows}
+    except (ValueError, KeyError, TypeError) as error:
+        raise EncodingError(
+            f"{path} is damaged ({error}); delete it to write the report without it"
+        ) from error
+
+
+def timeline_chart(timeline: dict[str, Any], width: float) -> str:
+    """The picture. With more than `MAX_ROWS` workers some of the largest group are left out and counted."""
+    rows, num_hidden = _shown(timeline["rows"])
+    seconds = max(float(timeline["seconds"]), 1e-9)
+    scale = (width - _LABEL - _SHARE) / seconds
+    parts, y = [], float(_TOP)
+    for row in rows:
+        parts.append(text(_LABEL - 8, y + 12, row["worker"], anchor="end", fill=INK))
+        parts.append(element("rect", x=_LABEL, y=y + 2, width=seconds * scale, height=_ROW - 4, fill=GRID))
+        fill = color(_GROUPS.get(row["group"], 3))
+        parts += [
+            element(
+                "rect",
+                x=_LABEL + a * scale,
+                y=y + 2,
+                width=max((b - a) * scale, 0.2),
+                height=_ROW - 4,
+                fill=fill,
+            )
+            for a, b in merged(row["spans"], gap=0.15 / scale)
+        ]
+        share = sum(b - a for a, b in row["spans"]) / seconds
+        parts.append(text(width - _SHARE + 6, y + 12, f"{100 * share:.0f} %"))
+        y += _ROW
+    for at in range(6):
+        moment = seconds * at / 5
+        anchor = "start" if at == 0 else "end" if at == 5 else "middle"
+        parts.append(text(_LABEL + moment * scale, y + 14, f"{moment:.3g} s", anchor=anchor))
+    if num_hidden:
+        parts.append(text(_LABEL, y + 30, f"and {num_hidden} more workers"))
+    return picture(width, y + (38 if num_hidden else 22), "who worked when", parts)
+
+
+def merged(spans: list[tuple[float, float]], gap: float) -> list[tuple[float, float]]:
+    """Spans with those that lie closer than `gap` joined: what cannot be seen need not be drawn."""
+    result: list[tuple[float, float]] = []
+    for start, end in sorted(spans):
+        if result and start - result[-1][1] < gap:
+            result[-1] = (result[-1][0], max(end, result[-1][1]))
+        else:
+            result.append((start, end))
+    return result
+
+
+def _shown(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    if len(rows) <= MAX_ROWS:
+        return rows, 0
+    sizes = {row["group"]: 0 for row in rows}
+    for row in rows:
+        sizes[row["group"]] += 1
+    largest = max(sizes, key=lambda group: sizes[group])
+    num_hidden = len(rows) - MAX_ROWS
+    kept, num_left = [], sizes[largest] - num_hidden
+    for row in rows:
+        if row["group"] != largest or num_left > 0:
+            kept.append(row)
+            num_left -= row["group"] == largest
+    return kept, len(rows) - len(kept)

@@ -1,0 +1,144 @@
+"""Placement: which device hosts which group, and whether the hardware can hold it.
+
+    colocated       each device hosts all three groups
+    hybrid          each device hosts a trainer and either simulators or a generator
+    disaggregated   rollout devices (simulators, generators) apart from trainer devices
+
+A device is `cpu`, `cuda:0`, … of this machine, or `HOST/cuda:0` of another; the three words mean the same
+for either. Groups without a list of their own: generators and trainers get `policy.device` (in `hybrid` the
+trainers get all devices that are named), simulators the cores of the CPU, which all placements share.
+
+`resolve` refuses, with the reason, what the words or the hardware rule out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from stepwell.config.groups import GroupsConfig
+from stepwell.core import ConfigError
+
+CORES = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Who is where: one device per simulator and per generator, and those of the trainers."""
+
+    kind: str
+    simulators: tuple[str, ...]
+    generators: tuple[str, ...]
+    trainers: tuple[str, ...]
+
+    def lines(self) -> Iterator[str]:
+        """One device per line, with what it hosts."""
+        for device in dict.fromkeys((*self.trainers, *self.generators, *self.simulators)):
+            hosted = [
+                f"{row.count(device)} {word if row.count(device) == 1 else word + 's'}"
+                for word, row in (
+                    ("simulator", self.simulators),
+                    ("generator", self.generators),
+                    ("trainer", self.trainers),
+                )
+                if device in row
+            ]
+            yield f"{device}: {', '.join(hosted)}"
+
+
+def resolve(config: GroupsConfig, policy_device: str, available: Sequence[str]) -> Placement:
+    """Who is where on these devices; `available` always includes the cores (`cpu`)."""
+    simulators, generators, trainers = _lists(config, policy_device)
+    for group, devices in (("simulators", simulators), ("generators", generators), ("trainers", trainers)):
+        _check_there(group, devices, available)
+    on_cores = simulators == (CORES,)
+    check = {"colocated": _check_colocated, "hybrid": _check_hybrid, "disaggregated": _check_apart}
+    check[config.placement](() if on_cores else simulators, generators, trainers)
+    return Placement(
+        config.placement,
+        _in_turn(simulators, config.simulators.num_workers),
+        _in_turn(generators, config.generators.num_workers),
+        trainers,
+    )
+
+
+def devices_here() -> list[str]:
+    """What this machine has."""
+    import torch
+
+    return [CORES, *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+
+
+def _lists(config: GroupsConfig, policy_device: str) -> tuple[tuple[str, ...], ...]:
+    default = _plain(policy_device)
+    simulators = tuple(map(_plain, config.simulators.devices))
+    generators = tuple(map(_plain, config.generators.devices)) or (default,)
+    trainers = tuple(map(_plain, config.trainers.devices))
+    if not trainers:
+        named = tuple(dict.fromkeys((*simulators, *generators)))
+        trainers = named if config.placement == "hybrid" else (default,)
+    return simulators or (CORES,), generators, trainers
+
+
+def _plain(device: str) -> str:
+    return f"{device}:0" if device.rpartition("/")[2] == "cuda" else device
+
+
+def _check_there(group: str, devices: Sequence[str], available: Sequence[str]) -> None:
+    if missing := [device for device in devices if device not in available]:
+        raise ConfigError(
+            f"groups.{group}.devices: there is no {missing[0]} here; this machine has {', '.join(available)}"
+        )
+    if len(set(devices)) < len(devices):
+        raise ConfigError(
+            f"groups.{group}.devices names a device twice: {', '.join(devices)}; name each once, workers are "
+            "dealt out to them in turn"
+        )
+
+
+def _check_colocated(simulators: Sequence[str], generators: Sequence[str], trainers: Sequence[str]) -> None:
+    for group, devices in (("generators", generators), ("simulators", simulators)):
+        if devices and set(devices) != set(trainers):
+            odd = sorted(set(devices) ^ set(trainers))[0]
+            raise ConfigError(
+                f"groups.placement: colocated means that each device hosts all three groups, but {odd} is "
+                f"not named for both trainers and {group}; give both the same devices, or choose hybrid or "
+                "disaggregated"
+            )
+
+
+def _check_hybrid(simulators: Sequence[str], generators: Sequence[str], trainers: Sequence[str]) -> None:
+    if len(trainers) < 2:
+        raise ConfigError(
+            "groups.placement: hybrid needs at least two devices, one with simulators and one with a "
+            f"generator, and a trainer on each; {', '.join(trainers)} is one. Name more, or choose colocated"
+        )
+    if not simulators:
+        raise ConfigError(
+            "groups.simulators.devices: hybrid places simulators on devices of their own; name some, "
+            "apart from those of the generators, or choose colocated"
+        )
+    if both := sorted(set(simulators) & set(generators)):
+        raise ConfigError(
+            f"groups.placement: in hybrid a device has either simulators or a generator, {both[0]} is named "
+            "for both; choose colocated, or part the lists"
+        )
+    if set(trainers) != {*simulators, *generators}:
+        odd = sorted(set(trainers) ^ {*simulators, *generators})[0]
+        raise ConfigError(
+            f"groups.placement: in hybrid each device has a trainer and either simulators or a generator; "
+            f"{odd} has only one of the two"
+        )
+
+
+def _check_apart(simulators: Sequence[str], generators: Sequence[str], trainers: Sequence[str]) -> None:
+    if shared := sorted(set(trainers) & {*simulators, *generators}):
+        raise ConfigError(
+            f"groups.placement: disaggregated keeps rollout devices apart from trainer devices, but "
+            f"{shared[0]} is named for both; name others in groups.generators.devices or "
+            "groups.trainers.devices, or choose colocated"
+        )
+
+
+def _in_turn(devices: Sequence[str], count: int) -> tuple[str, ...]:
+    return tuple(devices[i % len(devices)] for i in range(count))
