@@ -47,7 +47,10 @@ def plan(config: RunConfig) -> str:
     """What `stepwell train` would do with these settings."""
     parts = Parts(config)
     try:
-        lines = list(_Plan(config, parts).lines())
+        kind = _Plan
+        if parts.is_robot:
+            from stepwell.pipeline.robot_planning import RobotPlan as kind  # a _Plan, too
+        lines = list(kind(config, parts).lines())
     finally:
         parts.close()
     return "\n".join(lines)
@@ -72,7 +75,7 @@ class _Plan:
         own_most = self.talk.longest(world.max_turns, config.sampling.max_tokens) - self.talk.system
         self.typical_tokens = self.talk.system + round(self.num_trajectories * self.talk.own)
         self.most_tokens = self.talk.system + self.num_trajectories * own_most
-        self._find_problems()
+        self._find_problems(self.talk.longest(world.max_turns, config.sampling.max_tokens))
 
     # --- measuring ------------------------------------------------------------------------
 
@@ -106,8 +109,9 @@ class _Plan:
         pairs = zip(prompts[0], prompts[1], strict=False)
         return next((i for i, (a, b) in enumerate(pairs) if a != b), min(p.size for p in prompts))
 
-    def _find_problems(self) -> None:
-        train, recipe, world = self.config.train, self.recipe, self.parts.agent.world
+    def _find_problems(self, longest: int | None) -> None:
+        """`longest` counts the tokens of the longest possible episode; None: a robot's have none."""
+        train, recipe = self.config.train, self.recipe
         if recipe.needs_groups and train.group_size == 1:
             self.warnings.append(
                 f"recipe {recipe.name} compares siblings, and train.group_size is 1: every advantage is 0"
@@ -117,12 +121,11 @@ class _Plan:
                 f"groups stay whole: {train.minibatches} minibatches of {train.tasks_per_update} groups "
                 f"become {train.tasks_per_update}"
             )
-        longest = self.talk.longest(world.max_turns, self.config.sampling.max_tokens)
-        if longest > self.limit:
+        if longest is not None and longest > self.limit:
             self.warnings.append(
                 f"an episode may grow to {longest} tokens, over the limit of {self.limit}; it is cut there"
             )
-        if train.token_budget is not None and train.token_budget < longest:
+        if longest is not None and train.token_budget is not None and train.token_budget < longest:
             self.warnings.append(
                 f"train.token_budget ({train.token_budget}) is below the longest step ({longest} tokens), "
                 "which then makes a microbatch of its own"
@@ -135,7 +138,7 @@ class _Plan:
                 self.warnings.append(f"{name} is {asked}, but this world has {found}")
         if recipe.replay or recipe.curriculum:
             self.warnings.append(f"recipe {recipe.name} asks for replay or curriculum: not in this loop")
-        if self.config.sampling.top_p < 1:
+        if longest is not None and self.config.sampling.top_p < 1:
             self.warnings.append("sampling.top_p is below 1: ratios are those of the whole distribution")
 
     # --- telling --------------------------------------------------------------------------
@@ -228,7 +231,7 @@ class _Plan:
             yield _line(
                 "warm start",
                 f"{count} demonstrations with {warm.noise:g} noise, {_many(warm.epochs, 'epoch')} in batches "
-                f"of {warm.batch_size} = {_many(num_batches(warm, count), 'update')}",
+                f"of {warm.batch_size} = {_many(self._num_imitated(count), 'update')}",
             )
         limits = [f"{train.num_updates} updates = {train.num_updates * self.num_trajectories:,} episodes"]
         limits += [f"{train.max_env_steps:,} actions"] if train.max_env_steps is not None else []
@@ -237,6 +240,10 @@ class _Plan:
         episodes = len(self.held_out) * config.eval.samples_per_task
         yield _line("the run", f"{' or '.join(limits)}, whichever comes first" if limits[1:] else limits[0])
         yield _line("", f"evaluated {often}before and after, {episodes} episodes each")
+
+    def _num_imitated(self, count: int) -> int:
+        """Updates of a warm start from so many demonstrated tasks."""
+        return num_batches(self.config.warm_start, count)
 
     # --- memory and disk ------------------------------------------------------------------
 

@@ -1,0 +1,131 @@
+"""A LeRobot policy as a sampler: for evaluation and for collecting data in our worlds.
+
+    sampler = LeRobotSampler.from_pretrained("path/to/policy", chunk=5)
+    Rollout(envs, RobotPlayer("metaworld"), sampler)
+
+A batch is given in LeRobot's words: `observation.state` (the number arrays in order), one
+`observation.images.NAME` per camera ([B, 3, H, W] in [0, 1]) and `task` (the instructions); `rename`
+maps our array names to others. Actions come from `predict_action_chunk`, cut to `chunk`; a policy
+without it is asked by `select_action` after a `reset`, one action at a time, so that no answer depends
+on who was asked before. A policy that needs a history of observations does not fit that.
+
+Samples have no logprobs: such a policy is not trained here. They can be imitated, since their
+actions are given ones. Written against LeRobot's published interface (`PreTrainedPolicy`,
+`make_pre_post_processors`); the package is imported only by `from_pretrained`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stepwell.core import (
+    ArrayAction,
+    ArrayState,
+    ConfigError,
+    EngineError,
+    FinishReason,
+    Request,
+    Sampled,
+    Sampling,
+)
+from stepwell.core.versions import VersionSpan
+from stepwell.packing.arrays import stack_states
+
+STATE, PICTURES, TASK = "observation.state", "observation.images.", "task"
+_NO_LOGPROBS = np.zeros(0, np.float32)
+
+
+class LeRobotSampler:
+    """Answers requests of array states with chunks of a LeRobot policy. A `Sampler`."""
+
+    def __init__(
+        self,
+        policy: Any,
+        *,
+        chunk: int = 1,
+        preprocess: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        postprocess: Callable[[Tensor], Tensor] | None = None,
+        rename: Mapping[str, str] | None = None,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        if not any(hasattr(policy, name) for name in ("predict_action_chunk", "select_action")):
+            raise ConfigError(
+                f"{type(policy).__name__} has neither predict_action_chunk nor select_action: not LeRobot's"
+            )
+        self.policy, self.chunk, self.device = policy, chunk, torch.device(device)
+        self._preprocess, self._postprocess = preprocess, postprocess
+        self._rename = dict(rename or {})
+
+    @classmethod
+    def from_pretrained(
+        cls, path: str | Path, *, chunk: int = 1, device: str = "cpu", rename: Mapping[str, str] | None = None
+    ) -> LeRobotSampler:
+        """A saved LeRobot policy with the processors saved beside it."""
+        try:
+            from lerobot.configs.policies import PreTrainedConfig
+            from lerobot.policies.factory import get_policy_class, make_pre_post_processors
+        except ImportError as error:
+            raise ConfigError(
+                f"LeRobot policies need the package lerobot, which cannot be imported here ({error}); "
+                "pip install lerobot, in an environment of its own where its torch differs from ours"
+            ) from error
+        config = PreTrainedConfig.from_pretrained(str(path))
+        config.device = device
+        policy = get_policy_class(config.type).from_pretrained(str(path), config=config)
+        before, after = make_pre_post_processors(config, pretrained_path=str(path))
+        return cls(
+            policy, chunk=chunk, preprocess=before, postprocess=after, rename=rename, device=device
+        )  # fmt: skip
+
+    async def generate(self, requests: Sequence[Request]) -> list[Sampled]:
+        """One sample per request, in order."""
+        return await asyncio.to_thread(self.generate_blocking, requests)
+
+    def generate_blocking(self, requests: Sequence[Request]) -> list[Sampled]:
+        """As `generate`, for callers without an event loop."""
+        batch = self.batch([request.state for request in requests])  # type: ignore[misc]
+        with torch.inference_mode():
+            actions = self._actions(batch if self._preprocess is None else self._preprocess(batch))
+            if self._postprocess is not None:
+                actions = self._postprocess(actions)
+        chunks = actions.float().clamp(-1.0, 1.0).cpu().numpy()
+        if chunks.ndim != 3 or len(chunks) != len(requests):
+            raise EngineError(f"the policy answered {chunks.shape} to {len(requests)} states, not [B, C, D]")
+        return [
+            Sampled(
+                ArrayAction(chunk, chunk.size),
+                _NO_LOGPROBS,
+                Sampling(request.params.temperature, 1.0, request.params.seed, FinishReason.GIVEN),
+                VersionSpan.at(0),
+            )
+            for chunk, request in zip(chunks, requests, strict=True)
+        ]
+
+    def batch(self, states: Sequence[ArrayState]) -> dict[str, Any]:
+        """States in LeRobot's words."""
+        arrays = stack_states(states)
+        pictures = {n for n, array in arrays.items() if array.dtype == np.uint8 and array.ndim == 4}
+        numbers = [array.reshape(len(array), -1) for n, array in arrays.items() if n not in pictures]
+        batch: dict[str, Any] = {TASK: [state.instruction for state in states]}
+        if numbers:
+            flat = np.concatenate(numbers, axis=1).astype(np.float32)
+            batch[self._rename.get("state", STATE)] = torch.from_numpy(flat).to(self.device)
+        for name in sorted(pictures):
+            picture = torch.from_numpy(arrays[name].copy()).to(self.device).permute(0, 3, 1, 2)
+            batch[self._rename.get(name, PICTURES + name)] = picture.float() / 255.0
+        return batch
+
+    def _actions(self, batch: dict[str, Any]) -> Tensor:
+        self.policy.reset()
+        if hasattr(self.policy, "predict_action_chunk"):
+            found: Tensor = self.policy.predict_action_chunk(batch)
+            return found[:, : self.chunk]
+        one: Tensor = self.policy.select_action(batch)
+        return one[:, None]
