@@ -33,6 +33,7 @@ ROBOT_ENVS: dict[str, str] = {
     "metaworld": "stepwell.envs.robots.metaworld.env:MetaWorld",
     "fetch": "stepwell.envs.robots.fetch.env:Fetch",
     "robosuite": "stepwell.envs.robots.robosuite_env:Robosuite",
+    "libero": "stepwell.envs.robots.libero_env:Libero",
 }
 ENVS: dict[str, str] = LANGUAGE_ENVS | ROBOT_ENVS
 GYMNASIUM = "gymnasium"

@@ -37,7 +37,7 @@ import numpy.typing as npt
 from pydantic import Field, field_validator
 
 from stepwell.config.base import Settings
-from stepwell.core import JSON, ArrayState, EnvError, InputError, RobotWorld, StateForm, Task
+from stepwell.core import JSON, ArrayState, ConfigError, EnvError, InputError, RobotWorld, StateForm, Task
 
 FloatArray = npt.NDArray[np.float32]
 Image = npt.NDArray[np.uint8]
@@ -108,6 +108,8 @@ class RobotEnv(ABC):
                 f"options of {type(self).__name__} must be a {self.Options.__qualname__}, "
                 f"got {type(options).__name__}; from plain values use make_env"
             )
+        if self.options.reward == "dense" and not self.has_process:
+            raise ConfigError(f"env.options.reward: {self.name} has no dense reward; use 'sparse'")
         self._task: Task | None = None
         self._is_over = True
         self._num_actions = 0

@@ -11,6 +11,7 @@ There is a scripted expert for `Lift`.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -77,7 +78,10 @@ class Robosuite(RobotEnv):
         """Opens the simulator: sizes depend on task and robot."""
         if not self._seen:
             self._seen = self._opened().reset()
-        arrays = {name: ArraySpec(array.shape) for name, array in self._vectors().items()}
+        arrays = {
+            name: ArraySpec(array.shape)
+            for name, array in vectors_of(self._seen, self.options.shows_state).items()
+        }
         size = self.options.image_size
         arrays |= {camera: ArraySpec((size, size, 3), "uint8") for camera in self.options.cameras}
         name = f"{self.name}/{self.options.task}"
@@ -110,7 +114,9 @@ class Robosuite(RobotEnv):
 
     def arrays(self) -> Arrays:
         """Arms, objects, pictures."""
-        return self._vectors() | {camera: self.picture(camera) for camera in self.options.cameras}
+        return vectors_of(self._seen, self.options.shows_state) | {
+            camera: self.picture(camera) for camera in self.options.cameras
+        }
 
     def expert(self) -> npt.NDArray[Any]:
         """For `Lift`: above the cube, down, close, up."""
@@ -130,13 +136,7 @@ class Robosuite(RobotEnv):
 
     def facts(self) -> dict[str, JSON]:
         """Positions in metres: of hands, and of what robosuite observes of the objects."""
-        hands = {name: value for name, value in self._seen.items() if name.endswith("_eef_pos")}
-        things = {
-            name: value
-            for name, value in self._seen.items()
-            if name.endswith("_pos") and value.shape == (3,) and not name.startswith("robot") and "_to_" not in name
-        }
-        return {name.removesuffix("_pos"): numbers(value) for name, value in (hands | things).items()}
+        return positions_of(self._seen)
 
     def picture(self, camera: str) -> Image:
         """Rendered off screen, without robosuite's own renderer."""
@@ -150,14 +150,6 @@ class Robosuite(RobotEnv):
         if self._sim is not None:
             self._sim.close()
         self._sim, self._seen = None, {}
-
-    def _vectors(self) -> Arrays:
-        arms = sorted({name.split("_")[0] for name in self._seen if name.startswith("robot")})
-        parts = [self._seen[f"{arm}_{part}"] for arm in arms for part in PROPRIO if f"{arm}_{part}" in self._seen]
-        shown: Arrays = {"proprio": np.concatenate(parts).astype(np.float32)}
-        if self.options.shows_state:
-            shown["state"] = np.asarray(self._seen["object-state"], dtype=np.float32)
-        return shown
 
     def _opened(self) -> Any:
         if self._sim is None:
@@ -185,3 +177,27 @@ def open_simulator(task: str, robot: str) -> Any:
         hard_reset=False,
         seed=0,
     )
+
+
+def vectors_of(seen: Mapping[str, npt.NDArray[Any]], shows_state: bool) -> Arrays:
+    """`proprio` and, if asked for, `state` of what robosuite observed."""
+    arms = sorted({name.split("_")[0] for name in seen if name.startswith("robot")})
+    parts = [seen[f"{arm}_{part}"] for arm in arms for part in PROPRIO if f"{arm}_{part}" in seen]
+    shown: Arrays = {"proprio": np.concatenate(parts).astype(np.float32)}
+    if shows_state:
+        shown["state"] = np.asarray(seen["object-state"], dtype=np.float32)
+    return shown
+
+
+def positions_of(seen: Mapping[str, npt.NDArray[Any]]) -> dict[str, JSON]:
+    """Where hands and objects are, in metres."""
+    hands = [name for name in seen if name.endswith("_eef_pos") and "_to_" not in name]
+    things = [
+        name
+        for name, value in seen.items()
+        if name.endswith("_pos")
+        and value.shape == (3,)
+        and not name.startswith("robot")
+        and "_to_" not in name
+    ]
+    return {name.removesuffix("_pos"): numbers(seen[name]) for name in (*hands, *things)}
