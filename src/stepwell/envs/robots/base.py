@@ -93,7 +93,7 @@ class RobotEnv(ABC):
 
     name: ClassVar[str]
     extra: ClassVar[str]  # stepwell[extra] installs the simulator
-    Options: ClassVar[type[Settings]]
+    Options: ClassVar[type[RobotOptions]]
     is_robot: ClassVar[bool] = True
     has_process: ClassVar[bool] = True  # whether the simulator has a reward of its own
     is_deterministic: ClassVar[bool] = True

@@ -52,7 +52,7 @@ class Libero(RobotEnv):
 
     name: ClassVar[str] = "libero"
     extra: ClassVar[str] = "libero"
-    Options: ClassVar[type[Settings]] = LiberoOptions
+    Options: ClassVar[type[RobotOptions]] = LiberoOptions
     has_process: ClassVar[bool] = False
     has_oracle: bool = False
     num_checked: ClassVar[int] = 2

@@ -1,4 +1,4 @@
-"""The world `robosuite`: robosuite's manipulation tasks by name, with one robot arm (or two, if it takes two).
+"""The world `robosuite`: robosuite's manipulation tasks by name, with one robot arm or, where needed, two.
 
 A task is the seed from which robosuite places its objects; the robot starts without noise, and the
 model is built once per copy from one fixed seed, so that the task's content decides the episode.
@@ -46,6 +46,7 @@ INSTRUCTIONS = {
     "TwoArmTransport": "carry the hammer to the other bin and clear the trash",
 }
 PROPRIO = ("joint_pos", "joint_vel", "eef_pos", "eef_quat", "gripper_qpos", "gripper_qvel")
+ABOVE = np.array([0.0, 0.0, 0.06])
 COLLISION_GEOMS = 0  # the group of shapes that are felt and not seen
 
 
@@ -64,7 +65,7 @@ class Robosuite(RobotEnv):
 
     name: ClassVar[str] = "robosuite"
     extra: ClassVar[str] = "robosuite"
-    Options: ClassVar[type[Settings]] = RobosuiteOptions
+    Options: ClassVar[type[RobotOptions]] = RobosuiteOptions
     num_checked: ClassVar[int] = 5
     options: RobosuiteOptions
 
@@ -130,7 +131,7 @@ class Robosuite(RobotEnv):
             action[-1] = 1.0
         else:
             is_above = np.linalg.norm(to_cube[:2]) < 0.015
-            action[:3] = 10.0 * (to_cube if is_above else to_cube + [0.0, 0.0, 0.06])
+            action[:3] = 10.0 * (to_cube if is_above else to_cube + ABOVE)
             action[-1] = -1.0
         return action
 

@@ -18,6 +18,7 @@ OPEN, CLOSED = 1.0, -1.0
 BLOCK = 0.025  # half the width of the block
 BEHIND = BLOCK + 0.045  # where a push starts, from the block's middle
 CLEAR = 0.08  # height above the block at which the gripper passes over it
+ABOVE = np.array([0.0, 0.0, CLEAR])
 
 
 def reach(hand: Vector, fingers: float, block: Vector, goal: Vector) -> Vector:
@@ -40,7 +41,7 @@ def push(hand: Vector, fingers: float, block: Vector, goal: Vector) -> Vector:
         return _towards(start - hand, CLOSED)
     if hand[2] < block[2] + CLEAR - 0.02:
         return _towards(np.array([0.0, 0.0, block[2] + CLEAR - hand[2]]), CLOSED)
-    return _towards([*start, 0.0, 0.0, CLEAR] - hand, CLOSED)
+    return _towards(start + ABOVE - hand, CLOSED)
 
 
 def pick_and_place(hand: Vector, fingers: float, block: Vector, goal: Vector) -> Vector:
@@ -48,7 +49,7 @@ def pick_and_place(hand: Vector, fingers: float, block: Vector, goal: Vector) ->
     to_block = block - hand
     if np.linalg.norm(to_block) > 0.02:
         if np.linalg.norm(to_block[:2]) > 0.01 and to_block[2] < 0.0:
-            return _towards([*to_block, 0.0, 0.0, CLEAR], OPEN)
+            return _towards(to_block + ABOVE, OPEN)
         return _towards(to_block, OPEN)
     if fingers > 2 * BLOCK + 0.002:
         return _towards(np.zeros(3), CLOSED)
