@@ -152,8 +152,14 @@ def pack_turns(turns: Sequence[Turn]) -> tuple[Header, list[AnyArray]]:
     """Turns. One whose `info` is no JSON becomes a turn with an error that says so."""
     packer = _Packer()
     shown = [turn.observation for turn in turns]
+    infos, problems = _infos(turns)
     header = {
-        "turns": [_turn_values(turn) for turn in turns],
+        "rewards": [float(turn.reward) for turn in turns],
+        "terminated": [bool(turn.terminated) for turn in turns],
+        "truncated": [bool(turn.truncated) for turn in turns],
+        "infos": infos,
+        "states": [turn.state for turn in turns] if any(turn.state for turn in turns) else None,
+        "errors": [[place, *pack_error(error)] for place, error in sorted(problems.items())],
         "seen": [_observation(observation, packer) for observation in shown],
         "arrays": packer.rows([o.arrays for o in shown if isinstance(o, ArrayState)]),
     }
@@ -166,32 +172,50 @@ def unpack_turns(header: Header, arrays: Arrays) -> list[Turn]:
     def build() -> list[Turn]:
         unpacker, seen = _Unpacker(arrays), _is(header["seen"], list)
         rows = iter(unpacker.rows(header["arrays"], sum(isinstance(value, str) for value in seen)))
-        shown: list[Observation | ArrayState] = [
+        shown = [
             ArrayState(next(rows), value) if isinstance(value, str) else _shown(value, unpacker)
             for value in seen
         ]
-        turns = []
-        values = _counted(header["turns"], len(shown))
-        for observation, (reward, terminated, truncated, info, error, state) in zip(
-            shown, values, strict=True
-        ):
-            problem = None if error is None else unpack_error(error, EnvError)
-            turns.append(
-                Turn(observation, _is(reward, float), _is(terminated, bool), _is(truncated, bool),
-                     _is(info, dict), problem, _is(state, dict))
-            )  # fmt: skip
+        count, states = len(shown), header["states"]
+        columns = (
+            shown,
+            _each(header["rewards"], float, count),
+            _each(header["terminated"], bool, count),
+            _each(header["truncated"], bool, count),
+            _read_infos(header["infos"], count),
+            [None] * count,
+            [{} for _ in shown] if states is None else _each(states, dict, count),
+        )
+        turns = [Turn(*values) for values in zip(*columns, strict=True)]
+        for place, *error in header["errors"]:
+            turns[_is(place, int)].error = unpack_error(error, EnvError)
         return turns
 
     return _built(build, "turns")
 
 
-def _turn_values(turn: Turn) -> list[Any]:
-    info, error = turn.info, turn.error
-    if not all(type(value) in _PLAIN for value in info.values()) and not is_json(info):
-        problem = f"info {sorted(map(str, info))} holds something that is no JSON; give numbers and words"
-        info, error = {}, error or EnvError(problem)
-    told = None if error is None else pack_error(error)
-    return [float(turn.reward), bool(turn.terminated), bool(turn.truncated), info, told, turn.state]
+def _infos(turns: Sequence[Turn]) -> tuple[Any, dict[int, BaseException]]:
+    """Infos by name where all have the same names, else turn by turn; and the errors of turns, by place."""
+    problems = {place: turn.error for place, turn in enumerate(turns) if turn.error is not None}
+    infos = [turn.info for turn in turns]
+    for place, info in enumerate(infos):
+        if not all(type(value) in _PLAIN for value in info.values()) and not is_json(info):
+            words = f"info {sorted(map(str, info))} holds something that is no JSON; give numbers and words"
+            infos[place] = {}
+            problems.setdefault(place, EnvError(words))
+    names = infos[0].keys() if infos else {}
+    if any(info.keys() != names for info in infos):
+        return infos, problems
+    return {name: [info[name] for info in infos] for name in names}, problems
+
+
+def _read_infos(value: Any, count: int) -> list[dict[str, Any]]:
+    if isinstance(value, list):
+        return _each(value, dict, count)
+    columns = [_counted(_is(column, list), count) for column in value.values()]
+    return [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)] or [
+        {} for _ in range(count)
+    ]
 
 
 def _observation(observation: Observation | ArrayState, packer: _Packer) -> Any:
@@ -354,6 +378,13 @@ def _is(value: Any, kind: type[Built]) -> Built:
     if not isinstance(value, kind):
         raise EncodingError(f"{value!r} should be a {kind.__name__}")
     return value
+
+
+def _each(values: Any, kind: type[Built], count: int) -> list[Built]:
+    for value in _counted(_is(values, list), count):
+        _is(value, kind)
+    found: list[Built] = values
+    return found
 
 
 def _counted(values: list[Built], count: int) -> list[Built]:

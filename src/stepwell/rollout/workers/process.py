@@ -93,8 +93,7 @@ class WorkerProcess:
         """
         life = await self._alive()
         try:
-            async with asyncio.timeout(timeout_s):
-                answer = await life.call(Frame(op, header, arrays))
+            answer = await _within(timeout_s, life.call(Frame(op, header, arrays)))
         except TimeoutError:
             why = f"took longer than {timeout_s:g} s for {op}"
             life.lose(why)
@@ -204,6 +203,13 @@ class WorkerProcess:
             trouble = life.trouble(self._hang_s)
             if trouble is not None:
                 life.lose(trouble)
+
+
+async def _within(timeout_s: float | None, call: Coroutine[Any, Any, Frame]) -> Frame:
+    if timeout_s is None:  # the usual case, and a timer costs microseconds
+        return await call
+    async with asyncio.timeout(timeout_s):
+        return await call
 
 
 def _look_at(task: asyncio.Task[Life]) -> None:
