@@ -9,6 +9,9 @@ The flow head has no likelihood at hand: it answers with minus half the squared 
 velocity at one random point between noise and action, per executed dimension, so that imitation
 is the same loss, −mean, for both.
 
+The flow head's network says where the way leads (x_data); its velocity is what is left of the way over
+what is left of the time, (x_data − x) / (1 − τ). So the last step ends where the network points.
+
 Logits of a dimension's bins are `bin_rank` numbers times a learnt basis that starts as cosines:
 neighbouring bins begin alike, and what is learnt of one carries over to the next.
 """
@@ -121,7 +124,8 @@ class FlowHead(nn.Module):
         y = y + self.state(hidden).repeat_interleave(len(x) // len(hidden), dim=0)
         for block in self.blocks:
             y = block(y)
-        return self.out(F.silu(self.norm(y))).view_as(x)
+        aim = self.out(F.silu(self.norm(y))).view_as(x)
+        return (aim - x) / (1.0 - tau).clamp(min=1.0 / self.num_steps)[:, None, None]
 
     def sample(self, hidden: Tensor, seeds: np.ndarray, temperatures: Tensor) -> Emitted:
         """One chunk per row: the end of its chain, within [-1, 1]."""
@@ -157,7 +161,8 @@ class FlowHead(nn.Module):
         size = self.chunk * self.action_dim
         target = _held(actions.chunks, self.chunk)
         noise = torch.from_numpy(draws.normals(actions.seeds, size)).to(hidden).view_as(target)
-        tau = torch.from_numpy(draws.uniforms(actions.seeds ^ np.uint64(1), 1)[:, 0]).to(hidden)
+        spread = 1.0 - 1.0 / self.num_steps  # the last transition starts here
+        tau = torch.from_numpy(spread * draws.uniforms(actions.seeds ^ np.uint64(1), 1)[:, 0]).to(hidden)
         between = (1.0 - tau)[:, None, None] * noise + tau[:, None, None] * target
         error = self.velocity(hidden, between, tau) - (target - noise)
         return (-0.5 * error.square())[executed(self.chunk, actions.num_actions)].flatten()
