@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,11 +12,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.command import add_command
+from stepwell.cli.pool_words import (
+    UNITS,
+    count_words,
+    entry_cells,
+    entry_json,
+    number_words,
+    print_table,
+    progress,
+    size_words,
+    stored_json,
+)
 
 if TYPE_CHECKING:
-    from stepwell.pool import Entry, Filter, Pool, Stored
+    from stepwell.pool import Filter, Pool
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
@@ -168,13 +177,13 @@ def run_ls(args: argparse.Namespace) -> int:
         entries = pool.find(_filter(args), newest_first=True, limit=args.limit or None)
         if args.json:
             for entry in entries:
-                print(json.dumps(_entry_json(entry)))
+                print(json.dumps(entry_json(entry)))
             return 0
         shown = list(entries)
         total = pool.count(_filter(args))
-    _print_table(
+    print_table(
         ("id", "channel", "task", "status", "steps", "reward", "version", "group", "age", "tags"),
-        [_entry_cells(entry) for entry in shown],
+        [entry_cells(entry) for entry in shown],
     )
     print(f"{len(shown)} of {total} trajectories")
     return 0
@@ -184,14 +193,14 @@ def run_show(args: argparse.Namespace) -> int:
     with _opened(args.pool) as pool:
         stored = pool.get(_whole_id(pool, args.id), whole=True)
     if args.json:
-        print(json.dumps(_stored_json(stored), indent=1))
+        print(json.dumps(stored_json(stored), indent=1))
         return 0
     entry, trajectory = stored.entry, stored.trajectory
     print(f"{entry.id}  {entry.channel}  {'open' if entry.is_open else trajectory.status.value}")
     facts = {
         "task": f"{trajectory.task.env} {trajectory.task.id[:12]} {trajectory.task.instruction}".rstrip(),
         "group": f"{entry.group} of {entry.group_size} ({entry.state})",
-        "reward": _number(entry.reward),
+        "reward": number_words(entry.reward),
         "versions": "–" if stored.versions is None else "{} to {}".format(*stored.versions),
         "tags": ", ".join(stored.tags),
         "source": json.dumps(stored.source),
@@ -207,7 +216,7 @@ def run_show(args: argparse.Namespace) -> int:
         prompt = getattr(step.state, "prompt_ids", ())
         print(
             f"step {number}{mark}: {len(prompt)} prompt ids, {step.num_units} sampled, "
-            f"reward {_number(step.reward)}{f' ({parts})' if parts else ''}"
+            f"reward {number_words(step.reward)}{f' ({parts})' if parts else ''}"
         )
         print("  " + getattr(step.action, "text", "").strip().replace("\n", "\n  "))
     for report in stored.reports:
@@ -223,7 +232,7 @@ def run_stats(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(asdict(stats), indent=1))
         return 0
-    _print_table(
+    print_table(
         ("channel", "trajectories", "open", "steps", "size", "ends", "groups"),
         [
             (
@@ -231,9 +240,9 @@ def run_stats(args: argparse.Namespace) -> int:
                 f"{channel.num_trajectories:,}",
                 f"{channel.num_open:,}",
                 f"{channel.num_steps:,}",
-                _bytes(channel.num_bytes),
-                _counts(channel.statuses),
-                _counts(channel.groups),
+                size_words(channel.num_bytes),
+                count_words(channel.statuses),
+                count_words(channel.groups),
             )
             for name, channel in stats.channels.items()
         ],
@@ -242,11 +251,11 @@ def run_stats(args: argparse.Namespace) -> int:
         at = "none yet" if checkpoint is None else checkpoint
         print(f"consumer {name}: {leased} groups leased, {consumed} consumed, newest checkpoint {at}")
     if stats.tags:
-        print(f"tags: {_counts(stats.tags)}")
+        print(f"tags: {count_words(stats.tags)}")
     print(
         f"{stats.num_rewards:,} later rewards, {stats.num_reports:,} reports, {stats.num_versions:,} "
-        f"policy versions, {stats.num_blobs:,} images ({_bytes(stats.blob_bytes)}), "
-        f"{_bytes(stats.disk_bytes)} on disk"
+        f"policy versions, {stats.num_blobs:,} images ({size_words(stats.blob_bytes)}), "
+        f"{size_words(stats.disk_bytes)} on disk"
     )
     return 0
 
@@ -254,15 +263,15 @@ def run_stats(args: argparse.Namespace) -> int:
 def run_export(args: argparse.Namespace) -> int:
     with _opened(args.pool) as pool:
         where = _filter(args)
-        with _progress("exporting", pool.count(where)) as progress:
-            count = pool.export(args.file, where=where, progress=progress)
+        with progress("exporting", pool.count(where)) as tell:
+            count = pool.export(args.file, where=where, progress=tell)
     print(f"{count} trajectories in {args.file}")
     return 0
 
 
 def run_import(args: argparse.Namespace) -> int:
-    with _opened(args.pool, must_exist=False) as pool, _progress("importing", None) as progress:
-        count = pool.import_(args.file, channel=args.channel, tags=args.tag, progress=progress)
+    with _opened(args.pool, must_exist=False) as pool, progress("importing", None) as tell:
+        count = pool.import_(args.file, channel=args.channel, tags=args.tag, progress=tell)
     print(f"{count} new trajectories in {args.pool}")
     return 0
 
@@ -291,7 +300,7 @@ def run_gc(args: argparse.Namespace) -> int:
     words = "would go" if args.dry_run else "removed"
     print(
         f"{gone.num_trajectories:,} trajectories with {gone.num_steps:,} steps and {gone.num_blobs:,} images "
-        f"({_bytes(gone.num_bytes)}) {words}"
+        f"({size_words(gone.num_bytes)}) {words}"
     )
     return 0
 
@@ -349,7 +358,7 @@ def _whole_id(pool: Pool, text: str) -> str:
 
 
 def _seconds(text: str) -> float:
-    return _scaled(text, _UNITS, "an age such as 90m, 12h or 30d")
+    return _scaled(text, UNITS, "an age such as 90m, 12h or 30d")
 
 
 def _size(text: str) -> int:
@@ -361,112 +370,3 @@ def _scaled(text: str, units: Mapping[str, float], wanted: str) -> float:
     if found is None or found[2].lower() not in units:
         raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
     return float(found[1]) * units[found[2].lower()]
-
-
-def _entry_cells(entry: Entry) -> tuple[str, ...]:
-    versions = {entry.first_version, entry.last_version} - {None}
-    return (
-        entry.id,
-        entry.channel.value,
-        f"{entry.env} {entry.task_id[:8]}",
-        "open" if entry.status is None else entry.status.value,
-        f"{entry.num_steps}",
-        _number(entry.reward),
-        "–" if not versions else "-".join(map(str, sorted(versions))),  # type: ignore[type-var]
-        f"{entry.group} ({entry.state})",
-        _age(time.time() - entry.created_s),
-        ", ".join(entry.tags),
-    )
-
-
-def _entry_json(entry: Entry) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(entry)
-
-
-def _stored_json(stored: Stored) -> dict[str, Any]:
-    steps = [
-        {
-            "number": number,
-            "prompt_ids": _ids(step.state, "prompt_ids"),
-            "action_ids": _ids(step.action, "action_ids"),
-            "text": getattr(step.action, "text", ""),
-            "behavior_logprobs": step.behavior_logprobs.tolist(),
-            "reward": step.reward,
-            "reward_parts": step.reward_parts,
-            "policy_version": [step.policy_version.first, step.policy_version.last],
-            "info": step.info,
-        }
-        for number, step in zip(stored.numbers, stored.trajectory.steps, strict=True)
-    ]
-    history = [
-        {"step": r.step, "part": r.part, "value": r.value, "source": r.source} for r in stored.reward_history
-    ]
-    return {
-        **_entry_json(stored.entry),
-        "task": stored.trajectory.task.content,
-        "instruction": stored.trajectory.task.instruction,
-        "path": stored.path,
-        "source": stored.source,
-        "error": stored.trajectory.error,
-        "info": stored.trajectory.info,
-        "reports": [report.body for report in stored.reports],
-        "reward_history": history,
-        "steps": steps,
-    }
-
-
-def _ids(of: Any, name: str) -> list[int]:
-    return [int(token) for token in getattr(of, name, ())]
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
-
-
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
-
-
-def _age(seconds: float) -> str:
-    for unit, size in reversed(_UNITS.items()):
-        if seconds >= size:
-            return f"{seconds / size:.0f}{unit}"
-    return "now"
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    raise AssertionError
-
-
-def _print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    """A table at a terminal; tab-separated lines anywhere else."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        for row in (head, *rows):
-            print("\t".join(row))
-        return
-    table = Table(*head, box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
-
-
-@contextmanager
-def _progress(words: str, total: int | None) -> Iterator[Any]:
-    """A bar on standard error while something long is done; nothing where that is no terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn(words), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task(words, total=total)
-        yield lambda num_done: bar.update(task, completed=num_done)

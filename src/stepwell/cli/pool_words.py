@@ -1,0 +1,124 @@
+"""What `stepwell pool` prints: rows, JSON and progress."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stepwell.pool import Entry, Stored
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+"""Seconds in each unit of an age."""
+
+
+def entry_cells(entry: Entry) -> tuple[str, ...]:
+    versions = {entry.first_version, entry.last_version} - {None}
+    return (
+        entry.id,
+        entry.channel.value,
+        f"{entry.env} {entry.task_id[:8]}",
+        "open" if entry.status is None else entry.status.value,
+        f"{entry.num_steps}",
+        number_words(entry.reward),
+        "–" if not versions else "-".join(map(str, sorted(versions))),  # type: ignore[type-var]
+        f"{entry.group} ({entry.state})",
+        age_words(time.time() - entry.created_s),
+        ", ".join(entry.tags),
+    )
+
+
+def entry_json(entry: Entry) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(entry)
+
+
+def stored_json(stored: Stored) -> dict[str, Any]:
+    steps = [
+        {
+            "number": number,
+            "prompt_ids": _ids(step.state, "prompt_ids"),
+            "action_ids": _ids(step.action, "action_ids"),
+            "text": getattr(step.action, "text", ""),
+            "behavior_logprobs": step.behavior_logprobs.tolist(),
+            "reward": step.reward,
+            "reward_parts": step.reward_parts,
+            "policy_version": [step.policy_version.first, step.policy_version.last],
+            "info": step.info,
+        }
+        for number, step in zip(stored.numbers, stored.trajectory.steps, strict=True)
+    ]
+    history = [
+        {"step": r.step, "part": r.part, "value": r.value, "source": r.source} for r in stored.reward_history
+    ]
+    return {
+        **entry_json(stored.entry),
+        "task": stored.trajectory.task.content,
+        "instruction": stored.trajectory.task.instruction,
+        "path": stored.path,
+        "source": stored.source,
+        "error": stored.trajectory.error,
+        "info": stored.trajectory.info,
+        "reports": [report.body for report in stored.reports],
+        "reward_history": history,
+        "steps": steps,
+    }
+
+
+def _ids(of: Any, name: str) -> list[int]:
+    return [int(token) for token in getattr(of, name, ())]
+
+
+def number_words(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
+
+
+def count_words(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
+
+
+def age_words(seconds: float) -> str:
+    for unit, size in reversed(UNITS.items()):
+        if seconds >= size:
+            return f"{seconds / size:.0f}{unit}"
+    return "now"
+
+
+def size_words(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+def print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    """A table at a terminal; tab-separated lines anywhere else."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        for row in (head, *rows):
+            print("\t".join(row))
+        return
+    table = Table(*head, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+@contextmanager
+def progress(words: str, total: int | None) -> Iterator[Any]:
+    """A bar on standard error while something long is done; nothing where that is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(words), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(words, total=total)
+        yield lambda num_done: bar.update(task, completed=num_done)
