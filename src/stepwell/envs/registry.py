@@ -34,6 +34,8 @@ ROBOT_ENVS: dict[str, str] = {
     "fetch": "stepwell.envs.robots.fetch.env:Fetch",
     "robosuite": "stepwell.envs.robots.robosuite_env:Robosuite",
     "libero": "stepwell.envs.robots.libero_env:Libero",
+    "maniskill": "stepwell.envs.robots.maniskill_env:ManiSkill",
+    "robocasa": "stepwell.envs.robots.robocasa_env:RoboCasa",
 }
 ENVS: dict[str, str] = LANGUAGE_ENVS | ROBOT_ENVS
 GYMNASIUM = "gymnasium"

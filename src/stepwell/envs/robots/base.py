@@ -93,11 +93,12 @@ class RobotEnv(ABC):
 
     name: ClassVar[str]
     extra: ClassVar[str]  # stepwell[extra] installs the simulator
-    Options: ClassVar[type[RobotOptions]]
+    Options: ClassVar[type[Settings]]
     is_robot: ClassVar[bool] = True
-    has_process: ClassVar[bool] = True  # whether the simulator has a reward of its own
     is_deterministic: ClassVar[bool] = True
-    has_oracle: bool = True  # a world may decide it by its options
+    # what a world may decide by its options
+    has_process: bool = True  # whether the simulator has a reward of its own
+    has_oracle: bool = True
     oracle_share: float = 0.9  # share of tasks that following the oracle is known to solve
     num_checked: ClassVar[int] = 10  # tasks that `stepwell envs check` plays
 
@@ -108,8 +109,7 @@ class RobotEnv(ABC):
                 f"options of {type(self).__name__} must be a {self.Options.__qualname__}, "
                 f"got {type(options).__name__}; from plain values use make_env"
             )
-        if self.options.reward == "dense" and not self.has_process:
-            raise ConfigError(f"env.options.reward: {self.name} has no dense reward; use 'sparse'")
+        self._refuse_missing_reward()
         self._task: Task | None = None
         self._is_over = True
         self._num_actions = 0
@@ -233,6 +233,10 @@ class RobotEnv(ABC):
 
     def _instruction(self) -> str:
         return "" if self._task is None else self._task.instruction
+
+    def _refuse_missing_reward(self) -> None:
+        if self.options.reward == "dense" and not self.has_process:
+            raise ConfigError(f"env.options.reward: {self.name} has no dense reward; use 'sparse'")
 
     def _checked(self, chunk: npt.NDArray[Any]) -> FloatArray:
         """`chunk` as [C, D] float32 in [-1, 1]."""

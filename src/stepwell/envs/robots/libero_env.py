@@ -52,8 +52,8 @@ class Libero(RobotEnv):
 
     name: ClassVar[str] = "libero"
     extra: ClassVar[str] = "libero"
-    Options: ClassVar[type[RobotOptions]] = LiberoOptions
-    has_process: ClassVar[bool] = False
+    Options: ClassVar[type[Settings]] = LiberoOptions
+    has_process: bool = False
     has_oracle: bool = False
     num_checked: ClassVar[int] = 2
     options: LiberoOptions

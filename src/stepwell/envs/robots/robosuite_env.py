@@ -65,7 +65,7 @@ class Robosuite(RobotEnv):
 
     name: ClassVar[str] = "robosuite"
     extra: ClassVar[str] = "robosuite"
-    Options: ClassVar[type[RobotOptions]] = RobosuiteOptions
+    Options: ClassVar[type[Settings]] = RobosuiteOptions
     num_checked: ClassVar[int] = 5
     options: RobosuiteOptions
 

@@ -62,7 +62,7 @@ class Fetch(RobotEnv):
 
     name: ClassVar[str] = "fetch"
     extra: ClassVar[str] = "fetch"
-    Options: ClassVar[type[RobotOptions]] = FetchOptions
+    Options: ClassVar[type[Settings]] = FetchOptions
     options: FetchOptions
 
     def __init__(self, options: Settings | None = None) -> None:

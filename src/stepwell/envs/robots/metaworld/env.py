@@ -56,7 +56,7 @@ class MetaWorld(RobotEnv):
 
     name: ClassVar[str] = "metaworld"
     extra: ClassVar[str] = "metaworld"
-    Options: ClassVar[type[RobotOptions]] = MetaWorldOptions
+    Options: ClassVar[type[Settings]] = MetaWorldOptions
     options: MetaWorldOptions
 
     def __init__(self, options: Settings | None = None) -> None:

@@ -1,0 +1,174 @@
+"""The world `maniskill`: ManiSkill 3's tasks by Gymnasium id, simulated by SAPIEN on the CPU.
+
+Written against ManiSkill's published interface (`gymnasium.make` with `obs_mode`, `control_mode` and
+`reward_mode`, and its wrapper for one environment on the CPU) and tried against a stand-in of it, not
+against the package, which could not be installed where this was written.
+
+A task is the seed that ManiSkill resets with. `proprio` is what it observes of the robot, `state` what
+it observes beside it (poses and goals), pictures are those of the cameras its scene has. Success is
+`info["success"]`; ManiSkill's own time limit and failures do not end an episode. There is no expert.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from stepwell.config.base import Settings
+from stepwell.core import JSON, ArraySpec, ConfigError, InputError, RobotWorld, Task
+from stepwell.envs.robots.base import Arrays, FloatArray, Image, Moved, RobotEnv, RobotOptions, numbers
+from stepwell.envs.robots.packages import simulator
+
+INSTRUCTIONS = {
+    "PickCube-v1": "pick up the red cube and hold it at the goal",
+    "PushCube-v1": "push the cube onto the target",
+    "PullCube-v1": "pull the cube onto the target",
+    "StackCube-v1": "put the red cube on the green cube",
+    "PegInsertionSide-v1": "insert the peg into the hole in the side of the box",
+    "PlugCharger-v1": "plug the charger into the socket",
+    "LiftPegUpright-v1": "stand the peg upright",
+    "RollBall-v1": "roll the ball to the goal",
+    "PokeCube-v1": "poke the cube to the goal with the peg",
+    "PlaceSphere-v1": "put the sphere into the bin",
+}
+NO_LIMIT = 1 << 30
+
+
+class ManiSkillOptions(RobotOptions):
+    """Which task and controller, and what every robot's world can be asked for."""
+
+    task: str = Field("PickCube-v1", description="a Gymnasium id that ManiSkill registers")
+    control_mode: str = Field("pd_ee_delta_pose", description="one of the robot's controllers")
+    camera: tuple[str, ...] = Field(("base_camera",), description="sensors of the task's scene")
+
+
+class ManiSkill(RobotEnv):
+    """ManiSkill: manipulation tasks in SAPIEN, by Gymnasium id."""
+
+    name: ClassVar[str] = "maniskill"
+    extra: ClassVar[str] = "maniskill"
+    Options: ClassVar[type[Settings]] = ManiSkillOptions
+    has_oracle: bool = False
+    num_checked: ClassVar[int] = 3
+    options: ManiSkillOptions
+
+    def __init__(self, options: Settings | None = None) -> None:
+        super().__init__(options)
+        self.has_process = self.options.reward == "dense"  # not every task has a dense reward
+        self._sim: Any = None
+        self._seen: dict[str, Any] = {}
+
+    def layout(self) -> RobotWorld:
+        """Opens the simulator: sizes depend on the task and its robot."""
+        if not self._seen:
+            self._seen = self._opened().reset(seed=0)[0]
+        arrays = {name: ArraySpec(array.shape) for name, array in self._vectors().items()}
+        size = self.options.image_size
+        arrays |= {camera: ArraySpec((size, size, 3), "uint8") for camera in self.options.cameras}
+        (action_dim,) = self._opened().action_space.shape
+        return RobotWorld(f"{self.name}/{self.options.task}", arrays, action_dim, self.options.max_actions)
+
+    @classmethod
+    def make_task(cls, options: Any, seed: int) -> Task:
+        """The seed of ManiSkill's reset; reading the package first, so that a missing one is told early."""
+        simulator("mani_skill", world=cls.name, extra=cls.extra)
+        content: dict[str, JSON] = {"task": options.task, "seed": seed}
+        words = INSTRUCTIONS.get(options.task) or in_words(options.task)
+        return Task(cls.name, content, instruction=words, seed=seed)
+
+    def begin(self, task: Task, seed: int) -> None:
+        """ManiSkill's reset with the task's seed."""
+        content: dict[str, Any] = task.content
+        if content.get("task") != self.options.task:
+            raise InputError(f"task {task.id} is {content.get('task')!r}, not {self.options.task!r}")
+        self._seen, _ = self._opened().reset(seed=content["seed"])
+
+    def act(self, action: FloatArray) -> Moved:
+        """One control step."""
+        self._seen, reward, _, _, info = self._sim.step(action)
+        return Moved(bool(info["success"]), float(reward) if self.has_process else 0.0)
+
+    def arrays(self) -> Arrays:
+        """Robot, poses and goals, pictures."""
+        return self._vectors() | {camera: self.picture(camera) for camera in self.options.cameras}
+
+    def facts(self) -> dict[str, JSON]:
+        """What ManiSkill observes beside the robot's joints."""
+        return {name: numbers(value) for name, value in self._seen["extra"].items()}
+
+    def picture(self, camera: str) -> Image:
+        """From the observation where it has pictures, else ManiSkill's rendering for people."""
+        sensors = self._seen.get("sensor_data")
+        if sensors is None:
+            return np.asarray(self._sim.render(), dtype=np.uint8)
+        if camera not in sensors:
+            raise InputError(
+                f"env.options.camera: there is no {camera!r}; the scene has {', '.join(sensors)}"
+            )
+        return np.asarray(sensors[camera]["rgb"], dtype=np.uint8)
+
+    def close(self) -> None:
+        """Close the simulator."""
+        if self._sim is not None:
+            self._sim.close()
+        self._sim, self._seen = None, {}
+
+    def _vectors(self) -> Arrays:
+        shown: Arrays = {"proprio": flattened(self._seen["agent"])}
+        if self.options.shows_state:
+            shown["state"] = flattened(self._seen["extra"])
+        return shown
+
+    def _opened(self) -> Any:
+        if self._sim is None:
+            self._sim = open_simulator(self.options)
+        return self._sim
+
+
+def open_simulator(options: ManiSkillOptions) -> Any:
+    """One ManiSkill environment on the CPU that returns numpy arrays."""
+    import gymnasium
+
+    simulator("mani_skill.envs", world="maniskill", extra="maniskill")  # registers its tasks
+    wrappers = simulator("mani_skill.utils.wrappers.gymnasium", world="maniskill", extra="maniskill")
+    modes = {"state": "state_dict", "camera": "rgb", "both": "state_dict+rgb"}
+    size = {"width": options.image_size, "height": options.image_size}
+    try:
+        env = gymnasium.make(
+            options.task,
+            num_envs=1,
+            obs_mode=modes[options.observation],
+            control_mode=options.control_mode,
+            reward_mode="normalized_dense" if options.reward == "dense" else "sparse",
+            render_mode="rgb_array",
+            sensor_configs=size,
+            human_render_camera_configs=size,
+            sim_backend="physx_cpu",
+            max_episode_steps=NO_LIMIT,
+        )
+    except (gymnasium.error.Error, NotImplementedError, AssertionError) as error:
+        raise ConfigError(f"ManiSkill refuses env.options of {options.task!r}: {error}") from error
+    return wrappers.CPUGymWrapper(env, ignore_terminations=True)
+
+
+def flattened(values: Mapping[str, Any]) -> npt.NDArray[np.float32]:
+    """Nested named arrays as one vector, in the order in which they are named."""
+    parts = [
+        flattened(value) if isinstance(value, Mapping) else np.asarray(value, dtype=np.float32).ravel()
+        for value in values.values()
+    ]
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)
+
+
+def in_words(task: str) -> str:
+    """A task's id as words.
+
+    >>> in_words("TurnFaucet-v1")
+    'turn faucet'
+    """
+    return " ".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z]*|[a-z]+|\d+", task.split("-")[0])).lower()
