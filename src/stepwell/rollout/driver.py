@@ -112,6 +112,7 @@ class _Lane:
     num_failures: int = 0  # of its simulator, in a row
     num_refused: int = 0  # slots of it that generators failed, in a row
     bell: asyncio.Future[None] | None = None
+    is_rung: bool = False
 
 
 class Driver:
@@ -156,6 +157,7 @@ class Driver:
     def wake(self) -> None:
         """The feed may have something again."""
         for lane in self._lanes:
+            lane.is_rung = True
             if lane.bell is not None and not lane.bell.done():
                 lane.bell.set_result(None)
 
@@ -192,8 +194,11 @@ class Driver:
                 self._post(lane, await self._step(lane, answered))
 
     def _bell(self, lane: _Lane) -> asyncio.Future[None]:
+        """Done when the feed may have something; at once where it said so since it was last asked."""
         if lane.bell is None or lane.bell.done():
             lane.bell = asyncio.get_running_loop().create_future()
+        if (lane.is_rung or self._is_stopped) and not lane.bell.done():
+            lane.bell.set_result(None)
         return lane.bell
 
     def _post(self, lane: _Lane, places: Sequence[int]) -> None:
@@ -242,6 +247,7 @@ class Driver:
     async def _begin(self, lane: _Lane) -> list[int]:
         """Start an episode in every idle place that there is a job for; gives those that now ask."""
         begun: list[tuple[int, Start]] = []
+        lane.is_rung = False
         while lane.idle and not self._is_stopped:
             start = self.feed.next()
             if start is None:

@@ -59,10 +59,14 @@ def none(asks: Sequence[Ask], loads: Sequence[GeneratorLoad]) -> list[Cut]:
 
 
 def even(asks: Sequence[Ask], loads: Sequence[GeneratorLoad]) -> list[Cut]:
-    """An equal share to each; neighbours stay together."""
-    count = len(loads)
+    """An equal share to each; neighbours stay together. Who gets what is left over changes in turn."""
+    count, first = len(loads), asks[0].env_batch + asks[0].turn
     edges = [len(asks) * i // count for i in range(count + 1)]
-    return [Cut(tuple(range(edges[i], edges[i + 1])), i) for i in range(count) if edges[i] < edges[i + 1]]
+    return [
+        Cut(tuple(range(edges[i], edges[i + 1])), (first + i) % count)
+        for i in range(count)
+        if edges[i] < edges[i + 1]
+    ]
 
 
 def by_latency(asks: Sequence[Ask], loads: Sequence[GeneratorLoad]) -> list[Cut]:
