@@ -102,6 +102,8 @@ class Stock:
         """Whether the next update can be handed out."""
         is_first = self.num_taken % self.rollout_epochs == 0
         num_needed = self.rollout_epochs if is_first and self.mode != "stream" else 1
+        if self.num_updates is not None:  # the last epoch may be a short one
+            num_needed = min(num_needed, max(self.num_updates - self.num_taken, 1))
         return len(self._usable()) >= num_needed * self.groups_per_update
 
     def take(self) -> Taken | None:
