@@ -70,6 +70,3 @@ class SmallEngine:
 
     def forget(self) -> None:
         self.num_forgotten += 1
-
-    def close(self) -> None:
-        return

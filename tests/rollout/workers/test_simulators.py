@@ -163,7 +163,7 @@ async def test_killed_during_a_step_every_call_raises_and_the_next_reset_works()
     async with simulator() as sim:
         await begin(sim)
         await begin(sim, batch=1)
-        calls = [asyncio.create_task(sim.step(batch, [0], [("sleep",)])) for batch in (0, 1)]
+        calls = [asyncio.create_task(sim.step(batch, [0], [("sleep",) * 3])) for batch in (0, 1)]
         await asyncio.sleep(0.05)
         pid = sim.health().pid
         assert pid is not None
@@ -196,12 +196,12 @@ async def test_a_hang_is_found_killed_and_restarted(fault: Callable[..., Any], w
 
 
 async def test_a_slow_batch_whose_worlds_go_on_is_no_hang() -> None:
-    async with simulator(hang_s=0.7, batch_size=6) as sim:
-        await begin(sim, count=6)
+    async with simulator(hang_s=1.0, batch_size=8) as sim:
+        await begin(sim, count=8)
         since = time.monotonic()
-        turns = await sim.step(0, range(6), [("sleep",)] * 6)
-        assert time.monotonic() - since > 1.2 and sim.health().num_restarts == 0
-        assert [turn.error for turn in turns] == [None] * 6
+        turns = await sim.step(0, range(8), [("sleep",)] * 8)
+        assert time.monotonic() - since > 1.5 and sim.health().num_restarts == 0
+        assert [turn.error for turn in turns] == [None] * 8
 
 
 async def test_a_call_that_takes_too_long_costs_the_worker_its_life() -> None:
@@ -242,8 +242,8 @@ async def test_health_says_memory_and_silence() -> None:
         resident = int(Path(f"/proc/{health.pid}/statm").read_text().split()[1]) * 4096 / 2**20
         assert health.is_alive and health.name == "sim"
         assert 0.5 * resident < health.memory_mb < 1.5 * resident
-        await asyncio.sleep(0.3)
-        assert sim.health().silent_s < 0.25
+        await asyncio.sleep(0.5)
+        assert sim.health().silent_s < 0.45
     with pytest.raises(WorkerError, match="is closed"):
         await sim.start()
 

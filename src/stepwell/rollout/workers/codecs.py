@@ -194,7 +194,7 @@ def unpack_turns(header: Header, arrays: Arrays) -> list[Turn]:
     return _built(build, "turns")
 
 
-def _infos(turns: Sequence[Turn]) -> tuple[Any, dict[int, BaseException]]:
+def _infos(turns: Sequence[Turn]) -> tuple[Any, dict[int, Exception]]:
     """Infos by name where all have the same names, else turn by turn; and the errors of turns, by place."""
     problems = {place: turn.error for place, turn in enumerate(turns) if turn.error is not None}
     infos = [turn.info for turn in turns]
@@ -359,10 +359,12 @@ def pack_error(error: BaseException) -> list[str]:
 
 def unpack_error(value: Any, otherwise: type[StepwellError]) -> StepwellError:
     """The error of `pack_error`; a foreign kind becomes `otherwise`."""
+    if not isinstance(value, list) or len(value) != 2 or not all(isinstance(word, str) for word in value):
+        raise EncodingError(f"{value!r} should be the kind and the words of an error")
     name, words = value
     if name not in _KINDS and name != "":
         raise EncodingError(f"{name!r} is no kind of error")
-    return _KINDS.get(name, otherwise)(_is(words, str))
+    return _KINDS.get(name, otherwise)(words)
 
 
 def _built(build: Callable[[], Built], what: str) -> Built:

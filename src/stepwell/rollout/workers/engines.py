@@ -1,8 +1,8 @@
 """Engines that a generator worker can be told to build: functions from settings to an engine.
 
 A factory is named by its import path (`module:function`), so that anybody's engine can be used. What it
-returns has `generate` (a coroutine), `load_weights(version, weights)`, `fingerprint()`, `forget()` and
-`close()`, as `EmbeddedEngine` does.
+returns has `generate` (a coroutine), `load_weights(version, weights)`, `fingerprint()` and `forget()`, as
+`EmbeddedEngine` does. It ends with its process.
 """
 
 from __future__ import annotations

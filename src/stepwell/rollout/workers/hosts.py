@@ -41,8 +41,6 @@ class Engine(Protocol):
 
     def forget(self) -> None: ...
 
-    def close(self) -> None: ...
-
 
 class SimulatorHost:
     """Hosts environment batches."""
@@ -119,10 +117,6 @@ class GeneratorHost:
             await asyncio.to_thread(self._engine.forget)
             return Frame("forgotten")
         raise InputError(f"a generator knows generate, load_weights and forget, not {frame.op!r}")
-
-    def close(self) -> None:
-        """Close the engine."""
-        self._engine.close()
 
     def _load(self, frame: Frame) -> str:
         weights = unpack_weights(frame.header, frame.arrays)

@@ -174,7 +174,7 @@ class HttpCaller:
                 f"worker {self.name} at {self.url} answered what is no frame: {error}"
             ) from error
         if answer.op == "error":
-            raise unpack_error(answer.header["error"], WorkerError)
+            raise unpack_error(answer.header.get("error"), WorkerError)
         return answer
 
     def health(self) -> WorkerHealth:

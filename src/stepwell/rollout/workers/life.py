@@ -105,7 +105,7 @@ class Life:
         finally:
             self._pending.pop(number, None)
         if answer.op == "error":
-            raise unpack_error(answer.header["error"], WorkerError)
+            raise unpack_error(answer.header.get("error"), WorkerError)
         return answer
 
     async def _send(self, number: int, frame: Frame) -> None:

@@ -61,7 +61,8 @@ class WorkerProcess:
     ) -> None:
         self.name = name
         self.num_restarts = 0
-        self._frame = Frame(kind, {"settings": dict(settings), "path": [path for path in sys.path if path]})
+        paths = [path or os.getcwd() for path in sys.path]
+        self._frame = Frame(kind, {"settings": dict(settings), "path": paths})
         threads = dict.fromkeys(THREAD_VARIABLES, str(num_threads)) if num_threads else {}
         self._environment = {**os.environ, **threads, **(environment or {})}
         self._heartbeat_s, self._hang_s = min(heartbeat_s, hang_s / 4), hang_s
@@ -118,7 +119,7 @@ class WorkerProcess:
             if task is not None and not task.done():
                 task.cancel()
                 await asyncio.wait([task])
-        if self._life is not None and not self._life.is_over:
+        if self._life is not None:
             await self._life.end(grace_s=_CLOSE_S)
         self._life = None
 
@@ -172,13 +173,16 @@ class WorkerProcess:
 
     async def _start_once(self) -> Life:
         self._num_started += 1
-        life = self._life = Life(
-            self.name,
-            self._num_started,
-            environment=self._environment,
-            heartbeat_s=self._heartbeat_s,
-            on_lost=self._revive,
-        )
+        try:
+            life = self._life = Life(
+                self.name,
+                self._num_started,
+                environment=self._environment,
+                heartbeat_s=self._heartbeat_s,
+                on_lost=self._revive,
+            )
+        except OSError as error:
+            raise WorkerError(f"worker {self.name} cannot be started: {error}") from error
         try:
             async with asyncio.timeout(self._start_timeout_s):
                 await life.call(self._frame)
