@@ -10,7 +10,8 @@ that ends its episode; ours are told to begin another, as a rollout does it. Row
     ours, batches         the same environments in few processes, each stepping a batch; with 2 batches
                           per process one is answered while the other is stepped
 
-Simulators advance independently of each other, which vectors do not. The second table is what a call
+Simulators advance independently of each other, which vectors do not. `CPU` is the processor time that all
+processes of a row took per transition, which other work on the machine changes little. The second table is what a call
 costs beside the stepping itself: the time of `ProcessSimulator.step` less that of `EnvBatch.step` on the
 same worlds (39 numbers, an action of 4), and a bare `multiprocessing` pipe for comparison.
 
@@ -36,6 +37,7 @@ from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
+import psutil
 from rich.console import Console
 from rich.table import Table
 
@@ -202,7 +204,7 @@ async def measure_world(
         if size:
             key = (title, num_processes, num_processes * batches * size)
             sides[key] = Simulators(env, options, num_processes, batches, size)
-    seen: dict[tuple[str, int, int], list[float]] = {key: [] for key in sides}
+    seen: dict[tuple[str, int, int], list[tuple[float, float]]] = {key: [] for key in sides}
     try:
         for side in sides.values():
             await side.play()
@@ -213,16 +215,30 @@ async def measure_world(
         for side in sides.values():
             await side.close()
     return [
-        {"side": title, "processes": processes, "envs": envs, "steps_per_s": round(statistics.median(speeds))}
-        for (title, processes, envs), speeds in seen.items()
+        {
+            "side": title,
+            "processes": processes,
+            "envs": envs,
+            "steps_per_s": round(statistics.median(speed for speed, _ in found)),
+            "cpu_us": round(statistics.median(cpu for _, cpu in found), 1),
+        }
+        for (title, processes, envs), found in seen.items()
     ]
 
 
-async def repeat(play: Play, seconds: float) -> float:
-    num_steps, start = 0, time.perf_counter()
+async def repeat(play: Play, seconds: float) -> tuple[float, float]:
+    """Transitions per second, and processor time per transition in microseconds."""
+    num_steps, spent_s, start = 0, cpu_s(), time.perf_counter()
     while time.perf_counter() - start < seconds:
         num_steps += await play()
-    return num_steps / (time.perf_counter() - start)
+    speed = num_steps / (time.perf_counter() - start)
+    return speed, 1e6 * (cpu_s() - spent_s) / num_steps
+
+
+def cpu_s() -> float:
+    """Processor time of this process and all it has started; those that wait take none."""
+    me = psutil.Process()
+    return sum(sum(process.cpu_times()[:2]) for process in (me, *me.children(recursive=True)))
 
 
 class Vector:
@@ -333,9 +349,10 @@ def echo(end: Any) -> None:
 
 def show(result: dict[str, Any]) -> None:
     console = Console()
-    table = Table("world", "side", "processes", "environments", "steps/s", title=result["machine"])
+    names = ("world", "side", "processes", "environments", "steps/s", "CPU µs/step")
+    table = Table(*names, title=result["machine"])
     for row in result["rows"]:
-        numbers = str(row["processes"]), str(row["envs"]), f"{row['steps_per_s']:,}"
+        numbers = str(row["processes"]), str(row["envs"]), f"{row['steps_per_s']:,}", f"{row['cpu_us']:.0f}"
         table.add_row(row["world"], row["side"], *numbers)
     console.print(table)
     calls = Table("call", "µs (median)")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -129,6 +131,35 @@ async def test_what_is_no_frame_too_large_or_without_the_key_is_refused() -> Non
             await far._caller.call(op, header)  # type: ignore[attr-defined]
     await far.close()
     await hosted.close()
+
+
+async def test_a_machine_that_falls_silent_is_given_up_after_hang_s() -> None:
+    told = json.dumps({"worker": TWO_BY_THREE, "health": {"pid": 1}}).encode()
+    held = []
+
+    async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        held.append(writer)
+        await reader.readuntil(b"\r\n\r\n")
+        if len(held) == 1:
+            head = f"HTTP/1.1 200 OK\r\ncontent-length: {len(told)}\r\nconnection: close\r\n\r\n"
+            writer.write(head.encode() + told)
+            writer.close()
+
+    server = await asyncio.start_server(answer_once, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    far = await http_simulator("far", url, heartbeat_s=0.05, hang_s=0.4)
+    with pytest.raises(WorkerError, match=r"gave no sign of life for 0.4 s"):
+        await far.step(0, [0], [GO])
+    assert not far.health().is_alive and far.health().silent_s > 0.4
+    call = asyncio.create_task(far.step(0, [0], [GO]))
+    await asyncio.sleep(0.01)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await far.close()
+    for writer in held:
+        writer.close()
+    server.close()
 
 
 async def test_a_worker_that_cannot_be_reached_or_is_another_kind_is_said() -> None:

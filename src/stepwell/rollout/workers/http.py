@@ -15,6 +15,8 @@ Invariants
   the HTTP call itself has a status of its own and one sentence as JSON.
 * A call is sent once. Whether a lost answer was acted upon is not known, so it is a `WorkerError`, and
   whoever plays an episode there begins another.
+* No call waits for a machine that is gone: while calls are under way its health is asked for every
+  `heartbeat_s`, and after `hang_s` without an answer to that they all raise `WorkerError`.
 """
 
 from __future__ import annotations
@@ -115,6 +117,7 @@ class HttpCaller:
         key: str | None = None,
         connect_timeout_s: float = 5.0,
         heartbeat_s: float = 5.0,
+        hang_s: float = 60.0,
         transport: Any = None,
     ) -> None:
         try:
@@ -132,7 +135,8 @@ class HttpCaller:
             transport=transport,
         )
         self._http_error = httpx.HTTPError
-        self._heartbeat_s = heartbeat_s
+        self._heartbeat_s, self._hang_s = heartbeat_s, hang_s
+        self._pending: set[asyncio.Task[Any]] = set()
         self._last: dict[str, Any] = {}
         self._last_s = time.monotonic()
         self._listening: asyncio.Task[None] | None = None
@@ -162,11 +166,23 @@ class HttpCaller:
         if self._listening is None:
             await self.describe()
         body = to_bytes(Frame(op, header, arrays))
+        request = asyncio.create_task(
+            self._send("POST", "/call", content=body, headers={"content-type": _TYPE})
+        )
+        self._pending.add(request)
         try:
             async with asyncio.timeout(timeout_s):
-                response = await self._send("POST", "/call", content=body, headers={"content-type": _TYPE})
+                response = await request
         except TimeoutError:
             raise WorkerError(f"worker {self.name} took longer than {timeout_s:g} s for {op}") from None
+        except asyncio.CancelledError:
+            if request in self._pending:  # it is our caller who was cancelled
+                raise
+            raise WorkerError(
+                f"worker {self.name} at {self.url} gave no sign of life for {self._hang_s:g} s"
+            ) from None
+        finally:
+            self._pending.discard(request)
         try:
             answer = decode(response.content)
         except EncodingError as error:
@@ -213,7 +229,11 @@ class HttpCaller:
         while True:
             await asyncio.sleep(self._heartbeat_s)
             with contextlib.suppress(WorkerError):  # its silence is what `health` tells
-                self._heard((await self._send("GET", "/worker")).json()["health"])
+                response = await self._send("GET", "/worker", timeout=self._heartbeat_s)
+                self._heard(response.json()["health"])
+            if time.monotonic() - self._last_s > self._hang_s:
+                while self._pending:
+                    self._pending.pop().cancel()
 
     def _heard(self, health: dict[str, Any]) -> None:
         self._last, self._last_s = health, time.monotonic()

@@ -33,7 +33,7 @@ from stepwell.rollout.workers.life import Life
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 MAX_FAILED_STARTS = 3
-FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.02, 5.0
+FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.02, 10.0
 _CLOSE_S = 2.0
 OnStart = Callable[[Life], Awaitable[None]]
 
@@ -162,7 +162,7 @@ class WorkerProcess:
                 if self.num_restarts >= self._max_restarts:
                     raise WorkerError(f"{error}\nIt was restarted {self.num_restarts} times: no more of that")
                 self.num_restarts += 1
-                await asyncio.sleep(min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2**self._num_failed))
+                await asyncio.sleep(min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 4.0 ** min(self._num_failed, 9)))
                 self._num_failed += 1
             try:
                 return await self._start_once()
