@@ -22,7 +22,7 @@ class VLAConfig(Settings):
     )
     denoising_steps: int = Field(4, ge=2, description="flow head: steps from noise to an action")
     noise_level: float = Field(
-        0.3, gt=0, description="flow head: noise of the sampler that is trained on; evaluation has none"
+        0.5, gt=0, description="flow head: noise of the sampler that is trained on; evaluation has none"
     )
     width: int = Field(128, ge=8, description="of the trunk")
     layers: int = Field(2, ge=0, description="residual blocks of the trunk, and of a flow head")
