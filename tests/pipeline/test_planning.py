@@ -127,3 +127,19 @@ def test_many_minibatches_are_told_by_their_extremes() -> None:
     assert minibatch_sizes(130, 1, 3) == [44, 43, 43]
     many = ("train.tasks_per_update=130", "train.group_size=1", "train.minibatches=9")
     assert "130 trajectories in 9 minibatches of 14 to 15;" in plan(small_config(*many))
+
+
+def test_resource_groups_are_planned_with_who_is_where() -> None:
+    settings = (
+        "groups.mode=stream",
+        "recipe.name=rloo",
+        "groups.global_batch=7",
+        "groups.simulators.num_workers=3",
+    )
+    text = plan(small_config(*settings))
+    assert (
+        "stream: 48 environments = 3 simulators x 2 batches x 8; inference at 64 samples or after 5 ms"
+        in text
+    )
+    assert "colocated: cpu: 3 simulators, 1 generator, 1 trainer" in text
+    assert "an update learns from 8 trajectories, at most 2 versions behind (older: weight)" in text

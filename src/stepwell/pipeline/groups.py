@@ -17,8 +17,9 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,6 +27,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
+from stepwell.algos.recipes import Recipe
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, SamplingParams, WeightsError, WorkerError
 from stepwell.engines import fingerprint_of
@@ -68,6 +70,25 @@ def check_groups(config: RunConfig) -> Placement:
             "the trainer runs on one device; name one"
         )
     return placement
+
+
+def told(config: RunConfig, recipe: Recipe) -> Iterator[str]:
+    """The groups of a run for its plan: who is where, and how far they overlap."""
+    placement, groups, train = check_groups(config), config.groups, config.train
+    sims = groups.simulators
+    num_envs = sims.num_workers * sims.env_batches * sims.batch_size
+    yield (
+        f"{groups.mode}: {num_envs} environments = {sims.num_workers} simulators x {sims.env_batches} batches "
+        f"x {sims.batch_size}; inference at {groups.generators.max_batch} samples or after "
+        f"{groups.generators.max_wait_ms:g} ms"
+    )
+    yield f"{placement.kind}: {'; '.join(placement.lines())}"
+    size = groups.global_batch or train.tasks_per_update * train.group_size
+    unit = train.group_size if recipe.needs_groups else 1
+    yield (
+        f"an update learns from {math.ceil(size / unit) * unit} trajectories, at most {groups.max_staleness} "
+        f"versions behind (older: {groups.stale_data}); weights are handed out every {groups.sync_interval}"
+    )
 
 
 def placed(config: RunConfig) -> RunConfig:

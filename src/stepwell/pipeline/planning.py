@@ -51,6 +51,10 @@ def plan(config: RunConfig) -> str:
         if parts.is_robot:
             from stepwell.pipeline.robot_planning import RobotPlan as kind  # a _Plan, too
         lines = list(kind(config, parts).lines())
+        if config.groups.mode != "off":
+            from stepwell.pipeline.groups import told
+
+            lines += [_line("" if i else "groups", text) for i, text in enumerate(told(config, parts.recipe))]
     finally:
         parts.close()
     return "\n".join(lines)
