@@ -11,9 +11,11 @@ that ends its episode; ours are told to begin another, as a rollout does it. Row
                           per process one is answered while the other is stepped
 
 Simulators advance independently of each other, which vectors do not. `CPU` is the processor time that all
-processes of a row took per transition, which other work on the machine changes little. The second table is what a call
-costs beside the stepping itself: the time of `ProcessSimulator.step` less that of `EnvBatch.step` on the
-same worlds (39 numbers, an action of 4), and a bare `multiprocessing` pipe for comparison.
+processes of a row took per transition; other work on the machine changes it less than it does the speed.
+
+The second table is what a call costs beside the stepping itself: the time of `ProcessSimulator.step` less
+that of `EnvBatch.step` on the same worlds (39 numbers, an action of 4), and a bare `multiprocessing` pipe
+for comparison.
 
     python benchmarks/simulator_speed.py                    # tables, and results/simulator_speed.json
     python benchmarks/simulator_speed.py --seconds 1 --no-write --worlds cartpole

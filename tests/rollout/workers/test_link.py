@@ -47,8 +47,8 @@ def check(link: Link, *expected: Frame) -> None:
 def test_memory_is_reused_and_not_taken_anew_per_message(ends: tuple[Link, Link]) -> None:
     one, other = ends
     for start in range(300):
-        one.send(0, numbers(1000, start))
-        check(other, numbers(1000, start))
+        one.send(0, numbers(2000, start))
+        check(other, numbers(2000, start))
     assert one._outbox.num_bytes == FIRST_BYTES and len(other._inbox._arenas) == 1
 
 
@@ -62,12 +62,9 @@ def test_messages_that_are_not_read_yet_are_never_overwritten(ends: tuple[Link, 
 
 def test_a_large_message_gets_a_larger_arena_and_the_small_one_is_dropped(ends: tuple[Link, Link]) -> None:
     one, other = ends
-    one.send(0, numbers(10))
-    check(other, numbers(10))
-    one.send(0, numbers(1_000_000))
-    check(other, numbers(1_000_000))
-    one.send(0, numbers(10))
-    check(other, numbers(10))
+    for size in (2000, 1_000_000, 2000):
+        one.send(0, numbers(size))
+        check(other, numbers(size))
     assert len(one._outbox._arenas) == len(other._inbox._arenas) == 1
     assert 8_000_000 < one._outbox.num_bytes < 9_000_000
 
@@ -117,6 +114,18 @@ def test_frames_read_in_any_order_are_whole(sizes: list[tuple[int, bool]], rando
         inbox.close()
 
 
+def test_small_messages_need_no_shared_memory_and_any_number_of_them_comes_whole(
+    ends: tuple[Link, Link],
+) -> None:
+    one, other = ends
+    frames = [numbers(size % 900, size) for size in range(100)]
+    sending = threading.Thread(target=lambda: [one.send(call, frame) for call, frame in enumerate(frames)])
+    sending.start()
+    check(other, *frames)
+    sending.join()
+    assert one._outbox.num_bytes == 0
+
+
 def test_what_is_not_a_ticket_is_refused(ends: tuple[Link, Link]) -> None:
     one, other = ends
     one.socket.sendall(b"x" * 40)
@@ -128,13 +137,13 @@ def test_a_ticket_for_memory_that_is_not_there_is_refused(ends: tuple[Link, Link
     from stepwell.rollout.workers.link import _MAGIC, _TICKET
 
     one, other = ends
-    one.send(0, numbers(3))
+    one.send(0, numbers(2000))
     other.receive()
     for arena, start, size in ((7, 0, 10), (0, 1 << 40, 10), (0, 0, 1 << 40)):
         one.socket.sendall(_TICKET.pack(_MAGIC, 0, 0, arena, 0, start, size))
         with pytest.raises(EncodingError, match="not there"):
             other.receive()
-        other._unread.clear()
+        other._unread = b""
 
 
 def test_the_end_of_the_other_side_is_seen(ends: tuple[Link, Link]) -> None:
@@ -160,14 +169,14 @@ from stepwell.core import WorkerError
 from stepwell.rollout.workers.frames import Frame
 from stepwell.rollout.workers.link import Link
 one, other = (Link(end) for end in socket.socketpair())
-one.send(0, Frame("small"))
-assert other.receive()[0][1].op == "small"
+one.send(0, Frame("medium", {}, [np.zeros(2000)]))
+assert other.receive()[0][1].op == "medium"
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 try:
     one.send(1, Frame("large", {}, [np.zeros(1 << 20)]))
 except WorkerError as error:
     print(error)
-one.send(2, Frame("small"))
+one.send(2, Frame("medium", {}, [np.zeros(2000)]))
 assert other.receive()[0][0] == 2
 """
 

@@ -81,7 +81,9 @@ def decode(data: Buffer) -> Frame:
     view = memoryview(data).toreadonly().cast("B")
     text, payload = _opened(view)
     try:
-        value = json.loads(bytes(text))
+        value, end = _DECODER.raw_decode(words := str(text, "utf-8"))
+        if end != len(words):
+            raise EncodingError("the frame's header has something behind it")
         op, header, described = value["op"], value["header"], value["arrays"]
         specs = [(np.dtype(_known(name)), _shape(shape)) for name, shape in described]
     except EncodingError:
@@ -168,6 +170,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} is no JSON value")
 
 
+_DECODER = json.JSONDecoder()
 _ENCODER = json.JSONEncoder(separators=(",", ":"), default=_plain)
 
 

@@ -92,9 +92,12 @@ class WorkerProcess:
 
         One that takes longer than `timeout_s` costs the worker its life.
         """
-        life = await self._alive()
+        starting, life = self._starting, self._life
+        if life is None or life.is_over or starting is None or not starting.done():
+            life = await self._alive()
+        call = life.call(Frame(op, header, arrays))
         try:
-            answer = await _within(timeout_s, life.call(Frame(op, header, arrays)))
+            answer = await (call if timeout_s is None else asyncio.wait_for(call, timeout_s))
         except TimeoutError:
             why = f"took longer than {timeout_s:g} s for {op}"
             life.lose(why)
@@ -207,13 +210,6 @@ class WorkerProcess:
             trouble = life.trouble(self._hang_s)
             if trouble is not None:
                 life.lose(trouble)
-
-
-async def _within(timeout_s: float | None, call: Coroutine[Any, Any, Frame]) -> Frame:
-    if timeout_s is None:  # the usual case, and a timer costs microseconds
-        return await call
-    async with asyncio.timeout(timeout_s):
-        return await call
 
 
 def _look_at(task: asyncio.Task[Life]) -> None:
