@@ -83,8 +83,12 @@ def run_show(args: argparse.Namespace) -> int:
     names, per_turn, turns = _shape(env)
     out = console()
     out.print(f"{args.name}: {_summary(env)}", markup=False)
-    length = turns if env.is_robot else f"{turns} turns"
-    out.print(f"actions: {names}; up to {per_turn} per turn, {length}", markup=False)
+    length = (
+        f"{per_turn} per turn, at most {turns}"
+        if env.is_robot
+        else f"up to {per_turn} per turn, {turns} turns"
+    )
+    out.print(f"actions: {names}; {length}", markup=False)
     out.print("\noptions (config env.options):")
     out.print(_options_table(env.options))
     if env.is_robot:

@@ -41,11 +41,12 @@ def test_a_missing_package_is_one_line_that_names_the_extra(
             monkeypatch.delitem(sys.modules, module)
         monkeypatch.setitem(sys.modules, PACKAGES[name], None)
         _forget_opened(name)
-    with pytest.raises(ConfigError) as refusal:
-        make_env(name).reset(seed=0)
+    for refused in (lambda: make_env(name).reset(seed=0), lambda: check_env(name)):
+        with pytest.raises(ConfigError) as refusal:
+            refused()
+        message = str(refusal.value)
+        assert f'pip install "stepwell[{name}]"' in message and "\n" not in message
     _forget_opened(name)
-    message = str(refusal.value)
-    assert f'pip install "stepwell[{name}]"' in message and "\n" not in message
 
 
 def _forget_opened(name: str) -> None:

@@ -38,6 +38,7 @@ from pydantic import Field, field_validator
 
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ArrayState, ConfigError, EnvError, InputError, RobotWorld, StateForm, Task
+from stepwell.envs.robots.packages import simulator
 
 FloatArray = npt.NDArray[np.float32]
 Image = npt.NDArray[np.uint8]
@@ -92,7 +93,8 @@ class RobotEnv(ABC):
     """A world that a robot policy acts in, one task at a time."""
 
     name: ClassVar[str]
-    extra: ClassVar[str]  # stepwell[extra] installs the simulator
+    extra: ClassVar[str] = ""  # stepwell[extra] installs the simulator,
+    package: ClassVar[str | None] = None  # which is this package
     Options: ClassVar[type[Settings]]
     is_robot: ClassVar[bool] = True
     is_deterministic: ClassVar[bool] = True
@@ -149,6 +151,12 @@ class RobotEnv(ABC):
 
     def close(self) -> None:  # noqa: B027 (a simulator may hold nothing)
         """Release what the simulator holds; calling it twice is fine."""
+
+    @classmethod
+    def require(cls) -> None:
+        """A `ConfigError` with the command to run, where the simulator is not installed."""
+        if cls.package is not None:
+            simulator(cls.package, world=cls.name, extra=cls.extra)
 
     @cached_property
     def world(self) -> RobotWorld:

@@ -52,6 +52,7 @@ class Libero(RobotEnv):
 
     name: ClassVar[str] = "libero"
     extra: ClassVar[str] = "libero"
+    package: ClassVar[str | None] = "libero"
     Options: ClassVar[type[Settings]] = LiberoOptions
     has_process: bool = False
     has_oracle: bool = False

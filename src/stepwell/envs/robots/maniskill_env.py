@@ -52,6 +52,7 @@ class ManiSkill(RobotEnv):
 
     name: ClassVar[str] = "maniskill"
     extra: ClassVar[str] = "maniskill"
+    package: ClassVar[str | None] = "mani_skill"
     Options: ClassVar[type[Settings]] = ManiSkillOptions
     has_oracle: bool = False
     num_checked: ClassVar[int] = 3
@@ -75,8 +76,7 @@ class ManiSkill(RobotEnv):
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:
-        """The seed of ManiSkill's reset; reading the package first, so that a missing one is told early."""
-        simulator("mani_skill", world=cls.name, extra=cls.extra)
+        """The seed of ManiSkill's reset."""
         content: dict[str, JSON] = {"task": options.task, "seed": seed}
         words = INSTRUCTIONS.get(options.task) or in_words(options.task)
         return Task(cls.name, content, instruction=words, seed=seed)

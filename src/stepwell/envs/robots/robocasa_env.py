@@ -49,6 +49,7 @@ class RoboCasa(RobotEnv):
 
     name: ClassVar[str] = "robocasa"
     extra: ClassVar[str] = "robocasa"
+    package: ClassVar[str | None] = "robocasa"
     Options: ClassVar[type[Settings]] = RoboCasaOptions
     has_process: bool = False
     has_oracle: bool = False
@@ -72,8 +73,7 @@ class RoboCasa(RobotEnv):
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:
-        """The seed of kitchen, objects and places; a missing package is told here."""
-        simulator("robocasa", world=cls.name, extra=cls.extra)
+        """The seed of kitchen, objects and places."""
         content: dict[str, JSON] = {"task": options.task, "kitchens": options.kitchens, "seed": seed}
         return Task(cls.name, content, instruction=in_words(options.task), seed=seed)
 

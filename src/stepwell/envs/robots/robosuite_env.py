@@ -65,6 +65,7 @@ class Robosuite(RobotEnv):
 
     name: ClassVar[str] = "robosuite"
     extra: ClassVar[str] = "robosuite"
+    package: ClassVar[str | None] = "robosuite"
     Options: ClassVar[type[Settings]] = RobosuiteOptions
     num_checked: ClassVar[int] = 5
     options: RobosuiteOptions

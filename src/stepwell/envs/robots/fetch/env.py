@@ -62,6 +62,7 @@ class Fetch(RobotEnv):
 
     name: ClassVar[str] = "fetch"
     extra: ClassVar[str] = "fetch"
+    package: ClassVar[str | None] = "gymnasium_robotics"
     Options: ClassVar[type[Settings]] = FetchOptions
     options: FetchOptions
 

@@ -56,6 +56,7 @@ class MetaWorld(RobotEnv):
 
     name: ClassVar[str] = "metaworld"
     extra: ClassVar[str] = "metaworld"
+    package: ClassVar[str | None] = "metaworld"
     Options: ClassVar[type[Settings]] = MetaWorldOptions
     options: MetaWorldOptions
 
