@@ -238,7 +238,7 @@ class Parts:
     def _horizon(self) -> int | None:
         """Most steps of an episode, where the world says so."""
         if isinstance(self.policy, VLAPolicy):
-            return -(-self.envs.envs[0].world.max_actions // robot_parts.chunk_of(self.config, self.policy))
+            return -(-self.envs.envs[0].world.max_actions // self.policy.model.shape.config.chunk)
         return self.agent.world.max_turns if self.has_world else None
 
     @property
@@ -311,7 +311,7 @@ class Parts:
                 self.envs,
                 self.player,
                 self.tasks(Split.TRAIN, num_demos, seed),
-                robot_parts.chunk_of(self.config, self.policy),
+                self.policy.model.shape.config.chunk,
                 noise,
                 seed,
             )

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from stepwell.algos.recipes import Recipe
 from stepwell.config.run import RunConfig
-from stepwell.config.vla import VLAConfig
 from stepwell.core import ArrayState, ConfigError, EnvError, RobotWorld, Task, Trajectory
 from stepwell.envs.batch import EnvBatch
 from stepwell.policies.vla import VLAPolicy
@@ -49,12 +48,6 @@ def robot_player(config: RunConfig, recipe: Recipe) -> RobotPlayer:
         optional_parts=recipe.optional_reward_parts,
         weights=config.rewards,
     )
-
-
-def chunk_of(config: RunConfig, policy: VLAPolicy | None = None) -> int:
-    """Actions per step: those of the policy, or of the settings where there is none yet."""
-    shape = (config.policy.vla or VLAConfig()) if policy is None else policy.model.shape.config
-    return shape.chunk
 
 
 def robot_demonstrations(
