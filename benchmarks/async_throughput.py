@@ -1,19 +1,20 @@
 """What asynchrony is worth: environment steps per unit of time, by how far the groups overlap.
 
-Modelled devices (default): the real driver, request queue and staleness rule in virtual time. A turn of all 32
-environments takes the simulators 22 units, the generator 9 (a quarter of it fixed per call), the trainer 15,
-log-normal with sigma 0.5; every draw is per environment (simulators), per call (generator), per microbatch of
-32 steps (trainer). `sync` waits for the slowest simulator in every turn and calls the generator once for all 32:
-with the same four simulator processes it cannot be parallelised further. Four environment batches per simulator
-are the default because generation must be hidden behind more than one of them (see the sweep). The bound is the
-throughput of the slowest group when it is timed alone.
+Modelled devices (default): the real driver, request queue and staleness rule in virtual time. A turn of all
+32 environments takes the simulators 22 units, the generator 9 (a quarter of it fixed per call), the trainer
+15, log-normal with sigma 0.5; one draw per environment (simulators), per call (generator), per microbatch of
+32 steps (trainer). `sync` waits for the slowest simulator in every turn and calls the generator once for all
+32: with the same four simulator processes it cannot be parallelised further. Four environment batches per
+simulator are the default because generation must be hidden behind more than one of them (see the sweep). The
+bound is the throughput of the slowest group when it is timed alone. Throughput is over the whole run, from the
+first reset to the end of the last update.
 
     python benchmarks/async_throughput.py                     # the tables, and results/async_throughput.json
     python benchmarks/async_throughput.py --quick             # a tenth of the updates, no file
 
-Real worlds (`--real`): whole runs of `stepwell train` in each mode with processes, on this machine. The parts
-are timed alone first; the bound is the larger of the slowest group's own time, the processor time of all parts
-over the cores, and the time of the kernels of all parts on the GPU. Everything after `--real` is a setting.
+Real worlds (`--real`): whole runs of `stepwell train` in each mode with processes, on this machine. The
+parts are timed alone first; the bound is the larger of the slowest group's own time, the processor time of
+all parts over the cores, and the time of the kernels of all parts on the GPU. Everything after `--real` is a setting.
 
     python benchmarks/async_throughput.py --real groups.simulators.num_workers=2
 """
@@ -42,6 +43,7 @@ MODES = {
     "stream": "+ stream",
 }
 NUM_DEVICES = 12
+CONSOLE = Console(width=120)
 
 
 def main() -> None:
@@ -95,7 +97,7 @@ def modelled(num_updates: int) -> dict[str, Any]:
     compare("episodes (epochs of two updates of 16)", result["episodes"], ("episodes",))
     ratio, share = tails[-1]["times_sync"], tails[-1]["of_bound"]
     result["required"] = {"times_sync": 1.85, "of_bound": 0.95, "is_met": ratio >= 1.85 and share >= 0.95}
-    Console().print(
+    CONSOLE.print(
         f"stream: {ratio:.2f} x sync (required 1.85), {share:.3f} of the bound (required 0.95); "
         f"without tails {exact[-1]['times_sync']:.2f} x"
     )
@@ -168,7 +170,7 @@ def show(title: str, rows: list[dict[str, Any]], most: float, alone: dict[str, f
             f"{row['mean_batch']:.1f}",
         )
     table.add_row("alone", *[""] * 3, *(f"{value:.2f}" for value in alone.values()), "", "")
-    Console().print(table)
+    CONSOLE.print(table)
 
 
 def sweep(title: str, rows: list[dict[str, Any]], key: str) -> None:
@@ -178,7 +180,7 @@ def sweep(title: str, rows: list[dict[str, Any]], key: str) -> None:
     for row in rows:
         cells = (row["sync"], row["env_steps_per_unit"], row["times_sync"], row["of_bound"])
         table.add_row(f"{row[key]}", *(f"{cell:.3f}" for cell in cells))
-    Console().print(table)
+    CONSOLE.print(table)
 
 
 def compare(title: str, rows: list[dict[str, Any]], keys: tuple[str, ...]) -> None:
@@ -188,7 +190,7 @@ def compare(title: str, rows: list[dict[str, Any]], keys: tuple[str, ...]) -> No
     for row in rows:
         cells = [*(row[mode] for mode in MODES), row["bound"]]
         table.add_row(" : ".join(str(row[key]) for key in keys), *(f"{cell:.3f}" for cell in cells))
-    Console().print(table)
+    CONSOLE.print(table)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """The dynamic batcher's two bounds: throughput over the largest batch and the longest wait.
 
-Modelled devices in virtual time (`stepwell.pipeline.modelled`): six simulators with two environment batches of
-eight each and two generators whose call has a large fixed cost, so that small batches waste it and long waits
-starve the simulators. Without a wait generators are sent whatever is there; with one, batches fill up first.
+Modelled devices in virtual time (`stepwell.pipeline.modelled`): six simulators with two environment batches
+of eight each, and two generators four fifths of whose time per call is there whatever the size. Batches that
+are too small waste that; waits that are too long leave simulators without work. While generators are busy
+slots gather by themselves, so that the rise over the wait is small and its fall is not.
 
     python benchmarks/batching_sweep.py             # the table, results/batching_sweep.json and .svg
     python benchmarks/batching_sweep.py --quick     # a tenth of the updates, no files
@@ -25,7 +26,7 @@ RESULT = Path(__file__).parent / "results" / "batching_sweep.json"
 ENV_BATCH = 8
 MODEL = Model(
     simulator=22.0,
-    generator=14.0,
+    generator=9.0,
     trainer=0.0,
     sigma=0.5,
     num_envs=96,
@@ -35,10 +36,10 @@ MODEL = Model(
     generator_fixed=0.8,
     turns=(10, 10),
     global_batch=96,
-    max_staleness=8,
+    max_staleness=50,
 )
-BATCHES = (1, 2, 3, 4, 6)
-WAITS = (0.0, 1.0, 2.0, 4.0, 6.0, 9.0, 13.0, 18.0, 25.0, 40.0)
+BATCHES = (1, 2, 3, 4, 6, 9, 12)
+WAITS = (0.0, 0.5, 1.0, 2.0, 4.0, 6.0, 9.0, 13.0, 20.0, 40.0)
 
 
 def main() -> None:
@@ -46,7 +47,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--updates", type=int, default=30)
+    parser.add_argument("--updates", type=int, default=20)
     parser.add_argument("--no-write", action="store_true")
     args = parser.parse_args()
     num_updates = max(args.updates // 10, 3) if args.quick else args.updates
@@ -86,7 +87,7 @@ def show(rows: list[dict[str, float]]) -> None:
         mine = [row["env_steps_per_unit"] for row in rows if row["max_batches"] == count]
         best = max(mine)
         table.add_row(str(count), *(f"[bold]{v:.3f}[/]" if v == best else f"{v:.3f}" for v in mine))
-    Console().print(table)
+    Console(width=120).print(table)
 
 
 def plot(rows: list[dict[str, float]]) -> str:

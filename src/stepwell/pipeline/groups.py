@@ -77,9 +77,9 @@ def told(config: RunConfig, recipe: Recipe) -> Iterator[str]:
     placement, groups, train = check_groups(config), config.groups, config.train
     sims = groups.simulators
     num_envs = sims.num_workers * sims.env_batches * sims.batch_size
+    shape = f"{sims.num_workers} simulators x {sims.env_batches} batches x {sims.batch_size}"
     yield (
-        f"{groups.mode}: {num_envs} environments = {sims.num_workers} simulators x {sims.env_batches} batches "
-        f"x {sims.batch_size}; inference at {groups.generators.max_batch} samples or after "
+        f"{groups.mode}: {num_envs} environments = {shape}; inference at {groups.generators.max_batch} samples or after "
         f"{groups.generators.max_wait_ms:g} ms"
     )
     yield f"{placement.kind}: {'; '.join(placement.lines())}"
