@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 Vector = npt.NDArray[np.float64]
 
-GAIN = 10.0  # actions per metre
+GAIN = 20.0  # actions per metre
 OPEN, CLOSED = 1.0, -1.0
 BLOCK = 0.025  # half the width of the block
 BEHIND = BLOCK + 0.045  # where a push starts, from the block's middle
@@ -65,5 +65,5 @@ EXPERTS: dict[str, Callable[[Vector, float, Vector, Vector], Vector]] = {
 
 def _towards(move: Vector, gripper: float) -> Vector:
     """At most full speed, in the direction of `move`."""
-    action = GAIN * 2 * move
+    action = GAIN * move
     return np.append(action / max(1.0, float(np.abs(action).max())), gripper)
