@@ -1,7 +1,8 @@
 # Every target makes and reuses its own .venv; nothing needs to be done before.
 #
 #   make demo     watch an agent learn, in minutes
-#   make test     the whole suite (make test-extra-vllm: the part that needs a real vLLM)
+#   make test     the whole suite (make test-extra-vllm, -robosuite, -libero: what needs an environment
+#                 of its own)
 #   make check    formatting, lint, types
 #   make bench    every benchmark that runs on a CPU, results to benchmarks/results/
 #   make docs     the documentation as a site in site/
@@ -14,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 demo_seed ?= 0
 
-.PHONY: install demo test test-extra-vllm check format bench docs clean
+.PHONY: install demo test test-extra-vllm test-extra-robosuite test-extra-libero check format bench docs clean
 
 install: $(STAMP)
 
@@ -33,14 +34,19 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/stepwell demo --seed $(demo_seed)
 
-# The pool is tested against a real PostgreSQL: installed here where that is allowed, else said aloud.
+# The pool is tested against a real PostgreSQL, robots with pictures: what that needs of the system is
+# installed here where that is allowed, else said aloud.
 test: $(STAMP)
+	@bash scripts/install_gl.sh
 	@$(BIN)/python tests/pool/postgres.py --install
 	$(BIN)/python -m pytest
 
 # A real vLLM in an environment of its own (2 GB), and the remote engine against it.
 test-extra-vllm: $(STAMP)
 	bash scripts/test_extra_vllm.sh
+
+test-extra-robosuite test-extra-libero: test-extra-%: $(STAMP)
+	bash scripts/test_extra_$*.sh
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
