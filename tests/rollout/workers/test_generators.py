@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.policies.vla.made import policy, states
 from tests.rollout.workers.engines import SMALL, SmallEngine
 from tests.rollout.workers.traces import nothing_left
 
@@ -29,10 +31,11 @@ from stepwell.core import (
     WorkerError,
 )
 from stepwell.core.arrays import equal
+from stepwell.engines.array_engine import ArrayEngine
 from stepwell.engines.embedded import EmbeddedEngine
 from stepwell.engines.weights import fingerprint_of
 from stepwell.rollout.workers import ProcessGenerator
-from stepwell.rollout.workers.engines import EMBEDDED
+from stepwell.rollout.workers.engines import ARRAY, EMBEDDED
 from stepwell.rollout.workers.weights import pack_weights, unpack_weights
 
 MODEL = "tiny-0.3m"
@@ -99,6 +102,25 @@ async def test_the_embedded_engine_in_a_process_samples_what_it_samples_here() -
         here.forget()
         assert_same(await gen.generate(tokens(3)), here.generate_blocking(tokens(3)))
     here.close()
+
+
+@pytest.mark.slow
+async def test_a_robot_policy_in_a_process_samples_what_it_samples_here(tmp_path: Path) -> None:
+    made = policy("flow", picture=True)
+    made.save_pretrained(tmp_path / "policy")
+    here = ArrayEngine.from_pretrained(tmp_path / "policy")
+    requests = [
+        Request(state, SamplingParams(seed=seed)) for seed, state in enumerate(states(5, picture=True))
+    ]
+    async with generator(ARRAY, {"model": str(tmp_path / "policy")}, num_threads=1) as gen:
+        assert_same(await gen.generate(requests), here.generate_blocking(requests))
+        weights = {name: tensor * 0.9 for name, tensor in made.model.state_dict().items()}
+        fingerprint = await gen.load_weights(2, weights)
+        here.load_weights(2, weights)
+        assert fingerprint == here.fingerprint()
+        found = await gen.generate(requests)
+        assert_same(found, here.generate_blocking(requests))
+        assert {sample.policy_version for sample in found} == {VersionSpan.at(2)}
 
 
 async def test_array_samples_are_those_of_the_engine_here() -> None:

@@ -2,7 +2,10 @@
 
 A factory is named by its import path (`module:function`), so that anybody's engine can be used. What it
 returns has `generate` (a coroutine), `load_weights(version, weights)`, `fingerprint()` and `forget()`, as
-`EmbeddedEngine` does. It ends with its process.
+the two here do. It ends with its process.
+
+Both take `model` (a directory; for language models also a built-in name), and may be given `config` (of
+`EngineConfig`), `dtype`, `device` and `version`.
 """
 
 from __future__ import annotations
@@ -14,17 +17,31 @@ from stepwell.config.engine import EngineConfig
 from stepwell.core import ConfigError
 
 EMBEDDED = "stepwell.rollout.workers.engines:embedded"
+ARRAY = "stepwell.rollout.workers.engines:array"
 _KNOWN = ("model", "config", "dtype", "device", "version")
 
 
 def embedded(settings: Mapping[str, Any]) -> Any:
-    """The embedded engine: `model` (a directory or built-in name), `config`, `dtype`, `device`, `version`."""
+    """The embedded engine, for language models."""
+    model, config, more = _read(settings)
+    from stepwell.engines.embedded import EmbeddedEngine
+
+    return EmbeddedEngine.from_pretrained(model, config, **more)
+
+
+def array(settings: Mapping[str, Any]) -> Any:
+    """The engine of robot policies."""
+    model, config, more = _read(settings)
+    from stepwell.engines.array_engine import ArrayEngine
+
+    return ArrayEngine.from_pretrained(model, config, **more)
+
+
+def _read(settings: Mapping[str, Any]) -> tuple[str, EngineConfig, dict[str, Any]]:
+    """The model, the engine's own settings, and the rest; before anything heavy is imported."""
     unknown = sorted(set(settings) - set(_KNOWN))
     if unknown or "model" not in settings:
         what = f"does not know {unknown[0]!r}" if unknown else "needs 'model'"
-        raise ConfigError(f"settings of the embedded engine: it {what} (it takes {', '.join(_KNOWN)})")
-    from stepwell.engines.embedded import EmbeddedEngine
-
+        raise ConfigError(f"settings of the engine: it {what} (it takes {', '.join(_KNOWN)})")
     more = {name: settings[name] for name in ("dtype", "device", "version") if name in settings}
-    config = EngineConfig.model_validate(settings.get("config", {}))
-    return EmbeddedEngine.from_pretrained(settings["model"], config, **more)
+    return settings["model"], EngineConfig.model_validate(settings.get("config", {})), more
