@@ -6,15 +6,16 @@ Modelled devices (default): the real driver, request queue and staleness rule in
 32 steps (trainer). `sync` waits for the slowest simulator in every turn and calls the generator once for all
 32: with the same four simulator processes it cannot be parallelised further. Four environment batches per
 simulator are the default because generation must be hidden behind more than one of them (see the sweep). The
-bound is the throughput of the slowest group when it is timed alone. Throughput is over the whole run, from the
-first reset to the end of the last update.
+bound is the throughput of the slowest group when it is timed alone. Throughput is over the whole run, from
+the first reset to the end of the last update.
 
     python benchmarks/async_throughput.py                     # the tables, and results/async_throughput.json
     python benchmarks/async_throughput.py --quick             # a tenth of the updates, no file
 
 Real worlds (`--real`): whole runs of `stepwell train` in each mode with processes, on this machine. The
 parts are timed alone first; the bound is the larger of the slowest group's own time, the processor time of
-all parts over the cores, and the time of the kernels of all parts on the GPU. Everything after `--real` is a setting.
+all parts over the cores, and the time of the kernels of all parts on the GPU. Everything after
+`--real` is a setting.
 
     python benchmarks/async_throughput.py --real groups.simulators.num_workers=2
 """

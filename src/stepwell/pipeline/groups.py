@@ -79,8 +79,8 @@ def told(config: RunConfig, recipe: Recipe) -> Iterator[str]:
     num_envs = sims.num_workers * sims.env_batches * sims.batch_size
     shape = f"{sims.num_workers} simulators x {sims.env_batches} batches x {sims.batch_size}"
     yield (
-        f"{groups.mode}: {num_envs} environments = {shape}; inference at {groups.generators.max_batch} samples or after "
-        f"{groups.generators.max_wait_ms:g} ms"
+        f"{groups.mode}: {num_envs} environments = {shape}; inference at {groups.generators.max_batch} "
+        f"samples or after {groups.generators.max_wait_ms:g} ms"
     )
     yield f"{placement.kind}: {'; '.join(placement.lines())}"
     size = groups.global_batch or train.tasks_per_update * train.group_size

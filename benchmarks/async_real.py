@@ -1,0 +1,311 @@
+"""The real half of `async_throughput.py`: parts timed alone, then whole runs in every mode.
+
+Parts alone, per environment transition:
+* simulators: the run's simulator processes, driven as in a run, with recorded samples as answers at once;
+* generator: its engine, on recorded requests, in batches of all environments;
+* trainer: an update on recorded episodes.
+Each also tells the processor time it used (of its processes), and on a GPU the time of its kernels.
+
+A run's throughput is taken between two updates in the middle of it: after the first ones, and before the last
+ones, for which nothing is played any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from stepwell.config.loading import load_config
+from stepwell.config.run import RunConfig
+from stepwell.core import Request, Sampled, SamplingParams, Split
+from stepwell.monitors.jsonl import read_entries
+from stepwell.pipeline.groups import Groups, check_groups
+from stepwell.pipeline.parts import Parts
+from stepwell.pipeline.run import machine, train
+from stepwell.rollout import Job
+from stepwell.rollout.driver import Driver, Outcome, Start
+from stepwell.rollout.groups import WorkerHealth
+from stepwell.rollout.requests import RequestQueue
+
+RESULTS = Path(__file__).parent / "results"
+MODES = ("sync", "rollout_async", "train_async", "stream")
+SETTINGS = (
+    "env.name=metaworld",
+    'env.options={task="reach", max_actions=50}',
+    "policy.critic=own",
+    "policy.vla={chunk=5, width=256, layers=4}",
+    "recipe.name=steppo",
+    "recipe.kl_coef=0",
+    "num_threads=1",
+    "train.tasks_per_update=32",
+    "train.group_size=1",
+    "train.num_updates=16",
+    "train.update_epochs=1",
+    "eval.num_tasks=0",
+    "checkpoint.every=0",
+    "monitor.console=false",
+    "monitor.tensorboard=false",
+    "monitor.report=false",
+    "groups.simulators.num_workers=2",
+    "groups.simulators.env_batches=4",
+    "groups.simulators.batch_size=4",
+    "groups.generators.num_threads=1",
+    "groups.generators.max_batch=32",
+    "groups.generators.max_wait_ms=0",
+)
+NUM_SKIPPED = 3
+
+
+@dataclass
+class Cost:
+    """Of one environment transition, in seconds."""
+
+    wall_s: float
+    cpu_s: float
+    gpu_s: float = 0.0
+
+
+def real(settings: Sequence[str], name: str, *, write: bool) -> None:
+    """Time the parts, run every mode, show and keep the table."""
+    config = load_config(None, [*SETTINGS, *settings, "groups.mode=stream"])
+    if config.num_threads is not None:
+        torch.set_num_threads(config.num_threads)
+    costs = alone(config)
+    limits = bounds(costs)
+    most = 1.0 / max(limits.values())
+    rows = [run(config, mode, most) for mode in MODES]
+    for row in rows:
+        row["times_sync"] = round(row["env_steps_per_s"] / rows[0]["env_steps_per_s"], 3)
+    show(rows, costs, limits)
+    if write:
+        result = {
+            "machine": machine(),
+            "settings": [*SETTINGS, *settings],
+            "alone": {part: vars(cost) for part, cost in costs.items()},
+            "seconds_per_step_at_least": limits,
+            "bound_env_steps_per_s": most,
+            "rows": rows,
+        }
+        (RESULTS / f"async_throughput_{name}.json").write_text(json.dumps(result, indent=2) + "\n")
+
+
+def bounds(costs: dict[str, Cost]) -> dict[str, float]:
+    """Seconds per transition that nothing can go below, by reason."""
+    cores = len(os.sched_getaffinity(0))
+    return {
+        **{f"{part} alone": cost.wall_s for part, cost in costs.items()},
+        f"processor time over {cores} cores": sum(cost.cpu_s for cost in costs.values()) / cores,
+        "kernels on the GPU": sum(cost.gpu_s for cost in costs.values()),
+    }
+
+
+# --- parts alone --------------------------------------------------------------------------------
+
+
+class Recording:
+    """An engine that keeps what it was asked and what it answered."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
+        self.pairs: list[tuple[Request, Sampled]] = []
+
+    def generate_blocking(self, requests: Sequence[Request]) -> list[Sampled]:
+        found = self.engine.generate_blocking(requests)
+        self.pairs += zip(requests, found, strict=True)
+        return found  # type: ignore[no-any-return]
+
+
+class Replaying:
+    """A generator that answers at once, with samples of earlier episodes."""
+
+    name = "generator 0"
+
+    def __init__(self, samples: Sequence[Sampled]) -> None:
+        self._samples, self._rng = samples, np.random.default_rng(0)
+
+    async def generate(self, requests: Sequence[Request]) -> list[Sampled]:
+        return [self._samples[i] for i in self._rng.integers(len(self._samples), size=len(requests))]
+
+    async def load_weights(self, version: int, weights: Any) -> str:
+        return ""
+
+    async def forget(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def health(self) -> WorkerHealth:
+        return WorkerHealth(self.name, None, 0.0, 0, is_alive=True, silent_s=0.0)
+
+
+class Episodes:
+    """Tasks over and over until so many episodes are played."""
+
+    def __init__(self, jobs: Sequence[Job], params: SamplingParams) -> None:
+        self.jobs, self.params, self.num_steps = list(jobs), params, 0
+        self.num_left, self.whole = len(self.jobs), asyncio.Event()
+
+    def next(self) -> Start | None:
+        return Start(self.jobs.pop(), self.params) if self.jobs else None
+
+    def done(self, outcome: Outcome) -> None:
+        self.num_steps += int(outcome.trajectory.info["num_actions"])  # type: ignore[arg-type]
+        self.num_left -= 1
+        if self.num_left == 0:
+            self.whole.set()
+
+
+def alone(config: RunConfig) -> dict[str, Cost]:
+    """What each part costs when it has the machine to itself."""
+    parts = Parts(config)
+    try:
+        size = config.groups.global_batch or config.train.tasks_per_update * config.train.group_size
+        tasks = parts.tasks(Split.TRAIN, config.train.num_tasks, 0)
+        jobs = [Job(tasks[i % len(tasks)], f"g{i}", i) for i in range(size)]
+        engine, params = Recording(parts.engine), parts.params(config.sampling.temperature)
+        trajectories = parts.rollout_with(engine).run(jobs, params).trajectories
+        num_steps = sum(int(t.info["num_actions"]) for t in trajectories)  # type: ignore[arg-type]
+        trainer = repeated(lambda: parts.trainer.update(trajectories), num_steps, config)
+        requests = [request for request, _ in engine.pairs]
+        shape = config.groups.simulators
+        num_envs = shape.num_workers * shape.env_batches * shape.batch_size
+        batch = min(config.groups.generators.max_batch, num_envs)
+        generator = repeated(lambda: sample(parts, requests, batch), num_steps, config)
+        generator.wall_s /= config.groups.generators.num_workers
+        samples = [one for _, one in engine.pairs]
+        simulators = asyncio.run(simulate(config, parts, samples, tasks, params, num_episodes=8 * num_envs))
+    finally:
+        parts.close()
+    return {"simulators": simulators, "generators": generator, "trainer": trainer}
+
+
+def sample(parts: Parts, requests: Sequence[Request], size: int) -> None:
+    parts.engine.forget()
+    for start in range(0, len(requests), size):
+        parts.engine.generate_blocking(requests[start : start + size])
+
+
+def repeated(work: Callable[[], Any], num_steps: int, config: RunConfig, times: int = 5) -> Cost:
+    """The best of some times, after a first one that does not count."""
+    work()
+    walls, cpus = [], []
+    for _ in range(times):
+        began, cpu = time.perf_counter(), time.process_time()
+        work()
+        if config.policy.device != "cpu":
+            torch.cuda.synchronize()
+        walls.append(time.perf_counter() - began)
+        cpus.append(time.process_time() - cpu)
+    gpu_s = 0.0 if config.policy.device == "cpu" else kernels(work)
+    return Cost(min(walls) / num_steps, min(cpus) / num_steps, gpu_s / num_steps)
+
+
+def kernels(work: Callable[[], Any]) -> float:
+    """Seconds of kernels on the GPU."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        work()
+        torch.cuda.synchronize()
+    return sum(event.self_device_time_total for event in seen.key_averages()) / 1e6
+
+
+async def simulate(
+    config: RunConfig, parts: Parts, samples: Any, tasks: Any, params: Any, *, num_episodes: int
+) -> Cost:
+    """The simulator processes at full tilt."""
+    maker = Groups(config, parts, check_groups(config))
+    simulators = maker._make_simulators()
+    try:
+        await asyncio.gather(*(one.start() for one in simulators))  # type: ignore[attr-defined]
+        cost = Cost(0.0, 0.0)
+        for count in (num_episodes // 8, num_episodes):  # the first does not count
+            jobs = [Job(tasks[i % len(tasks)], f"g{i}", i) for i in range(count)]
+            feed = Episodes(jobs, params)
+            queue = RequestQueue([Replaying(samples)], max_batch=1 << 20, max_wait_ms=0)
+            driver = Driver(simulators, queue, parts.player, feed)
+            began, cpu = time.perf_counter(), cpu_of(simulators)
+            running = asyncio.ensure_future(driver.run())
+            await feed.whole.wait()
+            wall_s, cpu_s = time.perf_counter() - began, cpu_of(simulators) - cpu
+            driver.stop()
+            await running
+            cost = Cost(wall_s / feed.num_steps, cpu_s / feed.num_steps)
+        return cost
+    finally:
+        await asyncio.gather(*(one.close() for one in simulators))
+        maker.close()
+
+
+def cpu_of(workers: Sequence[Any]) -> float:
+    """Processor seconds of worker processes so far."""
+    total = 0.0
+    for worker in workers:
+        fields = Path(f"/proc/{worker.health().pid}/stat").read_text().rpartition(")")[2].split()
+        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
+# --- whole runs ---------------------------------------------------------------------------------
+
+
+def run(config: RunConfig, mode: str, most: float) -> dict[str, Any]:
+    """One run; its figures from the middle of it."""
+    groups = config.groups.model_copy(update={"mode": mode})
+    with tempfile.TemporaryDirectory() as place:
+        changes = {"groups": groups, "folder": place, "name": mode}
+        folder = train(config.model_copy(update=changes))
+        entries = [e for e in read_entries(folder / "metrics.jsonl") if e.kind == "update"]
+    last = len(entries) - 1 - (groups.max_staleness + 1 if mode in ("train_async", "stream") else 0)
+    assert last > NUM_SKIPPED, "train.num_updates is too small to measure in the middle of a run"
+    first, end, middle = entries[NUM_SKIPPED - 1], entries[last], entries[NUM_SKIPPED : last + 1]
+    throughput = (end.env_steps - first.env_steps) / (end.time_s - first.time_s)
+    busy = {
+        group: round(float(np.mean([e.values[f"{group}/busy"] for e in middle])), 3)
+        for group in ("simulators", "generators", "trainers")
+    }
+    return {
+        "mode": mode,
+        "env_steps_per_s": round(throughput, 1),
+        "of_bound": round(throughput / most, 3),
+        "busy": busy,
+        "mean_staleness": round(float(np.mean([e.values["staleness/mean"] for e in middle])), 2),
+        "max_staleness": max(e.values["staleness/max"] for e in middle),
+        "mean_batch": round(float(np.mean([e.values["generators/batch"] for e in middle])), 1),
+    }
+
+
+def show(rows: list[dict[str, Any]], costs: dict[str, Cost], limits: dict[str, float]) -> None:
+    console = Console(width=120)
+    parts = Table(title="parts alone: microseconds per environment transition")
+    for name in ("", "own time", "processor", "GPU kernels"):
+        parts.add_column(name, justify="right")
+    for part, cost in costs.items():
+        parts.add_row(part, *(f"{1e6 * value:.1f}" for value in (cost.wall_s, cost.cpu_s, cost.gpu_s)))
+    console.print(parts)
+    reason = max(limits, key=lambda name: limits[name])
+    table = Table(title=f"bound {1 / limits[reason]:,.0f} env steps per second ({reason})")
+    for name in ("", "env steps / s", "x sync", "of bound", *rows[0]["busy"], "staleness", "batch"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(
+            row["mode"],
+            f"{row['env_steps_per_s']:,.0f}",
+            f"{row['times_sync']:.2f}",
+            f"{row['of_bound']:.3f}",
+            *(f"{100 * share:.0f} %" for share in row["busy"].values()),
+            f"{row['mean_staleness']:.2f} (max {row['max_staleness']:.0f})",
+            f"{row['mean_batch']:.1f}",
+        )
+    console.print(table)
