@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.pipeline.small import notes, small_config, timeless
+from tests.pipeline.test_robots import config as robot_config
 
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, Status
@@ -96,6 +97,15 @@ def test_a_critics_recipe_streams_single_trajectories_in_batches_of_its_own_size
     folder = run(tmp_path, "stream", "recipe.name=steppo", "groups.global_batch=5", "train.num_updates=3")
     played = stored(folder)
     assert len(played) == 15 and {entry.group_size for entry in played} == {1}
+
+
+@pytest.mark.parametrize("head", ["token", "flow"])
+def test_a_robot_policy_streams_through_the_same_groups(head: str, tmp_path: Path) -> None:
+    settings = (*GROUPS[1:6], "groups.mode=stream", "groups.global_batch=12", "train.num_updates=3")
+    more = (f"policy.vla.head={head}", "warm_start.max_updates=2", "monitor.report=false", "eval.num_tasks=4")
+    folder = train(robot_config(*settings, *more, folder=tmp_path))
+    assert len(stored(folder)) == 36
+    assert updates(folder)[-1].values["staleness/max"] <= 2
 
 
 def test_what_an_asynchronous_run_cannot_do_is_refused_before_it_starts(tmp_path: Path) -> None:
