@@ -22,6 +22,7 @@ from stepwell.monitors.jsonl import JsonlMonitor, read_entries
 from stepwell.pipeline import groups as groups_module
 from stepwell.pipeline.groups import Groups
 from stepwell.pipeline.run import train
+from stepwell.pipeline.staleness import Stock
 from stepwell.pool import Filter, open_pool
 
 GROUPS = (
@@ -146,6 +147,30 @@ def test_an_interrupt_drains_and_a_resumed_run_goes_on_with_what_was_played(
     after = stored(folder)
     assert before.keys() <= {entry.id for entry in after} and len(after) == 6 * 8  # nothing played twice
     assert {entry.state for entry in after} == {"consumed"}
+
+
+def test_an_interrupt_while_episodes_are_waited_for_stops_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_begin = Stock.may_begin
+
+    def until_two(self: Stock) -> bool:
+        return self.num_taken < 2 and may_begin(self)
+
+    class Interrupts(JsonlMonitor):
+        def record(self, entry: Entry) -> None:
+            super().record(entry)
+            if entry.kind == "update" and entry.update == 2:
+                threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Stock, "may_begin", until_two)
+        patched.setattr("stepwell.pipeline.run._monitors", lambda config: [Interrupts()])
+        folder = run(tmp_path, "train_async")
+    assert (folder / "checkpoints" / "update-000002").is_dir()
+    assert '"status": "interrupted"' in (folder / "summary.json").read_text()
+    train(resume=folder)
+    assert [entry.update for entry in updates(folder)] == [1, 2, 3, 4]
 
 
 def test_a_group_that_was_cut_short_is_finished_by_the_resumed_run(tmp_path: Path) -> None:

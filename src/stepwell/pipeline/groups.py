@@ -335,8 +335,8 @@ class Groups:
             try:
                 return future.result(timeout=0.2)
             except FutureTimeout:
-                if future.done():
-                    raise
+                if future.done():  # just now, or the work itself timed out
+                    return future.result()
                 if is_over is not None and is_over():
                     future.cancel()
             except BaseException:
