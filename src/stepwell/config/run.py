@@ -171,8 +171,8 @@ class TrainConfig(Settings):
         None, ge=1, description="end training once so many actions were executed in the world"
     )
     max_seconds: float | None = Field(None, gt=0, description="end training after this time")
-    max_silent_updates: int | None = Field(
-        20, ge=1, description="end training after so many updates in a row with hardly an action"
+    max_silent_updates: int = Field(
+        20, ge=0, description="end training after so many updates in a row with hardly an action; 0: never"
     )
     max_env_retries: int = Field(2, ge=0, description="episodes tried again after a failure of the system")
     episode_timeout_s: float | None = Field(None, gt=0, description="longer episodes are truncated")

@@ -170,7 +170,7 @@ class SyncLoop:
         if train.max_seconds is not None and self._time() - state.warm_start_s >= train.max_seconds:
             self.monitor.note(f"train.max_seconds ({train.max_seconds:g}) over: {state.update} updates")
             return True
-        if train.max_silent_updates is not None and state.num_silent >= train.max_silent_updates:
+        if 0 < train.max_silent_updates <= state.num_silent:
             self.monitor.note(
                 f"hardly an action in {state.num_silent} updates (train.max_silent_updates): the "
                 "policy has collapsed; lower the learning rate, or reward the form of replies"
