@@ -118,7 +118,11 @@ def generator_config(config: RunConfig, device: str) -> RunConfig:
     changes: dict[str, Any] = {
         "policy": config.policy.model_copy(update={"device": device, "reference": False}),
         "engine": engine.model_copy(
-            update={"max_batch_size": size, "max_queue": max(engine.max_queue, size)}
+            update={
+                "max_batch_size": size,
+                "max_queue": max(engine.max_queue, size),
+                "num_slots": engine.num_slots and max(engine.num_slots, size),
+            }
         ),
         "train": config.train.model_copy(update={"tasks_per_update": 1, "group_size": 1, "minibatches": 1}),
         "eval": config.eval.model_copy(update={"num_tasks": 1, "samples_per_task": 1}),
