@@ -3,6 +3,8 @@
     frozenlake              a name of `ENVS`
     gymnasium:CartPole-v1   any Gymnasium environment with discrete or text actions
     metaworld               a robot's world: a subclass of `robots.base.RobotEnv`
+    remote:URL#frozenlake   any of them on a server (`stepwell serve envs`); several URLs with commas between
+    openenv:URL             an environment that OpenEnv serves
     module:Class            a subclass of Env or RobotEnv, importable or lying in the present folder
 
 A world is imported when it is opened and not before; a robot's simulator, when its first task is
@@ -28,6 +30,7 @@ from stepwell.envs.robots.base import RobotEnv
 LANGUAGE_ENVS: dict[str, str] = {
     "frozenlake": "stepwell.envs.frozenlake.env:FrozenLake",
     "sokoban": "stepwell.envs.sokoban.env:Sokoban",
+    "svg": "stepwell.envs.svg.env:Svg",
 }
 ROBOT_ENVS: dict[str, str] = {
     "metaworld": "stepwell.envs.robots.metaworld.env:MetaWorld",
@@ -38,7 +41,7 @@ ROBOT_ENVS: dict[str, str] = {
     "robocasa": "stepwell.envs.robots.robocasa_env:RoboCasa",
 }
 ENVS: dict[str, str] = LANGUAGE_ENVS | ROBOT_ENVS
-GYMNASIUM = "gymnasium"
+GYMNASIUM, REMOTE, OPENENV = "gymnasium", "remote", "openenv"
 
 
 def env_names() -> tuple[str, ...]:
@@ -57,6 +60,14 @@ def env_type(name: str) -> type[Env] | type[RobotEnv]:
         from stepwell.envs.gymnasium_env import gymnasium_type
 
         return gymnasium_type(rest)
+    if prefix == REMOTE:
+        from stepwell.envs.remote import remote_type
+
+        return remote_type(rest)
+    if prefix == OPENENV:
+        from stepwell.envs.remote import openenv_type
+
+        return openenv_type(rest)
     return _imported(name)
 
 

@@ -1,0 +1,1 @@
+"""SVG reconstruction: write the code of the icon that is shown."""

@@ -1,0 +1,61 @@
+"""Icons to draw: those of the `lucide` package (over 1,700, ISC and MIT licences), or a folder of files.
+
+Every icon is read as an agent's code would be, and its canonical code is what a task holds. Icons that
+are refused, empty or longer than asked are left out, and of equal ones the first name stays.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import zipfile
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from stepwell.core import ConfigError
+from stepwell.envs.svg.markup import RefusedSvg, read_markup
+from stepwell.envs.svg.rasteriser import NEEDS
+
+MAX_FILE_CHARS = 100_000
+
+
+@lru_cache(maxsize=8)
+def icons(source: str, max_chars: int) -> tuple[tuple[str, str], ...]:
+    """(name, canonical code), ordered by name."""
+    found: dict[str, str] = {}
+    for name, text in sorted(_files(source)):
+        try:
+            drawing = read_markup(text, MAX_FILE_CHARS)
+        except RefusedSvg:
+            continue
+        if drawing.shapes and len(drawing.svg) <= max_chars:
+            found.setdefault(drawing.svg, name)
+    if not found:
+        raise ConfigError(
+            f"env.options.icons: no icon of {source!r} has at most {max_chars} characters; "
+            "raise env.options.max_icon_chars or name another folder of .svg files"
+        )
+    return tuple((name, svg) for svg, name in found.items())
+
+
+def _files(source: str) -> Iterator[tuple[str, str]]:
+    if source == "lucide":
+        with zipfile.ZipFile(_archive()) as archive:
+            for name in archive.namelist():
+                if name.endswith(".svg"):
+                    yield Path(name).stem, archive.read(name).decode()
+        return
+    folder = Path(source)
+    if not folder.is_dir():
+        raise ConfigError(f"env.options.icons must be 'lucide' or a folder of .svg files, got {source!r}")
+    for path in folder.glob("*.svg"):
+        yield path.stem, path.read_text(errors="replace")
+
+
+def _archive() -> Path:
+    spec = importlib.util.find_spec("lucide")
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    for place in places:
+        if (path := Path(place) / "lucide.zip").is_file():
+            return path
+    raise ConfigError(f"{NEEDS} (the package lucide), or set env.options.icons to a folder of .svg files")

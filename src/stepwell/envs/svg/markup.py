@@ -1,0 +1,211 @@
+"""Reading SVG code that nobody vouches for: checked, and written anew from what was understood.
+
+The rasteriser never sees the text of an agent, only what `read_markup` writes: shapes, groups and
+gradients with known attributes and plain values. What could read a file or a network, run, repeat
+itself (`use`, patterns, entities) or grow without bound is refused with a sentence for the agent;
+text and titles are skipped, since fonts differ from machine to machine.
+
+* The result is canonical: reading it again gives the same text.
+* The view box is made square around its middle, as a square picture shows it.
+* A `style` attribute becomes attributes; `currentColor` becomes black.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from xml.parsers import expat
+from xml.sax.saxutils import quoteattr
+
+from stepwell.core import InputError
+
+SHAPES = frozenset({"path", "rect", "circle", "ellipse", "line", "polyline", "polygon"})
+GRADIENTS = frozenset({"linearGradient", "radialGradient", "stop"})
+GROUPS = frozenset({"g", "defs"})
+SKIPPED = frozenset({"title", "desc", "metadata", "text"})
+_STROKE = ("width", "linecap", "linejoin", "miterlimit", "dasharray", "dashoffset", "opacity")
+_LOOK = ("fill", "stroke", "opacity", "transform", "display", "visibility", "stop-color", "stop-opacity")
+PAINT = frozenset({*_LOOK, "fill-opacity", "fill-rule", *(f"stroke-{part}" for part in _STROKE)})
+_ENDS = ("x", "y", "x1", "y1", "x2", "y2", "cx", "cy", "fx", "fy")
+GEOMETRY = frozenset({"d", "points", "r", "rx", "ry", "width", "height", *_ENDS})
+OF_GRADIENTS = frozenset({"id", "offset", "gradientUnits", "gradientTransform", "spreadMethod"})
+KNOWN = PAINT | GEOMETRY | OF_GRADIENTS
+LINKS = frozenset({"href", "src", "base", "clip-path", "mask", "filter", "marker-start", "marker-mid"})
+
+MAX_DEPTH, MAX_ELEMENTS, MAX_NUMBER, MAX_SHOWN = 24, 1000, 1e6, 40
+XMLNS = "http://www.w3.org/2000/svg"
+PLAIN = re.compile(r"[\w\s#%.,()+\-]*", re.ASCII)
+LOCAL_URL = re.compile(r"url\(\s*(#[\w-]+)\s*\)", re.ASCII)
+PATH_DATA = re.compile(r"[MmLlHhVvCcSsQqTtAaZzEe0-9+\-.,\s]*", re.ASCII)
+NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+
+
+class RefusedSvg(InputError):
+    """Code that is not drawn; the message says why, to whoever wrote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One shape, as a drawing of its own."""
+
+    kind: str
+    svg: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Checked code, and its shapes one by one."""
+
+    svg: str
+    shapes: tuple[Shape, ...]
+
+
+def read_markup(text: str, max_chars: int = 16_384) -> Drawing:
+    """The drawing of an answer, from its first `<svg` to its last `</svg>`; else `RefusedSvg`."""
+    if len(text) > max_chars:
+        raise RefusedSvg(f"the code has {len(text)} characters; at most {max_chars} are read")
+    if re.search(r"<!(?!--)", text):
+        raise RefusedSvg("document types, entities and CDATA are not allowed")
+    first, last = text.find("<svg"), text.rfind("</svg>")
+    if first < 0 or last < first:
+        raise RefusedSvg("there is no complete <svg ...>...</svg> in the answer")
+    reader = _Reader()
+    parser = expat.ParserCreate()
+    parser.StartElementHandler = reader.start
+    parser.EndElementHandler = reader.end
+    parser.ProcessingInstructionHandler = reader.instruction
+    try:
+        parser.Parse(text[first : last + len("</svg>")].encode("utf-8", "surrogatepass"), True)
+    except expat.ExpatError as error:
+        raise RefusedSvg(f"the code is not well-formed XML: {error}") from None
+    return reader.drawing()
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Takes the parser's events and writes what is allowed."""
+
+    written: list[str] = field(default_factory=list)
+    opened: list[tuple[str, str]] = field(default_factory=list)  # tag and opening text of what is around
+    shapes: list[tuple[str, str]] = field(default_factory=list)
+    gradients: list[str] = field(default_factory=list)
+    num_elements: int = 0
+    num_skipped: int = 0  # depth inside an element that is skipped
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        """An opening tag."""
+        self.num_elements += 1
+        if self.num_elements > MAX_ELEMENTS:
+            raise RefusedSvg(f"there are more than {MAX_ELEMENTS} elements")
+        if len(self.opened) + self.num_skipped >= MAX_DEPTH:
+            raise RefusedSvg(f"elements are nested more than {MAX_DEPTH} deep")
+        if self.num_skipped or (tag in SKIPPED and self.opened):
+            self.num_skipped += 1
+            return
+        text = self._opening(tag, attributes)
+        if tag in SHAPES:
+            around = "".join(opening for _, opening in self.opened[1:])
+            closing = "".join(f"</{name}>" for name, _ in reversed(self.opened[1:]))
+            if all(name != "defs" for name, _ in self.opened):
+                self.shapes.append((tag, f"{around}{text}</{tag}>{closing}"))
+        elif tag in GRADIENTS:
+            self.gradients.append(text)
+        self.written.append(text)
+        self.opened.append((tag, text))
+
+    def end(self, tag: str) -> None:
+        """A closing tag."""
+        if self.num_skipped:
+            self.num_skipped -= 1
+            return
+        if tag in GRADIENTS:
+            self.gradients.append(f"</{tag}>")
+        self.written.append(f"</{tag}>")
+        self.opened.pop()
+
+    def instruction(self, target: str, _: str) -> None:
+        """A processing instruction, such as a style sheet."""
+        raise RefusedSvg(f"processing instructions are not allowed: <?{target[:MAX_SHOWN]} ...?>")
+
+    def drawing(self) -> Drawing:
+        """What was read."""
+        defs = f"<defs>{''.join(self.gradients)}</defs>" if self.gradients else ""
+        root = self.written[0]
+        shapes = (Shape(kind, f"{root}{defs}{svg}</svg>") for kind, svg in self.shapes)
+        return Drawing("".join(self.written), tuple(shapes))
+
+    def _opening(self, tag: str, attributes: dict[str, str]) -> str:
+        if not self.opened:
+            return _root(tag, attributes)
+        if tag not in SHAPES | GRADIENTS | GROUPS:
+            allowed = ", ".join(sorted(SHAPES))
+            raise RefusedSvg(f"<{tag[:MAX_SHOWN]}> is not allowed; draw with {allowed}, g and gradients")
+        kept = _checked(attributes)
+        return f"<{tag}{''.join(f' {name}={quoteattr(value)}' for name, value in kept.items())}>"
+
+
+def _root(tag: str, attributes: dict[str, str]) -> str:
+    if tag != "svg":
+        raise RefusedSvg(f"the outermost element is <{tag[:MAX_SHOWN]}>, not <svg>")
+    kept = {name: value for name, value in _checked(attributes).items() if name in PAINT}
+    box = " ".join(f"{number:.8g}" for number in _square_view(attributes))
+    texts = "".join(f" {name}={quoteattr(value)}" for name, value in kept.items())
+    return f'<svg xmlns="{XMLNS}" viewBox="{box}"{texts}>'
+
+
+def _square_view(attributes: dict[str, str]) -> tuple[float, float, float, float]:
+    if "viewBox" in attributes:
+        numbers = _numbers("viewBox", attributes["viewBox"])
+        if len(numbers) != 4:
+            raise RefusedSvg(f"viewBox needs four numbers, got {attributes['viewBox'][:MAX_SHOWN]!r}")
+    else:
+        sides = [_numbers(name, attributes.get(name, "")) for name in ("width", "height")]
+        if not all(sides):
+            raise RefusedSvg("<svg> needs a viewBox, such as viewBox='0 0 24 24'")
+        numbers = [0.0, 0.0, sides[0][0], sides[1][0]]
+    x, y, width, height = numbers
+    side = max(width, height)
+    if min(width, height) < 1e-3:
+        raise RefusedSvg(f"the view box is {width:g} by {height:g}; both must be positive")
+    return x - (side - width) / 2, y - (side - height) / 2, side, side
+
+
+def _checked(attributes: dict[str, str]) -> dict[str, str]:
+    """The attributes that are known, in the order given; `style` first taken apart."""
+    found: dict[str, str] = {}
+    for name, value in attributes.items():
+        if name == "style":
+            parts = (part.partition(":") for part in value.split(";") if part.strip())
+            found |= {key.strip(): what.strip() for key, _, what in parts}
+        else:
+            found[name] = value
+    kept: dict[str, str] = {}
+    for name, value in found.items():
+        local = name.rpartition(":")[2]
+        if local in LINKS or local.startswith("on"):
+            raise RefusedSvg(f"the attribute {name[:MAX_SHOWN]} is not allowed")
+        if name in KNOWN:
+            kept[name] = _value(name, value)
+        elif "url" in value.lower() and not name.startswith("xmlns"):
+            raise RefusedSvg(f"the attribute {name[:MAX_SHOWN]} must not hold an address")
+    return kept
+
+
+def _value(name: str, value: str) -> str:
+    value = " ".join(value.split())
+    local = LOCAL_URL.fullmatch(value)
+    if local and name in ("fill", "stroke"):
+        return f"url({local[1]})"
+    if "url" in value.lower() or not (PATH_DATA if name == "d" else PLAIN).fullmatch(value):
+        raise RefusedSvg(f"the value of {name} is not understood: {value[:MAX_SHOWN]!r}")
+    if name not in ("id", "fill", "stroke", "stop-color"):
+        _numbers(name, value)
+    return "black" if value.lower() == "currentcolor" else value
+
+
+def _numbers(name: str, value: str) -> list[float]:
+    numbers = [float(number) for number in NUMBER.findall(value)]
+    if any(not math.isfinite(number) or abs(number) > MAX_NUMBER for number in numbers):
+        raise RefusedSvg(f"a number of {name} is larger than {MAX_NUMBER:g}")
+    return numbers

@@ -1,0 +1,134 @@
+"""Drawing checked SVG in a process of its own, under a time limit.
+
+One drawing process serves a whole process (all its threads, one at a time). A drawing that takes too
+long, too much memory, or brings it down is refused, and the next drawing gets a new process.
+Pictures are kept by code and size, because siblings of a group all begin from the same target.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib.util
+import io
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from stepwell.core import ConfigError, EnvError
+from stepwell.envs.base import Image
+from stepwell.envs.svg.markup import XMLNS, RefusedSvg
+from stepwell.envs.svg.rasteriser_child import ANSWER, REQUEST
+
+START_S = 30.0  # importing the rasteriser on a busy machine, once per process
+EMPTY = f'<svg xmlns="{XMLNS}" viewBox="0 0 1 1"></svg>'
+NEEDS = "the world 'svg' needs a rasteriser and icons that are not installed: pip install \"stepwell[svg]\""
+
+
+def draw(svg: str, size: int, time_limit_s: float = 2.0) -> Image:
+    """The picture of checked code on white, [size, size, 3]; `RefusedSvg` if it cannot be drawn in time."""
+    return _drawn(svg, size, time_limit_s)
+
+
+@lru_cache(maxsize=256)
+def _drawn(svg: str, size: int, time_limit_s: float) -> Image:
+    from PIL import Image as Pillow
+
+    png = _rasteriser(os.getpid()).png(svg, size, time_limit_s)
+    picture = np.asarray(Pillow.open(io.BytesIO(png)).convert("RGB"), dtype=np.uint8)
+    picture.setflags(write=False)  # it is kept and shown again
+    assert picture.shape == (size, size, 3), f"asked for {size} pixels, drew {picture.shape}"
+    return picture
+
+
+@lru_cache(maxsize=1)
+def _rasteriser(pid: int) -> Rasteriser:
+    """The one of this process: a fork must not share its parent's pipes, hence `pid`."""
+    rasteriser = Rasteriser()
+    atexit.register(rasteriser.close)
+    return rasteriser
+
+
+class Rasteriser:
+    """The near end of a drawing process, which is started when first needed."""
+
+    def __init__(self) -> None:
+        if importlib.util.find_spec("resvg_py") is None:
+            raise ConfigError(NEEDS)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def png(self, svg: str, size: int, time_limit_s: float) -> bytes:
+        """PNG bytes of one drawing."""
+        with self._lock:
+            process = self._process or self._start()
+            try:
+                ok, answer = _asked(process, svg, size, time_limit_s)
+            except TimeoutError:
+                self._stop()
+                raise RefusedSvg(f"drawing the code takes longer than {time_limit_s:g} s") from None
+            except (EOFError, BrokenPipeError):
+                self._stop()
+                raise RefusedSvg("drawing the code takes more memory than there is for it") from None
+            if not ok:
+                raise RefusedSvg(f"the rasteriser refuses the code: {answer.decode(errors='replace')}")
+            return answer
+
+    def close(self) -> None:
+        """End the process; the next drawing starts another."""
+        with self._lock:
+            self._stop()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        script = Path(__file__).with_name("rasteriser_child.py")
+        command = [sys.executable, "-I", str(script)]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, bufsize=0)
+        self._process = process
+        try:
+            _asked(process, EMPTY, 1, START_S)
+        except (TimeoutError, EOFError, BrokenPipeError) as error:
+            self._stop()
+            raise EnvError("the drawing process of the world 'svg' does not start") from error
+        return process
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            with contextlib.suppress(OSError):
+                if stream is not None:
+                    stream.close()
+
+
+def _asked(process: subprocess.Popen[bytes], svg: str, size: int, time_limit_s: float) -> tuple[bool, bytes]:
+    assert process.stdin is not None and process.stdout is not None
+    deadline, text = time.monotonic() + time_limit_s, svg.encode()
+    process.stdin.write(REQUEST.pack(len(text), size) + text)
+    ok, length = ANSWER.unpack(_read(process.stdout, ANSWER.size, deadline))
+    return bool(ok), _read(process.stdout, length, deadline)
+
+
+def _read(stream: IO[bytes], length: int, deadline: float) -> bytes:
+    parts: list[bytes] = []
+    while length > 0:
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([stream], [], [], left)[0]:
+            raise TimeoutError
+        part = os.read(stream.fileno(), length)
+        if not part:
+            raise EOFError
+        parts.append(part)
+        length -= len(part)
+    return b"".join(parts)

@@ -1,0 +1,98 @@
+"""The state in words: which shapes the target has and where, and how the last drawing did.
+
+Where a shape lies is read off its own picture: the box of its ink, in percent of the canvas, counted
+from the upper left corner. Descriptions are kept by code, as they are asked for at every step.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from stepwell.envs.svg.markup import read_markup
+from stepwell.envs.svg.rasteriser import draw
+
+INK_SIDE = 100
+Box = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A shape, the box of its ink (left, top, right, bottom in percent) and a word for where that is."""
+
+    kind: str
+    box: Box
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of the last code: its shapes and likeness, or why it was refused."""
+
+    num_shapes: int = 0
+    similarity: float = 0.0
+    refusal: str = ""
+
+
+@lru_cache(maxsize=2048)
+def placed_shapes(svg: str) -> tuple[Placed, ...]:
+    """The shapes of checked code that leave ink, in drawing order."""
+    found = []
+    for shape in read_markup(svg, max_chars=len(svg)).shapes:
+        ink = (draw(shape.svg, INK_SIDE) < 250).any(axis=2)
+        if ink.any():
+            rows, columns = np.nonzero(ink)
+            box = (int(columns.min()), int(rows.min()), int(columns.max()) + 1, int(rows.max()) + 1)
+            found.append(Placed(shape.kind, box, place_of(box)))
+    return tuple(found)
+
+
+def place_of(box: Box) -> str:
+    """Where the middle of a box lies on the canvas.
+
+    >>> place_of((0, 0, 20, 20)), place_of((10, 10, 90, 90)), place_of((40, 70, 60, 90))
+    ('upper left', 'middle', 'bottom')
+    """
+    across, down = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
+    side = "left" if across < 40 else "right" if across > 60 else ""
+    height = "upper" if down < 40 else "lower" if down > 60 else ""
+    if side and height:
+        return f"{height} {side}"
+    return side or {"upper": "top", "lower": "bottom", "": "middle"}[height]
+
+
+def in_words(icon: str, svg: str, outcome: Outcome | None) -> str:
+    """Sentences about the target and the last drawing."""
+    shapes = placed_shapes(svg)
+    told = [f"The target is the icon {icon} with {len(shapes)} shape{'s' * (len(shapes) != 1)}."]
+    for number, shape in enumerate(shapes, start=1):
+        left, top, right, bottom = shape.box
+        told.append(
+            f"Shape {number} is a {shape.kind} at the {shape.place}, "
+            f"from {left} to {right} percent across and from {top} to {bottom} percent down."
+        )
+    return " ".join([*told, _outcome_in_words(outcome)])
+
+
+def _outcome_in_words(outcome: Outcome | None) -> str:
+    if outcome is None:
+        return "Nothing is drawn yet."
+    if outcome.refusal:
+        return "The last code was refused."
+    count = outcome.num_shapes
+    return f"The drawing has {count} shape{'s' * (count != 1)} and a similarity of {outcome.similarity:.2f}."
+
+
+def structured(icon: str, svg: str, outcome: Outcome | None) -> str:
+    """The same as one JSON object."""
+    shapes = [
+        {"kind": shape.kind, "place": shape.place, "box": list(shape.box)} for shape in placed_shapes(svg)
+    ]
+    drawing = None
+    if outcome is not None and not outcome.refusal:
+        drawing = {"num_shapes": outcome.num_shapes, "similarity": round(outcome.similarity, 2)}
+    refused = outcome is not None and bool(outcome.refusal)
+    return json.dumps({"icon": icon, "shapes": shapes, "drawing": drawing, "refused": refused})
