@@ -26,7 +26,7 @@ from stepwell.monitors.files import write_error
 from stepwell.pipeline.parts import Parts
 from stepwell.training.checkpoint import damage, load_policy, save_checkpoint
 
-_WHERE = {"name", "folder", "num_threads", "checkpoint", "monitor", "pool"}
+_WHERE = {"name", "folder", "num_threads", "checkpoint", "monitor", "pool", "groups"}
 _LATER = {"recipe", "train", "parity", "offline"}
 
 
