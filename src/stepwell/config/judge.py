@@ -1,0 +1,59 @@
+"""Settings of who judges what an agent says about states, and of the penalty for empty repetition."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from stepwell.config.base import Settings
+
+
+class EndpointConfig(Settings):
+    """A judge behind an OpenAI-compatible chat API."""
+
+    url: str | None = Field(None, description="base URL, up to and without `/chat/completions`")
+    model: str = Field("", description="name of the model there")
+    key_variable: str = Field(
+        "STEPWELL_JUDGE_KEY", description="environment variable that holds the API key; may be unset"
+    )
+    max_concurrent: int = Field(16, ge=1, description="questions in flight at once")
+    rate_per_s: float = Field(0.0, ge=0, description="calls per second; 0: no limit")
+    timeout_s: float = Field(30.0, gt=0, description="longest wait for one answer")
+    max_retries: int = Field(4, ge=0, description="further tries after a failure that may pass")
+    backoff_s: float = Field(0.5, ge=0, description="wait before the first retry; it doubles each time")
+    max_tokens: int = Field(256, ge=1, description="longest answer")
+    cache: str | None = Field(
+        None, description="JSONL file that keeps answers between runs; None: this run's memory alone"
+    )
+    on_failure: Literal["stop", "rule"] = Field(
+        "stop", description="what follows when retries are spent: an error, or the rule judge's word, counted"
+    )
+
+
+class JudgeConfig(Settings):
+    """Who compares descriptions and predictions with the truth, and how that becomes a reward."""
+
+    kind: Literal["match", "rule", "endpoint"] = Field(
+        "match",
+        description="plain matching of the world's own words, the rule judge, or a model that says yes or no",
+    )
+    threshold: float = Field(0.7, ge=0, le=1, description="score from which the rule judge says yes")
+    graded: bool = Field(True, description="reward the rule judge's score; else 1 for yes and 0 for no")
+    repetition_penalty: float = Field(
+        0.0, ge=0, description="taken off a reply that repeats a frequent sentence and is wrong; paper: 0.1"
+    )
+    repetition_top: int = Field(10, ge=1, description="how many of the most frequent sentences count")
+    repetition_min_share: float = Field(
+        0.1, gt=0, le=1, description="share of recent texts from which a sentence counts as frequent"
+    )
+    repetition_memory: float = Field(
+        0.8, ge=0, lt=1, description="how much of the earlier counts each batch keeps; 0: this batch alone"
+    )
+    endpoint: EndpointConfig = Field(default_factory=EndpointConfig)
+
+    @model_validator(mode="after")
+    def _reachable(self) -> JudgeConfig:
+        if self.kind == "endpoint" and not (self.endpoint.url and self.endpoint.model):
+            raise ValueError('kind = "endpoint" needs endpoint.url and endpoint.model; set them')
+        return self

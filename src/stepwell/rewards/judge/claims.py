@@ -1,0 +1,343 @@
+"""What a text claims: which thing lies where of which, and which thing has which place.
+
+Each sentence is read from left to right by a small machine that keeps one open clause: who it is
+about (`subjects`), in which directions, as seen from whom (`objects`). It understands
+
+    the goal is above and left of the player        subject, directions, object
+    above the player is a hole                      directions, object, subject
+    there is a hole two rows below                  subject, directions; the object is the anchor
+    the box is to my left, and the target above it  elided verbs, owners, "it"
+    seen from the player, the goal is above         object, subject, directions
+
+A clause is closed where a new subject begins, and claims what it says. Questions, conditions and
+"maybe" claim nothing; so does a place on the board alone ("in the top left corner"), because it
+relates nothing to nothing. Directions after a verb of motion say where somebody goes, not where
+anything is. Any text is read, in time linear in its length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from stepwell.rewards.judge.lexicon import BEARING, COLUMN, FAR, ROW, Axis, Sign
+from stepwell.rewards.judge.lexing import Is, Item, Mention, items_of
+from stepwell.rewards.judge.vocabulary import OTHER, Vocabulary
+
+_PREDICATE = {Is.COPULA, Is.DIRECTION, Is.PLACE, Is.DISTANCE, Is.STRAIGHT, Is.NOT}
+
+
+@dataclass(frozen=True, slots=True)
+class Toward:
+    """One direction of a claim. `distance` is a count of cells, where one was said."""
+
+    axis: Axis
+    sign: Sign
+    distance: float | None = None
+    is_negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """`subject` lies `toward` (all of them) as seen from `object`; or exactly not so."""
+
+    subject: Mention
+    toward: tuple[Toward, ...]
+    object: Mention
+    is_negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceClaim:
+    """`subject` is at `place`: (axis, value) pairs. `is_counted`: in words, perhaps counted from 1."""
+
+    subject: Mention
+    place: tuple[tuple[int, float], ...]
+    is_counted: bool = False
+
+
+@dataclass(slots=True)
+class _Clause:
+    subjects: list[Mention] = field(default_factory=list)
+    toward: list[Toward] = field(default_factory=list)
+    objects: list[Mention] = field(default_factory=list)
+    places: list[Item] = field(default_factory=list)
+    has_direction: bool = False  # also one that says nothing: near, beside
+    is_inverted: bool = False
+    has_copula: bool = False
+    is_there: bool = False
+    is_acting: bool = False
+    is_straight: bool = False
+    is_absolute: bool = False
+    is_negated: bool = False
+    is_unsure: bool = False
+    owns: bool = False
+    leads: bool = False  # "relative to the player, …": whom it is seen from comes first
+
+    @property
+    def says(self) -> bool:
+        return self.has_direction or bool(self.places)
+
+
+class _Reader:
+    """Reads items into claims; `last` is what "it" stands for."""
+
+    def __init__(self, items: list[Item], vocabulary: Vocabulary) -> None:
+        self.items, self.vocabulary = items, vocabulary
+        self.claims: list[Claim | PlaceClaim] = []
+        self.clause = _Clause()
+        self.last: Mention | None = None
+        self.distance: Item | None = None
+        self.moving: Item | None = None
+        self.parted = False  # a comma or "and" since the last direction or thing
+
+    def run(self) -> list[Claim | PlaceClaim]:
+        for at, item in enumerate(self.items):
+            if item.what is Is.THING:
+                self._thing(at, item)
+            elif item.what is Is.DIRECTION or item.what is Is.PLACE:
+                self._predicate(at, item)
+            else:
+                self._small(item)
+        return self.claims
+
+    # ---- one item --------------------------------------------------------------------------
+
+    def _small(self, item: Item) -> None:
+        clause, what = self.clause, item.what
+        if what is Is.END or what is Is.QUESTION:
+            clause.is_unsure |= what is Is.QUESTION
+            self._close()
+        elif what is Is.COPULA:
+            self._copula()
+        elif what is Is.THERE:
+            self._there()
+        elif what is Is.MOVE:
+            self.moving = item
+            clause.is_acting = not clause.says
+        elif what in (Is.AND, Is.COMMA, Is.BUT):
+            self.parted = True
+            clause.is_negated &= what is not Is.BUT
+        elif what is Is.OF:
+            self.parted = False
+            clause.leads = not clause.subjects and not clause.says
+        elif what is Is.NOT:
+            clause.is_negated = True
+        elif what is Is.MAYBE:
+            clause.is_unsure = True
+        elif what is Is.STRAIGHT:
+            clause.is_straight = True
+        elif what is Is.ABSOLUTE:
+            clause.is_absolute = True
+        elif what is Is.DISTANCE:
+            self._measure(item)
+
+    def _copula(self) -> None:
+        clause, self.moving = self.clause, None
+        if not clause.subjects:
+            if clause.says:
+                clause.is_inverted = True
+            else:
+                clause.subjects = [Mention(OTHER)]
+        clause.has_copula = True
+
+    def _there(self) -> None:
+        clause, self.moving = self.clause, None
+        if not clause.subjects and clause.says:
+            clause.is_inverted = clause.has_copula = True
+            return
+        self._close()
+        self.clause.is_there = True
+
+    def _measure(self, item: Item) -> None:
+        """A distance goes to the next direction; after the last one, to that."""
+        self.distance = item
+        toward = self.clause.toward
+        if toward and not self.parted and toward[-1].distance is None:
+            fits = [at for at, t in enumerate(toward) if item.axis in (None, t.axis) and t.distance is None]
+            if item.axis == FAR or not fits:
+                return
+            if self.clause.objects:  # "above the player by two rows"
+                toward[fits[-1]] = replace(toward[fits[-1]], distance=item.number)
+                self.distance = None
+
+    def _predicate(self, at: int, item: Item) -> None:
+        if self.moving is not None and item.what is Is.DIRECTION and not self._is_here(item):
+            return
+        self.moving = None
+        clause = self.clause
+        if clause.is_inverted:
+            self._close()
+        elif clause.subjects and clause.says:
+            if self.parted and self._starts_inverted(at):
+                self._close()
+            elif clause.objects and not clause.owns:
+                self._again()
+        clause = self.clause
+        if not clause.subjects and clause.is_there:
+            clause.subjects = [Mention(OTHER)]
+        if item.what is Is.PLACE:
+            clause.places.append(item)
+        else:
+            clause.has_direction = True
+            clause.is_absolute |= item.is_absolute
+            for axis, sign in item.directions:
+                clause.toward.append(Toward(axis, sign, self._taken_distance(axis), clause.is_negated))
+        self.parted = False
+
+    def _thing(self, at: int, item: Item) -> None:
+        clause, thing = self.clause, self._meant(item)
+        pushed, self.moving = self.moving is not None and self.moving.pushes, None
+        parted, self.parted = self.parted, False
+        if clause.leads:
+            clause.objects, clause.owns, clause.leads = [thing], True, False
+        elif item.is_owner:
+            if clause.says and clause.subjects and clause.objects and parted and not item.is_it:
+                self._close()
+            self.clause.objects, self.clause.owns = [thing], True
+        elif pushed:
+            self._close()
+            self.clause.subjects = [thing]
+        elif clause.is_inverted:
+            clause.subjects.append(thing)
+        elif not clause.says:
+            self._subject(thing)
+        elif not clause.subjects:
+            self._lead(at, thing, parted)
+        elif not parted and (not clause.objects or clause.owns):
+            clause.objects, clause.owns = [thing], False
+        elif self._has_predicate(at) or not clause.objects or not parted:
+            self._close()
+            self.clause.subjects = [thing]
+        else:
+            clause.objects.append(thing)
+
+    def _subject(self, thing: Mention) -> None:
+        clause = self.clause
+        if clause.is_acting or (clause.subjects and clause.has_copula and thing.kind != OTHER):
+            clause.subjects, clause.is_acting = [thing], False
+        elif not clause.has_copula or not clause.subjects:
+            clause.subjects.append(thing)
+
+    def _lead(self, at: int, thing: Mention, parted: bool) -> None:
+        """A thing after directions without a subject: whom they are seen from, or what lies there."""
+        clause = self.clause
+        if not clause.objects and not parted:
+            clause.objects = [thing]
+        elif self._has_predicate(at):
+            self._close()
+            self.clause.subjects = [thing]
+        else:
+            clause.subjects, clause.is_inverted = [thing], True
+
+    # ---- looking around ----------------------------------------------------------------------
+
+    def _meant(self, item: Item) -> Mention:
+        assert item.thing is not None
+        if not item.is_it:
+            return item.thing
+        clause = self.clause
+        if item.is_owner and clause.objects:
+            return clause.objects[-1]
+        return self.last or Mention(OTHER)
+
+    def _has_predicate(self, at: int) -> bool:
+        """Whether something is said of the thing at `at`, before another thing comes."""
+        for item in self.items[at + 1 : at + 8]:
+            if item.what in _PREDICATE:
+                return True
+            if item.what in (Is.END, Is.QUESTION, Is.COMMA, Is.AND, Is.THERE):
+                return False
+        return False
+
+    def _starts_inverted(self, at: int) -> bool:
+        """Whether the direction at `at` begins "to the left (of the player) is …"."""
+        things = 0
+        for item in self.items[at + 1 : at + 10]:
+            if item.what in (Is.COPULA, Is.THERE):
+                return True
+            if item.what in (Is.END, Is.QUESTION, Is.COMMA) or (item.what is Is.AND and things):
+                return False
+            things += item.what is Is.THING
+            if things > 1:
+                return False
+        return False
+
+    @staticmethod
+    def _is_here(item: Item) -> bool:
+        return item.directions == ((ROW, 0), (COLUMN, 0))
+
+    def _taken_distance(self, axis: Axis) -> float | None:
+        found = self.distance
+        if found is None or found.axis == FAR or found.axis not in (None, axis):
+            return None
+        self.distance = None
+        return found.number
+
+    # ---- closing -----------------------------------------------------------------------------
+
+    def _again(self) -> None:
+        """Claim what was said; the same subject goes on to another direction."""
+        clause = self.clause
+        self._claim(clause)
+        self.clause = _Clause(
+            subjects=[replace(s, is_another=False) for s in clause.subjects],
+            objects=clause.objects,
+            owns=True,
+            has_copula=True,
+            is_negated=clause.is_negated,
+            is_unsure=clause.is_unsure,
+        )
+
+    def _close(self) -> None:
+        self._claim(self.clause)
+        self.clause, self.distance, self.moving, self.parted = _Clause(), None, None, False
+
+    def _claim(self, clause: _Clause) -> None:
+        judged = [subject for subject in clause.subjects if subject.kind != OTHER]
+        if clause.subjects:
+            self.last = clause.subjects[-1]
+        if clause.is_unsure or not judged:
+            return
+        if not clause.is_negated:
+            self._claim_places(clause, judged)
+        for negated in (False, True):
+            toward = _straightened(clause, negated)
+            if not negated and self.distance is not None and self.distance.axis == FAR:
+                toward = (*toward, Toward(FAR, 0, self.distance.number))
+            for subject in judged if toward else ():
+                for seen_from in self._seen_from(clause, subject):
+                    for part in _parts(subject, toward):
+                        self.claims.append(Claim(subject, part, seen_from, negated or subject.is_none))
+
+    def _claim_places(self, clause: _Clause, judged: list[Mention]) -> None:
+        for number, item in enumerate(clause.places):
+            for subject in judged:
+                one = replace(subject, serial=-1 - len(self.claims), many=1) if subject.many == 0 else subject
+                if number < 64 or subject.many == 0:
+                    self.claims.append(PlaceClaim(one, item.place, item.is_counted))
+
+    def _seen_from(self, clause: _Clause, subject: Mention) -> list[Mention]:
+        if clause.objects:
+            return [thing for thing in clause.objects if thing.kind != OTHER and thing != subject]
+        if clause.is_absolute or not self.vocabulary.anchor or subject.kind == self.vocabulary.anchor:
+            return []
+        return [Mention(self.vocabulary.anchor)]
+
+
+def _straightened(clause: _Clause, negated: bool) -> tuple[Toward, ...]:
+    """The directions said, or those denied; `directly above` is in the same column as well."""
+    toward = tuple(one for one in clause.toward if one.is_negated == negated)
+    axes = {one.axis for one in toward}
+    if clause.is_straight and len(axes) == 1 and not axes & {BEARING, FAR} and toward[0].sign != 0:
+        return (*toward, Toward(ROW if COLUMN in axes else COLUMN, 0))
+    return toward
+
+
+def _parts(subject: Mention, toward: tuple[Toward, ...]) -> list[tuple[Toward, ...]]:
+    """Of several things ("holes are above and left") each direction is said of one of them."""
+    return [(one,) for one in toward] if subject.many == 0 and not subject.is_none else [toward]
+
+
+def claims_of(text: str, vocabulary: Vocabulary) -> list[Claim | PlaceClaim]:
+    """Everything a text claims, in its order."""
+    return _Reader(items_of(text, vocabulary), vocabulary).run()

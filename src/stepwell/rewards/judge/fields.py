@@ -1,0 +1,100 @@
+"""Descriptions with places instead of words: dictionaries and grids, compared field by field.
+
+A field is a kind of thing; its value is the set of its places, so that the order of holes does not
+matter. Every field counts the same, whatever it holds: with the lake as it was, the player in the
+wrong place is one field of three wrong, though it is one cell of sixteen. So a copy of the state
+before a move is no prediction of the state after it, and an empty board no description.
+
+A key the world does not have is a field that is wrong; a fixed one (`size`) must only not be wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stepwell.rewards.judge.scene import Place, Scene, fields_of, places_on
+from stepwell.rewards.judge.verdict import ERROR_FACTOR, NOTHING, Verdict
+
+
+def judge_dictionary(said: str, truth: str, scene: Scene) -> Verdict:
+    """A dictionary against the places of the true scene."""
+    vocabulary = scene.vocabulary
+    fixed = {key: places for key, places in fields_of(truth).items() if key in vocabulary.fixed}
+    fields: dict[str, tuple[Place, ...]] = {}
+    num_foreign = 0
+    for key, places in fields_of(said).items():
+        kind = vocabulary.kind_of(key)
+        if kind is not None:
+            fields[kind] = fields.get(kind, ()) + places
+        elif key in vocabulary.fixed:
+            num_foreign += places not in fixed.values()
+        else:
+            num_foreign += bool(places)
+    return _compare(fields, scene.places, vocabulary.tolerance, num_foreign)
+
+
+def judge_grid(said: str, truth: str, scene: Scene) -> Verdict:
+    """A grid against the true one: the same shape, the same things, no cell wrong."""
+    cells, true_cells = _rows(said), _rows(truth)
+    if [len(row) for row in cells] != [len(row) for row in true_cells]:
+        return NOTHING
+    vocabulary = scene.vocabulary
+    differs = cells != true_cells
+    return _compare(places_on(said, vocabulary), places_on(truth, vocabulary), 0.0, 0, differs)
+
+
+def _compare(
+    said: Mapping[str, Sequence[Place]],
+    truth: Mapping[str, Sequence[Place]],
+    tolerance: float,
+    num_foreign: int,
+    differs: bool = False,
+) -> Verdict:
+    if not said or not truth:
+        return NOTHING
+    kinds = [*truth, *(kind for kind in said if kind not in truth and said[kind])]
+    counts = [_matched(said.get(kind, ()), truth.get(kind, ()), tolerance) for kind in kinds]
+    sizes = [(len(said.get(kind, ())), len(truth.get(kind, ()))) for kind in kinds]
+    num_fields = len(kinds) + num_foreign
+    f1 = sum(_f1(hit, *size) for hit, size in zip(counts, sizes, strict=True)) / num_fields
+    num_said, num_facts = sum(a for a, _ in sizes), sum(b for _, b in sizes)
+    num_right = sum(counts)
+    num_wrong = num_said - num_right + num_foreign
+    return Verdict(
+        precision=num_right / (num_right + num_wrong) if num_right + num_wrong else 0.0,
+        recall=num_right / num_facts if num_facts else 0.0,
+        f1=f1,
+        score=f1 * ERROR_FACTOR if num_wrong or differs else f1,
+        num_right=num_right,
+        num_wrong=num_wrong,
+        num_told=num_right,
+        num_facts=num_facts,
+    )
+
+
+def _f1(hit: int, num_said: int, num_true: int) -> float:
+    return 2 * hit / (num_said + num_true) if num_said + num_true else 1.0
+
+
+def _matched(said: Sequence[Place], truth: Sequence[Place], tolerance: float) -> int:
+    """How many true places were said, each at most once."""
+    left = list(truth)
+    for place in said:
+        found = next((one for one in left if is_near(place, one, tolerance)), None)
+        if found is not None:
+            left.remove(found)
+        if not left:
+            break
+    return len(truth) - len(left)
+
+
+def is_near(place: Place, other: Place, tolerance: float) -> bool:
+    """Whether two places agree on every axis within the tolerance."""
+    return len(place) == len(other) and all(
+        abs(a - b) <= tolerance for a, b in zip(place, other, strict=True)
+    )
+
+
+def _rows(text: str) -> list[str]:
+    rows = ("".join(line.split()) for line in text.splitlines())
+    return [row for row in rows if row]

@@ -1,0 +1,325 @@
+"""Text as items: things, directions, distances, places, and the small words between them.
+
+One pass of one regular expression, then one pass over its tokens with a bounded look ahead, so
+the time is linear in the text. What is in no list is left out. Items keep the order of the text.
+
+Directions are those of `lexicon.py`; a world of bearings has left, right, ahead and behind instead.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from stepwell.rewards.judge.lexicon import (
+    ABSOLUTE,
+    AHEAD,
+    AND,
+    BEARING,
+    BEFORE_WHICH_RIGHT_IS_NO_SIDE,
+    BUT,
+    COLUMN,
+    COPULAS,
+    DETERMINERS,
+    DIRECTIONS,
+    HERE,
+    IT,
+    MAYBE,
+    MOVES,
+    NOT,
+    NUMBERS,
+    ONTO,
+    ORDINALS,
+    PUSHES,
+    REGION,
+    ROW,
+    SAME,
+    SEES,
+    STRAIGHT,
+    UNITS,
+    VAGUE,
+    Axis,
+    Sign,
+)
+from stepwell.rewards.judge.vocabulary import OTHER, Vocabulary
+
+
+class Is(Enum):
+    """What an item is."""
+
+    THING = auto()
+    DIRECTION = auto()  # directions, or none of them: near, beside, facing
+    PLACE = auto()
+    COPULA = auto()
+    THERE = auto()  # "there is", "I see": a new thing comes in
+    MOVE = auto()
+    NOT = auto()
+    BUT = auto()
+    MAYBE = auto()
+    AND = auto()
+    COMMA = auto()
+    OF = auto()
+    STRAIGHT = auto()
+    ABSOLUTE = auto()
+    DISTANCE = auto()
+    END = auto()
+    QUESTION = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """A thing as a text names it. `label` is its number; `many` 0 for a plural, None for "all"."""
+
+    kind: str
+    label: int | None = None
+    many: int | None = 1
+    is_none: bool = False
+    is_another: bool = False
+    serial: int = 0
+    """Tells apart things without a number: a hole here, a hole there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    what: Is
+    thing: Mention | None = None
+    directions: tuple[tuple[Axis, Sign], ...] = ()
+    number: float = 0.0
+    axis: Axis | None = None
+    place: tuple[tuple[int, float], ...] = ()
+    is_counted: bool = False  # a place in words, which may count from 1
+    is_owner: bool = False  # "the player's", "its"
+    is_it: bool = False
+    is_absolute: bool = False  # "top left": of the board, unless somebody is named
+    pushes: bool = False
+
+
+_NUMBER = r"-?\d+(?:\.\d+)?"
+_TOKEN = re.compile(
+    rf"[(\[] ?{_NUMBER}(?: ?, ?{_NUMBER})+ ?[)\]]|{_NUMBER}|[a-z]+(?:'[a-z]+)?|[,;:.!?\n=(){{}}\[\]|]"
+)
+
+
+def _tokens(text: str) -> list[str]:
+    joined = re.sub(r"\n(?=[a-z])", " ", text).lower().replace("\u2019", "'").replace("_", " ")
+    joined = re.sub(r"(?<=[a-z])-(?=\w)", " ", joined)
+    return _TOKEN.findall(re.sub(r"[^\S\n]+", " ", joined))
+
+
+class _Lexer:
+    """Walks the tokens once; each method reads one kind of item at `at`, or nothing."""
+
+    def __init__(self, text: str, vocabulary: Vocabulary) -> None:
+        self.tokens = _tokens(text)
+        self.vocabulary = vocabulary
+        self.at = 0
+        self.items: list[Item] = []
+        self.serial = 0
+
+    def run(self) -> list[Item]:
+        reads = (self._tuple, self._counted_place, self._distance, self._thing, self._same, self._word)
+        while self.at < len(self.tokens):
+            if self.tokens[self.at] == "the":
+                self.at += 1
+                continue
+            for read in reads:
+                before = self.at
+                read()
+                if self.at > before:
+                    break
+            else:
+                self.at += 1
+        return self.items
+
+    def peek(self, ahead: int = 0) -> str:
+        at = self.at + ahead
+        return self.tokens[at] if 0 <= at < len(self.tokens) else ""
+
+    def add(self, what: Is, size: int = 1, **fields: object) -> None:
+        self.items.append(Item(what, **fields))  # type: ignore[arg-type]
+        self.at += size
+
+    def _tuple(self) -> None:
+        token = self.peek()
+        if len(token) > 2 and token[0] in "([":
+            values = [float(number) for number in re.findall(_NUMBER, token)]
+            self.add(Is.PLACE, place=tuple(enumerate(values)))
+
+    def _counted_place(self) -> None:
+        """`row 2`, `column three`; both together are one place."""
+        axis = {"row": ROW, "column": COLUMN, "col": COLUMN}.get(self.peek())
+        value = _number(self.peek(1)) if self.peek(1) not in ("a", "an") else None
+        if axis is None or value is None or self.peek(2) in UNITS:
+            return
+        last = self.items[-1] if self.items else None
+        joined = next((i for i in reversed(self.items[-2:]) if i.what not in (Is.COMMA, Is.AND)), last)
+        if joined and joined.what is Is.PLACE and joined.is_counted and axis not in dict(joined.place):
+            while self.items[-1] is not joined:
+                self.items.pop()
+            self.items[-1] = replace(joined, place=(*joined.place, (axis, value)))
+            self.at += 2
+        else:
+            self.add(Is.PLACE, 2, place=((axis, value),), is_counted=True)
+
+    def _distance(self) -> None:
+        number = _number(self.peek())
+        if number is not None and self.peek(1) in UNITS:
+            self.add(Is.DISTANCE, 2, number=number, axis=UNITS[self.peek(1)])
+
+    def _thing(self) -> None:
+        many, label, skip, another, none = 1, None, 0, False, False
+        counts: int | None = 1
+        word = self.peek()
+        if word in ("all", "every", "each", "both"):
+            counts, skip = None, 1 + (self.peek(1) in DETERMINERS)
+        elif word in ("another", "other"):
+            another, skip = True, 1
+        elif word in ORDINALS:
+            label, skip = ORDINALS[word], 1
+        elif word == "no":
+            none, skip = True, 1
+        elif _number(word) is not None and word not in ("a", "an"):
+            many, skip = int(min(_number(word) or 0, 99)), 1
+        if skip == 1 and self.peek(1) in ("the", "other", "more"):
+            skip += 1
+        found = self._name(skip)
+        if found is None:
+            return
+        kind, is_plural, size, owns = found
+        self.at += skip + size
+        is_plural |= self.peek() == "positions"
+        if label is None and kind != OTHER:
+            label = self._label()
+        if is_plural and counts is not None:
+            counts = many if many > 1 else 0
+        self.serial += 1
+        thing = Mention(kind, label, counts, none, another, self.serial)
+        self.items.append(Item(Is.THING, thing=thing, is_owner=owns))
+
+    def _name(self, skip: int) -> tuple[str, bool, int, bool] | None:
+        """Kind, plural, number of tokens and whether it owns what follows, of the longest name here."""
+        for size in range(self.vocabulary.longest, 0, -1):
+            words = tuple(self.tokens[self.at + skip : self.at + skip + size])
+            if len(words) < size:
+                continue
+            last = words[-1]
+            owns = last.endswith("'s") or last in ("my", "your")
+            if last.endswith("'s"):
+                words = (*words[:-1], last[:-2])
+            known = self.vocabulary.phrases.get(words)
+            if known is not None:
+                return (*known, size, owns)
+        return None
+
+    def _label(self) -> int | None:
+        token = self.peek()
+        if token.isdigit() and len(token) < 4 and self.peek(1) not in UNITS:
+            self.at += 1
+            return int(token)
+        return None
+
+    def _same(self) -> None:
+        word, second = self.peek(), self.peek(1)
+        if word == "same" and second in SAME:
+            directions = list(SAME[second])
+            size = 2
+            if self.peek(2) in ("and", "or") and self.peek(3) in SAME:
+                directions += SAME[self.peek(3)]
+                size = 4
+            self.add(Is.DIRECTION, size, directions=tuple(directions))
+        elif word in ("shares", "share") and second in ("the", "a", "its"):
+            if self.peek(2) in SAME:
+                self.add(Is.DIRECTION, 3, directions=SAME[self.peek(2)])
+        elif word in ("vertically", "horizontally") and second in ("aligned", "in"):
+            self.add(Is.DIRECTION, 2, directions=((COLUMN if word[0] == "v" else ROW, 0),))
+        elif word == "aligned" and second in ("vertically", "horizontally"):
+            self.add(Is.DIRECTION, 2, directions=((COLUMN if second[0] == "v" else ROW, 0),))
+        elif second == "of" and (
+            word in ("position", "place", "spot", "location") or (word == "top" and self.peek(-1) == "on")
+        ):
+            self.add(Is.DIRECTION, 2, directions=HERE)
+
+    def _word(self) -> None:
+        word = self.peek()
+        if word.endswith("n't"):
+            self.add(Is.NOT)
+        elif word == "right" and self.peek(1) in BEFORE_WHICH_RIGHT_IS_NO_SIDE:
+            self.add(Is.STRAIGHT)
+        elif word in DIRECTIONS:
+            self._direction(word)
+        elif word in AHEAD:
+            directions = ((BEARING, AHEAD[word]),) if self.vocabulary.frame == "bearing" else ()
+            self.add(Is.DIRECTION, directions=directions)
+        elif word in VAGUE or (word == "to" and self.peek(1) == "reach"):
+            self.add(Is.DIRECTION, 2 if word == "to" else 1)
+        elif word in ONTO:
+            self._onto()
+        elif word == "there":
+            self.at += 1
+            self._there()
+        else:
+            self._small(word)
+
+    def _direction(self, word: str) -> None:
+        directions = DIRECTIONS[word]
+        if self.vocabulary.frame == "bearing":
+            directions = tuple((BEARING, word) for _ in directions) if word in ("left", "right") else ()
+        absolute = word in REGION and not (self.peek(-1) == "the" and self.peek(-2) == "to")
+        self.add(Is.DIRECTION, directions=directions, is_absolute=absolute)
+
+    def _onto(self) -> None:
+        """`on the goal` is its place; `on the left` is not."""
+        self.at += 1
+        skip = 1 if self.peek() in ("the", "a", "an") else 0
+        found = self._name(skip)
+        if found and found[0] != OTHER and not found[3] and self.tokens[self.at - 1] != "with":
+            self.items.append(Item(Is.DIRECTION, directions=HERE))
+
+    def _there(self) -> None:
+        upto = 2 if self.peek() in ("will", "would") else 1
+        self.items.append(Item(Is.THERE))
+        if self.peek(upto - 1) in COPULAS:
+            self.at += upto
+
+    def _small(self, word: str) -> None:
+        if word in IT:
+            self.add(Is.THING, is_it=True, is_owner=word in ("its", "his"), thing=Mention(OTHER))
+        elif word in COPULAS:
+            self.add(Is.THERE if word == "there's" else Is.COPULA)
+        elif word in SEES:
+            self.add(Is.THERE)
+        elif word in MOVES or word in PUSHES:
+            self.add(Is.MOVE, pushes=word in PUSHES)
+        else:
+            what = next((what for words, what in _SMALL if word in words), None)
+            if what is not None:
+                self.add(what)
+
+
+_SMALL: tuple[tuple[frozenset[str], Is], ...] = (
+    (MAYBE, Is.MAYBE),
+    (NOT, Is.NOT),
+    (BUT, Is.BUT),
+    (AND, Is.AND),
+    (frozenset({","}), Is.COMMA),
+    (frozenset({"of", "from", "as", "than", "relative", "compared"}), Is.OF),
+    (STRAIGHT, Is.STRAIGHT),
+    (ABSOLUTE, Is.ABSOLUTE),
+    (frozenset({".", ";", "!", "\n"}), Is.END),
+    (frozenset({"?"}), Is.QUESTION),
+)
+
+
+def _number(word: str) -> float | None:
+    if word in NUMBERS:
+        return float(NUMBERS[word])
+    try:
+        return float(word) if word[:1].isdigit() or word[:1] == "-" else None
+    except ValueError:
+        return None
+
+
+def items_of(text: str, vocabulary: Vocabulary) -> list[Item]:
+    """The items of a text, in order, with an end after the last."""
+    return [*_Lexer(text, vocabulary).run(), Item(Is.END)]

@@ -1,0 +1,147 @@
+"""The truth about a state as a judge needs it: things with places, or with bearings.
+
+Read from what `Env.state()` gives: the structured form where the world has one, else the symbolic
+one. A structured state is anything like a dictionary: JSON, or keys without quotes and tuples.
+
+    {"player": [2, 0], "holes": [[1, 0]], "size": [3, 3]}            places, by kind
+    {red_cube_position: (83, -102, 20), green_cube: (-47, 95, 20)}   places, by name
+    {"Sofa": {"direction": "left", "distance": 1.2}}                 bearings, by name
+    {"objects": [{"type": "Sofa", "direction": "left", "distance": 1.2}]}
+
+Things of one kind keep the order of the state, which is the order their numbers follow.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stepwell.core.world import StateForm
+from stepwell.rewards.judge.vocabulary import Vocabulary
+
+Place = tuple[float, ...]
+Thing = tuple[str, int]
+"""Kind and number, from 0."""
+
+_KEY = re.compile(r"""["']?([A-Za-z]\w*)["']?\s?[:=]""")
+_NUMBER = r"[-+]?\d+(?:\.\d+)?"
+_TUPLE = re.compile(rf"[(\[] ?({_NUMBER}(?: ?, ?{_NUMBER})*) ?,? ?[)\]]")
+
+
+@dataclass(frozen=True)
+class Bearing:
+    """Where something is as seen from the anchor."""
+
+    direction: str
+    distance: float | None = None
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Things by kind; a kind has places or bearings."""
+
+    vocabulary: Vocabulary
+    places: Mapping[str, tuple[Place, ...]] = field(default_factory=dict)
+    bearings: Mapping[str, tuple[Bearing, ...]] = field(default_factory=dict)
+
+    def count(self, kind: str) -> int:
+        """How many things of a kind there are."""
+        if kind == self.vocabulary.anchor and self.bearings:
+            return 1
+        return len(self.places.get(kind, ())) + len(self.bearings.get(kind, ()))
+
+    def facts(self) -> dict[tuple[Thing, Thing, int], int]:
+        """On a grid: for each pair of things that counts, where the first lies on each axis."""
+        found: dict[tuple[Thing, Thing, int], int] = {}
+        for kind, seen_from in self.vocabulary.pairs:
+            for a, place in enumerate(self.places.get(kind, ())):
+                for b, other in enumerate(self.places.get(seen_from, ())):
+                    for axis in (0, 1):
+                        sign = (place[axis] > other[axis]) - (place[axis] < other[axis])
+                        found[(kind, a), (seen_from, b), axis] = sign
+        return found
+
+
+def fields_of(text: str) -> dict[str, tuple[Place, ...]]:
+    """Keys and the places after them, from anything like a dictionary; a key said twice keeps all."""
+    text = re.sub(r"\s+", " ", text)
+    keys = list(_KEY.finditer(text))
+    ends = [*(key.start() for key in keys), len(text)][1:]
+    found: dict[str, tuple[Place, ...]] = {}
+    for key, end in zip(keys, ends, strict=True):
+        said = _TUPLE.findall(text, key.end(), end)
+        places = tuple(tuple(map(float, re.findall(_NUMBER, inside))) for inside in said)
+        found[key[1]] = found.get(key[1], ()) + places
+    return found
+
+
+def scene_of(truth: Mapping[StateForm, str], vocabulary: Vocabulary) -> Scene | None:
+    """The scene a state describes; None where no form of it can be read with this vocabulary."""
+    if StateForm.STRUCTURED in truth:
+        text = truth[StateForm.STRUCTURED]
+        scene = (
+            _with_bearings(text, vocabulary) if vocabulary.frame == "bearing" else _placed(text, vocabulary)
+        )
+        if scene.places or scene.bearings:
+            return scene
+    if StateForm.SYMBOLIC in truth and vocabulary.symbols:
+        return Scene(vocabulary, places=places_on(truth[StateForm.SYMBOLIC], vocabulary))
+    return None
+
+
+def places_on(grid: str, vocabulary: Vocabulary) -> dict[str, tuple[Place, ...]]:
+    """Where the symbols of a grid are, row by row; blanks between cells do not count."""
+    found: dict[str, list[Place]] = {}
+    rows = [row for row in ("".join(line.split()) for line in grid.splitlines()) if row]
+    for row, cells in enumerate(rows):
+        for column, symbol in enumerate(cells):
+            for kind in vocabulary.symbols.get(symbol, ()):
+                found.setdefault(kind, []).append((float(row), float(column)))
+    return {kind: tuple(places) for kind, places in found.items()}
+
+
+def _placed(text: str, vocabulary: Vocabulary) -> Scene:
+    fields = {key: places for key, places in fields_of(text).items() if key not in vocabulary.fixed}
+    if vocabulary.frame == "coordinates":
+        vocabulary = vocabulary.with_things(_bare(key) for key in fields)
+    places: dict[str, tuple[Place, ...]] = {}
+    for key, found in fields.items():
+        kind = vocabulary.kind_of(key)
+        if kind is not None:
+            places[kind] = places.get(kind, ()) + found
+    return Scene(vocabulary, places=places)
+
+
+def _bare(key: str) -> str:
+    return re.sub(r"_?(?:positions?|coordinates?|location)$", "", key) or key
+
+
+def _with_bearings(text: str, vocabulary: Vocabulary) -> Scene:
+    try:
+        told = json.loads(text)
+    except ValueError:
+        return Scene(vocabulary)
+    found: dict[str, list[Bearing]] = {}
+    for name, bearing in _bearings("", told):
+        found.setdefault(name, []).append(bearing)
+    known = vocabulary.with_things(found)
+    return Scene(known, bearings={name: tuple(seen) for name, seen in found.items()})
+
+
+def _bearings(name: str, told: Any) -> Iterator[tuple[str, Bearing]]:
+    if isinstance(told, list):
+        for one in told:
+            yield from _bearings(name, one)
+    if not isinstance(told, dict):
+        return
+    direction = next((told[key] for key in told if "direction" in key), None)
+    if isinstance(direction, str):
+        distance = next((told[key] for key in told if "distance" in key), None)
+        kind = next((told[key] for key in ("type", "name") if key in told), None)
+        kind = kind or next((told[key] for key in told if key.endswith("type")), name)
+        yield str(kind), Bearing(direction, None if distance is None else float(distance))
+    for key, value in told.items():
+        yield from _bearings(key, value)

@@ -1,0 +1,48 @@
+"""What a judge says of one description: precision, recall, and the score that becomes a reward.
+
+`score` is F1 where nothing said is wrong. One wrong claim (a false one, two that contradict each
+other, one repeated again and again) takes it down by `ERROR_FACTOR`, whatever else is right: a
+long list of true relations must not pay for a false one, and a single wrong relation is a state
+that does not exist. With the threshold of 0.7 a description with an error is never accepted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ERROR_FACTOR = 0.5
+THRESHOLD = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Counts are of claims (`num_right`, `num_wrong`) and of true relations (`num_told`, `num_facts`)."""
+
+    precision: float
+    recall: float
+    f1: float
+    score: float
+    num_right: int = 0
+    num_wrong: int = 0
+    num_told: int = 0
+    num_facts: int = 0
+
+    def is_yes(self, threshold: float = THRESHOLD) -> bool:
+        """Whether the description is accepted."""
+        return self.score >= threshold
+
+
+def verdict_of(num_right: int, num_wrong: int, num_told: int, num_facts: int) -> Verdict:
+    """The verdict of counted claims; saying nothing right scores 0.
+
+    >>> verdict_of(2, 0, 2, 4).score, verdict_of(4, 1, 4, 4).score
+    (0.6666666666666666, 0.4444444444444445)
+    """
+    precision = num_right / (num_right + num_wrong) if num_right + num_wrong else 0.0
+    recall = num_told / num_facts if num_facts else 0.0
+    f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+    score = f1 * ERROR_FACTOR if num_wrong else f1
+    return Verdict(precision, recall, f1, score, num_right, num_wrong, num_told, num_facts)
+
+
+NOTHING = verdict_of(0, 0, 0, 0)
