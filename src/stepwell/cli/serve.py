@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from stepwell.cli.command import add_command
 
@@ -12,11 +12,18 @@ if TYPE_CHECKING:
     from stepwell.config.gateway import GatewayConfig
     from stepwell.services.gateway.keeper import Keeper
 
+Config = TypeVar("Config")
 _GATEWAY_EXAMPLES = (
     ("stepwell serve gateway --model tiny-1m --pool pool.db", "a built-in model, sampled in this process"),
     ("stepwell serve gateway --model DIR --backend http://gpu:8000", "sampled by vLLM, tokenized here"),
     ("stepwell serve gateway --upstream https://host/v1 --pool pool.db", "watch an agent; not trainable"),
     ("stepwell serve gateway --model DIR --host 0.0.0.0 --keys keys.json", "for other machines, with keys"),
+)
+_ENVS_EXAMPLES = (
+    ("stepwell serve envs", "every built-in world, for this machine"),
+    ("stepwell serve envs --env sokoban --env maze:Maze", "these worlds and no others"),
+    ("stepwell serve envs --host 0.0.0.0 --keys keys.json", "for other machines, with keys"),
+    ("stepwell train CONFIG env.name=remote:http://HOST:8090#sokoban", "train in it"),
 )
 _KEY_EXAMPLES = (
     ("stepwell serve key alice --keys keys.json", "make a key; it is shown this one time"),
@@ -28,11 +35,12 @@ _KEY_EXAMPLES = (
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "serve",
-        help="serve the gateway to agents; make API keys",
-        description="Serve agents over HTTP.",
+        help="serve the gateway to agents, worlds to trainers; make API keys",
+        description="Serve agents and worlds over HTTP.",
     )
     services = parser.add_subparsers(title="services", metavar="SERVICE", required=True)
     _add_gateway(services)
+    _add_envs(services)
     _add_key(services)
 
 
@@ -67,6 +75,31 @@ def _add_gateway(services: Any) -> None:
     parser.add_argument("--rate", type=float, metavar="N", help="calls per second and key")
     parser.add_argument("--max-concurrent", type=int, metavar="N", help="of a key at once")
     parser.add_argument("--seed", type=int, help="makes calls without a seed repeatable")
+    parser.add_argument("--access-log", metavar="FILE", help="one JSON object per request")
+
+
+def _add_envs(services: Any) -> None:
+    parser = add_command(
+        services,
+        "envs",
+        run_envs,
+        summary="host worlds for training runs elsewhere",
+        description="A run opens them as env.name = remote:URL[,URL...]#NAME; its key is read from "
+        "STEPWELL_ENV_KEY.",
+        examples=_ENVS_EXAMPLES,
+        after_interrupt=lambda args: "Its worlds are closed.",
+    )
+    parser.add_argument(
+        "--env", dest="envs", metavar="NAME", action="append", help="host this world; default: all built in"
+    )
+    parser.add_argument("--config", metavar="FILE", help="TOML with any settings of the service; options win")
+    parser.add_argument("--host", help="default 127.0.0.1; others need --keys")
+    parser.add_argument("--port", type=int, help="default 8090; 0 for any free one")
+    parser.add_argument("--keys", metavar="FILE", help="API keys, made by `stepwell serve key`")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads that worlds run in; default 4")
+    parser.add_argument("--max-sessions", type=int, metavar="N", help="worlds open at once; default 1024")
+    parser.add_argument("--session-timeout-s", type=float, metavar="SECONDS", help="default 600")
+    parser.add_argument("--rate", type=float, metavar="N", help="calls per second and key")
     parser.add_argument("--access-log", metavar="FILE", help="one JSON object per request")
 
 
@@ -113,6 +146,31 @@ def run_key(args: argparse.Namespace) -> int:
     return 0
 
 
+def run_envs(args: argparse.Namespace) -> int:
+    from stepwell.config.env_service import EnvServiceConfig
+    from stepwell.envs.registry import env_type
+    from stepwell.services.serving import serve
+
+    given = {
+        "host": args.host,
+        "port": args.port,
+        "envs": None if args.envs is None else tuple(args.envs),
+        "keys_file": args.keys,
+        "num_threads": args.threads,
+        "max_sessions": args.max_sessions,
+        "session_timeout_s": args.session_timeout_s,
+        "rate_per_s": args.rate,
+        "access_log": args.access_log,
+    }
+    config = _validated(EnvServiceConfig, args.config, given)
+    for name in config.envs:
+        env_type(name)  # a misspelt one is told now
+    from stepwell.services.envs.app import create_env_app
+
+    serve(create_env_app(config), config.host, config.port, shutdown_timeout_s=config.shutdown_timeout_s)
+    return 0
+
+
 def run_gateway(args: argparse.Namespace) -> int:
     from stepwell.core.errors import ConfigError
     from stepwell.services.serving import serve
@@ -132,10 +190,7 @@ def run_gateway(args: argparse.Namespace) -> int:
 
 
 def _config(args: argparse.Namespace) -> GatewayConfig:
-    from pydantic import ValidationError
-
     from stepwell.config.gateway import GatewayConfig
-    from stepwell.core.errors import ConfigError
 
     name = args.name or (Path(args.model).name if args.model else args.upstream_model)
     given = {
@@ -151,9 +206,18 @@ def _config(args: argparse.Namespace) -> GatewayConfig:
         "max_concurrent": args.max_concurrent,
         "access_log": args.access_log,
     }
+    return _validated(GatewayConfig, args.config, given)
+
+
+def _validated(kind: type[Config], file: str | None, given: dict[str, Any]) -> Config:
+    """The settings of a file with those of the command line over them."""
+    from pydantic import ValidationError
+
+    from stepwell.core.errors import ConfigError
+
     given = {field: value for field, value in given.items() if value is not None}
     try:
-        return GatewayConfig(**{**_settings(args.config), **given})
+        return kind(**{**_settings(file), **given})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

@@ -1,0 +1,7 @@
+"""Worlds that run elsewhere: hosted by `stepwell serve envs`, or served by OpenEnv."""
+
+from stepwell.envs.remote.env import RemoteEnv, RemoteRobotEnv, remote_type
+from stepwell.envs.remote.openenv import OpenEnv, openenv_type
+from stepwell.envs.remote.servers import Server, Servers
+
+__all__ = ["OpenEnv", "RemoteEnv", "RemoteRobotEnv", "Server", "Servers", "openenv_type", "remote_type"]

@@ -1,0 +1,395 @@
+"""A world on a server, behind the contract of a local one.
+
+    env.name = "remote:http://one:8090,http://two:8090#frozenlake"
+
+Its tasks, observations, rewards and errors are those of the world it stands for, bit for bit; the tasks'
+`env` is that world's name, so that records made here and there compare. Options are checked by the server.
+
+Invariants
+* An episode lives on one server. When that server dies, hangs or forgets the session, the turn raises
+  `EnvError` and the next `reset` opens a session elsewhere.
+* A reset is tried on every server before it fails.
+* After the first `state()` the truth comes along with every turn: asking costs no further call.
+* There is no `table()`: a table of states does not travel.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import ConfigDict
+
+from stepwell.config.base import Settings
+from stepwell.core import (
+    JSON,
+    ArrayState,
+    ConfigError,
+    EncodingError,
+    EnvError,
+    InputError,
+    Observation,
+    RobotWorld,
+    StateForm,
+    Task,
+    World,
+)
+from stepwell.envs.base import NOTHING, Effect, Env, Image
+from stepwell.envs.remote import wire
+from stepwell.envs.remote.servers import Server, Servers
+from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv
+
+IMAGES = "raw"  # what is asked for; a slow network may prefer "png"
+
+
+class RemoteOptions(Settings):
+    """Whatever the world on the server takes; the server checks it."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+@lru_cache(maxsize=64)
+def remote_type(place: str) -> type[Env] | type[RobotEnv]:
+    """The class of `URL[,URL…]#NAME`. Asks a server what kind of world it is."""
+    urls, separator, name = place.partition("#")
+    if not separator or not name or not urls:
+        raise ConfigError(
+            f"env 'remote:{place}': write remote:URL[,URL...]#NAME, such as "
+            "remote:http://127.0.0.1:8090#frozenlake"
+        )
+    servers = Servers([url.strip() for url in urls.split(",")])
+    _, frame = servers.first_that(lambda server: server.call("describe", {"env": name, "options": {}}))
+    told = frame.header
+    members = {
+        "name": told["name"],
+        "hosted": name,
+        "servers": servers,
+        "has_oracle": told["has_oracle"],
+        "has_process": told["has_process"],
+        "__doc__": told["summary"],
+    }
+    kind: type = RemoteRobotEnv if told["is_robot"] else RemoteEnv
+    return type(kind.__name__, (kind,), members)
+
+
+class Visit:
+    """One session at a time, on whichever server has room."""
+
+    def __init__(self, servers: Servers, hosted: str, options: Settings) -> None:
+        self._servers, self._hosted = servers, hosted
+        self._options = options.model_dump(mode="json")
+        self._server: Server | None = None
+        self._id = ""
+        self._num_turns = 0
+        self._state: dict[str, str] | None = None
+        self._wants_state = False
+        self._began: tuple[Task | None, int | None] = (None, None)
+        self._done: list[Any] = []  # the turns since, so that a copy can be led to the same place
+        self.turn: Any = None
+
+    def describe(self) -> dict[str, Any]:
+        """The world under these options."""
+        header = {"env": self._hosted, "options": self._options}
+        return self._servers.first_that(lambda server: server.call("describe", header))[1].header
+
+    def reset(self, task: Task | None, seed: int | None) -> Any:
+        """The first turn, here or on another server."""
+        header: dict[str, Any] = {} if task is None else wire.pack_tasks([task])
+        if seed is not None:
+            header["seeds"] = [seed]
+        self._num_turns = 0
+        self._began, self._done = (task, seed), []
+        if self._server is not None:
+            try:
+                return self._played(self._call("reset", header))
+            except (InputError, ConfigError):
+                raise
+            except EnvError:
+                self.leave()
+        self._server, frame = self._servers.first_that(lambda server: self._entered(server, header))
+        return self._played(frame)
+
+    def step(self, actions: Any) -> Any:
+        """One turn."""
+        header, arrays = wire.pack_actions([actions])
+        try:
+            turn = self._played(self._call("step", header | {"turns": [self._num_turns + 1]}, arrays))
+        except EnvError:
+            self.leave()
+            raise
+        self._num_turns += 1
+        self._done.append(actions)
+        return turn
+
+    def again(self) -> Visit:
+        """A session of its own that has come to the same place by the same turns."""
+        other = Visit(self._servers, self._hosted, RemoteOptions(**self._options))
+        if self.turn is not None:
+            other.reset(*self._began)
+            for actions in self._done:
+                other.step(actions)
+        return other
+
+    def state(self) -> dict[StateForm, str]:
+        """The truth, as it came with the turn."""
+        self._wants_state = True
+        if self._state is None:
+            self._state = self._call("state", {}).header["states"][0]
+        return {StateForm(form): text for form, text in self._state.items()}
+
+    def oracle(self) -> Any:
+        """What the world's oracle says."""
+        frame = self._call("oracle", {})
+        return wire.unpack_actions(frame.header, frame.arrays)[0]
+
+    def render(self) -> Image:
+        """The world's picture."""
+        picture: Image = self._call("render", {}).arrays[0]
+        return picture
+
+    def leave(self) -> None:
+        """Give the session back, as well as that can be done."""
+        if self._server is None:
+            return
+        server, self._server = self._server, None
+        server.dropped(self._id)
+        try:
+            server.call("close", {"sessions": [self._id]}, tries=1)
+        except (EnvError, ConfigError):
+            return  # it is gone, or will expire
+
+    def _entered(self, server: Server, header: dict[str, Any]) -> wire.Frame:
+        """A session on a server, and its first turn."""
+        created = server.call("create", {"env": self._hosted, "options": self._options}).header
+        self._id = created["sessions"][0]
+        server.created(self._id, created["session_timeout_s"], self)
+        try:
+            return self._asked(server, "reset", header)
+        except EnvError:
+            server.dropped(self._id)
+            raise
+
+    def _call(self, op: str, header: dict[str, Any], arrays: Sequence[Any] = ()) -> wire.Frame:
+        if self._server is None:
+            raise EnvError(f"{self._hosted} has no session on any server; call reset first")
+        return self._asked(self._server, op, header, arrays)
+
+    def _asked(
+        self, server: Server, op: str, header: dict[str, Any], arrays: Sequence[Any] = ()
+    ) -> wire.Frame:
+        more = {"sessions": [self._id], "images": IMAGES, "with_state": self._wants_state}
+        return server.call(op, {**header, **more}, arrays)
+
+    def _played(self, frame: wire.Frame) -> Any:
+        try:
+            (turn,) = wire.unpack_turns(frame.header, frame.arrays)
+        except (EncodingError, ValueError) as error:
+            raise EnvError(f"the server's answer is not a turn of {self._hosted}: {error}") from error
+        if turn.error is not None:
+            raise turn.error
+        self._state = turn.state or None
+        self.turn = turn
+        return turn
+
+
+def _copied(env: Any) -> Any:
+    """A copy of a world on a server, in the same state."""
+    other = type(env)(env.options)
+    other._visit, other._task = env._visit.again(), env._task
+    return other
+
+
+def _task(env: Any, options: Mapping[str, Any] | None) -> Task | None:
+    """The task of reset's options, refused as a local world would."""
+    unknown = set(options or ()) - {"task"}
+    if unknown:
+        raise InputError(f"reset options know only 'task', got {', '.join(sorted(unknown))}")
+    task = (options or {}).get("task")
+    if task is not None and task.env != env.name:
+        raise InputError(f"task {task.id} belongs to {task.env!r}, not to {env.name!r}")
+    return task
+
+
+def _made(servers: Servers, hosted: str, options: Any, seed: int) -> Task:
+    header = {"env": hosted, "options": options.model_dump(mode="json"), "seeds": [seed]}
+    _, frame = servers.first_that(lambda server: server.call("tasks", header))
+    return wire.unpack_tasks(frame.header)[0]
+
+
+class RemoteEnv(Env):
+    """A world of words on a server; `remote_type` makes the class of an address."""
+
+    Options: ClassVar[type[Settings]] = RemoteOptions
+    hosted: ClassVar[str]
+    servers: ClassVar[Servers]
+
+    def __init__(self, options: Settings | None = None) -> None:
+        super().__init__(options)
+        self._visit = Visit(self.servers, self.hosted, self.options)
+        self._told = self._visit.describe()
+        self.options = RemoteOptions(**self._told["options"])
+
+    @property
+    def world(self) -> World:
+        """As the server describes it."""
+        world = wire.read_world(self._told["world"])
+        assert isinstance(world, World)
+        return world
+
+    @property
+    def is_deterministic(self) -> bool:
+        """As the server says."""
+        return bool(self._told["is_deterministic"])
+
+    @classmethod
+    def make_task(cls, options: Any, seed: int) -> Task:
+        """The task that the server's world makes of the seed."""
+        return _made(cls.servers, cls.hosted, options, seed)
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, JSON]]:
+        """Start an episode on a server."""
+        task = _task(self, options)
+        if task is None:
+            if seed is None:
+                raise InputError("reset needs a seed, or a task as options={'task': task}")
+            task = self.make_task(self.options, seed)
+        self._task = None
+        turn = self._visit.reset(task, seed)
+        self._task = task
+        return turn.observation, turn.info
+
+    def step(self, actions: Sequence[str]) -> tuple[Observation, float, bool, bool, dict[str, JSON]]:
+        """Play one turn there."""
+        if isinstance(actions, str):
+            raise InputError(f"a turn takes a list of actions, got {actions!r}")
+        if self._task is None:
+            raise InputError(f"{self.name} has no task yet; call reset first")
+        turn = self._visit.step(tuple(actions))
+        return turn.observation, turn.reward, turn.terminated, turn.truncated, turn.info
+
+    def begin(self, task: Task, seed: int) -> None:
+        """Done by the server."""
+        self._visit.reset(task, seed)
+
+    def act(self, action: str) -> Effect:
+        """One action as a turn of its own: the server counts turns, so `step` is what plays."""
+        turn = self._visit.step((action,))
+        success = bool(turn.info.get("success", False))
+        return NOTHING._replace(reward=turn.reward, terminated=turn.terminated, success=success)
+
+    def observe(self) -> Observation:
+        """What was last shown."""
+        _ = self.task
+        seen: Observation = self._visit.turn.observation
+        return seen
+
+    def oracle(self) -> list[str]:
+        """The server's."""
+        return list(self._visit.oracle())
+
+    def state(self) -> dict[StateForm, str]:
+        """The server's."""
+        return self._visit.state()
+
+    def render(self) -> Image:
+        """The server's."""
+        return self._visit.render()
+
+    def close(self) -> None:
+        """Give the session back."""
+        self._visit.leave()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return _copied(self)
+
+
+class RemoteRobotEnv(RobotEnv):
+    """A robot's world on a server; `remote_type` makes the class of an address."""
+
+    Options: ClassVar[type[Settings]] = RemoteOptions
+    hosted: ClassVar[str]
+    servers: ClassVar[Servers]
+
+    def __init__(self, options: Settings | None = None) -> None:
+        given = RemoteOptions() if options is None else options
+        self._visit = Visit(self.servers, self.hosted, given)
+        self._told = self._visit.describe()
+        super().__init__(RemoteOptions(**self._told["options"]))
+        self.has_process = bool(self._told["has_process"])
+        self.has_oracle = bool(self._told["has_oracle"])
+
+    @classmethod
+    def make_task(cls, options: Any, seed: int) -> Task:
+        """The task that the server's world makes of the seed."""
+        return _made(cls.servers, cls.hosted, options, seed)
+
+    def layout(self) -> RobotWorld:
+        """As the server describes it."""
+        world = wire.read_world(self._told["world"])
+        assert isinstance(world, RobotWorld)
+        return world
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[ArrayState, dict[str, JSON]]:
+        """Start an episode on a server."""
+        task = _task(self, options)
+        if task is None:
+            if seed is None:
+                raise InputError("reset needs a seed, or a task as options={'task': task}")
+            task = self.make_task(self.options, seed)
+        self._task = None
+        turn = self._visit.reset(task, seed)
+        self._task = task
+        return turn.observation, turn.info
+
+    def step(self, chunk: npt.NDArray[Any]) -> tuple[ArrayState, float, bool, bool, dict[str, JSON]]:
+        """Execute a chunk there."""
+        if self._task is None:
+            raise InputError(f"{self.name} has no task yet; call reset first")
+        turn = self._visit.step(self._checked(chunk))
+        return turn.observation, turn.reward, turn.terminated, turn.truncated, turn.info
+
+    def begin(self, task: Task, seed: int) -> None:
+        """Done by the server."""
+        self._visit.reset(task, seed)
+
+    def act(self, action: FloatArray) -> Moved:
+        """One action as a chunk of its own."""
+        turn = self._visit.step(np.asarray(action, dtype=np.float32)[None])
+        return Moved(bool(turn.info["success"]), float(turn.info.get("process", 0.0)))
+
+    def arrays(self) -> Arrays:
+        """What was last shown."""
+        return dict(self._visit.turn.observation.arrays)
+
+    def facts(self) -> dict[str, JSON]:
+        """The structured form of the server's state."""
+        found: dict[str, JSON] = json.loads(self.state()[StateForm.STRUCTURED])
+        return found
+
+    def state(self) -> dict[StateForm, str]:
+        """The server's."""
+        return self._visit.state()
+
+    def expert(self) -> npt.NDArray[Any]:
+        """The server's."""
+        action: npt.NDArray[Any] = self._visit.oracle()[0]
+        return action
+
+    def picture(self, camera: str) -> Image:
+        """The server's first camera; others are among the arrays, where they are shown."""
+        return self._visit.render()
+
+    def close(self) -> None:
+        """Give the session back."""
+        self._visit.leave()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return _copied(self)

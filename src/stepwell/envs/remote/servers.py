@@ -1,0 +1,263 @@
+"""The way to the servers of a world: connections, retries, and who is asked when one is gone.
+
+`Server` speaks frames with one server, over HTTP (`http://…`) or a WebSocket (`ws://…`); `Servers` are
+several that host the same world. The key is read from `STEPWELL_ENV_KEY`, never from a URL.
+
+Invariants
+* A call that is sent again after a broken connection is one that may be: turns are numbered, and asking
+  for the same number again gives the answer that was lost.
+* What the caller did wrong keeps its kind (`InputError`, `ConfigError`); a server that is gone, full or
+  has forgotten the session is an `EnvError`.
+* A server that could not be reached is asked last for `retry_after_s`; when no other is left it is asked
+  all the same.
+* Sessions that are held get a heartbeat three times as often as they would expire; one whose holder was
+  dropped without a word gets none, and expires.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import itertools
+import json
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+from stepwell.core import ConfigError, EncodingError, EnvError, InputError
+from stepwell.core.arrays import AnyArray
+from stepwell.envs.remote import wire
+from stepwell.envs.remote.wire import Frame
+
+KEY_VARIABLE = "STEPWELL_ENV_KEY"
+GONE = 404
+T = TypeVar("T")
+_MINE: dict[str, type[Exception]] = {
+    "InputError": InputError,
+    "ConfigError": ConfigError,
+    "EncodingError": EncodingError,
+}
+
+
+class ServerGone(EnvError):
+    """The server cannot be reached, or the connection broke before it had answered."""
+
+
+class SessionGone(EnvError):
+    """The server knows nothing of the session (any more)."""
+
+
+class _Connection(Protocol):
+    def send(self, body: bytes) -> tuple[int, bytes, bool]:
+        """Status, body, and whether the body is a frame. `OSError` where the connection broke."""
+
+    def close(self) -> None: ...
+
+
+class Server:
+    """One server."""
+
+    def __init__(
+        self, url: str, *, key: str | None = None, connect_timeout_s: float = 5.0, timeout_s: float = 180.0
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https", "ws", "wss") or not parts.hostname:
+            raise ConfigError(f"{url!r} is no address of a server; write http://HOST:PORT or ws://HOST:PORT")
+        self.url = url.rstrip("/")
+        self._key = os.environ.get(KEY_VARIABLE) if key is None else key
+        self._connect_timeout_s, self._timeout_s = connect_timeout_s, timeout_s
+        self._idle: list[_Connection] = []
+        self._lock = threading.Lock()
+        self._held: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+        self._beat_s = 0.0
+        self._beating: threading.Thread | None = None
+        self.down_until_s = 0.0
+        self.num_sent = self.num_received = 0  # bytes of frames
+
+    def call(
+        self, op: str, header: dict[str, Any], arrays: Sequence[AnyArray] = (), *, tries: int = 2
+    ) -> Frame:
+        """The server's answer. A broken connection is tried again, `tries` times in all."""
+        body = wire.to_bytes(Frame(op, header, arrays))
+        for attempt in range(tries):
+            try:
+                with self._connection(fresh=attempt > 0) as connection:
+                    status, answer, is_frame = connection.send(body)
+                break
+            except (OSError, http.client.HTTPException) as error:
+                if attempt + 1 == tries:
+                    why = str(error) or type(error).__name__
+                    raise ServerGone(f"the env server at {self.url} cannot be reached: {why}") from error
+        self.num_sent += len(body)
+        self.num_received += len(answer)
+        if status != 200:
+            raise self._refused(status, answer)
+        try:
+            if not is_frame:
+                raise EncodingError("its answer is no frame")
+            return wire.without_pngs(wire.decode(answer))
+        except EncodingError as error:
+            raise EnvError(f"{self.url} is no Stepwell env server: {error}") from error
+
+    def created(self, session: str, session_timeout_s: float, holder: object) -> None:
+        """Keep a session alive from now on, for as long as its holder is there."""
+        with self._lock:
+            self._held[session] = holder
+            self._beat_s = session_timeout_s / 3
+            if self._beating is None:
+                self._beating = threading.Thread(
+                    target=self._beat, name=f"heartbeat of {self.url}", daemon=True
+                )
+                self._beating.start()
+
+    def dropped(self, session: str) -> None:
+        """Keep it alive no longer."""
+        self._held.pop(session, None)
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+            self._held.clear()
+        for connection in idle:
+            connection.close()
+
+    @contextlib.contextmanager
+    def _connection(self, *, fresh: bool) -> Iterator[_Connection]:
+        with self._lock:
+            connection = self._idle.pop() if self._idle and not fresh else None
+        if connection is None:
+            connection = self._connected()
+        try:
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        with self._lock:
+            self._idle.append(connection)
+
+    def _connected(self) -> _Connection:
+        headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
+        if urlsplit(self.url).scheme in ("ws", "wss"):
+            return _Socket(self.url, headers, self._connect_timeout_s, self._timeout_s)
+        return _Http(self.url, headers, self._connect_timeout_s, self._timeout_s)
+
+    def _refused(self, status: int, body: bytes) -> Exception:
+        try:
+            told = json.loads(body)
+            detail, kind = str(told["detail"]), str(told.get("kind", ""))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            detail, kind = body[:200].decode(errors="replace"), ""
+        words = f"{self.url}: {detail}"
+        if status in (401, 403):
+            return ConfigError(f"{words} (the key is read from {KEY_VARIABLE})")
+        if status == GONE and "session" in detail:
+            return SessionGone(words)
+        if status == GONE:
+            return ConfigError(words)
+        return _MINE[kind](detail) if kind in _MINE else EnvError(words)
+
+    def _beat(self) -> None:
+        while True:
+            time.sleep(max(0.05, self._beat_s))
+            for name in list(self._held):
+                try:
+                    self.call("heartbeat", {"sessions": [name]}, tries=1)
+                except SessionGone:
+                    self.dropped(name)
+                except EnvError:
+                    break  # whoever plays there finds out by itself
+
+
+class _Http:
+    """A connection that is kept open between calls."""
+
+    def __init__(self, url: str, headers: dict[str, str], connect_timeout_s: float, timeout_s: float) -> None:
+        parts = urlsplit(url)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._connection = kind(parts.hostname or "", parts.port, timeout=connect_timeout_s)
+        self._connection.connect()
+        self._connection.sock.settimeout(timeout_s)
+        self._path = f"{parts.path}/call"
+        self._headers = {**headers, "content-type": wire.CONTENT_TYPE}
+
+    def send(self, body: bytes) -> tuple[int, bytes, bool]:
+        self._connection.request("POST", self._path, body, self._headers)
+        response = self._connection.getresponse()
+        is_frame = response.getheader("content-type", "") == wire.CONTENT_TYPE
+        return response.status, response.read(), is_frame
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class _Socket:
+    """A WebSocket."""
+
+    def __init__(self, url: str, headers: dict[str, str], connect_timeout_s: float, timeout_s: float) -> None:
+        try:
+            from websockets.exceptions import InvalidStatus, WebSocketException
+            from websockets.sync.client import connect
+        except ImportError as error:
+            raise ConfigError("env servers over ws:// need the package websockets; or use http://") from error
+        self._error, self._timeout_s = WebSocketException, timeout_s
+        self._opened = contextlib.ExitStack()
+        try:
+            opening = connect(
+                f"{url}/ws", additional_headers=headers, open_timeout=connect_timeout_s, max_size=None,
+                compression=None, proxy=None,
+            )  # fmt: skip
+            self._socket = self._opened.enter_context(opening)
+        except InvalidStatus as error:
+            if error.response.status_code in (401, 403):
+                raise ConfigError(f"{url}: this key is not known there ({KEY_VARIABLE})") from error
+            raise OSError(str(error)) from error
+        except (WebSocketException, TimeoutError) as error:
+            raise OSError(str(error)) from error
+
+    def send(self, body: bytes) -> tuple[int, bytes, bool]:
+        try:
+            self._socket.send(body)
+            answer = self._socket.recv(timeout=self._timeout_s)
+        except (self._error, TimeoutError) as error:
+            raise OSError(str(error)) from error
+        if isinstance(answer, str):
+            return 200, answer.encode(), False
+        with contextlib.suppress(EncodingError):  # told where every answer is decoded
+            frame = wire.decode(answer)
+            if frame.op == "error":
+                return int(frame.header.get("status", 500)), json.dumps(frame.header).encode(), False
+        return 200, answer, True
+
+    def close(self) -> None:
+        self._opened.close()
+
+
+class Servers:
+    """Several servers that host the same world."""
+
+    def __init__(self, urls: Sequence[str], *, retry_after_s: float = 5.0, **connection: Any) -> None:
+        if not urls:
+            raise ConfigError("name at least one env server: remote:http://HOST:PORT#NAME")
+        self.all = [Server(url, **connection) for url in urls]
+        self._retry_after_s = retry_after_s
+        self._turn = itertools.count()
+
+    def first_that(self, do: Callable[[Server], T]) -> tuple[Server, T]:
+        """Do something with one server, the next in turn; where it is gone, with another."""
+        start, now = next(self._turn), time.monotonic()
+        order = [self.all[(start + i) % len(self.all)] for i in range(len(self.all))]
+        problem: Exception | None = None
+        for server in sorted(order, key=lambda server: server.down_until_s > now):
+            try:
+                return server, do(server)
+            except (InputError, ConfigError, EncodingError):
+                raise
+            except EnvError as error:
+                server.down_until_s = time.monotonic() + self._retry_after_s
+                problem = error
+        raise EnvError(f"none of {len(self.all)} env servers serves: {problem}") from problem

@@ -1,0 +1,124 @@
+"""What goes over the wire between a world's host and its caller: the workers' frames, and two things more.
+
+Frames and the codecs of tasks, actions and turns are those of the simulators (`rollout/workers`): one
+protocol, whatever carries it. Added here are descriptions of worlds, and pictures as PNG.
+
+Invariants
+* `without_pngs(with_pngs(frame))` has the arrays of `frame`, bit for bit: PNG loses nothing.
+* `read_world(describe_world(world)) == world`.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from stepwell.core import Actions, ArraySpec, EncodingError, RobotWorld, StateForm, World
+from stepwell.core.arrays import AnyArray
+from stepwell.core.world import Example
+from stepwell.rollout.workers.codecs import (
+    pack_actions,
+    pack_error,
+    pack_tasks,
+    pack_turns,
+    unpack_actions,
+    unpack_error,
+    unpack_tasks,
+    unpack_turns,
+)
+from stepwell.rollout.workers.frames import Frame, decode, to_bytes
+
+CONTENT_TYPE = "application/vnd.stepwell.frame"
+PNGS = "pngs"  # numbers of the arrays that are PNG files
+
+__all__ = [
+    "CONTENT_TYPE",
+    "Frame",
+    "decode",
+    "describe_world",
+    "pack_actions",
+    "pack_error",
+    "pack_tasks",
+    "pack_turns",
+    "png_bytes",
+    "read_world",
+    "to_bytes",
+    "unpack_actions",
+    "unpack_error",
+    "unpack_tasks",
+    "unpack_turns",
+    "with_pngs",
+    "without_pngs",
+]
+
+
+def with_pngs(frame: Frame) -> Frame:
+    """The frame with every picture among its arrays as the bytes of a PNG file."""
+    arrays = list(frame.arrays)
+    found = [number for number, array in enumerate(arrays) if _is_picture(array)]
+    for number in found:
+        arrays[number] = np.frombuffer(png_bytes(arrays[number]), np.uint8)
+    return replace(frame, header={**frame.header, PNGS: found}, arrays=arrays)
+
+
+def without_pngs(frame: Frame) -> Frame:
+    """The frame with its PNG files opened."""
+    if PNGS not in frame.header:
+        return frame
+    arrays, numbers = list(frame.arrays), frame.header[PNGS]
+    if type(numbers) is not list or any(type(n) is not int or not 0 <= n < len(arrays) for n in numbers):
+        raise EncodingError(f"the frame says that arrays {numbers!r} of {len(arrays)} are PNG files")
+    for number in numbers:
+        arrays[number] = _opened(arrays[number])
+    header = {name: value for name, value in frame.header.items() if name != PNGS}
+    return replace(frame, header=header, arrays=arrays)
+
+
+def png_bytes(picture: AnyArray) -> bytes:
+    """A picture as a PNG file; quick rather than small."""
+    from PIL import Image
+
+    out = io.BytesIO()
+    Image.fromarray(picture).save(out, "PNG", compress_level=1)
+    return out.getvalue()
+
+
+def _opened(file: AnyArray) -> AnyArray:
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(file.tobytes()), formats=["PNG"]) as image:
+            picture = np.asarray(image.convert("RGB"))
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise EncodingError(f"a picture of the frame is no PNG file: {error}") from error
+    picture.setflags(write=False)
+    return picture
+
+
+def _is_picture(array: AnyArray) -> bool:
+    return array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3 and array.size > 0
+
+
+def describe_world(world: World | RobotWorld) -> dict[str, Any]:
+    """A world as JSON."""
+    described = asdict(world)
+    if isinstance(world, World):
+        described["examples"] = {form.value: asdict(example) for form, example in world.examples.items()}
+    return described
+
+
+def read_world(value: dict[str, Any]) -> World | RobotWorld:
+    """The world of `describe_world`."""
+    try:
+        if "action_dim" in value:
+            specs = {n: ArraySpec(tuple(s["shape"]), s["dtype"]) for n, s in value["arrays"].items()}
+            return RobotWorld(value["name"], specs, value["action_dim"], value["max_actions"])
+        actions = value["actions"]
+        names = Actions(tuple(actions["names"]), actions["max_per_turn"], actions["separator"])
+        examples = {StateForm(form): Example(**example) for form, example in value["examples"].items()}
+        return World(value["name"], value["guide"], names, value["max_turns"], examples)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise EncodingError(f"the host's description of its world is not one of ours: {error!r}") from error

@@ -1,0 +1,1 @@
+"""Environments as a service: worlds hosted for callers on other machines."""

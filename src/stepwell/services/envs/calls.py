@@ -1,0 +1,333 @@
+"""What a caller can ask of the service, in frames: one operation each, many worlds per call.
+
+    op         header                                        arrays   answer
+    describe   env, options                                           description
+    tasks      env, options, seeds                                    tasks
+    create     env, options, count                                    sessions, session_timeout_s
+    reset      sessions, tasks and/or seeds                           turns
+    step       sessions, names (or chunks), turns            chunks   turns
+    state      sessions                                               states
+    oracle     sessions                                               actions
+    render     sessions                                               pictures
+    heartbeat  sessions                                               alive
+    close      sessions                                               closed
+
+`with_state` asks reset and step for the true state, `images: "png"` any answer for PNG instead of raw
+pictures. `turns` numbers each session's turn since its reset: the same number again gives the same
+answer again, so that a call whose answer was lost can be sent once more.
+
+Invariants
+* A mistake about the call itself is `Refused` and nothing was done; what goes wrong in one world is that
+  session's error among the turns, and the other worlds of the call have had theirs.
+* A caller opens worlds that the service names, never one by an import path of the caller's choosing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from stepwell.config.env_service import EnvServiceConfig
+from stepwell.core import EncodingError, EnvError, StepwellError, Task
+from stepwell.envs.batch import Turn
+from stepwell.envs.registry import ENVS, env_type, make_env, read_options
+from stepwell.envs.remote import wire
+from stepwell.envs.remote.wire import Frame
+from stepwell.services.envs.sessions import Session, Sessions
+from stepwell.services.gateway.exchange import Kind, Refused
+
+T = TypeVar("T")
+MAX_SEED = 2**63
+_MAX_DESCRIBED = 256
+
+
+class Calls:
+    """Answers frames."""
+
+    def __init__(self, config: EnvServiceConfig, sessions: Sessions) -> None:
+        self.config, self.sessions = config, sessions
+        self.names = config.envs or tuple(ENVS)
+        self._described: dict[str, dict[str, Any]] = {}
+        self._ops = {
+            "describe": self._describe,
+            "tasks": self._tasks,
+            "create": self._create,
+            "reset": self._reset,
+            "step": self._step,
+            "state": self._state,
+            "oracle": self._oracle,
+            "render": self._render,
+            "heartbeat": self._heartbeat,
+            "close": self._close,
+        }
+
+    async def answer(self, owner: str, frame: Frame) -> Frame:
+        """The answer to one frame of one caller; `Refused` where it cannot be served."""
+        op = self._ops.get(frame.op)
+        if op is None:
+            raise Refused(Kind.INVALID, f"op {frame.op[:64]!r} is not one of {', '.join(self._ops)}")
+        with refusing():
+            answer = await op(owner, frame)
+        if frame.header.get("images") == "png":
+            answer = wire.with_pngs(answer)
+        size = sum(array.nbytes for array in answer.arrays)
+        if size > self.config.max_reply_bytes:
+            raise Refused(
+                Kind.TOO_LARGE,
+                f"the answer has {size} bytes, more than max_reply_bytes ({self.config.max_reply_bytes}); "
+                "ask for fewer worlds at once, smaller pictures, or images='png'",
+            )
+        return answer
+
+    async def reset(
+        self,
+        owner: str,
+        ids: Sequence[str],
+        tasks: Sequence[Task] | None,
+        seeds: Sequence[int] | None,
+        with_state: bool,
+    ) -> list[Turn]:
+        """Start one episode per session, of its task or its seed (or both)."""
+        sessions = self.sessions.find(owner, ids)
+        for what, values in (("tasks", tasks), ("seeds", seeds)):
+            if values is not None and len(values) != len(sessions):
+                raise Refused(Kind.INVALID, f"{len(values)} {what} for {len(sessions)} sessions", param=what)
+        if tasks is None and seeds is None:
+            raise Refused(Kind.INVALID, "reset needs tasks, seeds or both", param="tasks")
+
+        def begin(session: Session, place: int) -> Turn:
+            session.num_turns, session.last = 0, None
+            options = None if tasks is None else {"task": tasks[place]}
+            seed = None if seeds is None else seeds[place]
+            observation, info = session.env.reset(seed=seed, options=options)
+            return Turn(observation, info=info)
+
+        return await self.sessions.run(sessions, partial(_played, begin, with_state))
+
+    async def step(
+        self,
+        owner: str,
+        ids: Sequence[str],
+        actions: Sequence[Any],
+        turns: Sequence[int] | None,
+        with_state: bool,
+    ) -> list[Turn]:
+        """One turn in each session."""
+        sessions = self.sessions.find(owner, ids)
+        for what, values in (("actions", actions), ("turns", turns)):
+            if values is not None and len(values) != len(sessions):
+                raise Refused(Kind.INVALID, f"{len(values)} {what} for {len(sessions)} sessions", param=what)
+
+        def play(session: Session, place: int) -> Turn:
+            number = session.num_turns + 1 if turns is None else turns[place]
+            if number == session.num_turns and session.last is not None:
+                return session.last
+            if number != session.num_turns + 1:
+                raise EnvError(f"turn {number} was sent, the session is at turn {session.num_turns}")
+            turn = Turn(*session.env.step(actions[place]))
+            if not math.isfinite(turn.reward):
+                raise EnvError(f"{session.env_name} gave the reward {turn.reward}")
+            session.num_turns, session.last = number, turn
+            return turn
+
+        return await self.sessions.run(sessions, partial(_played, play, with_state))
+
+    async def create(self, owner: str, name: Any, options: Any, count: int) -> list[Session]:
+        """Open worlds."""
+        settings = self._read(name, options)
+        if not 1 <= count <= self.config.max_batch:
+            raise Refused(
+                Kind.INVALID, f"count must be 1 to {self.config.max_batch}, got {count}", param="count"
+            )
+        return await self.sessions.create(owner, name, partial(_opened, name, settings), count)
+
+    def _read(self, name: Any, options: Any) -> Any:
+        if not isinstance(name, str) or name not in self.names:
+            raise Refused(
+                Kind.NOT_FOUND,
+                f"env {str(name)[:64]!r} is not hosted here; there are {', '.join(self.names)}",
+                param="env",
+            )
+        if not isinstance(options, dict):
+            raise Refused(Kind.INVALID, "options must be an object of options by name", param="options")
+        return read_options(name, options)
+
+    async def _describe(self, owner: str, frame: Frame) -> Frame:
+        name, options = frame.header.get("env"), frame.header.get("options", {})
+        settings = self._read(name, options)
+        key = f"{name} {json.dumps(settings.model_dump(mode='json'), sort_keys=True)}"
+        if key not in self._described:
+            described = await self.sessions.work(None, partial(_description, name, settings))
+            if len(self._described) >= _MAX_DESCRIBED:
+                self._described.clear()
+            self._described[key] = described
+        return Frame("description", self._described[key])
+
+    async def _tasks(self, owner: str, frame: Frame) -> Frame:
+        settings = self._read(frame.header.get("env"), frame.header.get("options", {}))
+        seeds = self._seeds(frame, needed=True)
+        assert seeds is not None
+        kind = env_type(frame.header["env"])
+        tasks = await self.sessions.work(None, lambda: [kind.make_task(settings, seed) for seed in seeds])
+        return Frame("tasks", wire.pack_tasks(tasks))
+
+    async def _create(self, owner: str, frame: Frame) -> Frame:
+        header, count = frame.header, frame.header.get("count", 1)
+        if type(count) is not int:
+            raise Refused(Kind.INVALID, "count must be a whole number", param="count")
+        opened = await self.create(owner, header.get("env"), header.get("options", {}), count)
+        told = {"sessions": [session.id for session in opened]}
+        return Frame("sessions", told | {"session_timeout_s": self.config.session_timeout_s})
+
+    async def _reset(self, owner: str, frame: Frame) -> Frame:
+        tasks = wire.unpack_tasks(frame.header) if "tasks" in frame.header else None
+        turns = await self.reset(owner, self._ids(frame), tasks, self._seeds(frame), _with_state(frame))
+        return Frame("turns", *wire.pack_turns(turns))
+
+    async def _step(self, owner: str, frame: Frame) -> Frame:
+        actions = wire.unpack_actions(frame.header, frame.arrays)
+        numbers = frame.header.get("turns")
+        if numbers is not None and not _are_whole(numbers):
+            raise Refused(Kind.INVALID, "turns must be whole numbers, one per session", param="turns")
+        turns = await self.step(owner, self._ids(frame), actions, numbers, _with_state(frame))
+        return Frame("turns", *wire.pack_turns(turns))
+
+    async def _state(self, owner: str, frame: Frame) -> Frame:
+        sessions = self.sessions.find(owner, self._ids(frame))
+        states = await self.sessions.run(sessions, partial(_asked, _forms))
+        return Frame("states", {"states": states})
+
+    async def _oracle(self, owner: str, frame: Frame) -> Frame:
+        sessions = self.sessions.find(owner, self._ids(frame))
+        return Frame(
+            "actions", *wire.pack_actions(await self.sessions.run(sessions, partial(_asked, _advice)))
+        )
+
+    async def _render(self, owner: str, frame: Frame) -> Frame:
+        sessions = self.sessions.find(owner, self._ids(frame))
+        pictures = await self.sessions.run(sessions, partial(_asked, lambda env: np.asarray(env.render())))
+        return Frame("pictures", {}, pictures)
+
+    async def _heartbeat(self, owner: str, frame: Frame) -> Frame:
+        self.sessions.find(owner, self._ids(frame))
+        return Frame("alive", {"session_timeout_s": self.config.session_timeout_s})
+
+    async def _close(self, owner: str, frame: Frame) -> Frame:
+        sessions = self.sessions.find(owner, self._ids(frame))
+        await self.sessions.close(sessions)
+        return Frame("closed", {"count": len(sessions)})
+
+    def _ids(self, frame: Frame) -> list[str]:
+        ids = frame.header.get("sessions")
+        if not isinstance(ids, list) or not ids or not all(isinstance(name, str) for name in ids):
+            raise Refused(Kind.INVALID, "sessions must be a list of ids, at least one", param="sessions")
+        if len(ids) > self.config.max_batch:
+            raise Refused(
+                Kind.INVALID, f"{len(ids)} sessions; max_batch is {self.config.max_batch}", param="sessions"
+            )
+        return ids
+
+    def _seeds(self, frame: Frame, *, needed: bool = False) -> list[int] | None:
+        seeds = frame.header.get("seeds")
+        if seeds is None and not needed:
+            return None
+        if not _are_whole(seeds) or any(seed >= MAX_SEED for seed in seeds):
+            raise Refused(Kind.INVALID, "seeds must be whole numbers from 0 to 2^63 - 1", param="seeds")
+        if len(seeds) > self.config.max_batch:
+            raise Refused(
+                Kind.INVALID, f"{len(seeds)} seeds; max_batch is {self.config.max_batch}", param="seeds"
+            )
+        found: list[int] = seeds
+        return found
+
+
+def _are_whole(values: Any) -> bool:
+    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+
+
+def _with_state(frame: Frame) -> bool:
+    return frame.header.get("with_state") is True
+
+
+def _opened(name: str, settings: Any) -> Any:
+    kind = env_type(name)
+    if kind.is_robot:
+        kind.require()  # type: ignore[union-attr]  # a missing simulator is told now, not at the first reset
+    return make_env(name, settings)
+
+
+def _played(play: Callable[[Session, int], Turn], with_state: bool, session: Session, place: int) -> Turn:
+    """A turn; errors of the world, and mistakes about it, become the turn's."""
+    try:
+        turn = play(session, place)
+        if with_state and not turn.state:
+            turn.state = _forms(session.env)
+        return turn
+    except StepwellError as error:
+        return Turn(error=error)
+    except Exception as error:
+        return Turn(error=EnvError(f"{session.env_name} raised {type(error).__name__}: {error}"))
+
+
+def _forms(env: Any) -> dict[str, str]:
+    return {form.value: text for form, text in env.state().items()}
+
+
+def _advice(env: Any) -> Any:
+    action = env.oracle()
+    return action[None] if env.is_robot else action
+
+
+def _asked(ask: Callable[[Any], T], session: Session, _: int) -> T:
+    """What a world that has a task says; what it raises is the world's failure, not the service's."""
+    _ = session.env.task  # an `InputError` before the first reset
+    try:
+        return ask(session.env)
+    except StepwellError:
+        raise
+    except Exception as error:
+        words = f"{session.env_name} raised {type(error).__name__}: {error}"
+        raise Refused(Kind.CONFLICT, words) from error
+
+
+def _description(name: str, settings: Any) -> dict[str, Any]:
+    """What a caller must know to stand in for a world."""
+    env = _opened(name, settings)
+    try:
+        return {
+            "name": env.name,
+            "summary": (type(env).__doc__ or "").strip().split("\n")[0],
+            "is_robot": env.is_robot,
+            "is_deterministic": bool(env.is_deterministic),
+            "has_oracle": bool(env.has_oracle),
+            "has_process": bool(env.has_process),
+            "options": settings.model_dump(mode="json"),
+            "world": wire.describe_world(env.world),
+        }
+    finally:
+        env.close()
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """A caller's mistakes inside become `Refused`, with their words and their kind as the cause."""
+    try:
+        yield
+    except Refused:
+        raise
+    except (StepwellError, ValueError, RecursionError) as error:
+        raise Refused(Kind.INVALID, str(error)) from error
+
+
+def read_frame(body: bytes) -> Frame:
+    """The frame of a request; `Refused` where it is none."""
+    try:
+        return wire.decode(body)
+    except EncodingError as error:
+        raise Refused(Kind.INVALID, f"the body is no Stepwell frame: {error}") from error

@@ -1,0 +1,167 @@
+"""A world on a server is the world: the same tasks, turns, truth and errors, bit for bit."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as st_numpy
+
+from stepwell.core import ConfigError, EnvError, InputError
+from stepwell.envs import make_env
+from stepwell.envs.batch import EnvBatch
+from stepwell.envs.check import check_env
+from stepwell.envs.registry import env_type
+from stepwell.envs.remote import wire
+from stepwell.envs.remote.servers import Server
+
+
+def episode(env: Any, task: Any, seed: int) -> list[Any]:
+    """Random turns with everything that can be asked after each."""
+    rng = random.Random(seed)
+    first, info = env.reset(seed=seed, options={"task": task})
+    told = [(first, info, env.state(), env.render().tobytes(), env.oracle())]
+    names, most = env.world.actions.names, env.world.actions.max_per_turn
+    while True:
+        turn = env.step([rng.choice(names) for _ in range(rng.randint(0, most))])
+        told.append((*turn, env.state(), env.render().tobytes()))
+        if turn[2] or turn[3]:
+            return told
+
+
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("frozenlake", {}),
+        ("frozenlake", {"observation": "image", "is_slippery": True, "size": 5}),
+        ("sokoban", {"observation": "both"}),
+    ],
+)
+def test_a_remote_world_gives_what_the_local_one_gives(
+    url: str, scheme: str, name: str, options: dict[str, Any]
+) -> None:
+    local = make_env(name, options)
+    remote = make_env(f"remote:{url.replace('http', scheme)}#{name}", options)
+    assert remote.world == local.world and remote.options.model_dump() == local.options.model_dump(
+        mode="json"
+    )
+    assert remote.is_deterministic == local.is_deterministic and remote.name == local.name
+    for seed in range(3):
+        task = local.make_task(local.options, seed)
+        assert remote.make_task(remote.options, seed) == task
+        assert episode(remote, task, seed) == episode(local, task, seed)
+    remote.close()
+
+
+def test_a_robots_world_gives_what_the_local_one_gives(url: str) -> None:
+    pytest.importorskip("gymnasium_robotics")
+    options = {"max_actions": 6}
+    local, remote = make_env("fetch", options), make_env(f"remote:{url}#fetch", options)
+    assert remote.world == local.world
+    task = local.make_task(local.options, 3)
+    assert remote.make_task(remote.options, 3) == task
+    shown = [env.reset(options={"task": task})[0] for env in (remote, local)]
+    assert shown[0] == shown[1]
+    for _ in range(3):
+        action = local.oracle()
+        assert remote.oracle().tobytes() == action.tobytes()
+        chunk = np.stack([action, -action])
+        assert remote.step(chunk) == local.step(chunk)
+        assert remote.state() == local.state() and remote.facts() == local.facts()
+    local.close()
+    remote.close()
+
+
+def test_a_remote_world_keeps_the_contract(url: str) -> None:
+    report = check_env(f"remote:{url}#frozenlake", {}, num_tasks=2)
+    assert report.ok, str(report)
+
+
+def test_a_remote_world_is_one_of_a_batch(url: str) -> None:
+    local, remote = EnvBatch("frozenlake", {}, 3), EnvBatch(f"remote:{url}#frozenlake", {}, 3)
+    tasks = [local.envs[0].make_task(local.envs[0].options, seed) for seed in range(3)]
+    assert remote.reset(tasks, with_state=True) == local.reset(tasks, with_state=True)
+    actions = [("Up",), ("Left", "Down"), ()]
+    assert remote.step([0, 1, 2], actions, with_state=True) == local.step([0, 1, 2], actions, with_state=True)
+    remote.close()
+
+
+def test_a_copy_goes_its_own_way(url: str) -> None:
+    env = make_env(f"remote:{url}#frozenlake")
+    env.reset(seed=1)
+    env.step(("Up",))
+    ahead = copy.deepcopy(env)
+    assert ahead.state() == env.state()
+    before = env.state()
+    ahead.step(ahead.oracle()[:3])
+    assert env.state() == before != ahead.state()
+    ahead.close()
+    env.close()
+
+
+def test_mistakes_keep_their_kind_and_leave_the_episode_as_it_was(url: str) -> None:
+    env = make_env(f"remote:{url}#frozenlake")
+    first, _ = env.reset(seed=0)
+    with pytest.raises(InputError, match=r"unknown action in .*Sideways.*Up, Down, Left, Right"):
+        env.step(("Sideways",))
+    assert env.observe() == first
+    with pytest.raises(InputError, match="belongs to 'other'"):
+        env.reset(options={"task": wire.unpack_tasks({"tasks": [["other", {}, "", 0, []]]})[0]})
+    with pytest.raises(ConfigError, match="sizze is no option of frozenlake; did you mean 'size'"):
+        make_env(f"remote:{url}#frozenlake", {"sizze": 5})
+    with pytest.raises(ConfigError, match="'chess' is not hosted here; there are frozenlake"):
+        make_env(f"remote:{url}#chess")
+    with pytest.raises(ConfigError, match=r"write remote:URL\[,URL\.\.\.\]#NAME"):
+        env_type("remote:http://127.0.0.1:1")
+    env.close()
+
+
+def test_a_turn_sent_twice_is_played_once(url: str) -> None:
+    server = Server(url)
+    made = server.call("create", {"env": "frozenlake", "options": {}, "count": 2}).header["sessions"]
+    server.call("reset", {"sessions": made, "seeds": [5, 6]})
+    header, _ = wire.pack_actions([("Up",), ("Down",)])
+    once = server.call("step", {**header, "sessions": made, "turns": [1, 1]})
+    again = server.call("step", {**header, "sessions": made, "turns": [1, 1]})
+    assert again.header == once.header
+    late = server.call("step", {**header, "sessions": made, "turns": [3, 2]})
+    turns = wire.unpack_turns(late.header, late.arrays)
+    assert isinstance(turns[0].error, EnvError) and "at turn 1" in str(turns[0].error)
+    assert turns[1].error is None  # the other one was not disturbed
+    assert server.call("close", {"sessions": made}).header == {"count": 2}
+
+
+def test_pictures_as_png_are_smaller_and_the_same(url: str) -> None:
+    server, sizes, shown = Server(url), {}, {}
+    (made,) = server.call("create", {"env": "frozenlake", "options": {"observation": "image"}}).header[
+        "sessions"
+    ]
+    for images in ("raw", "png"):
+        before = server.num_received
+        frame = server.call("reset", {"sessions": [made], "seeds": [0], "images": images})
+        sizes[images] = server.num_received - before
+        shown[images] = wire.unpack_turns(frame.header, frame.arrays)[0].observation
+    assert shown["png"] == shown["raw"] and shown["raw"].images[0].shape == (128, 128, 3)
+    assert sizes["png"] < sizes["raw"] / 10
+    server.call("close", {"sessions": [made]})
+
+
+@given(
+    st.lists(
+        st_numpy.arrays(np.uint8, st.tuples(st.integers(1, 5), st.integers(1, 5), st.just(3)))
+        | st_numpy.arrays(np.float32, st.integers(0, 4)),
+        max_size=4,
+    )
+)
+def test_pngs_lose_nothing(arrays: list[Any]) -> None:
+    frame = wire.without_pngs(wire.with_pngs(wire.Frame("turns", {"a": 1}, arrays)))
+    assert frame.header == {"a": 1}
+    assert [(a.dtype, a.shape, a.tobytes()) for a in frame.arrays] == [
+        (a.dtype, a.shape, a.tobytes()) for a in arrays
+    ]

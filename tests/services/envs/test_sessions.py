@@ -1,0 +1,178 @@
+"""Sessions: limits, expiry, owners, worlds that raise or hang; the same over JSON."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+from tests.services.envs.worlds import Stubborn
+
+from stepwell.config.env_service import EnvServiceConfig
+from stepwell.core import ConfigError, EnvError
+from stepwell.envs import make_env
+from stepwell.envs.remote import wire
+from stepwell.envs.remote.servers import Server
+from stepwell.services.envs.sessions import Session, Sessions
+from stepwell.services.gateway.exchange import Kind, Refused
+from stepwell.services.keys import hash_key, new_key
+
+Service = Callable[..., str]
+
+
+def opened(sessions: Sessions, owner: str = "", count: int = 1):  # type: ignore[no-untyped-def]
+    return sessions.create(owner, "frozenlake", lambda: make_env("frozenlake"), count)
+
+
+async def test_a_session_that_fell_silent_is_closed_and_one_in_use_is_not() -> None:
+    now = [0.0]
+    sessions = Sessions(EnvServiceConfig(session_timeout_s=10), clock=lambda: now[0])
+    silent, used = await opened(sessions, count=2)
+    now[0] = 8.0
+    sessions.find("", [used.id])
+    now[0] = 11.0
+    await sessions.expire()
+    assert sessions.find("", [used.id]) == [used] and sessions.num_expired == 1
+    with pytest.raises(Refused, match="was closed or has expired") as refused:
+        sessions.find("", [silent.id])
+    assert refused.value.kind is Kind.NOT_FOUND
+    await sessions.stop()
+    assert len(sessions) == 0
+
+
+async def test_limits_count_all_worlds_and_those_of_a_key() -> None:
+    sessions = Sessions(EnvServiceConfig(max_sessions=4, max_sessions_per_key=3))
+    mine = await opened(sessions, "me", 3)
+    with pytest.raises(Refused, match="3 worlds of this key are open and max_sessions_per_key is 3"):
+        await opened(sessions, "me")
+    with pytest.raises(Refused, match="3 worlds are open and max_sessions is 4") as refused:
+        await opened(sessions, "you", 2)
+    assert refused.value.kind is Kind.LIMITED
+    await sessions.close(mine[:1])
+    assert len(await opened(sessions, "you", 2)) == 2
+    assert not sessions.is_ready
+    await sessions.stop()
+
+
+async def test_a_session_is_its_owners_alone() -> None:
+    sessions = Sessions(EnvServiceConfig())
+    (session,) = await opened(sessions, "me")
+    with pytest.raises(Refused, match="there is no session"):
+        sessions.find("you", [session.id])
+    with pytest.raises(Refused, match="named twice"):
+        sessions.find("me", [session.id, session.id])
+    await sessions.stop()
+
+
+async def test_a_world_that_cannot_be_made_leaves_nothing_open() -> None:
+    sessions = Sessions(EnvServiceConfig(max_sessions=2))
+    made = []
+
+    def make() -> object:
+        if made:
+            raise ConfigError("no more")
+        made.append(make_env("frozenlake"))
+        return made[0]
+
+    with pytest.raises(ConfigError, match="no more"):
+        await sessions.create("", "frozenlake", make, 2)
+    assert len(sessions) == 0
+    assert len(await opened(sessions, count=2)) == 2  # the room was given back
+    await sessions.stop()
+
+
+async def test_a_world_that_hangs_is_given_up_and_the_service_goes_on() -> None:
+    sessions = Sessions(EnvServiceConfig(num_threads=2, call_timeout_s=0.2, max_stuck=1))
+    stuck, well = await opened(sessions, count=2)
+    assert stuck.lane is not well.lane
+
+    def play(session: Session, place: int) -> str:
+        if session is stuck:
+            Stubborn.may_go_on.wait()
+        return session.id
+
+    with pytest.raises(Refused, match="took longer than call_timeout_s") as refused:
+        await sessions.run([stuck], play)
+    assert refused.value.kind is Kind.UNAVAILABLE and sessions.num_stuck == 1
+    assert await sessions.run([well], play) == [well.id]
+    with pytest.raises(Refused, match="there is no session"):
+        sessions.find("", [stuck.id])
+    with pytest.raises(Refused, match="1 worlds never came back; restart the service"):
+        await opened(sessions)
+    Stubborn.may_go_on.set()
+    await sessions.stop()
+
+
+def test_what_one_world_raises_the_others_never_notice(service: Service) -> None:
+    name = "tests.services.envs.worlds:Stubborn"
+    server = Server(service(envs=(name,)))
+    ids = server.call("create", {"env": name, "options": {}, "count": 2}).header["sessions"]
+    server.call("reset", {"sessions": ids, "seeds": [0, 1]})
+    header, _ = wire.pack_actions([("Down",), ("Left",)])
+    frame = server.call("step", {**header, "sessions": ids})
+    broken, fine = wire.unpack_turns(frame.header, frame.arrays)
+    assert isinstance(broken.error, EnvError) and "raised OSError: the simulator is gone" in str(broken.error)
+    assert fine.error is None and fine.info["num_actions"] == 1
+    server.close()
+
+
+def test_only_with_a_key_that_is_known(
+    service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    key = new_key("alice")
+    log = tmp_path / "access.jsonl"
+    url = service(keys={"alice": hash_key(key)}, access_log=str(log))
+    assert httpx.get(f"{url}/health").json() == {"status": "ok"}
+    assert httpx.get(f"{url}/ready").json()["ready"] is True
+    assert httpx.get(f"{url}/envs").status_code == 401
+    assert httpx.post(f"{url}/call", content=b"").status_code == 401
+    for scheme in ("http", "ws"):
+        with pytest.raises(ConfigError, match="key"):
+            make_env(f"remote:{url.replace('http', scheme)}#frozenlake")
+    monkeypatch.setenv("STEPWELL_ENV_KEY", key)
+    for scheme, name in (("http", "sokoban"), ("ws", "frozenlake")):
+        env = make_env(f"remote:{url.replace('http', scheme)}#{name}")
+        env.reset(seed=0)
+        env.close()
+    assert '"key":"alice"' in log.read_text() and key not in log.read_text()
+
+
+def test_nobody_else_is_let_in_by_default() -> None:
+    with pytest.raises(ValueError, match=r"host 0\.0\.0\.0 can be reached from other machines"):
+        EnvServiceConfig(host="0.0.0.0")
+    assert EnvServiceConfig().host == "127.0.0.1"
+
+
+def test_json_speaks_of_the_same_worlds(url: str) -> None:
+    with httpx.Client(base_url=url) as http:
+        made = http.post("/sessions", json={"env": "frozenlake", "options": {"observation": "both"}})
+        assert made.status_code == 201
+        ids = made.json()["sessions"]
+        local = make_env("frozenlake", {"observation": "both"})
+        seen, _ = local.reset(seed=4)
+        for images in ("png", "raw"):
+            body = {"sessions": ids, "seeds": [4], "with_state": True, "images": images}
+            (turn,) = http.post("/sessions/reset", json=body).json()["turns"]
+            assert turn["text"] == seen.text
+            assert turn["state"]["natural_language"] == local.state()["natural_language"]
+            if images == "png":
+                picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(turn["images"][0]))))
+            else:
+                raw = turn["images"][0]
+                picture = np.frombuffer(base64.b64decode(raw["data"]), raw["dtype"]).reshape(raw["shape"])
+            assert (picture == seen.images[0]).all()
+        (turn,) = http.post("/sessions/step", json={"sessions": ids, "actions": [["Up"]]}).json()["turns"]
+        after, reward, terminated, truncated, info = local.step(("Up",))
+        told = (turn["text"], turn["reward"], turn["terminated"], turn["truncated"], turn["info"])
+        assert told == (after.text, reward, terminated, truncated, info)
+        task = {"env": "frozenlake", "content": local.task.content}
+        (turn,) = http.post("/sessions/reset", json={"sessions": ids, "tasks": [task]}).json()["turns"]
+        assert turn["text"] == seen.text
+        assert http.post("/sessions/heartbeat", json={"sessions": ids}).json() == {"alive": 1}
+        assert http.post("/sessions/close", json={"sessions": ids}).json() == {"closed": 1}
+        assert http.post("/sessions/close", json={"sessions": ids}).status_code == 404
