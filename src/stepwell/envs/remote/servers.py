@@ -99,9 +99,12 @@ class Server:
         try:
             if not is_frame:
                 raise EncodingError("its answer is no frame")
-            return wire.without_pngs(wire.decode(answer))
+            frame = wire.without_pngs(wire.decode(answer))
         except EncodingError as error:
             raise EnvError(f"{self.url} is no Stepwell env server: {error}") from error
+        if frame.op == "error":  # how a WebSocket says what HTTP says by a status
+            raise self._refused(int(frame.header.get("status", 500)), json.dumps(frame.header).encode())
+        return frame
 
     def created(self, session: str, session_timeout_s: float, holder: object) -> None:
         """Keep a session alive from now on, for as long as its holder is there."""
@@ -225,13 +228,7 @@ class _Socket:
             answer = self._socket.recv(timeout=self._timeout_s)
         except (self._error, TimeoutError) as error:
             raise OSError(str(error)) from error
-        if isinstance(answer, str):
-            return 200, answer.encode(), False
-        with contextlib.suppress(EncodingError):  # told where every answer is decoded
-            frame = wire.decode(answer)
-            if frame.op == "error":
-                return int(frame.header.get("status", 500)), json.dumps(frame.header).encode(), False
-        return 200, answer, True
+        return (200, answer.encode(), False) if isinstance(answer, str) else (200, answer, True)
 
     def close(self) -> None:
         self._opened.close()
