@@ -18,12 +18,13 @@ anything is. Any text is read, in time linear in its length.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from stepwell.rewards.judge.lexicon import BEARING, COLUMN, FAR, ROW, Axis, Sign
 from stepwell.rewards.judge.lexing import Is, Item, Mention, items_of
 from stepwell.rewards.judge.vocabulary import OTHER, Vocabulary
 
-_PREDICATE = {Is.COPULA, Is.DIRECTION, Is.PLACE, Is.DISTANCE, Is.STRAIGHT, Is.NOT}
+_PREDICATE = {Is.COPULA, Is.COLON, Is.DIRECTION, Is.PLACE, Is.DISTANCE, Is.STRAIGHT, Is.NOT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,9 @@ class _Reader:
         if what is Is.END or what is Is.QUESTION:
             clause.is_unsure |= what is Is.QUESTION
             self._close()
-        elif what is Is.COPULA:
+        elif what is Is.COLON and clause.says:
+            self._close()
+        elif what is Is.COPULA or what is Is.COLON:
             self._copula()
         elif what is Is.THERE:
             self._there()
@@ -236,16 +239,18 @@ class _Reader:
         if not item.is_it:
             return item.thing
         clause = self.clause
-        if item.is_owner and clause.objects:
+        if clause.objects and (item.is_owner or clause.subjects):
             return clause.objects[-1]
         return self.last or Mention(OTHER)
 
     def _has_predicate(self, at: int) -> bool:
-        """Whether something is said of the thing at `at`, before another thing comes."""
-        for item in self.items[at + 1 : at + 8]:
+        """Whether something is said of the thing at `at`, or of it and others: "hole 2 and hole 3 are"."""
+        ahead = self.items[at + 1 : at + 12]
+        for item, after in pairwise(ahead):
             if item.what in _PREDICATE:
                 return True
-            if item.what in (Is.END, Is.QUESTION, Is.COMMA, Is.AND, Is.THERE):
+            joins = item.what in (Is.AND, Is.COMMA) and after.what is Is.THING
+            if item.what is not Is.THING and not joins:
                 return False
         return False
 
@@ -301,41 +306,57 @@ class _Reader:
         if not clause.is_negated:
             self._claim_places(clause, judged)
         for negated in (False, True):
-            toward = _straightened(clause, negated)
+            toward = _said(clause, negated)
             if not negated and self.distance is not None and self.distance.axis == FAR:
                 toward = (*toward, Toward(FAR, 0, self.distance.number))
             for subject in judged if toward else ():
                 for seen_from in self._seen_from(clause, subject):
-                    for part in _parts(subject, toward):
-                        self.claims.append(Claim(subject, part, seen_from, negated or subject.is_none))
+                    parts = _parts(subject, toward, clause.is_straight)
+                    for part in parts:
+                        one = self._one_of(subject) if len(parts) > 1 else subject
+                        self.claims.append(Claim(one, part, seen_from, negated or subject.is_none))
 
     def _claim_places(self, clause: _Clause, judged: list[Mention]) -> None:
-        for number, item in enumerate(clause.places):
+        for item in clause.places:
             for subject in judged:
-                one = replace(subject, serial=-1 - len(self.claims), many=1) if subject.many == 0 else subject
-                if number < 64 or subject.many == 0:
-                    self.claims.append(PlaceClaim(one, item.place, item.is_counted))
+                one = self._one_of(subject) if subject.many == 0 else subject
+                self.claims.append(PlaceClaim(one, item.place, item.is_counted))
+
+    def _one_of(self, subject: Mention) -> Mention:
+        """One of several things: a mention of its own."""
+        return replace(subject, serial=-1 - len(self.claims), many=1)
 
     def _seen_from(self, clause: _Clause, subject: Mention) -> list[Mention]:
         if clause.objects:
             return [thing for thing in clause.objects if thing.kind != OTHER and thing != subject]
+        if len(clause.subjects) > 1 and all(one.sign == 0 for one in clause.toward):
+            after = clause.subjects[clause.subjects.index(subject) + 1 :]
+            return [thing for thing in after if thing.kind != OTHER]  # "both are in the same row"
         if clause.is_absolute or not self.vocabulary.anchor or subject.kind == self.vocabulary.anchor:
             return []
         return [Mention(self.vocabulary.anchor)]
 
 
-def _straightened(clause: _Clause, negated: bool) -> tuple[Toward, ...]:
-    """The directions said, or those denied; `directly above` is in the same column as well."""
+def _said(clause: _Clause, negated: bool) -> tuple[Toward, ...]:
+    """The directions said, or those denied."""
     toward = tuple(one for one in clause.toward if one.is_negated == negated)
+    return _straight(toward) if clause.is_straight else toward
+
+
+def _straight(toward: tuple[Toward, ...]) -> tuple[Toward, ...]:
+    """`directly above` is in the same column as well."""
     axes = {one.axis for one in toward}
-    if clause.is_straight and len(axes) == 1 and not axes & {BEARING, FAR} and toward[0].sign != 0:
+    if len(axes) == 1 and not axes & {BEARING, FAR} and toward[0].sign != 0:
         return (*toward, Toward(ROW if COLUMN in axes else COLUMN, 0))
     return toward
 
 
-def _parts(subject: Mention, toward: tuple[Toward, ...]) -> list[tuple[Toward, ...]]:
+def _parts(subject: Mention, toward: tuple[Toward, ...], is_straight: bool) -> list[tuple[Toward, ...]]:
     """Of several things ("holes are above and left") each direction is said of one of them."""
-    return [(one,) for one in toward] if subject.many == 0 and not subject.is_none else [toward]
+    if subject.many != 0 or subject.is_none or len(toward) == 1:
+        return [toward]
+    parts = [(one,) for one in toward if one.sign != 0] or [(one,) for one in toward]
+    return [_straight(part) for part in parts] if is_straight else parts
 
 
 def claims_of(text: str, vocabulary: Vocabulary) -> list[Claim | PlaceClaim]:

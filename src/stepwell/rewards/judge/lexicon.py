@@ -67,7 +67,7 @@ UNITS: dict[str, Axis | None] = {
 }
 COPULAS = _words(
     "is are am be was were lies lie stands stand sits sit located positioned found remains stays ends "
-    "becomes being appears standing lying sitting it's i'm you're there's : ="
+    "becomes being appears standing lying sitting"
 )
 SEES = _words("see sees has have notice notices contains shows face faces")
 MOVES = _words(
@@ -78,7 +78,7 @@ PUSHES = _words("push pushes pushing pushed")
 MAYBE = _words("may might maybe perhaps possibly could or either probably likely if whether unless seems")
 NOT = _words("not no never neither nor without cannot")
 BUT = _words("but instead rather however")
-AND = _words("and while whereas then so with also plus")
+AND = _words("and while whereas then so also plus")
 VAGUE = _words(
     "near nearby next beside adjacent close between facing toward towards around diagonal diagonally away "
     "past along against"

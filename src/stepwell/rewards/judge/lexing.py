@@ -52,6 +52,7 @@ class Is(Enum):
     DIRECTION = auto()  # directions, or none of them: near, beside, facing
     PLACE = auto()
     COPULA = auto()
+    COLON = auto()
     THERE = auto()  # "there is", "I see": a new thing comes in
     MOVE = auto()
     NOT = auto()
@@ -101,10 +102,19 @@ _TOKEN = re.compile(
 )
 
 
+_SPOT = frozenset({"spot", "tile", "cell", "square", "number"})
+_WHOLE = {
+    "i'm": "i am", "you're": "you are", "it's": "it is", "there's": "there is", "he's": "he is",
+    "she's": "she is",
+}  # fmt: skip
+
+
 def _tokens(text: str) -> list[str]:
-    joined = re.sub(r"\n(?=[a-z])", " ", text).lower().replace("\u2019", "'").replace("_", " ")
-    joined = re.sub(r"(?<=[a-z])-(?=\w)", " ", joined)
-    return _TOKEN.findall(re.sub(r"[^\S\n]+", " ", joined))
+    """Words, numbers, tuples and punctuation; a line that breaks off in mid-sentence goes on in the next."""
+    text = text.lower().replace("\u2019", "'").replace("_", " ")
+    text = re.sub(r"\b(i'm|you're|it's|there's|he's|she's)\b", lambda found: _WHOLE[found[0]], text)
+    text = re.sub(r"(?<=[a-z])-(?=\w)", " ", re.sub(r"[^\S\n]+", " ", text))
+    return _TOKEN.findall(re.sub(r"(,|\b(?:the|of|is|are|be|to|and|a|at|in|on|as)) ?\n", r"\1 ", text))
 
 
 class _Lexer:
@@ -189,6 +199,7 @@ class _Lexer:
         kind, is_plural, size, owns = found
         self.at += skip + size
         is_plural |= self.peek() == "positions"
+        self.at += kind != OTHER and self.peek() in _SPOT
         if label is None and kind != OTHER:
             label = self._label()
         if is_plural and counts is not None:
@@ -286,7 +297,7 @@ class _Lexer:
         if word in IT:
             self.add(Is.THING, is_it=True, is_owner=word in ("its", "his"), thing=Mention(OTHER))
         elif word in COPULAS:
-            self.add(Is.THERE if word == "there's" else Is.COPULA)
+            self.add(Is.COPULA)
         elif word in SEES:
             self.add(Is.THERE)
         elif word in MOVES or word in PUSHES:
@@ -303,6 +314,7 @@ _SMALL: tuple[tuple[frozenset[str], Is], ...] = (
     (BUT, Is.BUT),
     (AND, Is.AND),
     (frozenset({","}), Is.COMMA),
+    (frozenset({":", "="}), Is.COLON),
     (frozenset({"of", "from", "as", "than", "relative", "compared"}), Is.OF),
     (STRAIGHT, Is.STRAIGHT),
     (ABSOLUTE, Is.ABSOLUTE),
