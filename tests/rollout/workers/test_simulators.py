@@ -301,3 +301,21 @@ def test_when_the_parent_is_killed_its_workers_and_their_memory_go_with_it() -> 
         time.sleep(0.01)
     assert not any(map(is_running, pids))
     assert sorted(os.listdir("/dev/shm")) == before
+
+
+async def test_a_worker_that_is_killed_again_and_again_while_it_starts_is_started_again() -> None:
+    simulator = ProcessSimulator("early", "frozenlake", {"size": 3}, batch_size=1)
+    starting = asyncio.create_task(simulator.start())
+    killed: set[int] = set()
+    while len(killed) < 4:  # one more than failed starts are borne with
+        await asyncio.sleep(0.01)
+        pid = simulator.health().pid
+        if pid is not None and pid not in killed:
+            os.kill(pid, signal.SIGKILL)
+            killed.add(pid)
+    try:
+        await starting
+        health = simulator.health()
+        assert health.is_alive and health.num_restarts == 4 and health.pid not in killed
+    finally:
+        await simulator.close()

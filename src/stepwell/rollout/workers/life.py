@@ -49,6 +49,7 @@ class Life:
         on_lost: Callable[[Life], None],
     ) -> None:
         self.name, self.number = name, number
+        self.was_killed = False  # from outside: by a person, or by a system short of memory
         self._ending: asyncio.Task[WorkerError] | None = None
         self._loop = asyncio.get_running_loop()
         self._on_lost = on_lost
@@ -190,6 +191,7 @@ class Life:
             os.killpg(self.pid, signal.SIGKILL)
         await self._await_death(float("inf"))
         code = self._popen.wait()
+        self.was_killed = had_died and code == -signal.SIGKILL
         if not why:
             why = _ending(code) if had_died else "closed its socket"
         words = f"worker {self.name} (pid {self.pid}) {why}{self._last_words()}"

@@ -170,7 +170,9 @@ class WorkerProcess:
             try:
                 return await self._start_once()
             except WorkerError as failed:
-                error, num_failed_starts = failed, num_failed_starts + 1
+                error = failed
+                if self._life is None or not self._life.was_killed:  # which is no fault of what is started
+                    num_failed_starts += 1
                 if num_failed_starts >= MAX_FAILED_STARTS:
                     raise WorkerError(f"{failed}\nIt failed {num_failed_starts} times to start") from failed
 
