@@ -31,6 +31,7 @@ LANGUAGE_ENVS: dict[str, str] = {
     "frozenlake": "stepwell.envs.frozenlake.env:FrozenLake",
     "sokoban": "stepwell.envs.sokoban.env:Sokoban",
     "svg": "stepwell.envs.svg.env:Svg",
+    "navigation": "stepwell.envs.navigation.env:Navigation",
 }
 ROBOT_ENVS: dict[str, str] = {
     "metaworld": "stepwell.envs.robots.metaworld.env:MetaWorld",

@@ -1,0 +1,109 @@
+"""Navigation for language agents: a furnished room, seen from within as a picture, in words, or both.
+
+Reaching the target (its middle within `success_threshold` metres; with `must_face` also turned to and in
+view) gives 10 and ends the episode; every other action costs 0.1, a blocked one too, which is told. The
+turn limit ends the episode as a failure. A task's content holds room, start and target; its instruction
+names the target (`instruction = "base"`) or says what it is good for (`"common"`).
+
+Places are looked up on a grid, and pictures rendered only where they are shown, so that a step without one
+takes microseconds.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, ClassVar
+
+from stepwell.config.base import Settings
+from stepwell.core import Actions, InputError, Observation, StateForm, Task, World
+from stepwell.envs.base import Effect, Env, Image
+from stepwell.envs.navigation.generator import goal, make_task
+from stepwell.envs.navigation.guide import examples, guide
+from stepwell.envs.navigation.options import NavigationOptions
+from stepwell.envs.navigation.room import MOVES, NAMES, read_room
+from stepwell.envs.navigation.routes import shortest
+from stepwell.envs.navigation.sight import Sight
+from stepwell.envs.navigation.words import forms, view_in_words
+from stepwell.envs.tables import Table, tabulate
+
+ARRIVED, ACTED = 10.0, -0.1
+
+
+class Navigation(Env):
+    """Walk through a room to the thing that the instruction means."""
+
+    name: ClassVar[str] = "navigation"
+    Options: ClassVar[type[Settings]] = NavigationOptions
+    options: NavigationOptions
+
+    @cached_property
+    def world(self) -> World:
+        """What agents are told."""
+        actions = Actions(NAMES, self.options.max_actions_per_turn)
+        told = examples(actions, self.options)
+        return World(self.name, guide(self.options), actions, self.options.max_turns, told)
+
+    @classmethod
+    def make_task(cls, options: Any, seed: int) -> Task:
+        """A furnished room whose target can be reached in time."""
+        return make_task(cls.name, options, seed)
+
+    def begin(self, task: Task, seed: int) -> None:
+        """Stand in the task's room."""
+        if not task.instruction:
+            raise InputError("a task of navigation needs an instruction")
+        self.room, self.pose, self.target = read_room(task.content)
+        self._instruction, self._feedback = task.instruction, ""
+        self._sight = Sight(self.room, self.options.fov)
+        self._has_arrived = goal(self._sight, self.target, self.options)
+        self._num_left = self.options.max_actions
+
+    def act(self, action: str) -> Effect:
+        """Move, turn or tilt."""
+        before = self.pose
+        self.pose = after = self.room.move(before, action)
+        self._num_left -= 1
+        blocked = "Something was in the way." if action in MOVES else "The view tilts no further."
+        self._feedback = blocked if after == before else "The last action was executed."
+        if self._has_arrived(after):
+            self._feedback = "You have arrived."
+            return Effect(ARRIVED, terminated=True, success=True)
+        return Effect(ACTED)
+
+    def observe(self) -> Observation:
+        """Instruction, what became of the last action, and the view."""
+        shown = self.options.observation
+        lines = [self._feedback] if self._feedback else []
+        lines.append(f"Instruction: {self._instruction}")
+        if shown != "image":
+            lines.append(view_in_words(self._sight.look(self.pose)))
+        return Observation("\n".join(lines), () if shown == "text" else (self.render(),))
+
+    def oracle(self) -> list[str]:
+        """A shortest way to the target and, if it must be faced, the turns towards it."""
+        options = self.options
+        if self._has_arrived(self.pose):
+            return []
+        num_places = 16 * len(self.room.floor) * len(self.room.floor[0])
+        return shortest(self.room, self.pose, self._has_arrived, options.must_face, num_places) or []
+
+    def state(self) -> dict[StateForm, str]:
+        """Sentences and JSON."""
+        return forms(self._sight, self.pose, self.target)
+
+    def table(self) -> Table | None:
+        """Poses as states, as far as there is time for."""
+        return tabulate(
+            self.pose,
+            NAMES,
+            move=self.room.move,
+            is_over=self._has_arrived,
+            is_solved=self._has_arrived,
+            max_actions=self._num_left,
+        )
+
+    def render(self) -> Image:
+        """What the agent sees."""
+        from stepwell.envs.navigation.scene import picture
+
+        return picture(self.room, self.pose, self.options.image_size, self.options.fov)

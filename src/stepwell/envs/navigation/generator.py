@@ -1,0 +1,122 @@
+"""Rooms and tasks by seed.
+
+A room gets as many different kinds as asked for, each put where it leaves a passage to its neighbours and
+touches no wall; then a start, a heading and a target are drawn until the target can be reached in no
+fewer and no more actions than asked for.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from stepwell.core import JSON, ConfigError, Task
+from stepwell.envs.navigation.options import NavigationOptions
+from stepwell.envs.navigation.room import AGENT_RADIUS, Pose, Room, Thing
+from stepwell.envs.navigation.routes import shortest
+from stepwell.envs.navigation.sight import Sight
+from stepwell.envs.navigation.things import KINDS, PALETTE, Kind
+
+NUM_WALLS, NUM_FLOORS = 4, 3
+PASSAGE = 2 * AGENT_RADIUS + 0.15
+MAX_ROOMS, MAX_PLACES, MAX_STARTS = 60, 80, 20
+BASE = (
+    "Go to the {} and stop close to it.",
+    "Walk to the {}, please, and stay near it.",
+    "Find the {} and come close to it.",
+)
+COMMON = (
+    "I am looking for something {}. Go there and stop close to it.",
+    "There is something {} in this room. Walk up to it, please.",
+    "Find me something {} and stay near it.",
+)
+
+
+def make_task(name: str, options: NavigationOptions, seed: int) -> Task:
+    """The room of a seed, with a start, a target and an instruction."""
+    rng = random.Random(seed)
+    for _ in range(MAX_ROOMS):
+        room = _room(rng, options)
+        if room is None:
+            continue
+        for _ in range(MAX_STARTS):
+            start = Pose(rng.randrange(len(room.floor[0])), rng.randrange(len(room.floor)), rng.randrange(4))
+            target = rng.choice(room.things)
+            if room.is_free(start.column, start.row) and _takes_long_enough(room, start, target, options):
+                instruction = say(rng, target.kind, options.instruction)
+                return Task(name, _content(room, start, target), instruction, seed, (options.instruction,))
+    raise ConfigError(
+        f"no room with env.options.num_things = {options.num_things} and sides of {options.min_side:g} to "
+        f"{options.max_side:g} m has a target {options.min_actions} to {options.max_actions} actions away "
+        f"(seed {seed}); allow larger rooms, fewer things or fewer min_actions"
+    )
+
+
+def say(rng: random.Random, kind: Kind, how: str) -> str:
+    """An instruction that names a kind, or says what it is good for."""
+    return (
+        rng.choice(BASE).format(kind.name)
+        if how == "base"
+        else rng.choice(COMMON).format(rng.choice(kind.uses))
+    )
+
+
+def _room(rng: random.Random, options: NavigationOptions) -> Room | None:
+    halves = range(round(2 * options.min_side), round(2 * options.max_side) + 1)
+    width, depth = rng.choice(halves) / 2, rng.choice(halves) / 2
+    things: list[Thing] = []
+    for kind in rng.sample(KINDS, options.num_things):
+        thing = _placed(rng, kind, width, depth, things)
+        if thing is None:
+            return None
+        things.append(thing)
+    looks = rng.randrange(NUM_WALLS), rng.randrange(NUM_FLOORS)
+    return Room.furnished(width, depth, tuple(things), looks, options.step_length)
+
+
+def _placed(rng: random.Random, kind: Kind, width: float, depth: float, others: list[Thing]) -> Thing | None:
+    for _ in range(MAX_PLACES):
+        x, y = round(rng.uniform(0, width), 2), round(rng.uniform(0, depth), 2)
+        thing = Thing(kind, x, y, rng.randrange(4), rng.choice(tuple(PALETTE)))
+        half = thing.half
+        inside = half[0] < x < width - half[0] and half[1] < y < depth - half[1]
+        if inside and all(_leaves_passage(thing, other) for other in others):
+            return thing
+    return None
+
+
+def _leaves_passage(one: Thing, other: Thing) -> bool:
+    return (
+        abs(one.x - other.x) - one.half[0] - other.half[0] >= PASSAGE
+        or abs(one.y - other.y) - one.half[1] - other.half[1] >= PASSAGE
+    )
+
+
+def _takes_long_enough(room: Room, start: Pose, target: Thing, options: NavigationOptions) -> bool:
+    sight = Sight(room, options.fov)
+    way = shortest(room, start, goal(sight, target, options), options.must_face, options.max_actions)
+    return way is not None and len(way) >= options.min_actions
+
+
+def goal(sight: Sight, target: Thing, options: NavigationOptions) -> Any:
+    """Whether a pose counts as having arrived."""
+
+    def has_arrived(pose: Pose) -> bool:
+        near = sight.room.distance(pose, target) <= options.success_threshold
+        return near and (not options.must_face or sight.faces(pose, target))
+
+    return has_arrived
+
+
+def _content(room: Room, start: Pose, target: Thing) -> dict[str, JSON]:
+    return {
+        "size": [room.width, room.depth],
+        "things": [
+            {"kind": thing.kind.name, "x": thing.x, "y": thing.y, "turn": thing.turn, "colour": thing.colour}
+            for thing in room.things
+        ],
+        "looks": list(room.looks),
+        "start": list(start[:3]),
+        "target": target.kind.name,
+        "step": room.step,
+    }

@@ -1,0 +1,72 @@
+"""A room in words: what is in view and where the target is, as sentences and as JSON.
+
+The JSON has the keys that the published state of this world has; the pose is added to it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from stepwell.core import StateForm
+from stepwell.envs.navigation.room import Pose, Thing
+from stepwell.envs.navigation.sight import Seen, Sight
+
+PLACES = {
+    "ahead": "ahead of the robot",
+    "left": "to the left of the robot",
+    "right": "to the right of the robot",
+    "behind": "behind the robot",
+}
+COMPASS = ("north", "east", "south", "west")
+
+
+def forms(sight: Sight, pose: Pose, target: Thing) -> dict[StateForm, str]:
+    """The state in both forms."""
+    aim, seen = sight.seen(pose, target), sight.look(pose)
+    return {
+        StateForm.NATURAL_LANGUAGE: in_words(aim, seen),
+        StateForm.STRUCTURED: structured(aim, seen, pose, sight.room.step),
+    }
+
+
+def where(seen: Seen) -> str:
+    """`The sofa is to the left of the robot, 2.59 m away.`"""
+    return f"The {seen.name} is {PLACES[seen.direction]}, {seen.distance:.2f} m away."
+
+
+def view_in_words(seen: Sequence[Seen]) -> str:
+    """The things in view, nearest first."""
+    return " ".join(where(thing) for thing in seen) if seen else "Nothing but walls and floor is in view."
+
+
+def in_words(target: Seen, seen: Sequence[Seen]) -> str:
+    """Where the target is, then what else is in view."""
+    is_seen = any(thing.name == target.name for thing in seen)
+    others = [thing for thing in seen if thing.name != target.name]
+    told = [f"The target is the {target.name}.", where(target), f"It is {'' if is_seen else 'not '}in view."]
+    return " ".join([*told, *(where(thing) for thing in others)])
+
+
+def structured(target: Seen, seen: Sequence[Seen], pose: Pose, step: float) -> str:
+    """One JSON object."""
+    return json.dumps(
+        {
+            "target_obj_type": target.name,
+            "target_distance_to_player": round(target.distance, 2),
+            "target_direction_to_player": target.direction,
+            "visible_objects": [
+                {
+                    "type": thing.name,
+                    "direction_to_player": thing.direction,
+                    "distance_to_player": round(thing.distance, 2),
+                }
+                for thing in seen
+            ],
+            "player": {
+                "position": [round(pose.column * step, 2), round(pose.row * step, 2)],
+                "heading": COMPASS[pose.heading],
+                "pitch": pose.pitch,
+            },
+        }
+    )
