@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from stepwell.config.base import Settings
 from stepwell.config.engine import EngineConfig
 from stepwell.config.groups import GroupsConfig
+from stepwell.config.judge import JudgeConfig
 from stepwell.config.policy import PolicyConfig
 
 
@@ -98,6 +99,7 @@ class RewardConfig(Settings):
     scale: float = Field(
         1.0, gt=0, description="every part is multiplied by it, so that a critic's values stay small"
     )
+    judge: JudgeConfig = Field(default_factory=JudgeConfig)
 
 
 class OptimizerConfig(Settings):
