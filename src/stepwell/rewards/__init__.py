@@ -1,6 +1,24 @@
 """A step's reward, part by part, each part kept in the record."""
 
+from stepwell.rewards.batch import BatchJudge, needs_batch
+from stepwell.rewards.judge.rule import RuleJudge, rule_judge_for
+from stepwell.rewards.judge.verdict import Verdict
+from stepwell.rewards.judge.vocabulary import Vocabulary
 from stepwell.rewards.parts import compose, part_names, step_parts
+from stepwell.rewards.repetition import Repeated, Repetition
 from stepwell.rewards.state_match import match_state
 
-__all__ = ["compose", "match_state", "part_names", "step_parts"]
+__all__ = [
+    "BatchJudge",
+    "Repeated",
+    "Repetition",
+    "RuleJudge",
+    "Verdict",
+    "Vocabulary",
+    "compose",
+    "match_state",
+    "needs_batch",
+    "part_names",
+    "rule_judge_for",
+    "step_parts",
+]

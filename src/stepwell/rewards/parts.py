@@ -8,8 +8,9 @@
     world_modeling  its weight times the match of the predicted with the true next state
 
 The last two exist only where the strategy writes a state and the world knows its own in the
-asked form. A part is a float in a dictionary, so a part of one's own is one more entry; the
-recipe says which are summed, and `Step.assign_reward` keeps each of them.
+asked form; who compares them is `rewards.judge.kind`. A judge behind an endpoint and the part
+`repetition` need a whole batch: see `batch.py`. A part is a float in a dictionary, so a part of
+one's own is one more entry; the recipe says which are summed, and `Step.assign_reward` keeps each.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from stepwell.agents.strategy import Field, Strategy, strategy_named
 from stepwell.config.run import RewardConfig
 from stepwell.core.errors import ConfigError
 from stepwell.core.world import StateForm
+from stepwell.rewards.judge.rule import RuleJudge
 from stepwell.rewards.state_match import match_state
 
 _ALWAYS = ("task", "format", "outcome")
@@ -45,8 +47,12 @@ def step_parts(
     weights: RewardConfig,
     strategy: Strategy | str,
     process: float | None = None,
+    judge: RuleJudge | None = None,
 ) -> dict[str, float]:
-    """Every part this step has; `state` is the true one before the actions, `next_state` after them."""
+    """Every part this step has; `state` is the true one before the actions, `next_state` after them.
+
+    Without a judge, descriptions are matched with the truth in their own form.
+    """
     parts = {
         "task": float(turn_reward),
         "format": weights.format if reply.is_strict else 0.0,
@@ -56,11 +62,21 @@ def step_parts(
         parts["process"] = weights.process * process
     fields = strategy_named(strategy).fields
     if Field.OBSERVATION in fields and form in state:
-        parts["grounding"] = weights.grounding * match_state(form, reply.observation or "", state[form])
+        scored = _score(form, reply.observation or "", state, weights, judge)
+        parts["grounding"] = weights.grounding * scored
     if Field.PREDICTION in fields and form in next_state:
-        matched = match_state(form, reply.prediction or "", next_state[form])
-        parts["world_modeling"] = weights.world_modeling * matched
+        scored = _score(form, reply.prediction or "", next_state, weights, judge)
+        parts["world_modeling"] = weights.world_modeling * scored
     return parts
+
+
+def _score(
+    form: StateForm, said: str, truth: Mapping[StateForm, str], weights: RewardConfig, judge: RuleJudge | None
+) -> float:
+    if judge is None:
+        return match_state(form, said, truth[form])
+    verdict = judge.judge(form, said, truth)
+    return verdict.score if weights.judge.graded else float(verdict.is_yes(weights.judge.threshold))
 
 
 def compose(

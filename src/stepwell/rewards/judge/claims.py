@@ -355,7 +355,9 @@ def _parts(subject: Mention, toward: tuple[Toward, ...], is_straight: bool) -> l
     """Of several things ("holes are above and left") each direction is said of one of them."""
     if subject.many != 0 or subject.is_none or len(toward) == 1:
         return [toward]
-    parts = [(one,) for one in toward if one.sign != 0] or [(one,) for one in toward]
+    parts: list[tuple[Toward, ...]] = [(one,) for one in toward if one.sign != 0] or [
+        (one,) for one in toward
+    ]
     return [_straight(part) for part in parts] if is_straight else parts
 
 

@@ -121,11 +121,14 @@ class EndpointJudge:
             timeout=self.config.timeout_s, headers={"authorization": f"Bearer {key}"} if key else {}
         ) as client:
             gate = asyncio.Semaphore(self.config.max_concurrent)
-            async with asyncio.TaskGroup() as group:
-                tasks = {
-                    k: group.create_task(self._settle(client, gate, k, messages, by_key[k]))
-                    for k, messages in open_.items()
-                }
+            try:
+                async with asyncio.TaskGroup() as group:
+                    tasks = {
+                        k: group.create_task(self._settle(client, gate, k, messages, by_key[k]))
+                        for k, messages in open_.items()
+                    }
+            except ExceptionGroup as errors:
+                raise errors.exceptions[0] from errors  # the first failure stopped the others
         answers.update({k: task.result() for k, task in tasks.items()})
         self.counts.num_questions += len(questions)
         _log.info("judged %d texts, agreement with rules %.3f", len(questions), self.counts.agreement)

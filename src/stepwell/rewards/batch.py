@@ -1,0 +1,138 @@
+"""Rewards that need a whole batch: a judge behind an endpoint, and the penalty for repetition.
+
+    trajectories ─► what each step said, and the state it was about ─► judge ─► parts ─► rewards
+
+A step was given its other parts when it was played; here `grounding` and `world_modeling` become what
+the endpoint says (1 or 0 times their weight), and `repetition` is added. Every text is judged against
+the state it speaks of: a description against the step's own, a prediction against the next step's, the
+last one against the state kept with the trajectory. If the endpoint fails and must not be replaced,
+the error leaves this batch as it was: rewards are assigned after all answers are there.
+
+Trajectories that ended in `infra_error` are left alone: nothing is learnt from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stepwell.agents import Agent
+from stepwell.agents.strategy import Field
+from stepwell.config.judge import JudgeConfig
+from stepwell.config.run import RewardConfig
+from stepwell.core import Status, Step, Trajectory
+from stepwell.core.errors import ConfigError
+from stepwell.core.world import StateForm
+from stepwell.rewards.judge.endpoint import EndpointJudge, Question
+from stepwell.rewards.judge.prompts import Part
+from stepwell.rewards.judge.rule import rule_judge_for
+from stepwell.rewards.parts import compose
+from stepwell.rewards.repetition import Repeated, Repetition
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """One text of one step."""
+
+    step: Step
+    question: Question
+
+
+def needs_batch(judge: JudgeConfig) -> None:
+    """Refuse settings that a step played alone cannot follow."""
+    if judge.kind == "endpoint":
+        raise ConfigError(
+            'rewards.judge.kind = "endpoint" is asked about whole batches, and nobody here does that: '
+            'use "rule", or play with judged_later=True and a BatchJudge'
+        )
+    if judge.repetition_penalty:
+        raise ConfigError(
+            "rewards.judge.repetition_penalty is counted over whole batches, and nobody here does that: "
+            "set it to 0, or play with judged_later=True and a BatchJudge"
+        )
+
+
+class BatchJudge:
+    """Rewards batches of one agent's trajectories; keeps counts and repeated sentences over them."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        weights: RewardConfig,
+        *,
+        parts: Sequence[str],
+        optional_parts: Sequence[str] = (),
+        endpoint: EndpointJudge | None = None,
+    ) -> None:
+        self.agent, self.weights = agent, weights
+        self.parts, self.optional_parts = tuple(parts), (*optional_parts, "repetition")
+        judge = weights.judge
+        self.rule = rule_judge_for(agent.world.name)
+        self.repetition = Repetition(judge)
+        self.endpoint = endpoint
+        if endpoint is None and judge.kind == "endpoint":
+            self.endpoint = EndpointJudge(
+                agent.world.name, judge.endpoint, rule=self.rule, threshold=judge.threshold
+            )
+
+    def reward(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        """Judge and reward a batch in place; what it took and found, as figures for a monitor."""
+        said = [one for trajectory in trajectories for one in self._said(trajectory)]
+        scores = self._scores(said)
+        penalties = self.repetition.penalties([one.question.said for one in said], scores)
+        changed: dict[int, tuple[Step, dict[str, float]]] = {}
+        for one, score, penalty in zip(said, scores, penalties, strict=True):
+            _, parts = changed.setdefault(id(one.step), (one.step, dict(_parts_of(one.step))))
+            if self.endpoint is not None:
+                parts[one.question.part] = getattr(self.weights, one.question.part) * score
+            if self.weights.judge.repetition_penalty:
+                parts["repetition"] = parts.get("repetition", 0.0) + penalty
+        for step, parts in changed.values():
+            self._assign(step, parts)
+        return self._figures(penalties)
+
+    def most_repeated(self) -> list[Repeated]:
+        """The most repeated sentences and the share of texts that contain them, for a monitor."""
+        return self.repetition.most_repeated()
+
+    def _said(self, trajectory: Trajectory) -> Iterator[_Said]:
+        if trajectory.status is Status.INFRA_ERROR:
+            return
+        states = [step.info.get("state") for step in trajectory.steps]
+        states.append(trajectory.info.get("state"))
+        fields = self.agent.strategy.fields
+        for step, before, after in zip(trajectory.steps, states, states[1:], strict=False):
+            reply = self.agent.read(step.action.text)  # type: ignore[union-attr]
+            if Field.OBSERVATION in fields and self.agent.form in _mapping(before):
+                yield self._question(step, "grounding", reply.observation, before)
+            if Field.PREDICTION in fields and self.agent.form in _mapping(after):
+                yield self._question(step, "world_modeling", reply.prediction, after)
+
+    def _question(self, step: Step, part: Part, said: str | None, state: Any) -> _Said:
+        truth = {StateForm(form): str(text) for form, text in _mapping(state).items()}
+        return _Said(step, Question(part, self.agent.form, said or "", truth))
+
+    def _scores(self, said: Sequence[_Said]) -> list[float]:
+        questions = [one.question for one in said]
+        if self.endpoint is not None:
+            return [float(answer.is_yes) for answer in self.endpoint.judge(questions)]
+        return [self.rule.judge(one.form, one.said, one.truth).score for one in questions]
+
+    def _assign(self, step: Step, parts: dict[str, float]) -> None:
+        step.info["parts"] = dict(parts)
+        chosen = compose(parts, self.parts, self.optional_parts)
+        step.assign_reward({name: self.weights.scale * value for name, value in chosen.items()})
+
+    def _figures(self, penalties: Sequence[float]) -> dict[str, float]:
+        found = self.repetition.figures()
+        found["repetition/penalized"] = sum(p < 0 for p in penalties) / len(penalties) if penalties else 0.0
+        return found if self.endpoint is None else found | self.endpoint.counts.figures()
+
+
+def _mapping(state: Any) -> Mapping[str, Any]:
+    return state if isinstance(state, Mapping) else {}
+
+
+def _parts_of(step: Step) -> Mapping[str, float]:
+    return step.info.get("parts") or {}  # type: ignore[return-value]
