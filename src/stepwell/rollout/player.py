@@ -35,7 +35,7 @@ from stepwell.core import (
 )
 from stepwell.envs.batch import Turn
 from stepwell.rendering import Conversation, Message, Renderer
-from stepwell.rewards import compose, part_names, step_parts
+from stepwell.rewards import compose, needs_batch, part_names, rule_judge_for, step_parts
 from stepwell.rollout.jobs import Job
 
 NEEDS_STATE = frozenset({"grounding", "world_modeling"})
@@ -105,6 +105,7 @@ class LanguagePlayer:
 
     `parts` and `optional_parts` name the reward parts that are summed; every part is kept in
     `step.info["parts"]`, so that stored trajectories can be rewarded in another way later.
+    `judged_later`: a `BatchJudge` goes over the trajectories, for what one step cannot be judged by.
     """
 
     def __init__(
@@ -116,12 +117,17 @@ class LanguagePlayer:
         optional_parts: Sequence[str] = (),
         weights: RewardConfig | None = None,
         reward_scale: float = 1.0,
+        judged_later: bool = False,
     ) -> None:
         self.agent = agent
         self.renderer = renderer
         self.parts, self.optional_parts = tuple(parts), tuple(optional_parts)
         self.weights = weights or RewardConfig()
         self.reward_scale = reward_scale
+        if not judged_later:
+            needs_batch(self.weights.judge)
+        by_rule = self.weights.judge.kind != "match"
+        self.judge = rule_judge_for(agent.world.name) if by_rule else None
         self.needs_state = bool(NEEDS_STATE & {*self.parts, *self.optional_parts}) or bool(
             NEEDS_STATE & set(part_names(agent.strategy, [agent.form], agent.form))
         )
@@ -192,6 +198,7 @@ class LanguagePlayer:
             weights=self.weights,
             strategy=self.agent.strategy,
             process=turn.info.get("process"),  # type: ignore[arg-type]
+            judge=self.judge,
         )
         chosen = compose(parts, self.parts, self.optional_parts)
         step.assign_reward({name: self.reward_scale * value for name, value in chosen.items()})
@@ -206,8 +213,10 @@ class LanguagePlayer:
             episode.status, episode.error = Status.TRUNCATED, str(error)
 
     def _state(self, turn: Turn) -> dict[str, JSON]:
-        """The true state in the agent's form, where a reward part reads it."""
+        """The true state in the agent's form, where a reward part reads it; a judge reads every form."""
         form = self.agent.form.value
+        if self.judge is not None:
+            return dict(turn.state)
         return {form: turn.state[form]} if form in turn.state else {}
 
     def finished(self, episode: Episode, wall_s: float) -> Trajectory:
@@ -221,8 +230,12 @@ class LanguagePlayer:
             final_state=episode.own.state if goes_on and episode.steps else None,
             error=episode.error,
             timings={"engine_s": episode.engine_s, "wall_s": wall_s},
-            info={"num_actions": episode.num_actions, "seed": episode.job.seed},
+            info={"num_actions": episode.num_actions, "seed": episode.job.seed} | self._last_state(episode),
         )
+
+    def _last_state(self, episode: Episode) -> dict[str, JSON]:
+        """The state that the last prediction was about: no later step holds it."""
+        return {"state": episode.state} if self.judge is not None and episode.state else {}
 
 
 def _anchor(observation: Observation) -> str:
