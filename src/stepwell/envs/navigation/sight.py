@@ -63,7 +63,9 @@ class Sight:
 
     def seen(self, pose: Pose, thing: Thing) -> Seen:
         """Where a thing is, in view or not."""
-        return Seen(thing.kind.name, direction(self.room, pose, thing), self.room.distance(pose, thing))
+        return Seen(
+            thing.kind.name, direction_of(bearing(self.room, pose, thing)), self.room.distance(pose, thing)
+        )
 
     def faces(self, pose: Pose, thing: Thing) -> bool:
         """Whether a thing is in view and no other heading is nearer to it."""
@@ -106,12 +108,16 @@ def boxes_of(thing: Thing) -> list[tuple[Any, Any]]:
 def bearing(room: Room, pose: Pose, thing: Thing) -> float:
     """Degrees from the heading to the middle of a thing, from -180 to 180, right is positive."""
     east, north = thing.x - pose.column * room.step, thing.y - pose.row * room.step
-    return (math.degrees(math.atan2(east, north)) - pose.heading * TURN + 180) % 360 - 180
+    return bearing_of(east, north, pose.heading * TURN)
 
 
-def direction(room: Room, pose: Pose, thing: Thing) -> str:
-    """ahead, left, right or behind."""
-    angle = bearing(room, pose, thing)
+def bearing_of(east: float, north: float, heading: float) -> float:
+    """Degrees from a heading (clockwise from north) to a point that far to the east and north."""
+    return (math.degrees(math.atan2(east, north)) - heading + 180) % 360 - 180
+
+
+def direction_of(angle: float) -> str:
+    """The word for a bearing: ahead, left, right or behind."""
     if abs(angle) <= AHEAD:
         return "ahead"
     return "behind" if abs(angle) > BEHIND else "right" if angle > 0 else "left"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from stepwell.core import StateForm
+from stepwell.core import JSON, StateForm
 from stepwell.envs.navigation.room import Pose, Thing
 from stepwell.envs.navigation.sight import Seen, Sight
 
@@ -50,23 +50,30 @@ def in_words(target: Seen, seen: Sequence[Seen]) -> str:
 
 def structured(target: Seen, seen: Sequence[Seen], pose: Pose, step: float) -> str:
     """One JSON object."""
+    player: dict[str, JSON] = {
+        "position": [round(pose.column * step, 2), round(pose.row * step, 2)],
+        "heading": COMPASS[pose.heading],
+        "pitch": pose.pitch,
+    }
+    return structured_view(target, seen, player)
+
+
+def structured_view(target: Seen, seen: Sequence[Seen], player: dict[str, JSON]) -> str:
+    """The target, what is in view, and the agent's pose."""
+    visible = [
+        {
+            "type": thing.name,
+            "direction_to_player": thing.direction,
+            "distance_to_player": round(thing.distance, 2),
+        }
+        for thing in seen
+    ]
     return json.dumps(
         {
             "target_obj_type": target.name,
             "target_distance_to_player": round(target.distance, 2),
             "target_direction_to_player": target.direction,
-            "visible_objects": [
-                {
-                    "type": thing.name,
-                    "direction_to_player": thing.direction,
-                    "distance_to_player": round(thing.distance, 2),
-                }
-                for thing in seen
-            ],
-            "player": {
-                "position": [round(pose.column * step, 2), round(pose.row * step, 2)],
-                "heading": COMPASS[pose.heading],
-                "pitch": pose.pitch,
-            },
+            "visible_objects": visible,
+            "player": player,
         }
     )
