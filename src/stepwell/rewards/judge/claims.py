@@ -89,6 +89,7 @@ class _Reader:
         self.last: Mention | None = None
         self.distance: Item | None = None
         self.moving: Item | None = None
+        self.straight = False  # "directly" goes to the next direction; after the last one, to that
         self.parted = False  # a comma or "and" since the last direction or thing
 
     def run(self) -> list[Claim | PlaceClaim]:
@@ -107,6 +108,7 @@ class _Reader:
         clause, what = self.clause, item.what
         if what is Is.END or what is Is.QUESTION:
             clause.is_unsure |= what is Is.QUESTION
+            clause.is_straight |= self.straight
             self._close()
         elif what is Is.COLON and clause.says:
             self._close()
@@ -128,7 +130,7 @@ class _Reader:
         elif what is Is.MAYBE:
             clause.is_unsure = True
         elif what is Is.STRAIGHT:
-            clause.is_straight = True
+            self.straight = True
         elif what is Is.ABSOLUTE:
             clause.is_absolute = True
         elif what is Is.DISTANCE:
@@ -182,6 +184,8 @@ class _Reader:
             clause.places.append(item)
         else:
             clause.has_direction = True
+            clause.is_straight |= self.straight
+            self.straight = False
             clause.is_absolute |= item.is_absolute
             for axis, sign in item.directions:
                 clause.toward.append(Toward(axis, sign, self._taken_distance(axis), clause.is_negated))

@@ -79,6 +79,8 @@ class Mention:
     is_another: bool = False
     serial: int = 0
     """Tells apart things without a number: a hole here, a hole there."""
+    group: int | None = None
+    """Things of one group are different ones: "two holes", "another hole"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +207,7 @@ class _Lexer:
         if is_plural and counts is not None:
             counts = many if many > 1 else 0
         self.serial += 1
-        thing = Mention(kind, label, counts, none, another, self.serial)
+        thing = Mention(kind, label, counts, none, another, self.serial, 0 if another else None)
         self.items.append(Item(Is.THING, thing=thing, is_owner=owns))
 
     def _name(self, skip: int) -> tuple[str, bool, int, bool] | None:

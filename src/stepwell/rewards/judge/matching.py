@@ -50,7 +50,8 @@ def expanded(claims: Iterable[Claim | PlaceClaim], scene: Scene) -> list[Claim |
 
 
 def _copy(subject: Mention, at: int) -> Mention:
-    return replace(subject, serial=subject.serial * 100 + at + 1_000_000, many=1, is_another=at > 0)
+    serial = subject.serial * 100 + at + 1_000_000
+    return replace(subject, serial=serial, many=1, is_another=True, group=subject.serial)
 
 
 def _merged(claims: Sequence[Claim | PlaceClaim], scene: Scene) -> list[Claim | PlaceClaim]:
@@ -92,6 +93,7 @@ class Matching:
             keys = [key_of(end, scene) for end in ends]
             for key, other in zip(keys, [*keys[1:], *keys[:1]], strict=True):
                 self.claims.setdefault(key, []).append((claim, other if len(keys) > 1 else None))
+        self.group = {key_of(claim.subject, scene): claim.subject.group for claim in claims}
         self.labelled = [key for key in self.claims if key[1] is not None]
 
     def meaning(self) -> Meaning:
@@ -120,15 +122,18 @@ class Matching:
 
     def _fit(self, keys: Sequence[Key], meaning: Meaning) -> Meaning:
         used = {thing for key, thing in meaning.items() if key[1] is not None or key[2]}
+        apart: set[tuple[int | None, Thing | None]] = set()
         for key in keys:
-            kind = key[0]
+            kind, group = key[0], self.group.get(key)
             things: list[Thing] = [(kind, at) for at in range(self.scene.count(kind))]
             free = [thing for thing in things if thing not in used]
             best = self._best(key, free, meaning)
             if key[1] is None and (best is None or self._cost(key, best, meaning)):
-                best = self._best(key, things, meaning)
+                left = [thing for thing in things if group is None or (group, thing) not in apart]
+                best = self._best(key, left, meaning)
             meaning[key] = best
             used.add(best)
+            apart.add((group, best))
         return meaning
 
     def _best(self, key: Key, things: Sequence[Thing], meaning: Meaning) -> Thing | None:
