@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from stepwell.core import ConfigError, InputError, Split, StateForm, Task
 from stepwell.envs import draw_tasks, make_env
@@ -77,6 +79,33 @@ def test_a_refusal_is_told_and_earns_nothing(code: str, reason: str) -> None:
     assert len(observation.images) == 1
     assert json.loads(env.state()[StateForm.STRUCTURED])["refused"] is True
     assert env.step(env.oracle())[4]["success"]
+
+
+PIECES = [
+    "<svg viewBox='0 0 9 9'>",
+    "</svg>",
+    "<path d='M1 1L8 8' stroke='red'/>",
+    "<path d='M1e5 1L8 8A1 1 0 0 1 0 0z' stroke-dasharray='0.001'/>",
+    "<circle r='1e6' stroke-width='1e6' stroke='red'/>",
+    "<g transform='scale(0) rotate(1e5)'>",
+    "</g>",
+    "<rect width='-3' height='2' rx='9' fill='hsl(1,2%,3%)'/>",
+    "<polygon points='1,2 3'/>",
+    "<linearGradient id='a'><stop/></linearGradient><rect fill='url(#a)' width='5' height='5'/>",
+    "<!--",
+    "-->",
+    "&lt;",
+    "<image href='x'/>",
+]
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=5)), max_size=12))
+def test_whatever_is_answered_a_turn_is_played(parts: list[str]) -> None:
+    env = playing()
+    observation, reward, _, _, info = env.step(["".join(parts)])
+    assert 0.0 <= reward <= 5.0 and reward == pytest.approx(5.0 * float(info["similarity"]))
+    assert ("refusal" in info) == (len(observation.images) == 1)
 
 
 def test_the_oracle_draws_twenty_icons_and_junk_draws_none() -> None:

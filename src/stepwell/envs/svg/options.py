@@ -15,7 +15,7 @@ class SvgOptions(Settings):
     icons: str = Field("lucide", description="'lucide' (the icons of that package) or a folder of .svg files")
     max_icon_chars: int = Field(700, ge=60, description="icons with longer code are left out")
     max_turns: int = Field(2, ge=1, description="drawings of an episode; the last one counts for success")
-    image_size: int = Field(224, ge=32, le=1024, description="pixels along each side of a picture")
+    image_size: int = Field(224, ge=32, le=512, description="pixels along each side of a picture")
     measure: Literal["auto", "dreamsim", "perceptual", "pixels"] = Field(
         "auto", description="how alike pictures are; auto: the first of these there are weights for"
     )
