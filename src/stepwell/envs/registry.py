@@ -32,6 +32,7 @@ LANGUAGE_ENVS: dict[str, str] = {
     "sokoban": "stepwell.envs.sokoban.env:Sokoban",
     "svg": "stepwell.envs.svg.env:Svg",
     "navigation": "stepwell.envs.navigation.env:Navigation",
+    "primitive_skill": "stepwell.envs.primitive_skill.env:PrimitiveSkill",
 }
 ROBOT_ENVS: dict[str, str] = {
     "metaworld": "stepwell.envs.robots.metaworld.env:MetaWorld",

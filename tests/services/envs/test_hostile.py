@@ -157,7 +157,7 @@ def test_no_body_for_a_real_session_breaks_the_service(
 ) -> None:
     task = {"env": "frozenlake", "content": {"board": content}}
     body = {"sessions": [session], **({"tasks": [task]} if path.endswith("reset") else {}), **more}
-    reply = HTTP.post(url + path, content=json.dumps(body))
+    reply = HTTP.post(url + path, content=json.dumps(body), headers={"content-type": "application/json"})
     assert reply.status_code < 500, reply.text
 
 

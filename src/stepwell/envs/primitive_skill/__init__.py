@@ -1,0 +1,1 @@
+"""PrimitiveSkill: a robot's hand that picks, places and pushes things on a table."""

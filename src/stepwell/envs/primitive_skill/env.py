@@ -1,0 +1,148 @@
+"""PrimitiveSkill for language agents: a table, a hand, and one of four tasks.
+
+An answer is one text of up to `max_actions_per_turn` primitives (`skills.py`). Solving the task gives 10 and
+ends the episode. Until then every primitive costs 0.1, a useless one too, and so does a text that cannot be
+read; the first time that a subgoal is the highest one reached gives (stage + 1) x 2, stages counted from 0.
+The turn limit ends the episode as a failure.
+
+With a picture, positions are listed in an order of the task's own without names: which is which must be seen.
+Without one they have names. The true state is natural language and structured; the structured one is what
+fits this world best (`agent.state_form = "structured"`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+from stepwell.config.base import Settings
+from stepwell.core import JSON, Actions, Observation, StateForm, Task, World
+from stepwell.envs.base import Effect, Env, Image
+from stepwell.envs.primitive_skill.guide import examples, guide
+from stepwell.envs.primitive_skill.options import PrimitiveSkillOptions
+from stepwell.envs.primitive_skill.scene import Scene
+from stepwell.envs.primitive_skill.skills import Skill, read_skills, write_skills
+from stepwell.envs.primitive_skill.table import (
+    INSTRUCTIONS,
+    NAMES,
+    in_reach,
+    make_layout,
+    read_layout,
+    solution,
+    stages_of,
+)
+from stepwell.envs.primitive_skill.words import forms, listed
+
+SOLVED, ACTED, PER_STAGE = 10.0, -0.1, 2.0
+
+
+class PrimitiveSkill(Env):
+    """Pick, place and push things on a table until they are where the instruction wants them."""
+
+    name: ClassVar[str] = "primitive_skill"
+    Options: ClassVar[type[Settings]] = PrimitiveSkillOptions
+    options: PrimitiveSkillOptions
+
+    @cached_property
+    def world(self) -> World:
+        """What agents are told."""
+        return World(
+            self.name, guide(self.options), Actions(), self.options.max_turns, examples(self.options)
+        )
+
+    @classmethod
+    def make_task(cls, options: Any, seed: int) -> Task:
+        """A table of the task asked for, or of one of the four."""
+        rng = random.Random(seed)
+        task = rng.choice(tuple(NAMES)) if options.task == "any" else options.task
+        layout = make_layout(task, rng)
+        places: dict[str, JSON] = {name: list(at) for name, at in layout.places.items()}
+        content: dict[str, JSON] = {"task": task, "places": places, "order": list(layout.order)}
+        return Task(cls.name, content, instruction=INSTRUCTIONS[task], seed=seed, tags=(task,))
+
+    def begin(self, task: Task, seed: int) -> None:
+        """Lay the table."""
+        self._layout = read_layout(task.content)
+        self._scene = Scene(self._layout)
+        self._instruction = task.instruction or INSTRUCTIONS[self._layout.task]
+        self._best = self._num_reached()
+        self._num_done = 0
+        self._feedback = ""
+
+    def act(self, action: str) -> Effect:
+        """All primitives of one text, in order, until the task is solved."""
+        skills = read_skills(action)
+        if skills is None or len(skills) > self.options.max_actions_per_turn:
+            self._feedback = "The last answer was no list of actions, or too long a one."
+            return Effect(ACTED)
+        reward, failed = 0.0, []
+        for skill in skills:
+            if not self._do(skill):
+                failed.append(str(skill))
+            self._num_done += 1
+            gained, is_solved = self._judged()
+            reward += gained
+            if is_solved:
+                self._feedback = "The task is solved."
+                return Effect(reward, terminated=True, success=True)
+        self._feedback = f"Without effect: {', '.join(failed)}." if failed else "The last actions were done."
+        return Effect(reward)
+
+    def step(self, actions: Sequence[str]) -> tuple[Observation, float, bool, bool, dict[str, JSON]]:
+        """One turn; `num_actions` counts primitives."""
+        before = self._num_done if self._task is not None else 0
+        observation, reward, terminated, truncated, info = super().step(actions)
+        info["num_actions"] = self._num_done - before
+        return observation, reward, terminated, truncated, info
+
+    def observe(self) -> Observation:
+        """Instruction, what became of the last actions, positions, and a picture where it is asked for."""
+        shown = self.options.observation
+        lines = [self._feedback] if self._feedback else []
+        lines.append(f"Instruction: {self._instruction}")
+        places = listed(self._scene.places(), self._layout.order, named=shown == "text")
+        lines.append(f"Positions: {places}" if shown == "text" else f"Object positions: {places}")
+        if self._scene.held is not None:
+            lines.append("The hand holds something.")
+        return Observation("\n".join(lines), () if shown == "text" else (self.render(),))
+
+    def oracle(self) -> list[str]:
+        """The primitives that are left, a turn's worth in each text."""
+        skills = solution(self._layout.task, self._scene.places(), self._scene.held)
+        size = self.options.max_actions_per_turn
+        return [write_skills(skills[start : start + size]) for start in range(0, len(skills), size)]
+
+    def state(self) -> dict[StateForm, str]:
+        """Sentences and JSON."""
+        return forms(self._scene.places(), self._scene.held)
+
+    def render(self) -> Image:
+        """The table from the front."""
+        return self._scene.picture(self.options.image_size)
+
+    def _do(self, skill: Skill) -> bool:
+        x, y, z, *end = skill.numbers
+        points = [(x, y, z), *([(end[0], end[1], end[2])] if end else [])]
+        if not all(map(in_reach, points)):
+            return False
+        if skill.name == "push":
+            return self._scene.push(points[0], points[1])
+        return self._scene.pick(points[0]) if skill.name == "pick" else self._scene.place(points[0])
+
+    def _judged(self) -> tuple[float, bool]:
+        """The reward of the state that a primitive led to, and whether it solves the task."""
+        reached = self._num_reached()
+        if reached == len(self._stages()):
+            return SOLVED, True
+        gained = PER_STAGE * reached if reached > self._best else 0.0
+        self._best = max(self._best, reached)
+        return ACTED + gained, False
+
+    def _num_reached(self) -> int:
+        """How many stages are done; the highest one counts, with those before it."""
+        return max((number for number, done in enumerate(self._stages(), 1) if done), default=0)
+
+    def _stages(self) -> list[bool]:
+        return stages_of(self._layout.task, self._scene.places(), self._scene.held)
