@@ -117,7 +117,12 @@ class WarmStartConfig(Settings):
     """Supervised start from the oracle's demonstrations. `num_demos = 0` leaves it out."""
 
     num_demos: int = Field(0, ge=0, description="demonstrated tasks")
-    noise: float = Field(0.0, ge=0, le=1, description="share of demonstrated actions that are random")
+    noise: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="share of demonstrated actions that are random; a robot's: deviation added to them",
+    )
     epochs: int = Field(1, ge=1, description="passes over the demonstrations")
     batch_size: int = Field(64, ge=1, description="demonstrations per update")
     max_updates: int | None = Field(None, ge=1, description="stop after so many; None: after the epochs")
