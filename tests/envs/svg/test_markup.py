@@ -24,7 +24,7 @@ def test_code_is_written_anew_from_what_was_understood() -> None:
     drawing = read_markup(text)
     assert drawing.svg == (
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="-5 0 20 20">'
-        '<path d="M0 0 L1 1" stroke="black" stroke-width="2"></path></svg>'
+        '<path d="M0 0 L1 1" stroke="black" stroke-width="2"/></svg>'
     )
     assert [shape.kind for shape in drawing.shapes] == ["path"]
 
@@ -63,6 +63,7 @@ def test_a_shape_alone_keeps_its_groups_and_gradients() -> None:
         ('<rect width="99999999"/>', "a number of width is larger"),
         ('<path d="M0 0 <"/>', "not well-formed"),
         ('<path d="M0 0 &amp;"/>', "value of d is not understood"),
+        ("<path><circle/></path>", "<circle> cannot stand inside <path>"),
         ("<?xml-stylesheet href='http://a.example'?>", "processing instructions"),
         ("&lol;", "not well-formed"),
         ("<![CDATA[x]]>", "document types, entities and CDATA"),

@@ -53,7 +53,7 @@ def test_success_is_the_last_drawings() -> None:
 
 
 def test_half_of_the_icon_earns_some_points() -> None:
-    half = EXAMPLE_SVG.replace('<rect x="60" y="60" width="30" height="20" fill="blue"></rect>', "")
+    half = EXAMPLE_SVG.replace('<rect x="60" y="60" width="30" height="20" fill="blue"/>', "")
     _, reward, *_ = playing().step([half])
     assert 1.0 < reward < 4.0
 

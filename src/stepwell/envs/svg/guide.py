@@ -10,8 +10,8 @@ from stepwell.core import Example, StateForm
 from stepwell.envs.svg.options import SvgOptions
 
 EXAMPLE_SVG = (
-    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 100 100"><circle cx="25" cy="25" r="15" fill="red">'
-    '</circle><rect x="60" y="60" width="30" height="20" fill="blue"></rect></svg>'
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 100 100"><circle cx="25" cy="25" r="15" '
+    'fill="red"/><rect x="60" y="60" width="30" height="20" fill="blue"/></svg>'
 )
 EXAMPLE_ICON = "dot-and-bar"
 SHAPES_TOLD = (
@@ -35,8 +35,7 @@ def guide(options: SvgOptions) -> str:
         f"Every drawing gives up to {options.similarity_weight:g} points, the more it looks like the target.",
     ]
     if options.max_turns > 1:
-        turns = f"You have {options.max_turns} turns"
-        lines.append(f"{turns}: after each you see the target and your drawing, and can improve it.")
+        lines.append("After a turn you see the target and your drawing, and can draw it again, better.")
     return "\n".join(lines)
 
 

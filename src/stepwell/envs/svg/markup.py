@@ -23,6 +23,7 @@ from stepwell.core import InputError
 SHAPES = frozenset({"path", "rect", "circle", "ellipse", "line", "polyline", "polygon"})
 GRADIENTS = frozenset({"linearGradient", "radialGradient", "stop"})
 GROUPS = frozenset({"g", "defs"})
+LEAVES = SHAPES | {"stop"}  # nothing that is drawn stands inside them
 SKIPPED = frozenset({"title", "desc", "metadata", "text"})
 _STROKE = ("width", "linecap", "linejoin", "miterlimit", "dasharray", "dashoffset", "opacity")
 _LOOK = ("fill", "stroke", "opacity", "transform", "display", "visibility", "stop-color", "stop-opacity")
@@ -108,7 +109,7 @@ class _Reader:
             around = "".join(opening for _, opening in self.opened[1:])
             closing = "".join(f"</{name}>" for name, _ in reversed(self.opened[1:]))
             if all(name != "defs" for name, _ in self.opened):
-                self.shapes.append((tag, f"{around}{text}</{tag}>{closing}"))
+                self.shapes.append((tag, f"{around}{text}{closing}"))
         elif tag in GRADIENTS:
             self.gradients.append(text)
         self.written.append(text)
@@ -119,10 +120,11 @@ class _Reader:
         if self.num_skipped:
             self.num_skipped -= 1
             return
-        if tag in GRADIENTS:
-            self.gradients.append(f"</{tag}>")
-        self.written.append(f"</{tag}>")
         self.opened.pop()
+        if tag not in LEAVES:
+            self.written.append(f"</{tag}>")
+            if tag in GRADIENTS:
+                self.gradients.append(f"</{tag}>")
 
     def instruction(self, target: str, _: str) -> None:
         """A processing instruction, such as a style sheet."""
@@ -141,8 +143,10 @@ class _Reader:
         if tag not in SHAPES | GRADIENTS | GROUPS:
             allowed = ", ".join(sorted(SHAPES))
             raise RefusedSvg(f"<{tag[:MAX_SHOWN]}> is not allowed; draw with {allowed}, g and gradients")
-        kept = _checked(attributes)
-        return f"<{tag}{''.join(f' {name}={quoteattr(value)}' for name, value in kept.items())}>"
+        if self.opened[-1][0] in LEAVES:
+            raise RefusedSvg(f"<{tag}> cannot stand inside <{self.opened[-1][0]}>")
+        texts = "".join(f" {name}={quoteattr(value)}" for name, value in _checked(attributes).items())
+        return f"<{tag}{texts}{'/' if tag in LEAVES else ''}>"
 
 
 def _root(tag: str, attributes: dict[str, str]) -> str:
