@@ -131,16 +131,7 @@ class Env(ABC):
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, dict[str, JSON]]:
         """Start an episode: of `options["task"]`, or else of the task that `seed` makes."""
-        unknown = set(options or ()) - {"task"}
-        if unknown:
-            raise InputError(f"reset options know only 'task', got {', '.join(sorted(unknown))}")
-        task = (options or {}).get("task")
-        if task is None:
-            if seed is None:
-                raise InputError("reset needs a seed, or a task as options={'task': task}")
-            task = self.make_task(self.options, seed)
-        if task.env != self.name:
-            raise InputError(f"task {task.id} belongs to {task.env!r}, not to {self.name!r}")
+        task = task_to_play(self, seed, options)
         if self._limits is None:
             actions = self.world.actions
             self._limits = frozenset(actions.names), actions.max_per_turn, self.world.max_turns
@@ -183,3 +174,18 @@ class Env(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def task_to_play(env: Any, seed: int | None, options: Mapping[str, Any] | None) -> Task:
+    """The task that a reset of `env` is of: the given one, or else that of the seed."""
+    unknown = set(options or ()) - {"task"}
+    if unknown:
+        raise InputError(f"reset options know only 'task', got {', '.join(sorted(unknown))}")
+    task: Task | None = (options or {}).get("task")
+    if task is None:
+        if seed is None:
+            raise InputError("reset needs a seed, or a task as options={'task': task}")
+        task = env.make_task(env.options, seed)
+    if task.env != env.name:
+        raise InputError(f"task {task.id} belongs to {task.env!r}, not to {env.name!r}")
+    return task

@@ -38,6 +38,7 @@ from pydantic import Field, field_validator
 
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ArrayState, ConfigError, EnvError, InputError, RobotWorld, StateForm, Task
+from stepwell.envs.base import task_to_play
 from stepwell.envs.robots.packages import simulator
 
 FloatArray = npt.NDArray[np.float32]
@@ -174,16 +175,7 @@ class RobotEnv(ABC):
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[ArrayState, dict[str, JSON]]:
         """Start an episode: of `options["task"]`, or else of the task that `seed` makes."""
-        unknown = set(options or ()) - {"task"}
-        if unknown:
-            raise InputError(f"reset options know only 'task', got {', '.join(sorted(unknown))}")
-        task = (options or {}).get("task")
-        if task is None:
-            if seed is None:
-                raise InputError("reset needs a seed, or a task as options={'task': task}")
-            task = self.make_task(self.options, seed)
-        if task.env != self.name:
-            raise InputError(f"task {task.id} belongs to {task.env!r}, not to {self.name!r}")
+        task = task_to_play(self, seed, options)
         self._task = None  # a begin that fails leaves no half-started episode
         self._is_over = True
         self.begin(task, task.seed if seed is None else seed)
