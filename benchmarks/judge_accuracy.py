@@ -3,8 +3,9 @@
 Each pair is a state of the world itself (random boards, random moves) and a text with a known answer:
 YES where it is true and tells the state's relations, NO where it is wrong, vague or hacked. The judge
 says YES from a score of 0.7. Precision is the share of its YES that are right, recall the share of the
-texts to be accepted that it accepts. Hand-written pairs (judge_accuracy_texts.json) were written as
-people write, on fixed boards, and are counted apart; `failures` lists every text judged wrongly.
+texts to be accepted that it accepts. Hand-written pairs are counted apart: those of `handwritten` were
+looked at while the judge's rules were written, those of `unseen` were written afterwards and changed
+nothing, so they say most about new wordings. `failures` lists texts judged wrongly.
 
     python benchmarks/judge_accuracy.py            # results/judge_accuracy.json, some seconds
     python benchmarks/judge_accuracy.py --small    # a quick look; writes nothing
@@ -31,7 +32,7 @@ from stepwell.rewards.judge.rule import RuleJudge, rule_judge_for
 
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "judge_accuracy.json"
-TEXTS = HERE / "judge_accuracy_texts.json"
+TEXTS = {"handwritten": HERE / "judge_accuracy_texts.json", "unseen": HERE / "judge_accuracy_unseen.json"}
 WORDS = StateForm.NATURAL_LANGUAGE
 OPTIONS = {"frozenlake": ({}, {"size": 6}), "sokoban": ({}, {"num_boxes": 2})}
 Truth = dict[StateForm, str]
@@ -251,8 +252,8 @@ def partial(some: list[Relation], rng: random.Random) -> str | None:
 
 
 def every_direction(some: list[Relation], rng: random.Random) -> str:
-    ways = ("directly above", "directly below", "directly left of", "directly right of", "above and left of",
-            "above and right of", "below and left of", "below and right of", "at the same place as")  # fmt: skip
+    straight_ways = [f"directly {way}" for way in ("above", "below", "left of", "right of")]
+    ways = [f"{v} and {h} of" for v in ("above", "below") for h in ("left", "right")] + straight_ways
     things = {(thing, other) for thing, _, other, _ in some}
     return " ".join(
         f"{a} is {way} the {b}." for a, b in sorted(things) for way in rng.sample(ways, len(ways))
@@ -374,9 +375,9 @@ def other_forms(truth: Truth, other: Truth) -> list[Case]:
     return cases
 
 
-def handwritten(world: str) -> list[Case]:
+def written(world: str, path: Path) -> list[Case]:
     cases: list[Case] = []
-    for board in json.loads(TEXTS.read_text())[world]:
+    for board in json.loads(path.read_text())[world]:
         truth = {StateForm(form): text for form, text in board["state"].items()}
         cases += [("written: YES", True, text, truth, WORDS) for text in board["yes"]]
         cases += [("written: NO", False, text, truth, WORDS) for text in board["no"]]
@@ -415,7 +416,7 @@ def measure(world: str, cases: list[Case]) -> dict[str, Any]:
 
 
 def show(results: dict[str, Any]) -> None:
-    for group in ("generated", "handwritten"):
+    for group in ("generated", *TEXTS):
         table = Table(title=f"{group}: the rule judge's YES and NO")
         for column in ("world", "pairs", "precision", "recall", "kinds with errors"):
             table.add_column(column)
@@ -437,10 +438,11 @@ def main() -> None:
     num_states = 20 if arguments.small else 200
     results: dict[str, Any] = {"machine": {"cpu": platform.machine(), "python": platform.python_version()}}
     results["generated"] = {w: measure(w, generated(w, num_states, arguments.seed)) for w in OPTIONS}
-    results["handwritten"] = {w: measure(w, handwritten(w)) for w in OPTIONS}
+    for group, path in TEXTS.items():
+        results[group] = {w: measure(w, written(w, path)) for w in OPTIONS}
     show(results)
     if arguments.small:
-        for group in ("generated", "handwritten"):
+        for group in ("generated", *TEXTS):
             for world in OPTIONS:
                 for failure in results[group][world]["failures"][:12]:
                     print(json.dumps(failure, indent=1))

@@ -31,7 +31,8 @@ class Server:
     most_open: int = 0
 
     async def answer(self, request: Request) -> JSONResponse:
-        self.bodies.append(await request.json())
+        body = await request.json()
+        self.bodies.append(body)
         self.keys.append(request.headers.get("authorization"))
         self.times.append(time.monotonic())
         self.num_open += 1
@@ -41,7 +42,7 @@ class Server:
         if self.failures:
             status = self.failures.pop(0)
             return JSONResponse({"error": "as told"}, status, headers={"retry-after": "0.01"})
-        said = self.text or self._by_rule(self.bodies[-1]["messages"][-1]["content"])
+        said = self.text or self._by_rule(body["messages"][-1]["content"])
         usage = {"prompt_tokens": 100, "completion_tokens": 5}
         return JSONResponse({"choices": [{"message": {"content": said}}], "usage": usage})
 

@@ -199,7 +199,10 @@ class _Reader:
             clause.objects, clause.owns, clause.leads = [thing], True, False
         elif item.is_owner:
             if clause.says and clause.subjects and clause.objects and parted and not item.is_it:
-                self._close()
+                if self._starts_inverted(at):
+                    self._close()
+                elif not clause.owns:
+                    self._again()
             self.clause.objects, self.clause.owns = [thing], True
         elif pushed:
             self._close()

@@ -75,7 +75,9 @@ MOVES = _words(
     "travel travels turn turning turns"
 )
 PUSHES = _words("push pushes pushing pushed")
-MAYBE = _words("may might maybe perhaps possibly could or either probably likely if whether unless seems")
+MAYBE = _words(
+    "may might maybe perhaps possibly could or either probably likely if whether unless seems somewhere"
+)
 NOT = _words("not no never neither nor without cannot")
 BUT = _words("but instead rather however")
 AND = _words("and while whereas then so also plus")

@@ -105,6 +105,7 @@ _TOKEN = re.compile(
 
 
 _SPOT = frozenset({"spot", "tile", "cell", "square", "number"})
+_GOES_ON = COPULAS | {"can", "will"}
 _WHOLE = {
     "i'm": "i am", "you're": "you are", "it's": "it is", "there's": "there is", "he's": "he is",
     "she's": "she is",
@@ -128,6 +129,7 @@ class _Lexer:
         self.at = 0
         self.items: list[Item] = []
         self.serial = 0
+        self.kind = ""  # of the last thing that is not the anchor
 
     def run(self) -> list[Item]:
         reads = (self._tuple, self._counted_place, self._distance, self._thing, self._same, self._word)
@@ -180,6 +182,8 @@ class _Lexer:
             self.add(Is.DISTANCE, 2, number=number, axis=UNITS[self.peek(1)])
 
     def _thing(self) -> None:
+        if self._stands_in():
+            return
         many, label, skip, another, none = 1, None, 0, False, False
         counts: int | None = 1
         word = self.peek()
@@ -200,6 +204,8 @@ class _Lexer:
             return
         kind, is_plural, size, owns = found
         self.at += skip + size
+        if owns and self._skips_place():  # "my position" is me
+            owns = False
         is_plural |= self.peek() == "positions"
         self.at += kind != OTHER and self.peek() in _SPOT
         if label is None and kind != OTHER:
@@ -209,6 +215,18 @@ class _Lexer:
         self.serial += 1
         thing = Mention(kind, label, counts, none, another, self.serial, 0 if another else None)
         self.items.append(Item(Is.THING, thing=thing, is_owner=owns))
+        if kind not in (OTHER, self.vocabulary.anchor):
+            self.kind = kind
+
+    def _stands_in(self) -> bool:
+        """`one is …, the other one is …`: things of the kind spoken of last."""
+        size = 2 if self.peek() in ("other", "another") and self.peek(1) == "one" else 1
+        if self.peek() not in ("one", "other", "another") or self.peek(size) not in _GOES_ON or not self.kind:
+            return False
+        self.serial += 1
+        thing = Mention(self.kind, is_another=True, serial=self.serial, group=0)
+        self.add(Is.THING, size, thing=thing)
+        return True
 
     def _name(self, skip: int) -> tuple[str, bool, int, bool] | None:
         """Kind, plural, number of tokens and whether it owns what follows, of the longest name here."""
@@ -224,6 +242,12 @@ class _Lexer:
             if known is not None:
                 return (*known, size, owns)
         return None
+
+    def _skips_place(self) -> bool:
+        skip = 1 if self.peek() == "current" else 0
+        is_place = self.peek(skip) in ("position", "location", "place", "spot", "cell")
+        self.at += skip + 1 if is_place else 0
+        return is_place
 
     def _label(self) -> int | None:
         token = self.peek()
@@ -279,6 +303,10 @@ class _Lexer:
         if self.vocabulary.frame == "bearing":
             directions = tuple((BEARING, word) for _ in directions) if word in ("left", "right") else ()
         absolute = word in REGION and not (self.peek(-1) == "the" and self.peek(-2) == "to")
+        after = self.peek(1)
+        if after.isdigit() and len(after) < 4 and self._name(2) is None:  # "up 2"
+            self.items.append(Item(Is.DISTANCE, number=float(after)))
+            self.tokens[self.at + 1] = ""
         self.add(Is.DIRECTION, directions=directions, is_absolute=absolute)
 
     def _onto(self) -> None:
