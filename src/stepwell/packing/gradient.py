@@ -5,7 +5,8 @@ always computed on the outputs of the whole batch. With one microbatch that is o
 backpropagation. With several, the outputs are first computed without a graph; the loss
 on them gives the gradient of every output; then each microbatch is run again, with a
 graph, and its outputs are pulled by those gradients. The result is the same gradient for
-every token budget, up to rounding.
+every token budget, up to rounding. Nor does it matter who runs a microbatch: `Shared` is a batch
+that several devices run together.
 """
 
 from __future__ import annotations
@@ -59,6 +60,18 @@ class Evaluator(Protocol):
         ...
 
 
+class Shared(Protocol):
+    """A batch whose microbatches are dealt out to several devices."""
+
+    def outputs(self, *, logprobs: bool, values: bool, entropies: bool) -> Outputs:
+        """Outputs of the whole batch in step order, without a graph."""
+        ...
+
+    def pull_back(self, pulls: tuple[Tensor, ...], *, logprobs: bool, values: bool, entropies: bool) -> None:
+        """Add to the policy's gradients what every device's microbatches contribute."""
+        ...
+
+
 LossFunction = Callable[[Outputs], tuple[Tensor, dict[str, Any]]]
 
 
@@ -103,15 +116,17 @@ def backward(
     logprobs: bool = True,
     values: bool = False,
     entropies: bool = False,
+    shared: Shared | None = None,
 ) -> tuple[Tensor, dict[str, Any], Outputs]:
     """Add the gradient of `loss_function` to the policy's parameters.
 
     Returns the loss, its metrics and the outputs it was computed from, all detached. NaN is
-    refused; on a GPU the gradients may then hold it, so they are not to be used.
+    refused; on a GPU the gradients may then hold it, so they are not to be used. With `shared`
+    its devices run the batch together.
     """
     packed = policy.prepared(packed)
     wanted = _wanted(logprobs, values, entropies)
-    if len(packed.microbatches) == 1:
+    if shared is None and len(packed.microbatches) == 1:
         outputs = _outputs(policy, packed, wanted)
         loss, metrics = loss_function(outputs)
         checked = Finite(outputs, loss)
@@ -121,26 +136,31 @@ def backward(
         checked.require()  # on a GPU only now: asking earlier would make the host wait for the forward pass
         return loss.detach(), metrics, outputs.map(torch.Tensor.detach)
     with torch.no_grad():
-        outputs = _outputs(policy, packed, wanted)
+        outputs = _outputs(policy, packed, wanted) if shared is None else shared.outputs(**wanted)
     leaves = outputs.map(lambda output: output.detach().requires_grad_())
     loss, metrics = loss_function(leaves)
     check_finite(outputs, loss)
     pulls = torch.autograd.grad(loss, leaves.present(), allow_unused=True, materialize_grads=True)
-    _pull_back(policy, packed, wanted, pulls)
+    if shared is None:
+        for microbatch in packed.microbatches:
+            pull(policy.run(microbatch, **wanted), microbatch, pulls, wanted)
+    else:
+        shared.pull_back(pulls, **wanted)
     return loss.detach(), metrics, outputs
 
 
-def _pull_back(policy: Evaluator, packed: Packed, wanted: dict[str, bool], pulls: tuple[Tensor, ...]) -> None:
-    """Run every microbatch again and pull its outputs by their share of the gradients."""
+def pull(
+    outputs: Outputs, microbatch: Microbatch, pulls: tuple[Tensor, ...], wanted: dict[str, bool]
+) -> None:
+    """Pull a microbatch's outputs, run with a graph, by their share of the gradients."""
     kinds = [name for name, is_wanted in wanted.items() if is_wanted]
-    for microbatch in packed.microbatches:
-        parts, shares = [], []
-        for kind, part, pull in zip(kinds, policy.run(microbatch, **wanted).present(), pulls, strict=True):
-            if part.requires_grad:  # a microbatch of value-only steps has no logprobs to pull
-                slots = microbatch.value_slots if kind == "values" else microbatch.logprob_slots
-                parts.append(part)
-                shares.append(pull[torch.from_numpy(slots).to(pull.device)])
-        torch.autograd.backward(parts, shares)
+    parts, shares = [], []
+    for kind, part, whole in zip(kinds, outputs.present(), pulls, strict=True):
+        if part.requires_grad:  # a microbatch of value-only steps has no logprobs to pull
+            slots = microbatch.value_slots if kind == "values" else microbatch.logprob_slots
+            parts.append(part)
+            shares.append(whole[torch.from_numpy(slots).to(whole.device)])
+    torch.autograd.backward(parts, shares)
 
 
 class Finite:

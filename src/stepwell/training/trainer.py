@@ -6,6 +6,10 @@
 It knows no algorithm by name: a recipe says what to compute. Weights change only by a gradient
 that is finite and not exploding; otherwise `DivergenceError` says what was seen, and the weights
 are those before that step.
+
+With several `devices` the other ones are ranks of their own (`ranks.py`), which run their share of every
+minibatch. They are started by the first update, with the weights, reference and all, that the policy then
+has; whatever stops an update, or loads another state, ends them, and the next one starts them anew.
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ from stepwell.training.flat_sequence import flatten
 from stepwell.training.objective import Objective
 from stepwell.training.optimizer import Optimizer, rate_share, told_as_divergence
 from stepwell.training.policy import Policy
+from stepwell.training.rank_share import cut_for
+from stepwell.training.ranks import TIMEOUT_S, Ranks, SharedBatch
 
 _ADVICE = (
     "Lower train.optimizer.learning_rate, raise train.warmup_updates, scale rewards down (rewards.scale), "
@@ -49,6 +55,8 @@ class Trainer:
         *,
         horizon: int | None = None,
         value_clip: float | None = None,
+        devices: Sequence[str] = (),
+        rank_timeout_s: float = TIMEOUT_S,
     ) -> None:
         if recipe.needs_critic and policy.critic is None:
             raise ConfigError(f"recipe {recipe.name} needs a critic; set policy.critic to 'shared' or 'own'")
@@ -59,13 +67,17 @@ class Trainer:
             )
         self.policy, self.recipe, self.config = policy, recipe, config
         self.horizon, self.value_clip = horizon, value_clip
+        self.devices, self.rank_timeout_s = tuple(devices), rank_timeout_s
         self.num_done = 0
+        self._ranks: Ranks | None = None
+        self._shared: dict[Minibatch, SharedBatch] = {}
         self.optimizer = Optimizer(
             policy.named_parameters(), config.optimizer, critic_rate=config.critic_learning_rate
         )
 
     def freeze_reference(self) -> None:
         """Remember the present weights as the reference, where the recipe has one."""
+        self.close()
         if self.recipe.needs_reference and self.policy.adapters is None:
             self.policy.reference = copy.deepcopy(self.policy.model).requires_grad_(False)
 
@@ -82,22 +94,32 @@ class Trainer:
         the engine that sampled; it may raise. `version` is that of the present weights: what older ones
         sampled is then left out of that comparison and learnt from under the truncated ratio.
         """
+        try:
+            return self._update(trajectories, check_gap, version)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the other ranks, where there are any."""
+        self._shared = {}
+        if self._ranks is not None:
+            self._ranks.close()
+            self._ranks = None
+
+    def _update(
+        self,
+        trajectories: Sequence[Trajectory],
+        check_gap: Callable[[float], None] | None,
+        version: int | None,
+    ) -> dict[str, float]:
         kept, counts = trainable(trajectories)
         if not kept:
             ends = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
             raise InputError(f"nothing to train on: no trajectory has a step to learn from ({ends})")
         if self.recipe.flat_sequence:
             kept = [flatten(trajectory, self.policy) for trajectory in kept]
-        minibatches = [
-            Minibatch(
-                part,
-                self.policy.device,
-                self.config.token_budget,
-                self.recipe.bootstrap_truncated,
-                self.config.micro_batch,
-            )
-            for part in split(kept, self.config.minibatches)
-        ]
+        minibatches = self._minibatches(kept)
         share = rate_share(
             self.num_done,
             num_updates=self.config.num_updates,
@@ -113,6 +135,8 @@ class Trainer:
                 for objective in objectives:
                     seen.append(self._step(objective, is_first=not seen, check_gap=check_gap))
         self._require_finite()
+        if self._ranks is not None:
+            self._ranks.check()
         self.num_done += 1
         metrics = _averaged(seen)
         metrics["learning_rate"] = share * self.config.optimizer.learning_rate
@@ -125,16 +149,43 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state_dict`."""
+        self.close()
         self.optimizer.load_state_dict(state["optimizer"])
         self.num_done = int(state["num_done"])
 
+    def _minibatches(self, trajectories: Sequence[Trajectory]) -> list[Minibatch]:
+        """What each optimizer step learns from, dealt out to the ranks where there are several."""
+        minibatches = [
+            Minibatch(
+                part,
+                self.policy.device,
+                self.config.token_budget,
+                self.recipe.bootstrap_truncated,
+                self.config.micro_batch,
+            )
+            for part in split(trajectories, self.config.minibatches)
+        ]
+        if len(self.devices) < 2:
+            return minibatches
+        if self._ranks is None:
+            self._ranks = Ranks(self.policy, self.devices, timeout_s=self.rank_timeout_s)
+        minibatches = [cut_for(minibatch, len(self.devices)) for minibatch in minibatches]
+        self._shared = dict(zip(minibatches, self._ranks.take(minibatches), strict=True))
+        return minibatches
+
     def _objective(self, minibatch: Minibatch, version: int | None, *, is_first: bool) -> Objective:
         ref = proximal = None
+        shared = self._shared.get(minibatch)
         if self.recipe.needs_reference:
-            ref = torch.cat(self.policy.reference_logprobs(minibatch.packed))
+            alone = self.policy.reference_logprobs
+            ref = (
+                torch.cat(alone(minibatch.packed)) if shared is None else shared.logprobs(with_reference=True)
+            )
         if version is not None and not is_first and bool(minibatch.is_behind(version).any()):
             with torch.no_grad():  # by its first pass the weights will have moved
-                proximal = evaluate(self.policy, minibatch.packed).logprobs
+                proximal = (
+                    evaluate(self.policy, minibatch.packed).logprobs if shared is None else shared.logprobs()
+                )
         return Objective(self.recipe, minibatch, ref, self.horizon, self.value_clip, version, proximal)
 
     def _step(
@@ -147,6 +198,7 @@ class Trainer:
             objective,
             values=self.recipe.needs_critic,
             entropies=is_first or self.recipe.entropy_coef > 0,
+            shared=self._shared.get(objective.minibatch),
         )
         gap = metrics.pop("log_ratio_max", None)
         if gap is not None and is_first and check_gap is not None:  # later the weights have moved
@@ -154,6 +206,8 @@ class Trainer:
         norm = torch.nn.utils.clip_grad_norm_(self.optimizer.parameters, self.config.optimizer.grad_clip)
         self._check(float(norm), metrics)
         self.optimizer.step()
+        if self._ranks is not None:
+            self._ranks.hand_out()
         return metrics | {"grad_norm": norm.detach()}
 
     def _check(self, norm: float, metrics: dict[str, Tensor]) -> None:

@@ -1,0 +1,138 @@
+"""Another rank of a trainer, in a process of its own (`python -m stepwell.training.rank_main FD`).
+
+Rank 0 says what to do over the socket FD, the process group carries the tensors (`rank_link.py`); the
+first message describes the policy. It has no recipe and no optimizer: it runs its share of each batch,
+and takes the weights that come of it.
+
+    take      trajectories ─► minibatches, packed as rank 0 packs them
+    outputs   what its microbatches say, added up at rank 0
+    pull      the gradient of every output ─► its microbatches ─► gradients, added up at rank 0
+    weights   those that are trained, from rank 0
+    check     a fingerprint of them
+
+Invariant: it ends with its parent, whatever it is doing, and at the first failure.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stepwell.core.encoding import decode_trajectory
+from stepwell.policies import CausalLMPolicy
+from stepwell.policies.vla import VLAPolicy
+from stepwell.training.batch import Minibatch
+from stepwell.training.policy import Policy
+from stepwell.training.rank_link import Wire, receive, send
+from stepwell.training.rank_share import Share
+from stepwell.training.rank_weights import add_gradients, every_weight, fingerprint, frozen_copy
+
+KINDS: dict[str, Any] = {"CausalLMPolicy": CausalLMPolicy, "VLAPolicy": VLAPolicy}
+FAILED, BEREFT = 1, 3  # exit codes: it failed by itself; another rank left it alone in a collective
+_POLL_S = 1.0
+
+
+class Rank:
+    """One rank at work."""
+
+    def __init__(self, link: socket.socket, words: dict[str, Any]) -> None:
+        self.link, self.rank, self.size = link, words["rank"], words["size"]
+        folder, device = Path(words["folder"]), torch.device(words["device"])
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        opened = KINDS[words["kind"]].from_pretrained(
+            folder / "policy", dtype=words["dtype"], device=device, **words["options"]
+        )
+        self.policy: Policy = opened
+        if words["has_reference"]:
+            self.policy.reference = frozen_copy(self.policy.model)
+        send(link, {"is": "ready"})
+        self.wire = Wire(
+            folder, self.rank, self.size, on_devices=words["on_devices"], timeout_s=words["timeout_s"]
+        )
+        self.wire.broadcast(every_weight(self.policy))
+        self._parameters = [parameter for _, parameter in self.policy.named_parameters()]
+        self._shares: list[Share] = []
+
+    def do(self, words: dict[str, Any], payload: bytes) -> None:
+        """What rank 0 asks for."""
+        work: dict[str, Callable[..., None]] = {
+            "take": self._take,
+            "outputs": self._outputs,
+            "pull": self._pull,
+            "weights": self._weights,
+            "check": self._check,
+        }
+        work[words.pop("do")](payload=payload, **words)
+
+    def _take(self, minibatches: list[dict[str, Any]], payload: bytes) -> None:
+        self._shares, start = [], 0
+        for settings in minibatches:
+            trajectories = []
+            for size in settings.pop("sizes"):
+                trajectories.append(decode_trajectory(payload[start : start + size]))
+                start += size
+            minibatch = Minibatch(trajectories, self.policy.device, **settings)
+            self._shares.append(Share(self.policy, minibatch, self.rank, self.size))
+
+    def _outputs(self, batch: int, wanted: dict[str, bool], payload: bytes, **how: bool) -> None:
+        self.wire.add_up([self._shares[batch].outputs(wanted, **how)])
+
+    def _pull(self, batch: int, wanted: dict[str, bool], payload: bytes) -> None:
+        share = self._shares[batch]
+        pulls = torch.zeros(sum(share.lengths(wanted)), dtype=torch.float64, device=self.policy.device)
+        self.wire.broadcast([pulls])
+        for parameter in self._parameters:
+            parameter.grad = None
+        share.pull_back(pulls, wanted)
+        add_gradients(self.wire, self._parameters)
+
+    def _weights(self, payload: bytes) -> None:
+        self.wire.broadcast(self._parameters)
+
+    def _check(self, payload: bytes) -> None:
+        send(self.link, {"is": "fingerprint", "value": fingerprint(self.policy)})
+
+
+def main() -> int:
+    """Serve until rank 0 is gone."""
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    with socket.socket(fileno=int(sys.argv[1])) as link:
+        first = receive(link)
+        if first is None:
+            return 0
+        torch.set_num_threads(first[0]["num_threads"])
+        try:
+            rank = Rank(link, first[0])
+            while (message := receive(link)) is not None:
+                rank.do(*message)
+            shutil.rmtree(first[0]["folder"], ignore_errors=True)  # whoever made it may have been killed
+        except Exception as error:
+            traceback.print_exc()
+            is_bereft = isinstance(error, RuntimeError) and "gloo" in str(error)
+            return BEREFT if is_bereft or isinstance(error, OSError) else FAILED
+    return 0
+
+
+def _end_with_parent(parent: int) -> None:
+    """A socket tells it too, but not to one that is in a collective or a kernel."""
+    while os.getppid() == parent:
+        time.sleep(_POLL_S)
+    os._exit(BEREFT)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # threads of a broken process group could keep an ordinary exit from ending

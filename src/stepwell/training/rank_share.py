@@ -1,0 +1,106 @@
+"""One rank's share of a batch: which microbatches it runs, and what it says and pulls of them.
+
+Microbatches are dealt out in turn: rank r of n runs r, r + n, r + 2n, … A rank may have none. What a rank
+says about its own is laid into the places of the whole batch, zeros elsewhere, so that the sum over all
+ranks is the batch's outputs, bit for bit what the one who ran them computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from stepwell.packing import Outputs, PackedArrays
+from stepwell.packing.gradient import pull
+from stepwell.training.batch import Minibatch
+from stepwell.training.policy import Policy
+
+_FINER = 1.15
+_TRIES = 8
+
+
+@dataclass(eq=False)
+class Share:
+    """What rank `rank` of `size` does for one minibatch."""
+
+    policy: Policy
+    minibatch: Minibatch
+    rank: int
+    size: int
+    _kept: Outputs | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        packed = self.policy.prepared(self.minibatch.packed)
+        self.microbatches = packed.microbatches[self.rank :: self.size]
+        self.num_logprobs = sum(packed.action_lengths)
+        self.num_values = self.num_logprobs + len(packed)
+
+    def lengths(self, wanted: dict[str, bool]) -> list[int]:
+        """Of the outputs that are asked for, over the whole batch."""
+        sizes = {"values": self.num_values}
+        return [sizes.get(kind, self.num_logprobs) for kind, is_wanted in wanted.items() if is_wanted]
+
+    def outputs(self, wanted: dict[str, bool], *, with_reference: bool = False, keep: bool = False) -> Tensor:
+        """Own outputs in their places, one kind after the other, float64 (exact for all narrower ones).
+
+        With `keep` the graph of an only microbatch stays for `pull_back`, which then need not run it again.
+        """
+        keeps = keep and len(self.microbatches) == 1
+        lengths = self.lengths(wanted)
+        flat = torch.zeros(sum(lengths), dtype=torch.float64, device=self.policy.device)
+        rows = torch.split(flat, lengths)
+        with _as_reference(self.policy, with_reference), torch.set_grad_enabled(keeps):
+            for microbatch in self.microbatches:
+                found = self.policy.run(microbatch, **wanted)
+                kinds = [kind for kind, is_wanted in wanted.items() if is_wanted]
+                for kind, row, part in zip(kinds, rows, found.present(), strict=True):
+                    slots = microbatch.value_slots if kind == "values" else microbatch.logprob_slots
+                    row[torch.from_numpy(slots).to(row.device)] = part.detach().double()
+                self._kept = found if keeps else None
+        return flat
+
+    def pull_back(self, pulls: Tensor, wanted: dict[str, bool]) -> None:
+        """Add to the gradients what own microbatches contribute."""
+        parts = torch.split(pulls, self.lengths(wanted))
+        for microbatch in self.microbatches:
+            found = self._kept or self.policy.run(microbatch, **wanted)
+            kinds = found.present()
+            narrow = tuple(part.to(kind.dtype) for part, kind in zip(parts, kinds, strict=True))
+            pull(found, microbatch, narrow, wanted)
+            self._kept = None
+
+
+@contextmanager
+def _as_reference(policy: Policy, is_wanted: bool) -> Iterator[None]:
+    """Let the policy speak with the weights of its frozen reference."""
+    if not is_wanted:
+        yield
+    elif policy.reference is None:
+        with policy.adapters.disable_adapter():
+            yield
+    else:
+        model, policy.model = policy.model, policy.reference
+        try:
+            yield
+        finally:
+            policy.model = model
+
+
+def cut_for(minibatch: Minibatch, size: int) -> Minibatch:
+    """The minibatch in at least `size` microbatches, where it has as many steps to deal out."""
+    packed = minibatch.packed
+    if len(packed.microbatches) >= size:
+        return minibatch
+    if isinstance(packed, PackedArrays):
+        return replace(minibatch, micro_batch=-(-len(packed) // size))
+    budget = max(packed.longest, -(-packed.num_tokens // size))
+    for _ in range(_TRIES):
+        finer = replace(minibatch, token_budget=budget)
+        if len(finer.packed.microbatches) <= size:  # one more would be one rank's second
+            break
+        budget = int(budget * _FINER) + 1
+    return finer

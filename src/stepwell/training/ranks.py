@@ -1,0 +1,279 @@
+"""The trainer on several devices: rank 0 of a group of processes that compute one gradient together.
+
+    rank 0, the trainer's own process                     ranks 1 … n-1 (`rank_main.py`)
+    ──────────────────────────────────                    ─────────────────────────────
+    take       minibatches ──────── trajectories ───────► pack them likewise
+    outputs    its microbatches ◄── outputs, added up ──► theirs
+               the loss on all outputs ─► a pull on each
+    pull_back  its microbatches ◄── gradients, added up ► theirs
+               clip, check, optimizer step
+    hand_out   ──────────────────── weights ────────────► theirs
+    check      ◄─────────────────── fingerprints ──────── theirs
+
+A loss over the whole batch only needs the outputs of the whole batch (`packing/gradient.py`), so it does
+not matter who ran which microbatch: the gradient is that of one device up to rounding, for every recipe,
+batch size and number of ranks. Loss, checks and optimizer are rank 0's alone; what the trainer refuses, it
+refuses while the others wait for words, and they need know no recipe.
+
+Invariants
+* Between updates every rank has the bits of rank 0's weights; `check` compares fingerprints, and a
+  difference stops the run.
+* A rank that dies, fails or does not answer for `timeout_s` is a `WorkerError` that says which and why;
+  after `close` no process, socket or file of the group is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stepwell.core import WeightsError, WorkerError
+from stepwell.core.encoding import encode_trajectory
+from stepwell.packing import Outputs
+from stepwell.training.batch import Minibatch
+from stepwell.training.policy import Policy
+from stepwell.training.rank_link import Wire, receive, send
+from stepwell.training.rank_share import Share
+from stepwell.training.rank_weights import add_gradients, every_weight, fingerprint
+
+TIMEOUT_S = 300.0
+"""A rank may take so long for its share of a batch."""
+_START_S = 600.0
+_GRACE_S = 2.0
+_BEREFT = 3  # exit code of a rank that another one left alone
+_NUM_LOG_LINES = 12
+_KINDS = ("logprobs", "values", "entropies")
+_ADVICE = "the update was not finished; go on from the last checkpoint with --resume"
+
+
+@dataclass(eq=False)
+class _Peer:
+    """Another rank, as rank 0 sees it."""
+
+    rank: int
+    device: str
+    link: socket.socket
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} of the trainer ({self.device}, pid {self.process.pid})"
+
+    def last_words(self) -> str:
+        """The end of its output."""
+        lines = self.log.read_text(errors="replace").strip().splitlines()[-_NUM_LOG_LINES:]
+        return "; its last words:\n" + "\n".join(lines) if lines else ""
+
+
+class Ranks:
+    """The other ranks of a trainer, started with the policy's present weights."""
+
+    def __init__(self, policy: Policy, devices: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> None:
+        self.policy, self.size, self.timeout_s = policy, len(devices), timeout_s
+        self.peers: list[_Peer] = []
+        self._parameters = [parameter for _, parameter in policy.named_parameters()]
+        self._folder = Path(tempfile.mkdtemp(prefix="stepwell-ranks-"))
+        self.close = weakref.finalize(self, _end, self.peers, self._folder)
+        """End every rank, whatever it is doing, and leave nothing behind; at the latest with this process."""
+        try:
+            self._start(devices)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, devices: Sequence[str]) -> None:
+        self.policy.save_pretrained(self._folder / "policy")
+        on_devices = all(torch.device(device).type == "cuda" for device in devices)
+        num_threads = max(1, torch.get_num_threads() // self.size)
+        words = {
+            "size": self.size,
+            "folder": str(self._folder),
+            "kind": type(self.policy).__name__,
+            "dtype": str(self.policy.model.dtype).removeprefix("torch."),
+            "options": _options(self.policy),
+            "has_reference": self.policy.reference is not None,
+            "on_devices": on_devices,
+            "timeout_s": self.timeout_s,
+            "num_threads": num_threads,
+        }
+        for rank, device in enumerate(devices[1:], start=1):
+            self.peers.append(self._spawn(rank, device, num_threads))
+        with self._told():
+            for peer in self.peers:
+                send(peer.link, words | {"rank": peer.rank, "device": peer.device})
+            for peer in self.peers:
+                self._answer(peer, _START_S)
+            shutil.rmtree(self._folder / "policy")
+            self._wire = Wire(self._folder, 0, self.size, on_devices=on_devices, timeout_s=self.timeout_s)
+            self._wire.broadcast(every_weight(self.policy))
+
+    def _spawn(self, rank: int, device: str, num_threads: int) -> _Peer:
+        ours, theirs = socket.socketpair()
+        log = self._folder / f"rank-{rank}.log"
+        with theirs, log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "stepwell.training.rank_main", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(theirs.fileno(),),
+                env=dict(os.environ) | {"OMP_NUM_THREADS": str(num_threads)},
+                start_new_session=True,  # a Ctrl-C is rank 0's to handle
+            )
+        ours.settimeout(self.timeout_s)
+        return _Peer(rank, device, ours, process, log)
+
+    # --- what they do together ------------------------------------------------------------
+
+    def take(self, minibatches: Sequence[Minibatch]) -> list[SharedBatch]:
+        """Hand everyone what the next passes learn from."""
+        settings, payload = [], []
+        for minibatch in minibatches:
+            encoded = [encode_trajectory(trajectory) for trajectory in minibatch.trajectories]
+            names = ("token_budget", "with_bootstrap", "micro_batch", "seed")
+            more = {name: getattr(minibatch, name) for name in names}
+            settings.append({"sizes": [len(item) for item in encoded], **more})
+            payload += encoded
+        self._tell({"do": "take", "minibatches": settings}, b"".join(payload))
+        return [
+            SharedBatch(self, number, Share(self.policy, minibatch, 0, self.size))
+            for number, minibatch in enumerate(minibatches)
+        ]
+
+    def hand_out(self) -> None:
+        """Give everyone the weights that were just trained."""
+        self._tell({"do": "weights"})
+        with self._told():
+            self._wire.broadcast(self._parameters)
+
+    def check(self) -> None:
+        """Refuse to go on where a rank's weights are not rank 0's, bit for bit."""
+        self._tell({"do": "check"})
+        own = fingerprint(self.policy)
+        for peer in self.peers:
+            with self._told():
+                found = self._answer(peer, self.timeout_s)["value"]
+            if found != own:
+                raise WeightsError(
+                    f"{peer} has weights with the fingerprint {found}, rank 0 has {own}: they no longer "
+                    f"learn together; {_ADVICE}"
+                )
+
+    def _tell(self, words: dict[str, Any], payload: bytes = b"") -> None:
+        with self._told():
+            for peer in self.peers:
+                send(peer.link, words, payload)
+
+    def _answer(self, peer: _Peer, timeout_s: float) -> dict[str, Any]:
+        peer.link.settimeout(timeout_s)
+        message = receive(peer.link)
+        peer.link.settimeout(self.timeout_s)
+        if message is None:
+            raise ConnectionError("its socket is closed")
+        return message[0]
+
+    # --- their end ------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """What breaks between ranks becomes a `WorkerError` that names the rank."""
+        try:
+            yield
+        except (RuntimeError, OSError) as error:
+            raise WorkerError(f"{self._blamed(error)}\n{_ADVICE}") from error
+
+    def _blamed(self, error: Exception) -> str:
+        for peer in self.peers:  # whose socket is closed is about to die
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                peer.process.wait(_GRACE_S / len(self.peers))
+        dead = [peer for peer in self.peers if peer.process.returncode is not None]
+        dead.sort(key=lambda peer: peer.process.returncode == _BEREFT)
+        if dead:
+            return f"{dead[0]} {_ending(dead[0].process.returncode)}{dead[0].last_words()}"
+        first_line = str(error).strip().split("\n")[0]
+        names = " or ".join(map(str, self.peers))
+        return f"{names} did not answer within {self.timeout_s:g} s ({first_line})"
+
+
+def _end(peers: list[_Peer], folder: Path) -> None:
+    for peer in peers:
+        peer.link.close()
+    for peer in peers:
+        try:
+            peer.process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            peer.process.kill()
+            peer.process.wait()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(eq=False)
+class SharedBatch:
+    """A minibatch that all ranks run together (`packing.gradient.Shared`)."""
+
+    ranks: Ranks
+    number: int
+    share: Share
+
+    def outputs(self, *, logprobs: bool = True, values: bool = False, entropies: bool = False) -> Outputs:
+        """Outputs of the whole batch; `pull_back` follows."""
+        return self._run(_wanted(logprobs, values, entropies), keep=True)
+
+    def logprobs(self, *, with_reference: bool = False) -> Tensor:
+        """Logprobs alone, of the policy or of its frozen reference; nothing is pulled back."""
+        found = self._run(_wanted(True, False, False), with_reference=with_reference).logprobs
+        assert found is not None
+        return found
+
+    def pull_back(self, pulls: tuple[Tensor, ...], *, logprobs: bool, values: bool, entropies: bool) -> None:
+        """Add to the gradients of rank 0 what every rank's microbatches contribute."""
+        wanted = _wanted(logprobs, values, entropies)
+        self.ranks._tell({"do": "pull", "batch": self.number, "wanted": wanted})
+        joined = torch.cat([part.double() for part in pulls])
+        with self.ranks._told():
+            self.ranks._wire.broadcast([joined])
+        self.share.pull_back(joined, wanted)
+        with self.ranks._told():
+            add_gradients(self.ranks._wire, self.ranks._parameters)
+
+    def _run(self, wanted: dict[str, bool], *, with_reference: bool = False, keep: bool = False) -> Outputs:
+        how = {"with_reference": with_reference, "keep": keep}
+        self.ranks._tell({"do": "outputs", "batch": self.number, "wanted": wanted, **how})
+        flat = self.share.outputs(wanted, **how)
+        with self.ranks._told():
+            self.ranks._wire.add_up([flat])
+        dtype = torch.promote_types(self.ranks.policy.model.dtype, torch.float32)
+        rows = iter(torch.split(flat.to(dtype), self.share.lengths(wanted)))
+        return Outputs(*(next(rows) if wanted[kind] else None for kind in _KINDS))
+
+
+def _wanted(logprobs: bool, values: bool, entropies: bool) -> dict[str, bool]:
+    return dict(zip(_KINDS, (logprobs, values, entropies), strict=True))
+
+
+def _options(policy: Policy) -> dict[str, Any]:
+    """How a language policy runs, which its directory does not say."""
+    if not hasattr(policy, "is_replayed"):
+        return {}
+    return {
+        "attention": "replay" if policy.is_replayed else "auto",
+        "gradient_checkpointing": bool(policy.model.is_gradient_checkpointing),
+    }
+
+
+def _ending(code: int) -> str:
+    return f"ended with exit code {code}" if code >= 0 else f"died of {signal.Signals(-code).name}"
