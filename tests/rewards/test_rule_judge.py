@@ -314,6 +314,29 @@ def test_bearings_are_seen_from_the_agent() -> None:
     assert judge.judge(WORDS, "I am near the toaster.", ROOM).score == 0.0
 
 
+def test_bearings_may_be_given_as_json() -> None:
+    judge = RuleJudge(NAVIGATION)
+    assert judge.judge(DICT, ROOM[DICT], ROOM).score == 1.0
+    assert judge.judge(DICT, ROOM[DICT].replace("ahead", "behind"), ROOM).score < THRESHOLD
+    assert judge.judge(DICT, ROOM[DICT].replace("2.5", "1.5"), ROOM).score < THRESHOLD
+    assert judge.judge(DICT, "[" * 100_000, ROOM).score == 0.0
+    assert judge.judge(WORDS, "The target is ahead. The counter top is left of the robot.", ROOM).score == 1.0
+
+
+@pytest.mark.parametrize("world", ["navigation", "primitive_skill"])
+def test_worlds_with_bearings_and_coordinates_are_judged_in_their_own_words(world: str) -> None:
+    pytest.importorskip("mujoco")
+    env, judge = make_env(world, {}), rule_judge_for(world)
+    states = []
+    for seed in range(3):
+        env.reset(seed=seed)
+        states.append(env.state())
+    env.close()
+    for form in (WORDS, DICT):
+        assert [judge.judge(form, state[form], state).score for state in states] == [1.0, 1.0, 1.0]
+        assert judge.judge(form, states[0][form], states[1]).score < THRESHOLD
+
+
 def test_a_world_nobody_described_is_matched_form_by_form() -> None:
     judge = RuleJudge(Vocabulary("elsewhere"))
     truth = {WORDS: "The lamp is left of the door."}

@@ -25,7 +25,7 @@ from stepwell.rewards.judge.fields import judge_dictionary, judge_grid
 from stepwell.rewards.judge.lexicon import BEARING, FAR
 from stepwell.rewards.judge.lexing import Mention
 from stepwell.rewards.judge.matching import Matching, Meaning, expanded, is_at, key_of, num_wrong
-from stepwell.rewards.judge.scene import Bearing, Scene, Thing, scene_of
+from stepwell.rewards.judge.scene import Bearing, Scene, Thing, bearings_of, scene_of
 from stepwell.rewards.judge.verdict import NOTHING, Verdict, verdict_of
 from stepwell.rewards.judge.vocabulary import VOCABULARIES, Vocabulary
 from stepwell.rewards.state_match import match_state
@@ -58,6 +58,8 @@ class RuleJudge:
             return judge_grid(said, truth[form], scene)
         if form is StateForm.STRUCTURED and scene.places:
             return judge_dictionary(said, truth.get(form, ""), scene)
+        if form is StateForm.STRUCTURED:
+            return _judge_told_bearings(bearings_of(said), scene)
         return self.judge_words(said, scene)
 
     def judge_words(self, said: str, scene: Scene) -> Verdict:
@@ -197,6 +199,17 @@ def _judge_bearings(claims: Sequence[Claim | PlaceClaim], scene: Scene) -> Verdi
                 said.setdefault(claim.subject.kind, set()).add(str(toward.sign))
             elif toward.axis == FAR and toward.distance is not None:
                 far.setdefault(claim.subject.kind, set()).add(toward.distance)
+    return _count_bearings(said, far, scene)
+
+
+def _judge_told_bearings(told: Mapping[str, Sequence[Bearing]], scene: Scene) -> Verdict:
+    """Bearings given as JSON."""
+    said = {name: {one.direction for one in seen} for name, seen in told.items()}
+    far = {name: {one.distance for one in seen if one.distance is not None} for name, seen in told.items()}
+    return _count_bearings(said, far, scene)
+
+
+def _count_bearings(said: Mapping[str, set[str]], far: Mapping[str, set[float]], scene: Scene) -> Verdict:
     right = wrong = 0
     for kind, ways in said.items():
         fits = any(_fits(ways, far.get(kind, set()), one, scene) for one in scene.bearings.get(kind, ()))

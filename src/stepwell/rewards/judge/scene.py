@@ -16,11 +16,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stepwell.core.world import StateForm
-from stepwell.rewards.judge.vocabulary import Vocabulary
+from stepwell.rewards.judge.vocabulary import Vocabulary, words_of
 
 Place = tuple[float, ...]
 Thing = tuple[str, int]
@@ -119,16 +119,28 @@ def _bare(key: str) -> str:
     return re.sub(r"_?(?:positions?|coordinates?|location)$", "", key) or key
 
 
-def _with_bearings(text: str, vocabulary: Vocabulary) -> Scene:
+def bearings_of(text: str) -> dict[str, tuple[Bearing, ...]]:
+    """Things and their bearings from JSON, by name; nothing from any other text."""
     try:
         told = json.loads(text)
-    except ValueError:
+        found: dict[str, list[Bearing]] = {}
+        for name, bearing in _bearings("", told):
+            found.setdefault(" ".join(words_of(name)), []).append(bearing)
+    except (ValueError, TypeError, RecursionError):
+        return {}
+    return {name: tuple(seen) for name, seen in found.items()}
+
+
+def _with_bearings(text: str, vocabulary: Vocabulary) -> Scene:
+    found = bearings_of(text)
+    if not found:
         return Scene(vocabulary)
-    found: dict[str, list[Bearing]] = {}
-    for name, bearing in _bearings("", told):
-        found.setdefault(name, []).append(bearing)
     known = vocabulary.with_things(found)
-    return Scene(known, bearings={name: tuple(seen) for name, seen in found.items()})
+    aim = json.loads(text).get("target_obj_type") if text.lstrip().startswith("{") else None
+    kind = None if aim is None else known.kind_of(str(aim))
+    if kind is not None:  # the target may be called so, whatever it is
+        known = replace(known, names={**known.names, kind: (*known.names[kind], "target", "goal")})
+    return Scene(known, bearings=found)
 
 
 def _bearings(name: str, told: Any) -> Iterator[tuple[str, Bearing]]:
