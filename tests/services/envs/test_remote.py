@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import gc
 import random
+from collections.abc import Callable
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from hypothesis import given
@@ -78,6 +81,19 @@ def test_a_robots_world_gives_what_the_local_one_gives(url: str) -> None:
     remote.close()
 
 
+def test_a_rendered_world_looks_the_same_from_afar(url: str) -> None:
+    pytest.importorskip("mujoco")
+    options = {"task": "drawer", "observation": "both", "image_size": 64}
+    local, remote = make_env("primitive_skill", options), make_env(f"remote:{url}#primitive_skill", options)
+    assert remote.reset(seed=2) == local.reset(seed=2)
+    plan = local.oracle()
+    assert remote.oracle() == plan
+    for text in plan:
+        assert remote.step((text,)) == local.step((text,))
+    assert remote.state() == local.state()
+    remote.close()
+
+
 def test_a_remote_world_keeps_the_contract(url: str) -> None:
     report = check_env(f"remote:{url}#frozenlake", {}, num_tasks=2)
     assert report.ok, str(report)
@@ -102,6 +118,17 @@ def test_a_copy_goes_its_own_way(url: str) -> None:
     ahead.step(ahead.oracle()[:3])
     assert env.state() == before != ahead.state()
     ahead.close()
+    env.close()
+
+
+def test_copies_that_are_dropped_leave_no_sessions_behind(service: Callable[..., str]) -> None:
+    url = service(max_sessions=3)
+    env = make_env(f"remote:{url}#frozenlake", {"max_turns": 20})
+    env.reset(seed=1)
+    for _ in range(8):
+        copy.deepcopy(env).step(())
+        gc.collect()
+    assert httpx.get(f"{url}/envs").json()["num_sessions"] == 2  # this one, and the last copy
     env.close()
 
 

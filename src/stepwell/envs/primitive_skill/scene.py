@@ -1,8 +1,8 @@
 """The table in MuJoCo: things fall, slide and stack by physics; the hand moves as it is told.
 
-Our own model: a hand with two fingers on a column, in place of a Panda's seven joints (`mocap`: it goes
-where it is put, whatever is there). A thing that was grasped moves with the hand; everything else obeys
-physics. Per primitive:
+Our own model: a hand with two fingers on an arm of two links, in place of a Panda's seven joints. The hand
+goes where it is put and the links are drawn to it (`mocap`): neither has weight or is in the way of anything.
+A thing that was grasped moves with the hand; everything else obeys physics. Per primitive:
 
     pick    the thing whose middle lies within GRASP of the point is grasped and lifted
     place   what is held is brought over the point, lowered until it touches something (never below the
@@ -42,6 +42,8 @@ from stepwell.envs.robots import cameras, models
 
 EXTRA = "primitive_skill"
 CAMERA = "table"
+SHOULDER, REST = np.array([-0.42, 0.0, 0.33]), np.array([-0.22, 0.0, 0.3])  # in metres, as below
+LINK, WRIST = 0.4, 0.12
 GRASP = 25  # mm between the point of a pick and the middle of what it grasps
 HOVER = 0.22  # metres above the table, where the hand rests
 PUSH_STEP, DWELL = 0.0005, 50  # metres of a push per step of the simulation; steps at its end
@@ -169,12 +171,28 @@ class Scene:
         """Put hand and thing somewhere, upright."""
         assert self.held is not None
         self._put(self.held, np.array(at))
-        self.data.mocap_pos[self._mocap("hand")] = (at[0], at[1], at[2] + self._half(self.held))
+        self._reach(np.array([at[0], at[1], at[2] + self._half(self.held)]))
         self._mujoco.mj_forward(self.model, self.data)
 
     def _rest(self) -> None:
-        self.data.mocap_pos[self._mocap("hand")] = (-0.1, 0.0, HOVER + 0.1)
-        self.data.mocap_pos[self._mocap("finger")] = (-0.1, 0.0, HOVER + 0.1)
+        self._reach(REST)
+        self.data.mocap_pos[self._mocap("finger")] = REST
+
+    def _reach(self, at: Any) -> None:
+        """Put the hand somewhere, and the links between it and the shoulder: the elbow is up."""
+        wrist = at + np.array([0.0, 0.0, WRIST])
+        way = wrist - SHOULDER
+        across = np.cross(way, (0.0, 0.0, 1.0))
+        up = np.cross(across, way)
+        bend = math.sqrt(max(0.0, LINK**2 - float(way @ way) / 4))
+        elbow = SHOULDER + way / 2 + bend * up / np.linalg.norm(up)
+        self.data.mocap_pos[self._mocap("hand")] = at
+        for name, start, end in (("upper link", SHOULDER, elbow), ("lower link", elbow, wrist)):
+            x, y, z = (end - start) / np.linalg.norm(end - start)
+            turned = np.array([1.0 + z, -y, x, 0.0])  # from the z-axis to the link's direction
+            number = self._mocap(name)
+            self.data.mocap_pos[number] = (start + end) / 2
+            self.data.mocap_quat[number] = turned / np.linalg.norm(turned)
 
     def _put(self, name: str, at: Any) -> None:
         joint = self.data.joint(name)
@@ -226,7 +244,7 @@ def model_xml(task: str) -> str:
         '<light directional="true" pos="0 0 3" dir="-0.3 0.2 -1" diffuse="0.4 0.4 0.4" castshadow="false"/>'
         '<geom name="table" type="plane" size="2 2 0.1" material="wood" friction="1 0.02 0.005"/>'
         f'<camera name="{CAMERA}" pos="0.6 0 0.44" xyaxes="0 1 0 -0.48 0 0.877" fovy="42"/>'
-        f"{_HAND}{bodies}</worldbody></mujoco>"
+        f"{_HAND}{_LINKS}{bodies}</worldbody></mujoco>"
     )
 
 
@@ -235,10 +253,16 @@ _HAND = (
     'rgba="0.9 0.9 0.92 1" contype="0" conaffinity="0"/>'
     '<geom type="box" size="0.008 0.006 0.035" pos="0 0.028 0.02" '
     'rgba="0.3 0.3 0.33 1" contype="0" conaffinity="0"/><geom type="box" size="0.008 0.006 0.035" '
-    'pos="0 -0.028 0.02" rgba="0.3 0.3 0.33 1" contype="0" conaffinity="0"/><geom type="cylinder" '
-    'size="0.03 0.2" pos="0 0 0.29" rgba="0.85 0.85 0.88 1" contype="0" conaffinity="0"/></body>'
+    'pos="0 -0.028 0.02" rgba="0.3 0.3 0.33 1" contype="0" conaffinity="0"/></body>'
+    '<geom type="cylinder" size="0.06 0.165" pos="-0.42 0 0.165" rgba="0.85 0.85 0.88 1" contype="0" '
+    'conaffinity="0"/>'
     '<body name="finger" mocap="true"><geom name="finger" type="cylinder" size="0.012 0.015" '
     'rgba="0.3 0.3 0.33 1" priority="1" solref="0.004 1" friction="0.5"/></body>'
+)
+_LINKS = "".join(
+    f'<body name="{name} link" mocap="true"><geom type="capsule" size="{radius} {LINK / 2}" '
+    'rgba="0.92 0.92 0.94 1" contype="0" conaffinity="0"/></body>'
+    for name, radius in (("upper", 0.045), ("lower", 0.035))
 )
 _LINE = (
     '<geom type="box" size="0.25 0.0015 0.0005" pos="0 0 0.0015" rgba="0.1 0.1 0.1 1" contype="0" '

@@ -11,7 +11,7 @@ Invariants
 * A server that could not be reached is asked last for `retry_after_s`; when no other is left it is asked
   all the same.
 * Sessions that are held get a heartbeat three times as often as they would expire; one whose holder was
-  dropped without a word gets none, and expires.
+  dropped without a word gets none, and is closed when the next one is created.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ class Server:
         self._idle: list[_Connection] = []
         self._lock = threading.Lock()
         self._held: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+        self._known: set[str] = set()  # sessions that were created and not given back
         self._beat_s = 0.0
         self._beating: threading.Thread | None = None
         self.down_until_s = 0.0
@@ -110,22 +111,30 @@ class Server:
         """Keep a session alive from now on, for as long as its holder is there."""
         with self._lock:
             self._held[session] = holder
+            abandoned = [name for name in self._known if name not in self._held]
+            self._known = (self._known | {session}) - set(abandoned)
             self._beat_s = session_timeout_s / 3
             if self._beating is None:
                 self._beating = threading.Thread(
                     target=self._beat, name=f"heartbeat of {self.url}", daemon=True
                 )
                 self._beating.start()
+        for name in abandoned:  # copies of worlds are dropped without a word, one per turn
+            with contextlib.suppress(EnvError):
+                self.call("close", {"sessions": [name]}, tries=1)
 
     def dropped(self, session: str) -> None:
         """Keep it alive no longer."""
-        self._held.pop(session, None)
+        with self._lock:
+            self._held.pop(session, None)
+            self._known.discard(session)
 
     def close(self) -> None:
         """Let go of the connections."""
         with self._lock:
             idle, self._idle = self._idle, []
             self._held.clear()
+            self._known.clear()
         for connection in idle:
             connection.close()
 
