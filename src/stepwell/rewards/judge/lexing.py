@@ -9,6 +9,7 @@ Directions are those of `lexicon.py`; a world of bearings has left, right, ahead
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
@@ -132,19 +133,27 @@ class _Lexer:
         self.kind = ""  # of the last thing that is not the anchor
 
     def run(self) -> list[Item]:
-        reads = (self._tuple, self._counted_place, self._distance, self._thing, self._same, self._word)
         while self.at < len(self.tokens):
-            if self.tokens[self.at] == "the":
-                self.at += 1
-                continue
-            for read in reads:
-                before = self.at
+            before = self.at
+            for read in self._readers(self.tokens[before]):
                 read()
                 if self.at > before:
                     break
             else:
                 self.at += 1
         return self.items
+
+    def _readers(self, token: str) -> tuple[Callable[[], None], ...]:
+        """Who may make something of a token, in this order."""
+        if token in ("the", ""):
+            return ()
+        if token[0] in "([":
+            return (self._tuple,)
+        if token in ("row", "column", "col"):
+            return (self._counted_place,)
+        if token in NUMBERS or token[0].isdigit() or token[0] == "-":
+            return self._distance, self._thing
+        return self._thing, self._same, self._word
 
     def peek(self, ahead: int = 0) -> str:
         at = self.at + ahead
@@ -230,6 +239,8 @@ class _Lexer:
 
     def _name(self, skip: int) -> tuple[str, bool, int, bool] | None:
         """Kind, plural, number of tokens and whether it owns what follows, of the longest name here."""
+        if self.peek(skip).removesuffix("'s") not in self.vocabulary.openings:
+            return None
         for size in range(self.vocabulary.longest, 0, -1):
             words = tuple(self.tokens[self.at + skip : self.at + skip + size])
             if len(words) < size:

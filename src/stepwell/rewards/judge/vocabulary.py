@@ -59,6 +59,11 @@ class Vocabulary:
         return found
 
     @cached_property
+    def openings(self) -> frozenset[str]:
+        """First words of names."""
+        return frozenset(words[0] for words in self.phrases)
+
+    @cached_property
     def longest(self) -> int:
         """Most words of one name."""
         return max(map(len, self.phrases), default=1)
