@@ -193,21 +193,7 @@ class _Lexer:
     def _thing(self) -> None:
         if self._stands_in():
             return
-        many, label, skip, another, none = 1, None, 0, False, False
-        counts: int | None = 1
-        word = self.peek()
-        if word in ("all", "every", "each", "both"):
-            counts, skip = None, 1 + (self.peek(1) in DETERMINERS)
-        elif word in ("another", "other"):
-            another, skip = True, 1
-        elif word in ORDINALS:
-            label, skip = ORDINALS[word], 1
-        elif word == "no":
-            none, skip = True, 1
-        elif _number(word) is not None and word not in ("a", "an"):
-            many, skip = int(min(_number(word) or 0, 99)), 1
-        if skip == 1 and self.peek(1) in ("the", "other", "more"):
-            skip += 1
+        thing, skip = self._quantity()
         found = self._name(skip)
         if found is None:
             return
@@ -217,15 +203,37 @@ class _Lexer:
             owns = False
         is_plural |= self.peek() == "positions"
         self.at += kind != OTHER and self.peek() in _SPOT
-        if label is None and kind != OTHER:
-            label = self._label()
-        if is_plural and counts is not None:
-            counts = many if many > 1 else 0
+        label = self._label() if thing.label is None and kind != OTHER else thing.label
+        many = thing.many
+        if many is not None:
+            many = (many if many > 1 else 0) if is_plural else 1
         self.serial += 1
-        thing = Mention(kind, label, counts, none, another, self.serial, 0 if another else None)
+        thing = replace(thing, kind=kind, label=label, many=many, serial=self.serial)
         self.items.append(Item(Is.THING, thing=thing, is_owner=owns))
         if kind not in (OTHER, self.vocabulary.anchor):
             self.kind = kind
+
+    def _quantity(self) -> tuple[Mention, int]:
+        """What goes before a name ("all the", "another", "second", "no", "two"), and its number of words."""
+        word, skip = self.peek(), 1
+        number = None if word in ("a", "an") else _number(word)
+        thing = Mention(OTHER)
+        if word in ("all", "every", "each", "both"):
+            thing = Mention(OTHER, many=None)
+            skip += self.peek(1) in DETERMINERS
+        elif word in ("another", "other"):
+            thing = Mention(OTHER, is_another=True, group=0)
+        elif word in ORDINALS:
+            thing = Mention(OTHER, label=ORDINALS[word])
+        elif word == "no" or number == 0:
+            thing = Mention(OTHER, is_none=True)
+        elif number is not None:
+            thing = Mention(OTHER, many=int(min(number, 99)))
+        else:
+            return thing, 0
+        if skip == 1 and self.peek(1) in ("the", "other", "more"):
+            skip += 1
+        return thing, skip
 
     def _stands_in(self) -> bool:
         """`one is …, the other one is …`: things of the kind spoken of last."""
@@ -325,7 +333,7 @@ class _Lexer:
         self.at += 1
         skip = 1 if self.peek() in ("the", "a", "an") else 0
         found = self._name(skip)
-        if found and found[0] != OTHER and not found[3] and self.tokens[self.at - 1] != "with":
+        if found and found[0] != OTHER and not found[3]:
             self.items.append(Item(Is.DIRECTION, directions=HERE))
 
     def _there(self) -> None:
