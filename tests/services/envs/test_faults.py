@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+import httpx
 import pytest
 from tests.pipeline.small import small_parts
 
@@ -112,6 +115,26 @@ def test_a_session_that_expired_is_an_error_of_the_system_then_a_new_one(service
     env.reset(seed=0)
     env.step(())
     env.close()
+
+
+def test_a_service_with_a_world_that_hangs_can_be_stopped(tmp_path: Path) -> None:
+    (tmp_path / "envs.toml").write_text("call_timeout_s = 0.2\nnum_threads = 1\n")
+    name = "tests.services.envs.worlds:Stubborn"
+    command = [sys.executable, "-m", "stepwell", "serve", "envs", "--port", "0", "--env", name]
+    process = subprocess.Popen(
+        [*command, "--config", str(tmp_path / "envs.toml")], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    url = process.stdout.readline().removeprefix("listening on ").strip()
+    env = make_env(f"remote:{url}#{name}")
+    env.reset(seed=0)
+    with pytest.raises(EnvError, match="took longer than call_timeout_s"):
+        env.step(("Up",))
+    assert httpx.get(f"{url}/ready").json() == {"ready": True, "num_sessions": 0, "num_stuck": 1}
+    env.reset(seed=0)  # in a thread of its own again
+    process.terminate()
+    process.wait(timeout=10)
+    process.stdout.close()
 
 
 def test_many_threads_play_on_one_service(url: str) -> None:

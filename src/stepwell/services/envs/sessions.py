@@ -19,10 +19,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import queue
 import secrets
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -35,13 +37,33 @@ _log = logging.getLogger(__name__)
 _MANY_LOOKS_S = 5.0
 
 
-@dataclass(slots=True)
 class Lane:
-    """One thread."""
+    """One thread that does jobs in order. A daemon: one that hangs does not keep the process from ending."""
 
-    number: int
-    executor: ThreadPoolExecutor
-    num_sessions: int = 0
+    def __init__(self, number: int) -> None:
+        self.number, self.num_sessions = number, 0
+        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name=f"stepwell-envs-{number}", daemon=True).start()
+
+    def submit(self, do: Callable[[], T]) -> Future[T]:
+        """Do something when those before are done."""
+        future: Future[T] = Future()
+        self._jobs.put((future, do))
+        return future
+
+    def stop(self) -> None:
+        """End after the jobs that wait."""
+        self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            future, do = job
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(do())
+            except BaseException as error:  # it is the caller's, whatever it is
+                future.set_exception(error)
 
 
 @dataclass(slots=True)
@@ -67,7 +89,7 @@ class Sessions:
         self._config, self._clock = config, clock
         self._open: dict[str, Session] = {}
         self._num_opening: dict[str, int] = {}
-        self._lanes = [_lane(number) for number in range(config.num_threads)]
+        self._lanes = [Lane(number) for number in range(config.num_threads)]
         self._reaper: asyncio.Task[None] | None = None
         self.num_stuck = self.num_expired = 0
 
@@ -90,7 +112,7 @@ class Sessions:
             await asyncio.wait([self._reaper])
         await self.close(list(self._open.values()))
         for lane in self._lanes:
-            lane.executor.shutdown(wait=False)
+            lane.stop()
 
     async def create(self, owner: str, env_name: str, make: Callable[[], Any], count: int) -> list[Session]:
         """`count` worlds made by `make`; all of them, or none."""
@@ -182,7 +204,7 @@ class Sessions:
     async def work(self, lane: Lane | None, do: Callable[[], T]) -> T:
         """Do something in a lane's thread (None: the least busy one's); a hang gives the lane up."""
         lane = lane or min(self._lanes, key=lambda lane: lane.num_sessions)
-        future = asyncio.get_running_loop().run_in_executor(lane.executor, do)
+        future = asyncio.wrap_future(lane.submit(do))
         try:
             async with asyncio.timeout(self._config.call_timeout_s):
                 return await asyncio.shield(future)
@@ -200,8 +222,8 @@ class Sessions:
             return  # another call found it out first
         self.num_stuck += 1
         _log.error("a world of lane %d never came back; its thread is left behind", lane.number)
-        self._lanes[lane.number] = _lane(lane.number)
-        lane.executor.shutdown(wait=False, cancel_futures=False)
+        self._lanes[lane.number] = Lane(lane.number)
+        lane.stop()
         for session in [session for session in self._open.values() if session.lane is lane]:
             session.is_closed = True
             del self._open[session.id]
@@ -237,7 +259,3 @@ class Sessions:
         while True:
             await asyncio.sleep(min(_MANY_LOOKS_S, self._config.session_timeout_s / 4))
             await self.expire()
-
-
-def _lane(number: int) -> Lane:
-    return Lane(number, ThreadPoolExecutor(1, thread_name_prefix=f"stepwell-envs-{number}"))
