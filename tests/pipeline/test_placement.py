@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from tests.pipeline.small import small_config, timeless
 
 from stepwell.config.groups import GroupsConfig
 from stepwell.core import ConfigError
-from stepwell.pipeline.placement import Placement, resolve
+from stepwell.pipeline import groups
+from stepwell.pipeline.placement import Placement, resolve, trainer_devices
+from stepwell.pipeline.run import train
+from stepwell.training import Trainer
 
 FOUR = ["cpu", "cuda:0", "cuda:1", "cuda:2", "cuda:3"]
 
@@ -85,3 +91,58 @@ def test_the_words_mean_the_same_on_a_cluster() -> None:
 def test_what_cannot_be_held_is_refused_with_the_reason(kind: str, lists: dict, reason: str) -> None:  # type: ignore[type-arg]
     with pytest.raises(ConfigError, match=reason):
         placed(kind, **lists)
+
+
+def test_the_cores_may_host_several_ranks_of_the_trainer_and_other_devices_one() -> None:
+    found = placed("colocated", trainers=("cpu", "cpu"))
+    assert found.trainers == ("cpu", "cpu")
+    assert list(found.lines()) == ["cpu: 3 simulators, 2 generators, 2 trainers"]
+    with pytest.raises(ConfigError, match=r"groups.trainers.devices names a device twice"):
+        placed("colocated", gens=("cuda:0",), trainers=("cuda:0", "cuda:0"))
+
+
+def test_hybrid_takes_the_cores_for_a_device_where_they_are_named() -> None:
+    found = placed("hybrid", sims=("cpu",), gens=("cuda:0",))
+    assert found.trainers == ("cpu", "cuda:0")
+    with pytest.raises(ConfigError, match="hybrid needs at least two devices"):
+        placed("hybrid", sims=("cpu",), gens=("cpu",))
+
+
+def test_a_run_without_groups_may_name_ranks_too() -> None:
+    both = GroupsConfig(trainers={"devices": ("cuda:0", "cuda:1")})  # type: ignore[arg-type]
+    assert trainer_devices(both, "cpu", FOUR) == ("cuda:0", "cuda:1")
+    assert trainer_devices(GroupsConfig(), "mps", FOUR) == ("mps",)
+    with pytest.raises(ConfigError, match=r"groups.trainers.devices: there is no cuda:1 here"):
+        trainer_devices(both, "cpu", ["cpu", "cuda:0"])
+
+
+def test_a_hybrid_run_trains_on_every_device_and_leaves_no_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "devices_here", lambda: ["cpu", "cpu:0", "cpu:1"])
+    started: list[tuple[str, ...]] = []
+    pids: list[int] = []
+    update = Trainer.update
+
+    def watched(self: Trainer, *args: object, **kwargs: object) -> dict[str, float]:
+        found = update(self, *args, **kwargs)  # type: ignore[arg-type]
+        started.append(self.devices)
+        pids.extend(self.rank_pids)
+        return found
+
+    monkeypatch.setattr(Trainer, "update", watched)
+    settings = (
+        "recipe.name=rloo",
+        "groups.mode=stream",
+        "groups.processes=false",
+        "groups.placement=hybrid",
+        "groups.simulators.devices=['cpu:0']",
+        "groups.generators.devices=['cpu:1']",
+        "groups.simulators.num_workers=1",
+        "eval.num_tasks=2",
+    )
+    folder = train(small_config(*settings, folder=tmp_path, name="run"))
+    entries = [entry for entry in timeless(folder) if entry.kind == "update"]
+    assert [entry.update for entry in entries] == [1, 2]
+    assert started == [("cpu:0", "cpu:1")] * 2
+    assert len(set(pids)) == 1 and not Path(f"/proc/{pids[0]}").exists()

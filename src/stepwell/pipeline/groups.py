@@ -32,7 +32,7 @@ from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, SamplingParams, WeightsError, WorkerError
 from stepwell.engines import fingerprint_of
 from stepwell.pipeline.parts import Parts
-from stepwell.pipeline.placement import Placement, devices_here, resolve
+from stepwell.pipeline.placement import Placement, devices_here, resolve, trainer_devices
 from stepwell.pipeline.staleness import check_staleness
 from stepwell.pipeline.stream import Stream
 from stepwell.rollout.driver import Driver
@@ -63,13 +63,7 @@ def check_groups(config: RunConfig) -> Placement:
     if config.offline.pool is not None:
         raise ConfigError("groups.mode: an offline run plays nothing; set it to 'off'")
     shard_named(groups.generators.shard)
-    placement = resolve(groups, config.policy.device, devices_here())
-    if len(placement.trainers) > 1:
-        raise ConfigError(
-            f"groups.trainers.devices: {', '.join(placement.trainers)} are {len(placement.trainers)}, and "
-            "the trainer runs on one device; name one"
-        )
-    return placement
+    return resolve(groups, config.policy.device, devices_here())
 
 
 def told(config: RunConfig, recipe: Recipe) -> Iterator[str]:
@@ -92,16 +86,26 @@ def told(config: RunConfig, recipe: Recipe) -> Iterator[str]:
 
 
 def placed(config: RunConfig) -> RunConfig:
-    """The settings with the policy on the trainer's device."""
-    if config.groups.mode == "off" or not config.groups.trainers.devices:
+    """The settings with the policy on the device of the trainer's first rank, and every rank named."""
+    groups, own = config.groups, config.policy.device
+    if groups.mode == "off":
+        devices = trainer_devices(groups, own, devices_here())
+    else:
+        devices = check_groups(config).trainers
+    if not groups.trainers.devices and len(devices) == 1:
         return config
-    policy = config.policy.model_copy(update={"device": config.groups.trainers.devices[0]})
-    return config.model_copy(update={"policy": policy})
+    changes = {
+        "trainers": groups.trainers.model_copy(update={"devices": devices}),
+        "generators": groups.generators.model_copy(update={"devices": groups.generators.devices or (own,)}),
+    }
+    policy = config.policy.model_copy(update={"device": devices[0]})
+    return config.model_copy(update={"policy": policy, "groups": groups.model_copy(update=changes)})
 
 
 def start_groups(config: RunConfig, parts: Parts) -> Groups:
     """Start the groups of a run in the places of its engine and its rollout."""
     groups = Groups.start(config, parts)
+    parts.trainer.devices = groups.placement.trainers
     parts.engine = parts.rollout = groups  # type: ignore[assignment]
     return groups
 
@@ -324,7 +328,7 @@ class Groups:
             "simulators/episodes": float(self.driver.num_live),
             "generators/queue": float(self.queue.num_waiting),
             "trainers/queue": 0.0 if stock is None else float(len(stock.ready)),
-            "trainers/memory_mb": own_memory_mb(),
+            "trainers/memory_mb": sum(map(memory_mb, ("self", *self.parts.trainer.rank_pids))),
         }
 
     # --- the thread -----------------------------------------------------------------------
@@ -360,6 +364,8 @@ class Groups:
         try:
             self.call(self._close())
         finally:
+            if "trainer" in self.parts.__dict__:
+                self.parts.trainer.close()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
@@ -380,12 +386,14 @@ class Groups:
             await asyncio.gather(*left, return_exceptions=True)
 
 
-def own_memory_mb() -> float:
-    """Resident memory of this process."""
+def memory_mb(pid: int | str) -> float:
+    """Resident memory of a process; 0 where it is gone."""
     try:
-        with open("/proc/self/statm") as file:
+        with open(f"/proc/{pid}/statm") as file:
             return int(file.read().split()[1]) * 4096 / 1e6
     except OSError:
+        if pid != "self":
+            return 0.0
         import resource
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3

@@ -6,7 +6,10 @@
 
 A device is `cpu`, `cuda:0`, … of this machine, or `HOST/cuda:0` of another; the three words mean the same
 for either. Groups without a list of their own: generators and trainers get `policy.device` (in `hybrid` the
-trainers get all devices that are named), simulators the cores of the CPU, which all placements share.
+trainers get all devices that are named), simulators the cores of the CPU, which all placements share; in
+`hybrid` the cores can be named as a device like any other.
+
+Each trainer device is a rank (`training/ranks.py`); the cores may host several, every other device one.
 
 `resolve` refuses, with the reason, what the words or the hardware rule out.
 """
@@ -51,15 +54,23 @@ def resolve(config: GroupsConfig, policy_device: str, available: Sequence[str]) 
     simulators, generators, trainers = _lists(config, policy_device)
     for group, devices in (("simulators", simulators), ("generators", generators), ("trainers", trainers)):
         _check_there(group, devices, available)
-    on_cores = simulators == (CORES,)
+    is_shared = simulators == (CORES,) and not (config.placement == "hybrid" and config.simulators.devices)
     check = {"colocated": _check_colocated, "hybrid": _check_hybrid, "disaggregated": _check_apart}
-    check[config.placement](() if on_cores else simulators, generators, trainers)
+    check[config.placement](() if is_shared else simulators, generators, trainers)
     return Placement(
         config.placement,
         _in_turn(simulators, config.simulators.num_workers),
         _in_turn(generators, config.generators.num_workers),
         trainers,
     )
+
+
+def trainer_devices(config: GroupsConfig, policy_device: str, available: Sequence[str]) -> tuple[str, ...]:
+    """Where the ranks of the trainer are in a run without the other groups."""
+    devices = tuple(map(_plain, config.trainers.devices)) or (policy_device,)
+    if config.trainers.devices:
+        _check_there("trainers", devices, available)
+    return devices
 
 
 def devices_here() -> list[str]:
@@ -89,7 +100,8 @@ def _check_there(group: str, devices: Sequence[str], available: Sequence[str]) -
         raise ConfigError(
             f"groups.{group}.devices: there is no {missing[0]} here; this machine has {', '.join(available)}"
         )
-    if len(set(devices)) < len(devices):
+    one_each = devices if group != "trainers" else [device for device in devices if device != CORES]
+    if len(set(one_each)) < len(one_each):
         raise ConfigError(
             f"groups.{group}.devices names a device twice: {', '.join(devices)}; name each once, workers are "
             "dealt out to them in turn"
@@ -108,10 +120,10 @@ def _check_colocated(simulators: Sequence[str], generators: Sequence[str], train
 
 
 def _check_hybrid(simulators: Sequence[str], generators: Sequence[str], trainers: Sequence[str]) -> None:
-    if len(trainers) < 2:
+    if len(set(trainers)) < 2:
         raise ConfigError(
             "groups.placement: hybrid needs at least two devices, one with simulators and one with a "
-            f"generator, and a trainer on each; {', '.join(trainers)} is one. Name more, or choose colocated"
+            f"generator, and a trainer on each; {trainers[0]} is one. Name more, or choose colocated"
         )
     if not simulators:
         raise ConfigError(

@@ -2,13 +2,13 @@
 
     rank 0, the trainer's own process                     ranks 1 … n-1 (`rank_main.py`)
     ──────────────────────────────────                    ─────────────────────────────
+    check      ◄─────────────────── fingerprints ──────── theirs
     take       minibatches ──────── trajectories ───────► pack them likewise
     outputs    its microbatches ◄── outputs, added up ──► theirs
                the loss on all outputs ─► a pull on each
     pull_back  its microbatches ◄── gradients, added up ► theirs
                clip, check, optimizer step
     hand_out   ──────────────────── weights ────────────► theirs
-    check      ◄─────────────────── fingerprints ──────── theirs
 
 A loss over the whole batch only needs the outputs of the whole batch (`packing/gradient.py`), so it does
 not matter who ran which microbatch: the gradient is that of one device up to rounding, for every recipe,
@@ -16,8 +16,8 @@ batch size and number of ranks. Loss, checks and optimizer are rank 0's alone; w
 refuses while the others wait for words, and they need know no recipe.
 
 Invariants
-* Between updates every rank has the bits of rank 0's weights; `check` compares fingerprints, and a
-  difference stops the run.
+* Between updates every rank has the bits of rank 0's weights; every update begins with a comparison of
+  fingerprints, and a difference stops the run.
 * A rank that dies, fails or does not answer for `timeout_s` is a `WorkerError` that says which and why;
   after `close` no process, socket or file of the group is left.
 """
@@ -53,7 +53,7 @@ from stepwell.training.rank_weights import add_gradients, every_weight, fingerpr
 TIMEOUT_S = 300.0
 """A rank may take so long for its share of a batch."""
 _START_S = 600.0
-_GRACE_S = 2.0
+_GRACE_S = 1.0
 _BEREFT = 3  # exit code of a rank that another one left alone
 _NUM_LOG_LINES = 12
 _KINDS = ("logprobs", "values", "entropies")

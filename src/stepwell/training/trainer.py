@@ -44,7 +44,8 @@ class Trainer:
     """Updates a policy by a recipe.
 
     `horizon` is the world's turn limit. With a recipe that holds the policy to a reference,
-    `freeze_reference` must be called once, when the policy is as it shall be remembered.
+    `freeze_reference` must be called once, when the policy is as it shall be remembered. The policy is on
+    the first of `devices`; each further one is a rank, which may take `rank_timeout_s` for its share.
     """
 
     def __init__(
@@ -107,6 +108,11 @@ class Trainer:
             self._ranks.close()
             self._ranks = None
 
+    @property
+    def rank_pids(self) -> list[int]:
+        """Of the processes of the other ranks."""
+        return [] if self._ranks is None else [peer.process.pid for peer in self._ranks.peers]
+
     def _update(
         self,
         trajectories: Sequence[Trajectory],
@@ -135,8 +141,6 @@ class Trainer:
                 for objective in objectives:
                     seen.append(self._step(objective, is_first=not seen, check_gap=check_gap))
         self._require_finite()
-        if self._ranks is not None:
-            self._ranks.check()
         self.num_done += 1
         metrics = _averaged(seen)
         metrics["learning_rate"] = share * self.config.optimizer.learning_rate
@@ -169,6 +173,7 @@ class Trainer:
             return minibatches
         if self._ranks is None:
             self._ranks = Ranks(self.policy, self.devices, timeout_s=self.rank_timeout_s)
+        self._ranks.check()
         minibatches = [cut_for(minibatch, len(self.devices)) for minibatch in minibatches]
         self._shared = dict(zip(minibatches, self._ranks.take(minibatches), strict=True))
         return minibatches
