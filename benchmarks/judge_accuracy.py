@@ -7,7 +7,7 @@ texts to be accepted that it accepts. Hand-written pairs are counted apart: thos
 looked at while the judge's rules were written, those of `unseen` were written afterwards and changed
 nothing, so they say most about new wordings. `failures` lists texts judged wrongly.
 
-    python benchmarks/judge_accuracy.py            # results/judge_accuracy.json, some seconds
+    python benchmarks/judge_accuracy.py            # results/judge_accuracy.json, a minute
     python benchmarks/judge_accuracy.py --small    # a quick look; writes nothing
 """
 
@@ -384,6 +384,36 @@ def written(world: str, path: Path) -> list[Case]:
     return cases
 
 
+# ---- one text for every state ----------------------------------------------------------------------
+
+
+def best_fixed_text(world: str, num_texts: int, seed: int) -> dict[str, Any]:
+    """The best of many random texts that are said whatever the state is: what settling on one would pay."""
+    rng = random.Random(seed)
+    boards, judge = states(world, 60, rng), rule_judge_for(world)
+    ways = [f"{v} and {h} of" for v in ("above", "below") for h in ("left", "right")]
+    ways += [f"{how}{way}" for way in ("above", "below", "left of", "right of") for how in ("", "directly ")]
+    lake = ("the goal is", "a hole is", "another hole is", "holes are", "all holes are", "no hole is")
+    room = ("the box is", "the target is", "all boxes are", "all targets are", "a box is", "a target is")
+    found = []
+    for _ in range(num_texts):
+        told = [
+            f"{rng.choice(lake if world == 'frozenlake' else room)} {rng.choice(ways)} "
+            f"{rng.choice(('the player', 'the player', 'the box' if world == 'sokoban' else 'the player'))}"
+            for _ in range(rng.randint(1, 6))
+        ]
+        verdicts = [judge.judge(WORDS, ". ".join(told), truth) for truth in boards]
+        mean = sum(verdict.score for verdict in verdicts) / len(boards)
+        found.append((mean, sum(verdict.is_yes() for verdict in verdicts) / len(boards), ". ".join(told)))
+    score, _, text = max(found)
+    return {
+        "num_texts": num_texts,
+        "best_mean_score": score,
+        "text": text,
+        "most_accepted": max(f[1] for f in found),
+    }
+
+
 # ---- counting ----------------------------------------------------------------------------------
 
 
@@ -440,7 +470,11 @@ def main() -> None:
     results["generated"] = {w: measure(w, generated(w, num_states, arguments.seed)) for w in OPTIONS}
     for group, path in TEXTS.items():
         results[group] = {w: measure(w, written(w, path)) for w in OPTIONS}
+    num_texts = 20 if arguments.small else 250
+    results["fixed_text"] = {w: best_fixed_text(w, num_texts, arguments.seed) for w in OPTIONS}
     show(results)
+    for world, fixed in results["fixed_text"].items():
+        print(f"{world}: best of {num_texts} texts said in every state: {fixed['best_mean_score']:.3f}")
     if arguments.small:
         for group in ("generated", *TEXTS):
             for world in OPTIONS:
