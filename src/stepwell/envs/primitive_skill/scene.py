@@ -131,6 +131,7 @@ class Scene:
 
     def picture(self, size: int) -> Image:
         """The table from the front, [size, size, 3]."""
+        self._link()
         cameras.place(self.model, self.data)
         return cameras.picture(f"{EXTRA}/{self.task}", self.model, self.data, CAMERA, size)
 
@@ -171,22 +172,20 @@ class Scene:
         """Put hand and thing somewhere, upright."""
         assert self.held is not None
         self._put(self.held, np.array(at))
-        self._reach(np.array([at[0], at[1], at[2] + self._half(self.held)]))
+        self.data.mocap_pos[self._mocap("hand")] = (at[0], at[1], at[2] + self._half(self.held))
         self._mujoco.mj_forward(self.model, self.data)
 
     def _rest(self) -> None:
-        self._reach(REST)
-        self.data.mocap_pos[self._mocap("finger")] = REST
+        self.data.mocap_pos[self._mocap("hand")] = self.data.mocap_pos[self._mocap("finger")] = REST
 
-    def _reach(self, at: Any) -> None:
-        """Put the hand somewhere, and the links between it and the shoulder: the elbow is up."""
-        wrist = at + np.array([0.0, 0.0, WRIST])
+    def _link(self) -> None:
+        """Put the links between the shoulder and the hand, the elbow up; for pictures only."""
+        wrist = self.data.mocap_pos[self._mocap("hand")] + np.array([0.0, 0.0, WRIST])
         way = wrist - SHOULDER
         across = np.cross(way, (0.0, 0.0, 1.0))
         up = np.cross(across, way)
         bend = math.sqrt(max(0.0, LINK**2 - float(way @ way) / 4))
         elbow = SHOULDER + way / 2 + bend * up / np.linalg.norm(up)
-        self.data.mocap_pos[self._mocap("hand")] = at
         for name, start, end in (("upper link", SHOULDER, elbow), ("lower link", elbow, wrist)):
             x, y, z = (end - start) / np.linalg.norm(end - start)
             turned = np.array([1.0 + z, -y, x, 0.0])  # from the z-axis to the link's direction
@@ -209,8 +208,8 @@ class Scene:
         return (RADIUS if name == "apple" else CUBE / 2) / 1000
 
     def _touches(self, name: str) -> bool:
-        geom = self.model.geom(name).id
-        return any(geom in (c.geom1, c.geom2) and c.dist < 0 for c in self.data.contact)
+        contact, geom = self.data.contact, self.model.geom(name).id
+        return bool(np.any((contact.geom == geom).any(axis=1) & (contact.dist < 0)))
 
 
 def _mm(at: Any) -> Point:
