@@ -22,10 +22,11 @@ from tests.training.test_array_training import episodes
 
 from stepwell.algos.recipes import RECIPES
 from stepwell.config.run import TrainConfig
-from stepwell.core import Status, Trajectory, WeightsError, WorkerError
+from stepwell.core import Status, Step, Task, Trajectory, WeightsError, WorkerError
 from stepwell.policies import CausalLMPolicy
 from stepwell.training import Minibatch, Trainer, load_checkpoint, save_checkpoint
 from stepwell.training.policy import Policy
+from stepwell.training.rank_link import Wire
 from stepwell.training.rank_share import Share, cut_for
 
 CPU = torch.device("cpu")
@@ -106,6 +107,16 @@ def test_shares_add_up_to_what_one_device_says(trajectories: list[Trajectory], k
     assert len(cut.packed.microbatches) == size if size <= 3 else 3 < len(cut.packed.microbatches) <= size
     total = sum(share.outputs(ALL) for share in shares)
     torch.testing.assert_close(total, torch.cat(whole.present()).double(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_batch_is_cut_for_its_ranks_within_the_budget() -> None:
+    apart = [Step.from_tokens([i] * 48, [1, 2]) for i in range(12)]
+    given = Minibatch([Trajectory(Task("w", {}), [step], Status.FAILURE) for step in apart], CPU, 200)
+    sizes = [[m.steps.size for m in cut_for(given, n).packed.microbatches] for n in (1, 2, 3, 5, 12)]
+    assert sizes == [[4, 4, 4], [3, 3, 3, 3], [4, 4, 4], [3, 3, 3, 3], [1] * 12]
+    assert cut_for(given, 3) is given
+    stacked = Minibatch(episodes(robot("token")), CPU, micro_batch=3)  # 8 steps: 3, 3, 2
+    assert [m.num_states for m in cut_for(stacked, 2).packed.microbatches] == [2, 2, 2, 2]
 
 
 def test_an_only_microbatch_is_pulled_without_being_run_again(trajectories: list[Trajectory]) -> None:
@@ -212,3 +223,35 @@ def test_ranks_end_with_their_parent() -> None:
         parent.kill()
     await_end([int(pid)])
     assert folder not in folders()
+
+
+# --- on a GPU --------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+def test_a_gpu_and_the_cores_learn_together() -> None:
+    made = robot("token", critic="own")
+    batch = episodes(made)
+    placed = copy.deepcopy(made)
+    placed.module.to("cuda:0")
+    config = TrainConfig.model_validate({"optimizer": {"learning_rate": 1e-3}})
+    together = Trainer(placed, RECIPES["grpo"], config, devices=["cuda:0", "cpu"], rank_timeout_s=60)
+    try:
+        with trainer(made, "grpo", 1) as alone:
+            together.freeze_reference()
+            for _ in range(2):
+                one, other = alone.update(batch), together.update(batch)
+                assert other["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-2)
+    finally:
+        together.close()
+
+
+@pytest.mark.gpu
+def test_a_wire_between_devices_carries_tensors(tmp_path: Path) -> None:
+    """With one GPU there is one rank; every collective runs all the same."""
+    wire = Wire(tmp_path, 0, 1, on_devices=True, timeout_s=30)
+    tensors = [torch.arange(3.0, device="cuda"), torch.ones(2, dtype=torch.float64, device="cuda")]
+    wire.broadcast(tensors)
+    wire.add_up(tensors)
+    assert tensors[0].tolist() == [0.0, 1.0, 2.0] and tensors[1].tolist() == [1.0, 1.0]
+    assert wire.any([True, False], torch.device("cuda")) == [True, False]

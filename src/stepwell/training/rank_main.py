@@ -119,7 +119,7 @@ def main() -> int:
             shutil.rmtree(first[0]["folder"], ignore_errors=True)  # whoever made it may have been killed
         except Exception as error:
             traceback.print_exc()
-            is_bereft = isinstance(error, RuntimeError) and "gloo" in str(error)
+            is_bereft = isinstance(error, RuntimeError) and any(x in str(error) for x in ("gloo", "NCCL"))
             return BEREFT if is_bereft or isinstance(error, OSError) else FAILED
     return 0
 

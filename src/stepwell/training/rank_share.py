@@ -91,16 +91,17 @@ def _as_reference(policy: Policy, is_wanted: bool) -> Iterator[None]:
 
 
 def cut_for(minibatch: Minibatch, size: int) -> Minibatch:
-    """The minibatch in at least `size` microbatches, where it has as many steps to deal out."""
+    """The minibatch cut a little finer, so that every rank has about as much to do where that can be."""
     packed = minibatch.packed
-    if len(packed.microbatches) >= size:
+    count = -(-len(packed.microbatches) // size) * size
+    if len(packed.microbatches) == count:
         return minibatch
     if isinstance(packed, PackedArrays):
-        return replace(minibatch, micro_batch=-(-len(packed) // size))
-    budget = max(packed.longest, -(-packed.num_tokens // size))
+        return replace(minibatch, micro_batch=-(-len(packed) // count))
+    budget, limit = max(packed.longest, -(-packed.num_tokens // count)), packed.token_budget
     for _ in range(_TRIES):
         finer = replace(minibatch, token_budget=budget)
-        if len(finer.packed.microbatches) <= size:  # one more would be one rank's second
+        if len(finer.packed.microbatches) <= count:  # one more would be one rank's alone
             break
-        budget = int(budget * _FINER) + 1
+        budget = int(budget * _FINER) + 1 if limit is None else min(int(budget * _FINER) + 1, limit)
     return finer
