@@ -241,7 +241,8 @@ class SyncLoop:
         played = time.perf_counter()
         check_gap = self._check_parity if self._source.is_fresh else None
         version = self.state.update if batch.is_mixed else None
-        metrics = self.parts.trainer.update(batch.trajectories, check_gap=check_gap, version=version)
+        judged = self._judge(batch.trajectories)
+        metrics = judged | self.parts.trainer.update(batch.trajectories, check_gap=check_gap, version=version)
         learnt = time.perf_counter()
         self.state.update = update
         is_silent = batch.num_actions < SILENCE * len(batch.trajectories)
@@ -259,6 +260,17 @@ class SyncLoop:
         }
         self._tell("update", _rollout_metrics(batch.trajectories) | metrics | times | batch.metrics)
         return True
+
+    def _judge(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        """Rewards that only a whole batch shows, where settings ask for them; figures of the judge."""
+        judge = self.parts.batch_judge if self._source.is_fresh else None
+        if judge is None:
+            return {}
+        figures = judge.reward(trajectories)
+        if _is_due(self.config.eval.every, self.state.update + 1) and (repeated := judge.most_repeated()):
+            told = "; ".join(f"{one.share:.2f} {one.sentence!r}" for one in repeated[:3])
+            self.monitor.note(f"most repeated sentences (share of texts): {told}")
+        return figures
 
     def _stop_here(self) -> bool:
         """An interrupt came between two updates: what was played is in the pool, the weights go there too."""

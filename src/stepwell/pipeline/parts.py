@@ -34,7 +34,7 @@ from stepwell.policies.lora import base_of
 from stepwell.policies.vla import VLAPolicy
 from stepwell.pool import Pool, open_pool
 from stepwell.rendering import Renderer, load_tokenizer
-from stepwell.rewards import part_names
+from stepwell.rewards import BatchJudge, part_names
 from stepwell.rollout import BlockingSampler, LanguagePlayer, OracleSampler, Rollout, demonstrate
 from stepwell.rollout.robot_player import RobotPlayer
 from stepwell.training import Trainer
@@ -211,6 +211,19 @@ class Parts:
         return Rollout(self.envs, self.player, sampler)
 
     @cached_property
+    def batch_judge(self) -> BatchJudge | None:
+        """Who goes over an update's trajectories, where one step alone cannot be judged."""
+        judge = self.config.rewards.judge
+        if self.is_robot or not self.has_world or (judge.kind != "endpoint" and not judge.repetition_penalty):
+            return None
+        return BatchJudge(
+            self.agent,
+            self.config.rewards,
+            parts=self.recipe.reward_parts or ("task",),
+            optional_parts=self.recipe.optional_reward_parts,
+        )
+
+    @cached_property
     def player(self) -> LanguagePlayer | RobotPlayer:
         """What an episode asks, answers and records."""
         if self.is_robot:
@@ -222,6 +235,7 @@ class Parts:
             optional_parts=self.recipe.optional_reward_parts,
             weights=self.config.rewards,
             reward_scale=self.config.rewards.scale,
+            judged_later=self.batch_judge is not None,
         )
 
     @cached_property

@@ -32,9 +32,9 @@ from stepwell.core import (
     WorkerError,
 )
 from stepwell.core.arrays import equal
+from stepwell.core.frames import Frame, decode, to_bytes
 from stepwell.envs.batch import Turn
 from stepwell.rollout.workers import codecs
-from stepwell.rollout.workers.frames import Frame, decode, to_bytes
 
 named = st.dictionaries(st.text(max_size=5), any_array, max_size=3)
 json_dict = st.dictionaries(st.text(max_size=5), any_json, max_size=3)

@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as hnp
 
 from stepwell.core import EncodingError, InputError
 from stepwell.core.arrays import equal
-from stepwell.rollout.workers.frames import Frame, decode, encode, to_bytes
+from stepwell.core.frames import Frame, decode, encode, to_bytes
 
 DTYPES = ["|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8"]
 any_array = hnp.arrays(

@@ -21,8 +21,8 @@ from tests.rollout.workers.traces import nothing_left
 from tests.rollout.workers.worlds import ODD, POINT, Point, PointOptions
 
 from stepwell.core import ConfigError, InputError, WeightsError, WorkerError
+from stepwell.core.frames import Frame, to_bytes
 from stepwell.rollout.workers import ProcessSimulator
-from stepwell.rollout.workers.frames import Frame, to_bytes
 from stepwell.rollout.workers.generator import GeneratorProcess
 from stepwell.rollout.workers.http import http_generator, http_simulator, worker_app
 from stepwell.rollout.workers.simulator import simulator_process

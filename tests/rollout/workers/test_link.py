@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.core import EncodingError, WorkerError
-from stepwell.rollout.workers.frames import Frame
+from stepwell.core.frames import Frame
 from stepwell.rollout.workers.link import Link
 from stepwell.rollout.workers.shared import FIRST_BYTES, Inbox, Outbox
 
@@ -166,7 +166,7 @@ def test_without_memfd_a_file_without_a_name_does_the_same(
 NO_MEMORY = """
 import resource, socket, numpy as np
 from stepwell.core import WorkerError
-from stepwell.rollout.workers.frames import Frame
+from stepwell.core.frames import Frame
 from stepwell.rollout.workers.link import Link
 one, other = (Link(end) for end in socket.socketpair())
 one.send(0, Frame("medium", {}, [np.zeros(2000)]))

@@ -18,8 +18,9 @@ import numpy as np
 
 from stepwell.core import Actions, ArraySpec, EncodingError, RobotWorld, StateForm, World
 from stepwell.core.arrays import AnyArray
+from stepwell.core.frames import Frame, decode, to_bytes
 from stepwell.core.world import Example
-from stepwell.rollout.workers.codecs import (
+from stepwell.envs.codecs import (
     pack_actions,
     pack_error,
     pack_tasks,
@@ -29,7 +30,6 @@ from stepwell.rollout.workers.codecs import (
     unpack_tasks,
     unpack_turns,
 )
-from stepwell.rollout.workers.frames import Frame, decode, to_bytes
 
 CONTENT_TYPE = "application/vnd.stepwell.frame"
 PNGS = "pngs"  # numbers of the arrays that are PNG files

@@ -17,16 +17,16 @@ from typing import Any, Protocol
 
 from stepwell.core import Request, Sampled, Task, WorkerError
 from stepwell.core.arrays import AnyArray
+from stepwell.core.frames import Frame
 from stepwell.envs.batch import Turn
-from stepwell.rollout.groups import WorkerHealth
-from stepwell.rollout.workers.codecs import (
+from stepwell.envs.codecs import (
     pack_actions,
     pack_requests,
     pack_tasks,
     unpack_samples,
     unpack_turns,
 )
-from stepwell.rollout.workers.frames import Frame
+from stepwell.rollout.groups import WorkerHealth
 from stepwell.rollout.workers.hosts import check_places
 from stepwell.rollout.workers.weights import pack_weights
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from stepwell.core import JSON, StepwellError, WorkerError
 from stepwell.core.arrays import AnyArray
+from stepwell.core.frames import Frame
 from stepwell.rollout.workers.clients import GeneratorClient
-from stepwell.rollout.workers.frames import Frame
 from stepwell.rollout.workers.life import Life
 from stepwell.rollout.workers.process import WorkerProcess
 

@@ -16,15 +16,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from stepwell.core import JSON, ConfigError, InputError, Request, Sampled
+from stepwell.core.frames import Frame
 from stepwell.envs.batch import EnvBatch, Turn
-from stepwell.rollout.workers.codecs import (
+from stepwell.envs.codecs import (
     pack_samples,
     pack_turns,
     unpack_actions,
     unpack_requests,
     unpack_tasks,
 )
-from stepwell.rollout.workers.frames import Frame
 from stepwell.rollout.workers.weights import unpack_weights
 
 Progress = Callable[[], None]

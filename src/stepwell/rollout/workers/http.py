@@ -30,10 +30,10 @@ from typing import Any
 
 from stepwell.core import JSON, ConfigError, EncodingError, StepwellError, WorkerError
 from stepwell.core.arrays import AnyArray
+from stepwell.core.frames import Frame, decode, to_bytes
+from stepwell.envs.codecs import pack_error, unpack_error
 from stepwell.rollout.groups import WorkerHealth
 from stepwell.rollout.workers.clients import GeneratorClient, SimulatorClient
-from stepwell.rollout.workers.codecs import pack_error, unpack_error
-from stepwell.rollout.workers.frames import Frame, decode, to_bytes
 from stepwell.rollout.workers.process import WorkerProcess
 
 MAX_BODY_BYTES = 1 << 34

@@ -25,8 +25,8 @@ from collections.abc import Callable, Mapping
 from typing import IO
 
 from stepwell.core import EncodingError, StepwellError, WorkerError
-from stepwell.rollout.workers.codecs import unpack_error
-from stepwell.rollout.workers.frames import Frame
+from stepwell.core.frames import Frame
+from stepwell.envs.codecs import unpack_error
 from stepwell.rollout.workers.link import Link
 from stepwell.rollout.workers.marks import MARKS_BYTES, Marks
 from stepwell.rollout.workers.shared import LARGE_BYTES, shared_file

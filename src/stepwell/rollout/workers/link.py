@@ -19,7 +19,7 @@ from array import array
 from collections.abc import Sequence
 
 from stepwell.core import EncodingError
-from stepwell.rollout.workers.frames import Frame, decode, encode
+from stepwell.core.frames import Frame, decode, encode
 from stepwell.rollout.workers.shared import Inbox, Outbox
 
 _TICKET = struct.Struct("<4sIQIIQQ")

@@ -25,9 +25,9 @@ from functools import partial
 from typing import Any
 
 from stepwell.core import ConfigError, StepwellError
+from stepwell.core.frames import Frame
+from stepwell.envs.codecs import pack_error
 from stepwell.rollout.agent_worker import die_with, end_process_group
-from stepwell.rollout.workers.codecs import pack_error
-from stepwell.rollout.workers.frames import Frame
 from stepwell.rollout.workers.hosts import GeneratorHost, SimulatorHost, build_engine
 from stepwell.rollout.workers.link import Link
 from stepwell.rollout.workers.marks import Marks, start_heart

@@ -27,8 +27,8 @@ from typing import Any
 
 from stepwell.core import JSON, StepwellError, WorkerError
 from stepwell.core.arrays import AnyArray
+from stepwell.core.frames import Frame
 from stepwell.rollout.groups import WorkerHealth
-from stepwell.rollout.workers.frames import Frame
 from stepwell.rollout.workers.life import Life
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")

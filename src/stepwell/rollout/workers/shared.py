@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from stepwell.core import EncodingError, WorkerError
-from stepwell.rollout.workers.frames import ALIGNMENT, Buffer
+from stepwell.core.frames import ALIGNMENT, Buffer
 
 FIRST_BYTES = 1 << 18
 MAX_DOUBLED_BYTES = 1 << 26

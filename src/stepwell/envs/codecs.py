@@ -41,8 +41,8 @@ from stepwell.core import (
     errors,
 )
 from stepwell.core.arrays import AnyArray
+from stepwell.core.frames import is_json
 from stepwell.envs.batch import Turn
-from stepwell.rollout.workers.frames import is_json
 
 MAX_STACKED_BYTES = 4096  # of one array: larger ones gain nothing from a copy more
 Header = dict[str, Any]
