@@ -109,6 +109,13 @@ def picture(
     return studios[key, image_size].picture(model, data, camera)
 
 
+def release() -> None:
+    """Close the studios of this thread; a thread that ends before its process must, as GL is its own."""
+    for studio in _THREAD.__dict__.pop("studios", {}).values():
+        atexit.unregister(studio.close)
+        studio.close()
+
+
 def place(model: Any, data: Any) -> None:
     """Put bodies, sites and cameras where joints and model say they are; moves nothing in the simulation."""
     mujoco = importlib.import_module("mujoco")

@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 
 from stepwell.config.env_service import EnvServiceConfig
 from stepwell.envs.batch import Turn
+from stepwell.envs.robots.cameras import release
 from stepwell.services.gateway.exchange import Kind, Refused
 
 T = TypeVar("T")
@@ -64,6 +65,7 @@ class Lane:
                 future.set_result(do())
             except BaseException as error:  # it is the caller's, whatever it is
                 future.set_exception(error)
+        release()
 
 
 @dataclass(slots=True)
