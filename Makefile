@@ -36,11 +36,12 @@ demo: $(STAMP)
 	$(BIN)/stepwell demo --seed $(demo_seed)
 
 # The pool is tested against a real PostgreSQL, robots with pictures: what that needs of the system is
-# installed here where that is allowed, else said aloud.
+# installed here where that is allowed, else said aloud. A file's tests run one after the other, files beside
+# each other.
 test: $(STAMP)
 	@bash scripts/install_gl.sh
 	@$(BIN)/python tests/pool/postgres.py --install
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 # A real vLLM in an environment of its own (2 GB), and the remote engine against it.
 test-extra-vllm: $(STAMP)
