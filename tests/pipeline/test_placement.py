@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 from tests.pipeline.small import small_config, timeless
 
 from stepwell.config.groups import GroupsConfig
-from stepwell.core import ConfigError
+from stepwell.core import ConfigError, WorkerError
 from stepwell.pipeline import groups
 from stepwell.pipeline.placement import Placement, resolve, trainer_devices
 from stepwell.pipeline.run import train
@@ -116,23 +118,27 @@ def test_a_run_without_groups_may_name_ranks_too() -> None:
         trainer_devices(both, "cpu", ["cpu", "cuda:0"])
 
 
-def test_a_hybrid_run_trains_on_every_device_and_leaves_no_rank(
+@pytest.mark.slow
+def test_a_hybrid_run_trains_on_every_device_and_goes_on_after_a_rank_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(groups, "devices_here", lambda: ["cpu", "cpu:0", "cpu:1"])
-    started: list[tuple[str, ...]] = []
     pids: list[int] = []
     update = Trainer.update
 
     def watched(self: Trainer, *args: object, **kwargs: object) -> dict[str, float]:
         found = update(self, *args, **kwargs)  # type: ignore[arg-type]
-        started.append(self.devices)
+        assert self.devices == ("cpu:0", "cpu:1")
         pids.extend(self.rank_pids)
+        if len(pids) == 1:
+            os.kill(pids[0], signal.SIGKILL)
         return found
 
     monkeypatch.setattr(Trainer, "update", watched)
     settings = (
         "recipe.name=rloo",
+        "train.num_updates=3",
+        "checkpoint.every=1",
         "groups.mode=stream",
         "groups.processes=false",
         "groups.placement=hybrid",
@@ -141,8 +147,9 @@ def test_a_hybrid_run_trains_on_every_device_and_leaves_no_rank(
         "groups.simulators.num_workers=1",
         "eval.num_tasks=2",
     )
-    folder = train(small_config(*settings, folder=tmp_path, name="run"))
-    entries = [entry for entry in timeless(folder) if entry.kind == "update"]
-    assert [entry.update for entry in entries] == [1, 2]
-    assert started == [("cpu:0", "cpu:1")] * 2
-    assert len(set(pids)) == 1 and not Path(f"/proc/{pids[0]}").exists()
+    with pytest.raises(WorkerError, match=r"rank 1 of the trainer .*died of SIGKILL"):
+        train(small_config(*settings, folder=tmp_path, name="run"))
+    folder = train(resume=tmp_path / "run")
+    assert [entry.update for entry in timeless(folder) if entry.kind == "update"] == [1, 2, 3]
+    assert len(pids) == 3 and pids[0] != pids[1] == pids[2]
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)

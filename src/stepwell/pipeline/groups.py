@@ -324,11 +324,12 @@ class Groups:
             for name, value in (("memory_mb", health.memory_mb), ("restarts", float(health.num_restarts))):
                 found[f"{group}/{name}"] = found.get(f"{group}/{name}", 0.0) + value
         stock = self.stream.stock
+        ranks: list[int | str] = ["self", *self.parts.trainer.rank_pids]
         return found | {
             "simulators/episodes": float(self.driver.num_live),
             "generators/queue": float(self.queue.num_waiting),
             "trainers/queue": 0.0 if stock is None else float(len(stock.ready)),
-            "trainers/memory_mb": sum(map(memory_mb, ("self", *self.parts.trainer.rank_pids))),
+            "trainers/memory_mb": sum(map(memory_mb, ranks)),
         }
 
     # --- the thread -----------------------------------------------------------------------

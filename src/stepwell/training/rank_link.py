@@ -70,6 +70,7 @@ class Wire:
         else:
             options._devices = [group.create_device(hostname="127.0.0.1")]
         store = dist.FileStore(str(folder / "store"), size)  # type: ignore[attr-defined]
+        store.set_timeout(timedelta(seconds=timeout_s))
         self._group = group(store, rank, size, options)
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None:

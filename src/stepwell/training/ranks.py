@@ -200,13 +200,12 @@ class Ranks:
         for peer in self.peers:  # whose socket is closed is about to die
             with contextlib.suppress(subprocess.TimeoutExpired):
                 peer.process.wait(_GRACE_S / len(self.peers))
-        dead = [peer for peer in self.peers if peer.process.returncode is not None]
-        dead.sort(key=lambda peer: peer.process.returncode == _BEREFT)
-        if dead:
-            return f"{dead[0]} {_ending(dead[0].process.returncode)}{dead[0].last_words()}"
+        for peer in self.peers:
+            if peer.process.returncode not in (None, _BEREFT):
+                return f"{peer} {_ending(peer.process.returncode)}{peer.last_words()}"
+        silent = [peer for peer in self.peers if peer.process.returncode is None] or self.peers
         first_line = str(error).strip().split("\n")[0]
-        names = " or ".join(map(str, self.peers))
-        return f"{names} did not answer within {self.timeout_s:g} s ({first_line})"
+        return f"{' or '.join(map(str, silent))} did not answer within {self.timeout_s:g} s ({first_line})"
 
 
 def _end(peers: list[_Peer], folder: Path) -> None:

@@ -100,10 +100,11 @@ class Trainer:
         except BaseException:
             self.close()
             raise
+        finally:
+            self._shared = {}  # with what its passes kept on the device
 
     def close(self) -> None:
         """End the other ranks, where there are any."""
-        self._shared = {}
         if self._ranks is not None:
             self._ranks.close()
             self._ranks = None
@@ -111,7 +112,8 @@ class Trainer:
     @property
     def rank_pids(self) -> list[int]:
         """Of the processes of the other ranks."""
-        return [] if self._ranks is None else [peer.process.pid for peer in self._ranks.peers]
+        ranks = self._ranks  # one look: a live view asks from another thread
+        return [] if ranks is None else [peer.process.pid for peer in ranks.peers]
 
     def _update(
         self,
