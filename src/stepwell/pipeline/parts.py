@@ -246,6 +246,7 @@ class Parts:
             self.config.train,
             horizon=self._horizon,
             value_clip=self.config.recipe.value_clip,
+            devices=self.config.groups.trainers.devices,
         )
 
     @property
@@ -336,6 +337,6 @@ class Parts:
 
     def close(self) -> None:
         """Stop the engine and the worlds, if they were started."""
-        for name in ("rollout", "engine", "envs", "pool"):
+        for name in ("rollout", "engine", "trainer", "envs", "pool"):
             if name in self.__dict__ and hasattr(self.__dict__[name], "close"):
                 self.__dict__[name].close()
