@@ -1,6 +1,6 @@
 """The demo for several seeds: held-out success before and after, curves and baselines, in one file.
 
-python benchmarks/demo_seeds.py                     three seeds, four and a half minutes each
+python benchmarks/demo_seeds.py                     three seeds, three to four minutes each
 python benchmarks/demo_seeds.py --from RUN [RUN …]  of runs that were made already
 """
 
