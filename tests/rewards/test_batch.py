@@ -12,6 +12,7 @@ from stepwell.config.run import RewardConfig
 from stepwell.core import ConfigError, InfraError, StateForm, Status, Step, TokenAction, Trajectory
 from stepwell.pipeline.parts import Parts
 from stepwell.rewards import BatchJudge
+from stepwell.rollout import LanguagePlayer
 
 SETTINGS = ("recipe.name=vagen-full", "agent.strategy=grounding_world_modeling")
 WANTED = ("task", "format", "grounding", "world_modeling")
@@ -122,5 +123,7 @@ def test_what_the_system_broke_is_left_alone(parts: Parts) -> None:
     ],
 )
 def test_settings_that_need_a_batch_are_refused_where_nobody_judges_batches(setting: tuple[str, ...]) -> None:
+    parts = small_parts(*SETTINGS, *setting)
+    assert parts.batch_judge is not None and parts.player is not None
     with pytest.raises(ConfigError, match=r"(over|about) whole batches"):
-        _ = small_parts(*SETTINGS, *setting).player
+        LanguagePlayer(parts.agent, parts.renderer, weights=parts.config.rewards)

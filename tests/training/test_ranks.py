@@ -76,6 +76,15 @@ def await_end(pids: list[int], timeout_s: float = 10.0) -> None:
         time.sleep(0.05)
 
 
+@pytest.fixture(autouse=True)
+def own_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Temporary folders of these tests lie apart from those of tests that run beside them."""
+    with tempfile.TemporaryDirectory(prefix="ranks") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        monkeypatch.setenv("TMPDIR", folder)  # of processes that a test starts
+        yield
+
+
 def folders() -> set[str]:
     return {path.name for path in Path(tempfile.gettempdir()).glob("stepwell-ranks-*")}
 

@@ -76,7 +76,7 @@ def test_foreign_bytes_are_refused(data: bytes) -> None:
 )
 def test_arrays_that_cannot_be_are_refused(described: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """A frame whose digests are right, from somebody who means no good."""
-    from stepwell.rollout.workers import frames
+    from stepwell.core import frames
 
     honest = frames._json
     monkeypatch.setattr(frames, "_json", lambda value: honest({**value, "arrays": described}))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.rollout.workers.test_codecs import values_of
-from tests.rollout.workers.traces import is_running, nothing_left
+from tests.rollout.workers.traces import is_running, nothing_left, shared_memory
 from tests.rollout.workers.worlds import ODD, POINT, Odd, Point
 
 from stepwell.core import ConfigError, EnvError, InputError, Split, Task, WorkerError
@@ -287,7 +287,7 @@ asyncio.run(main())
 
 
 def test_when_the_parent_is_killed_its_workers_and_their_memory_go_with_it() -> None:
-    before = sorted(os.listdir("/dev/shm"))
+    before = shared_memory()
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     pids = [int(pid) for pid in parent.stdout.readline().split()]
@@ -300,7 +300,7 @@ def test_when_the_parent_is_killed_its_workers_and_their_memory_go_with_it() -> 
     while any(map(is_running, pids)) and time.monotonic() < until:
         time.sleep(0.01)
     assert not any(map(is_running, pids))
-    assert sorted(os.listdir("/dev/shm")) == before
+    assert shared_memory() == before
 
 
 async def test_a_worker_that_is_killed_again_and_again_while_it_starts_is_started_again() -> None:

@@ -47,9 +47,14 @@ def descriptors() -> list[str]:
     return sorted(name.split(":")[0] if name[0] != "/" else name for name in found)
 
 
+def shared_memory() -> list[str]:
+    """Named shared memory of the machine, but for that of database servers of other tests."""
+    return sorted(name for name in os.listdir("/dev/shm") if not name.startswith("PostgreSQL."))
+
+
 @contextmanager
 def nothing_left() -> Iterator[None]:
     """Check that the block leaves nothing that it did not find."""
-    before = workers_of(os.getpid()), mapped(), descriptors(), sorted(os.listdir("/dev/shm"))
+    before = workers_of(os.getpid()), mapped(), descriptors(), shared_memory()
     yield
-    assert (workers_of(os.getpid()), mapped(), descriptors(), sorted(os.listdir("/dev/shm"))) == before
+    assert (workers_of(os.getpid()), mapped(), descriptors(), shared_memory()) == before
