@@ -37,6 +37,7 @@ def add(commands: Any) -> None:
     parser.add_argument("file", metavar="FILE", type=Path, help="a TOML file that describes the study")
     parser.add_argument("--quick", action="store_true", help="the file's short form")
     parser.add_argument("--workers", type=int, metavar="N", help="runs side by side; default: the cores")
+    parser.add_argument("--threads", type=int, metavar="N", help="of each run; default: the cores shared out")
     parser.add_argument("--device", metavar="DEVICE", help="cpu or cuda; default: as the file says")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="of this study; default: runs/study-NAME")
     parser.add_argument("--only", metavar="PATTERN", help="runs whose names match (WORLD-VARIANT-seedN)")
@@ -51,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"study file {str(args.file)!r} does not exist; give the path of a TOML file")
     if args.workers is not None and args.workers < 1:
         raise ConfigError(f"--workers must be at least 1, got {args.workers}")
+    if args.threads is not None and args.threads < 1:
+        raise ConfigError(f"--threads must be at least 1, got {args.threads}")
     if args.limit_s is not None and args.limit_s <= 0:
         raise ConfigError(f"--limit-s must be above 0, got {args.limit_s:g}")
     from stepwell.pipeline.studies import run_study
@@ -59,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
         args.file,
         quick=args.quick,
         workers=args.workers,
+        threads=args.threads,
         device=args.device,
         folder=args.folder,
         only=args.only,

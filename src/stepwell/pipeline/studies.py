@@ -89,6 +89,7 @@ def run_study(
     *,
     quick: bool = False,
     workers: int | None = None,
+    threads: int | None = None,
     device: str | None = None,
     folder: Path | None = None,
     only: str | None = None,
@@ -106,7 +107,7 @@ def run_study(
     _check([run for run in runs if run.name not in ({} if restart else _known(folder))])
     num_cores = _num_cores()
     size = max(1, min(workers or num_cores, len(chosen)))
-    threads = max(1, num_cores // size)
+    threads = threads or max(1, num_cores // size)
     with _hold(folder, console) as lock:
         _adopt(folder, runs, quick, restart)
         plan = _Plan(study, runs, chosen, folder, quick, _earlier_sittings(folder))
