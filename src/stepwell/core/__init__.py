@@ -24,6 +24,7 @@ from stepwell.core.errors import (
 )
 from stepwell.core.ids import content_hash, hash_bytes, new_id
 from stepwell.core.observation import Observation
+from stepwell.core.pictures import Pictures
 from stepwell.core.protocols import Critic, Request, Sampled, Sampler, SamplingParams, Scorer
 from stepwell.core.robot import ArraySpec, RobotWorld
 from stepwell.core.step import (
@@ -40,7 +41,7 @@ from stepwell.core.step import (
     TokenState,
 )
 from stepwell.core.task import Split, Task
-from stepwell.core.tools import ToolCall, ToolSchema
+from stepwell.core.tools import ToolCall, ToolSchema, problem_with, random_call, read_call
 from stepwell.core.trajectory import Status, Trajectory, trainable
 from stepwell.core.versions import VersionSpan
 from stepwell.core.world import Actions, Example, StateForm, World
@@ -69,6 +70,7 @@ __all__ = [
     "ModelError",
     "Observation",
     "ParityError",
+    "Pictures",
     "QueueFullError",
     "RenderError",
     "Request",
@@ -97,5 +99,8 @@ __all__ = [
     "content_hash",
     "hash_bytes",
     "new_id",
+    "problem_with",
+    "random_call",
+    "read_call",
     "trainable",
 ]

@@ -1,12 +1,38 @@
-"""Tools an agent may call: their schema (the OpenAI function form) and calls to them."""
+"""Tools an agent may call: their schema (the OpenAI function form), and calls to them.
+
+A call travels as JSON text, `{"name": ..., "arguments": {...}}`: `ToolCall.text` writes it and
+`read_call` reads it. In a world with tools an action is one such text.
+
+Invariants
+* `read_call` raises `InputError` and nothing else, whatever the text: its message is one sentence
+  that an agent can act on. What it lets through is plain JSON: finite numbers, whole characters,
+  `MAX_DEPTH` levels at most. So every call that was read can be written, stored and sent.
+* `read_call(call.text)` is `call` (ids are not written).
+* `problem_with` judges a call against the tools there are; it is empty where the call may be made.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from stepwell.core.errors import InputError
 from stepwell.core.step import JSON
+
+MAX_DEPTH = 32
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +48,32 @@ class ToolSchema:
             raise InputError(f"tool name {self.name!r} must be letters, digits, '_', '-' or '.'")
         if self.parameters.get("type") != "object":
             raise InputError(f"tool {self.name!r}: parameters must be a JSON schema of type 'object'")
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """The schema of each argument, by name."""
+        found = self.parameters.get("properties")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The arguments that no call may leave out."""
+        found = self.parameters.get("required")
+        return tuple(str(name) for name in found) if isinstance(found, list | tuple) else ()
+
+    def problem(self, arguments: dict[str, Any]) -> str:
+        """What keeps a call with these arguments from being made, in one sentence; empty if nothing does."""
+        known = ", ".join(self.properties) or "none"
+        for name in self.required:
+            if name not in arguments:
+                return f"{self.name} needs the argument {name!r}"
+        for name, value in arguments.items():
+            if name not in self.properties:
+                return f"{self.name} has no argument {_shown(name)}; its arguments are: {known}"
+            wrong = _mismatch(self.properties[name], value)
+            if wrong:
+                return f"{self.name}: argument {name!r} {wrong}"
+        return ""
 
     def to_openai(self) -> dict[str, JSON]:
         """The form chat templates and chat APIs expect."""
@@ -44,8 +96,150 @@ class ToolSchema:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call of a tool by an agent. `id` pairs it with its result."""
+    """One call of a tool by an agent. `id` pairs it with its result.
+
+    >>> ToolCall("search", {"query": "wells"}).text
+    '{"name": "search", "arguments": {"query": "wells"}}'
+    """
 
     name: str
     arguments: dict[str, JSON]
     id: str = ""
+
+    @property
+    def text(self) -> str:
+        """The call as JSON, without its id."""
+        return json.dumps({"name": self.name, "arguments": self.arguments}, ensure_ascii=False)
+
+
+def read_call(text: str) -> ToolCall:
+    """The call that `text` is the JSON of; `InputError` says in one sentence why it is none."""
+    try:
+        return call_of(read_json(text))
+    except ValueError as error:
+        raise error if isinstance(error, InputError) else InputError(f"not valid JSON: {error}") from None
+
+
+def call_of(value: Any) -> ToolCall:
+    """As `read_call`, for JSON that was read already. Arguments may be under `parameters`, and quoted."""
+    if not isinstance(value, dict):
+        raise InputError(f"a call must be a JSON object, not {type(value).__name__}")
+    name, call_id = value.get("name"), value.get("id")
+    if not isinstance(name, str) or not name:
+        raise InputError('a call needs a "name" that is a non-empty string')
+    arguments = value.get("arguments", value.get("parameters", {}))
+    if isinstance(arguments, str):
+        try:
+            arguments = read_json(arguments)
+        except ValueError as error:
+            raise InputError(f'"arguments" is a string that is not valid JSON: {error}') from None
+    if not isinstance(arguments, dict):
+        raise InputError('"arguments" must be a JSON object')
+    _check_plain({"name": name, "arguments": arguments})
+    return ToolCall(name, arguments, call_id if isinstance(call_id, str) else "")
+
+
+def problem_with(tools: Sequence[ToolSchema], call: ToolCall) -> str:
+    """Why `call` cannot be made with `tools`, in one sentence; empty if it can."""
+    for tool in tools:
+        if tool.name == call.name:
+            return tool.problem(call.arguments)
+    known = ", ".join(tool.name for tool in tools) or "none"
+    return f"there is no tool {_shown(call.name)}; the tools are: {known}"
+
+
+def random_call(tools: Sequence[ToolSchema], rng: random.Random) -> ToolCall:
+    """A call that its tool takes, with arguments drawn blindly: what random play does by itself."""
+    tool = rng.choice(tools)
+    return ToolCall(tool.name, {name: _drawn(schema, rng) for name, schema in tool.properties.items()})
+
+
+def read_json(text: str) -> Any:
+    """`json.loads` that fails only with `ValueError`, and refuses NaN and infinities."""
+    try:
+        return json.loads(text, parse_constant=refuse_constant)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def refuse_constant(name: str) -> NoReturn:
+    """For `json`: what Python reads as a number but JSON does not know."""
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _check_plain(value: Any) -> None:
+    """Whether all of it can be written again, as JSON and in UTF-8."""
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        for item in level:
+            if isinstance(item, float) and not math.isfinite(item):
+                raise InputError(f"{item} is not a JSON number")
+            if isinstance(item, str) and any("\ud800" <= letter <= "\udfff" for letter in item):
+                raise InputError("a text holds half of a surrogate pair, which is no character")
+        level = [inner for item in level for inner in _inside(item)]
+        if not level:
+            return
+    raise InputError(f"a call may be nested {MAX_DEPTH} levels deep at most")
+
+
+def _inside(item: Any) -> Iterator[Any]:
+    if isinstance(item, dict):
+        yield from item.keys()
+        yield from item.values()
+    elif isinstance(item, list):
+        yield from item
+
+
+def _mismatch(schema: Any, value: Any) -> str:
+    """How `value` fails the part of JSON schema that tools use; empty if it does not."""
+    if not isinstance(schema, dict):
+        return ""
+    kinds = schema.get("type", [])
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    allowed = tuple(kind for name in kinds for kind in _TYPES.get(name, ()))
+    is_flag = isinstance(value, bool) and bool not in allowed  # to Python a bool is an int as well
+    if kinds and (is_flag or not isinstance(value, allowed)):
+        return f"must be of type {' or '.join(kinds)}, not {_type_name(value)}"
+    if "enum" in schema and value not in schema["enum"]:
+        return f"must be one of {', '.join(map(str, schema['enum']))}"
+    if isinstance(value, list):
+        if len(value) > schema.get("maxItems", math.inf):
+            return f"holds {len(value)} items, {schema['maxItems']} at most are taken"
+        inner = (_mismatch(schema.get("items"), item) for item in value)
+        return next((f"holds an item that {wrong}" for wrong in inner if wrong), "")
+    if isinstance(value, str) and len(value) > schema.get("maxLength", math.inf):
+        return f"is {len(value)} characters long, {schema['maxLength']} at most are taken"
+    if isinstance(value, int | float):
+        low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
+        if not low <= value <= high:
+            return f"is {_shown(str(value))}, outside {low} to {high}"
+    return ""
+
+
+def _drawn(schema: Any, rng: random.Random) -> JSON:
+    if not isinstance(schema, dict):
+        schema = {}
+    if "enum" in schema:
+        return rng.choice(schema["enum"])  # type: ignore[no-any-return]
+    kind = schema.get("type", "string")
+    kind = kind if isinstance(kind, str) else kind[0]
+    if kind in ("integer", "number"):
+        low = schema.get("minimum", 0)
+        return rng.randint(low, max(low, schema.get("maximum", low + 9)))
+    if kind == "boolean":
+        return rng.random() < 0.5
+    if kind == "array":
+        return [_drawn(schema.get("items"), rng)]
+    if kind == "object":
+        return {name: _drawn(inner, rng) for name, inner in schema.get("properties", {}).items()}
+    letters = "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(1, 8)))
+    return None if kind == "null" else letters[: schema.get("maxLength", 8)]
+
+
+def _type_name(value: Any) -> str:
+    return next((name for name, kinds in _TYPES.items() if type(value) in kinds), type(value).__name__)
+
+
+def _shown(text: str) -> str:
+    shown = " ".join(text.split())
+    return repr(shown if len(shown) <= 40 else shown[:37] + "...")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from stepwell.core.errors import InputError
+from stepwell.core.tools import ToolSchema
 
 
 class StateForm(StrEnum):
@@ -24,7 +25,11 @@ class StateForm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Actions:
-    """What may be done in one turn: up to `max_per_turn` of `names`; without names, any one text.
+    """What may be done in one turn: up to `max_per_turn` of `names`, or calls of `tools`; else any one text.
+
+    With tools an action is the JSON of one call (`ToolCall.text`), and the calls of a turn are made
+    together. `answer` may name one of them that takes a single text: agents are not told of it as a
+    tool but write `<answer>text</answer>` in place of calls, which does `answer` with that text.
 
     >>> Actions(("Up", "Down"), max_per_turn=3).is_text
     False
@@ -33,8 +38,11 @@ class Actions:
     names: tuple[str, ...] = ()
     max_per_turn: int = 1
     separator: str = ","
+    tools: tuple[ToolSchema, ...] = ()
+    answer: str = ""
 
     def __post_init__(self) -> None:
+        self._check_tools()
         if self.max_per_turn < 1:
             raise InputError(f"actions.max_per_turn must be at least 1, got {self.max_per_turn}")
         if self.is_text and self.max_per_turn != 1:
@@ -49,7 +57,32 @@ class Actions:
     @property
     def is_text(self) -> bool:
         """Whether an action is free text."""
-        return not self.names
+        return not self.names and not self.tools
+
+    @property
+    def callable_tools(self) -> tuple[ToolSchema, ...]:
+        """The tools that agents are told of."""
+        return tuple(tool for tool in self.tools if tool.name != self.answer)
+
+    @property
+    def answer_argument(self) -> str:
+        """The argument of the tool `answer` that the text between answer tags is; empty without one."""
+        return next((tool.required[0] for tool in self.tools if tool.name == self.answer), "")
+
+    def _check_tools(self) -> None:
+        if self.names and self.tools:
+            raise InputError("actions are either names or calls of tools; leave one of them empty")
+        known = [tool.name for tool in self.tools]
+        if len(set(known)) != len(known):
+            raise InputError(f"actions.tools are not distinct: {', '.join(known)}")
+        if not self.answer:
+            return
+        tool = next((tool for tool in self.tools if tool.name == self.answer), None)
+        if tool is None:
+            raise InputError(f"actions.answer is {self.answer!r}, which is not among the tools")
+        kinds = [tool.properties.get(name, {}).get("type") for name in tool.required]
+        if kinds != ["string"]:
+            raise InputError(f"actions.answer: {self.answer!r} must require exactly one argument, a string")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,9 @@ the turn limit); a world says what is its own:
     oracle      -> actions                a shortest solution from here, the proof that one exists
     world       -> World                  what agents are told, true under the present options
 
+Where actions are calls of tools, `act` gets the JSON of one call (`core.read_call` reads it). What an
+agent writes decides it, so a call that cannot be made is an observation for the agent and nothing else.
+
 Invariants
 * A turn holds at most `world.actions.max_per_turn` actions. It stops at the one that ends the
   episode; `info["num_actions"]` counts those that were executed.
@@ -21,6 +24,8 @@ Invariants
 
 from __future__ import annotations
 
+import math
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
@@ -29,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.config.base import Settings
-from stepwell.core import JSON, InputError, Observation, StateForm, Task, World
+from stepwell.core import JSON, ConfigError, InputError, Observation, StateForm, Task, World, random_call
 from stepwell.envs.tables import Table
 
 Image = npt.NDArray[np.uint8]
@@ -56,6 +61,7 @@ class Env(ABC):
     is_robot: ClassVar[bool] = False  # robots' worlds are of another kind: `robots.base.RobotEnv`
     has_oracle: ClassVar[bool] = True
     has_process: ClassVar[bool] = False  # whether effects say how much nearer to the goal they came
+    tells_golden: ClassVar[bool] = False  # whether reset tells `golden_steps`, which costs an oracle's plan
 
     def __init__(self, options: Settings | None = None) -> None:
         self.options: Any = self.Options() if options is None else options
@@ -95,8 +101,31 @@ class Env(ABC):
     def oracle(self) -> list[str]:
         """The remaining actions of a shortest solution from the present state; [] if there is none.
 
-        Where chance has a part, those of the next turn only.
+        Those of the next turn only, where chance has a part or where a call needs what another finds.
         """
+
+    def begin_turn(self) -> None:  # noqa: B027 (most worlds show a state, not what the turn brought)
+        """A turn with at least one action begins: what observations told of the last one may go."""
+
+    def random_action(self, rng: random.Random) -> str:
+        """What random play does now; worlds of free text say what theirs is, if any."""
+        actions = self.world.actions
+        if actions.tools:
+            return random_call(actions.tools, rng).text
+        if actions.is_text:
+            raise ConfigError(f"{self.name} takes free text; there is no uniform choice among texts")
+        return rng.choice(actions.names)
+
+    def golden_steps(self) -> int | None:
+        """Turns of a proven shortest plan from the present state; None where none is known.
+
+        By default the oracle's plan, as many actions in a turn as are allowed: override it where the
+        oracle's is not the shortest, or where not all of its actions may share turns like that.
+        """
+        if not self.has_oracle or not self.is_deterministic:
+            return None
+        plan = self.oracle()
+        return math.ceil(len(plan) / self.world.actions.max_per_turn) if plan else None
 
     def state(self) -> dict[StateForm, str]:
         """The true state in every form this world has; by default the words of the observation."""
@@ -139,7 +168,7 @@ class Env(ABC):
         self._is_over = True
         self.begin(task, task.seed if seed is None else seed)
         self._task, self._is_over, self._num_turns = task, False, 0
-        return self.observe(), {}
+        return self.observe(), {"golden": self.golden_steps()} if self.tells_golden else {}
 
     def step(self, actions: Sequence[str]) -> tuple[Observation, float, bool, bool, dict[str, JSON]]:
         """Play one turn: `actions` in order until one ends the episode."""
@@ -153,6 +182,8 @@ class Env(ABC):
             raise InputError(
                 f"unknown action in {list(actions)}; {self.name} knows {', '.join(self.world.actions.names)}"
             )
+        if actions:
+            self.begin_turn()
         reward, process, num_actions, effect = 0.0, 0.0, 0, NOTHING
         for action in actions:
             effect = self.act(action)

@@ -102,14 +102,19 @@ def _tables(env: Env, tasks: Sequence[Task]) -> TableBatch:
 
 def _random_episode(env: Env, task: Task, rng: random.Random) -> bool:
     env.reset(seed=rng.getrandbits(32), options={"task": task})
-    actions = env.world.actions
-    if actions.is_text:
-        raise ConfigError(f"{env.name} takes free text; there is no uniform choice among texts")
+    num_actions = env.world.actions.max_per_turn
     while True:
-        turn = rng.choices(actions.names, k=actions.max_per_turn)
-        _, _, terminated, truncated, info = env.step(turn)
+        _, _, terminated, truncated, info = env.step(random_turn(env, rng, num_actions))
         if terminated or truncated:
             return bool(info["success"])
+
+
+def random_turn(env: Env, rng: random.Random, num_actions: int) -> list[str]:
+    """So many random actions: all names alike, or what the world itself takes for random play."""
+    names = env.world.actions.names
+    return (
+        rng.choices(names, k=num_actions) if names else [env.random_action(rng) for _ in range(num_actions)]
+    )
 
 
 def _check_tasks(tasks: Sequence[Task]) -> None:

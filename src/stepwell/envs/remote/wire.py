@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.core import Actions, ArraySpec, EncodingError, RobotWorld, StateForm, World
+from stepwell.core import Actions, ArraySpec, EncodingError, RobotWorld, StateForm, ToolSchema, World
 from stepwell.core.arrays import AnyArray
 from stepwell.core.frames import Frame, decode, to_bytes
 from stepwell.core.world import Example
@@ -117,7 +117,14 @@ def read_world(value: dict[str, Any]) -> World | RobotWorld:
             specs = {n: ArraySpec(tuple(s["shape"]), s["dtype"]) for n, s in value["arrays"].items()}
             return RobotWorld(value["name"], specs, value["action_dim"], value["max_actions"])
         actions = value["actions"]
-        names = Actions(tuple(actions["names"]), actions["max_per_turn"], actions["separator"])
+        tools = tuple(ToolSchema(**tool) for tool in actions.get("tools", ()))
+        names = Actions(
+            tuple(actions["names"]),
+            actions["max_per_turn"],
+            actions["separator"],
+            tools,
+            actions.get("answer", ""),
+        )
         examples = {StateForm(form): Example(**example) for form, example in value["examples"].items()}
         return World(value["name"], value["guide"], names, value["max_turns"], examples)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
