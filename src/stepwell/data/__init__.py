@@ -1,0 +1,1 @@
+"""Builders and loaders of data sets, search over documents, and the download-free cache."""

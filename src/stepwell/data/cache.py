@@ -1,0 +1,74 @@
+"""The download-free cache of what is built from packages: one file per product, whole or absent.
+
+A product is named by what it is made of: its name carries a digest of its inputs, so that a change of
+inputs is another file and a file once there is never stale. It is written beside its place and renamed,
+under a lock, so that many processes that want the same product build it once. A file that its reader
+refuses is built again, with a warning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from stepwell.core.errors import ConfigError, EncodingError
+
+T = TypeVar("T")
+
+
+def data_root() -> Path:
+    """`$STEPWELL_CACHE/data`, or `~/.cache/stepwell/data` where the variable is unset."""
+    base = os.environ.get("STEPWELL_CACHE")
+    return (Path(base).expanduser() if base else Path.home() / ".cache" / "stepwell") / "data"
+
+
+def cached(
+    name: str, build: Callable[[Path], object], read: Callable[[Path], T], root: Path | None = None
+) -> T:
+    """What `read` makes of the file `name`, which `build(path)` writes where it is absent or damaged.
+
+    `read` raises `EncodingError` on a file that is not whole.
+    """
+    path = (root or data_root()) / name
+    if path.exists():
+        with contextlib.suppress(EncodingError):
+            return read(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write to the cache {path.parent}: {error}; set STEPWELL_CACHE elsewhere"
+        ) from error
+    with _locked(path.parent / f".{path.name}.lock"):
+        if path.exists():  # another process may have built it while this one waited
+            try:
+                return read(path)
+            except EncodingError as error:
+                warnings.warn(f"{path} is damaged ({error}); building it again", stacklevel=2)
+        _write(path, build)
+    return read(path)
+
+
+def _write(path: Path, build: Callable[[Path], object]) -> None:
+    handle, partial = tempfile.mkstemp(prefix=f".{path.name}.partial-", dir=path.parent)
+    os.close(handle)
+    try:
+        build(Path(partial))
+        os.chmod(partial, 0o644)  # mkstemp makes it private; a cache may be shared
+        os.replace(partial, path)
+    except BaseException:
+        Path(partial).unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with open(path, "a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,17 @@
+"""Citation graphs of papers: generated ones, and those read from a Semantic Scholar snapshot."""
+
+from stepwell.data.papers.generator import GraphSpec, generated_graph
+from stepwell.data.papers.graph import Facet, PaperGraph
+from stepwell.data.papers.needs import Need, needs_of, request_of
+from stepwell.data.papers.selector import Selector
+
+__all__ = [
+    "Facet",
+    "GraphSpec",
+    "Need",
+    "PaperGraph",
+    "Selector",
+    "generated_graph",
+    "needs_of",
+    "request_of",
+]

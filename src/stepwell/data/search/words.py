@@ -1,0 +1,40 @@
+"""Words of a text, as an index by words counts them.
+
+Lower case, without accents, split at whatever is neither letter nor digit: `São-Paulo's` gives `sao`,
+`paulo`, `s`. There is no query language: quotes, operators and wildcards are only places to split,
+so that no query can be malformed or mean more than its words.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+MAX_QUERY_CHARS = (
+    2_000  # longer queries are cut: what an agent writes must not decide how long a search takes
+)
+MAX_QUERY_WORDS = 64
+_WORD = re.compile(r"[^\W_]+")
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, in order."""
+    return _WORD.findall(plain(text))
+
+
+def plain(text: str) -> str:
+    """Lower case and free of accents; letters that have no plain form stay as they are."""
+    if text.isascii():
+        return text.lower()
+    parts = unicodedata.normalize("NFKD", text.casefold())
+    return "".join(char for char in parts if not unicodedata.combining(char))
+
+
+def cut(query: str) -> str:
+    """As much of a query as an index reads, free of halves of characters."""
+    return query[:MAX_QUERY_CHARS].encode("utf-8", "replace").decode("utf-8")
+
+
+def query_words(query: str) -> list[str]:
+    """The distinct words of a query, in order of their first use."""
+    return list(dict.fromkeys(words(cut(query))))[:MAX_QUERY_WORDS]
