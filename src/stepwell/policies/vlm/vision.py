@@ -1,0 +1,59 @@
+"""The seeing part of a Hugging Face vision-language model: features of pictures, and where they go.
+
+    encode(model, image_format, [pixels, ...])      one tensor [n, H] of features per picture
+    embed(model, input_ids, sites, features)        token embeddings with the features in place
+    decoder_of(model)                               the language model below the head
+
+The rest of the model is then an ordinary causal language model over embeddings, for the
+trainer and for engines alike. Positions come from `ImageFormat.positions`.
+
+Invariants
+* A picture's features do not depend on which others it is encoded with, up to rounding.
+* The number of features is that of the picture's placeholders, or `ModelError` says why not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stepwell.core import ModelError
+from stepwell.core.arrays import AnyArray
+from stepwell.rendering.vision import ImageFormat
+
+
+def decoder_of(model: Any) -> Any:
+    """The language model inside: embeddings, layers and final norm."""
+    return getattr(model.model, "language_model", None) or model.model.text_model
+
+
+def encode(model: Any, image_format: ImageFormat, images: Sequence[AnyArray]) -> list[Tensor]:
+    """Features [n, H] of each picture, in the order of its placeholders; gradients flow."""
+    counts = [image_format.tokens(*image.shape[:2]).num_features for image in images]
+    prepared = [image_format.arrays(image) for image in images]
+    arguments = {
+        name: torch.from_numpy(np.concatenate([arrays[name] for arrays in prepared])).to(model.device)
+        for name in prepared[0]
+    }
+    pixels = arguments["pixel_values"].to(model.dtype)
+    arguments["pixel_values"] = pixels[None] if image_format.family == "idefics3" else pixels
+    found = model.get_image_features(**arguments).pooler_output
+    parts = [found] if isinstance(found, Tensor) else list(found)
+    features = torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])
+    if features.shape[0] != sum(counts):
+        raise ModelError(
+            f"the vision encoder gives {features.shape[0]} features for pictures that take {sum(counts)} "
+            "placeholders; config.json and preprocessor_config.json belong to different models"
+        )
+    return list(features.split(counts))
+
+
+def embed(model: Any, input_ids: Tensor, sites: Tensor, features: Tensor) -> Tensor:
+    """Embeddings [*, H] of `input_ids`, with `features` [N, H] at the flat places `sites` [N]."""
+    embedded: Tensor = model.get_input_embeddings()(input_ids)
+    flat = embedded.reshape(-1, embedded.shape[-1])
+    return flat.index_copy(0, sites, features.to(flat.dtype)).reshape(embedded.shape)

@@ -1,0 +1,10 @@
+"""Pictures in prompts: how each family of vision-language models writes and reads them.
+
+`ImageFormat` is the interface; one file per family implements it with numpy and Pillow alone
+(no torch, no torchvision, no `AutoProcessor`). `image_format_of` finds a directory's family.
+"""
+
+from stepwell.rendering.vision.format import ImageFormat, ImageTokens, Placed
+from stepwell.rendering.vision.loading import FAMILIES, image_format_of, is_vision_language
+
+__all__ = ["FAMILIES", "ImageFormat", "ImageTokens", "Placed", "image_format_of", "is_vision_language"]

@@ -1,0 +1,101 @@
+"""What a family of models does with a picture in a prompt: tokens, pixels, positions.
+
+A chat template writes one *marker* (`<image>`, `<|image_pad|>`) where a picture stands. The
+renderer puts the picture's *run* in its place: the ids of `ImageFormat.tokens(height, width)`.
+Some ids of a run are *placeholders*, each of which takes one feature of the vision encoder in
+place of its embedding; others (row and column tags of tiles) are ordinary tokens.
+
+Invariants
+* `ImageSpan(image, start, length)` covers exactly the run: what stands in place of the marker,
+  tags inside it included. What the template itself writes around the marker
+  (`<|vision_start|>`) is outside.
+* The run depends on the picture's size alone, and the number of placeholders in it is the
+  number of features the model computes for that picture.
+* `arrays` of several pictures are joined along the first axis; features come in that order.
+* Positions depend on sizes alone. One axis: 0, 1, 2, ... Three (M-RoPE): text advances all
+  three together, a picture spreads over time, height and width, and what follows it goes on
+  after the largest of them. A position never depends on what comes later, so sequences with a
+  common beginning share its positions.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.core import ImageSpan, InputError, Pictures, TokenState
+from stepwell.core.arrays import AnyArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImageTokens:
+    """The run of one picture: its ids, and which of them take a feature.
+
+    `grid` is (time, height, width) of the features, for families with three axes of position.
+    """
+
+    ids: IntArray
+    is_feature: npt.NDArray[np.bool_]
+    grid: tuple[int, int, int] | None = None
+
+    @property
+    def num_features(self) -> int:
+        return int(self.is_feature.sum())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """A picture's run in a sequence of tokens: where it begins, and its tokens."""
+
+    span: ImageSpan
+    tokens: ImageTokens
+
+
+class ImageFormat(ABC):
+    """How one model directory writes pictures into prompts and wants their pixels."""
+
+    family: ClassVar[str]
+    num_axes: ClassVar[int] = 1
+    """Numbers per position: 1, or 3 where positions are (time, height, width)."""
+
+    def __init__(self, marker: str, marker_id: int) -> None:
+        self.marker = marker
+        """What a chat template writes where a picture stands."""
+        self.marker_id = marker_id
+
+    @abstractmethod
+    def tokens(self, height: int, width: int) -> ImageTokens:
+        """The run that stands in a prompt for a picture of this size."""
+
+    @abstractmethod
+    def arrays(self, image: AnyArray) -> dict[str, AnyArray]:
+        """The vision encoder's arguments for one picture, under the model's own names."""
+
+    def placed(self, state: TokenState, pictures: Pictures) -> list[Placed]:
+        """The runs of a state's pictures; refused unless the prompt holds exactly those ids."""
+        return [Placed(span, self._checked(state.prompt_ids, span, pictures)) for span in state.images]
+
+    def positions(self, length: int, placed: Sequence[Placed]) -> npt.NDArray[np.int64]:
+        """Positions [num_axes, length] of a sequence with these pictures."""
+        return np.arange(length, dtype=np.int64)[None]
+
+    def _checked(self, prompt_ids: IntArray, span: ImageSpan, pictures: Pictures) -> ImageTokens:
+        tokens = self.tokens(*pictures.size(span.image))
+        if span.length != tokens.ids.size:
+            height, width = pictures.size(span.image)
+            raise InputError(
+                f"images: the span at {span.start} has {span.length} tokens, but this model ({self.family}) "
+                f"writes a picture of {height} x {width} pixels as {tokens.ids.size}; render the prompt "
+                "with this model's own image format"
+            )
+        if not np.array_equal(prompt_ids[span.start : span.start + span.length], tokens.ids):
+            raise InputError(
+                f"images: the {span.length} prompt_ids from {span.start} on are not the tokens that this "
+                f"model ({self.family}) writes for a picture; render the prompt with its own image format"
+            )
+        return tokens

@@ -1,0 +1,92 @@
+"""LLaVA: every picture at one fixed size, one placeholder per patch.
+
+Our own tiny vision-language models are of this family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from stepwell.core.arrays import AnyArray
+from stepwell.core.errors import ModelError
+from stepwell.rendering.vision.format import ImageFormat, ImageTokens
+from stepwell.rendering.vision.pixels import BICUBIC, Scaling, centre_cropped, resized
+
+
+class LlavaFormat(ImageFormat):
+    """`settings` are the image processor's, `config` the model's."""
+
+    family = "llava"
+
+    def __init__(
+        self, marker: str, marker_id: int, config: Mapping[str, Any], settings: Mapping[str, Any]
+    ) -> None:
+        super().__init__(marker, marker_id)
+        vision = config["vision_config"]
+        self._settings = settings
+        self._scaling = Scaling.of(settings)
+        self._height, self._width = _final_size(settings)
+        size = int(vision.get("image_size", 336))
+        if (self._height, self._width) != (size, size):
+            raise ModelError(
+                f"preprocessor_config.json makes pictures of {self._height} x {self._width}, but the vision "
+                f"tower of config.json reads {size} x {size}; the files belong to different models"
+            )
+        patches = (size // int(vision.get("patch_size", 14))) ** 2
+        has_class = vision.get("model_type", "clip_vision_model") == "clip_vision_model"
+        is_cut = config.get("vision_feature_select_strategy", "default") == "default"
+        count = patches + int(has_class) - int(is_cut)
+        ids = np.full(count, marker_id, dtype=np.int32)
+        self._tokens = ImageTokens(ids, np.ones(count, dtype=bool))
+
+    def tokens(self, height: int, width: int) -> ImageTokens:
+        """The same run for every size: pictures are resized."""
+        return self._tokens
+
+    def arrays(self, image: AnyArray) -> dict[str, AnyArray]:
+        """{"pixel_values": [1, 3, H, W]}."""
+        settings = self._settings
+        if settings.get("do_pad"):
+            image = _padded_to_square(image, self._scaling.mean)
+        if settings.get("do_resize", True):
+            image = resized(image, *_resized_size(image, settings), settings.get("resample", BICUBIC))
+        if settings.get("do_center_crop", True):
+            image = centre_cropped(image, self._height, self._width)
+        return {"pixel_values": self._scaling.apply(image)[None]}
+
+
+def _final_size(settings: Mapping[str, Any]) -> tuple[int, int]:
+    crop, size = settings.get("crop_size"), settings.get("size")
+    for value in (crop if settings.get("do_center_crop", True) else None, size):
+        if isinstance(value, int):
+            return value, value
+        if isinstance(value, Mapping) and "height" in value:
+            return int(value["height"]), int(value["width"])
+    raise ModelError(
+        "preprocessor_config.json: neither crop_size nor size gives the height and width of the pictures "
+        "that the vision tower reads"
+    )
+
+
+def _resized_size(image: AnyArray, settings: Mapping[str, Any]) -> tuple[int, int]:
+    size = settings.get("size", {"shortest_edge": 224})
+    if isinstance(size, Mapping) and "height" in size:
+        return int(size["height"]), int(size["width"])
+    edge = int(size["shortest_edge"]) if isinstance(size, Mapping) else int(size)
+    height, width = image.shape[:2]
+    if height <= width:
+        return edge, int(edge * width / height)
+    return int(edge * height / width), edge
+
+
+def _padded_to_square(image: AnyArray, mean: tuple[float, ...]) -> AnyArray:
+    height, width = image.shape[:2]
+    side = max(height, width)
+    padded = np.empty((side, side, 3), dtype=np.uint8)
+    padded[:] = [int(value * 255) for value in mean]
+    top, left = (side - height) // 2, (side - width) // 2
+    padded[top : top + height, left : left + width] = image
+    return padded

@@ -1,0 +1,92 @@
+"""Finding how a model directory writes pictures, from its own files.
+
+`config.json` names the family and the placeholder's id, `preprocessor_config.json` (or the
+image processor's part of `processor_config.json`) says what is done to pixels, the tokenizer
+spells the marker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stepwell.core.errors import ModelError
+from stepwell.rendering.loading import load_tokenizer
+from stepwell.rendering.vision.format import ImageFormat
+from stepwell.rendering.vision.idefics import IdeficsFormat
+from stepwell.rendering.vision.llava import LlavaFormat
+from stepwell.rendering.vision.qwen import QwenFormat
+
+FAMILIES: dict[str, type[ImageFormat]] = {
+    "llava": LlavaFormat,
+    "qwen2_vl": QwenFormat,
+    "qwen2_5_vl": QwenFormat,
+    "idefics3": IdeficsFormat,
+    "smolvlm": IdeficsFormat,
+}
+"""By `model_type` of config.json."""
+
+
+def is_vision_language(path: str | os.PathLike[str]) -> bool:
+    """Whether a model directory holds a vision-language model, of a family known here or not."""
+    file = Path(path).expanduser() / "config.json"
+    return file.is_file() and "vision_config" in _json(file)
+
+
+def image_format_of(path: str | os.PathLike[str], tokenizer: Any | None = None) -> ImageFormat | None:
+    """How the model in `path` writes pictures; None for a model of text alone.
+
+    `tokenizer` saves opening the directory's own again.
+    """
+    directory = Path(path).expanduser()
+    if not is_vision_language(directory):
+        return None
+    config = _json(directory / "config.json")
+    family = FAMILIES.get(str(config.get("model_type")))
+    if family is None:
+        raise ModelError(
+            f"{directory} is a vision-language model of type {config.get('model_type')!r}; "
+            f"Stepwell sees with {', '.join(FAMILIES)}"
+        )
+    tokenizer = tokenizer or load_tokenizer(directory)
+    marker_id = config.get("image_token_id", config.get("image_token_index"))
+    if not isinstance(marker_id, int):
+        raise ModelError(f"{directory / 'config.json'} names no image_token_id; save the model again")
+    marker = str(tokenizer.convert_ids_to_tokens(marker_id))
+    settings = _settings(directory)
+    if family is IdeficsFormat:
+
+        def encode(text: str) -> list[int]:
+            return list(tokenizer.encode(text, add_special_tokens=False))
+
+        return IdeficsFormat(marker, marker_id, config, settings, encode)
+    made: Any = family
+    return made(marker, marker_id, config, settings)  # type: ignore[no-any-return]
+
+
+def _settings(directory: Path) -> Mapping[str, Any]:
+    """What the directory says of its image processor."""
+    file = directory / "preprocessor_config.json"
+    if file.is_file():
+        return _json(file)
+    file = directory / "processor_config.json"
+    inner = _json(file).get("image_processor") if file.is_file() else None
+    if not isinstance(inner, Mapping):
+        raise ModelError(
+            f"{directory} says nowhere how its pictures are prepared (preprocessor_config.json); "
+            "copy that file from the original model"
+        )
+    return inner
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{file} is damaged ({error}); copy or save the model again") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{file} does not hold a JSON object; copy or save the model again")
+    return value
