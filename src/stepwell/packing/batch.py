@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.core import InputError, Step, TokenAction, TokenState
+from stepwell.core import ImageSpan, InputError, Step, TokenAction, TokenState
 from stepwell.packing.budget import cut
 from stepwell.packing.tree import (
     IntArray,
@@ -48,7 +48,12 @@ class StepTable:
     prompt_lengths: IntArray
     action_lengths: IntArray
     temperatures: FloatArray
-    has_images: bool
+    images: tuple[tuple[ImageSpan, ...], ...] = ()
+    """Per step, the pictures of its prompt."""
+
+    @property
+    def has_images(self) -> bool:
+        return any(self.images)
 
     @property
     def lengths(self) -> IntArray:
@@ -61,12 +66,15 @@ class Microbatch:
 
     `logit_sites` are distinct pairs of place and temperature; `logit_rows` and `targets`
     say for each action token which of them predicts it. `value_sites` are distinct places,
-    `value_rows` one index into them per value. Places count row by row.
+    `value_rows` one index into them per value. Places count row by row. `origins` says for each
+    token one step of the table that holds it, at the depth `positions` says: whatever a step knows
+    of its tokens (pictures, other positions) is looked up through it.
     """
 
     steps: IntArray
     input_ids: IntArray
     positions: IntArray
+    origins: IntArray
     tree: PrefixTree | None
     logit_sites: IntArray
     temperatures: FloatArray
@@ -166,7 +174,7 @@ def tabulate(steps: Iterable[Step]) -> StepTable:
         prompt_lengths=np.array([step.state.prompt_ids.size for step in steps], dtype=np.int64),  # type: ignore[union-attr]
         action_lengths=np.array([step.num_units for step in steps], dtype=np.int64),
         temperatures=np.array([step.sampling.logit_temperature for step in steps], dtype=np.float64),
-        has_images=bool(image_numbers),
+        images=tuple(step.state.images for step in steps),  # type: ignore[union-attr]
     )
 
 
@@ -199,6 +207,7 @@ def _tree_microbatch(table: StepTable, order: IntArray, shared: IntArray) -> Mic
     shared = shared.copy()
     shared[0] = 0
     tree, sites = grow([table.sequences[i] for i in order], shared, table.prompt_lengths[order] - 1)
+    origins = np.repeat(order, table.lengths[order] - shared)
     back = np.argsort(order, kind="stable")
     return assemble(
         table,
@@ -206,6 +215,7 @@ def _tree_microbatch(table: StepTable, order: IntArray, shared: IntArray) -> Mic
         sites=[sites[place] for place in back],
         input_ids=tree.token_ids[None],
         positions=tree.positions[None],
+        origins=origins[None],
         tree=tree,
     )
 
@@ -217,6 +227,7 @@ def assemble(
     sites: list[IntArray],
     input_ids: IntArray,
     positions: IntArray,
+    origins: IntArray,
     tree: PrefixTree | None,
 ) -> Microbatch:
     """A microbatch from its tokens and, for each of its steps, the L+1 places it reads."""
@@ -235,6 +246,7 @@ def assemble(
         steps=steps,
         input_ids=input_ids,
         positions=positions,
+        origins=origins,
         tree=tree,
         logit_sites=logit_sites,
         temperatures=temperatures,

@@ -43,5 +43,6 @@ def _block(table: StepTable, steps: IntArray, length: int) -> Microbatch:
         sites=sites,
         input_ids=input_ids,
         positions=np.broadcast_to(np.arange(length), input_ids.shape),
+        origins=np.broadcast_to(steps[:, None], input_ids.shape),
         tree=None,
     )

@@ -13,11 +13,13 @@ from stepwell.rendering.refusal import Refusal, RestartKind
 from stepwell.rendering.renderer import History, RenderCounts, Renderer
 from stepwell.rendering.template import ChatTokenizer
 from stepwell.rendering.tool_calls import ParsedReply, ToolCallError, ToolFormat, parse_reply
+from stepwell.rendering.vision import ImageFormat, image_format_of
 
 __all__ = [
     "ChatTokenizer",
     "Conversation",
     "History",
+    "ImageFormat",
     "ImagePart",
     "Message",
     "ParsedReply",
@@ -35,6 +37,7 @@ __all__ = [
     "ToolCallError",
     "ToolFormat",
     "fold_system",
+    "image_format_of",
     "load_tokenizer",
     "parse_reply",
     "probe_template",

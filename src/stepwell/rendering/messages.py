@@ -26,7 +26,7 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class ImagePart:
-    """The place of a picture inside a message; `image` is its content hash in the blob store."""
+    """The place of a picture inside a message; `image` is its content hash (`Pictures.add` gives it)."""
 
     image: str
 
@@ -67,8 +67,9 @@ class Message:
         return cls("system", text)
 
     @classmethod
-    def user(cls, text: str) -> Message:
-        return cls("user", text)
+    def user(cls, content: str | Sequence[Part]) -> Message:
+        """What is said to the agent, or shown: `Message.user([ImagePart(name), TextPart("...")])`."""
+        return cls("user", content if isinstance(content, str) else tuple(content))
 
     @classmethod
     def assistant(cls, text: str = "", tool_calls: Sequence[ToolCall] = ()) -> Message:
@@ -81,20 +82,35 @@ class Message:
 
     @property
     def text(self) -> str:
-        """The content as one string; a picture in it is refused, since no template of ours places it yet."""
+        """The content as one string; a picture in it is refused."""
         if isinstance(self.content, str):
             return self.content
         for part in self.content:
             if isinstance(part, ImagePart):
                 raise RenderError(
-                    f"message.content holds an image ({part.image}); this renderer writes text only: "
-                    "describe the picture in text"
+                    f"message.content holds an image ({part.image}); this renderer writes text only: use a "
+                    "vision-language model (its renderer has an image_format), or describe it in text"
                 )
         return "".join(part.text for part in self.content if isinstance(part, TextPart))
 
-    def to_template(self) -> dict[str, Any]:
-        """The dictionary that Hugging Face chat templates expect; arguments stay an object."""
-        value: dict[str, Any] = {"role": self.role, "content": self.text}
+    @property
+    def images(self) -> tuple[str, ...]:
+        """The names of the pictures in it, in order."""
+        return tuple(part.image for part in self.parts if isinstance(part, ImagePart))
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The content as parts."""
+        return (TextPart(self.content),) if isinstance(self.content, str) else self.content
+
+    def to_template(self, *, images: bool = False, as_parts: bool = False) -> dict[str, Any]:
+        """The dictionary that Hugging Face chat templates expect; arguments stay an object.
+
+        With `images`, pictures may stand in it; with `as_parts`, text too is written as a part.
+        """
+        in_parts = as_parts or (images and bool(self.images))
+        content = [_part_to_template(part) for part in self.parts] if in_parts else self.text
+        value: dict[str, Any] = {"role": self.role, "content": content}
         if self.tool_calls:
             value["tool_calls"] = [_call_to_template(call) for call in self.tool_calls]
         if self.tool_call_id:
@@ -110,8 +126,16 @@ def fold_system(messages: Sequence[Message]) -> tuple[Message, ...]:
         return tuple(messages)
     if len(messages) < 2 or messages[1].role != "user":
         raise InputError("messages: a user message must follow the system message that is folded into it")
-    folded = replace(messages[1], content=f"{messages[0].text}\n\n{messages[1].text}")
+    opening, first = messages[0].text, messages[1]
+    if first.images:
+        folded = replace(first, content=(TextPart(f"{opening}\n\n"), *first.parts))
+    else:
+        folded = replace(first, content=f"{opening}\n\n{first.text}")
     return (folded, *messages[2:])
+
+
+def _part_to_template(part: Part) -> dict[str, str]:
+    return {"type": "image"} if isinstance(part, ImagePart) else {"type": "text", "text": part.text}
 
 
 def _call_to_template(call: ToolCall) -> dict[str, Any]:

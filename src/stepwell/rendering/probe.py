@@ -18,6 +18,7 @@ from stepwell.rendering.messages import Message
 from stepwell.rendering.refusal import Refusal
 from stepwell.rendering.template import ChatTemplate, ChatTokenizer
 from stepwell.rendering.tool_calls import ToolFormat, format_of
+from stepwell.rendering.vision.format import ImageFormat
 
 _SCHEMA: dict[str, JSON] = {"type": "object", "properties": {"key": {"type": "string"}}}
 _TOOL = ToolSchema("lookup_fact", "Find one fact", _SCHEMA)
@@ -63,9 +64,13 @@ class TemplateReport:
             )
 
 
-def probe_template(tokenizer: ChatTokenizer, options: Mapping[str, Any] | None = None) -> TemplateReport:
+def probe_template(
+    tokenizer: ChatTokenizer,
+    options: Mapping[str, Any] | None = None,
+    image_format: ImageFormat | None = None,
+) -> TemplateReport:
     """Try a template out; raises `RenderError` only if it cannot write a question and an answer."""
-    template = ChatTemplate(tokenizer, options)
+    template = ChatTemplate(tokenizer, options, image_format)
     ending = find_ending(template)
     problems: list[str] = []
 

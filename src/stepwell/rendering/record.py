@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepwell.core.arrays import IntArray
-from stepwell.core.step import TokenState
+from stepwell.core.step import ImageSpan, TokenState
 from stepwell.core.tools import ToolCall, ToolSchema
 from stepwell.rendering.messages import Message
 from stepwell.rendering.mould import Mould, Roles
@@ -35,7 +35,8 @@ class Rendered:
     `extended` says that the ids begin with the previous prompt and action, token by token.
     `refusal` says why not, when there was a previous turn; a first prompt has none.
     `text` is what the template writes for these messages; where a mould is known, it is filled
-    only when someone reads it. `roles` are those of the messages if all are plain.
+    only when someone reads it. `roles` are those of the messages if all are plain. `images` are
+    the places of pictures among the ids.
     """
 
     prompt_ids: IntArray
@@ -46,6 +47,7 @@ class Rendered:
     extended: bool = False
     refusal: Refusal | None = None
     roles: Roles | None = None
+    images: tuple[ImageSpan, ...] = ()
 
     @property
     def text(self) -> str:
@@ -61,7 +63,7 @@ class Rendered:
     @property
     def state(self) -> TokenState:
         """The state of the step that this prompt is for."""
-        return TokenState(self.prompt_ids)
+        return TokenState(self.prompt_ids, self.images)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,6 +15,9 @@ Invariants
 * `render` never fails because a conversation cannot be extended: it starts a new prompt,
   says so in `Rendered.extended` and `.reason`, and counts it in `counts`.
 * A prompt that leaves no room in the context is a `ContextLengthError`, never cut.
+* A picture stands in a prompt as the run of ids of the model's `image_format`, its place noted in
+  `TokenState.images`; a renderer without one refuses pictures. Text that happens to spell the
+  marker of pictures is written with a space in it.
 * System messages, tools, their calls and results are a `RenderError` where the template
   would leave them out.
 """
@@ -33,6 +36,8 @@ import numpy.typing as npt
 from stepwell.core import arrays
 from stepwell.core.arrays import IntArray
 from stepwell.core.errors import ContextLengthError, InputError, RenderError
+from stepwell.core.pictures import Pictures
+from stepwell.core.step import ImageSpan
 from stepwell.core.tools import ToolSchema
 from stepwell.rendering.extension import Continuation, continue_after, passes
 from stepwell.rendering.messages import Message
@@ -41,6 +46,8 @@ from stepwell.rendering.probe import TemplateReport, probe_template
 from stepwell.rendering.record import Recorded, Rendered
 from stepwell.rendering.refusal import Refusal, RestartKind
 from stepwell.rendering.template import ChatTemplate, ChatTokenizer
+from stepwell.rendering.vision.format import ImageFormat
+from stepwell.rendering.vision.placing import expanded, without_marker
 
 History = Literal["exact", "template"]
 _REMEMBERED = 2048
@@ -64,6 +71,7 @@ class Renderer:
 
     `context_length` is the model's limit, of which `room` tokens must stay free for the
     action. `template_options` are passed to the chat template (such as `enable_thinking`).
+    With `image_format` (see `vision.image_format_of`) messages may hold pictures of `pictures`.
     """
 
     def __init__(
@@ -74,13 +82,17 @@ class Renderer:
         context_length: int | None = None,
         room: int = 1,
         template_options: Mapping[str, Any] | None = None,
+        image_format: ImageFormat | None = None,
+        pictures: Pictures | None = None,
     ) -> None:
         if history not in ("exact", "template"):
             raise InputError(f'history is {history!r}; it must be "exact" or "template"')
         if room < 0 or (context_length is not None and context_length < 1):
             raise InputError(f"context_length {context_length} and room {room} must be positive")
-        self.template = ChatTemplate(tokenizer, template_options)
-        self.report: TemplateReport = probe_template(tokenizer, template_options)
+        self.image_format = image_format
+        self.pictures = Pictures() if pictures is None else pictures
+        self.template = ChatTemplate(tokenizer, template_options, image_format)
+        self.report: TemplateReport = probe_template(tokenizer, template_options, image_format)
         self.history = history
         self.context_length = context_length
         self.room = room
@@ -121,7 +133,8 @@ class Renderer:
         the action's text. Either way the ids are what the next prompt goes on from.
         """
         ids = arrays.token_ids(action_ids, "action_ids")
-        return Recorded(rendered, ids, message or Message.assistant(self.text_of(ids)))
+        (message,) = self._unmarked((message or Message.assistant(self.text_of(ids)),))
+        return Recorded(rendered, ids, message)
 
     def text_of(self, action_ids: Iterable[int] | npt.NDArray[Any]) -> str:
         """An action's text as part of its conversation: what the prompt opened, no end token."""
@@ -132,6 +145,7 @@ class Renderer:
 
     def extend(self, previous: Recorded, new: Sequence[Message]) -> Rendered:
         """The prompt after `new` messages, going on from the exact ids; `RenderError` if it cannot."""
+        new = self._unmarked(new)
         found = self._continuation(previous, new)
         if isinstance(found, Refusal):
             raise RenderError(
@@ -149,6 +163,7 @@ class Renderer:
         """The prompt for `messages`, extending `previous` where history and template allow it."""
         if previous is None:
             return self.start(messages, tools)
+        messages = self._unmarked(messages)
         if self.history == "template":
             return self._afresh(messages, previous, tools)
         refusal = previous.mismatch(messages, tools, self.report.ending.prompt_extra)
@@ -158,6 +173,7 @@ class Renderer:
 
     def go_on(self, previous: Recorded, new: Sequence[Message]) -> Rendered:
         """`render` for the messages of `previous` followed by `new`."""
+        new = self._unmarked(new)
         if self.history == "template":
             return self._afresh((*previous.messages, *new), previous, previous.rendered.tools)
         found = self._continuation(previous, new)
@@ -219,7 +235,9 @@ class Renderer:
     def _extended(self, previous: Recorded, new: Sequence[Message], found: Continuation) -> Rendered:
         tail = self.template.encode_after(found.tail)
         tail = tail[self._num_sampled_closing(previous.action_ids, tail) :]
-        ids = np.concatenate([previous.ids, np.asarray(tail, dtype=np.int32)])
+        before = previous.ids
+        added, images = self._with_pictures(tail, new, before.size)
+        ids = np.concatenate([before, added])
         rendered = Rendered(
             self._checked(ids),
             found.written,
@@ -228,6 +246,7 @@ class Renderer:
             previous.turns,
             extended=True,
             roles=found.roles or self._roles_after(previous, new),
+            images=previous.rendered.images + images,
         )
         self.counts.num_extended += 1
         return rendered
@@ -249,13 +268,17 @@ class Renderer:
     ) -> Rendered:
         rendered = self._fresh(messages, tools)
         before = previous.ids
-        extended = bool(np.array_equal(rendered.prompt_ids[: before.size], before))
+        shown = tuple(span for span in rendered.images if span.start < before.size)
+        extended = shown == previous.rendered.images and bool(
+            np.array_equal(rendered.prompt_ids[: before.size], before)
+        )
         self.counts.num_extended += extended
         self.counts.num_started += not extended
         refusal = None if extended else Refusal(RestartKind.AFRESH, 'history="template" renders afresh')
         return replace(rendered, extended=extended, refusal=refusal)
 
     def _fresh(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Rendered:
+        messages = self._unmarked(messages)
         self._refuse_what_is_left_out(messages, tools)
         roles = plain_roles(messages)
         mould = self._moulds.of(roles, tools) if roles else None
@@ -263,8 +286,26 @@ class Renderer:
             text = self.template.text(messages, tools, prompt=True)
         else:
             text = mould.fill([message.text for message in messages])
-        ids = self._checked(np.asarray(self.template.encode(text), dtype=np.int32))
-        return Rendered(ids, mould or text, tuple(messages), tuple(tools), roles=roles)
+        ids, images = self._with_pictures(self.template.encode(text), messages, 0)
+        return Rendered(
+            self._checked(ids), mould or text, tuple(messages), tuple(tools), roles=roles, images=images
+        )
+
+    def _unmarked(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """The messages, with nothing in their text that would read as a picture."""
+        if self.image_format is None:
+            return messages
+        return tuple(without_marker(message, self.image_format.marker) for message in messages)
+
+    def _with_pictures(
+        self, ids: Sequence[int], messages: Sequence[Message], offset: int
+    ) -> tuple[npt.NDArray[np.int32], tuple[ImageSpan, ...]]:
+        """The ids with runs in place of markers, and where in the prompt the pictures then are."""
+        array = np.asarray(ids, dtype=np.int32)
+        if self.image_format is None:
+            return array, ()
+        names = [name for message in messages for name in message.images]
+        return expanded(array, names, self.image_format, self.pictures, offset)
 
     def _refuse_what_is_left_out(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> None:
         if self._writes_all:

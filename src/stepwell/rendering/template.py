@@ -7,6 +7,7 @@ Invariants
 * Text is encoded without adding special tokens: a template writes its own beginning
   token, so a tokenizer that would add one as well gives exactly one.
 * Nothing is cut: a limit saved inside a tokenizer file is not applied.
+* With an `image_format`, a picture is one marker in the text and one marker id among the ids.
 * `encode_after` gives the ids that text has as a continuation, never those it has at the
   beginning of a document (some tokenizers put a space there).
 """
@@ -19,8 +20,9 @@ from typing import Any, Protocol
 
 from stepwell.core.errors import InputError, RenderError
 from stepwell.core.tools import ToolSchema
-from stepwell.rendering.messages import Message
+from stepwell.rendering.messages import ImagePart, Message
 from stepwell.rendering.pieces import PieceEncoder
+from stepwell.rendering.vision.format import ImageFormat
 
 
 class ChatTokenizer(Protocol):
@@ -38,7 +40,12 @@ class ChatTokenizer(Protocol):
 class ChatTemplate:
     """The template of `tokenizer`, with fixed `options` (such as `enable_thinking`)."""
 
-    def __init__(self, tokenizer: ChatTokenizer, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        tokenizer: ChatTokenizer,
+        options: Mapping[str, Any] | None = None,
+        image_format: ImageFormat | None = None,
+    ) -> None:
         if not getattr(tokenizer, "chat_template", None):
             raise RenderError(
                 "the tokenizer has no chat template; use an instruct model, "
@@ -55,6 +62,11 @@ class ChatTemplate:
         self._pieces = PieceEncoder(tokenizer, self._encode_whole, wanted)
         # Texts to encode behind. An added token always stands alone, so the last one cannot merge.
         self._before = [(text, self.encode(text)) for text in ("x", ".", "\n", *sorted(added)[:1])]
+        self._images = image_format is not None
+        self._as_parts = False
+        if image_format is not None:
+            self._as_parts = not self._writes_plain_text()
+            self._check_marker(image_format)
 
     def text(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), *, prompt: bool) -> str:
         """What the template writes; with `prompt`, up to where the assistant is to speak."""
@@ -64,7 +76,7 @@ class ChatTemplate:
 
         try:
             text = self.tokenizer.apply_chat_template(
-                [message.to_template() for message in messages],
+                [message.to_template(images=self._images, as_parts=self._as_parts) for message in messages],
                 tools=[tool.to_openai() for tool in tools] or None,
                 add_generation_prompt=prompt,
                 tokenize=False,
@@ -74,6 +86,23 @@ class ChatTemplate:
             roles = " ".join(message.role for message in messages)
             raise RenderError(f"the chat template refused these messages ({roles}): {error}") from error
         return str(text)
+
+    def _writes_plain_text(self) -> bool:
+        """Whether contents may be strings; some templates of vision-language models take parts alone."""
+        try:
+            return "Stepwellmark" in self.text((Message.user("Stepwellmark"),), prompt=True)
+        except RenderError:
+            return False
+
+    def _check_marker(self, image_format: ImageFormat) -> None:
+        text = self.text((Message.user([ImagePart(""), ImagePart("")]),), prompt=True)
+        count = self.encode(text).count(image_format.marker_id)
+        if text.count(image_format.marker) != 2 or count != 2:
+            raise RenderError(
+                f"the chat template writes two pictures as {text!r}, which holds {count} markers "
+                f"{image_format.marker!r} (id {image_format.marker_id}) as tokens; use the template and the "
+                "tokenizer that came with this vision-language model"
+            )
 
     def encode(self, text: str) -> list[int]:
         """Ids of a whole document."""

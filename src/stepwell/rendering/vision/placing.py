@@ -1,0 +1,55 @@
+"""Pictures among the ids of a prompt: every marker becomes its picture's run, counted and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.core import ImageSpan, Pictures, RenderError
+from stepwell.rendering.messages import ImagePart, Message, Part, TextPart
+from stepwell.rendering.vision.format import ImageFormat
+
+Ids = npt.NDArray[np.int32]
+
+
+def expanded(
+    ids: Ids, names: Sequence[str], image_format: ImageFormat, pictures: Pictures, offset: int
+) -> tuple[Ids, tuple[ImageSpan, ...]]:
+    """`ids` with a run for each marker, and the spans of the runs when `ids` begin at `offset`."""
+    places = np.flatnonzero(ids == image_format.marker_id)
+    if places.size != len(names):
+        raise RenderError(
+            f"the chat template wrote {places.size} markers {image_format.marker!r} for {len(names)} "
+            "pictures; use the template that came with this vision-language model"
+        )
+    parts: list[Ids] = []
+    spans: list[ImageSpan] = []
+    done, size = 0, offset
+    for place, name in zip(places.tolist(), names, strict=True):
+        run = image_format.tokens(*pictures.size(name)).ids
+        size += place - done
+        spans.append(ImageSpan(name, size, run.size))
+        parts += (ids[done:place], run)
+        done, size = place + 1, size + run.size
+    parts.append(ids[done:])
+    return np.concatenate(parts), tuple(spans)
+
+
+def without_marker(message: Message, marker: str) -> Message:
+    """The message with a space inside every marker that its text spells by chance."""
+    content = message.content
+    if isinstance(content, str):
+        return message if marker not in content else replace(message, content=_broken(content, marker))
+    if not any(isinstance(part, TextPart) and marker in part.text for part in content):
+        return message
+    parts: list[Part] = [
+        part if isinstance(part, ImagePart) else TextPart(_broken(part.text, marker)) for part in content
+    ]
+    return replace(message, content=tuple(parts))
+
+
+def _broken(text: str, marker: str) -> str:
+    return text.replace(marker, f"{marker[:1]} {marker[1:]}")
