@@ -34,6 +34,7 @@ from stepwell.core.protocols import Request, Sampled
 from stepwell.core.step import FinishReason, Sampling, TokenAction, TokenState
 from stepwell.core.versions import VersionSpan
 from stepwell.engines.runner import Runner
+from stepwell.engines.sight import Sight
 from stepwell.engines.slots import Placement
 from stepwell.engines.stopping import StopRule, end_ids_of
 
@@ -43,7 +44,7 @@ _LEAST_TOP_P = float(np.finfo(np.float32).tiny)  # anything smaller would be 0 i
 @dataclass(slots=True, eq=False)
 class _Sequence:
     request: Request
-    prompt: IntArray
+    prompt: IntArray  # as the slot table keeps it
     stops: StopRule
     seed: int
     slot: int = -1
@@ -70,6 +71,7 @@ class EngineCore:
         self.runner = runner
         self.table = runner.table
         self.max_length = runner.store.max_length
+        self.sight: Sight | None = runner.sight
         self._tokenizer = tokenizer
         self._vocab_size = int(model.get_input_embeddings().num_embeddings)
         self._end_ids = np.array(end_ids_of(model, tokenizer), dtype=np.int64)
@@ -97,8 +99,10 @@ class EngineCore:
         state = request.state
         if not isinstance(state, TokenState):
             raise InputError("state: the embedded engine samples from TokenState, not from arrays")
-        if state.images:
+        if state.images and self.sight is None:
             raise InputError("state.images: this engine runs a text model; use a VLM engine for images")
+        if self.sight is not None:
+            self.sight.check(state)
         prompt = state.prompt_ids
         if int(prompt.max()) >= self._vocab_size:
             raise InputError(
@@ -121,6 +125,8 @@ class EngineCore:
         seed = request.params.seed
         seed = int(self._seeds.integers(2**63)) if seed is None else seed
         stops = StopRule.of(request.params, self._tokenizer)
+        if self.sight is not None:
+            prompt = self.sight.keyed(request.state)  # type: ignore[arg-type]
         self._waiting[request.id] = _Sequence(request, prompt, stops, seed)
 
     def cancel(self, request_id: str) -> bool:
@@ -165,7 +171,7 @@ class EngineCore:
         self._waiting.clear()
         self._running.clear()
         self._finished.clear()
-        self.table.drop_cache(recompute=False)
+        self.drop_cache()
 
     def check_version(self, version: int) -> None:
         """Refuse weights older than those in use."""
@@ -181,7 +187,13 @@ class EngineCore:
         with torch.inference_mode():
             self.runner.forward.refresh()
         self.version = version
-        self.table.drop_cache(recompute=self.config.on_new_weights == "recompute")
+        self.drop_cache(recompute=self.config.on_new_weights == "recompute")
+
+    def drop_cache(self, *, recompute: bool = False) -> None:
+        """Forget keys, values and features; what is in flight goes on, or computes its own again."""
+        self.table.drop_cache(recompute)
+        if self.sight is not None:
+            self.sight.forget()
 
     def _admit(self) -> None:
         copies: list[Placement] = []
@@ -214,6 +226,8 @@ class EngineCore:
         table.temperature[slot], table.top_p[slot] = params.temperature, max(params.top_p, _LEAST_TOP_P)
         table.seed[slot] = np.uint64(sequence.seed % 2**64).astype(np.int64)
         table.ends[slot], table.careful[slot] = not params.ignore_end, sequence.stops.needed
+        if self.sight is not None:
+            table.shift[slot] = self.sight.seat(slot, sequence.request.state)  # type: ignore[arg-type]
         sequence.slot, sequence.num_cached, sequence.first_version = slot, num_cached, self.version
         self._running[sequence.request.id] = sequence
         self._in_slot[slot] = sequence

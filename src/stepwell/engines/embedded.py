@@ -11,6 +11,9 @@ takes the same way and watches its request being sampled (`streaming.py`).
 With one `generate` call at a time and `max_wait_ms=0` (the default) no clock is read: the
 batch is a pure function of weights, requests and seeds, and runs repeat bit for bit.
 
+With an `image_format` the model sees: prompts may name pictures, whose pixels `pictures` has
+(`sight.py`). Without one, prompts with pictures are refused.
+
 The engine runs a copy of the model it is given, because it replaces the model's attention
 and rearranges its weights; `copy=False` hands the model over instead.
 """
@@ -34,12 +37,14 @@ import torch
 
 from stepwell.config.engine import EngineConfig
 from stepwell.core.errors import EngineError, InputError, WeightsError
+from stepwell.core.pictures import Pictures
 from stepwell.core.protocols import Request, Sampled
 from stepwell.engines.batcher import BatchQueue, DynamicBatcher, Slot
 from stepwell.engines.building import build_runner, open_model
 from stepwell.engines.core import EngineCore, Finished
 from stepwell.engines.streaming import News, Outlet, SampledToken, deliver
 from stepwell.engines.weights import check_weights, copy_weights, fingerprint_of, read_weights
+from stepwell.rendering.vision import ImageFormat
 
 T = TypeVar("T")
 
@@ -66,11 +71,13 @@ class EmbeddedEngine:
         version: int = 0,
         copy: bool = True,
         order: Callable[[Slot[Request]], Any] | None = None,
+        image_format: ImageFormat | None = None,
+        pictures: Pictures | None = None,
     ) -> None:
         self.config = config or EngineConfig()
         self.model = (copying.deepcopy(model) if copy else model).eval().requires_grad_(False)
         self.tokenizer = tokenizer
-        runner = build_runner(self.model, self.config)
+        runner = build_runner(self.model, self.config, image_format, pictures)
         self._core = EngineCore(self.model, tokenizer, runner, self.config, version)
         self._order = order
         self._batcher: tuple[asyncio.AbstractEventLoop, DynamicBatcher[Request, Sampled]] | None = None
@@ -162,7 +169,7 @@ class EmbeddedEngine:
 
     def forget(self) -> None:
         """Drop every idle cache, so that what comes next depends on nothing that went before."""
-        self._call(partial(self._core.table.drop_cache, recompute=False))
+        self._call(self._core.drop_cache)
 
     def fingerprint(self) -> str:
         """Exact fingerprint of the weights in use (see `weights.fingerprint_of`)."""

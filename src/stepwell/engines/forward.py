@@ -9,7 +9,8 @@ loads them here too. Residuals are added inside the matrix products.
 `ModelForward` runs any transformers model that lets its attention be replaced.
 
 Both take flat tokens [T] with their positions and a plan (see `attention`), and return
-logits [T, V], or nothing when only keys and values are wanted.
+logits [T, V], or nothing when only keys and values are wanted. Of a model that also sees, both
+run the language part; features of pictures (`sight.Seen`) take the place of embeddings.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from stepwell.engines.attention import AttentionSpec, Plan, install, running
+from stepwell.engines.sight import Seen
 
 LEAN_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 FIXED_ROPE = ("default", "linear", "llama3", "yarn")  # others depend on the sequence's length
@@ -31,9 +33,17 @@ class Forward(Protocol):
     """A language model over slots."""
 
     def __call__(
-        self, ids: torch.Tensor, positions: torch.Tensor, plan: Plan, want_logits: bool
+        self,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        plan: Plan,
+        want_logits: bool,
+        seen: Seen | None = None,
     ) -> torch.Tensor | None:
-        """Write keys and values of the tokens; logits [T, V] where wanted."""
+        """Write keys and values of the tokens; logits [T, V] where wanted.
+
+        `positions` turn heads: [T], or [axes, T] where a model's positions have several axes.
+        """
         ...
 
     def refresh(self) -> None:
@@ -45,16 +55,25 @@ class ModelForward:
     """The model's own code, with its attention replaced."""
 
     def __init__(self, model: Any) -> None:
-        install(model)
+        install(model.get_decoder())  # of a model that sees, its tower keeps its own attention
         self._model = model
 
     def __call__(
-        self, ids: torch.Tensor, positions: torch.Tensor, plan: Plan, want_logits: bool
+        self,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        plan: Plan,
+        want_logits: bool,
+        seen: Seen | None = None,
     ) -> torch.Tensor | None:
+        given: dict[str, torch.Tensor] = {"input_ids": ids[None]}
+        if seen is not None:
+            x = self._model.get_input_embeddings()(ids)
+            given = {"inputs_embeds": x.index_copy(0, seen.places, seen.features.to(x.dtype))[None]}
         with running(plan):
             output = self._model(
-                input_ids=ids[None],
-                position_ids=positions[None],
+                **given,
+                position_ids=positions[None] if positions.ndim == 1 else positions[:, None],
                 use_cache=False,
                 logits_to_keep=0 if want_logits else 1,
             )
@@ -166,7 +185,7 @@ class LeanForward:
     """The Llama family in few operations."""
 
     def __init__(self, model: Any, max_length: int, ops: type[LeanOps] = LeanOps) -> None:
-        config, decoder = model.config, model.model
+        config, decoder = model.config.get_text_config(), model.get_decoder()
         self._eps = config.rms_norm_eps
         self._num_heads = config.num_attention_heads
         self._head_dim = decoder.layers[0].self_attn.head_dim
@@ -178,11 +197,18 @@ class LeanForward:
         self._ops = ops(rotation)
 
     def __call__(
-        self, ids: torch.Tensor, positions: torch.Tensor, plan: Plan, want_logits: bool
+        self,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        plan: Plan,
+        want_logits: bool,
+        seen: Seen | None = None,
     ) -> torch.Tensor | None:
         ops, eps = self._ops, self._eps
         ops.begin(positions)
         x = F.embedding(ids, self._embedding)
+        if seen is not None:
+            x.index_copy_(0, seen.places, seen.features.to(x.dtype))
         for index, layer in enumerate(self._layers):
             h = ops.rms_norm(x, layer.input_norm, eps)
             qkv = F.linear(h, layer.qkv, layer.qkv_bias).view(len(ids), -1, self._head_dim)
@@ -204,13 +230,13 @@ class LeanForward:
 
 def is_lean(model: Any) -> bool:
     """Whether `LeanForward` computes exactly what this model computes."""
-    config = model.config
+    config = model.config.get_text_config()
     if getattr(config, "model_type", None) not in LEAN_TYPES or config.hidden_act != "silu":
         return False
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type", "default") not in FIXED_ROPE or rope.get("partial_rotary_factor", 1.0) != 1.0:
         return False
-    linears = [module for name, module in model.named_modules() if name.endswith("_proj")]
+    linears = [module for name, module in model.get_decoder().named_modules() if name.endswith("_proj")]
     return all(type(module) is nn.Linear for module in linears)  # no adapters, no quantised weights
 
 

@@ -18,14 +18,16 @@ from stepwell.engines.attention import DecodePlan, PrefillPlan
 from stepwell.engines.forward import Forward
 from stepwell.engines.kv_store import KVStore
 from stepwell.engines.sampling import choose, uniforms
+from stepwell.engines.sight import Seen, Sight
 from stepwell.engines.slots import SlotTable
 
 
 class Runner:
-    """Eager passes, with plain torch attention or the Triton kernels."""
+    """Eager passes, with plain torch attention or the Triton kernels; `sight` where the model sees."""
 
     def __init__(self, forward: Forward, store: KVStore, table: SlotTable, use_triton: bool = False) -> None:
         self.forward, self.store, self.table, self.use_triton = forward, store, table, use_triton
+        self.sight: Sight | None = None
 
     def on_device(self) -> AbstractContextManager[Any]:
         """Make the model's GPU the current one of this thread, where it is on one."""
@@ -35,12 +37,24 @@ class Runner:
     def prefill(self, slots: AnyArray, counts: AnyArray) -> None:
         """Compute keys and values of the next `counts` tokens of each slot."""
         starts = self.table.computed[slots]
-        ids = np.concatenate(
-            [self.table.tokens[s, a : a + n] for s, a, n in zip(slots, starts, counts, strict=True)]
-        )
+        runs = [self.table.tokens[s, a : a + n] for s, a, n in zip(slots, starts, counts, strict=True)]
         self.store.ensure_length(int((starts + counts).max()))
+        plan, positions, seen = self.looked(slots, starts, counts)
+        if self.sight is not None:
+            runs = [self.sight.ids(s, a, run) for s, a, run in zip(slots, starts, runs, strict=True)]
+        ids = torch.from_numpy(np.concatenate(runs)).to(self.store.device)
+        self.forward(ids, positions, plan, want_logits=False, seen=seen)
+
+    def looked(
+        self, slots: AnyArray, starts: AnyArray, counts: AnyArray
+    ) -> tuple[Any, torch.Tensor, Seen | None]:
+        """A plan for such runs, their rotary positions, and the features among them."""
         plan = self.prefill_plan(slots, starts, counts)
-        self.forward(torch.from_numpy(ids).to(self.store.device), plan.positions, plan, want_logits=False)
+        if self.sight is None:
+            return plan, plan.positions, None
+        own = self.sight.positions(slots, starts, counts)
+        positions = plan.positions if own is None else torch.from_numpy(own).to(self.store.device)
+        return plan, positions, self.sight.seen(slots, starts, counts)
 
     def prefill_plan(self, slots: AnyArray, starts: AnyArray, counts: AnyArray) -> Any:
         """A plan for runs of `counts` tokens from `starts` in `slots`."""
@@ -57,7 +71,10 @@ class Runner:
         self.store.ensure_length(int(positions.max()) + 1)
         ids = torch.from_numpy(table.tokens[slots, positions]).to(device)
         plan = self.decode_plan(slots, positions)
-        logits = self.forward(ids, plan.positions, plan, want_logits=True)
+        turned, shift = plan.positions, table.shift[slots]
+        if shift.any():
+            turned = turned + torch.from_numpy(shift).to(device)
+        logits = self.forward(ids, turned, plan, want_logits=True)
         assert logits is not None
         tokens, logprobs = choose(logits, *self._how(slots, positions))
         return tokens.cpu().numpy(), logprobs.float().cpu().numpy()

@@ -13,6 +13,9 @@ When a request leaves, its slot keeps its cache and waits to be reused:
   and one conversation never destroys another's cache while free slots remain.
 * A prompt whose prefix is being computed by another request right now waits for it.
 
+Tokens are compared as numbers. A token that stands for a picture is a negative number of its own
+per picture (`sight.Sight.keyed`), so that nothing here knows of pictures and none is mixed up.
+
 `drop_cache` forgets everything cached: no key computed under older weights is ever reused
 by a new request.
 """
@@ -58,6 +61,7 @@ class SlotTable:
         self.temperature = np.ones(num_slots, dtype=np.float32)
         self.top_p = np.ones(num_slots, dtype=np.float32)
         self.seed = np.zeros(num_slots, dtype=np.int64)
+        self.shift = np.zeros(num_slots, dtype=np.int64)  # of rotary positions against places
         self.ends = np.ones(num_slots, dtype=bool)  # whether the model's end tokens end it
         self.careful = np.zeros(num_slots, dtype=bool)  # whether it has stops of its own
         self.num_changes = 0  # grows whenever a row's content is replaced rather than continued
