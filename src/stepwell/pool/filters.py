@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, exists, false, select
+from sqlalchemy import ColumnElement, exists, false, func, select
 
 from stepwell.core import Status
 from stepwell.core.errors import InputError
@@ -48,8 +48,11 @@ class Filter:
         if self.statuses is not None:
             object.__setattr__(self, "statuses", tuple(_checked_status(status) for status in self.statuses))
 
-    def conditions(self) -> list[ColumnElement[bool]]:
-        """What must hold of a row of `trajectories`."""
+    def conditions(self, *, of_few: bool = False) -> list[ColumnElement[bool]]:
+        """What must hold of a row of `trajectories`.
+
+        `of_few`: only some rows are looked at; each asks for its own tags, however many others have them.
+        """
         t = trajectories.c
         found: list[ColumnElement[bool]] = []
         for column, value in ((t.channel, self.channel), (t.task_id, self.task_id), (t.env, self.env)):
@@ -64,9 +67,9 @@ class Filter:
             found += [] if high is None else [high_column <= high]
         found += [] if self.since_s is None else [t.created_s >= self.since_s]
         found += [] if self.until_s is None else [t.created_s < self.until_s]
-        return found + self._memberships()
+        return found + self._memberships(_asks_for_tag if of_few else _has_tag)
 
-    def _memberships(self) -> list[ColumnElement[bool]]:
+    def _memberships(self, has_tag: Callable[[str], ColumnElement[bool]]) -> list[ColumnElement[bool]]:
         t = trajectories.c
         found: list[ColumnElement[bool]] = []
         if self.statuses is not None:
@@ -77,13 +80,19 @@ class Filter:
             found.append(t.status.is_(None) if self.is_open else t.status.is_not(None))
         if self.group is not None:
             found.append(t.group.in_(select(groups.c.seq).where(groups.c.name == self.group)))
-        found += [_has_tag(tag) for tag in self.tags]
-        found += [~_has_tag(tag) for tag in self.without_tags]
+        found += [has_tag(tag) for tag in self.tags]
+        found += [~has_tag(tag) for tag in self.without_tags]
         return found
 
 
 def _has_tag(tag: str) -> ColumnElement[bool]:
     return exists().where(tags.c.trajectory == trajectories.c.seq, tags.c.tag == tag)
+
+
+def _asks_for_tag(tag: str) -> ColumnElement[bool]:
+    """The same, counted: PostgreSQL may answer an `exists` by a join with all that have the tag."""
+    own = (tags.c.trajectory == trajectories.c.seq) & (tags.c.tag == tag)
+    return select(func.count()).select_from(tags).where(own).correlate(trajectories).scalar_subquery() > 0
 
 
 def _checked_status(status: Status | str) -> Status:

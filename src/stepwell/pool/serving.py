@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, exists, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, func, or_, select, update
 
 from stepwell.core.errors import InputError
 from stepwell.pool.database import Database
@@ -89,13 +89,16 @@ def _free_groups(
 
 
 def _has_other_member(where: Filter) -> ColumnElement[bool]:
-    """Whether a served trajectory of the group does not fit the filter."""
+    """Whether a served trajectory of the group does not fit the filter.
+
+    Counted, as PostgreSQL may turn an `exists` into a join with every trajectory there is.
+    """
     own = trajectories.c.group == groups.c.seq  # else all that fit would be gone through for every group
-    fitting = select(trajectories.c.seq).where(own, *where.conditions()).correlate(groups)
+    fitting = select(trajectories.c.seq).where(own, *where.conditions(of_few=True)).correlate(groups)
     member = trajectories.alias()
-    return exists().where(
-        member.c.group == groups.c.seq, member.c.place.is_not(None), member.c.seq.not_in(fitting)
-    )
+    served = (member.c.group == groups.c.seq) & member.c.place.is_not(None)
+    others = select(func.count()).where(served, member.c.seq.not_in(fitting)).correlate(groups)
+    return others.scalar_subquery() > 0
 
 
 def renew(db: Database, connection: Connection, consumer: str) -> int:
