@@ -4,6 +4,7 @@ Texts only: what becomes of them as token ids is `rendering`'s business.
 """
 
 from stepwell.agents.agent import Agent
+from stepwell.agents.history import Past
 from stepwell.agents.reply import Reply, read_reply, write_reply
 from stepwell.agents.strategy import STRATEGIES, Field, Strategy, Tag, strategy_named
 
@@ -11,6 +12,7 @@ __all__ = [
     "STRATEGIES",
     "Agent",
     "Field",
+    "Past",
     "Reply",
     "Strategy",
     "Tag",

@@ -3,10 +3,16 @@
 Everything is said once, and only what is so: the guide is the environment's, limits and
 names come from the world's data, and an example is shown only where the world has one. The
 text is short because small models pay for each token of it in every episode.
+
+Where actions are calls of tools, the tools are part of the guide: their schemas stand between `<tools>`
+tags, in the form most models know, unless the chat template is to write them (`with_tools=False`).
 """
 
 from __future__ import annotations
 
+import json
+
+from stepwell.agents.calls import ANSWER, CALL
 from stepwell.agents.reply import write_reply
 from stepwell.agents.strategy import Field, Strategy
 from stepwell.core.world import Actions, Example, StateForm, World
@@ -19,10 +25,13 @@ _HOW = {
 _SAYS = {Field.OBSERVATION: "the state now", Field.PREDICTION: "the state after your answer"}
 
 
-def system_prompt(world: World, strategy: Strategy, form: StateForm, *, with_guide: bool = True) -> str:
+def system_prompt(
+    world: World, strategy: Strategy, form: StateForm, *, with_guide: bool = True, with_tools: bool = True
+) -> str:
     """All an agent is told before the first observation; without the guide, only how to reply."""
     told = (world.guide.strip(), _turns_line(world)) if with_guide else ("", "")
-    lines = [told[0], actions_line(world.actions), told[1], reply_line(strategy)]
+    tools = tools_text(world.actions) if with_guide and with_tools else ""
+    lines = [told[0], tools, actions_line(world.actions), told[1], reply_line(strategy, world.actions)]
     described = [f"<{_tag_of(strategy, f)}> is {_SAYS[f]}" for f in strategy.fields if f in _SAYS]
     if described:
         lines.append(f"{', '.join(described)}, {_HOW[form]}.")
@@ -34,6 +43,10 @@ def system_prompt(world: World, strategy: Strategy, form: StateForm, *, with_gui
 
 def actions_line(actions: Actions) -> str:
     """What the answer holds."""
+    if actions.tools:
+        most = actions.max_per_turn
+        calls = "Call one tool in a turn" if most == 1 else f"Call 1 to {most} tools in a turn, all at once"
+        return f"{calls}, or answer to end." if actions.answer else f"{calls}."
     if actions.is_text:
         return "Your answer is one action in text."
     names = f"Actions: {', '.join(actions.names)}."
@@ -42,9 +55,21 @@ def actions_line(actions: Actions) -> str:
     return f'{names} Answer with 1 to {actions.max_per_turn}, separated by "{actions.separator}".'
 
 
-def reply_line(strategy: Strategy) -> str:
+def tools_text(actions: Actions) -> str:
+    """The tools in their OpenAI schema, one a line, between tags; empty without tools."""
+    tools = [json.dumps(tool.to_openai(), ensure_ascii=False) for tool in actions.callable_tools]
+    return "\n".join(["<tools>", *tools, "</tools>"]) if tools else ""
+
+
+def reply_line(strategy: Strategy, actions: Actions) -> str:
     """The form of a reply."""
-    return f"Reply: {strategy.skeleton}"
+    if not actions.tools:
+        return f"Reply: {strategy.skeleton}"
+    thinking = "".join(mark.text + ("..." if mark.inside else "") for mark in strategy.marks[:-2])
+    call = f'{thinking}<{CALL}>{{"name": ..., "arguments": {{...}}}}</{CALL}>'
+    more = " (a pair of tags for each call)" if actions.max_per_turn > 1 else ""
+    answer = f", or {thinking}<{ANSWER}>...</{ANSWER}>" if actions.answer else ""
+    return f"Reply: {call}{more}{answer}"
 
 
 def written_example(actions: Actions, strategy: Strategy, example: Example) -> str:

@@ -10,6 +10,9 @@ Invariants
 * `is_strict` exactly when `problem` is empty. `problem` says why nothing is done, if so, else
   the first thing that is wrong.
 * One unknown action name and nothing is done. Of too many known ones, the first are done.
+* `lost` says what of the reply was not done and why; it is empty where all of it was.
+* Where actions are calls of tools, they stand in place of the answer tag: see `calls.py`. The field
+  `answer` then holds the JSON of each call on a line of its own.
 * Reading never raises. What was written by `write_reply` is strict and reads back the same.
 """
 
@@ -19,8 +22,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from stepwell.agents.calls import ReadCalls, cut_thinking, read_calls, write_calls
 from stepwell.agents.strategy import Field, Mark, Strategy
 from stepwell.core.errors import InputError
+from stepwell.core.tools import read_call
 from stepwell.core.world import Actions
 
 
@@ -34,6 +39,8 @@ class Reply:
     reasoning: str | None = None
     prediction: str | None = None
     problem: str = ""
+    lost: str = ""
+    num_lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,31 +55,38 @@ class _Piece:
 
 def read_reply(strategy: Strategy, actions: Actions, text: str) -> Reply:
     """Read `text` as a reply in the form of `strategy` for a world with `actions`."""
-    before, pieces = _pieces(strategy, text)
+    thinking, rest = cut_thinking(strategy, text) if actions.tools else (text, "")
+    before, pieces = _pieces(strategy, thinking)
     fields = {mark.inside: _content(mark, pieces) for mark in strategy.marks if mark.inside}
-    answer = fields[Field.ANSWER]
-    done, answer_problem = ((), _no_answer(strategy)) if answer is None else _read_answer(actions, answer)
-    problem = _form_problem(strategy, before, pieces) if done else answer_problem
-    problem = problem or answer_problem
+    if actions.tools:
+        read, marks = read_calls(actions, rest), strategy.marks[:-2]
+    else:
+        read, marks = _read_named(strategy, actions, fields[Field.ANSWER]), strategy.marks
+    problem = (_form_problem(marks, before, pieces) if read.done else "") or read.lost or read.misspelled
     return Reply(
-        done,
+        read.done,
         not problem,
         fields.get(Field.OBSERVATION),
         fields.get(Field.REASONING),
         fields.get(Field.PREDICTION),
         problem,
+        read.lost,
+        read.num_lost,
     )
 
 
 def write_reply(strategy: Strategy, actions: Actions, fields: Mapping[Field, str]) -> str:
     """A strict reply that holds `fields`; those the strategy has no tag for are left out."""
     written: list[str] = []
-    for mark in strategy.marks:
+    for mark in strategy.marks[:-2] if actions.tools else strategy.marks:
         content = fields.get(mark.inside, "").strip() if mark.inside else ""
         if strategy.pattern.search(content):
             raise InputError(f"{mark.inside} holds a tag of {strategy.name}: {content[:60]!r}; leave it out")
         written += [mark.text, content]
-    _, problem = _read_answer(actions, fields.get(Field.ANSWER, ""))
+    answer = fields.get(Field.ANSWER, "")
+    if actions.tools:
+        return "".join(written) + write_calls(actions, answer.split("\n") if answer else [])
+    _, problem = _read_answer(actions, answer)
     if problem:
         raise InputError(f"answer cannot be written: {problem}")
     return "".join(written)
@@ -82,6 +96,8 @@ def join_actions(actions: Actions, names: Sequence[str]) -> str:
     """The answer that does `names`."""
     if actions.is_text and len(names) != 1:
         raise InputError(f"actions: {len(names)} given; where actions are free text, a turn is one of them")
+    if actions.tools:
+        return "\n".join(read_call(name).text for name in names)
     return actions.separator.join(names)
 
 
@@ -104,16 +120,26 @@ def _content(mark: Mark, pieces: Sequence[_Piece]) -> str | None:
     return None
 
 
+def _read_named(strategy: Strategy, actions: Actions, answer: str | None) -> ReadCalls:
+    """What an answer of names, or of free text, does."""
+    if answer is None:
+        return ReadCalls((), _no_answer(strategy))
+    done, problem = _read_answer(actions, answer)
+    num_said = len(_split(actions, answer)) if actions.names else 1
+    is_all = len(done) == num_said
+    return ReadCalls(done, "" if is_all else problem, num_said - len(done), problem if is_all else "")
+
+
 def _no_answer(strategy: Strategy) -> str:
     opening, closing = strategy.marks[-2:]
     return f"there is no {opening.text}...{closing.text}"
 
 
-def _form_problem(strategy: Strategy, before: str, pieces: Sequence[_Piece]) -> str:
-    """The first way in which tags are not those of the strategy, or text stands between them."""
+def _form_problem(marks: Sequence[Mark], before: str, pieces: Sequence[_Piece]) -> str:
+    """The first way in which tags are not the asked ones, or text stands between them."""
     if before.strip():
-        return f"text before {strategy.marks[0].text}: {_shown(before)}"
-    for index, mark in enumerate(strategy.marks):
+        return f"text before {marks[0].text}: {_shown(before)}"
+    for index, mark in enumerate(marks):
         if index >= len(pieces):
             return f"{mark.text} is missing at the end"
         piece = pieces[index]
@@ -123,8 +149,8 @@ def _form_problem(strategy: Strategy, before: str, pieces: Sequence[_Piece]) -> 
             return f"{_shown(piece.literal)} must be written {mark.text}"
         if mark.inside is None and piece.after.strip():
             return f"text after {mark.text}: {_shown(piece.after)}"
-    if len(pieces) > len(strategy.marks):
-        return f"{pieces[len(strategy.marks)].literal} after the end"
+    if len(pieces) > len(marks):
+        return f"{pieces[len(marks)].literal} after the end"
     return ""
 
 

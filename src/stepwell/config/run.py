@@ -48,6 +48,19 @@ class AgentConfig(Settings):
     history: Literal["exact", "template"] = Field(
         "exact", description="extend the sampled ids, or render every turn afresh from its messages"
     )
+    memory: Literal["dialogue", "steps"] = Field(
+        "dialogue",
+        description="what a prompt holds: the whole dialogue, or the present observation and a list of "
+        "what was done so far",
+    )
+    max_history_chars: int = Field(
+        2000,
+        ge=0,
+        description="longest list of what was done, with memory `steps`; the oldest turns go first",
+    )
+    tell_problems: bool | None = Field(
+        None, description="say what of a reply could not be done, and why; None: where actions are tool calls"
+    )
 
 
 class OwnAgentConfig(Settings):

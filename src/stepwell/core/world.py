@@ -7,12 +7,12 @@ read answers against it, and so need not know any environment.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from stepwell.core.errors import InputError
-from stepwell.core.tools import ToolSchema
+from stepwell.core.tools import ToolSchema, read_call
 
 
 class StateForm(StrEnum):
@@ -68,6 +68,14 @@ class Actions:
     def answer_argument(self) -> str:
         """The argument of the tool `answer` that the text between answer tags is; empty without one."""
         return next((tool.required[0] for tool in self.tools if tool.name == self.answer), "")
+
+    def first_turn(self, plan: Sequence[str]) -> list[str]:
+        """The actions of a plan that share its first turn: as many as are allowed, an answer alone."""
+        turn = list(plan[: self.max_per_turn])
+        if not self.answer:
+            return turn
+        ends = (place for place, action in enumerate(turn) if read_call(action).name == self.answer)
+        return turn[: max(next(ends, len(turn)), 1)]
 
     def _check_tools(self) -> None:
         if self.names and self.tools:

@@ -24,7 +24,6 @@ Invariants
 
 from __future__ import annotations
 
-import math
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -107,6 +106,10 @@ class Env(ABC):
     def begin_turn(self) -> None:  # noqa: B027 (most worlds show a state, not what the turn brought)
         """A turn with at least one action begins: what observations told of the last one may go."""
 
+    def result(self) -> str:
+        """What the last turn brought, in a few words, for lists of what was done; empty: not worth saying."""
+        return ""
+
     def random_action(self, rng: random.Random) -> str:
         """What random play does now; worlds of free text say what theirs is, if any."""
         actions = self.world.actions
@@ -125,7 +128,11 @@ class Env(ABC):
         if not self.has_oracle or not self.is_deterministic:
             return None
         plan = self.oracle()
-        return math.ceil(len(plan) / self.world.actions.max_per_turn) if plan else None
+        num_turns = 0
+        while plan:
+            plan = plan[len(self.world.actions.first_turn(plan)) :]
+            num_turns += 1
+        return num_turns or None
 
     def state(self) -> dict[StateForm, str]:
         """The true state in every form this world has; by default the words of the observation."""
@@ -198,6 +205,8 @@ class Env(ABC):
         info: dict[str, JSON] = {"success": effect.success, "num_actions": num_actions}
         if self.has_process:
             info["process"] = process
+        if result := self.result():
+            info["result"] = result
         return self.observe(), reward, terminated, effect.truncated, info
 
     def __enter__(self) -> Self:

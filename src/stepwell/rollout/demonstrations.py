@@ -3,19 +3,22 @@
 `OracleSampler` stands where an engine stands, so that demonstrations are rendered, rewarded and
 recorded by the same loop as sampled episodes. Its replies have exactly the asked form, with the
 true state in the fields that describe one. With `noise`, each action is replaced by a random one
-with that probability, and the oracle goes on from where that led: a fallible expert, some of
-whose episodes fail. Where that led into a state without a way out, it tries something at random.
+(`Env.random_action`) with that probability, and the oracle goes on from where that led: a fallible
+expert, some of whose episodes fail. Where that led into a state without a way out, it tries something
+at random.
 """
 
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from stepwell.agents import Agent, Field
 from stepwell.core import (
+    Actions,
     ConfigError,
     FinishReason,
     Request,
@@ -25,6 +28,7 @@ from stepwell.core import (
     Task,
     TokenAction,
     Trajectory,
+    read_call,
 )
 from stepwell.core.versions import VersionSpan
 from stepwell.envs.base import Env
@@ -68,15 +72,17 @@ class OracleSampler:
 
     def _reply(self, env: Env, rng: np.random.Generator) -> str:
         space = self._agent.world.actions
-        actions = env.oracle()[: space.max_per_turn]
-        if not actions and space.names:
-            actions = [str(rng.choice(space.names))]
-        if self._noise and space.names:
+        actions = space.first_turn(env.oracle())
+        if not actions:
+            actions = self._random(env, rng)
+        if self._noise:
             actions = [
-                str(rng.choice(space.names)) if rng.random() < self._noise else action for action in actions
+                next(iter(self._random(env, rng)), action) if rng.random() < self._noise else action
+                for action in actions
             ]
+            actions = space.first_turn(actions)
         fields, form = self._agent.strategy.fields, self._agent.form
-        said: dict[str, str] = {"reasoning": f"I go {space.separator.join(actions)}."}
+        said: dict[str, str] = {"reasoning": _reasoning(space, actions)}
         if Field.OBSERVATION in fields:
             said["observation"] = env.state().get(form, "")
         if Field.PREDICTION in fields:
@@ -84,6 +90,23 @@ class OracleSampler:
             ahead.step(actions)
             said["prediction"] = ahead.state().get(form, "")
         return self._agent.write(actions, **said)
+
+    def _random(self, env: Env, rng: np.random.Generator) -> list[str]:
+        """One random action; none where the world has no notion of it."""
+        names = self._agent.world.actions.names
+        if names:
+            return [str(rng.choice(names))]
+        try:
+            return [env.random_action(random.Random(int(rng.integers(2**62))))]
+        except ConfigError:
+            return []
+
+
+def _reasoning(space: Actions, actions: Sequence[str]) -> str:
+    if not space.tools:
+        return f"I go {space.separator.join(actions)}."
+    names = [read_call(action).name for action in actions]
+    return "I can answer." if names == [space.answer] else f"I call {', '.join(names)}."
 
 
 def demonstrate(rollout: Rollout, tasks: Sequence[Task], seed: int) -> list[Trajectory]:

@@ -8,6 +8,9 @@ each other in `episodes.py`, or each as soon as it can go on) decides when each 
 records the same steps from the same answers. There is one player per kind of agent.
 
 An unreadable reply is not an error: it is a turn in which nothing is done.
+
+An agent that keeps no dialogue gets a new conversation for every turn, made from the observation and
+the steps so far: what a step's prompt says can always be made again from the record.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from stepwell.agents import Agent, Reply
+from stepwell.agents import Agent, Past, Reply
 from stepwell.config.run import RewardConfig
 from stepwell.core import (
     JSON,
@@ -32,9 +35,10 @@ from stepwell.core import (
     Step,
     Trajectory,
     hash_bytes,
+    read_call,
 )
 from stepwell.envs.batch import Turn
-from stepwell.rendering import Conversation, Message, Renderer
+from stepwell.rendering import Conversation, Message, Renderer, ToolFormat
 from stepwell.rewards import compose, needs_batch, part_names, rule_judge_for, step_parts
 from stepwell.rollout.jobs import Job
 
@@ -52,6 +56,7 @@ class Episode:
     steps: list[Step] = field(default_factory=list)
     state: dict[str, JSON] = field(default_factory=dict)
     num_actions: int = 0
+    golden: int | None = None
     status: Status | None = None
     error: str = ""
     engine_s: float = 0.0
@@ -131,7 +136,10 @@ class LanguagePlayer:
         self.needs_state = bool(NEEDS_STATE & {*self.parts, *self.optional_parts}) or bool(
             NEEDS_STATE & set(part_names(agent.strategy, [agent.form], agent.form))
         )
-        self._system = Message.system(agent.system())
+        # Of the spellings of tool calls that templates ask for, replies are read in this one.
+        writes_tools = renderer.report.tools and renderer.report.tool_format is ToolFormat.HERMES
+        self._tools = agent.tools if writes_tools else ()
+        self._system = Message.system(agent.system(with_tools=not self._tools))
 
     def begin(self, place: int, job: Job, turn: Turn) -> Episode:
         episode = Episode(place, job, turn.observation)
@@ -141,6 +149,7 @@ class LanguagePlayer:
         try:
             episode.own = self.open(turn.observation)
             episode.state = self._state(turn)
+            episode.golden = turn.info.get("golden")  # type: ignore[assignment]
         except ContextLengthError as error:
             episode.status, episode.error = Status.TRUNCATED, str(error)
         return episode
@@ -148,7 +157,10 @@ class LanguagePlayer:
     def open(self, observation: Observation | ArrayState) -> Conversation:
         """The conversation of an episode that begins with `observation`, ready for the first action."""
         assert isinstance(observation, Observation)
-        return Conversation(self.renderer, (self._system, Message.user(self.agent.first(observation))))
+        return self._conversation(self.agent.first(observation))
+
+    def _conversation(self, text: str) -> Conversation:
+        return Conversation(self.renderer, (self._system, Message.user(text)), self._tools)
 
     def request(self, episode: Episode, params: SamplingParams) -> Request:
         return Request(episode.own.state, episode.params(params), conversation=f"{episode.place}")
@@ -168,8 +180,7 @@ class LanguagePlayer:
         is_last, success = turn.terminated or turn.truncated, bool(turn.info.get("success"))
         self._reward(step, episode, read, turn, next_state)
         step.anchor = _anchor(episode.observation)  # type: ignore[arg-type]
-        if read.problem:
-            step.info["problem"] = read.problem
+        step.info |= self._told(read, turn)
         if episode.state:
             step.info["state"] = episode.state
         episode.steps.append(step)
@@ -206,11 +217,25 @@ class LanguagePlayer:
 
     def _go_on(self, episode: Episode, step: Step, observation: Observation | ArrayState) -> None:
         assert isinstance(observation, Observation)
-        episode.own.sampled(step.action.action_ids)  # type: ignore[union-attr]
+        text = self.agent.next(observation, [_past(step) for step in episode.steps])
         try:
-            episode.own.add(Message.user(self.agent.next(observation)))
+            if self.agent.keeps_dialogue:
+                episode.own.sampled(step.action.action_ids)  # type: ignore[union-attr]
+                episode.own.add(Message.user(text))
+            else:
+                episode.own = self._conversation(text)
         except ContextLengthError as error:
             episode.status, episode.error = Status.TRUNCATED, str(error)
+
+    def _told(self, reply: Reply, turn: Turn) -> dict[str, JSON]:
+        """What was wrong with a reply, what came of it, and which tools it called."""
+        lost = reply.lost if self.agent.tells_problems else ""
+        all_of_it = {"problem": reply.problem, "lost": lost, "result": turn.info.get("result")}
+        told: dict[str, JSON] = {name: value for name, value in all_of_it.items() if value}
+        if self.agent.world.actions.tools:
+            told["calls"] = [read_call(action).name for action in reply.actions]
+            told["num_lost"] = reply.num_lost
+        return told
 
     def _state(self, turn: Turn) -> dict[str, JSON]:
         """The true state in the agent's form, where a reward part reads it; a judge reads every form."""
@@ -230,12 +255,20 @@ class LanguagePlayer:
             final_state=episode.own.state if goes_on and episode.steps else None,
             error=episode.error,
             timings={"engine_s": episode.engine_s, "wall_s": wall_s},
-            info={"num_actions": episode.num_actions, "seed": episode.job.seed} | self._last_state(episode),
+            info={"num_actions": episode.num_actions, "seed": episode.job.seed}
+            | ({} if episode.golden is None else {"golden": episode.golden})
+            | self._last_state(episode),
         )
 
     def _last_state(self, episode: Episode) -> dict[str, JSON]:
         """The state that the last prediction was about: no later step holds it."""
         return {"state": episode.state} if self.judge is not None and episode.state else {}
+
+
+def _past(step: Step) -> Past:
+    """A recorded step as its agent is told of it later."""
+    told: Any = step.info
+    return Past(tuple(told["actions"]), told.get("lost", ""), told.get("result", ""))
 
 
 def _anchor(observation: Observation) -> str:

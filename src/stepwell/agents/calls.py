@@ -1,0 +1,182 @@
+"""Tool calls in replies: what follows the thinking where a world's actions are calls of tools.
+
+    <tool_call>{"name": ..., "arguments": {...}}</tool_call><tool_call>...</tool_call>
+    <answer>...</answer>      in place of calls, where `actions.answer` says what tool that stands for
+
+Forgiving and strict reading as in `reply.py`: calls that can be made are made, in order, and up to as
+many as a turn takes; of every other one it is said why not (`lost`). Whatever stands between blocks,
+capitals and blanks in tags, a last tag that is not closed, arguments that are quoted or under another
+name are read, but are not strict.
+
+Invariants
+* Whatever the text, reading gives calls that their tools take, and never raises.
+* `write_calls` gives a text that reads back as the same calls, strictly: a tag inside an argument is
+  written with JSON escapes, so that it cannot end the call.
+* An answer ends things, so it stands alone: calls beside it are not made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepwell.agents.strategy import Strategy
+from stepwell.core.errors import InputError
+from stepwell.core.tools import ToolCall, call_of, problem_with, read_call, read_json
+from stepwell.core.world import Actions
+
+CALL, ANSWER = "tool_call", "answer"
+_OPENINGS = {
+    with_answer: re.compile(
+        rf"<\s*({CALL}|{ANSWER})\s*>" if with_answer else rf"<\s*({CALL})\s*>", re.IGNORECASE | re.ASCII
+    )
+    for with_answer in (True, False)
+}
+_ENDS = {name: re.compile(rf"<\s*(/?)\s*{name}\s*>", re.IGNORECASE | re.ASCII) for name in (CALL, ANSWER)}
+_NUM_TOLD = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCalls:
+    """Calls as JSON texts, what was not done and why, and the first thing not in the asked form."""
+
+    done: tuple[str, ...] = ()
+    lost: str = ""
+    num_lost: int = 0
+    misspelled: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """One call or answer as it stands in a reply; `flaw` is what is wrong with its tags."""
+
+    name: str
+    body: str
+    flaw: str
+
+
+def cut_thinking(strategy: Strategy, text: str) -> tuple[str, str]:
+    """The thinking, up to its first closing tag, and the rest; all is rest where nothing is closed."""
+    if len(strategy.marks) <= 2:
+        return "", text
+    closing = strategy.marks[-3]
+    for match in strategy.pattern.finditer(text):
+        if match[1] and match[2].lower() == closing.name:
+            return text[: match.end()], text[match.end() :]
+    return "", text
+
+
+def read_calls(actions: Actions, text: str) -> ReadCalls:
+    """The calls, or the answer, of what follows the thinking."""
+    blocks, outside = _blocks(actions, text)
+    answers = [block for block in blocks if block.name == ANSWER]
+    if answers:
+        return _read_answer(actions, answers[-1], len(blocks) - 1, outside)
+    if not blocks:
+        return ReadCalls((), f"there is no {skeleton(actions)}")
+    done: list[str] = []
+    lost: list[str] = []
+    misspelled = f"text beside the calls: {_shown(outside)}" if outside else ""
+    for number, block in enumerate(blocks, start=1):
+        call, problem, flaw = _read_block(actions, block)
+        if call is None or problem:
+            lost.append(f"call {number}: {problem}" if len(blocks) > 1 else problem)
+        else:
+            done.append(call.text)
+            misspelled = misspelled or flaw
+    num_too_many = max(0, len(done) - actions.max_per_turn)
+    num_lost = len(lost) + num_too_many
+    if num_too_many:
+        lost.append(f"{len(done)} calls, at most {actions.max_per_turn} are made in a turn")
+    told = "; ".join(lost[:_NUM_TOLD]) + ("; ..." if len(lost) > _NUM_TOLD else "")
+    return ReadCalls(tuple(done[: actions.max_per_turn]), told, num_lost, misspelled)
+
+
+def write_calls(actions: Actions, calls: Sequence[str]) -> str:
+    """The blocks of a turn that makes `calls` (JSON texts); `InputError` where it cannot be made."""
+    read = [read_call(call) for call in calls]
+    for call in read:
+        if problem := problem_with(actions.tools, call):
+            raise InputError(f"answer cannot be written: {problem}")
+    if not 1 <= len(read) <= actions.max_per_turn:
+        raise InputError(
+            f"answer cannot be written: {len(read)} calls, a turn makes 1 to {actions.max_per_turn}"
+        )
+    if any(call.name == actions.answer for call in read):
+        return _write_answer(actions, read)
+    return "".join(f"<{CALL}>{_unmarked(call.text)}</{CALL}>" for call in read)
+
+
+def skeleton(actions: Actions) -> str:
+    """The form of what follows the thinking, in a few words."""
+    call = f"<{CALL}>...</{CALL}>"
+    return f"{call} or <{ANSWER}>...</{ANSWER}>" if actions.answer else call
+
+
+def _blocks(actions: Actions, text: str) -> tuple[list[_Block], str]:
+    """Every block in order, and what stands outside of them, if it is more than blanks."""
+    found: list[_Block] = []
+    outside: list[str] = []
+    at = 0
+    while (opening := _OPENINGS[bool(actions.answer)].search(text, at)) is not None:
+        outside.append(text[at : opening.start()])
+        name = opening[1].lower()
+        end = _ENDS[name].search(text, opening.end())
+        closed = end is not None and bool(end[1])
+        body = text[opening.end() : end.start() if end else len(text)]
+        literals = opening[0], end[0] if end is not None and closed else f"</{name}>"
+        flaw = "" if closed else f"<{name}> is never closed by </{name}>"
+        if literals != (f"<{name}>", f"</{name}>"):
+            flaw = f"{_shown(''.join(literals))} must be written <{name}></{name}>"
+        found.append(_Block(name, body.strip(), flaw))
+        at = len(text) if end is None else end.end() if closed else end.start()
+    outside.append(text[at:])
+    return found, "".join(outside).strip()
+
+
+def _read_block(actions: Actions, block: _Block) -> tuple[ToolCall | None, str, str]:
+    """A call, why it cannot be made, and what is wrong with how it was written."""
+    try:
+        value = read_json(block.body)
+    except ValueError as error:
+        return None, f"{block.flaw}, {error}" if block.flaw else f"not valid JSON: {error}", ""
+    try:
+        call = call_of(value)
+    except InputError as error:
+        return None, str(error), ""
+    problem = problem_with(actions.tools, call)
+    if call.name == actions.answer:
+        return call, problem, f"{call.name} must be written <{ANSWER}>...</{ANSWER}>"
+    is_plain = set(value) == {"name", "arguments"} and isinstance(value["arguments"], dict)
+    flaw = "" if is_plain else 'a call must be written {"name": ..., "arguments": {...}}'
+    return call, problem, block.flaw or flaw
+
+
+def _read_answer(actions: Actions, block: _Block, num_others: int, outside: str) -> ReadCalls:
+    call = ToolCall(actions.answer, {actions.answer_argument: block.body})
+    problem = problem_with(actions.tools, call) if block.body else "the answer is empty"
+    if problem:
+        return ReadCalls((), problem, 1 + num_others)
+    beside = f"{num_others} blocks beside the answer are not done" if num_others else ""
+    outside = f"text beside the answer: {_shown(outside)}" if outside else ""
+    return ReadCalls((call.text,), beside, num_others, block.flaw or outside)
+
+
+def _write_answer(actions: Actions, calls: Sequence[ToolCall]) -> str:
+    if len(calls) != 1:
+        raise InputError("answer cannot be written: an answer stands alone, without calls beside it")
+    text = str(calls[0].arguments[actions.answer_argument]).strip()
+    if not text or _ENDS[ANSWER].search(text) or set(calls[0].arguments) != {actions.answer_argument}:
+        raise InputError(f"answer cannot be written between <{ANSWER}> tags: {_shown(text)}")
+    return f"<{ANSWER}>{text}</{ANSWER}>"
+
+
+def _unmarked(text: str) -> str:
+    """JSON in which no text looks like a tag."""
+    return text.replace("<", "\\u003c") if _ENDS[CALL].search(text) else text
+
+
+def _shown(text: str) -> str:
+    shown = " ".join(text.split())
+    return repr(shown if len(shown) <= 40 else shown[:37] + "...")

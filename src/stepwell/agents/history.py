@@ -1,0 +1,69 @@
+"""What was done so far, in a few lines: the memory of an agent whose every prompt is made afresh.
+
+    Done so far:
+    (2 earlier turns left out)
+    3. search(query="wells"); search(query="stairs") -> 20 passages
+    4. nothing: not valid JSON: ...
+
+Invariants
+* One line per turn, numbered from the episode's first; a line is cut at `LINE_CHARS`.
+* All lines together have at most as many characters as are asked for. Where they would have more, the
+  oldest go first, and how many did is said.
+* The text is a function of the turns alone: a step's prompt can be made again from the steps before it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepwell.core.tools import read_call
+from stepwell.core.world import Actions
+
+LINE_CHARS = 240
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """An earlier turn: what was done, why something was not, and what the world says came of it."""
+
+    actions: tuple[str, ...] = ()
+    lost: str = ""
+    result: str = ""
+
+
+def history_text(actions: Actions, past: Sequence[Past], max_chars: int, *, with_lost: bool = True) -> str:
+    """The turns of `past`, one line each; empty where there are none."""
+    lines: list[str] = []
+    num_chars = 0
+    for number in range(len(past), 0, -1):
+        line = f"{number}. {_line(actions, past[number - 1], with_lost)}"
+        line = line if len(line) <= LINE_CHARS else line[: LINE_CHARS - 3] + "..."
+        num_chars += len(line) + 1
+        if num_chars > max_chars:
+            lines.append(f"({number} earlier turn{'s' if number > 1 else ''} left out)")
+            break
+        lines.append(line)
+    return "\n".join(["Done so far:", *reversed(lines)]) if lines else ""
+
+
+def spelled(actions: Actions, action: str) -> str:
+    """An action on one line; a call as people write one: `search(query="wells")`."""
+    if not actions.tools:
+        return " ".join(action.split())
+    call = read_call(action)
+    given = ", ".join(
+        f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in call.arguments.items()
+    )
+    return f"{call.name}({given})"
+
+
+def _line(actions: Actions, turn: Past, with_lost: bool) -> str:
+    """What one turn did, what came of it, and what was not done."""
+    between = "; " if actions.tools else actions.separator
+    done = between.join(spelled(actions, action) for action in turn.actions) or "nothing"
+    result = f" -> {' '.join(turn.result.split())}" if turn.result else ""
+    lost = f": {turn.lost}" if with_lost and turn.lost and not turn.actions else ""
+    lost = f" (not done: {turn.lost})" if with_lost and turn.lost and turn.actions else lost
+    return f"{done}{result}{lost}"
