@@ -9,8 +9,9 @@ Invariants
   what is read back is checked: damage is an `EncodingError`, never a wrong picture.
   Files are compressed, but the name comes from the bytes before that, so that it is the
   same whichever compressor a machine has.
-* A blob is either whole or absent. It is written to a temporary file, flushed to disk
-  and renamed, so that a killed writer leaves at most a stray `.tmp` that `sweep` removes.
+* A blob is either whole or absent. It is written to a temporary file, flushed to disk (unless a
+  pool need not outlive a power cut: `flush=False`) and renamed, so that a killed writer leaves at
+  most a stray `.tmp` that `sweep` removes.
 * Any number of processes may write at the same time; the last rename wins with equal bytes.
 * Storing a blob that is there makes it young again, and `remove_old` never takes one that became
   young while it looked: whoever stores an image and then refers to it finds it.
@@ -37,8 +38,9 @@ _IMAGE_HEADER = "swimg1 {height} {width}\n"
 class BlobStore:
     """Blobs below one folder, two levels deep so that no directory grows too large."""
 
-    def __init__(self, root: Path | str) -> None:
+    def __init__(self, root: Path | str, *, flush: bool = True) -> None:
         self.root = Path(root)
+        self._flush = flush
         self.root.mkdir(parents=True, exist_ok=True)
 
     def path(self, key: str) -> Path:
@@ -58,8 +60,9 @@ class BlobStore:
         try:
             with temporary.open("wb") as file:
                 file.write(zlib.compress(data, level=1))
-                file.flush()
-                os.fsync(file.fileno())
+                if self._flush:
+                    file.flush()
+                    os.fsync(file.fileno())
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -81,6 +84,10 @@ class BlobStore:
 
     def __contains__(self, key: str) -> bool:
         return self.path(key).exists()
+
+    def refresh(self, key: str) -> bool:
+        """Make a blob young again, as storing it would; False where there is none."""
+        return _touched(self.path(key))
 
     def keys(self) -> Iterator[str]:
         """Every key in the store, in no particular order."""

@@ -17,11 +17,12 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from stepwell.core import JSON, State, Status, Step, Task, Trajectory, new_id
+from stepwell.core import JSON, Pictures, State, Status, Step, Task, Trajectory, new_id
+from stepwell.core.arrays import AnyArray
 from stepwell.core.errors import ConfigError, InputError
 from stepwell.pool import counting, curating, exporting, importing, producing, reading, retention, serving
 from stepwell.pool.adding import add_wholes
@@ -43,7 +44,7 @@ from stepwell.pool.entries import (
 from stepwell.pool.exporting import Format
 from stepwell.pool.filters import Filter
 from stepwell.pool.given import Ending, Opening, Whole
-from stepwell.pool.records import Recent, encode_rows
+from stepwell.pool.records import Recent, encode_rows, images_of
 from stepwell.pool.rewarding import MAIN_PART
 
 _EVERYTHING = Filter()
@@ -59,15 +60,16 @@ def open_pool(where: str | Path, *, durable: Durable = "process", blobs: str | P
     db = Database(where, durable)
     if blobs is None and db.path is not None:
         blobs = db.path.with_suffix(".blobs")
-    return Pool(db, blobs)
+    return Pool(db, blobs, flush_blobs=durable == "power")
 
 
 class Pool:
     """An open pool. Use as a context manager, or call `close`."""
 
-    def __init__(self, db: Database, blobs: str | Path | None) -> None:
+    def __init__(self, db: Database, blobs: str | Path | None, *, flush_blobs: bool = True) -> None:
         self._db = db
         self._blob_folder = blobs
+        self._flush_blobs = flush_blobs
         self._blobs: BlobStore | None = None
         self._recent = Recent()
         self._holder = new_id("holder")
@@ -78,7 +80,7 @@ class Pool:
         if self._blobs is None:
             if self._blob_folder is None:
                 raise ConfigError("this pool has no folder for images; call open_pool(url, blobs=FOLDER)")
-            self._blobs = BlobStore(self._blob_folder)
+            self._blobs = BlobStore(self._blob_folder, flush=self._flush_blobs)
         return self._blobs
 
     def __enter__(self) -> Pool:
@@ -192,7 +194,29 @@ class Pool:
         if wholes:
             self._db.write(lambda connection: add_wholes(self._db, connection, wholes))
 
+    def keep_pictures(self, trajectories: Iterable[Trajectory], pictures: Pictures) -> int:
+        """Store what trajectories show, each picture once; gives how many were not there yet.
+
+        Call it before `add`: whoever finds a trajectory then finds its pictures (`pool.picture`).
+        """
+        states = (state for t in trajectories for state in (*(s.state for s in t.steps), t.final_state))
+        shown = dict.fromkeys(name for state in states for name in sorted(images_of(state)))
+        missing = [name for name in shown if not self.blobs.refresh(name)]
+        for name in missing:
+            self.blobs.put_image(pictures.get(name))
+        return len(missing)
+
     # Readers
+
+    def picture(self, name: str) -> AnyArray:
+        """The pixels of a picture that a trajectory shows: what `Pictures(load=pool.picture)` reads."""
+        try:
+            return self.blobs.get_image(name)
+        except KeyError as error:
+            raise InputError(
+                f"images: picture {name} is not in this pool; whoever stored the trajectory must call "
+                "`keep_pictures` too"
+            ) from error
 
     def has(self, id: str) -> bool:
         """Whether a trajectory of this id was ever begun, and is still there."""
