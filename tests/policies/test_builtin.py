@@ -15,6 +15,7 @@ from stepwell.core.errors import ModelError
 from stepwell.policies.builtin import TINY_SIZES, build_tiny, create_tiny
 from stepwell.policies.model_cache import cached_model, find_damage
 from stepwell.policies.resolve import KNOWN_MODELS, TINY_NAMES, resolve_model
+from stepwell.policies.vlm.tiny import TINY_VLM_SIZES
 
 
 @pytest.fixture
@@ -88,7 +89,7 @@ def test_a_tiny_model_learns_to_read_a_board() -> None:
 
 def test_known_names_are_the_sizes_and_smollm2() -> None:
     assert tuple(TINY_SIZES) == TINY_NAMES
-    assert (*TINY_SIZES, "smollm2-135m") == KNOWN_MODELS
+    assert (*TINY_SIZES, *TINY_VLM_SIZES, "smollm2-135m") == KNOWN_MODELS
 
 
 def test_a_tiny_name_is_made_once_and_reused(cache: Path) -> None:

@@ -59,7 +59,7 @@ def build_tiny(name: str, seed: int = 0) -> tuple[Any, Any]:
 
     tokenizer = build_tokenizer()
     with torch.random.fork_rng(devices=[]):  # transformers draws initial weights that we overwrite
-        model: Any = Qwen3ForCausalLM(_config(name, tokenizer))
+        model: Any = Qwen3ForCausalLM(decoder_config(name, tokenizer))
     model = model.to(torch.float32).eval()
     _draw_weights(model, seed)
     model.generation_config.eos_token_id = tokenizer.eos_token_id
@@ -94,7 +94,8 @@ def _size(name: str) -> TinySize:
     return TINY_SIZES[name]
 
 
-def _config(name: str, tokenizer: Any) -> Any:
+def decoder_config(name: str, tokenizer: Any) -> Any:
+    """The Qwen3 configuration of a tiny decoder."""
     from transformers import Qwen3Config
 
     size = _size(name)

@@ -19,7 +19,8 @@ from stepwell.policies.model_cache import cached_model
 from stepwell.policies.smollm2 import SMOLLM2, cached_smollm2
 
 TINY_NAMES = ("tiny-0.3m", "tiny-1m", "tiny-5m")
-KNOWN_MODELS = (*TINY_NAMES, SMOLLM2)
+TINY_VLM_NAMES = ("tiny-vlm-0.5m", "tiny-vlm-1.5m")
+KNOWN_MODELS = (*TINY_NAMES, *TINY_VLM_NAMES, SMOLLM2)
 
 
 def resolve_model(name_or_path: str | os.PathLike[str], *, seed: int = 0) -> Path:
@@ -30,6 +31,8 @@ def resolve_model(name_or_path: str | os.PathLike[str], *, seed: int = 0) -> Pat
     text = os.fspath(name_or_path)
     if text in TINY_NAMES:
         return _cached_tiny(text, seed)
+    if text in TINY_VLM_NAMES:
+        return _cached_tiny_vlm(text, seed)
     if text == SMOLLM2:
         return cached_smollm2()
     path = Path(text).expanduser()
@@ -53,6 +56,14 @@ def _cached_tiny(name: str, seed: int) -> Path:
 
     return cached_model(
         f"{name}-seed{seed}-{tiny_digest(name)}", lambda folder: create_tiny(name, folder, seed)
+    )
+
+
+def _cached_tiny_vlm(name: str, seed: int) -> Path:
+    from stepwell.policies.vlm.tiny import create_tiny_vlm, tiny_vlm_digest
+
+    return cached_model(
+        f"{name}-seed{seed}-{tiny_vlm_digest(name)}", lambda folder: create_tiny_vlm(name, folder, seed)
     )
 
 
