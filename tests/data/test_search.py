@@ -69,6 +69,14 @@ def test_titles_are_searched_as_texts_are() -> None:
     assert "3" not in index
 
 
+def test_the_passage_of_a_thing_comes_before_shorter_ones_that_name_it() -> None:
+    own = Document(
+        "own", "Brazil (country)", "Brazil is a country whose capital, area and domain are told here."
+    )
+    others = [Document(str(number), f"Town {number}", "a town of Brazil") for number in range(20)]
+    assert SearchIndex.build([*others, own]).search("Brazil", 1)[0].id == "own"
+
+
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(1, 35))
 def test_the_best_are_those_of_a_full_sort_and_ties_go_to_the_earlier(values: list[int], k: int) -> None:
     scores = np.array(values, np.float64)

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from stepwell.core.errors import InputError
 
+TITLE_WEIGHT = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Document:
@@ -22,6 +24,12 @@ class Document:
     def searched(self) -> str:
         """What an index reads of it."""
         return f"{self.title}\n{self.text}"
+
+    @property
+    def counted(self) -> str:
+        """What an index by words counts: the title `TITLE_WEIGHT` times, so that a thing's own passage
+        comes before the many that name it."""
+        return f"{self.title}\n" * TITLE_WEIGHT + self.text
 
 
 class Hit(NamedTuple):

@@ -3,7 +3,7 @@
     index = SearchIndex.build(documents, kind="hybrid")
     index.search("capital of the country of Lyon", k=5)   ->  [Hit(id, score, rank), ...]
 
-* bm25: by words (`bm25`); needs nothing but numpy.
+* bm25: by words (`bm25`), those of a title counted thrice; needs nothing but numpy.
 * dense: by meaning (`dense`), with a packaged sentence model.
 * hybrid: both orders, `FUSION_DEPTH` or `k` deep, joined by reciprocal rank (`ranking`).
 
@@ -56,7 +56,7 @@ class SearchIndex:
         check_documents(documents)
         by_words = by_meaning = None
         if kind != "dense":
-            by_words = WordIndex([document.searched for document in documents])
+            by_words = WordIndex([document.counted for document in documents])
         if kind != "bm25":
             by_meaning = VectorIndex(documents, embedder or minilm(), cache)
         return cls(documents, by_words, by_meaning)
