@@ -41,6 +41,7 @@ from stepwell.envs.batch import Turn
 from stepwell.rendering import Conversation, Message, Renderer, ToolFormat
 from stepwell.rewards import compose, needs_batch, part_names, rule_judge_for, step_parts
 from stepwell.rollout.jobs import Job
+from stepwell.rollout.showing import user_message
 
 NEEDS_STATE = frozenset({"grounding", "world_modeling"})
 _SEED_STEP = 1_000_003
@@ -157,10 +158,13 @@ class LanguagePlayer:
     def open(self, observation: Observation | ArrayState) -> Conversation:
         """The conversation of an episode that begins with `observation`, ready for the first action."""
         assert isinstance(observation, Observation)
-        return self._conversation(self.agent.first(observation))
+        return self._conversation(self._shown(self.agent.first(observation), observation))
 
-    def _conversation(self, text: str) -> Conversation:
-        return Conversation(self.renderer, (self._system, Message.user(text)), self._tools)
+    def _conversation(self, told: Message) -> Conversation:
+        return Conversation(self.renderer, (self._system, told), self._tools)
+
+    def _shown(self, text: str, observation: Observation) -> Message:
+        return user_message(text, observation, self.renderer.pictures)
 
     def request(self, episode: Episode, params: SamplingParams) -> Request:
         return Request(episode.own.state, episode.params(params), conversation=f"{episode.place}")
@@ -217,13 +221,15 @@ class LanguagePlayer:
 
     def _go_on(self, episode: Episode, step: Step, observation: Observation | ArrayState) -> None:
         assert isinstance(observation, Observation)
-        text = self.agent.next(observation, [_past(step) for step in episode.steps])
+        known = episode.steps[-1:] if self.agent.keeps_dialogue else episode.steps
+        text = self.agent.next(observation, [_past(step) for step in known])
+        told = self._shown(text, observation)
         try:
             if self.agent.keeps_dialogue:
                 episode.own.sampled(step.action.action_ids)  # type: ignore[union-attr]
-                episode.own.add(Message.user(text))
+                episode.own.add(told)
             else:
-                episode.own = self._conversation(text)
+                episode.own = self._conversation(told)
         except ContextLengthError as error:
             episode.status, episode.error = Status.TRUNCATED, str(error)
 
