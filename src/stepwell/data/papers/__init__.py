@@ -2,7 +2,7 @@
 
 from stepwell.data.papers.generator import GraphSpec, generated_graph
 from stepwell.data.papers.graph import Facet, PaperGraph
-from stepwell.data.papers.needs import Need, needs_of, request_of
+from stepwell.data.papers.needs import Need, needs_of, read_need, request_of
 from stepwell.data.papers.selector import Selector
 
 __all__ = [
@@ -13,5 +13,6 @@ __all__ = [
     "Selector",
     "generated_graph",
     "needs_of",
+    "read_need",
     "request_of",
 ]

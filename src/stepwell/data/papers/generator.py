@@ -4,7 +4,8 @@ Every paper is about one value of each facet. The first facet (the domain) is dr
 values and many rare ones; every domain favours some values of the other facets, so that papers on one
 domain and one task are many and share methods. A paper may also mention a second value of a facet: that
 is what relevance must not be mistaken for. It says each facet in one of its forms; some papers give a
-second form away.
+second form away, and some are silent about one facet (never the domain): those cannot be found by its words
+and are reached through citations.
 
 References are drawn one by one among older papers: most from those that share the domain and one or two
 more facets, some from the domain, from one facet alone, or from anywhere. Within such a circle a paper is
@@ -54,6 +55,7 @@ class GraphSpec:
     max_references: int = 99
     mention_share: float = 0.25
     alias_share: float = 0.1
+    silent_share: float = 0.4
     survey_share: float = 0.01
 
     def __post_init__(self) -> None:
@@ -73,6 +75,7 @@ class _Latent:
     about: list[int]
     mentions: list[int]
     forms: list[int]
+    silent: int  # the facet it does not speak of
     is_survey: bool
 
 
@@ -131,7 +134,9 @@ def _latents(spec: GraphSpec, facets: tuple[Facet, ...]) -> Iterator[_Latent]:
         if is_survey:  # a survey is about a domain and a task, whatever the means
             about[2:] = mentions[2:] = [-1] * (len(facets) - 2)
         forms = [_form(facet, v, rng) if v >= 0 else -1 for facet, v in zip(facets, about, strict=True)]
-        yield _Latent(about, mentions, forms, is_survey)
+        is_silent = not is_survey and rng.random() < spec.silent_share
+        silent = rng.randrange(1, len(facets)) if is_silent else -1
+        yield _Latent(about, mentions, forms, silent, is_survey)
 
 
 def _falling(count: int) -> list[float]:
@@ -148,7 +153,7 @@ def _written(
     spec: GraphSpec, facets: tuple[Facet, ...], latent: _Latent, rng: random.Random
 ) -> tuple[str, str]:
     """Title and abstract of one paper."""
-    known = [k for k in range(len(facets)) if latent.about[k] >= 0]
+    known = [k for k in range(len(facets)) if latent.about[k] >= 0 and k != latent.silent]
     said = {facets[k].name: facets[k].values[latent.about[k]][latent.forms[k]] for k in known}
     mentioned = [k for k in range(len(facets)) if latent.mentions[k] >= 0]
     other = " and ".join(rng.choice(facets[k].values[latent.mentions[k]]) for k in mentioned)

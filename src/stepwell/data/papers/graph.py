@@ -16,6 +16,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -70,12 +71,14 @@ class PaperGraph:
     def references(self, number: int) -> list[int]:
         """What a paper cites."""
         start = int(self.cited_ends[number - 1]) if number else 0
-        return self.cited[start : int(self.cited_ends[number])].tolist()
+        row: list[int] = self.cited[start : int(self.cited_ends[number])].tolist()
+        return row
 
     def citations(self, number: int) -> list[int]:
         """What cites a paper, most cited first."""
         start, end = self._citing_starts[number], self._citing_starts[number + 1]
-        return self._citing[start:end].tolist()
+        row: list[int] = self._citing[start:end].tolist()
+        return row
 
     @cached_property
     def num_citations(self) -> Ints:
@@ -123,11 +126,18 @@ class PaperGraph:
             with np.load(path, allow_pickle=False) as columns:
                 told = json.loads(columns["told"].tobytes())
                 facets = tuple(Facet(name, tuple(map(tuple, values))) for name, values in told["facets"])
-                texts = [_texts(columns[n], columns[f"{n}_ends"]) for n in ("ids", "titles", "abstracts")]
-                about, mentions = columns["about"], columns["mentions"]
-                numbers = columns["years"], columns["cited"], columns["cited_ends"]
-                latent = (about, mentions) if facets else (None, None)
-                return cls(*texts, *numbers, told["digest"], facets, *latent)
+                return cls(
+                    ids=_texts(columns["ids"], columns["ids_ends"]),
+                    titles=_texts(columns["titles"], columns["titles_ends"]),
+                    abstracts=_texts(columns["abstracts"], columns["abstracts_ends"]),
+                    years=columns["years"],
+                    cited=columns["cited"],
+                    cited_ends=columns["cited_ends"],
+                    digest=told["digest"],
+                    facets=facets,
+                    about=columns["about"] if facets else None,
+                    mentions=columns["mentions"] if facets else None,
+                )
         except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise EncodingError(f"{path} is no graph of papers: {error}") from error
 
@@ -144,4 +154,4 @@ def _blocks(texts: Sequence[str]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np
 
 def _texts(block: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> tuple[str, ...]:
     data, starts = block.tobytes(), [0, *ends.tolist()]
-    return tuple(data[a:b].decode() for a, b in zip(starts, starts[1:], strict=False))
+    return tuple(data[a:b].decode() for a, b in pairwise(starts))

@@ -12,9 +12,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 
+from stepwell.core.errors import InputError
 from stepwell.data.papers.graph import PaperGraph
 
 REQUESTS = (
@@ -25,7 +27,13 @@ REQUESTS = (
     "What has been published on {}?",
     "Papers about {}, please.",
 )
-JOINTS = {"domain": "{}", "task": "{}", "method": "methods based on {}", "setting": "{}", "dataset": "{} data"}
+JOINTS = {
+    "domain": "{}",
+    "task": "{}",
+    "method": "methods based on {}",
+    "setting": "{}",
+    "dataset": "{} data",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,19 @@ def needs_of(graph: PaperGraph, sizes: tuple[int, ...], min_answers: int, max_an
         fitting = sorted(key for key, count in counts.items() if min_answers <= count <= max_answers)
         found += [Need(tuple(zip(kinds, key, strict=True))) for key in fitting]
     return found
+
+
+def read_need(value: Any, graph: PaperGraph) -> Need:
+    """A need from pairs of numbers, as a task holds them."""
+    sizes = [len(facet.values) for facet in graph.facets]
+    pairs = value if isinstance(value, list | tuple) else ()
+    is_good = bool(pairs) and all(
+        isinstance(pair, list | tuple) and len(pair) == 2 and all(type(number) is int for number in pair)
+        for pair in pairs
+    )
+    if not is_good or not all(0 <= f < len(sizes) and 0 <= v < sizes[f] for f, v in pairs):
+        raise InputError("a need is a list of pairs [facet, value], both numbers that the graph has")
+    return Need(tuple((facet, number) for facet, number in pairs))
 
 
 def request_of(graph: PaperGraph, need: Need, is_short: bool = False) -> str:

@@ -8,8 +8,8 @@ For a need of a generated graph the score of a paper is
 and scores below 0.1 are dropped to 0. So what answers the need scores at least 0.75, whatever words it
 uses; what misses one facet scores at most 0.55, and passes the threshold of 0.5 only if it mentions that
 facet and speaks in the request's own words (the selector's own mistakes, as a judge that reads makes
-them); what misses two facets scores near nothing. Without facets (papers of a snapshot) an annotated paper takes the
-first factor as 1 and any other as 0.5 times that share of words.
+them); what misses two facets scores near nothing. Without facets (papers of a snapshot) an annotated paper
+takes the first factor as 1 and any other as 0.45 times that share of words.
 
 The words of a request are those of its facets' forms, or all its words of more than three letters.
 """
@@ -18,11 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+import numpy as np
+
 from stepwell.data.papers.graph import PaperGraph
 from stepwell.data.papers.needs import Need
 from stepwell.data.search.words import words
 
-MENTIONED, ABSENT, UNANNOTATED = 0.55, 0.25, 0.5
+MENTIONED, ABSENT, UNANNOTATED = 0.55, 0.25, 0.45
 WORDLESS = 0.75
 NEAR_ZERO = 0.1
 THRESHOLD = 0.5
@@ -52,6 +54,15 @@ class Selector:
         """Whether a paper passes the threshold."""
         return self.score(paper) >= THRESHOLD
 
+    def mistakes(self) -> list[int]:
+        """The papers of the graph that it keeps though they are no answers."""
+        return [paper for paper in self._nearly() if paper not in self._answers and self.keeps(paper)]
+
+    def ceiling(self) -> float:
+        """F1 of a pool that holds every paper of the graph."""
+        count = len(self._answers)
+        return 2 * count / (2 * count + len(self.mistakes())) if count else 0.0
+
     def share_of_words(self, paper: int) -> float:
         """The share of the request's words that a paper's title or abstract holds."""
         share = self._shares.get(paper)
@@ -59,6 +70,18 @@ class Selector:
             held = self._words.intersection(words(self._graph.texts[paper]))
             share = self._shares[paper] = len(held) / len(self._words) if self._words else 0.0
         return share
+
+    def _nearly(self) -> list[int]:
+        """Papers that mention one facet of the need and are about the others; no others can be mistaken."""
+        about, mentions = self._graph.about, self._graph.mentions
+        if self._need is None or about is None or mentions is None:
+            return []
+        is_about = [about[:, facet] == value for facet, value in self._need.values]
+        found: set[int] = set()
+        for place, (facet, value) in enumerate(self._need.values):
+            others = [hit for k, hit in enumerate(is_about) if k != place]
+            found.update(np.flatnonzero(np.all([mentions[:, facet] == value, *others], axis=0)).tolist())
+        return sorted(found)
 
     def _fit(self, paper: int) -> float:
         if self._need is None:

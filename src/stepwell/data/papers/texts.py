@@ -2,8 +2,8 @@
 
 Slots are the forms a paper uses for its facets (`{domain}`, `{task}`, ...), the form of what it only
 compares with (`{other}`), and loose words that say nothing about relevance. A paper says each facet in one
-form throughout. The tiny style has no sentences: the words of the facets are the title, words of what is
-only mentioned are the abstract.
+form throughout, and a facet it is silent about in words that fit any value (`VAGUE`). The tiny style has no
+sentences: the words of the facets are the title, words of what is only mentioned are the abstract.
 """
 
 from __future__ import annotations
@@ -76,20 +76,33 @@ SURVEYS = (
     "This overview of {task} for {domain} covers {count} approaches and their {loose}.",
 )
 ADJECTIVES = """robust scalable reliable careful principled practical adaptive consistent rapid honest
-modular unified lightweight faithful stable coherent flexible precise thorough simple""".split()
-SIZES = "small moderate clear large modest notable marginal substantial".split()
+modular unified lightweight faithful stable coherent flexible precise thorough simple"""
+SIZES = "small moderate clear large modest notable marginal substantial"
 LOOSE_FIRST = """auxiliary shared weighted staged cyclic blockwise layered pruned cached anchored mirrored
-randomised balanced warm frozen parallel stratified coarse fine shallow""".split()
+randomised balanced warm frozen parallel stratified coarse fine shallow"""
 LOOSE_LAST = """objectives schedules buffers regularisers priors ablations templates checkpoints batches
-windows thresholds penalties initialisation baselines budgets partitions protocols metrics""".split()
-SYLLABLES = "ar bel cor dax el fin gor hal is jun kel lum mar nor or pel quo ral sol tur ul ven wis xen yor zan"
+windows thresholds penalties initialisation baselines budgets partitions protocols metrics"""
+VAGUE = {
+    "task": ("analysis", "automatic treatment", "data driven study"),
+    "method": ("learned models", "dedicated procedures", "modern techniques"),
+    "setting": ("practical constraints", "real conditions", "everyday use"),
+    "dataset": ("public benchmarks", "collected samples", "our own measurements"),
+}
+SYLLABLES = (
+    "ar bel cor dax el fin gor hal is jun kel lum mar nor or pel quo ral sol tur ul ven wis xen yor zan"
+)
+
+_ADJECTIVES, _SIZES, _LOOSE_FIRST, _LOOSE_LAST, _PARTS = (
+    words.split() for words in (ADJECTIVES, SIZES, LOOSE_FIRST, LOOSE_LAST, SYLLABLES)
+)
 
 
 def full_text(
     said: Mapping[str, str], other: str, alias: str, is_survey: bool, rng: random.Random
 ) -> tuple[str, str]:
     """Title and abstract of a paper that says its facets as in `said`; `other` and `alias` may be empty."""
-    slots = {**said, "other": other, "alias": alias}
+    vague = {name: rng.choice(words) for name, words in VAGUE.items()}
+    slots = {**vague, **said, "other": other, "alias": alias}
     first = SURVEY_TITLES if is_survey else TITLES
     parts = [rng.choice(OPENINGS)]
     if alias:
@@ -112,15 +125,12 @@ def tiny_text(said: Mapping[str, str], other: str, alias: str) -> tuple[str, str
 
 def _filled(pattern: str, slots: Mapping[str, str], rng: random.Random) -> str:
     loose = {
-        "adjective": rng.choice(ADJECTIVES),
-        "size": rng.choice(SIZES),
-        "loose": f"{rng.choice(LOOSE_FIRST)} {rng.choice(LOOSE_LAST)}",
+        "adjective": rng.choice(_ADJECTIVES),
+        "size": rng.choice(_SIZES),
+        "loose": f"{rng.choice(_LOOSE_FIRST)} {rng.choice(_LOOSE_LAST)}",
         "percent": f"{rng.randrange(20, 980) / 10}",
         "count": str(rng.randrange(3, 200)),
         "name": "".join(rng.choice(_PARTS) for _ in range(3)).capitalize(),
     }
     text = pattern.format_map({**loose, **slots})
     return text[0].upper() + text[1:]
-
-
-_PARTS = SYLLABLES.split()

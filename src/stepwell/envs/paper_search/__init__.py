@@ -1,0 +1,1 @@
+"""Paper search: collect what answers a request, by searching and by following citations."""

@@ -1,0 +1,54 @@
+"""What agents are told about paper search: the goal, the tools and the points, under the present options."""
+
+from __future__ import annotations
+
+from stepwell.core import JSON, ToolSchema
+from stepwell.envs.paper_search.options import Limits, PaperSearchOptions
+
+SEARCH, EXPAND = "search", "expand"
+
+
+def tools(options: PaperSearchOptions, limits: Limits) -> tuple[ToolSchema, ToolSchema]:
+    """Search and expand, in OpenAI's schema."""
+    found = f"Up to {limits.num_results} papers that match the query."
+    linked = f"Up to {limits.num_citing} papers citing a paper of the pool, and {limits.num_cited} it cites."
+    query: dict[str, JSON] = {"type": "string", "maxLength": options.max_query_chars}
+    paper: dict[str, JSON] = {"type": "string", "maxLength": 64}
+    if not limits.is_short:
+        query["description"] = "words to search titles and abstracts for"
+        paper["description"] = "the id of a paper that is listed in the pool"
+    return (
+        ToolSchema(SEARCH, found, _object("query", query)),
+        ToolSchema(EXPAND, linked, _object("paper_id", paper)),
+    )
+
+
+def guide(options: PaperSearchOptions, limits: Limits) -> str:
+    """Goal, rules and points."""
+    if limits.is_short:
+        return (
+            "Collect the papers about all words of the need, or about words that mean the same. "
+            f"search finds by words, expand follows citations. {limits.max_calls} calls per turn. "
+            f"Repeats and ids not in the pool cost {options.penalty:g}."
+        )
+    return "\n".join(
+        [
+            "You collect the papers that answer a request into a pool. The pool starts empty.",
+            f"search(query) adds the {limits.num_results} papers that match the query best. "
+            f"expand(paper_id) adds papers linked to a paper of the pool: up to {limits.num_citing} that "
+            f"cite it and up to {limits.num_cited} that it cites. "
+            "Papers that are plainly irrelevant are dropped.",
+            "The same thing has several names in the literature, and the request uses one of them: what "
+            "other papers call it can be searched for too, or reached through citations.",
+            f"A turn takes up to {limits.max_calls} calls, made in parallel: only papers that are in the "
+            "pool before the turn can be expanded.",
+            "A turn gives the relevance (0 to 1 each) of its three most relevant new papers. A query asked "
+            "before, a paper expanded before and a paper that is not in the pool cost "
+            f"{options.penalty:g} each.",
+            "At the end all relevant papers in the pool count, against all that there are (F1).",
+        ]
+    )
+
+
+def _object(name: str, schema: dict[str, JSON]) -> dict[str, JSON]:
+    return {"type": "object", "properties": {name: schema}, "required": [name]}

@@ -1,0 +1,127 @@
+"""The library: a citation graph with its search index and its requests, shared by all episodes.
+
+It never changes once made, so a process makes one per setting (`library_of`) and copies of a world share
+it. Results of searches are kept: many episodes ask for the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+from typing import Self
+
+from stepwell.core.errors import ConfigError
+from stepwell.data.papers import GraphSpec, Need, PaperGraph, Selector, generated_graph, needs_of, request_of
+from stepwell.data.papers.semantic_scholar import read_requests, read_snapshot
+from stepwell.data.search import Document, Kind, SearchIndex
+from stepwell.envs.paper_search.options import Limits, PaperSearchOptions
+
+NEED_SIZES = (2, 3)  # facets of a need
+MIN_CEILING = 0.85  # requests that the selector cannot judge better than this make no tasks
+KEPT_SEARCHES = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked for, in words; the papers that answer it; and the need behind it, if generated."""
+
+    text: str
+    answers: tuple[int, ...]
+    need: Need | None = None
+
+
+class Library:
+    """A graph that can be searched and expanded, within limits."""
+
+    def __init__(
+        self, graph: PaperGraph, index: SearchIndex, requests: Sequence[Need | Request], limits: Limits
+    ) -> None:
+        self.graph, self.index, self.limits = graph, index, limits
+        self._requests = requests
+        self.search = lru_cache(KEPT_SEARCHES)(self._search)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        return self
+
+    @property
+    def num_requests(self) -> int:
+        """Distinct requests there are, those that make no tasks included."""
+        return len(self._requests)
+
+    def draw(self, rng: Random) -> Request:
+        """A request whose answers the selector tells apart well enough."""
+        for _ in range(1000):
+            request = self._request(rng.randrange(len(self._requests)))
+            if self.selector(request).ceiling() >= MIN_CEILING:
+                return request
+        raise ConfigError(
+            "the selector judges no request of this graph well; give env.options.num_papers more"
+        )
+
+    def selector(self, request: Request) -> Selector:
+        """Who judges what is found for a request."""
+        return Selector(self.graph, request.text, request.answers, request.need)
+
+    def _request(self, place: int) -> Request:
+        found = self._requests[place]
+        if isinstance(found, Request):
+            return found
+        text = request_of(self.graph, found, is_short=self.limits.is_short)
+        return Request(text, tuple(found.answers(self.graph)), found)
+
+    def _search(self, query: str) -> tuple[int, ...]:
+        """Numbers of the papers that a search returns, best first."""
+        numbers = self.graph.numbers
+        return tuple(numbers[hit.id] for hit in self.index.search(query, self.limits.num_results))
+
+    def expand(self, paper: int) -> list[int]:
+        """Papers that an expansion returns: citing ones, most cited first, then cited ones."""
+        citing = self.graph.citations(paper)[: self.limits.num_citing]
+        return list(dict.fromkeys(citing + self.graph.references(paper)[: self.limits.num_cited]))
+
+    def neighbours(self, paper: int) -> list[int]:
+        """Every paper that cites it or that it cites: whoever's expansion may bring it."""
+        return self.graph.references(paper) + self.graph.citations(paper)
+
+
+@lru_cache(maxsize=8)
+def library_of(options: PaperSearchOptions) -> Library:
+    """The library of some options."""
+    limits = options.limits
+    if options.snapshot is None:
+        if options.requests is not None:
+            raise ConfigError("env.options.requests goes with env.options.snapshot; set both or neither")
+        graph, index = _generated(options.graph_spec, options.search)
+        needs = needs_of(graph, NEED_SIZES, limits.min_answers, limits.max_answers)
+        if not needs:
+            raise ConfigError(
+                f"no request over {len(graph)} papers has {limits.min_answers} to {limits.max_answers} "
+                "answers; raise env.options.num_papers, or change min_answers and max_answers"
+            )
+        return Library(graph, index, needs, limits)
+    if options.requests is None:
+        raise ConfigError("env.options.requests: a snapshot needs a file of requests with their answers")
+    graph, index = _read(Path(options.snapshot), options.search)
+    requests = [Request(*row) for row in read_requests(Path(options.requests), graph)]
+    return Library(graph, index, requests, limits)
+
+
+@lru_cache(maxsize=4)
+def _generated(spec: GraphSpec, kind: Kind) -> tuple[PaperGraph, SearchIndex]:
+    graph = generated_graph(spec)
+    return graph, indexed(graph, kind)
+
+
+@lru_cache(maxsize=2)
+def _read(folder: Path, kind: Kind) -> tuple[PaperGraph, SearchIndex]:
+    graph = read_snapshot(folder)
+    return graph, indexed(graph, kind)
+
+
+def indexed(graph: PaperGraph, kind: Kind) -> SearchIndex:
+    """The search index over a graph's titles and abstracts."""
+    rows = zip(graph.ids, graph.titles, graph.abstracts, strict=True)
+    return SearchIndex.build([Document(*row) for row in rows], kind)

@@ -1,0 +1,133 @@
+"""The oracle's plan: which calls of the next turn bring most of the answers that are still missing.
+
+It knows the answers and chooses greedily, one call after another, the one that brings most answers which
+neither the pool nor the calls before it hold, less half a point for each paper that the selector would
+keep by mistake. It chooses among calls that an agent can think of:
+
+* searches for the need's facets, each in any of its forms (an agent meets the forms in what it finds);
+* expansions of papers in the pool.
+
+Calls that are left over after the first turn go to expansions that lead to a neighbour of a missing answer,
+and then to searches for the titles of missing papers, which no agent could know. When nothing is missing it
+goes on with what else scores. It never makes a call twice, and every turn has a call while one is left.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Mapping, Sequence
+from itertools import product
+
+from stepwell.data.papers import Selector
+from stepwell.envs.paper_search.library import Library, Request
+from stepwell.envs.paper_search.pool import NUM_PAID, Pool, asked
+
+MISTAKE = 0.5
+NUM_LOOKED_AT = 20  # papers of the pool that are weighed when no answer is missing
+Call = str | int  # a query, or the number of a paper to expand
+Offers = Mapping[Call, Collection[int]]
+
+
+class Planner:
+    """The oracle of one episode."""
+
+    def __init__(self, library: Library, request: Request, selector: Selector, pool: Pool) -> None:
+        self._library, self._selector, self._pool = library, selector, pool
+        self._answers = frozenset(request.answers)
+        self._queries = _queries(library, request)
+
+    def next_calls(self) -> list[Call]:
+        """The calls of the next turn."""
+        missing = self._answers.difference(self._pool.papers)
+        searches: Offers = {
+            query: self._library.search(query) for query in self._queries if self._is_fresh(query)
+        }
+        plan, missing = self._greedy({**searches, **self._expansions(missing)}, missing)
+        if missing and self._pool.papers:
+            plan, missing = self._greedy(self._detours(missing, plan), missing, plan)
+            plan, _ = self._greedy(self._titles(missing, plan), missing, plan)
+        return plan or self._leftovers(searches)
+
+    def _greedy(
+        self, offers: Offers, missing: frozenset[int], plan: Sequence[Call] = ()
+    ) -> tuple[list[Call], frozenset[int]]:
+        """`plan` with more calls, each by what it adds to those before it; and what they leave missing."""
+        plan = list(plan)
+        mistakes = {call: self._mistakes(found) for call, found in offers.items()}
+        while missing and offers and self._num_left(plan):
+            gains = {
+                call: len(missing.intersection(found)) - mistakes[call] for call, found in offers.items()
+            }
+            best = max(gains, key=lambda call: gains[call])  # of equal ones the first
+            if gains[best] <= 0:
+                break
+            plan.append(best)
+            missing = missing.difference(offers[best])
+        return plan, missing
+
+    def _expansions(self, missing: frozenset[int]) -> dict[Call, Collection[int]]:
+        """Expansions of the pool that bring a missing answer."""
+        library, place = self._library, self._pool.papers.__getitem__
+        near = {paper for answer in missing for paper in library.neighbours(answer) if self._is_fresh(paper)}
+        found = ((paper, library.expand(paper)) for paper in sorted(near, key=place))
+        return {paper: row for paper, row in found if not missing.isdisjoint(row)}
+
+    def _detours(self, missing: Collection[int], plan: Collection[Call]) -> Offers:
+        """Expansions that bring a paper whose own expansion brings a missing answer: half the way counts."""
+        library = self._library
+        ways: dict[Call, set[int]] = {}
+        for answer in sorted(missing):
+            for between in library.neighbours(answer):
+                if between in self._pool.papers or not self._selector.score(between):
+                    continue
+                if answer not in library.expand(between):
+                    continue
+                for paper in library.neighbours(between):
+                    if self._is_fresh(paper) and paper not in plan and between in library.expand(paper):
+                        ways.setdefault(paper, set()).add(answer)
+        return ways
+
+    def _titles(self, missing: Collection[int], plan: Collection[Call]) -> Offers:
+        """Searches for the titles of missing answers."""
+        titles = (self._library.graph.titles[paper] for paper in sorted(missing))
+        return {
+            title: self._library.search(title)
+            for title in titles
+            if self._is_fresh(title) and title not in plan
+        }
+
+    def _leftovers(self, searches: Offers) -> list[Call]:
+        """The one call that pays best."""
+        fresh = [paper for paper in self._pool.papers if self._is_fresh(paper)]
+        likely = heapq.nlargest(NUM_LOOKED_AT, fresh, key=self._selector.score)
+        offers: dict[Call, Collection[int]] = dict(searches)
+        offers.update((paper, self._library.expand(paper)) for paper in likely)
+        pays = {call: self._pay(found) for call, found in offers.items()}
+        return [max(pays, key=lambda call: pays[call])] if pays else []
+
+    def _pay(self, found: Collection[int]) -> float:
+        new = (self._selector.score(paper) for paper in found if paper not in self._pool.papers)
+        return sum(heapq.nlargest(NUM_PAID, new)) - self._mistakes(found)
+
+    def _mistakes(self, found: Collection[int]) -> float:
+        keeps, known = self._selector.keeps, self._pool.papers
+        return MISTAKE * sum(p not in known and p not in self._answers and keeps(p) for p in found)
+
+    def _is_fresh(self, call: Call) -> bool:
+        """Whether a call is valid in the next turn and was not made before."""
+        pool = self._pool
+        if isinstance(call, str):
+            return asked(call) not in pool.queries
+        return call in pool.papers and call not in pool.expanded
+
+    def _num_left(self, plan: Collection[Call]) -> int:
+        return self._library.limits.max_calls - len(plan)
+
+
+def _queries(library: Library, request: Request) -> list[str]:
+    """Searches for the request: its own words first, then all ways to say it."""
+    need = request.need
+    if need is None:
+        return [request.text]
+    forms = product(*(library.graph.facets[facet].values[value] for facet, value in need.values))
+    return list(dict.fromkeys([" ".join(need.words(library.graph)), *map(" ".join, forms)]))

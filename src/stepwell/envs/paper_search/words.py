@@ -1,0 +1,92 @@
+"""What agents are shown, and the true state in words.
+
+An observation names the request, what the last turn's calls did, how large the pool is, and lists papers:
+those that are new in the last turn, then older ones that were not expanded, each list by how many of the
+request's words a paper holds (what anyone could count; relevance is not shown) and then in the order of
+finding. Both lists have at most `num_shown` lines and every line a bounded length, and so has what is
+repeated of an agent's own words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepwell.data.papers import PaperGraph, Selector
+from stepwell.envs.paper_search.options import Limits
+from stepwell.envs.paper_search.pool import Pool
+
+MAX_TITLE, MAX_REQUEST, MAX_SAID = 160, 1000, 60
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """How good a pool is after the threshold."""
+
+    f1: float
+    recall: float
+    precision: float
+
+
+def quoted(text: str, limit: int = MAX_SAID) -> str:
+    """Words of an agent on one line: printable, cut, in quotes."""
+    plain = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * limit]).split())
+    return f'"{plain if len(plain) <= limit else plain[: limit - 3] + "..."}"'
+
+
+def in_view(graph: PaperGraph, limits: Limits, request: str, pool: Pool, selector: Selector) -> str:
+    """The observation."""
+    new, old = (sorted(papers, key=lambda p: -selector.share_of_words(p)) for papers in (pool.new, pool.old))
+    count = len(pool.papers)
+    if limits.is_short:
+        lines = [f"need: {request}", *pool.replies, f"pool {count}"]
+        names = "new:", "old:"
+    else:
+        lines = [f"Request: {request[:MAX_REQUEST]}"]
+        if pool.replies:
+            lines += ["Last turn:", *(f"- {told}" for told in pool.replies)]
+        lines.append(f"The pool holds {count} paper{'s' * (count != 1)}; {len(pool.expanded)} expanded.")
+        names = "New papers:", "Older papers, not expanded:"
+    for name, papers, chars in ((names[0], new, limits.abstract_chars), (names[1], old, 0)):
+        if papers:
+            lines += [name, *_listed(graph, papers, limits, chars)]
+    return "\n".join(lines)
+
+
+def _listed(graph: PaperGraph, papers: Sequence[int], limits: Limits, abstract_chars: int) -> list[str]:
+    shown = []
+    for paper in papers[: limits.num_shown]:
+        title = graph.titles[paper][:MAX_TITLE]
+        if limits.is_short:
+            shown.append(f"{graph.ids[paper]} {title}")
+            continue
+        line = f"[{graph.ids[paper]}] {title} ({graph.years[paper]})"
+        abstract = graph.abstracts[paper][:abstract_chars]
+        shown.append(f"{line}: {abstract}" if abstract else line)
+    left = len(papers) - len(shown)
+    return [*shown, f"and {left} more"] if left else shown
+
+
+def in_words(request: str, num_answers: int, pool: Pool, quality: Quality) -> str:
+    """Sentences about what was asked for and how much of it was found."""
+    return (
+        f"The request is: {request} It has {num_answers} answers. The pool holds {len(pool.papers)} papers, "
+        f"{len(pool.expanded)} of them expanded, after {len(pool.queries)} searches. "
+        f"Recall is {quality.recall:.2f}, precision {quality.precision:.2f}, F1 {quality.f1:.2f}."
+    )
+
+
+def structured(request: str, num_answers: int, pool: Pool, quality: Quality) -> str:
+    """The same as one JSON object."""
+    told = {
+        "request": request,
+        "answers": num_answers,
+        "pool": len(pool.papers),
+        "expanded": len(pool.expanded),
+        "searches": len(pool.queries),
+        "recall": round(quality.recall, 2),
+        "precision": round(quality.precision, 2),
+        "f1": round(quality.f1, 2),
+    }
+    return json.dumps(told, ensure_ascii=False)
