@@ -1,0 +1,1 @@
+"""Shop: find, choose and buy the product that an instruction asks for."""

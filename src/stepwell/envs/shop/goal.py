@@ -1,0 +1,136 @@
+"""What is to be bought: a kind of thing, its attributes, the values to choose, the most it may cost.
+
+A generated goal is read off a product but names none: whatever fits is right. Equal goals have equal
+words (which wording is used follows from the goal), so that no goal stands on both sides of a split.
+Goals that come with WebShop's files are about one product, whose title says what kind of thing it is.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stepwell.core import JSON, EncodingError, InputError, content_hash
+from stepwell.data.products import Product, Store
+from stepwell.data.products.product import dollars
+
+_WORDINGS = (
+    "I am looking for {kind} ({attributes}){options}, for less than {limit}.",
+    "Find me {kind}: {attributes}{options}. It must cost less than {limit}.",
+    "I need {attributes} {kind}{options}, price lower than {limit}.",
+    "Please buy {kind} for me, {attributes}{options}, and spend less than {limit}.",
+)
+_TINY_WORDING = "Buy {attributes} {kind}{options}, under {limit}."
+_PLAIN = re.compile(r"[a-z]{3,}")
+_NO_NAMES = frozenset("and for the with set pack size inch from your that this are".split())
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A wish. `type_words` are those by which a title shows that it is such a thing; `limit` is in cents.
+
+    A price equal to the limit is still within it.
+    """
+
+    instruction: str
+    kind: str
+    type_words: tuple[str, ...]
+    category: tuple[str, ...]
+    attributes: tuple[str, ...]
+    options: tuple[tuple[str, str], ...]
+    limit: int
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The values to choose."""
+        return tuple(value for _, value in self.options)
+
+    def to_json(self) -> dict[str, JSON]:
+        """As plain data."""
+        return {
+            "instruction": self.instruction,
+            "kind": self.kind,
+            "type_words": list(self.type_words),
+            "category": list(self.category),
+            "attributes": list(self.attributes),
+            "options": [list(option) for option in self.options],
+            "limit": self.limit,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> Goal:
+        """The reverse of `to_json`; what is no goal is an `InputError`."""
+        try:
+            texts = [value["instruction"], value["kind"]]
+            lists = [tuple(value[name]) for name in ("type_words", "category", "attributes")]
+            options = tuple((name, wanted) for name, wanted in value["options"])
+            limit = value["limit"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"a goal of shop lacks or misspells a field: {error!r}") from error
+        said = [*texts, *(word for words in lists for word in words), *(part for o in options for part in o)]
+        if not all(isinstance(text, str) for text in said) or not isinstance(limit, int):
+            raise InputError("a goal of shop holds texts, and a limit in whole cents")
+        return cls(texts[0], texts[1], lists[0], lists[1], lists[2], options, limit)
+
+
+def draw_goal(product: Product, rng: random.Random, *, is_tiny: bool) -> Goal:
+    """A goal that this product fulfils."""
+    most = 1 if is_tiny else 3
+    attributes = rng.sample(product.attributes, rng.randint(1, min(most, len(product.attributes))))
+    named = list(product.options)
+    if not is_tiny and len(named) > 1:
+        named = sorted(rng.sample(named, rng.randint(1, len(named))), key=named.index)
+    chosen = {option.name: rng.choice(option.values) for option in named}
+    price = product.price_with(chosen)
+    dear = int(price * rng.uniform(1.0, 1.4))
+    limit = -(-dear // 100) * 100
+    return _worded(product, tuple(sorted(attributes)), chosen, limit, is_tiny=is_tiny)
+
+
+def _worded(
+    product: Product, attributes: tuple[str, ...], chosen: Mapping[str, str], limit: int, *, is_tiny: bool
+) -> Goal:
+    options = tuple(chosen.items())
+    told = content_hash([product.kind, attributes, options, limit])
+    wording = _TINY_WORDING if is_tiny else _WORDINGS[int(told[:8], 16) % len(_WORDINGS)]
+    joined = ", ".join(f"{name}: {value}" for name, value in options)
+    instruction = wording.format(
+        kind=product.kind,
+        attributes=", ".join(attributes),
+        options=f", {joined}" if joined else "",
+        limit=dollars(limit),
+    )
+    type_words = tuple(dict.fromkeys(words(product.kind)))
+    return Goal(instruction, product.kind, type_words, product.category, attributes, options, limit)
+
+
+def listed_goal(store: Store, number: int) -> Goal | None:
+    """The goal of this number among those that came with the products; None if its product did not come."""
+    try:
+        row = json.loads(store.goal(number))
+        name, told, attributes, values = (row[k] for k in ("product", "instruction", "attributes", "options"))
+    except (ValueError, KeyError, TypeError) as error:
+        raise EncodingError(f"goal {number} of {store.path.name} cannot be read: {error!r}") from error
+    found = store.number_of(name)
+    if found is None:
+        return None
+    product = store.product(found)
+    limit = random.Random(f"{name} {told}").choice((110, 130, 150, 200)) * product.price // 100
+    limit = -(-limit // 1000) * 1000
+    instruction = f"{told}, and price lower than {dollars(limit)}."
+    type_words = tuple(dict.fromkeys(w for w in _PLAIN.findall(product.title.lower()) if w not in _NO_NAMES))
+    options = tuple(("", value) for value in values)
+    return Goal(instruction, product.kind, type_words, product.category, tuple(attributes), options, limit)
+
+
+def words(text: str) -> tuple[str, ...]:
+    """A text as its words in small letters.
+
+    >>> words("X-Large, navy")
+    ('x', 'large', 'navy')
+    """
+    return tuple(re.findall(r"[^\W_]+", text.casefold()))

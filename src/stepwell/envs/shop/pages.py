@@ -1,0 +1,148 @@
+"""Pages as plain data: what a view shows, and what can be done there.
+
+A page is made once and written twice, as text for agents and as HTML for people. Every action that a page
+offers stands in its text as it is to be written, so that the text is also the list of actions.
+
+    Task: Buy soft cup, color: red, under $12.
+    Results 1-4 of 9 for "soft cup"
+    click[a71] soft cup $9
+    …
+    click[next >] click[back to search]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepwell.core import InputError
+from stepwell.data.products import Product, Store
+from stepwell.data.products.product import dollars
+from stepwell.envs.shop.goal import Goal
+from stepwell.envs.shop.score import Score, score_purchase
+from stepwell.envs.shop.view import Page, View, as_mapping
+
+BACK, NEXT, PREVIOUS, BUY = "back to search", "next >", "< prev", "buy now"
+DESCRIPTION, FEATURES, ATTRIBUTES = "description", "features", "attributes"
+DETAILS = (DESCRIPTION, FEATURES, ATTRIBUTES)
+SEARCH = "search[words]"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How many results a page lists, and which pages with more about a product there are."""
+
+    page_size: int
+    details: tuple[str, ...] = DETAILS
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One option on a product's page."""
+
+    name: str
+    values: tuple[str, ...]
+    chosen: str
+    extras: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A page: heading, lines of text, products to click (with title and price), choices, buttons."""
+
+    view: View
+    instruction: str
+    heading: str
+    lines: tuple[str, ...] = ()
+    products: tuple[tuple[str, str, str], ...] = ()
+    choices: tuple[Choice, ...] = ()
+    buttons: tuple[str, ...] = ()
+    has_search: bool = False
+    score: Score | None = None
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """All that can be done here, in the order of the page; `search[words]` stands for any search."""
+        values = [value for choice in self.choices for value in choice.values]
+        clicks = [*(number for number, _, _ in self.products), *values, *self.buttons]
+        return ((SEARCH,) if self.has_search else ()) + tuple(f"click[{what}]" for what in clicks)
+
+    @property
+    def text(self) -> str:
+        """The page for an agent."""
+        told = [f"Task: {self.instruction}", self.heading, *self.lines]
+        told += [f"click[{number}] {title} {price}" for number, title, price in self.products]
+        told += [_choice_text(choice) for choice in self.choices]
+        told.append(" ".join(f"click[{button}]" for button in self.buttons) or (SEARCH * self.has_search))
+        return "\n".join(line for line in [*told, self.view.note] if line)
+
+
+def _choice_text(choice: Choice) -> str:
+    extras = choice.extras or (0,) * len(choice.values)
+    values = [
+        f"click[{value}]" + (f" (+{dollars(extra)})" if extra else "")
+        for value, extra in zip(choice.values, extras, strict=True)
+    ]
+    return f"{choice.name}: {' '.join(values)}" + (f" = {choice.chosen}" if choice.chosen else "")
+
+
+def show(store: Store, goal: Goal, view: View, layout: Layout) -> Shown:
+    """What a view shows; a view of something that is not there is an `InputError`."""
+    if view.page is Page.SEARCH:
+        return Shown(view, goal.instruction, "Search the shop.", has_search=True)
+    if view.page is Page.RESULTS:
+        return _results(store, goal, view, layout.page_size)
+    product, chosen = product_of(store, view), as_mapping(view.chosen)
+    price = f"Price: {dollars(product.price_with(chosen))}"
+    if view.page is Page.BOUGHT:
+        score = score_purchase(goal, product, chosen)
+        bought = ", ".join(f"{name}: {value}" for name, value in view.chosen)
+        lines = (product.title, bought, price, f"Score: {score.total:.2f}")
+        return Shown(view, goal.instruction, "You have bought this.", lines, score=score)
+    if view.page is Page.DETAIL:
+        lines = (product.title, *_detail(product, view.detail))
+        return Shown(view, goal.instruction, view.detail.capitalize(), lines, buttons=(PREVIOUS, BACK))
+    choices = tuple(
+        Choice(option.name, option.values, chosen.get(option.name, ""), option.extras)
+        for option in product.options
+    )
+    buttons = (BUY, *layout.details, PREVIOUS, BACK)
+    return Shown(view, goal.instruction, product.title, (price,), choices=choices, buttons=buttons)
+
+
+def _results(store: Store, goal: Goal, view: View, page_size: int) -> Shown:
+    found = store.search(view.query).numbers
+    first = view.number * page_size
+    listed = [store.product(number) for number in found[first : first + page_size]]
+    if first and not listed:
+        raise InputError(f"there is no page {view.number + 1} of results for {view.query!r}")
+    rows = tuple((product.id, product.title, dollars(product.price)) for product in listed)
+    if not rows:
+        heading = f'Nothing was found for "{view.query}".'
+    else:
+        heading = f'Results {first + 1}-{first + len(rows)} of {len(found)} for "{view.query}"'
+    more = (NEXT,) if first + page_size < len(found) else ()
+    less = (PREVIOUS,) if view.number else ()
+    return Shown(view, goal.instruction, heading, products=rows, buttons=(*more, *less, BACK))
+
+
+def product_of(store: Store, view: View) -> Product:
+    """The product of a view, whose values are on sale; else `InputError`."""
+    number = store.number_of(view.item)
+    if number is None:
+        raise InputError(f"there is no product {view.item!r}")
+    product = store.product(number)
+    on_sale = {(option.name, value) for option in product.options for value in option.values}
+    if not on_sale.issuperset(view.chosen):
+        raise InputError(f"product {view.item} is not sold with {dict(view.chosen)}")
+    return product
+
+
+def _detail(product: Product, name: str) -> tuple[str, ...]:
+    if name == DESCRIPTION:
+        return (product.description or "There is no description.",)
+    if name == FEATURES:
+        return tuple(f"- {feature}" for feature in product.features) or ("No features are listed.",)
+    if name == ATTRIBUTES:
+        kind = f"Kind: {product.kind}" if product.kind else ""
+        return (kind, ", ".join(product.attributes) or "No attributes are listed.")
+    raise InputError(f"a product's page has {', '.join(DETAILS)}, not {name!r}")

@@ -1,0 +1,150 @@
+"""The oracle's plans: from any page to a full score, over as few pages as can be.
+
+    search ─► results ─► (next or previous page)* ─► a product that fits ─► a click per value ─► buy
+
+No plan from the search page is shorter than 3 + the number of values wanted: one search, one product, one
+purchase, and a click for each value, since a product's page opens with nothing chosen. A plan of that
+length is therefore proven shortest, whatever else could be searched for. Queries are made of the goal's
+own words, so that whoever reads the instruction could have written them; a product's title is the last
+resort, for goals that nothing else finds. From other pages the ways are few (on from here, back to the
+results, back to the search), and the shortest of them is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from stepwell.data.products import Product, Store
+from stepwell.envs.shop.goal import Goal, words
+from stepwell.envs.shop.pages import BACK, BUY, NEXT, PREVIOUS, product_of
+from stepwell.envs.shop.score import score_purchase
+from stepwell.envs.shop.view import Page, View, as_mapping
+
+
+class Plan(NamedTuple):
+    """Actions to a full score ([] if there is no way), and whether none are proven to be fewer."""
+
+    actions: list[str]
+    is_shortest: bool
+
+
+class Planner:
+    """Plans for the goals of one shop."""
+
+    def __init__(self, store: Store, page_size: int) -> None:
+        self._store, self._page_size = store, page_size
+        self._query = lru_cache(maxsize=4096)(self._best_query)
+        self._fits = lru_cache(maxsize=100_000)(self._fitting)
+
+    def is_found_at_once(self, goal: Goal) -> bool:
+        """Whether a search for the goal's own words lists what fits on its first page."""
+        return any(self._place(goal, query) == 0 for query in own_queries(goal))
+
+    def plan(self, goal: Goal, view: View) -> Plan:
+        """A shortest way from a view."""
+        query, place = self._query(goal)
+        if query is None:
+            return Plan([], False)
+        anew = self._from_results(goal, query, 0)
+        assert anew is not None
+        ways = [[f"search[{query}]", *anew]] if view.page is Page.SEARCH else []
+        if view.page in (Page.RESULTS, Page.ITEM, Page.DETAIL):
+            ways.append([f"click[{BACK}]", f"search[{query}]", *anew])
+            on = self._from_results(goal, view.query, view.number)
+            before = {Page.RESULTS: 0, Page.ITEM: 1, Page.DETAIL: 2}[view.page]
+            if on is not None:
+                ways.append([f"click[{PREVIOUS}]"] * before + on)
+            if before:
+                ways += [[f"click[{PREVIOUS}]"] * (before - 1) + way for way in self._from_item(goal, view)]
+        return Plan(min(ways, key=len, default=[]), place == 0)
+
+    def _from_results(self, goal: Goal, query: str, number: int) -> list[str] | None:
+        """From a page of results: to the nearest page with something that fits, and on."""
+        found = self._store.search(query).numbers
+        best: list[str] | None = None
+        for place, product in enumerate(map(self._store.product, found)):
+            if not self._fits(goal, product):
+                continue
+            away = place // self._page_size - number
+            moves = [f"click[{NEXT if away > 0 else PREVIOUS}]"] * abs(away)
+            if best is None or len(moves) < len(best):
+                best = moves
+                rest = [f"click[{product.id}]", *(f"click[{v}]" for v in goal.values), f"click[{BUY}]"]
+        return None if best is None else best + rest
+
+    def _from_item(self, goal: Goal, view: View) -> Iterator[list[str]]:
+        """From a product's page: choose what is missing, take back what makes it too dear, buy."""
+        product = product_of(self._store, view)
+        chosen = dict(as_mapping(view.chosen))
+        wanted = _picked(goal, product)
+        if not self._fits(goal, product):
+            return
+        clicks = [value for name, value in wanted.items() if chosen.get(name) != value]
+        chosen |= wanted
+        others = [o for o in product.options if o.name in chosen and o.name not in wanted]
+        for option in sorted(others, key=lambda o: o.extra(chosen[o.name]), reverse=True):
+            if product.price_with(chosen) <= goal.limit:
+                break
+            chosen[option.name] = option.values[0]
+            clicks.append(option.values[0])
+        if score_purchase(goal, product, chosen).is_success:
+            yield [*(f"click[{value}]" for value in clicks), f"click[{BUY}]"]
+
+    def _best_query(self, goal: Goal) -> tuple[str | None, int]:
+        """The query that needs the fewest pages of results, and on which page (from 0) that ends."""
+        best: tuple[str | None, int] = (None, 1 << 30)
+        for query in self._queries(goal):
+            place = self._place(goal, query)
+            if place is not None and place < best[1]:
+                best = (query, place)
+            if best[1] == 0:
+                break
+        return best
+
+    def _queries(self, goal: Goal) -> Iterator[str]:
+        yield from own_queries(goal)
+        for product in self._store.of_kind(goal.kind):
+            if self._fits(goal, product):
+                yield " ".join(words(product.title))
+
+    def _place(self, goal: Goal, query: str) -> int | None:
+        """On which page of results something fits; None if on none."""
+        numbers = self._store.search(query).numbers
+        fitting = (i for i, number in enumerate(numbers) if self._fits(goal, self._store.product(number)))
+        place = next(fitting, None)
+        return None if place is None else place // self._page_size
+
+    def _fitting(self, goal: Goal, product: Product) -> bool:
+        """Whether a product of that kind can be bought for a full score."""
+        if product.kind != goal.kind:
+            return False  # what passes for the kind by its title alone is nothing to demonstrate
+        picked = _picked(goal, product)
+        return len(picked) == len(goal.options) and score_purchase(goal, product, picked).is_success
+
+
+def own_queries(goal: Goal) -> list[str]:
+    """Searches for the goal's own words, from those that a shopper would try first."""
+    named = list(goal.attributes)
+    tries = [
+        [goal.kind, *named],
+        [goal.kind, *named, *goal.values],
+        *([goal.kind, *named, value] for value in goal.values),
+        *([goal.kind, attribute, *goal.values] for attribute in named),
+        *([goal.kind, attribute] for attribute in named),
+        [goal.kind],
+    ]
+    return list(dict.fromkeys(" ".join(part for part in query if part) for query in tries))
+
+
+def _picked(goal: Goal, product: Product) -> dict[str, Any]:
+    """The wanted values as the product sells them, by option; fewer than wanted where it lacks one."""
+    picked: dict[str, str] = {}
+    for wanted in goal.values:
+        for option in product.options:
+            value = next((v for v in option.values if words(v) == words(wanted)), None)
+            if value is not None and option.name not in picked:
+                picked[option.name] = value
+                break
+    return picked

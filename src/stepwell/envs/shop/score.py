@@ -1,0 +1,87 @@
+"""What a purchase is worth: WebShop's score, from 0 to 1.
+
+    score = type · (attributes had + values chosen + price kept) / (attributes + values wanted + 1)
+
+`type` says whether it is the right kind of thing at all. With s the share of the goal's type words that
+the title has:
+
+    1    it was shelved under the same kind, or shares two shelves with it, or s > 0.2
+    0.5  none of these, and s ≥ 0.1
+    0.1  0 < s < 0.1
+    0    s = 0, wherever it was shelved
+
+An attribute is had if the product lists it or one of its texts says it, word for word. A value is chosen
+if its words are those of a value that was chosen; the published code compares letters loosely here, which
+takes XX-large for X-large. Success is a score of 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+
+from stepwell.data.products import Product
+from stepwell.data.products.product import all_text
+from stepwell.envs.shop.goal import Goal, words
+
+_LIKE, _FAINT = 0.2, 0.1
+_SHARED_SHELVES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A purchase against its goal: the parts, and the whole."""
+
+    total: float
+    type: float
+    num_attributes: int
+    num_options: int
+    is_within_limit: bool
+
+    @property
+    def is_success(self) -> bool:
+        """Whether all that was asked for was bought."""
+        return self.total == 1.0
+
+    def to_json(self) -> dict[str, float]:
+        """As plain data."""
+        return asdict(self)
+
+
+def score_purchase(goal: Goal, product: Product, chosen: Mapping[str, str]) -> Score:
+    """The score of buying `product` with these values (option name -> value)."""
+    kind = type_score(goal, product)
+    num_attributes = sum(has_attribute(product, attribute) for attribute in goal.attributes)
+    taken = {words(value) for value in chosen.values()}
+    num_options = sum(words(value) in taken for value in goal.values)
+    within = product.price_with(chosen) <= goal.limit
+    share = (num_attributes + num_options + within) / (len(goal.attributes) + len(goal.options) + 1)
+    return Score(kind * share, kind, num_attributes, num_options, within)
+
+
+def type_score(goal: Goal, product: Product) -> float:
+    """Whether it is the right kind of thing."""
+    title = set(words(product.title))
+    share = sum(word in title for word in goal.type_words) / max(1, len(goal.type_words))
+    if share == 0:
+        return 0.0
+    if share < _FAINT:
+        return 0.1
+    shelves = len(set(goal.category) & set(product.category))
+    is_same = product.kind == goal.kind or shelves >= _SHARED_SHELVES or share > _LIKE
+    return 1.0 if is_same else 0.5
+
+
+@lru_cache(maxsize=50_000)
+def has_attribute(product: Product, attribute: str) -> bool:
+    """Whether the product lists the attribute, or says it."""
+    wanted = words(attribute)
+    if any(words(own) == wanted for own in product.attributes):
+        return True
+    return any(_holds(words(text), wanted) for text in all_text(product))
+
+
+def _holds(text: tuple[str, ...], phrase: tuple[str, ...]) -> bool:
+    count = len(phrase)
+    return bool(phrase) and any(text[i : i + count] == phrase for i in range(len(text) - count + 1))

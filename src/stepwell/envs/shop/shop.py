@@ -1,0 +1,233 @@
+"""The shop itself: from a goal, a view and an action to the next page. A world and a server both run this.
+
+    goal   seed -> Goal                    what is to be bought
+    enter  goal -> Seen                    the first page
+    step   goal, view, action -> Seen      the page that an action leads to
+    plan   goal, view -> Plan              a shortest way to a full score from there
+    state  goal, view -> texts             where the shopper stands
+
+Invariants
+* A shop changes nothing: the same call gives the same answer, in whatever order calls come.
+* An action that cannot be read, or is not on the page, leaves the shopper where they are, with a note.
+* Every generated goal can be fulfilled by a search for its own words whose first page lists what fits.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from stepwell.core import ConfigError, StateForm
+from stepwell.data.products import Product, Store, generated_catalogue, webshop_catalogue
+from stepwell.envs.shop.goal import Goal, draw_goal, listed_goal
+from stepwell.envs.shop.options import ShopOptions
+from stepwell.envs.shop.pages import (
+    ATTRIBUTES,
+    BACK,
+    BUY,
+    DETAILS,
+    NEXT,
+    PREVIOUS,
+    Layout,
+    Shown,
+    product_of,
+    show,
+)
+from stepwell.envs.shop.plan import Plan, Planner
+from stepwell.envs.shop.score import Score
+from stepwell.envs.shop.view import Asked, Page, View, as_mapping, quoted, read_action
+from stepwell.envs.shop.words import states
+
+_MAX_DRAWS = 1000
+UNREADABLE = "That is no action. Write search[words] or click[something on the page]."
+
+
+class Seen(NamedTuple):
+    """A page as a world needs it."""
+
+    view: View
+    text: str
+    actions: tuple[str, ...]
+    score: Score | None
+
+
+class Counter(Protocol):
+    """Who serves a shopper: a shop in this process, or the way to one that runs elsewhere."""
+
+    def about(self) -> dict[str, Any]:
+        """Digest and size of the catalogue, and results on a page."""
+        ...
+
+    def goal(self, seed: int) -> Goal:
+        """The goal of a seed."""
+        ...
+
+    def enter(self, goal: Goal) -> Seen:
+        """The first page."""
+        ...
+
+    def step(self, goal: Goal, view: View, action: str) -> Seen:
+        """The page that an action leads to."""
+        ...
+
+    def plan(self, goal: Goal, view: View) -> Plan:
+        """A way to a full score."""
+        ...
+
+    def state(self, goal: Goal, view: View) -> dict[StateForm, str]:
+        """Where the shopper stands."""
+        ...
+
+
+class Shop:
+    """A shop in this process."""
+
+    def __init__(self, store: Store, page_size: int, *, is_tiny: bool = False) -> None:
+        self.store, self.page_size, self.is_tiny = store, page_size, is_tiny
+        self._layout = Layout(page_size, (ATTRIBUTES,) if is_tiny else DETAILS)
+        self._planner = Planner(store, page_size)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Shop:
+        return self
+
+    def about(self) -> dict[str, Any]:
+        """Digest and size of the catalogue, and results on a page."""
+        store = self.store
+        return {"digest": store.digest, "num_products": store.num_products, "page_size": self.page_size}
+
+    def goal(self, seed: int) -> Goal:
+        """The goal of a seed: one that came with the products, or one read off a product."""
+        rng = random.Random(seed)
+        for _ in range(_MAX_DRAWS):
+            goal = self._drawn(rng)
+            if goal is not None:
+                return goal
+        raise ConfigError("no goal could be found that the shop's products fulfil; allow more products")
+
+    def enter(self, goal: Goal) -> Seen:
+        """The search page."""
+        return _seen(self.page(goal, View()))
+
+    def step(self, goal: Goal, view: View, action: str) -> Seen:
+        """The page that an action leads to."""
+        return _seen(self.page(goal, self.move(view, action)))
+
+    def plan(self, goal: Goal, view: View) -> Plan:
+        """A shortest way to a full score."""
+        return self._planner.plan(goal, view)
+
+    def state(self, goal: Goal, view: View) -> dict[StateForm, str]:
+        """Where the shopper stands, in words and as JSON."""
+        return states(self.page(goal, view))
+
+    def page(self, goal: Goal, view: View) -> Shown:
+        """What a view shows."""
+        return show(self.store, goal, view, self._layout)
+
+    def move(self, view: View, action: str) -> View:
+        """Where an action leads."""
+        asked = read_action(action)
+        here = replace(view, note="")
+        if asked is None:
+            return replace(here, note=UNREADABLE)
+        if asked.verb == "search":
+            return self._searched(here, asked.what)
+        where = _CLICKS[view.page](self, here, asked)
+        return where or replace(here, note=f"There is no {quoted(asked.what)} to click on this page.")
+
+    def _drawn(self, rng: random.Random) -> Goal | None:
+        if self.store.num_goals:
+            return listed_goal(self.store, rng.randrange(self.store.num_goals))
+        product = self.store.product(rng.randint(1, self.store.num_products))
+        if not product.attributes:
+            return None
+        goal = draw_goal(product, rng, is_tiny=self.is_tiny)
+        return goal if self._planner.is_found_at_once(goal) else None
+
+    def _searched(self, here: View, words: str) -> View:
+        if here.page is not Page.SEARCH:
+            return replace(here, note=f"There is no search box on this page; click[{BACK}] first.")
+        if not words:
+            return replace(here, note="Write the words to search for between the brackets.")
+        return View(Page.RESULTS, words)
+
+    def _from_search(self, here: View, asked: Asked) -> View | None:
+        return None
+
+    def _from_results(self, here: View, asked: Asked) -> View | None:
+        what, found = asked.what.casefold(), self.store.search(here.query).numbers
+        if what == BACK:
+            return View()
+        first = here.number * self.page_size
+        if what == NEXT and first + self.page_size < len(found):
+            return replace(here, number=here.number + 1)
+        if what == PREVIOUS and here.number:
+            return replace(here, number=here.number - 1)
+        for number in found[first : first + self.page_size]:
+            product = self.store.product(number)
+            if product.id.casefold() == what:
+                return replace(here, page=Page.ITEM, item=product.id, chosen=())
+        return None
+
+    def _from_item(self, here: View, asked: Asked) -> View | None:
+        what = asked.what.casefold()
+        if what == BACK:
+            return View()
+        if what == PREVIOUS:
+            return replace(here, page=Page.RESULTS, item="", chosen=())
+        if what == BUY:
+            return replace(here, page=Page.BOUGHT)
+        if what in self._layout.details:
+            return replace(here, page=Page.DETAIL, detail=what)
+        return _chosen(here, product_of(self.store, here), what)
+
+    def _from_detail(self, here: View, asked: Asked) -> View | None:
+        what = asked.what.casefold()
+        if what == BACK:
+            return View()
+        return replace(here, page=Page.ITEM, detail="") if what == PREVIOUS else None
+
+
+_CLICKS = {
+    Page.SEARCH: Shop._from_search,
+    Page.RESULTS: Shop._from_results,
+    Page.ITEM: Shop._from_item,
+    Page.DETAIL: Shop._from_detail,
+    Page.BOUGHT: Shop._from_search,
+}
+
+
+def _chosen(here: View, product: Product, what: str) -> View | None:
+    """The view with a value chosen; where two options have it, for the one that has none yet."""
+    chosen = dict(as_mapping(here.chosen))
+    offers = [
+        (option.name, value)
+        for option in product.options
+        for value in option.values
+        if value.casefold() == what
+    ]
+    if not offers:
+        return None
+    name, value = next(((n, v) for n, v in offers if n not in chosen), offers[0])
+    return replace(here, chosen=tuple((chosen | {name: value}).items()))
+
+
+def _seen(shown: Shown) -> Seen:
+    return Seen(shown.view, shown.text, shown.actions, shown.score)
+
+
+def open_shop(options: ShopOptions) -> Shop:
+    """The shop of these options in this process; its catalogue is built where it is not in the cache."""
+    key = (options.size, options.catalogue_seed, options.products, options.webshop_files, options.results)
+    if key not in _SHOPS:
+        if options.webshop_files is not None:
+            store = webshop_catalogue(Path(options.webshop_files).expanduser())
+        else:
+            store = generated_catalogue(options.size, options.catalogue_seed, options.products)
+        _SHOPS[key] = Shop(store, options.results, is_tiny=options.size == "tiny")
+    return _SHOPS[key]
+
+
+_SHOPS: dict[tuple[Any, ...], Shop] = {}

@@ -1,0 +1,105 @@
+"""Where a shopper is: one value that holds all a shop must remember, so that the server remembers nothing.
+
+A view travels with every call and in every address of the pages for people. Two worlds can share a
+server, a lost answer can be asked for again, and a copy of a world needs no copy anywhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from stepwell.core import JSON, InputError
+
+MAX_QUERY_CHARS = 200
+MAX_ACTION_CHARS = 10_000
+_SHOWN_CHARS = 60
+_ACTION = re.compile(r"\s*(search|click)\s*\[(.*)\]\s*", re.IGNORECASE | re.DOTALL)
+
+
+class Page(StrEnum):
+    """The pages there are."""
+
+    SEARCH = "search"
+    RESULTS = "results"
+    ITEM = "item"
+    DETAIL = "detail"
+    BOUGHT = "bought"
+
+
+class Asked(NamedTuple):
+    """An action, read."""
+
+    verb: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A page, and how it was reached. `number` counts pages of results from 0; `detail` names a sub-page;
+    `chosen` are the values chosen for `item`; `note` says why the last action did nothing."""
+
+    page: Page = Page.SEARCH
+    query: str = ""
+    number: int = 0
+    item: str = ""
+    detail: str = ""
+    chosen: tuple[tuple[str, str], ...] = ()
+    note: str = ""
+
+    def to_json(self) -> dict[str, JSON]:
+        """As plain data."""
+        return {
+            "page": self.page.value,
+            "query": self.query,
+            "number": self.number,
+            "item": self.item,
+            "detail": self.detail,
+            "chosen": [list(pair) for pair in self.chosen],
+            "note": self.note,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> View:
+        """The reverse of `to_json`; what is no view is an `InputError`."""
+        try:
+            texts = {name: value[name] for name in ("query", "item", "detail", "note")}
+            page, number = Page(value["page"]), value["number"]
+            chosen = tuple((name, picked) for name, picked in value["chosen"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"a view of shop lacks or misspells a field: {error!r}") from error
+        said = [*texts.values(), *(part for pair in chosen for part in pair)]
+        if not all(isinstance(text, str) for text in said) or type(number) is not int or number < 0:
+            raise InputError("a view of shop holds texts, and the number of a page")
+        return cls(page, clean(texts["query"], MAX_QUERY_CHARS), number, texts["item"], texts["detail"], chosen,
+                   clean(texts["note"], MAX_QUERY_CHARS))  # fmt: skip
+
+
+def read_action(text: str) -> Asked | None:
+    """What a text asks for; None if it is no action.
+
+    >>> read_action("Click[ Buy Now ]")
+    Asked(verb='click', what='Buy Now')
+    """
+    match = _ACTION.fullmatch(text) if len(text) <= MAX_ACTION_CHARS else None
+    return Asked(match[1].lower(), clean(match[2], MAX_QUERY_CHARS)) if match else None
+
+
+def clean(text: str, max_chars: int) -> str:
+    """A text on one line that any encoding can hold, and no longer than that."""
+    plain = text[: 4 * max_chars].encode(errors="replace").decode()
+    return " ".join("".join(c if c.isprintable() else " " for c in plain).split())[:max_chars]
+
+
+def quoted(text: str) -> str:
+    """A text in a note, cut."""
+    short = clean(text, _SHOWN_CHARS + 1)
+    return f"'{short[:_SHOWN_CHARS]}…'" if len(short) > _SHOWN_CHARS else f"'{short}'"
+
+
+def as_mapping(chosen: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    """Chosen values by the name of their option."""
+    return dict(chosen)

@@ -1,0 +1,52 @@
+"""The state in words and as JSON: on which page the shopper stands, and what was chosen."""
+
+from __future__ import annotations
+
+import json
+
+from stepwell.core import StateForm
+from stepwell.envs.shop.pages import Shown
+from stepwell.envs.shop.view import Page
+
+
+def states(shown: Shown) -> dict[StateForm, str]:
+    """Where the shopper stands, in every form."""
+    return {
+        StateForm.NATURAL_LANGUAGE: in_words(shown),
+        StateForm.STRUCTURED: json.dumps(facts(shown), ensure_ascii=False),
+    }
+
+
+def in_words(shown: Shown) -> str:
+    """Sentences."""
+    view, told = shown.view, [f"The task is: {shown.instruction}"]
+    if view.page is Page.SEARCH:
+        told.append("The search page is open.")
+    elif view.page is Page.RESULTS:
+        told.append(f'Page {view.number + 1} of the results for "{view.query}" is open.')
+        listed = ", ".join(number for number, _, _ in shown.products)
+        told.append(f"It lists {listed}." if listed else "It lists nothing.")
+    else:
+        where = {Page.ITEM: "page", Page.DETAIL: f"{view.detail} page", Page.BOUGHT: "receipt"}[view.page]
+        told.append(f"The {where} of product {view.item} is open.")
+        told += [f"Chosen {name}: {value}." for name, value in view.chosen] or ["Nothing is chosen."]
+    if shown.score is not None:
+        told.append(f"It was bought for a score of {shown.score.total:.2f}.")
+    return " ".join(told)
+
+
+def facts(shown: Shown) -> dict[str, object]:
+    """The same as plain data."""
+    view = shown.view
+    told: dict[str, object] = {"task": shown.instruction, "page": view.page.value}
+    if view.page is not Page.SEARCH:
+        told |= {"query": view.query, "results_page": view.number + 1}
+    if view.page is Page.RESULTS:
+        told["products"] = [number for number, _, _ in shown.products]
+    elif view.item:
+        told |= {"product": view.item, "chosen": dict(view.chosen)}
+    if view.page is Page.DETAIL:
+        told["detail"] = view.detail
+    if shown.score is not None:
+        told["score"] = round(shown.score.total, 4)
+    return told
