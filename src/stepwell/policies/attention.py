@@ -154,14 +154,19 @@ AttentionInterface.register(ATTENTION, _attend)
 AttentionMaskInterface.register(ATTENTION, _defer)
 
 
-def adopt(model: PreTrainedModel) -> str | None:
-    """Switch `model` to tree attention if it can be proven right; else leave it and say why not."""
-    native = model.config._attn_implementation
+def adopt(model: PreTrainedModel, attending: PreTrainedModel | None = None) -> str | None:
+    """Switch `model` to tree attention if it can be proven right; else leave it and say why not.
+
+    `attending` is the part whose attention is replaced, where that is not the whole: the decoder
+    of a model that also sees.
+    """
+    attending = model if attending is None else attending
+    native = attending.config._attn_implementation
     try:
-        _check_class(model)
-        _probe(model, native)
+        _check_class(attending)
+        _probe(model, attending)
     except Exception as error:  # whatever a foreign model does under the probe means: do not touch it
-        model.set_attn_implementation(native)
+        attending.set_attn_implementation(native)
         is_ours = isinstance(error, CannotReplaceError)
         return str(error) if is_ours else f"{type(error).__name__} under the probe: {error}"
     return None
@@ -178,14 +183,14 @@ def _check_class(model: PreTrainedModel) -> None:
         raise CannotReplaceError("its rotary positions depend on the length of the sequence")
 
 
-def _probe(model: PreTrainedModel, native: str) -> None:
+def _probe(model: PreTrainedModel, attending: PreTrainedModel) -> None:
     """Compare a small tree with its sequences alone, and with itself after a branch changed."""
     vocab = int(model.get_input_embeddings().num_embeddings)  # type: ignore[arg-type]
     draw = np.random.default_rng(0).integers(0, vocab, size=16).tolist()
     prompt, left, right, other = draw[:5], draw[5:9], draw[9:12], [(t + 1) % vocab for t in draw[5:9]]
     with torch.no_grad():
         alone = [_logits(model, prompt + branch, None) for branch in (left, right)]
-        model.set_attn_implementation(ATTENTION)
+        attending.set_attn_implementation(ATTENTION)
         merged, changed = _tree_logits(model, prompt, left, right), _tree_logits(model, prompt, other, right)
     size = float(torch.cat(alone).abs().max())
     is_half = alone[0].dtype in (torch.bfloat16, torch.float16)

@@ -35,9 +35,9 @@ from stepwell.core.arrays import FloatArray
 from stepwell.packing import Microbatch, Outputs, Packed, check_finite, evaluate, pack, replay, token_scores
 from stepwell.policies import directory, lora
 from stepwell.policies.attention import adopt
-from stepwell.policies.critic import Critic, CriticKind, ValueHead
-from stepwell.policies.float64 import take_gradients_in_float64
+from stepwell.policies.critic import Critic, CriticKind
 from stepwell.policies.forward import Feed, actor_rows, backbone_of, feed, hidden_rows
+from stepwell.policies.opening import open_actor, open_critic, quieten
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 ATTENTIONS = ("auto", "tree", "replay")
@@ -69,7 +69,7 @@ class CausalLMPolicy:
         self.module = nn.ModuleDict({"model": model} | ({"critic": critic} if critic is not None else {}))
         self.is_replayed = attention == "replay"
         for part in self._transformers():
-            _quieten(part)
+            quieten(part)
             if not self.is_replayed:
                 self._adopt(part, attention)
 
@@ -97,17 +97,17 @@ class CausalLMPolicy:
         kind = _chosen(dtype, DTYPES, "dtype")
         _chosen(attention, dict.fromkeys(ATTENTIONS), "attention")
         path = directory.locate(name_or_path)
-        model, adapters = _open_actor(path, kind, lora)
+        model, adapters = open_actor(path, kind, lora, cls._open_model)
         reference_model = None
         if reference is not False and not (reference is True and adapters is not None):
             reference_model = (
                 copy.deepcopy(model)
                 if reference is True
-                else directory.open_causal_lm(directory.locate(reference), kind)
+                else cls._open_model(directory.locate(reference), kind)
             )
         policy = cls(
             model.to(device),
-            critic=_open_critic(path, model, critic, kind, torch.device(device)),
+            critic=open_critic(path, model, critic, kind, torch.device(device)),
             reference=None if reference_model is None else reference_model.to(device).requires_grad_(False),
             adapters=adapters,
             source=path,
@@ -157,7 +157,7 @@ class CausalLMPolicy:
         """Per step, the logprobs of its action tokens under the frozen reference; no gradient."""
         if self.reference is not None:
             with torch.no_grad():
-                outputs = evaluate(CausalLMPolicy._of(self.reference, self.is_replayed), packed)
+                outputs = evaluate(self._around(self.reference), packed)
         elif self.adapters is not None:
             with torch.no_grad(), self.adapters.disable_adapter():
                 outputs = evaluate(self, packed)
@@ -194,14 +194,14 @@ class CausalLMPolicy:
                 f"{size} tokens; the steps were made with another tokenizer"
             )
         if packed.table.has_images:
-            raise InputError("a state holds images, which a language-only policy cannot see")
+            self._check_images(packed)
         return replay(packed) if self.is_replayed else packed
 
     def run(self, microbatch: Microbatch, *, logprobs: bool, values: bool, entropies: bool) -> Outputs:
         """Outputs of one microbatch in its own order."""
         if values and self.critic is None:
             raise ConfigError("values need a critic; load the policy with critic='shared' or critic='own'")
-        fed = feed(microbatch, self.device)
+        fed = self._feed(microbatch)
         hidden = None
         scores: tuple[Tensor, Tensor | None] | tuple[None, None] = (None, None)
         is_shared = values and self.critic is not None and self.critic.backbone is None
@@ -301,11 +301,24 @@ class CausalLMPolicy:
 
     # --- inside -------------------------------------------------------------------------
 
-    @classmethod
-    def _of(cls, model: Any, is_replayed: bool) -> CausalLMPolicy:
-        """A bare policy around a model that was made ready already."""
-        policy = cls.__new__(cls)
-        policy.model, policy.critic, policy.is_replayed = model, None, is_replayed
+    _open_model = staticmethod(directory.open_causal_lm)
+
+    def _check_images(self, packed: Packed) -> None:
+        raise InputError(
+            "a state holds images, which a language-only policy cannot see; use a vision-language model"
+        )
+
+    def _feed(self, microbatch: Microbatch) -> Feed:
+        return feed(microbatch, self.device)
+
+    def _attending(self, part: Any) -> Any:
+        """The part of a model whose attention runs over the tree."""
+        return part
+
+    def _around(self, model: Any) -> CausalLMPolicy:
+        """This policy without a critic, around another model that was made ready already."""
+        policy = copy.copy(self)
+        policy.model, policy.critic = model, None
         return policy
 
     def _transformers(self) -> list[Any]:
@@ -314,9 +327,10 @@ class CausalLMPolicy:
 
     def _adopt(self, part: Any, attention: str) -> None:
         if part is not self.model and part is not self.reference:
-            part.set_attn_implementation(self.model.config._attn_implementation)
+            native = self._attending(self.model).config._attn_implementation
+            self._attending(part).set_attn_implementation(native)
             return
-        refusal = adopt(part)
+        refusal = adopt(part, self._attending(part))
         if refusal is None:
             return
         self.is_replayed = True
@@ -325,73 +339,6 @@ class CausalLMPolicy:
             raise ConfigError(f"attention='tree' was asked for, but {message}; use attention='auto'")
         if part is self.model:
             warnings.warn(f"{message}. Steps are replayed one by one, which is slower", stacklevel=4)
-
-
-def _open_actor(path: Path, dtype: torch.dtype, settings: dict[str, Any] | None) -> tuple[Any, Any | None]:
-    """The model in `path`, and its adapters: saved ones, fresh ones, or none."""
-    if (path / directory.ADAPTER_FILE).is_file():
-        if settings is not None:
-            raise ConfigError(f"{path} already holds LoRA adapters; leave out `lora` to go on training them")
-        model = directory.open_causal_lm(directory.locate(lora.base_of(path)), dtype)
-        return model, lora.load_adapters(model, path)
-    model = directory.open_causal_lm(path, dtype)
-    return model, None if settings is None else lora.add_adapters(model, settings)
-
-
-def _open_critic(
-    path: Path, model: Any, wanted: CriticKind | None, dtype: torch.dtype, device: torch.device
-) -> Critic | None:
-    """The saved critic, a fresh one, or none."""
-    saved = directory.read_policy_file(path)["critic"]
-    kind = wanted or saved
-    if kind is None:
-        return None
-    if kind not in ("shared", "own"):
-        raise ConfigError(f"critic must be 'shared', 'own' or None, got {kind!r}")
-    if saved is not None and saved != kind:
-        raise ConfigError(f"{path} holds a critic of kind {saved!r}; critic={kind!r} would throw it away")
-    head = ValueHead(model.config.get_text_config().hidden_size, dtype)
-    backbone = None
-    if kind == "own" and saved is None:
-        backbone = _plain_backbone(model)
-    elif kind == "own":
-        backbone = directory.open_backbone(path / directory.CRITIC_FOLDER, dtype)
-    if saved is not None:
-        _load_head(head, path)
-    return Critic(head, backbone).to(device)
-
-
-def _load_head(head: ValueHead, path: Path) -> None:
-    saved = directory.read_head(path)
-    own = head.state_dict()
-    if saved.keys() != own.keys() or any(saved[name].shape != own[name].shape for name in own):
-        raise WeightsError(f"{path / directory.HEAD_FILE} belongs to another model; save the policy again")
-    head.load_state_dict(saved)
-
-
-def _plain_backbone(model: Any) -> Any:
-    """A trainable copy of the model's backbone as it is without adapters."""
-    inner = backbone_of(model)
-    if not any(hasattr(module, "base_layer") for module in inner.modules()):
-        return copy.deepcopy(inner).requires_grad_(True)
-    plain = type(inner)(copy.deepcopy(inner.config)).to(inner.dtype)
-    weights = {name.replace(".base_layer", ""): weight for name, weight in inner.state_dict().items()}
-    plain.load_state_dict({name: weights[name] for name in plain.state_dict()})
-    return plain.requires_grad_(True)
-
-
-def _quieten(model: Any) -> None:
-    """No dropout anywhere, and true float64 gradients in float64 models."""
-    model.eval()
-    for module in model.modules():
-        for name, value in vars(module).items():
-            is_rate = isinstance(value, float) and (
-                "drop" in name or (name == "p" and isinstance(module, nn.Dropout))
-            )
-            if is_rate:
-                setattr(module, name, 0.0)
-    if model.dtype is torch.float64:
-        take_gradients_in_float64(model)
 
 
 def _split(flat: Tensor | None, lengths: list[int]) -> list[Tensor]:

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.utils import logging
 
 from stepwell.core import ModelError
@@ -63,6 +63,11 @@ def open_causal_lm(path: Path, dtype: torch.dtype) -> Any:
     # SDPA would silently leave out a soft cap on attention scores; the model's own code does not
     capped = getattr(config.get_text_config(), "attn_logit_softcapping", None) is not None
     return _open(AutoModelForCausalLM, path, dtype, attn_implementation="eager" if capped else None)
+
+
+def open_vision_language(path: Path, dtype: torch.dtype) -> Any:
+    """The vision-language model in `path`, refused if any weight is missing or of another shape."""
+    return _open(AutoModelForImageTextToText, path, dtype)
 
 
 def open_backbone(path: Path, dtype: torch.dtype) -> Any:
@@ -104,7 +109,7 @@ def _told(path: Path) -> Iterator[None]:
     except _BROKEN as error:
         first_line = str(error).strip().split("\n")[0]
         raise ModelError(
-            f"{path} cannot be opened as a Hugging Face causal language model: {first_line}. "
+            f"{path} cannot be opened as a Hugging Face language model: {first_line}. "
             "Check that the directory is complete, or save the model again"
         ) from error
 

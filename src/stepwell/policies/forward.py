@@ -8,6 +8,7 @@ padding forms trees of its own that nobody reads.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -28,7 +29,8 @@ class Feed:
     """A microbatch on a device: the arguments of the forward call, and where to read.
 
     Logits are computed for whole columns; `logit_places` picks the wanted ones from
-    [rows * columns, vocab] (None: they are all wanted, in order).
+    [rows * columns, vocab] (None: they are all wanted, in order). `embed` makes embeddings of the
+    ids with a given model, where some of them stand for something else.
     """
 
     arguments: dict[str, Any]
@@ -39,6 +41,14 @@ class Feed:
     targets: Tensor
     value_places: Tensor
     value_rows: Tensor
+    embed: Callable[[Any, Tensor], Tensor] | None = None
+
+    def inputs(self, model: Any) -> dict[str, Any]:
+        """The arguments for `model`."""
+        if self.embed is None:
+            return self.arguments
+        inputs = dict(self.arguments)
+        return {"inputs_embeds": self.embed(model, inputs.pop("input_ids")), **inputs}
 
 
 def feed(microbatch: Microbatch, device: torch.device) -> Feed:
@@ -126,7 +136,7 @@ def last_hidden(output: Any) -> Tensor:
 
 def hidden_rows(backbone: nn.Module, fed: Feed) -> Tensor:
     """Hidden states [M, H] at the value places, from a backbone of its own."""
-    output = backbone(**fed.arguments, use_cache=False)
+    output = backbone(**fed.inputs(backbone), use_cache=False)
     return last_hidden(output).flatten(0, 1)[fed.value_places]
 
 
@@ -135,7 +145,7 @@ def actor_rows(model: Any, fed: Feed, *, with_hidden: bool) -> tuple[Tensor, Ten
     kind: Any = type(model)
     keep = {"logits_to_keep": fed.columns} if _keeps_logits(kind) else {}
     with _HiddenStates(backbone_of(model)) if with_hidden else nullcontext() as kept:
-        logits = model(**fed.arguments, **keep, use_cache=False).logits
+        logits = model(**fed.inputs(model), **keep, use_cache=False).logits
     if not keep:
         logits = logits[:, fed.columns]
     rows = logits.flatten(0, 1)

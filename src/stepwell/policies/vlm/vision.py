@@ -15,6 +15,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,28 +29,52 @@ from stepwell.rendering.vision import ImageFormat
 
 def decoder_of(model: Any) -> Any:
     """The language model inside: embeddings, layers and final norm."""
-    return getattr(model.model, "language_model", None) or model.model.text_model
+    inner = getattr(model, "model", model)
+    return inner.language_model if hasattr(inner, "language_model") else inner.text_model
 
 
-def encode(model: Any, image_format: ImageFormat, images: Sequence[AnyArray]) -> list[Tensor]:
-    """Features [n, H] of each picture, in the order of its placeholders; gradients flow."""
-    counts = [image_format.tokens(*image.shape[:2]).num_features for image in images]
+@dataclass(frozen=True, slots=True, eq=False)
+class Pixels:
+    """Pictures as a vision encoder takes them: its arguments, and how many features each gives."""
+
+    arguments: dict[str, Tensor]
+    counts: tuple[int, ...]
+
+    def to(self, device: torch.device) -> Pixels:
+        return Pixels({name: value.to(device) for name, value in self.arguments.items()}, self.counts)
+
+
+def pixels_of(image_format: ImageFormat, images: Sequence[AnyArray]) -> Pixels:
+    """Pictures made ready for the encoder of their family."""
+    counts = tuple(image_format.tokens(*image.shape[:2]).num_features for image in images)
     prepared = [image_format.arrays(image) for image in images]
     arguments = {
-        name: torch.from_numpy(np.concatenate([arrays[name] for arrays in prepared])).to(model.device)
-        for name in prepared[0]
+        name: torch.from_numpy(np.concatenate([arrays[name] for arrays in prepared])) for name in prepared[0]
     }
-    pixels = arguments["pixel_values"].to(model.dtype)
-    arguments["pixel_values"] = pixels[None] if image_format.family == "idefics3" else pixels
+    if image_format.family == "idefics3":  # it wants tiles of one conversation: [1, tiles, 3, S, S]
+        arguments["pixel_values"] = arguments["pixel_values"][None]
+    return Pixels(arguments, counts)
+
+
+def features_of(model: Any, pixels: Pixels) -> list[Tensor]:
+    """Features [n, H] of each picture, in the order of its placeholders; gradients flow."""
+    arguments = dict(pixels.arguments)
+    arguments["pixel_values"] = arguments["pixel_values"].to(model.dtype)
     found = model.get_image_features(**arguments).pooler_output
     parts = [found] if isinstance(found, Tensor) else list(found)
     features = torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])
-    if features.shape[0] != sum(counts):
+    if features.shape[0] != sum(pixels.counts):
         raise ModelError(
-            f"the vision encoder gives {features.shape[0]} features for pictures that take {sum(counts)} "
-            "placeholders; config.json and preprocessor_config.json belong to different models"
+            f"the vision encoder gives {features.shape[0]} features for pictures that take "
+            f"{sum(pixels.counts)} placeholders; config.json and preprocessor_config.json belong to "
+            "different models"
         )
-    return list(features.split(counts))
+    return list(features.split(list(pixels.counts)))
+
+
+def encode(model: Any, image_format: ImageFormat, images: Sequence[AnyArray]) -> list[Tensor]:
+    """`features_of` pictures that were not made ready yet."""
+    return features_of(model, pixels_of(image_format, images).to(model.device))
 
 
 def embed(model: Any, input_ids: Tensor, sites: Tensor, features: Tensor) -> Tensor:

@@ -1,0 +1,88 @@
+"""Opening the parts of a policy: the model with its adapters, its critic, all of it without dropout."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from stepwell.core import ConfigError, WeightsError
+from stepwell.policies import directory, lora
+from stepwell.policies.critic import Critic, CriticKind, ValueHead
+from stepwell.policies.float64 import take_gradients_in_float64
+from stepwell.policies.forward import backbone_of
+
+OpenModel = Callable[[Path, torch.dtype], Any]
+
+
+def open_actor(
+    path: Path, dtype: torch.dtype, settings: dict[str, Any] | None, open_model: OpenModel
+) -> tuple[Any, Any | None]:
+    """The model in `path`, and its adapters: saved ones, fresh ones, or none."""
+    if (path / directory.ADAPTER_FILE).is_file():
+        if settings is not None:
+            raise ConfigError(f"{path} already holds LoRA adapters; leave out `lora` to go on training them")
+        model = open_model(directory.locate(lora.base_of(path)), dtype)
+        return model, lora.load_adapters(model, path)
+    model = open_model(path, dtype)
+    return model, None if settings is None else lora.add_adapters(model, settings)
+
+
+def open_critic(
+    path: Path, model: Any, wanted: CriticKind | None, dtype: torch.dtype, device: torch.device
+) -> Critic | None:
+    """The saved critic, a fresh one, or none."""
+    saved = directory.read_policy_file(path)["critic"]
+    kind = wanted or saved
+    if kind is None:
+        return None
+    if kind not in ("shared", "own"):
+        raise ConfigError(f"critic must be 'shared', 'own' or None, got {kind!r}")
+    if saved is not None and saved != kind:
+        raise ConfigError(f"{path} holds a critic of kind {saved!r}; critic={kind!r} would throw it away")
+    head = ValueHead(model.config.get_text_config().hidden_size, dtype)
+    backbone = None
+    if kind == "own" and saved is None:
+        backbone = _plain_backbone(model)
+    elif kind == "own":
+        backbone = directory.open_backbone(path / directory.CRITIC_FOLDER, dtype)
+    if saved is not None:
+        _load_head(head, path)
+    return Critic(head, backbone).to(device)
+
+
+def _load_head(head: ValueHead, path: Path) -> None:
+    saved = directory.read_head(path)
+    own = head.state_dict()
+    if saved.keys() != own.keys() or any(saved[name].shape != own[name].shape for name in own):
+        raise WeightsError(f"{path / directory.HEAD_FILE} belongs to another model; save the policy again")
+    head.load_state_dict(saved)
+
+
+def _plain_backbone(model: Any) -> Any:
+    """A trainable copy of the model's backbone as it is without adapters."""
+    inner = backbone_of(model)
+    if not any(hasattr(module, "base_layer") for module in inner.modules()):
+        return copy.deepcopy(inner).requires_grad_(True)
+    plain = type(inner)(copy.deepcopy(inner.config)).to(inner.dtype)
+    weights = {name.replace(".base_layer", ""): weight for name, weight in inner.state_dict().items()}
+    plain.load_state_dict({name: weights[name] for name in plain.state_dict()})
+    return plain.requires_grad_(True)
+
+
+def quieten(model: Any) -> None:
+    """No dropout anywhere, and true float64 gradients in float64 models."""
+    model.eval()
+    for module in model.modules():
+        for name, value in vars(module).items():
+            is_rate = isinstance(value, float) and (
+                "drop" in name or (name == "p" and isinstance(module, nn.Dropout))
+            )
+            if is_rate:
+                setattr(module, name, 0.0)
+    if model.dtype is torch.float64:
+        take_gradients_in_float64(model)

@@ -1,0 +1,138 @@
+"""A microbatch with pictures as a model takes it: features among embeddings, positions of the family.
+
+`look` notes, for every microbatch of a batch, which pictures its tokens stand for. `feed_pictures`
+turns that into the arguments of a forward call.
+
+Invariants
+* Every distinct picture of a microbatch is encoded once, however many steps show it and
+  wherever; the gradient of all its places reaches the encoder through that one pass.
+* A token of the tree stands for the same feature in every step that holds it: keys of tokens in
+  pictures are (picture, id), and a picture's run is the same everywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from stepwell.core import Pictures, TokenState
+from stepwell.packing import Microbatch, Packed, StepTable
+from stepwell.policies.forward import Feed, feed
+from stepwell.policies.vlm.vision import Pixels, embed, features_of, pixels_of
+from stepwell.rendering.vision import ImageFormat, Placed
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Looks:
+    """Where the pictures of a microbatch are.
+
+    The token at flat place `sites[i]` takes row `rows[i]` of the features of `names`, one picture
+    after the other. `positions` are [axes, rows, columns], None where they are the depths.
+    """
+
+    names: tuple[str, ...]
+    sites: IntArray
+    rows: IntArray
+    positions: IntArray | None
+
+
+def look(packed: Packed, image_format: ImageFormat, pictures: Pictures) -> None:
+    """Note in every microbatch where its pictures are; refuses a prompt with other tokens for them."""
+    placed = [
+        image_format.placed(TokenState(sequence[:size], spans), pictures)
+        for sequence, size, spans in zip(
+            packed.table.sequences, packed.table.prompt_lengths.tolist(), packed.table.images, strict=True
+        )
+    ]
+    for microbatch in packed.microbatches:
+        if "looks" not in microbatch.cache:
+            microbatch.cache["looks"] = _looks(microbatch, packed.table, placed, image_format)
+
+
+def _looks(
+    microbatch: Microbatch, table: StepTable, placed: list[list[Placed]], image_format: ImageFormat
+) -> Looks:
+    first_row: dict[str, int] = {}
+    num_features = 0
+    feature: dict[int, IntArray] = {}  # per step, the row of features of each token, or -1
+    for step in microbatch.steps.tolist():
+        feature[step] = np.full(table.lengths[step], -1, dtype=np.int64)
+        for place in placed[step]:
+            span, tokens = place.span, place.tokens
+            if span.image not in first_row:
+                first_row[span.image] = num_features
+                num_features += tokens.num_features
+            rows = first_row[span.image] + np.cumsum(tokens.is_feature) - 1
+            feature[step][span.start : span.start + span.length] = np.where(tokens.is_feature, rows, -1)
+    found = _looked_up(microbatch, feature)
+    positions = None
+    if image_format.num_axes > 1:
+        own = {s: image_format.positions(int(table.lengths[s]), placed[s]) for s in feature}
+        axes = [
+            _looked_up(microbatch, {step: rows[axis] for step, rows in own.items()})
+            for axis in range(image_format.num_axes)
+        ]
+        positions = np.stack(axes)
+    flat = found.reshape(-1)
+    sites = np.flatnonzero(flat >= 0)
+    return Looks(tuple(first_row), sites, flat[sites], positions)
+
+
+def _looked_up(microbatch: Microbatch, known: dict[int, IntArray]) -> IntArray:
+    """What the steps know of their tokens, for the tokens of the microbatch [rows, columns]."""
+    starts = np.zeros(max(known) + 1, dtype=np.int64)
+    starts[list(known)] = np.cumsum([0, *(row.size for row in known.values())])[:-1]
+    return np.concatenate(list(known.values()))[starts[microbatch.origins] + microbatch.positions]
+
+
+def feed_pictures(
+    microbatch: Microbatch, device: torch.device, image_format: ImageFormat, pictures: Pictures
+) -> Feed:
+    """`microbatch` on `device` with its pictures, kept with it for the next pass."""
+    key = ("feed with pictures", device)
+    if key not in microbatch.cache:
+        microbatch.cache[key] = _made(microbatch, device, image_format, pictures)
+    made: Feed = microbatch.cache[key]
+    return made
+
+
+def _made(
+    microbatch: Microbatch, device: torch.device, image_format: ImageFormat, pictures: Pictures
+) -> Feed:
+    plain = feed(microbatch, device)
+    looks: Looks = microbatch.cache["looks"]
+    arguments: dict[str, Any] = dict(plain.arguments)
+    if looks.positions is not None:
+        arguments["position_ids"] = _padded(looks.positions, arguments["input_ids"])
+    if not looks.names:
+        return replace(plain, arguments=arguments)
+    pixels = pixels_of(image_format, [pictures.get(name) for name in looks.names]).to(device)
+    sites, rows = (torch.from_numpy(array).to(device) for array in (looks.sites, looks.rows))
+    return replace(plain, arguments=arguments, embed=_Embed(pixels, sites, rows))
+
+
+def _padded(positions: IntArray, input_ids: Tensor) -> Tensor:
+    """Positions [axes, rows, columns], with zeros for columns that are only padding."""
+    missing = input_ids.shape[1] - positions.shape[2]
+    padded = np.pad(positions, ((0, 0), (0, 0), (0, missing)))
+    return torch.from_numpy(padded).to(input_ids.device)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Embed:
+    """Embeddings of a microbatch's ids with its pictures' features in place."""
+
+    pixels: Pixels
+    sites: Tensor
+    rows: Tensor
+
+    def __call__(self, model: Any, input_ids: Tensor) -> Tensor:
+        features = torch.cat(features_of(model, self.pixels))
+        return embed(model, input_ids, self.sites, features[self.rows])

@@ -1,0 +1,134 @@
+"""Packed steps with pictures give what the plain model gives, in value and gradient, for every family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.policies.vlm.conftest import FAMILIES, Scene
+
+from stepwell.core import InputError, Step, TokenState
+from stepwell.packing import backward, pack, replay
+from stepwell.policies.vlm.vision import pixels_of
+
+SceneOf = Callable[..., Scene]
+
+
+def _plain_logprobs(scene: Scene, step: Step) -> torch.Tensor:
+    """The step's logprobs from one call of the model as Hugging Face documents it."""
+    model: Any = scene.policy.model
+    assert isinstance(step.state, TokenState)
+    ids = torch.tensor(np.concatenate([step.state.prompt_ids, step.action.action_ids]))[None].long()
+    inputs: dict[str, Any] = {"input_ids": ids}
+    names = [span.image for span in step.state.images]
+    if names:
+        images = [scene.pictures.get(name) for name in names]
+        inputs |= pixels_of(scene.policy.image_format, images).arguments
+        inputs["pixel_values"] = inputs["pixel_values"].double()
+        if scene.policy.image_format.num_axes == 3:
+            inputs["mm_token_type_ids"] = (ids == scene.policy.image_format.marker_id).int()
+    logits = model(**inputs, use_cache=False).logits[0].log_softmax(-1)
+    start = step.state.prompt_ids.size
+    return logits[torch.arange(start - 1, ids.shape[1] - 1), ids[0, start:]]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packed_logprobs_are_those_of_the_plain_model(scene_of: SceneOf, family: str) -> None:
+    scene = scene_of(family)
+    steps = scene.steps()
+    packed = pack(steps)
+    assert packed.num_tokens < 0.8 * packed.num_step_tokens, "there is something to share"
+    assert not scene.policy.is_replayed
+    with torch.no_grad():
+        for ours, step in zip(scene.policy.logprobs(packed), steps, strict=True):
+            torch.testing.assert_close(ours, _plain_logprobs(scene, step), rtol=1e-6, atol=1e-7)
+
+
+def _gradient(scene: Scene, packed: Any, weights: torch.Tensor) -> dict[str, torch.Tensor]:
+    for parameter in scene.policy.parameters():
+        parameter.grad = None
+    backward(scene.policy, packed, lambda outputs: ((outputs.logprobs * weights).sum(), {}))
+    return {name: p.grad.clone() for name, p in scene.policy.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packed_gradients_are_those_of_single_steps(scene_of: SceneOf, family: str) -> None:
+    scene = scene_of(family)
+    steps = scene.steps()
+    generator = torch.Generator().manual_seed(1)
+    weights = torch.randn(sum(step.num_units for step in steps), generator=generator, dtype=torch.float64)
+    packed = _gradient(scene, pack(steps), weights)
+    small = _gradient(
+        scene, pack(steps, token_budget=max(len(s) for s in pack(steps).table.sequences)), weights
+    )
+    alone = {}
+    at = 0
+    for step in steps:
+        part = _gradient(scene, replay(pack([step])), weights[at : at + step.num_units])
+        at += step.num_units
+        for name, grad in part.items():
+            alone[name] = alone.get(name, 0) + grad
+    assert packed.keys() == small.keys() == alone.keys()
+    encoder = [name for name in packed if "vision" in name or "visual" in name]
+    assert encoder and any(packed[name].abs().max() > 1e-3 for name in encoder), "the encoder is trained"
+    for name, grad in packed.items():
+        size = float(alone[name].abs().max())
+        for other in (alone[name], small[name]):
+            assert float((grad - other).abs().max()) <= 2e-6 * size + 1e-9, name
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_distinct_picture_is_encoded_once(
+    scene_of: SceneOf, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = scene_of(family)
+    calls: list[int] = []
+    found = type(scene.policy.model).get_image_features
+
+    def counted(self: Any, **arguments: Any) -> Any:
+        output = found(self, **arguments)
+        parts = output.pooler_output
+        parts = [parts] if isinstance(parts, torch.Tensor) else parts
+        calls.append(sum(part.reshape(-1, part.shape[-1]).shape[0] for part in parts))
+        return output
+
+    monkeypatch.setattr(type(scene.policy.model), "get_image_features", counted)
+    steps = scene.steps()
+    shown = [span.image for step in steps for span in step.state.images]  # type: ignore[union-attr]
+    assert len(shown) == 9 and set(shown) == set(scene.names)
+    with torch.no_grad():
+        scene.policy.logprobs(pack(steps))
+    tokens = scene.policy.image_format.tokens
+    wanted = sum(tokens(*image.shape[:2]).num_features for image in scene.images)
+    assert calls == [wanted]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_pictures_change_what_follows_and_nothing_before(scene_of: SceneOf, family: str) -> None:
+    scene = scene_of(family)
+    steps = scene.steps()
+    same = Step(steps[-2].state, steps[0].action, steps[0].behavior_logprobs)
+    with torch.no_grad():
+        first, other = scene.policy.logprobs(pack([steps[0], same]))
+    assert (first - other).abs().max() > 1e-3
+
+
+def test_placeholders_of_another_count_or_other_ids_are_refused(scene_of: SceneOf) -> None:
+    scene = scene_of("qwen2_5_vl")
+    state = scene.steps()[0].state
+    assert isinstance(state, TokenState)
+    (span,) = state.images
+    short = type(span)(span.image, span.start, span.length - 1)
+    ids = state.prompt_ids.copy()
+    ids[span.start] = 9
+    for wrong, message in (
+        (TokenState(state.prompt_ids, (short,)), r"40 x 60 pixels as \d+"),
+        (TokenState(ids, state.images), "are not the tokens that this model"),
+        (TokenState(state.prompt_ids, (type(span)("0" * 32, span.start, span.length),)), "unknown here"),
+    ):
+        step = Step.from_tokens(wrong.prompt_ids, [3], images=wrong.images)
+        with pytest.raises(InputError, match=message):
+            scene.policy.logprobs(pack([step]))
