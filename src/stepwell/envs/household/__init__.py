@@ -1,0 +1,1 @@
+"""Household: find things, treat them, and put them where they belong."""

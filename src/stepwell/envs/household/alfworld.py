@@ -1,0 +1,170 @@
+"""ALFWorld's games behind the same name: its engine, its texts, its commands.
+
+    env.name = "household"
+    env.options.games = "alfworld_data/json_2.1.1"
+
+Every `*.tw-pddl` file below the folder is a game. A game in a folder named `train` is for training, one in
+`valid_seen` or `valid_unseen` is held out (`held_out` says which of the two is drawn); where there are no
+such folders the content decides. Games that are known not to be solvable, and those with movable receptacles
+or slices, which the engine does not play, are left out.
+
+The oracle asks the engine's planner from the present state; its plans are good, not proven to be shortest, so
+there are no golden steps. One engine plays one game at a time and is kept for the next: loading its planner
+leaves a copy of it behind each time. `write_game` writes a household made here as such a game.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from stepwell.core import JSON, ConfigError, InputError, Split, StateForm, Task, hash_bytes
+from stepwell.envs.base import NOTHING, Effect
+from stepwell.envs.household.generator import SEEN_GOALS, read_household
+from stepwell.envs.household.made import MAX_CHARS, WON, read_command
+from stepwell.envs.household.options import HouseholdOptions
+from stepwell.envs.household.pddl import problem
+from stepwell.envs.robots.packages import simulator
+from stepwell.envs.sides import stand
+
+TRAIN, SEEN, UNSEEN = "train", "valid_seen", "valid_unseen"
+NOT_PLAYED = ("movable", "Sliced")
+_TASK = re.compile(r"Your task is to: (.+?)\.?(?:\\n|\n|\"|$)")
+_idle_engines: list[Any] = []
+
+
+class PublishedGame:
+    """One game, being played."""
+
+    def __init__(self, options: HouseholdOptions, task: Task) -> None:
+        if options.games is None:
+            raise ConfigError(
+                f"task {task.id} is a game of ALFWorld's; env.options.games must name the folder that holds "
+                f"{task.content['game']}"
+            )
+        path = Path(options.games) / str(task.content["game"])
+        if not path.is_file():
+            raise InputError(f"env.options.games: {path} is not there")
+        if hash_bytes(path.read_bytes()) != task.content["hash"]:
+            raise InputError(f"env.options.games: {path} is not the file that task {task.id} was made of")
+        self._instruction = task.instruction
+        self._engine: Any = _idle_engines.pop() if _idle_engines else _new_engine()
+        self._engine.load(str(path))
+        self._result = ""
+        self._take(self._engine.reset())
+        self._result = _without_frame(self._result)
+
+    def act(self, action: str) -> Effect:
+        """Do one command; whether that won is the engine's word."""
+        text = read_command(action)
+        if text not in self._commands:
+            told = text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]}..."
+            self._result = f"Nothing happens. {told!r} is not one of the commands."
+            return NOTHING
+        state, _, _ = self._engine.step(text)
+        self._take(state)
+        return Effect(WON, terminated=True, success=True) if state["won"] else NOTHING
+
+    def text(self) -> str:
+        """Task, what the engine said, and commands."""
+        lines = [f"Task: {self._instruction}.", self._result, f"Commands: {', '.join(self._commands)}"]
+        return "\n".join(filter(None, lines))
+
+    def commands(self) -> list[str]:
+        """What is possible now."""
+        return list(self._commands)
+
+    def oracle(self) -> list[str]:
+        """A plan of the engine's own planner from here."""
+        engine = self._engine
+        return [str(command).strip() for command in engine._pddl_state.replan(engine._entity_infos)]
+
+    def golden_steps(self) -> None:
+        """Not known: the planner does not prove its plans."""
+
+    def truth(self) -> dict[StateForm, str]:
+        """What is shown; the engine has no words for the rest."""
+        return {StateForm.NATURAL_LANGUAGE: self.text()}
+
+    def close(self) -> None:
+        """Leave the engine to the next game."""
+        if self._engine is not None:
+            _idle_engines.append(self._engine)
+        self._engine = None
+
+    def _take(self, state: Any) -> None:
+        self._result = " ".join(str(state["feedback"]).split())
+        self._commands = [command.strip() for command in state["admissible_commands"] if command != "help"]
+
+
+def game_task(env: str, options: HouseholdOptions, seed: int) -> Task:
+    """A game drawn at random, on the side that its folder says."""
+    rng = random.Random(seed)
+    sides = games_in(str(options.games))
+    held_out = sides[SEEN if options.held_out == "seen" else UNSEEN]
+    side = TRAIN
+    if any(sides[name] for name in (TRAIN, SEEN, UNSEEN)):
+        side = (SEEN if options.held_out == "seen" else UNSEEN) if rng.random() < SEEN_GOALS else TRAIN
+        if not sides[TRAIN] or not held_out:
+            raise ConfigError(
+                f"env.options.games: {options.games} needs games in both train and valid folders"
+            )
+    games = sides[side] or sides[""]
+    for game in rng.sample(games, len(games)):
+        data = (Path(str(options.games)) / game).read_bytes()
+        found = json.loads(data)
+        if found.get("solvable") is False:
+            continue
+        said = _TASK.search(found["grammar"])
+        content: dict[str, JSON] = {"game": game, "hash": hash_bytes(data)}
+        task = Task(env, content, said[1] if said else "", seed, (game.split("/")[-1], side))
+        if game in sides[""]:
+            return task
+        return stand(task, Split.TRAIN if side == TRAIN else Split.HELD_OUT)
+    raise ConfigError(f"env.options.games: no game below {options.games} can be solved")
+
+
+@lru_cache(maxsize=16)
+def games_in(folder: str) -> dict[str, list[str]]:
+    """Paths of games below a folder, by side; those of no known side under ''."""
+    root = Path(folder)
+    sides: dict[str, list[str]] = {TRAIN: [], SEEN: [], UNSEEN: [], "": []}
+    for path in sorted(root.rglob("*.tw-pddl")):
+        game = path.relative_to(root)
+        if any(word in str(game) for word in NOT_PLAYED):
+            continue
+        sides[next((part for part in game.parts if part in sides), "")].append(game.as_posix())
+    if not any(sides.values()):
+        raise ConfigError(f"env.options.games: there is no .tw-pddl file below {folder!r}")
+    return sides
+
+
+def write_game(task: Task, path: Path) -> None:
+    """A household made here as a game for ALFWorld's engine."""
+    data = Path(simulator("alfworld", world="household", extra="alfworld").__file__).parent / "data"
+    game = {
+        "pddl_domain": (data / "alfred.pddl").read_text(),
+        "grammar": (data / "alfred.twl2").read_text().replace("UNKNOWN GOAL", task.instruction),
+        "pddl_problem": problem(*read_household(task.content)),
+        "solvable": True,
+        "walkthrough": None,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(game))
+
+
+def _new_engine() -> Any:
+    textworld = simulator("textworld", world="household", extra="alfworld")
+    theirs = simulator("alfworld.agents.environment.alfred_tw_env", world="household", extra="alfworld")
+    pddl = simulator("textworld.envs", world="household", extra="alfworld")
+    asked = textworld.EnvInfos(won=True, admissible_commands=True)
+    return theirs.AlfredDemangler(pddl.PddlEnv(asked), shuffle=False)
+
+
+def _without_frame(intro: str) -> str:
+    """The first text without its title and without the task, which every observation names."""
+    return intro.rpartition("=-")[2].partition("Your task is to:")[0].strip()

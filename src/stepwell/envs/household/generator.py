@@ -1,0 +1,230 @@
+"""Households and goals from a seed, and which side of the wall they stand on.
+
+A *layout* is a room with its places. Training plays in `num_layouts` of them, which follow from their number
+alone. Which layouts training may have is decided by a hash of how many places of each kind there are, so a
+layout held out as *unseen* differs in that from every one of training, whatever its room; some kinds of rooms
+are never trained at all. Held-out tasks that are *seen* have a layout of training and a goal (family, kind of
+thing, kind of place) that training never has in that layout.
+
+    train    layout of training, goal on the training side of that layout
+    seen     layout of training, goal on the other side
+    unseen   other layout
+
+Training tasks are the same whichever of the two is held out, so one trained model can be judged on both.
+
+Every task can be solved: its shortest plan is computed and leaves `spare_turns`, and no goal is met at the
+start. Things lie in one of their homes: the kind of place is drawn first, then the place.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from stepwell.core import JSON, ConfigError, InputError, Split, Task, content_hash
+from stepwell.envs.household.catalogue import CATALOGUES, FAMILIES, TREATMENTS, Catalogue, Family
+from stepwell.envs.household.goals import Goal, is_met, say
+from stepwell.envs.household.house import House, State, first_state, kind_of
+from stepwell.envs.household.options import HouseholdOptions
+from stepwell.envs.household.planner import shortest_plan
+from stepwell.envs.sides import stand
+
+UNSEEN_LAYOUTS, SEEN_GOALS = 0.3, 0.2  # shares of all layouts, and of the goals in a layout, held out
+MAX_ATTEMPTS = 2000
+
+
+class Layout(NamedTuple):
+    """A room and its places."""
+
+    room: str
+    places: tuple[str, ...]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many places of each kind."""
+        return dict(Counter(kind_of(place) for place in self.places))
+
+
+def make_task(env: str, options: HouseholdOptions, seed: int) -> Task:
+    """The task of a seed, standing on its side."""
+    rng = random.Random(seed)
+    unseen = options.held_out == "unseen"
+    is_other = unseen and rng.random() < SEEN_GOALS
+    family = rng.choice(options.families)
+    for _ in range(MAX_ATTEMPTS):
+        layout = _other_layout(options.size, rng) if is_other else _trained_layout(options, family, rng)
+        goal = _goal(options.catalogue, layout, family, rng)
+        if goal is None:
+            continue
+        is_new = is_other or is_held_out_goal(layout, goal)
+        if unseen and is_new and not is_other:
+            continue
+        things = _things(options, layout, goal, rng)
+        if things is None:
+            continue
+        content = _content(options.size, layout, goal, things)
+        text = say(goal, rng.randrange(options.catalogue.num_wordings))
+        side = "unseen" if is_other else "seen" if is_new else "train"
+        task = Task(env, content, text, seed, (family, layout.room, side))
+        return stand(task, Split.HELD_OUT if is_new else Split.TRAIN)
+    raise ConfigError(
+        f"env.options leave no room for a task of the family {family!r} within {options.longest} turns; "
+        "raise max_turns, lower spare_turns, or raise num_layouts"
+    )
+
+
+def read_household(content: Mapping[str, Any]) -> tuple[House, Goal, State]:
+    """The household, goal and first state of a task's content; what is wrong with it is an `InputError`."""
+    try:
+        catalogue = CATALOGUES[content["size"]]
+        places, things = tuple(map(str, content["places"])), dict(content["things"])
+        goal = Goal(*(str(content["goal"][name]) for name in Goal._fields))  # type: ignore[arg-type]
+        house = House(catalogue, str(content["room"]), places, tuple(things))
+        state = first_state(house, [places.index(place) for place in things.values()])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            "a task of household holds a known 'size', a 'room', 'places', 'things' (name -> place) of known "
+            f"kinds, and a 'goal' with family, thing and place; this one does not: {error!r}"
+        ) from None
+    unfit = [thing for thing, place in enumerate(state.at) if not house.may_lie[thing] >> place & 1]
+    if unfit or goal.family not in FAMILIES:
+        wrong = f"{things} has things where they may not lie" if unfit else f"no family {goal.family!r}"
+        raise InputError(f"a task of household: {wrong}")
+    return house, goal, state
+
+
+def is_held_out_goal(layout: Layout, goal: Goal) -> bool:
+    """Whether training never has this goal in this layout."""
+    return _share(["goal", layout.room, layout.counts, list(goal)]) < SEEN_GOALS
+
+
+def is_unseen_layout(counts: Mapping[str, int]) -> bool:
+    """Whether training never has so many places of each kind."""
+    return _share(["layout", dict(counts)]) < UNSEEN_LAYOUTS
+
+
+@lru_cache(maxsize=16)
+def trained_layouts(size: str, num_layouts: int) -> tuple[Layout, ...]:
+    """The layouts of training, by number."""
+    return tuple(
+        _draw_layout(size, random.Random(f"{size} layout {number}"), False) for number in range(num_layouts)
+    )
+
+
+@lru_cache(maxsize=64)
+def _layouts_for(size: str, num_layouts: int, family: Family) -> tuple[Layout, ...]:
+    """Those of them in which a family has goals."""
+    layouts = trained_layouts(size, num_layouts)
+    return tuple(layout for layout in layouts if _goals(CATALOGUES[size], layout, family))
+
+
+def _trained_layout(options: HouseholdOptions, family: Family, rng: random.Random) -> Layout:
+    layouts = _layouts_for(options.size, options.num_layouts, family)
+    if not layouts:
+        raise ConfigError(
+            f"none of {options.num_layouts} layouts has a task of the family {family!r}; raise "
+            "env.options.num_layouts"
+        )
+    return rng.choice(layouts)
+
+
+def _other_layout(size: str, rng: random.Random) -> Layout:
+    return _draw_layout(size, rng, True)
+
+
+def _draw_layout(size: str, rng: random.Random, is_unseen: bool) -> Layout:
+    catalogue = CATALOGUES[size]
+    rooms = [name for name, room in catalogue.rooms.items() if is_unseen or room.is_trained]
+    for _ in range(MAX_ATTEMPTS):
+        name = rng.choice(rooms)
+        counts = {kind: rng.randint(*limits) for kind, limits in catalogue.rooms[name].places.items()}
+        counts = {kind: count for kind, count in counts.items() if count}
+        least, most = catalogue.num_places
+        if least <= sum(counts.values()) <= most and is_unseen_layout(counts) == is_unseen:
+            return Layout(name, _numbered(catalogue, counts))
+    raise AssertionError("a catalogue without layouts for both sides")
+
+
+def _goals(catalogue: Catalogue, layout: Layout, family: Family) -> list[Goal]:
+    """Every goal of a family that can be asked for in a layout."""
+    present = layout.counts
+    if family in TREATMENTS and catalogue.appliances[family] not in present:
+        return []
+    kinds = {
+        kind: [home for home in thing.homes if home in present] for kind, thing in catalogue.things.items()
+    }
+    lamps = [kind for kind, homes in kinds.items() if catalogue.things[kind].is_lamp and homes]
+    found = []
+    for kind, homes in kinds.items():
+        if not homes or catalogue.things[kind].is_lamp:
+            continue
+        if family == "light":
+            found += [Goal(family, kind, lamp) for lamp in lamps]
+        elif family not in TREATMENTS:
+            found += [Goal(family, kind, home) for home in homes if len(homes) > 1]
+        elif family in catalogue.things[kind].treatments:
+            found += [Goal(family, kind, home) for home in homes if home != catalogue.appliances[family]]
+    return found
+
+
+def _goal(catalogue: Catalogue, layout: Layout, family: Family, rng: random.Random) -> Goal | None:
+    """A goal of a family, all kinds of things alike."""
+    goals = _goals(catalogue, layout, family)
+    if not goals:
+        return None
+    kind = rng.choice(sorted({goal.thing for goal in goals}))
+    return rng.choice([goal for goal in goals if goal.thing == kind])
+
+
+def _things(
+    options: HouseholdOptions, layout: Layout, goal: Goal, rng: random.Random
+) -> dict[str, str] | None:
+    """Things and where they lie, so that the goal is not met yet but can be in time; None if that fails."""
+    catalogue = options.catalogue
+    present = layout.counts
+    by_kind = {kind: [place for place in layout.places if kind_of(place) == kind] for kind in present}
+    homes = {
+        kind: [home for home in thing.homes if home in present]
+        for kind, thing in catalogue.things.items()
+        if any(home in present for home in thing.homes)
+    }
+    least, most = catalogue.num_things
+    others = sorted(set(homes) - {goal.thing, goal.place})
+    drawn = rng.sample(others, min(rng.randint(least, most), len(others)))
+    counts = {kind: rng.choice((1, 1, 2)) if catalogue.numbers_all else 1 for kind in drawn}
+    counts[goal.thing] = goal.num_things + rng.choice((0, 0, 1))
+    if goal.family == "light":
+        counts[goal.place] = 1
+    names = _numbered(catalogue, counts)
+    lying = {name: rng.choice(by_kind[rng.choice(homes[kind_of(name)])]) for name in sorted(names)}
+    house, goal, state = read_household(_content(options.size, layout, goal, lying))
+    if is_met(house, goal, state) or len(shortest_plan(house, goal, state)) > options.longest:
+        return None
+    return lying
+
+
+def _numbered(catalogue: Catalogue, counts: Mapping[str, int]) -> tuple[str, ...]:
+    return tuple(
+        f"{kind} {number}" if catalogue.numbers_all or count > 1 else kind
+        for kind, count in counts.items()
+        for number in range(1, count + 1)
+    )
+
+
+def _content(size: str, layout: Layout, goal: Goal, things: Mapping[str, str]) -> dict[str, JSON]:
+    places: Sequence[JSON] = layout.places
+    return {
+        "size": size,
+        "room": layout.room,
+        "places": list(places),
+        "things": dict(things),
+        "goal": dict(goal._asdict()),
+    }
+
+
+def _share(value: JSON | list[Any]) -> float:
+    """A number from 0 to 1 that follows from a value alone."""
+    return int(content_hash(value)[:12], 16) / 16**12

@@ -1,0 +1,65 @@
+"""Goals: six families of tasks, when they are met, and how they are said.
+
+    place   a thing of the kind lies in a place of the kind
+    light   one holds a thing of the kind, standing where a lamp of the kind is lit
+    clean   as place, and that very thing is clean (`heat`: hot, `cool`: cool)
+    two     two things of the kind lie in one place of the kind
+
+What counts is the state alone, however it came about: any thing of the kind will do.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from stepwell.envs.household.catalogue import Family
+from stepwell.envs.household.house import LIT, MARKS, House, State
+
+_SAID = {
+    "place": ("put a {thing} in/on the {place}", "the {place} should have a {thing}"),
+    "light": ("look at a {thing} in the light of the {place}", "hold a {thing} beside a lit {place}"),
+    "clean": ("put a clean {thing} in/on the {place}", "wash a {thing}, then put it in/on the {place}"),
+    "heat": ("put a hot {thing} in/on the {place}", "warm a {thing} up, then put it in/on the {place}"),
+    "cool": ("put a cool {thing} in/on the {place}", "chill a {thing}, then put it in/on the {place}"),
+    "two": ("put two {thing}s in/on one {place}", "bring two {thing}s together in/on one {place}"),
+}
+
+
+class Goal(NamedTuple):
+    """What is to be brought about: a family, a kind of thing, and a kind of place (of lamp, for `light`)."""
+
+    family: Family
+    thing: str
+    place: str
+
+    @property
+    def num_things(self) -> int:
+        """How many things of the kind it takes."""
+        return 2 if self.family == "two" else 1
+
+
+def say(goal: Goal, wording: int = 0) -> str:
+    """The goal as an instruction; there are two wordings of each family."""
+    return _SAID[goal.family][wording].format(thing=goal.thing, place=goal.place)
+
+
+def is_met(house: House, goal: Goal, state: State) -> bool:
+    """Whether the state is one the goal asks for."""
+    if goal.family == "light":
+        if state.held < 0 or house.thing_kinds[state.held] != goal.thing:
+            return False
+        return any(
+            place == state.here and state.marks[lamp] & LIT and house.thing_kinds[lamp] == goal.place
+            for lamp, place in enumerate(state.at)
+        )
+    mark = MARKS.get(goal.family, 0)
+    lying: set[int] = set()
+    for thing, place in enumerate(state.at):
+        if place < 0 or house.thing_kinds[thing] != goal.thing or house.place_kinds[place] != goal.place:
+            continue
+        if state.marks[thing] & mark != mark:
+            continue
+        if goal.num_things == 1 or place in lying:
+            return True
+        lying.add(place)
+    return False

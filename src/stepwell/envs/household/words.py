@@ -1,0 +1,152 @@
+"""A household in words: what is shown, what a command did, why one did nothing, and the whole truth."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from stepwell.envs.household.house import MARKS, Command, House, State
+
+NOTHING_HAPPENS = "Nothing happens."
+MAX_SHOWN = 60
+_DONE = {
+    "go": "You go to the {place}.",
+    "open": "You open the {place}.",
+    "close": "You close the {place}.",
+} | {
+    "take": "You take the {thing} from the {place}.",
+    "move": "You move the {thing} to the {place}.",
+    "clean": "You clean the {thing} with the {place}.",
+    "heat": "You heat the {thing} with the {place}.",
+    "cool": "You cool the {thing} with the {place}.",
+    "use": "You turn on the {thing}.",
+}
+
+
+def shown(task: str, result: str, house: House, state: State, commands: Sequence[str]) -> str:
+    """An observation: the task, what the last command did, what is in reach and in hand, what can be done."""
+    lines = [f"Task: {task}.", result, view(house, state), holding(house, state)]
+    return "\n".join([*filter(None, lines), f"Commands: {', '.join(commands)}"])
+
+
+def view(house: House, state: State) -> str:
+    """Where one stands, and what can be seen there."""
+    if state.here < 0:
+        return f"You are in the middle of the {house.room}."
+    place = house.places[state.here]
+    if not house.within_reach(state):
+        return f"You are at the {place}. It is closed."
+    is_open = " It is open." if house.has_door >> state.here & 1 else ""
+    things = ", ".join(house.marked(state, thing) for thing in house.seen(state)) or "nothing"
+    return f"You are at the {place}.{is_open} You see: {things}."
+
+
+def holding(house: House, state: State) -> str:
+    """What is in the hand."""
+    return f"You hold: {house.marked(state, state.held) if state.held >= 0 else 'nothing'}."
+
+
+def told(house: House, state: State, command: Command) -> str:
+    """What a command did, in the state after it."""
+    verb, thing, place = command
+    if verb == "examine":
+        if thing < 0:
+            return view(house, state)
+        marked = house.marked(state, thing)
+        return f"It is a {marked}." if "(" in marked else f"There is nothing special about the {marked}."
+    if verb == "inventory":
+        return holding(house, state)
+    if verb == "look":
+        around = ", ".join(house.places)
+        return f"Around you: {around}."
+    names = {
+        "thing": house.things[thing] if thing >= 0 else "",
+        "place": house.places[place] if place >= 0 else "",
+    }
+    return _DONE[verb].format(**names)
+
+
+def why_not(house: House, state: State, text: str) -> str:
+    """Why a text that is no possible command does nothing, in one sentence for the agent."""
+    if not text:
+        return f"{NOTHING_HAPPENS} The command is empty."
+    if len(text) > 4 * MAX_SHOWN:
+        return f"{NOTHING_HAPPENS} The command is too long ({len(text)} characters)."
+    verb, _, rest = text.partition(" ")
+    if verb not in {"go", "take", "move", "open", "close", "use", "examine", "look", "inventory", *MARKS}:
+        return f"{NOTHING_HAPPENS} There is no command {_short(text)!r}; choose one of the commands."
+    named = [name for name in (*house.places, *house.things) if _occurs(name, rest)]
+    if not named:
+        return f"{NOTHING_HAPPENS} {_short(text)!r} names nothing that is here; choose one of the commands."
+    return f"{NOTHING_HAPPENS} {_obstacle(house, state, verb, named)}"
+
+
+def _obstacle(house: House, state: State, verb: str, named: Sequence[str]) -> str:
+    """What stands in the way of a command that names things or places there are."""
+    place = next((house.places.index(name) for name in named if name in house.places), -1)
+    if verb == "go":
+        return (
+            f"You are at the {house.places[place]} already."
+            if place == state.here >= 0
+            else "You can go to places."
+        )
+    if place >= 0 and place != state.here:
+        return f"You are not at the {house.places[place]}."
+    if verb in ("open", "close"):
+        if place < 0 or not house.has_door >> place & 1:
+            return f"The {named[0]} cannot be opened or closed."
+        is_open = bool(state.opened >> place & 1)
+        return f"The {named[0]} is {'open' if is_open else 'closed'} already."
+    if state.here >= 0 and not house.within_reach(state) and verb in ("take", "move"):
+        return f"The {house.places[state.here]} is closed."
+    thing = next((house.things.index(name) for name in named if name in house.things), -1)
+    if verb == "take":
+        return "Your hand is full." if state.held >= 0 else "That is not here to be taken."
+    if verb in ("move", *MARKS) and (state.held < 0 or state.held != thing):
+        return "You do not hold that."
+    return "That cannot be done here; choose one of the commands."
+
+
+def in_words(task: str, house: House, state: State) -> str:
+    """The whole truth in sentences: where one stands, what is held, what lies in every place."""
+    at = f"at the {house.places[state.here]}" if state.here >= 0 else f"in the middle of the {house.room}"
+    told_places = [_place_in_words(house, state, place) for place in range(len(house.places))]
+    return " ".join(
+        [f"The task is: {task}.", f"The player is {at}.", _held_in_words(house, state), *told_places]
+    )
+
+
+def structured(task: str, house: House, state: State) -> str:
+    """The same as one JSON object."""
+    value = {
+        "task": task,
+        "at": house.places[state.here] if state.here >= 0 else None,
+        "held": house.marked(state, state.held) if state.held >= 0 else None,
+        "places": {name: _inside(house, state, place) for place, name in enumerate(house.places)},
+        "open": [name for place, name in enumerate(house.places) if state.opened >> place & 1],
+    }
+    return json.dumps(value)
+
+
+def _held_in_words(house: House, state: State) -> str:
+    return f"The player holds {house.marked(state, state.held) if state.held >= 0 else 'nothing'}."
+
+
+def _place_in_words(house: House, state: State, place: int) -> str:
+    door = ""
+    if house.has_door >> place & 1:
+        door = "open " if state.opened >> place & 1 else "closed "
+    return f"The {door}{house.places[place]} has {', '.join(_inside(house, state, place)) or 'nothing'}."
+
+
+def _inside(house: House, state: State, place: int) -> list[str]:
+    return [house.marked(state, thing) for thing, at in enumerate(state.at) if at == place]
+
+
+def _occurs(name: str, text: str) -> bool:
+    return f" {name} " in f" {text} "
+
+
+def _short(text: str) -> str:
+    shown = "".join(c if c.isprintable() else " " for c in text)
+    return shown if len(shown) <= MAX_SHOWN else shown[:MAX_SHOWN] + "..."
