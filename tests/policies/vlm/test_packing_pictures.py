@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.policies.vlm.conftest import FAMILIES, Scene
+from tests.policies.vlm.made import FAMILIES, Scene
 
 from stepwell.core import InputError, Step, TokenState
 from stepwell.packing import backward, pack, replay
@@ -61,9 +61,7 @@ def test_packed_gradients_are_those_of_single_steps(scene_of: SceneOf, family: s
     generator = torch.Generator().manual_seed(1)
     weights = torch.randn(sum(step.num_units for step in steps), generator=generator, dtype=torch.float64)
     packed = _gradient(scene, pack(steps), weights)
-    small = _gradient(
-        scene, pack(steps, token_budget=max(len(s) for s in pack(steps).table.sequences)), weights
-    )
+    small = _gradient(scene, pack(steps, token_budget=pack(steps).longest), weights)
     alone = {}
     at = 0
     for step in steps:

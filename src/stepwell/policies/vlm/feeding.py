@@ -89,7 +89,8 @@ def _looked_up(microbatch: Microbatch, known: dict[int, IntArray]) -> IntArray:
     """What the steps know of their tokens, for the tokens of the microbatch [rows, columns]."""
     starts = np.zeros(max(known) + 1, dtype=np.int64)
     starts[list(known)] = np.cumsum([0, *(row.size for row in known.values())])[:-1]
-    return np.concatenate(list(known.values()))[starts[microbatch.origins] + microbatch.positions]
+    found: IntArray = np.concatenate(list(known.values()))[starts[microbatch.origins] + microbatch.positions]
+    return found
 
 
 def feed_pictures(
