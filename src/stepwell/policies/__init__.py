@@ -1,27 +1,33 @@
 """Policies: models as the trainer sees them, and the models Stepwell brings along.
 
-`CausalLMPolicy` wraps any Hugging Face causal language model. Names are imported when
-first used, so that looking up a model does not load torch.
+`CausalLMPolicy` wraps any Hugging Face causal language model, `VLMPolicy` any vision-language
+model of a known family; `open_policy` finds out which. Names are imported when first used, so
+that looking up a model does not load torch.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stepwell.policies.causal_lm import CausalLMPolicy
+    from stepwell.policies.kinds import open_policy, sees
     from stepwell.policies.resolve import resolve_model
+    from stepwell.policies.vlm.policy import VLMPolicy
 
-__all__ = ["CausalLMPolicy", "resolve_model"]
+__all__ = ["CausalLMPolicy", "VLMPolicy", "open_policy", "resolve_model", "sees"]
+
+_HOMES = {
+    "CausalLMPolicy": "causal_lm",
+    "VLMPolicy": "vlm.policy",
+    "open_policy": "kinds",
+    "resolve_model": "resolve",
+    "sees": "kinds",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "CausalLMPolicy":
-        from stepwell.policies.causal_lm import CausalLMPolicy
-
-        return CausalLMPolicy
-    if name == "resolve_model":
-        from stepwell.policies.resolve import resolve_model
-
-        return resolve_model
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
