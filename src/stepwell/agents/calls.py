@@ -33,7 +33,7 @@ _OPENINGS = {
     )
     for with_answer in (True, False)
 }
-_ENDS = {name: re.compile(rf"<\s*(/?)\s*{name}\s*>", re.IGNORECASE | re.ASCII) for name in (CALL, ANSWER)}
+_ENDS = {name: re.compile(rf"<\s*(?:(/)\s*)?{name}\s*>", re.IGNORECASE | re.ASCII) for name in (CALL, ANSWER)}
 _NUM_TOLD = 3
 
 
@@ -154,8 +154,11 @@ def _read_block(actions: Actions, block: _Block) -> tuple[ToolCall | None, str, 
 
 
 def _read_answer(actions: Actions, block: _Block, num_others: int, outside: str) -> ReadCalls:
-    call = ToolCall(actions.answer, {actions.answer_argument: block.body})
-    problem = problem_with(actions.tools, call) if block.body else "the answer is empty"
+    try:
+        call = call_of({"name": actions.answer, "arguments": {actions.answer_argument: block.body}})
+        problem = problem_with(actions.tools, call) if block.body else "the answer is empty"
+    except InputError as error:
+        problem = str(error)
     if problem:
         return ReadCalls((), problem, 1 + num_others)
     beside = f"{num_others} blocks beside the answer are not done" if num_others else ""

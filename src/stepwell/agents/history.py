@@ -63,7 +63,7 @@ def _line(actions: Actions, turn: Past, with_lost: bool) -> str:
     """What one turn did, what came of it, and what was not done."""
     between = "; " if actions.tools else actions.separator
     done = between.join(spelled(actions, action) for action in turn.actions) or "nothing"
-    result = f" -> {' '.join(turn.result.split())}" if turn.result else ""
+    result = f" -> {turn.result}" if turn.result else ""
     lost = f": {turn.lost}" if with_lost and turn.lost and not turn.actions else ""
     lost = f" (not done: {turn.lost})" if with_lost and turn.lost and turn.actions else lost
-    return f"{done}{result}{lost}"
+    return " ".join(f"{done}{result}{lost}".split())

@@ -86,7 +86,7 @@ class Strategy:
         object.__setattr__(self, "marks", marks)
         # Blanks and capitals inside a tag are read; whether they were meant is for the strict check.
         object.__setattr__(
-            self, "pattern", re.compile(rf"<\s*(/?)\s*({'|'.join(names)})\s*>", re.IGNORECASE | re.ASCII)
+            self, "pattern", re.compile(rf"<\s*(?:(/)\s*)?({'|'.join(names)})\s*>", re.IGNORECASE | re.ASCII)
         )
 
     @staticmethod

@@ -135,8 +135,9 @@ def call_of(value: Any) -> ToolCall:
             raise InputError(f'"arguments" is a string that is not valid JSON: {error}') from None
     if not isinstance(arguments, dict):
         raise InputError('"arguments" must be a JSON object')
-    _check_plain({"name": name, "arguments": arguments})
-    return ToolCall(name, arguments, call_id if isinstance(call_id, str) else "")
+    call_id = call_id if isinstance(call_id, str) else ""
+    _check_plain([name, call_id, arguments])
+    return ToolCall(name, arguments, call_id)
 
 
 def problem_with(tools: Sequence[ToolSchema], call: ToolCall) -> str:
@@ -174,12 +175,19 @@ def _check_plain(value: Any) -> None:
         for item in level:
             if isinstance(item, float) and not math.isfinite(item):
                 raise InputError(f"{item} is not a JSON number")
-            if isinstance(item, str) and any("\ud800" <= letter <= "\udfff" for letter in item):
-                raise InputError("a text holds half of a surrogate pair, which is no character")
+            if isinstance(item, str):
+                _check_characters(item)
         level = [inner for item in level for inner in _inside(item)]
         if not level:
             return
     raise InputError(f"a call may be nested {MAX_DEPTH} levels deep at most")
+
+
+def _check_characters(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InputError("a text holds half of a surrogate pair, which is no character") from None
 
 
 def _inside(item: Any) -> Iterator[Any]:
