@@ -1,0 +1,171 @@
+"""Multi-hop QA for language agents: search passages, several times over, and answer a question.
+
+A turn makes up to `max_searches` searches together, or answers, which ends the episode. The reward is
+that of the paper: 1 for an answer that is right by normalised exact match (`data.facts.answers`), else 0;
+searches cost nothing but turns. The observation holds the question and the passages found in the last
+`turns_shown` turns. Whatever cannot be done is said there, and nothing else happens.
+
+The task's content is the question, the answers accepted, and the passages that hold what it takes, turn by
+turn (`data.facts.collection`). The oracle searches for these by queries that it has tried on the index, and
+answers only when it has been shown all of them. Its number of turns is the golden one: every fact stands in
+one passage, and what to search for next stands in the one before.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+from stepwell.config.base import Settings
+from stepwell.core import (
+    JSON,
+    InputError,
+    Observation,
+    StateForm,
+    Task,
+    ToolCall,
+    World,
+    problem_with,
+    read_call,
+)
+from stepwell.data.facts import is_right
+from stepwell.data.search import SearchIndex
+from stepwell.envs.base import Effect, Env
+from stepwell.envs.multihop_qa.guide import ANSWER, SEARCH, actions, guide
+from stepwell.envs.multihop_qa.options import MultihopOptions
+from stepwell.envs.multihop_qa.planning import best_query
+from stepwell.envs.multihop_qa.questions import chosen_questions, index_of
+from stepwell.envs.multihop_qa.words import Found, observation_text, state_text
+
+
+class MultihopQA(Env):
+    """Answer questions by searching for passages."""
+
+    name: ClassVar[str] = "multihop_qa"
+    Options: ClassVar[type[Settings]] = MultihopOptions
+    tells_golden: ClassVar[bool] = True
+    options: MultihopOptions
+
+    @cached_property
+    def world(self) -> World:
+        """What agents are told."""
+        return World(self.name, guide(self.options), actions(self.options), self.options.max_turns)
+
+    @cached_property
+    def index(self) -> SearchIndex:
+        """The passages, shared by all copies of the world in a process."""
+        return index_of(self.options)
+
+    @classmethod
+    def make_task(cls, options: Any, seed: int) -> Task:
+        """A question drawn at random."""
+        found = chosen_questions(options)
+        question = found[random.Random(seed).randrange(len(found))]
+        content: dict[str, JSON] = {
+            "question": question.text,
+            "answers": list(question.answers),
+            "plan": [list(turn) for turn in question.plan],
+            "is_proven": question.is_proven,
+        }
+        return Task(cls.name, content, seed=seed, tags=(question.kind,) if question.kind else ())
+
+    def begin(self, task: Task, seed: int) -> None:
+        """Ask the task's question."""
+        content: Any = task.content
+        try:
+            self.question, self.answers = str(content["question"]), [str(text) for text in content["answers"]]
+            self.plan = [[str(id) for id in turn] for turn in content["plan"]]
+            self.is_proven = bool(content.get("is_proven", False))
+        except (KeyError, TypeError) as error:
+            raise InputError(
+                "a task of multihop_qa holds the text 'question', the list 'answers' and the list of lists "
+                f"'plan'; missing or of another type: {error}"
+            ) from error
+        unknown = [id for turn in self.plan for id in turn if id not in self.index]
+        if unknown:
+            raise InputError(
+                f"task {task.id} needs the passage {unknown[0]!r}, which the index of these options lacks; "
+                "set env.options.size, domain and dataset as they were when the task was made"
+            )
+        self.turns: list[list[Found]] = []
+        self.seen: set[str] = set()
+        self.answer: str | None = None
+
+    def begin_turn(self) -> None:
+        """The results of another turn follow."""
+        self.turns.append([])
+
+    def act(self, action: str) -> Effect:
+        """One search, or the answer."""
+        try:
+            call = read_call(action)
+            problem = problem_with((SEARCH, ANSWER), call)
+        except InputError as error:
+            problem = str(error)
+        if problem:
+            self.turns[-1].append(Found(problem=problem))
+            return Effect()
+        if call.name == SEARCH.name:
+            self._search(str(call.arguments["query"]))
+            return Effect()
+        self.answer = str(call.arguments["text"])
+        right = is_right(self.answer, self.answers)
+        return Effect(float(right), terminated=True, success=right)
+
+    def step(self, actions: Sequence[str]) -> tuple[Observation, float, bool, bool, dict[str, JSON]]:
+        """As every world's; `info["result"]` names the first passage of each search."""
+        observation, reward, terminated, truncated, info = super().step(actions)
+        if actions and self.options.size == "full":
+            titles = [found.passages[0].title for found in self.turns[-1] if found.passages]
+            info["result"] = "; ".join(titles)
+        return observation, reward, terminated, truncated, info
+
+    def observe(self) -> Observation:
+        """The question and what was found."""
+        shown = self.turns[-self.options.turns_shown :]
+        return Observation(observation_text(self.question, shown, self.options))
+
+    def oracle(self) -> list[str]:
+        """The searches of the next turn, or the answer once all was shown; [] if a passage is not found."""
+        missing = self._missing()
+        if not missing:
+            return [ToolCall(ANSWER.name, {"text": self.answers[0]}).text]
+        wanted = missing[0][: self.options.max_searches]
+        queries = [
+            best_query(self.index, id, self.question, self.options.results_per_search) for id in wanted
+        ]
+        if None in queries:
+            return []
+        return [ToolCall(SEARCH.name, {"query": query}).text for query in queries]
+
+    def golden_steps(self) -> int | None:
+        """Turns of searches that each need the one before, and the answer; None where that is not proven."""
+        if not self.is_proven:
+            return None
+        most = self.options.max_searches
+        return 1 + sum(-(-len(turn) // most) for turn in self._missing())
+
+    def random_action(self, rng: random.Random) -> str:
+        """A search for a random title, or one as the answer."""
+        title = rng.choice(self.index.documents).title
+        tool, argument = (ANSWER, "text") if rng.random() < 0.25 else (SEARCH, "query")
+        return ToolCall(tool.name, {argument: title[:200]}).text
+
+    def state(self) -> dict[StateForm, str]:
+        """Sentences."""
+        needed = [self.index[id].title for turn in self.plan for id in turn]
+        found = [self.index[id].title for turn in self.plan for id in turn if id in self.seen]
+        return {StateForm.NATURAL_LANGUAGE: state_text(self.question, needed, found, self.answer)}
+
+    def _search(self, query: str) -> None:
+        hits = self.index.search(query, self.options.results_per_search)
+        passages = tuple(self.index[hit.id] for hit in hits)
+        self.seen.update(passage.id for passage in passages)
+        self.turns[-1].append(Found(query, passages))
+
+    def _missing(self) -> list[list[str]]:
+        """The passages not yet shown, turn by turn; turns of which all were shown are left out."""
+        left = [[id for id in turn if id not in self.seen] for turn in self.plan]
+        return [turn for turn in left if turn]
