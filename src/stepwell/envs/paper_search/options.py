@@ -28,8 +28,8 @@ class Limits:
     is_short: bool
 
 
-FULL = Limits(10, 30, 99, 5, 5, 30, 0, 0.8, 6, 40, is_short=False)
-TINY = Limits(4, 4, 6, 3, 4, 8, 0, 0.8, 3, 12, is_short=True)
+FULL = Limits(10, 30, 99, 5, 5, 30, 0, 0.75, 6, 40, is_short=False)
+TINY = Limits(4, 6, 10, 2, 5, 8, 0, 0.75, 3, 12, is_short=True)
 TINY_GRAPH = GraphSpec(num_papers=2_000, style="tiny", mean_references=5.0, max_references=12)
 
 

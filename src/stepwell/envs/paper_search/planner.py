@@ -4,12 +4,14 @@ It knows the answers and chooses greedily, one call after another, the one that 
 neither the pool nor the calls before it hold, less half a point for each paper that the selector would
 keep by mistake. It chooses among calls that an agent can think of:
 
-* searches for the need's facets, each in any of its forms (an agent meets the forms in what it finds);
+* searches for the need's facets, all or all but one of them, each in a form that the request uses or that
+  stands in the title of a paper in the pool;
 * expansions of papers in the pool.
 
-Calls that are left over after the first turn go to expansions that lead to a neighbour of a missing answer,
-and then to searches for the titles of missing papers, which no agent could know. When nothing is missing it
-goes on with what else scores. It never makes a call twice, and every turn has a call while one is left.
+Calls that are left over after the first turn go to expansions that lead to a neighbour of a missing answer.
+Where there is nothing else to do, or no way to more than a third of the answers, it searches for titles of
+missing papers, which no agent could know; when nothing is missing it goes on with what else scores. It never
+makes a call twice, and every turn has a call while one is left.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from stepwell.envs.paper_search.library import Library, Request
 from stepwell.envs.paper_search.pool import NUM_PAID, Pool, asked
 
 MISTAKE = 0.5
+HOPELESS = 1 / 3  # of the answers missing, and no way to them
 NUM_LOOKED_AT = 20  # papers of the pool that are weighed when no answer is missing
 Call = str | int  # a query, or the number of a paper to expand
 Offers = Mapping[Call, Collection[int]]
@@ -34,19 +37,34 @@ class Planner:
     def __init__(self, library: Library, request: Request, selector: Selector, pool: Pool) -> None:
         self._library, self._selector, self._pool = library, selector, pool
         self._answers = frozenset(request.answers)
-        self._queries = _queries(library, request)
+        self._request = request
 
     def next_calls(self) -> list[Call]:
         """The calls of the next turn."""
         missing = self._answers.difference(self._pool.papers)
-        searches: Offers = {
-            query: self._library.search(query) for query in self._queries if self._is_fresh(query)
-        }
+        queries = [query for query in self._queries() if self._is_fresh(query)]
+        searches: Offers = {query: self._library.search(query) for query in queries}
         plan, missing = self._greedy({**searches, **self._expansions(missing)}, missing)
         if missing and self._pool.papers:
             plan, missing = self._greedy(self._detours(missing, plan), missing, plan)
-            plan, _ = self._greedy(self._titles(missing, plan), missing, plan)
+        if self._pool.papers and (not plan or len(missing) > HOPELESS * len(self._answers)):
+            plan, _ = self._greedy(self._titles(missing), missing, plan)
         return plan or self._leftovers(searches)
+
+    def _queries(self) -> list[str]:
+        """Searches for the request: in its own words first, then in all words met so far."""
+        need, graph = self._request.need, self._library.graph
+        if need is None:
+            return [self._request.text]
+        met = "".join(f" {graph.titles[paper].lower()} " for paper in self._pool.papers)
+        known = []
+        for (facet, value), said in zip(need.values, need.words(graph), strict=True):
+            forms = graph.facets[facet].values[value]
+            known.append([said, *(form for form in forms if form != said and form.lower() in met)])
+        queries = [" ".join(forms) for forms in product(*known)]
+        for left_out in range(len(known)):
+            queries += [" ".join(forms) for forms in product(*known[:left_out], *known[left_out + 1 :])]
+        return queries
 
     def _greedy(
         self, offers: Offers, missing: frozenset[int], plan: Sequence[Call] = ()
@@ -87,14 +105,10 @@ class Planner:
                         ways.setdefault(paper, set()).add(answer)
         return ways
 
-    def _titles(self, missing: Collection[int], plan: Collection[Call]) -> Offers:
+    def _titles(self, missing: Collection[int]) -> Offers:
         """Searches for the titles of missing answers."""
         titles = (self._library.graph.titles[paper] for paper in sorted(missing))
-        return {
-            title: self._library.search(title)
-            for title in titles
-            if self._is_fresh(title) and title not in plan
-        }
+        return {title: self._library.search(title) for title in titles if self._is_fresh(title)}
 
     def _leftovers(self, searches: Offers) -> list[Call]:
         """The one call that pays best."""
@@ -122,12 +136,3 @@ class Planner:
 
     def _num_left(self, plan: Collection[Call]) -> int:
         return self._library.limits.max_calls - len(plan)
-
-
-def _queries(library: Library, request: Request) -> list[str]:
-    """Searches for the request: its own words first, then all ways to say it."""
-    need = request.need
-    if need is None:
-        return [request.text]
-    forms = product(*(library.graph.facets[facet].values[value] for facet, value in need.values))
-    return list(dict.fromkeys([" ".join(need.words(library.graph)), *map(" ".join, forms)]))
