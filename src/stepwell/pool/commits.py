@@ -37,7 +37,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
 # server that shuts down, crashed, or is not up yet
 _REPEATABLE = {"40P01", "40001", "23503", "57P01", "57P02", "57P03"}
 # What a server says to a new connection, without a code, when it will be there soon
-_AWAY = ("starting up", "recovery mode", "shutting down", "not yet accepting", "server closed", "refused")
+_RECOVERING = ("starting up", "recovery mode", "not yet accepting")
+_AWAY = (*_RECOVERING, "shutting down", "server closed", "refused")
 
 
 class _Job(Generic[T]):
@@ -142,11 +143,15 @@ class Committer:
 
 
 def patiently(work: Callable[[], T], error: Exception | None = None, patience_s: float = _PATIENCE_S) -> T:
-    """`work()`, again and again while what goes wrong will pass; `error` is how it failed already."""
-    until, pause = time.monotonic() + patience_s, _FIRST_PAUSE_S
+    """`work()`, again and again while what goes wrong will pass; `error` is how it failed already.
+
+    A server that says it recovers is there, so it is given `_PATIENCE_S`, however short `patience_s` is.
+    """
+    start, pause = time.monotonic(), _FIRST_PAUSE_S
     while True:
         if error is not None:
-            if not _will_pass(error) or time.monotonic() > until:
+            allowed_s = _PATIENCE_S if _says(error, _RECOVERING) else patience_s
+            if not _will_pass(error) or time.monotonic() > start + allowed_s:
                 raise error
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
@@ -160,8 +165,11 @@ def _will_pass(error: Exception) -> bool:
     if not isinstance(error, DBAPIError):
         return False
     state = getattr(error.orig, "sqlstate", None)
-    is_away = any(words in str(error.orig) for words in _AWAY)
-    return error.connection_invalidated or state in _REPEATABLE or is_away
+    return error.connection_invalidated or state in _REPEATABLE or _says(error, _AWAY)
+
+
+def _says(error: Exception, what: tuple[str, ...]) -> bool:
+    return isinstance(error, DBAPIError) and any(words in str(error.orig) for words in what)
 
 
 def as_ours(error: Exception) -> Exception:

@@ -20,13 +20,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, func, select, update
 
 from stepwell.core.errors import InputError
 from stepwell.pool.database import Database
 from stepwell.pool.entries import Channel, Lease
 from stepwell.pool.filters import Filter
-from stepwell.pool.schema import CONSUMED, LEASED, READY, groups, trajectories
+from stepwell.pool.schema import CONSUMED, IS_LEASED, IS_READY, LEASED, READY, groups, trajectories
 
 _FREE: dict[str, Any] = {
     "state": READY,
@@ -81,11 +81,12 @@ def _free_groups(
 ) -> list[Select[tuple[int, str]]]:
     """Two queries, as each walks an index of its own: what is ready, and whose lease ran out."""
     g = groups.c
-    chosen = select(g.seq, g.name).where(g.channel == channel.value).order_by(g.seq).limit(limit)
+    chosen = select(g.seq, g.name).where(g.channel == channel.value).limit(limit)
     if where is not None:
         chosen = chosen.where(~_has_other_member(where))
-    expired = (g.state == LEASED) & (g.lease_until_s <= now) & (g.holder != holder)
-    return [chosen.where(g.state == READY), chosen.where(expired)]
+    expired = chosen.where(IS_LEASED, g.lease_until_s <= now, g.holder != holder)
+    # Not by `seq` itself: else a planner may walk all groups in that order until one's lease ran out
+    return [chosen.where(IS_READY).order_by(g.seq), expired.order_by(g.seq + 0)]
 
 
 def _has_other_member(where: Filter) -> ColumnElement[bool]:
@@ -141,8 +142,9 @@ def _check_acknowledged(connection: Connection, consumer: str, names: list[str],
 
 def restore(connection: Connection, consumer: str, checkpoint: int | None) -> int:
     """Free what the training state of `checkpoint` does not hold; gives the number of groups."""
-    later = groups.c.state == CONSUMED
+    mine = groups.c.consumer == consumer
+    later = mine & (groups.c.state == CONSUMED)
     if checkpoint is not None:
         later &= groups.c.checkpoint > checkpoint
-    lost = (groups.c.consumer == consumer) & or_(groups.c.state == LEASED, later)
-    return int(connection.execute(update(groups).where(lost).values(_FREE)).rowcount)
+    lost = later, mine & (groups.c.state == LEASED)  # one by one: each is a range of the index
+    return sum(int(connection.execute(update(groups).where(each).values(_FREE)).rowcount) for each in lost)
