@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from tests.envs.tool_worlds import Notes
 
-from stepwell.core import Actions, Example, InputError, Observation, StateForm, Task, World
+from stepwell.core import Actions, Example, InputError, Observation, StateForm, Task, World, read_call
 from stepwell.envs import Effect, Env
 from stepwell.envs.check import CHECKS, check_env, check_type
 
@@ -224,7 +225,40 @@ class Slow(Sound):
         return super().act(action)
 
 
+class Raises(Notes):
+    def act(self, action: str) -> Effect:
+        read_call(action)
+        return super().act(action)
+
+
+class Repeats(Notes):
+    def act(self, action: str) -> Effect:
+        effect = super().act(action)
+        self.told.append(action)
+        return effect
+
+
+class SaysNothing(Notes):
+    def observe(self) -> Observation:
+        return Observation(super().observe().text.partition("\n")[0])
+
+
+class GoldenTooLong(Notes):
+    def golden_steps(self) -> int:
+        return super().golden_steps() + 1
+
+
+class GivenAway(Notes):
+    def random_action(self, rng: random.Random) -> str:
+        return self.oracle()[0]
+
+
 BROKEN = [
+    (Raises, "odd_actions_are_answered", "nothing: raised InputError: not valid JSON"),
+    (Repeats, "odd_actions_are_answered", "a very long word: 1048"),
+    (SaysNothing, "odd_actions_are_answered", "nothing: not told that it was not done"),
+    (GoldenTooLong, "no_plan_is_shorter_than_the_golden_one", "are called shortest"),
+    (GivenAway, "random_play_does_not_suffice", "more than 0.1"),
     (NoGuide, "world_is_described", "guide is empty"),
     (OtherName, "world_is_described", "'circle'"),
     (ImpureTasks, "tasks_are_pure", "different tasks"),
@@ -275,6 +309,24 @@ def test_the_sound_world_they_are_made_from_passes() -> None:
     report = check_type(Sound)
     assert report.ok, str(report)
     assert report["oracle_solves_the_tasks"].detail == "solved 1.000 of 50 tasks"
+
+
+def test_the_world_with_tools_they_are_made_from_passes() -> None:
+    report = check_type(Notes)
+    assert report.ok, str(report)
+    assert report["odd_actions_are_answered"].detail == "63 odd actions"
+    assert report["no_plan_is_shorter_than_the_golden_one"].detail == "50 tasks of 2 to 4 turns"
+
+
+def test_an_oracle_may_be_allowed_to_fail_now_and_then() -> None:
+    class Fallible(Notes):
+        min_oracle_share = 0.2
+
+        def oracle(self) -> list[str]:
+            return super().oracle() if len(self.chains[0]) == 2 else []
+
+    report = check_type(Fallible)
+    assert report.ok and 0.2 <= float(report["oracle_solves_the_tasks"].detail.split()[1]) < 1.0
 
 
 def test_an_error_inside_one_check_does_not_hide_the_others() -> None:

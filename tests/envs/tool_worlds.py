@@ -11,6 +11,7 @@ from stepwell.core import (
     Actions,
     InputError,
     Observation,
+    StateForm,
     Task,
     ToolCall,
     ToolSchema,
@@ -99,6 +100,13 @@ class Notes(Env):
     def observe(self) -> Observation:
         first = f"Begin at {self.chains[0][0]} and {self.chains[1][0]}."
         return Observation("\n".join([first, *self.told]))
+
+    def state(self) -> dict[StateForm, str]:
+        chains = "; ".join(" ".join(chain) for chain in self.chains)
+        return {StateForm.NATURAL_LANGUAGE: f"{chains}. Read: {' '.join(sorted(self.seen)) or 'none'}."}
+
+    def result(self) -> str:
+        return "; ".join(self.told)
 
     def oracle(self) -> list[str]:
         """What is not known yet and can be asked for: one note of each chain in a turn."""

@@ -59,6 +59,7 @@ class Env(ABC):
     Options: ClassVar[type[Settings]] = Settings
     is_robot: ClassVar[bool] = False  # robots' worlds are of another kind: `robots.base.RobotEnv`
     has_oracle: ClassVar[bool] = True
+    min_oracle_share: ClassVar[float] = 1.0  # of tasks that following the oracle must solve
     has_process: ClassVar[bool] = False  # whether effects say how much nearer to the goal they came
     tells_golden: ClassVar[bool] = False  # whether reset tells `golden_steps`, which costs an oracle's plan
 

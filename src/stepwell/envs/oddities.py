@@ -1,0 +1,80 @@
+"""Odd actions: what an agent may write into a world of free text or of tools, and no world may fall over.
+
+    for what, action in odd_actions(env.world.actions): ...
+
+Free text comes as it is. With tools, the same texts stand where a call should and in every argument
+that is a text, beside calls that name no tool, leave arguments out or fill them with the wrong things.
+`is_call` is False for what can never be done: of that a world must say that it was not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from stepwell.core import JSON, Actions, ToolCall, ToolSchema, problem_with
+
+MEGABYTE = 2**20
+_ODD_TEXTS: dict[str, str] = {
+    "nothing": "",
+    "blanks": " \t\n ",
+    "control characters": "\0\x01\x07\x1b[31m\x7f",
+    "line ends": "a\r\nb\u2028c\u2029d\x85e",
+    "letters of many scripts": "ж λ 井 مرحبا 😀 e\u0301 \u202eback\u202c \ufeff",
+    "SQL": "' OR 1=1; DROP TABLE products; --",
+    "full text operators": '"wells* NEAR(a, b) AND NOT -x ^y : (',
+    "patterns": "%_%[a-z]*?{0}%s$(x)`x`\\",
+    "markup": "<b onclick=x>&amp;<!-- --></b><tool_call></answer>",
+    "paths": "../../../etc/passwd?x=1#y",
+    "JSON": '{"name": null, "arguments": []}',
+    "a very long word": "a" * MEGABYTE,
+    "very many words": "well " * (MEGABYTE // 5),
+}
+_ODD_VALUES: dict[str, JSON] = {
+    "null": None,
+    "a flag": True,
+    "below all": -(10**30),
+    "beyond all": 10**30,
+    "a tiny number": 5e-324,
+    "a list": [[], {}],
+    "an object": {"": {"": ""}},
+}
+
+
+class Odd(NamedTuple):
+    """An odd action; `is_call` says whether a world may well do it."""
+
+    what: str
+    action: str
+    is_call: bool
+
+
+def odd_actions(actions: Actions) -> Iterator[Odd]:
+    """Odd actions for a world of free text or of tools; none where actions are names."""
+    if actions.names:
+        return
+    for what, text in _ODD_TEXTS.items():
+        yield Odd(what, text, is_call=not actions.tools)
+    if not actions.tools:
+        return
+    yield Odd("no name", '{"arguments": {}}', False)
+    yield Odd("not a number", '{"name": "x", "arguments": {"a": NaN}}', False)
+    yield Odd("half a character", '{"name": "x", "arguments": {"a": "\\ud800"}}', False)
+    yield Odd("a deep nest", '{"name": "x", "arguments": {"a": ' + "[" * 10_000 + "]" * 10_000 + "}}", False)
+    yield Odd("an unknown tool", ToolCall("no_such_tool", {}).text, False)
+    yield Odd("a tool with a very long name", ToolCall("x" * MEGABYTE, {}).text, False)
+    for tool in actions.tools:
+        yield from _odd_calls(actions, tool)
+
+
+def _odd_calls(actions: Actions, tool: ToolSchema) -> Iterator[Odd]:
+    """Calls of one tool: nothing given, something unknown given, and every argument filled oddly."""
+    filled: dict[str, JSON] = {name: "x" for name in tool.properties}
+    tried: list[tuple[str, dict[str, JSON]]] = [("no arguments", {}), ("one too many", {**filled, "z": 1})]
+    for name in tool.properties:
+        tried += [(f"{name}: {what}", {**filled, name: value}) for what, value in _ODD_TEXTS.items()]
+        tried += [(f"{name}: {what}", {**filled, name: value}) for what, value in _ODD_VALUES.items()]
+    for what, arguments in tried:
+        call = ToolCall(tool.name, json.loads(json.dumps(arguments)))
+        yield Odd(f"{tool.name}, {what}", call.text, not problem_with(actions.tools, call))
