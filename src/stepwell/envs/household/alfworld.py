@@ -53,7 +53,10 @@ class PublishedGame:
             raise InputError(f"env.options.games: {path} is not the file that task {task.id} was made of")
         self._instruction = task.instruction
         self._engine: Any = _idle_engines.pop() if _idle_engines else _new_engine()
-        self._engine.load(str(path))
+        try:
+            self._engine.load(str(path))
+        except SystemExit as error:  # how its parser says that a problem is wrong
+            raise InputError(f"env.options.games: the engine refuses {path}: {error}") from error
         self._result = ""
         self._take(self._engine.reset())
         self._result = _without_frame(self._result)

@@ -10,7 +10,7 @@ thing, kind of place) that training never has in that layout.
     seen     layout of training, goal on the other side
     unseen   other layout
 
-Training tasks are the same whichever of the two is held out, so one trained model can be judged on both.
+Training tasks are of one set, whichever of the two is held out, so one trained model can be judged on both.
 
 Every task can be solved: its shortest plan is computed and leaves `spare_turns`, and no goal is met at the
 start. Things lie in one of their homes: the kind of place is drawn first, then the place.
@@ -83,8 +83,9 @@ def read_household(content: Mapping[str, Any]) -> tuple[House, Goal, State]:
         places, things = tuple(map(str, content["places"])), dict(content["things"])
         goal = Goal(*(str(content["goal"][name]) for name in Goal._fields))  # type: ignore[arg-type]
         house = House(catalogue, str(content["room"]), places, tuple(things))
-        state = first_state(house, [places.index(place) for place in things.values()])
-    except (KeyError, TypeError, ValueError) as error:
+        number = {name: place for place, name in enumerate(places)}
+        state = first_state(house, [number[place] for place in things.values()])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(
             "a task of household holds a known 'size', a 'room', 'places', 'things' (name -> place) of known "
             f"kinds, and a 'goal' with family, thing and place; this one does not: {error!r}"

@@ -6,7 +6,7 @@
     move T to P         the thing held, into the place one stands at, if such things may lie there
     clean T with P      the thing held, at a sink (`heat`: at a microwave, `cool`: at a fridge, open or not)
     use T               a lamp in reach: it is lit from then on
-    examine X, look, inventory      change nothing
+    examine X           the place one stands at or the thing held; with `look` and `inventory` of no effect
 
 A place is *within reach* if one stands at it and it is open or has no door. There is one hand. These are the
 preconditions and effects of ALFWorld's planning domain, which a test plays side by side with them.
@@ -119,7 +119,7 @@ class House:
             ]
         found += [Command("use", thing) for thing in seen if self.is_lamp[thing]]
         if self.catalogue.has_idle_verbs:
-            found += self._idle(state, seen)
+            found += self._idle(state)
         return found
 
     def _of_the_door(self, state: State) -> list[Command]:
@@ -130,9 +130,8 @@ class House:
             return [Command("open", place=here)]
         return [Command("close", place=here)] if self.catalogue.has_idle_verbs else []
 
-    def _idle(self, state: State, seen: Sequence[int]) -> list[Command]:
+    def _idle(self, state: State) -> list[Command]:
         found = [Command("examine", place=state.here)] if state.here >= 0 else []
-        found += [Command("examine", thing) for thing in seen]
         if state.held >= 0:
             found.append(Command("examine", state.held))
         return [*found, Command("look"), Command("inventory")]

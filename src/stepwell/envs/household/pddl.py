@@ -14,7 +14,7 @@ from stepwell.envs.household.house import House, State, kind_of
 
 _CAN = {"clean": "cleanable", "heat": "heatable", "cool": "coolable"}
 _IS = {"clean": "isClean", "heat": "isHot", "cool": "isCool"}
-_ALWAYS_NAMED = ("KnifeType", "ButterKnifeType")  # the domain names these types itself
+_ALWAYS_NAMED = ("knifetype", "butterknifetype")  # the domain names these types itself
 
 
 def problem(house: House, goal: Goal, state: State) -> str:
@@ -76,8 +76,8 @@ def _goal(goal: Goal) -> str:
 
 
 def _type(kind: str) -> str:
-    """`sinkbasin` as `SinkBasinType`; the engine reads types without regard to case."""
-    return f"{kind.capitalize()}Type"
+    """`SinkBasinType` in the domain; the engine reads all names as lower case."""
+    return f"{kind}type"
 
 
 def _id(name: str) -> str:

@@ -75,7 +75,8 @@ def why_not(house: House, state: State, text: str) -> str:
     verb, _, rest = text.partition(" ")
     if verb not in {"go", "take", "move", "open", "close", "use", "examine", "look", "inventory", *MARKS}:
         return f"{NOTHING_HAPPENS} There is no command {_short(text)!r}; choose one of the commands."
-    named = [name for name in (*house.places, *house.things) if _occurs(name, rest)]
+    within = [house.things[thing] for thing in (*house.seen(state), state.held) if thing >= 0]
+    named = [name for name in (*house.places, *within) if _occurs(name, rest)]  # no word of what is not seen
     if not named:
         return f"{NOTHING_HAPPENS} {_short(text)!r} names nothing that is here; choose one of the commands."
     return f"{NOTHING_HAPPENS} {_obstacle(house, state, verb, named)}"
