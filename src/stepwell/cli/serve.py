@@ -25,6 +25,11 @@ _ENVS_EXAMPLES = (
     ("stepwell serve envs --host 0.0.0.0 --keys keys.json", "for other machines, with keys"),
     ("stepwell train CONFIG env.name=remote:http://HOST:8090#sokoban", "train in it"),
 )
+_SHOP_EXAMPLES = (
+    ("stepwell serve shop", "50,000 products; open the address in a browser, or train in it"),
+    ("stepwell serve shop --size tiny --port 0", "the small shop, on any free port"),
+    ("stepwell train CONFIG env.name=shop env.options.url=http://HOST:8095", "worlds that share it"),
+)
 _KEY_EXAMPLES = (
     ("stepwell serve key alice --keys keys.json", "make a key; it is shown this one time"),
     ("stepwell serve key alice --keys keys.json --revoke", "it opens nothing from now on"),
@@ -41,6 +46,7 @@ def add(commands: Any) -> None:
     services = parser.add_subparsers(title="services", metavar="SERVICE", required=True)
     _add_gateway(services)
     _add_envs(services)
+    _add_shop(services)
     _add_key(services)
 
 
@@ -101,6 +107,23 @@ def _add_envs(services: Any) -> None:
     parser.add_argument("--session-timeout-s", type=float, metavar="SECONDS", help="default 600")
     parser.add_argument("--rate", type=float, metavar="N", help="calls per second and key")
     parser.add_argument("--access-log", metavar="FILE", help="one JSON object per request")
+
+
+def _add_shop(services: Any) -> None:
+    parser = add_command(
+        services,
+        "shop",
+        run_shop,
+        summary="run the web shop of the world `shop`, for people and for worlds that share it",
+        description="It remembers nothing and holds nothing secret, and has no keys: serve it on networks "
+        "you trust.",
+        examples=_SHOP_EXAMPLES,
+    )
+    parser.add_argument("--size", choices=("full", "tiny"), default="full", help="default full")
+    parser.add_argument("--num-products", type=int, metavar="N", help="default 50,000, tiny 500")
+    parser.add_argument("--webshop-files", metavar="DIR", help="WebShop's own product files, instead")
+    parser.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1")
+    parser.add_argument("--port", type=int, default=8095, help="default 8095; 0 for any free one")
 
 
 def _add_key(services: Any) -> None:
@@ -168,6 +191,19 @@ def run_envs(args: argparse.Namespace) -> int:
     from stepwell.services.envs.app import create_env_app
 
     serve(create_env_app(config), config.host, config.port, shutdown_timeout_s=config.shutdown_timeout_s)
+    return 0
+
+
+def run_shop(args: argparse.Namespace) -> int:
+    from stepwell.envs.shop.options import ShopOptions
+    from stepwell.envs.shop.shop import open_shop
+    from stepwell.services.serving import serve
+
+    given = {"size": args.size, "num_products": args.num_products, "webshop_files": args.webshop_files}
+    shop = open_shop(_validated(ShopOptions, None, given))
+    from stepwell.envs.shop.server import create_shop_app
+
+    serve(create_shop_app(shop), args.host, args.port)
     return 0
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from stepwell.core.errors import EncodingError
 
@@ -29,7 +28,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """One thing on the shelves. `kind` is what people would call it, `category` its shelf, from wide to narrow."""
+    """One thing on the shelves: `kind` is what people call it, `category` its shelf, from wide to narrow."""
 
     id: str
     title: str
@@ -55,14 +54,12 @@ class Product:
     def from_json(cls, text: str) -> Product:
         """The reverse of `to_json`."""
         try:
-            number, title, kind, category, price, attributes, options, features, description = json.loads(
-                text
-            )
-            read = tuple(Option(name, tuple(values), tuple(extras)) for name, values, extras in options)
+            name, title, kind, category, price, attributes, options, features, about = json.loads(text)
+            read = tuple(Option(option, tuple(values), tuple(extras)) for option, values, extras in options)
+            lists = tuple(category), tuple(attributes), tuple(features)
         except (ValueError, TypeError) as error:
             raise EncodingError(f"a product cannot be read: {error}") from error
-        shelves: tuple[Any, ...] = (tuple(category), price, tuple(attributes), read, tuple(features))
-        return cls(number, title, kind, *shelves, description)
+        return cls(name, title, kind, lists[0], price, lists[1], read, lists[2], about)
 
 
 def dollars(cents: int) -> str:

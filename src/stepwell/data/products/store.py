@@ -2,9 +2,9 @@
 
 A search gives up words until it has found enough: first come the products that have all the words, then
 those that have all but the commonest, and so on to the rarest word alone. Words that no product has are
-left out, and so are those that thousands and every fifth have, unless there are no others. Within a stage, BM25 decides,
-with titles and kinds weighing most, then the order on the shelf. So every query costs a few small
-intersections, however common its words are, and a mistyped or needless word spoils nothing.
+left out, and so are those that thousands and every fifth have, unless there are no others. Within a
+stage, BM25 decides, with titles and kinds weighing most, then the order on the shelf. So every query
+costs a few small intersections, however common its words are, and a needless word spoils nothing.
 
 Invariants
 * The file is never written after it was built: connections are read only, one per process and thread.

@@ -55,8 +55,8 @@ class ShopEnv(Env):
 
     def begin(self, task: Task, seed: int) -> None:
         """Open the search page."""
-        if self._is_hosted and not hosted_shop(self.options, self).is_up:
-            self.__dict__.pop("counter", None)  # it died under an earlier episode: this one gets another
+        if self._is_hosted:
+            self.counter = hosted_shop(self.options, self)  # another one, if it died under an earlier episode
         digest = self.counter.about()["digest"]
         if task.content.get("catalogue") != digest:
             raise InputError(

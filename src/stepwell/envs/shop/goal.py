@@ -26,7 +26,7 @@ _WORDINGS = (
 )
 _TINY_WORDING = "Buy {attributes} {kind}{options}, under {limit}."
 _PLAIN = re.compile(r"[a-z]{3,}")
-_NO_NAMES = frozenset("and for the with set pack size inch from your that this are".split())
+_NO_NAMES = frozenset(("and", "for", "the", "with", "set", "pack", "size", "inch", "from", "your", "that"))
 
 
 @dataclass(frozen=True, slots=True)

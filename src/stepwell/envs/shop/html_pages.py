@@ -21,7 +21,7 @@ HEADERS = {
     "referrer-policy": "no-referrer",
 }
 _STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem }
 .task { background: #f3f1ea; padding: .7rem 1rem; border-radius: .4rem }
 .note { color: #a33 } a { color: #135 } li { margin: .3rem 0 }
 .button { display: inline-block; border: 1px solid #999; border-radius: .3rem; padding: .1rem .6rem;

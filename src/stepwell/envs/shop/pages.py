@@ -96,8 +96,8 @@ def show(store: Store, goal: Goal, view: View, layout: Layout) -> Shown:
     if view.page is Page.BOUGHT:
         score = score_purchase(goal, product, chosen)
         bought = ", ".join(f"{name}: {value}" for name, value in view.chosen)
-        lines = (product.title, bought, price, f"Score: {score.total:.2f}")
-        return Shown(view, goal.instruction, "You have bought this.", lines, score=score)
+        receipt = (product.title, bought, price, f"Score: {score.total:.2f}")
+        return Shown(view, goal.instruction, "You have bought this.", receipt, score=score)
     if view.page is Page.DETAIL:
         lines = (product.title, *_detail(product, view.detail))
         return Shown(view, goal.instruction, view.detail.capitalize(), lines, buttons=(PREVIOUS, BACK))

@@ -74,8 +74,8 @@ class View:
         said = [*texts.values(), *(part for pair in chosen for part in pair)]
         if not all(isinstance(text, str) for text in said) or type(number) is not int or number < 0:
             raise InputError("a view of shop holds texts, and the number of a page")
-        return cls(page, clean(texts["query"], MAX_QUERY_CHARS), number, texts["item"], texts["detail"], chosen,
-                   clean(texts["note"], MAX_QUERY_CHARS))  # fmt: skip
+        query, note = (clean(texts[name], MAX_QUERY_CHARS) for name in ("query", "note"))
+        return cls(page, query, number, texts["item"], texts["detail"], chosen, note)
 
 
 def read_action(text: str) -> Asked | None:
