@@ -61,6 +61,10 @@ class SearchIndex:
             by_meaning = VectorIndex(documents, embedder or minilm(), cache)
         return cls(documents, by_words, by_meaning)
 
+    def __deepcopy__(self, memo: object) -> SearchIndex:
+        """Itself: an index never changes, so copies of what holds it share it."""
+        return self
+
     def __len__(self) -> int:
         return len(self.documents)
 
