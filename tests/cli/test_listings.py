@@ -10,7 +10,7 @@ import pytest
 
 from stepwell.algos import RECIPES
 from stepwell.cli.main import main
-from stepwell.envs import env_names
+from stepwell.envs import env_names, env_type
 from stepwell.envs.registry import LANGUAGE_ENVS
 
 
@@ -77,7 +77,14 @@ def test_a_new_world_passes_the_check_and_is_played_at_once(
 
 @pytest.mark.parametrize("name", LANGUAGE_ENVS)
 def test_the_built_in_worlds_pass_the_check(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "ok      oracle_solves_the_tasks" in printed(capsys, "envs", "check", name)
+    has_size = "tiny" in str(env_type(name).Options.model_json_schema()["properties"].get("size"))
+    options = ["--set", "size=tiny"] if has_size else []
+    assert "ok      oracle_solves_the_tasks" in printed(capsys, "envs", "check", name, *options)
+
+
+def test_tools_are_shown_with_their_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    out = printed(capsys, "envs", "show", "paper_search", "--set", "size=tiny")
+    assert "actions: search(query), expand(paper_id); up to" in out
 
 
 def test_a_world_that_breaks_the_contract_ends_with_exit_code_1(

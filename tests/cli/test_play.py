@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.envs.tool_worlds import Notes
 
 from stepwell.cli.keys import edit_line
 from stepwell.cli.main import main
 from stepwell.cli.picture import ansi_picture
 from stepwell.cli.play import COMMANDS, read_actions
 from stepwell.config.loading import load_config
-from stepwell.core import Actions, InputError, Split
+from stepwell.core import Actions, InputError, Split, ToolCall
 from stepwell.envs import draw_tasks
 from stepwell.pipeline.evaluation import checkpoint_of
 from stepwell.pipeline.playing import PlaySession, open_pilot
@@ -52,6 +53,21 @@ def test_typed_names_may_be_short_and_in_any_case(line: str, actions: list[str])
 def test_what_is_no_turn_is_refused(line: str) -> None:
     with pytest.raises(InputError):
         read_actions(MOVES, line)
+
+
+def test_calls_are_typed_as_json_or_as_a_name_and_a_text() -> None:
+    tools = Notes().world.actions
+    look = ToolCall("look", {"name": "a"}).text
+    assert read_actions(tools, f"look a && {look}") == [look, look]
+    assert read_actions(tools, "answer  x y ") == [ToolCall("answer", {"word": "x y"}).text]
+    for line, problem in [
+        ("look", "look needs the argument 'name'"),
+        ("dig a", "there is no tool 'dig'"),
+        ('{"name": 1}', 'needs a "name"'),
+        ("look a && look b && look c && look d", "4 calls, at most 3"),
+    ]:
+        with pytest.raises(InputError, match=problem):
+            read_actions(tools, line)
 
 
 def test_a_beginning_that_fits_two_names_is_refused() -> None:

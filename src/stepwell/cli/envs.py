@@ -129,7 +129,8 @@ def _shape(env: Any) -> tuple[str, str, str]:
     if env.is_robot:
         return "numbers in [-1, 1]", "a chunk", f"{env.options.max_actions} actions"
     world = env.world
-    names = "any text" if world.actions.is_text else ", ".join(world.actions.names)
+    tools = ", ".join(f"{tool.name}({', '.join(tool.properties)})" for tool in world.actions.tools)
+    names = ", ".join(world.actions.names) or tools or "any text"
     return names, str(world.actions.max_per_turn), str(world.max_turns)
 
 

@@ -173,7 +173,8 @@ class _Table:
 
     def _explain(self) -> None:
         actions = self._actions
-        names = "any text" if actions.is_text else ", ".join(actions.names)
+        tools = ", ".join(f"{tool.name} {' '.join(tool.properties)}".strip() for tool in actions.tools)
+        names = ", ".join(actions.names) or tools or "any text"
         slash = "/" if actions.is_text else ""
         print(f"actions: {names} (up to {actions.max_per_turn} per turn)")
         print("commands: " + ", ".join(f"{slash}{key} {word}" for key, word in _WORDS.items()))
@@ -188,6 +189,8 @@ def read_actions(actions: Actions, line: str) -> list[str]:
 
     if actions.is_text:
         return [line.strip()]
+    if actions.tools:
+        return _typed_calls(actions, line)
     pieces = [piece.strip() for piece in line.split(actions.separator) if piece.strip()]
     found = [_named(actions.names, piece) for piece in pieces]
     unknown = [piece for piece, name in zip(pieces, found, strict=True) if name is None]
@@ -198,6 +201,26 @@ def read_actions(actions: Actions, line: str) -> list[str]:
     if len(found) > actions.max_per_turn:
         raise InputError(f"{len(found)} actions, at most {actions.max_per_turn} are done in a turn")
     return [name for name in found if name is not None]
+
+
+def _typed_calls(actions: Actions, line: str) -> list[str]:
+    """Calls as typed: JSON, or `tool text` where a tool takes one text; several with `&&` between them."""
+    from stepwell.core import InputError, ToolCall, problem_with, read_call
+
+    typed = [piece.strip() for piece in line.split("&&")]
+    if len(typed) > actions.max_per_turn:
+        raise InputError(f"{len(typed)} calls, at most {actions.max_per_turn} are made in a turn")
+    calls = []
+    for piece in typed:
+        name, _, text = piece.partition(" ")
+        tool = next((tool for tool in actions.tools if tool.name == name), None)
+        first = next(iter(tool.properties), "") if tool else ""
+        given = {first: text.strip()} if first and text.strip() else {}
+        call = read_call(piece) if piece.startswith("{") else ToolCall(name, {**given})
+        if problem := problem_with(actions.tools, call):
+            raise InputError(f"{piece[:60]!r} cannot be done: {problem}")
+        calls.append(call.text)
+    return calls
 
 
 def _named(names: tuple[str, ...], typed: str) -> str | None:

@@ -33,6 +33,8 @@ LANGUAGE_ENVS: dict[str, str] = {
     "svg": "stepwell.envs.svg.env:Svg",
     "navigation": "stepwell.envs.navigation.env:Navigation",
     "primitive_skill": "stepwell.envs.primitive_skill.env:PrimitiveSkill",
+    "paper_search": "stepwell.envs.paper_search.env:PaperSearch",
+    "household": "stepwell.envs.household.env:Household",
 }
 ROBOT_ENVS: dict[str, str] = {
     "metaworld": "stepwell.envs.robots.metaworld.env:MetaWorld",
