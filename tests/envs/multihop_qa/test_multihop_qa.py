@@ -130,7 +130,7 @@ def test_searches_of_a_turn_stand_together_and_a_passage_once() -> None:
     assert "- Brazil (country): see above" in text
     assert text.index("Found for 'Brazil':") < text.index("Found for 'Oslo':")
     assert info["result"] == "Brazil (country); Brazil (country); Oslo"
-    assert text.count("\n- ") == 15
+    assert text.count("\n- ") == 5 + 5 + 3
 
 
 def test_earlier_turns_are_shown_where_asked() -> None:
