@@ -33,6 +33,7 @@ LANGUAGE_ENVS: dict[str, str] = {
     "svg": "stepwell.envs.svg.env:Svg",
     "navigation": "stepwell.envs.navigation.env:Navigation",
     "primitive_skill": "stepwell.envs.primitive_skill.env:PrimitiveSkill",
+    "multihop_qa": "stepwell.envs.multihop_qa.env:MultihopQA",
     "paper_search": "stepwell.envs.paper_search.env:PaperSearch",
     "household": "stepwell.envs.household.env:Household",
 }
