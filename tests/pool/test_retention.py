@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import time
 
 import numpy as np
 import pytest
+from sqlalchemy import update
 from tests.pool.made import TASK, fill, step, trajectory
 
 from stepwell.core import ImageSpan, InputError, Status, Step
 from stepwell.pool import Collected, Filter, Pool
+from stepwell.pool.schema import trajectories
 
 
 def left(pool: Pool) -> str:
@@ -66,9 +67,10 @@ def test_the_oldest_go_until_the_size_fits(pool: Pool) -> None:
 
 def test_what_finished_long_ago_goes_by_age(pool: Pool) -> None:
     pool.add([trajectory("old")], channel="eval")
-    time.sleep(0.3)
+    earlier = update(trajectories).values(finished_s=trajectories.c.finished_s - 3600)
+    pool._db.write(lambda connection: connection.execute(earlier).rowcount)
     pool.add([trajectory("new")], channel="eval")
-    assert pool.gc(max_age_s=0.2).num_trajectories == 1
+    assert pool.gc(max_age_s=1800).num_trajectories == 1
     assert left(pool) == "new"
     assert pool.gc() == Collected()
 
