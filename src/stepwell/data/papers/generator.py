@@ -34,7 +34,7 @@ from stepwell.data.papers.graph import Facet, PaperGraph
 from stepwell.data.papers.texts import full_text, tiny_text
 from stepwell.data.papers.vocabulary import full_facets, tiny_facets
 
-VERSION = 1
+VERSION = 2
 STRAY = 0.08  # of facet values come from anywhere, not from those a domain favours
 FORM_WEIGHTS = (0.5, 0.3, 0.2)
 CIRCLES = ((0.4, "triple"), (0.7, "pair"), (0.82, "domain"), (0.93, "facet"), (1.0, "all"))
@@ -197,7 +197,8 @@ def _num_references(spec: GraphSpec, latent: _Latent, rng: random.Random) -> int
     if latent.is_survey:
         low, high = (min(bound, spec.max_references) for bound in SURVEY_REFERENCES)
         return rng.randint(low, high)
-    return min(round(rng.gammavariate(3.0, spec.mean_references / 3.0)), spec.max_references)
+    # a product of draws, not a gamma variate: sums and products round alike on every machine, logarithms not
+    return min(round(4.0 * spec.mean_references * rng.random() * rng.random()), spec.max_references)
 
 
 def _circle(about: list[int], rng: random.Random) -> tuple[int, ...]:

@@ -46,7 +46,9 @@ class Selector:
         """How relevant a paper is."""
         score = self._scores.get(paper)
         if score is None:
-            score = self._fit(paper) * (WORDLESS + (1 - WORDLESS) * self.share_of_words(paper))
+            score = self._fit(paper)
+            if score >= NEAR_ZERO:  # else no words can save it, and they need not be read
+                score *= WORDLESS + (1 - WORDLESS) * self.share_of_words(paper)
             score = self._scores[paper] = score if score >= NEAR_ZERO else 0.0
         return score
 

@@ -40,7 +40,7 @@ from stepwell.envs.paper_search.library import Library, Request, library_of
 from stepwell.envs.paper_search.options import PaperSearchOptions
 from stepwell.envs.paper_search.planner import Planner
 from stepwell.envs.paper_search.pool import Pool, asked
-from stepwell.envs.paper_search.words import Quality, in_view, in_words, quoted, structured
+from stepwell.envs.paper_search.words import Quality, in_view, in_words, one_line, quoted, structured
 
 
 class PaperSearch(Env):
@@ -91,10 +91,13 @@ class PaperSearch(Env):
         try:
             call = read_call(action)
         except InputError as error:
-            return Effect(self.pool.refuse(f"unreadable call: {error}"[:300], is_penalised=False))
+            return Effect(
+                self.pool.refuse(f"unreadable call: {one_line(str(error), 200)}", is_penalised=False)
+            )
         problem = problem_with(self.world.actions.tools, call)
         if problem:
-            return Effect(self.pool.refuse(f"refused: {problem}", is_penalised=call.name == EXPAND))
+            told = f"refused: {one_line(problem, 200)}"
+            return Effect(self.pool.refuse(told, is_penalised=call.name == EXPAND))
         argument = str(next(iter(call.arguments.values())))
         return Effect(self._search(argument) if call.name == SEARCH else self._expand(argument))
 

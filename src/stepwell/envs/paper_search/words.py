@@ -29,10 +29,15 @@ class Quality:
     precision: float
 
 
-def quoted(text: str, limit: int = MAX_SAID) -> str:
-    """Words of an agent on one line: printable, cut, in quotes."""
+def one_line(text: str, limit: int) -> str:
+    """A text on one line: printable, and cut."""
     plain = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * limit]).split())
-    return f'"{plain if len(plain) <= limit else plain[: limit - 3] + "..."}"'
+    return plain if len(plain) <= limit else plain[: limit - 3] + "..."
+
+
+def quoted(text: str) -> str:
+    """Words of an agent, in quotes."""
+    return f'"{one_line(text, MAX_SAID)}"'
 
 
 def in_view(graph: PaperGraph, limits: Limits, request: str, pool: Pool, selector: Selector) -> str:
