@@ -201,7 +201,7 @@ class CausalLMPolicy:
         """Outputs of one microbatch in its own order."""
         if values and self.critic is None:
             raise ConfigError("values need a critic; load the policy with critic='shared' or critic='own'")
-        fed = self._feed(microbatch)
+        fed = self.fed(microbatch)
         hidden = None
         scores: tuple[Tensor, Tensor | None] | tuple[None, None] = (None, None)
         is_shared = values and self.critic is not None and self.critic.backbone is None
@@ -215,6 +215,10 @@ class CausalLMPolicy:
             self.critic.head(hidden)[fed.value_rows] if values and self.critic is not None else None,
             scores[1] if entropies else None,
         )
+
+    def fed(self, microbatch: Microbatch) -> Feed:
+        """A prepared microbatch as the model takes it."""
+        return feed(microbatch, self.device)
 
     def _actor(
         self, fed: Feed, *, with_hidden: bool, with_entropies: bool
@@ -307,9 +311,6 @@ class CausalLMPolicy:
         raise InputError(
             "a state holds images, which a language-only policy cannot see; use a vision-language model"
         )
-
-    def _feed(self, microbatch: Microbatch) -> Feed:
-        return feed(microbatch, self.device)
 
     def _attending(self, part: Any) -> Any:
         """The part of a model whose attention runs over the tree."""

@@ -77,13 +77,14 @@ class VLMPolicy(CausalLMPolicy):
             look(packed, self.image_format, self.pictures)
         return packed
 
+    def fed(self, microbatch: Microbatch) -> Feed:
+        """A prepared microbatch as the model takes it, its pictures in place."""
+        if "looks" not in microbatch.cache:
+            return super().fed(microbatch)
+        return feed_pictures(microbatch, self.device, self.image_format, self.pictures)
+
     def _check_images(self, packed: Packed) -> None:
         """They are checked when the batch is looked through."""
-
-    def _feed(self, microbatch: Microbatch) -> Feed:
-        if "looks" not in microbatch.cache:
-            return super()._feed(microbatch)
-        return feed_pictures(microbatch, self.device, self.image_format, self.pictures)
 
     def _attending(self, part: Any) -> Any:
         return decoder_of(part)
