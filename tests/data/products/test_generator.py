@@ -22,7 +22,7 @@ SOME = list(products(FULL, 0, 3000))
 def test_the_same_seed_makes_the_same_products_on_every_machine() -> None:
     assert content_hash([product.to_json() for product in SOME[:500]]) == "c673501602f5451c4d359cd606a9492e"
     tiny = [product.to_json() for product in products(TINY, 0, 500)]
-    assert content_hash(tiny) == "82464a9dcf534a8c9166a25dd9a41aaa"
+    assert content_hash(tiny) == "1ecf98e78d704cdfed9fef5eb56005d1"
 
 
 def test_other_seeds_make_other_products() -> None:
@@ -69,7 +69,7 @@ def test_prices_lie_between_the_bounds_of_their_kind() -> None:
 def test_values_of_all_options_of_a_product_are_distinct_and_run_in_order() -> None:
     for product in SOME:
         values = [value for option in product.options for value in option.values]
-        assert len(set(values)) == len(values) and len(values) >= 2
+        assert len(set(values)) == len(values) >= 2
         for option in product.options:
             assert list(option.extras) == sorted(option.extras)
 

@@ -67,14 +67,14 @@ def test_the_full_shop_has_fifty_thousand_products_an_oracle_and_no_luck() -> No
 
 def test_a_purchase_is_paid_by_its_score_and_ends_the_episode() -> None:
     env = ShopEnv(ShopOptions(size="tiny"))
-    env.reset(seed=1)
+    env.reset(seed=9)
     search, click, value, buy = env.oracle()
     for action in (search, click, value):
         _, reward, terminated, _, info = env.step([action])
         assert (reward, terminated, info) == (0.0, False, {"success": False, "num_actions": 1})
     _, reward, terminated, truncated, info = env.step([buy])
     assert (reward, terminated, truncated, info["success"], info["score"]) == (1.0, True, False, True, 1.0)
-    env.reset(seed=1)
+    env.reset(seed=9)
     for action in (search, click):
         env.step([action])
     _, reward, terminated, _, info = env.step([buy])
@@ -87,14 +87,14 @@ def test_a_purchase_is_paid_by_its_score_and_ends_the_episode() -> None:
 
 def test_turns_that_run_out_are_a_failure_without_pay() -> None:
     env = ShopEnv(ShopOptions(size="tiny", max_turns=3))
-    env.reset(seed=1)
+    env.reset(seed=9)
     turns = [env.step(["search[cup]"]) for _ in range(3)]
     assert [turn[2] for turn in turns] == [False, False, True]
     assert sum(turn[1] for turn in turns) == 0.0 and not turns[-1][4]["success"]
 
 
 def test_the_turn_limits_and_sizes_are_those_of_the_preset_unless_given() -> None:
-    assert make_env(PATH, TINY).world.max_turns == 7
+    assert make_env(PATH, TINY).world.max_turns == 8
     given = ShopOptions(size="tiny", num_products=60, page_size=9, max_turns=5)
     assert (given.products, given.results, given.turns) == (60, 9, 5)
     env = ShopEnv(given)
@@ -117,12 +117,12 @@ def test_pages_of_the_tiny_shop_are_short() -> None:
 
 def test_random_actions_are_those_of_the_page_or_a_search_for_words_of_the_task() -> None:
     env, rng = ShopEnv(ShopOptions(size="tiny")), random.Random(0)
-    env.reset(seed=1)
-    words = {"Buy", "soft", "net", "size", "M", "under", "6"}
+    env.reset(seed=9)
+    words = {"Buy", "thin", "jar", "size", "S", "under", "4"}
     for _ in range(30):
         query = env.random_action(rng)
         assert query.startswith("search[") and set(query[7:-1].split()) <= words
-    env.step(["search[net]"])
+    env.step(["search[jar]"])
     assert {env.random_action(rng) for _ in range(200)} == set(env.seen.actions)
 
 
@@ -142,17 +142,17 @@ def test_held_out_goals_are_none_of_the_training_goals() -> None:
 
 def test_states_are_told_in_words_and_as_json() -> None:
     env = ShopEnv(ShopOptions(size="tiny"))
-    env.reset(seed=1)
+    env.reset(seed=9)
     for action in env.oracle()[:3]:
         env.step([action])
-    task = "Buy soft net, size: M, under $6."
+    task = "Buy thin jar, size: S, under $4."
     item = env.seen.view.item
     assert env.state() == {
         StateForm.NATURAL_LANGUAGE: f"The task is: {task} The page of product {item} is open. "
-        "Chosen size: M.",
+        "Chosen size: S.",
         StateForm.STRUCTURED: json.dumps(
-            {"task": task, "page": "item", "query": "net soft", "results_page": 1, "product": item,
-             "chosen": {"size": "M"}}
+            {"task": task, "page": "item", "query": "thin jar", "results_page": 1, "product": item,
+             "chosen": {"size": "S"}}
         ),
     }  # fmt: skip
 

@@ -312,7 +312,8 @@ def test_the_application_runs_under_the_projects_own_server(small: Shop) -> None
 
 
 def test_the_command_serves_a_shop_until_it_is_interrupted() -> None:
-    command = [sys.executable, "-m", "stepwell.cli.main", "serve", "shop", "--size", "tiny", "--port", "0"]
+    run = "import sys; from stepwell.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", run, "serve", "shop", "--size", "tiny", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         url = process.stdout.readline().removeprefix("listening on ").strip()

@@ -82,8 +82,9 @@ def draw_goal(product: Product, rng: random.Random, *, is_tiny: bool) -> Goal:
     most = 1 if is_tiny else 3
     attributes = rng.sample(product.attributes, rng.randint(1, min(most, len(product.attributes))))
     named = list(product.options)
-    if not is_tiny and len(named) > 1:
-        named = sorted(rng.sample(named, rng.randint(1, len(named))), key=named.index)
+    if not is_tiny:
+        count = max(rng.randint(0, len(named)), rng.randint(0, len(named)))  # rather more than fewer
+        named = sorted(rng.sample(named, count), key=named.index)
     chosen = {option.name: rng.choice(option.values) for option in named}
     price = product.price_with(chosen)
     dear = int(price * rng.uniform(1.0, 1.4))

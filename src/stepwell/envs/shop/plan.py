@@ -128,11 +128,11 @@ def own_queries(goal: Goal) -> list[str]:
     """Searches for the goal's own words, from those that a shopper would try first."""
     named = list(goal.attributes)
     tries = [
-        [goal.kind, *named],
-        [goal.kind, *named, *goal.values],
-        *([goal.kind, *named, value] for value in goal.values),
-        *([goal.kind, attribute, *goal.values] for attribute in named),
-        *([goal.kind, attribute] for attribute in named),
+        [*named, goal.kind],
+        [*named, goal.kind, *goal.values],
+        *([*named, goal.kind, value] for value in goal.values),
+        *([attribute, goal.kind, *goal.values] for attribute in named),
+        *([attribute, goal.kind] for attribute in named),
         [goal.kind],
     ]
     return list(dict.fromkeys(" ".join(part for part in query if part) for query in tries))
