@@ -36,6 +36,7 @@ LANGUAGE_ENVS: dict[str, str] = {
     "multihop_qa": "stepwell.envs.multihop_qa.env:MultihopQA",
     "paper_search": "stepwell.envs.paper_search.env:PaperSearch",
     "household": "stepwell.envs.household.env:Household",
+    "shop": "stepwell.envs.shop.env:ShopEnv",
 }
 ROBOT_ENVS: dict[str, str] = {
     "metaworld": "stepwell.envs.robots.metaworld.env:MetaWorld",
