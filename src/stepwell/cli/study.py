@@ -21,6 +21,10 @@ _EXAMPLES = (
     ("stepwell study studies/recipes.toml --workers 16 --device cuda", "runs side by side on one GPU"),
     ("stepwell study studies/recipes.toml --limit-s 540", "stop in order after nine minutes; go on later"),
     ("stepwell study studies/recipes.toml --only grpo-seed0", "only runs of that name"),
+    (
+        "stepwell study studies/recipes.toml --join a/results.json b/results.json",
+        "parts run apart, in one table",
+    ),
 )
 
 
@@ -42,6 +46,13 @@ def add(commands: Any) -> None:
     parser.add_argument("--folder", type=Path, metavar="DIR", help="of this study; default: runs/study-NAME")
     parser.add_argument("--only", metavar="PATTERN", help="runs whose names match (WORLD-VARIANT-seedN)")
     parser.add_argument("--limit-s", type=float, metavar="SECONDS", help="save and stop after this time")
+    parser.add_argument(
+        "--join",
+        type=Path,
+        nargs="+",
+        metavar="RESULTS",
+        help="run nothing; one table of the results.json of parts (of a run in several, the last counts)",
+    )
     parser.add_argument("--restart", action="store_true", help="throw away the runs in the folder")
 
 
@@ -56,8 +67,11 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--threads must be at least 1, got {args.threads}")
     if args.limit_s is not None and args.limit_s <= 0:
         raise ConfigError(f"--limit-s must be above 0, got {args.limit_s:g}")
-    from stepwell.pipeline.studies import run_study
+    from stepwell.pipeline.studies import join_study, run_study
 
+    if args.join:
+        sitting = join_study(args.file, args.join, quick=args.quick, folder=args.folder)
+        return _told(sitting)
     sitting = run_study(
         args.file,
         quick=args.quick,
@@ -70,6 +84,10 @@ def run(args: argparse.Namespace) -> int:
         restart=args.restart,
         command=shlex.join(["stepwell", *sys.argv[1:]]),
     )
+    return _told(sitting)
+
+
+def _told(sitting: Any) -> int:
     if sitting.failed:
         names = ", ".join(sitting.failed)
         print(f"{len(sitting.failed)} of {sitting.num_runs} runs failed: {names}", file=sys.stderr)

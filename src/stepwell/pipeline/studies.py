@@ -44,7 +44,7 @@ from stepwell.monitors.summary import read_summary
 from stepwell.pipeline.study_pages import write_pages
 from stepwell.pipeline.study_pool import Ended, WorkerPool
 from stepwell.pipeline.study_progress import StudyProgress
-from stepwell.pipeline.study_results import DONE, Results, collect, status_of
+from stepwell.pipeline.study_results import DONE, Results, collect, join, status_of
 
 GRACE_S = 60.0  # how long interrupted runs may take to save before they are killed
 ORPHANS_S = 90.0  # how long to wait for workers whose study was killed
@@ -117,6 +117,23 @@ def run_study(
             sitting | {"workers": size, "threads": threads, "wall_s": 0.0, "ending": "at work"}
         )
         return _sit(plan, pool, limit_s, console)
+
+
+def join_study(
+    file: Path, parts: Sequence[Path], *, quick: bool = False, folder: Path | None = None
+) -> Sitting:
+    """Bring parts that were run apart (on several machines, say) into one table; runs nothing."""
+    study = load_study(file)
+    study = study.shortened() if quick else study
+    folder = folder or Path("runs") / f"study-{study.name}-joined"
+    folder.mkdir(parents=True, exist_ok=True)
+    results = join(study, plan_runs(study, file.parent, folder / "runs"), parts)
+    write_pages(folder, results)
+    failed = [run.name for run in results.runs if run.status == "failed"]
+    num_runs = len(results.runs)
+    return Sitting(
+        folder, "complete" if results.num_done == num_runs else "failed", results.num_done, num_runs, failed
+    )
 
 
 def _sit(plan: _Plan, pool: WorkerPool, limit_s: float | None, console: Console | None) -> Sitting:

@@ -18,6 +18,7 @@ Only runs that came to their end count in a row; a row says how many those are.
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections.abc import Iterable, Sequence
@@ -28,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from stepwell.config.study import PlannedRun, StudyConfig
-from stepwell.core.errors import EncodingError
+from stepwell.core.errors import ConfigError, EncodingError
 from stepwell.monitors import jsonl
 from stepwell.monitors.summary import Summary, read_summary
 from stepwell.pipeline.study_worker import ERROR_FILE
@@ -157,6 +158,57 @@ def collect(
 ) -> Results:
     """Read every run folder and bring the figures together."""
     results = [_result(run) for run in runs]
+    machines = [result.machine for result in results if result.machine]
+    return _brought_together(study, runs, results, is_quick, machines, sittings)
+
+
+def join(study: StudyConfig, runs: Sequence[PlannedRun], files: Sequence[Path]) -> Results:
+    """The figures of a study that was run in parts, from the results file of each part.
+
+    A run that several parts have finished counts as the last of them says. Which of them counts is
+    thus chosen by the order of the files, never run by run.
+    """
+    found: dict[str, RunResult] = {}
+    machines, sittings, kinds = [], [], set()
+    for file in files:
+        part = _read_results(file, study)
+        kinds.add(bool(part["is_quick"]))
+        machines += part["machines"]
+        sittings += part["sittings"]
+        for values in part["runs"]:
+            result = RunResult(**values | {"curve": [(int(x), y) for x, y in values["curve"]]})
+            if result.is_done or result.name not in found:
+                found[result.name] = result
+    if len(kinds) > 1:
+        raise ConfigError("--join: some parts are of the quick form and some are not; join those of one form")
+    if unknown := sorted(found.keys() - {run.name for run in runs}):
+        raise ConfigError(f"--join: the study has no run {unknown[0]}; are the files of another one?")
+    results = [
+        found.get(run.name) or RunResult(run.name, run.world, run.variant, run.seed, "waiting")
+        for run in runs
+    ]
+    return _brought_together(study, runs, results, kinds.pop(), machines, sittings)
+
+
+def _read_results(file: Path, study: StudyConfig) -> dict[str, Any]:
+    try:
+        part: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        name = part["name"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"--join: {file} is no results.json of a study ({error!r})") from error
+    if name != study.name:
+        raise ConfigError(f"--join: {file} is of the study {name!r}, not of {study.name!r}")
+    return part
+
+
+def _brought_together(
+    study: StudyConfig,
+    runs: Sequence[PlannedRun],
+    results: list[RunResult],
+    is_quick: bool,
+    machines: Sequence[dict[str, Any]],
+    sittings: list[dict[str, Any]],
+) -> Results:
     worlds = list(dict.fromkeys(run.world for run in runs))
     budgets = {run.world: run.config.train.max_env_steps for run in runs}
     horizons, rows = {}, {}
@@ -167,7 +219,6 @@ def collect(
         for result in here:
             result.area = area(result.curve, horizons[world]) if result.is_done else None
         rows[world] = _rows(study, world, here, budgets[world])
-    machines = [result.machine for result in results if result.machine]
     distinct = [machine for index, machine in enumerate(machines) if machine not in machines[:index]]
     return Results(study, is_quick, results, rows, horizons, distinct, sittings)
 
