@@ -19,7 +19,7 @@ from stepwell.envs.check import check_env
 from stepwell.envs.multihop_qa.env import MultihopQA
 from stepwell.envs.multihop_qa.options import MultihopOptions
 
-NAME = "stepwell.envs.multihop_qa.env:MultihopQA"
+NAME = "multihop_qa"
 FORMS: list[dict[str, Any]] = [
     {},
     {"domain": "out"},
