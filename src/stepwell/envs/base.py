@@ -108,7 +108,7 @@ class Env(ABC):
         """A turn with at least one action begins: what observations told of the last one may go."""
 
     def result(self) -> str:
-        """What the last turn brought, in a few words, for lists of what was done; empty: not worth saying."""
+        """What the turn brought, in a few words, for lists of what was done; empty: not worth saying."""
         return ""
 
     def random_action(self, rng: random.Random) -> str:
@@ -206,7 +206,7 @@ class Env(ABC):
         info: dict[str, JSON] = {"success": effect.success, "num_actions": num_actions}
         if self.has_process:
             info["process"] = process
-        if result := self.result():
+        if actions and (result := self.result()):
             info["result"] = result
         return self.observe(), reward, terminated, effect.truncated, info
 
