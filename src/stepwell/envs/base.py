@@ -85,6 +85,10 @@ class Env(ABC):
     def make_task(cls, options: Any, seed: int) -> Task:
         """The task of a seed; its content holds all that decides the episode."""
 
+    @classmethod  # noqa: B027 (most worlds need nothing)
+    def require(cls) -> None:
+        """A `ConfigError` with the command to run, where something that the world needs is not installed."""
+
     @abstractmethod
     def begin(self, task: Task, seed: int) -> None:
         """Put the world into the first state of `task`; `seed` drives chance, if there is any."""

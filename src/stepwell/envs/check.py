@@ -113,12 +113,11 @@ def check_env(
 ) -> Report:
     """Play the world `name` and report, check by check, whether it keeps the contract.
 
-    `num_tasks` None: 50 of a world of words, as many as a robot's world finds bearable. Where a robot's
-    simulator is not installed there is nothing to check: that is a `ConfigError`.
+    `num_tasks` None: 50 of a world of words, as many as a robot's world finds bearable. Where what a world
+    needs is not installed there is nothing to check: that is a `ConfigError`.
     """
     kind, settings = env_type(name), read_options(name, options)
-    if issubclass(kind, RobotEnv):
-        kind.require()
+    kind.require()
     return check_type(kind, settings, num_tasks=num_tasks, min_turns_per_s=min_turns_per_s)
 
 
