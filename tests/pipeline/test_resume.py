@@ -18,10 +18,11 @@ import pytest
 import torch
 from tests.pipeline.small import notes, small_config, timeless
 
+from stepwell.config import PolicyConfig
 from stepwell.config.loading import dump_config
 from stepwell.monitors.summary import read_summary
 from stepwell.pipeline.run import train
-from stepwell.policies import CausalLMPolicy
+from stepwell.policies import open_policy
 from stepwell.training.checkpoint import damage, latest_checkpoint, list_checkpoints
 
 CRITIC = (
@@ -39,7 +40,7 @@ def same(one: Path, other: Path, update: int = 6) -> None:
     """Weights, optimizer, record and best checkpoint of two runs are equal."""
     for name in (f"update-{update:06d}", "best"):
         paths = [folder / "checkpoints" / name for folder in (one, other)]
-        weights = [CausalLMPolicy.from_pretrained(path).state_dict() for path in paths]
+        weights = [open_policy(PolicyConfig(model=str(path))).state_dict() for path in paths]
         assert weights[0].keys() == weights[1].keys()
         assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0]), name
     states = [torch.load(f / f"checkpoints/update-{update:06d}/trainer.pt") for f in (one, other)]

@@ -226,6 +226,9 @@ class RunPoolConfig(Settings):
     durable: Literal["process", "power"] = Field(
         "process", description="what a commit outlives: the kill of any process, or a power cut too"
     )
+    blobs: str | None = Field(
+        None, description="folder for pictures of the pool at `url`; None: beside it, if it is a file"
+    )
 
 
 class MonitorConfig(Settings):

@@ -31,7 +31,7 @@ from stepwell.engines.slots import SlotTable
 from stepwell.policies import directory
 from stepwell.policies.vlm.vision import encode
 from stepwell.rendering import load_tokenizer
-from stepwell.rendering.vision import ImageFormat
+from stepwell.rendering.vision import ImageFormat, is_vision_language
 
 CHECK_TOKENS, CHECK_SIDE = 12, 32  # tokens, and pixels of a picture's side
 CHECK_ERROR = {torch.float64: 1e-4, torch.float32: 1e-3}  # of the largest logit; 0.1 in half precision
@@ -89,7 +89,8 @@ def _use_triton(model: Any, config: EngineConfig) -> bool:
 def open_model(name_or_path: str | Path, dtype: str) -> tuple[Any, Any]:
     """Model and tokenizer (None where there is none) of a built-in name or a Hugging Face directory."""
     path = directory.locate(name_or_path)
-    model = directory.open_causal_lm(path, getattr(torch, dtype))
+    opener = directory.open_vision_language if is_vision_language(path) else directory.open_causal_lm
+    model = opener(path, getattr(torch, dtype))
     has_tokenizer = any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model"))
     return model, load_tokenizer(path) if has_tokenizer else None
 

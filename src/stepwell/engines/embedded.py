@@ -44,7 +44,8 @@ from stepwell.engines.building import build_runner, open_model
 from stepwell.engines.core import EngineCore, Finished
 from stepwell.engines.streaming import News, Outlet, SampledToken, deliver
 from stepwell.engines.weights import check_weights, copy_weights, fingerprint_of, read_weights
-from stepwell.rendering.vision import ImageFormat
+from stepwell.policies.directory import locate
+from stepwell.rendering.vision import ImageFormat, image_format_of
 
 T = TypeVar("T")
 
@@ -98,10 +99,23 @@ class EmbeddedEngine:
         dtype: str = "float32",
         device: str = "cpu",
         version: int = 0,
+        pictures: Pictures | None = None,
     ) -> EmbeddedEngine:
-        """An engine for a Hugging Face directory or a built-in name, with its tokenizer if it has one."""
+        """An engine for a Hugging Face directory or a built-in name, with its tokenizer if it has one.
+
+        One that sees gets its pixels from `pictures`.
+        """
         model, tokenizer = open_model(name_or_path, dtype)
-        return cls(model.to(device), tokenizer, config, version=version, copy=False)
+        image_format = image_format_of(locate(name_or_path), tokenizer)
+        return cls(
+            model.to(device),
+            tokenizer,
+            config,
+            version=version,
+            copy=False,
+            image_format=image_format,
+            pictures=pictures,
+        )
 
     @property
     def version(self) -> int:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -112,7 +113,8 @@ def start_groups(config: RunConfig, parts: Parts) -> Groups:
 
 def engine_of(settings: Mapping[str, Any]) -> Any:
     """The engine of a run with these settings: what a generator process builds."""
-    return Parts(RunConfig.model_validate(settings["config"])).engine
+    folder = settings.get("folder")  # of the run: its pool holds the pictures that prompts name
+    return Parts(RunConfig.model_validate(settings["config"]), folder and Path(folder)).engine
 
 
 def generator_config(config: RunConfig, device: str) -> RunConfig:
@@ -218,16 +220,17 @@ class Groups:
         configs = [generator_config(self.config, device) for device in self.placement.generators]
         if not self.config.groups.processes:
             return [
-                LocalGenerator(f"generator {i}", Parts(config).engine) for i, config in enumerate(configs)
+                LocalGenerator(f"generator {i}", Parts(config, self.parts.folder).engine)
+                for i, config in enumerate(configs)
             ]
         from stepwell.rollout.workers import ProcessGenerator
 
-        threads = self.config.groups.generators.num_threads
+        threads, folder = self.config.groups.generators.num_threads, self.parts.folder
         return [
             ProcessGenerator(
                 f"generator {i}",
                 FACTORY,
-                {"config": config.model_dump(mode="json")},
+                {"config": config.model_dump(mode="json"), "folder": folder and str(folder.absolute())},
                 num_threads=threads,
                 **self._watched,
             )

@@ -4,6 +4,7 @@
                                 └─────────────► trainer (recipe)
 
 A robot's world has other parts between env and rollout (`robot_parts.py`), under the same names.
+An agent that sees has pictures besides (`seeing.py`), which renderer, engine and policy share.
 Everything that a setting can get wrong about another part is refused here, before anything runs.
 """
 
@@ -21,19 +22,28 @@ from typing import TYPE_CHECKING, Any, Literal
 from stepwell.agents import Agent
 from stepwell.algos.recipes import RECIPES, Call, KLChoice, Recipe
 from stepwell.config.run import RecipeConfig, RunConfig
-from stepwell.core import ConfigError, ContextLengthError, SamplingParams, Split, StateForm, Task, Trajectory
+from stepwell.core import (
+    ConfigError,
+    ContextLengthError,
+    Pictures,
+    SamplingParams,
+    Split,
+    StateForm,
+    Task,
+    Trajectory,
+)
 from stepwell.engines import ArrayEngine, EmbeddedEngine
 from stepwell.envs.batch import EnvBatch
 from stepwell.envs.registry import env_type
 from stepwell.envs.tasks import distinct_tasks
-from stepwell.pipeline import robot_parts
+from stepwell.pipeline import robot_parts, seeing
 from stepwell.pipeline.task_files import read_tasks
-from stepwell.policies import CausalLMPolicy, resolve_model
+from stepwell.policies import CausalLMPolicy, VLMPolicy, resolve_model
 from stepwell.policies.directory import ADAPTER_FILE
 from stepwell.policies.lora import base_of
 from stepwell.policies.vla import VLAPolicy
 from stepwell.pool import Pool, open_pool
-from stepwell.rendering import Renderer, load_tokenizer
+from stepwell.rendering import ImageFormat, Renderer, load_tokenizer
 from stepwell.rewards import BatchJudge, part_names
 from stepwell.rollout import BlockingSampler, LanguagePlayer, OracleSampler, Rollout, demonstrate
 from stepwell.rollout.robot_player import RobotPlayer
@@ -151,11 +161,25 @@ class Parts:
         changes["model"] = str(self.model_path)
         if (self.model_path / ADAPTER_FILE).is_file():
             changes["lora"] = None
-        return CausalLMPolicy.from_config(self.config.policy.model_copy(update=changes))
+        config = self.config.policy.model_copy(update=changes)
+        if self.image_format is None:
+            return CausalLMPolicy.from_config(config)
+        seeing.check_places(self.config)
+        return VLMPolicy.from_config(config, self.pictures)
 
     @cached_property
     def tokenizer(self) -> Any:
         return load_tokenizer(self.model_path)
+
+    @cached_property
+    def image_format(self) -> ImageFormat | None:
+        """How the model writes pictures into prompts; None for one that reads text."""
+        return None if self.is_robot else seeing.find_image_format(self.base_path, self.tokenizer)
+
+    @cached_property
+    def pictures(self) -> Pictures:
+        """What the agent has seen, kept in the pool; none where the model does not see."""
+        return Pictures() if self.image_format is None else seeing.PoolPictures(self.pool)
 
     @cached_property
     def context_limit(self) -> int:
@@ -173,6 +197,8 @@ class Parts:
             self.config.agent.history,
             context_length=limit,
             room=min(self.config.sampling.max_tokens, limit - 1),
+            image_format=self.image_format,
+            pictures=self.pictures,
         )
 
     @cached_property
@@ -183,14 +209,21 @@ class Parts:
         model = self.policy.model
         if self.policy.adapters is not None:
             model = copy.deepcopy(self.policy.adapters).merge_and_unload()
-        return EmbeddedEngine(model, self.tokenizer, self.config.engine, copy=self.policy.adapters is None)
+        return EmbeddedEngine(
+            model,
+            self.tokenizer,
+            self.config.engine,
+            copy=self.policy.adapters is None,
+            image_format=self.image_format,
+            pictures=self.pictures,
+        )
 
     @cached_property
     def pool(self) -> Pool:
         """Where trajectories are kept: the pool that settings name, or the run's own."""
         config = self.config.pool
         if config.url is not None:
-            return open_pool(config.url, durable=config.durable)
+            return open_pool(config.url, durable=config.durable, blobs=config.blobs)
         if self.folder is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="stepwell-")
         return open_pool(
@@ -280,6 +313,7 @@ class Parts:
         if self.is_robot:
             robot_parts.check_state(self.config.env.name, self.envs.envs[0].world, turn.observation)
             return
+        seeing.check_observation(self.config, turn.observation, self.image_format)
         try:
             self.player.open(turn.observation)
         except ContextLengthError as error:

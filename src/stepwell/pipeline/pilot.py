@@ -7,12 +7,15 @@ the ids it samples from are those of training.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from stepwell.config.run import RunConfig
-from stepwell.core import Request, SamplingParams, TokenAction, new_id
+from stepwell.core import Observation, Request, SamplingParams, TokenAction, new_id
 from stepwell.engines import EmbeddedEngine
-from stepwell.policies import CausalLMPolicy
+from stepwell.pipeline.seeing import check_observation
+from stepwell.policies import CausalLMPolicy, VLMPolicy
 from stepwell.rendering import Conversation, Message, Renderer, fold_system, load_tokenizer
+from stepwell.rollout.showing import user_message
 
 
 class Pilot:
@@ -21,13 +24,17 @@ class Pilot:
     def __init__(self, policy: CausalLMPolicy, config: RunConfig, temperature: float) -> None:
         assert policy.source is not None, "a policy opened from a directory knows it"
         tokenizer = load_tokenizer(policy.source)
-        self._policy = policy
-        self._engine = EmbeddedEngine(policy.model, tokenizer, config.engine)
+        self._policy, self._config = policy, config
+        sight: dict[str, Any] = {}
+        if isinstance(policy, VLMPolicy):
+            sight = {"image_format": policy.image_format, "pictures": policy.pictures}
+        self._engine = EmbeddedEngine(policy.model, tokenizer, config.engine, **sight)
         self._renderer = Renderer(
             tokenizer,
             config.agent.history,
             context_length=self._engine.max_length,
             room=config.sampling.max_tokens,
+            **sight,
         )
         self._params = SamplingParams(
             max_tokens=config.sampling.max_tokens, temperature=temperature, stop_ids=self._renderer.end_ids
@@ -35,9 +42,10 @@ class Pilot:
         self._talk: Conversation | None = None
         self._episode = ""
 
-    def start(self, system: str, first: str) -> None:
+    def start(self, system: str, first: str, observation: Observation) -> None:
         """Begin a conversation."""
-        messages: Sequence[Message] = (Message.system(system), Message.user(first))
+        check_observation(self._config, observation, self._renderer.image_format)
+        messages: Sequence[Message] = (Message.system(system), self._shown(first, observation))
         if not self._renderer.report.system:
             messages = fold_system(messages)
         self._talk = Conversation(self._renderer, messages)
@@ -55,9 +63,12 @@ class Pilot:
         ids = [*self._renderer.template.encode_after(text), self._renderer.end_ids[0]]
         self._conversation.sampled(ids)
 
-    def tell(self, text: str) -> None:
-        """Add what the world says next."""
-        self._conversation.add(Message.user(text))
+    def tell(self, text: str, observation: Observation) -> None:
+        """Add what the world says and shows next."""
+        self._conversation.add(self._shown(text, observation))
+
+    def _shown(self, text: str, observation: Observation) -> Message:
+        return user_message(text, observation, self._renderer.pictures)
 
     def value(self) -> float | None:
         """What the critic expects from here; None without a critic."""

@@ -66,6 +66,7 @@ class _Plan:
     def __init__(self, config: RunConfig, parts: Parts) -> None:
         self.config, self.parts, self.recipe = config, parts, parts.recipe
         self.warnings: list[str] = []
+        self.pictures = ""
         lora = config.policy.lora
         parts.check_prompt()
         self.size = ModelSize.read(parts.base_path, 0 if lora is None else lora.rank)
@@ -87,7 +88,11 @@ class _Plan:
         """Token counts of a few demonstrated episodes, or of a first prompt where there is no oracle."""
         parts, config = self.parts, self.config
         (turn,) = parts.envs.reset(self.tasks[:1])
-        first = parts.player.open(turn.observation).state.prompt_ids.size
+        opened = parts.player.open(turn.observation).state
+        first = opened.prompt_ids.size
+        if opened.images:
+            counts = " + ".join(f"{span.length}" for span in opened.images)
+            self.pictures = f"{_many(len(opened.images), 'picture')} a turn, {counts} of its tokens"
         system = self._num_shared()
         if not parts.envs.envs[0].has_oracle:
             reply, turns = config.sampling.max_tokens / 2, parts.agent.world.max_turns / 2
@@ -107,11 +112,14 @@ class _Plan:
         """Leading tokens that the first prompts of two tasks have in common."""
         turns = self.parts.envs.reset(self.tasks[:2]) if len(self.parts.envs.envs) > 1 else []
         opened = [self.parts.player.open(t.observation) for t in turns if t.error is None]
-        prompts = [conversation.state.prompt_ids for conversation in opened]
-        if len(prompts) < 2:
+        if len(opened) < 2:
             return 0
-        pairs = zip(prompts[0], prompts[1], strict=False)
-        return next((i for i, (a, b) in enumerate(pairs) if a != b), min(p.size for p in prompts))
+        one, other = (conversation.state for conversation in opened)
+        pairs = zip(one.prompt_ids, other.prompt_ids, strict=False)
+        shortest = min(one.prompt_ids.size, other.prompt_ids.size)
+        same = next((i for i, (a, b) in enumerate(pairs) if a != b), shortest)
+        shown = zip(one.images, other.images, strict=False)
+        return min([same, *(a.start for a, b in shown if a != b)])
 
     def _find_problems(self, longest: int | None) -> None:
         """`longest` counts the tokens of the longest possible episode; None: a robot's have none."""
@@ -162,6 +170,8 @@ class _Plan:
             f"task); a turn adds about {talk.reply + talk.between:.0f} (reply {talk.reply:.0f} of at most "
             f"{config.sampling.max_tokens}), {talk.turns:.1f} turns",
         )
+        if self.pictures:
+            yield _line("", self.pictures)
         yield from self._policy_lines()
         yield from self._recipe_lines(self.recipe)
         yield from self._update_lines()

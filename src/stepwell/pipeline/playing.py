@@ -66,7 +66,7 @@ class PlaySession:
             raise turn.error
         self.observation, self.is_over, self.num_turns, self.total_reward = turn.observation, False, 0, 0.0
         if self.pilot is not None:
-            self.pilot.start(self.agent.system(), self.agent.first(self.observation))
+            self.pilot.start(self.agent.system(), self.agent.first(self.observation), self.observation)
         return self.observation
 
     def act(self, actions: Sequence[str]) -> Played:
@@ -135,7 +135,7 @@ class PlaySession:
         self.num_turns += 1
         self.total_reward += turn.reward
         if self.pilot is not None and not self.is_over:
-            self.pilot.tell(self.agent.next(self.observation))
+            self.pilot.tell(self.agent.next(self.observation), self.observation)
         return Played(player, text, reply, parts, self.observation, self.is_over, success)
 
     def __enter__(self) -> Self:
@@ -150,7 +150,8 @@ class PlaySession:
 def open_pilot(model: str | Path, config: RunConfig, temperature: float = 0.0) -> Pilot:
     """The agent of a model directory, a checkpoint or a built-in name."""
     from stepwell.pipeline.pilot import Pilot
-    from stepwell.policies import CausalLMPolicy
+    from stepwell.policies import CausalLMPolicy, VLMPolicy, sees
 
-    policy = CausalLMPolicy.from_pretrained(model, dtype=config.policy.dtype, device=config.policy.device)
+    kind = VLMPolicy if sees(model) else CausalLMPolicy
+    policy = kind.from_pretrained(model, dtype=config.policy.dtype, device=config.policy.device)
     return Pilot(policy, config, temperature)

@@ -1,10 +1,11 @@
 """Episodes to look at: recorded trajectories played again in their world, with pictures.
 
 The world is deterministic given task and seed, so that playing the recorded actions again shows
-exactly the states the agent was in. Values are the critic's, advantages those of step GAE on the
-recorded rewards, whatever the recipe trained with: what each turn was worth. An agent of the user's
-own acts in a world that is not known here: its episodes are shown by their messages alone. A robot's
-are shown by the state in words, and by pictures where the machine can draw them.
+exactly the states the agent was in. The picture is the one that the agent saw, where it saw one.
+Values are the critic's, advantages those of step GAE on the recorded rewards, whatever the recipe
+trained with: what each turn was worth. An agent of the user's own acts in a world that is not known
+here: its episodes are shown by their messages alone. A robot's are shown by the state in words, and
+by pictures where the machine can draw them.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from stepwell.algos import credit
-from stepwell.core import ArrayAction, StateForm, StepwellError, Trajectory
+from stepwell.core import ArrayAction, Observation, StateForm, StepwellError, Trajectory
+from stepwell.core.arrays import AnyArray
 from stepwell.envs.base import Env
 from stepwell.envs.registry import make_env
 from stepwell.monitors.replays import FILE_NAME, Frame, Replay, load_replays, png_bytes, save_replays
@@ -123,7 +126,7 @@ def _replay(
         frames.append(
             Frame(
                 observation=observation.text,
-                image_png=png_bytes(env.render()),
+                image_png=png_bytes(_looked_at(env, observation)),
                 reply=step.action.text,  # type: ignore[union-attr]
                 actions=actions,
                 reward=step.reward or 0.0,
@@ -142,8 +145,18 @@ def _replay(
         frames=frames,
         stage=stage,
         final_observation=observation.text,
-        final_image_png=png_bytes(env.render()),
+        final_image_png=png_bytes(_looked_at(env, observation)),
     )
+
+
+def _looked_at(env: Env, observation: Observation) -> AnyArray:
+    """What the agent saw; a picture of the state for people where it read."""
+    seen = observation.images
+    return np.concatenate(seen, axis=1) if _side_by_side(seen) else env.render()
+
+
+def _side_by_side(pictures: Sequence[AnyArray]) -> bool:
+    return bool(pictures) and len({picture.shape[0] for picture in pictures}) == 1
 
 
 def _robot_replay(

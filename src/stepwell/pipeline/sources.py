@@ -109,6 +109,8 @@ class PlayedSource:
             timeout_s=config.episode_timeout_s,
         )
         if not rolled.is_stored:
+            if self.parts.image_format is not None:
+                self.pool.keep_pictures(rolled.trajectories, self.parts.pictures)
             self.pool.add(
                 [*rolled.trajectories, *rolled.failures],
                 group_sizes=config.group_size,
