@@ -126,6 +126,10 @@ class PaperSearch(Env):
             in_view(library.graph, library.limits, self.request.text, self.pool, self.selector)
         )
 
+    def result(self) -> str:
+        """How many papers the last turn added."""
+        return f"{len(self.pool.new)} new"
+
     def oracle(self) -> list[str]:
         """Calls for the next turn, chosen with knowledge of the answers."""
         ids = self.library.graph.ids

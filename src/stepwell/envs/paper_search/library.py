@@ -42,6 +42,7 @@ class Library:
         self.graph, self.index, self.limits = graph, index, limits
         self._requests = requests
         self.search = lru_cache(KEPT_SEARCHES)(self._search)
+        self._request = lru_cache(None)(self._read_request)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
         return self
@@ -55,7 +56,7 @@ class Library:
         """A request whose answers the selector tells apart well enough."""
         for _ in range(1000):
             request = self._request(rng.randrange(len(self._requests)))
-            if self.selector(request).ceiling() >= MIN_CEILING:
+            if request is not None:
                 return request
         raise ConfigError(
             "the selector judges no request of this graph well; give env.options.num_papers more"
@@ -65,12 +66,13 @@ class Library:
         """Who judges what is found for a request."""
         return Selector(self.graph, request.text, request.answers, request.need)
 
-    def _request(self, place: int) -> Request:
+    def _read_request(self, place: int) -> Request | None:
+        """One of the requests; None if the selector judges it too badly."""
         found = self._requests[place]
-        if isinstance(found, Request):
-            return found
-        text = request_of(self.graph, found, is_short=self.limits.is_short)
-        return Request(text, tuple(found.answers(self.graph)), found)
+        if isinstance(found, Need):
+            text = request_of(self.graph, found, is_short=self.limits.is_short)
+            found = Request(text, tuple(found.answers(self.graph)), found)
+        return found if self.selector(found).ceiling() >= MIN_CEILING else None
 
     def _search(self, query: str) -> tuple[int, ...]:
         """Numbers of the papers that a search returns, best first."""

@@ -5,8 +5,8 @@ neither the pool nor the calls before it hold, less half a point for each paper 
 keep by mistake. It chooses among calls that an agent can think of:
 
 * searches for the need's facets, all or all but one of them, each in a form that the request uses or that
-  stands in the title of a paper in the pool;
-* expansions of papers in the pool.
+  stands in a title that the observation lists;
+* expansions of papers that the observation lists.
 
 Calls that are left over after the first turn go to expansions that lead to a neighbour of a missing answer.
 Where there is nothing else to do, or no way to more than a third of the answers, it searches for titles of
@@ -23,6 +23,7 @@ from itertools import product
 from stepwell.data.papers import Selector
 from stepwell.envs.paper_search.library import Library, Request
 from stepwell.envs.paper_search.pool import NUM_PAID, Pool, asked
+from stepwell.envs.paper_search.words import in_order
 
 MISTAKE = 0.5
 HOPELESS = 1 / 3  # of the answers missing, and no way to them
@@ -38,6 +39,9 @@ class Planner:
         self._library, self._selector, self._pool = library, selector, pool
         self._answers = frozenset(request.answers)
         self._request = request
+        new, old = in_order(pool, selector)
+        num_shown = library.limits.num_shown
+        self._listed = frozenset(new[:num_shown] + old[:num_shown])
 
     def next_calls(self) -> list[Call]:
         """The calls of the next turn."""
@@ -56,7 +60,7 @@ class Planner:
         need, graph = self._request.need, self._library.graph
         if need is None:
             return [self._request.text]
-        met = "".join(f" {graph.titles[paper].lower()} " for paper in self._pool.papers)
+        met = "".join(f" {graph.titles[paper].lower()} " for paper in self._listed)
         known = []
         for (facet, value), said in zip(need.values, need.words(graph), strict=True):
             forms = graph.facets[facet].values[value]
@@ -129,10 +133,9 @@ class Planner:
 
     def _is_fresh(self, call: Call) -> bool:
         """Whether a call is valid in the next turn and was not made before."""
-        pool = self._pool
         if isinstance(call, str):
-            return asked(call) not in pool.queries
-        return call in pool.papers and call not in pool.expanded
+            return asked(call) not in self._pool.queries
+        return call in self._listed
 
     def _num_left(self, plan: Collection[Call]) -> int:
         return self._library.limits.max_calls - len(plan)

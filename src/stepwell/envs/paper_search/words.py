@@ -40,9 +40,14 @@ def quoted(text: str) -> str:
     return f'"{one_line(text, MAX_SAID)}"'
 
 
+def in_order(pool: Pool, selector: Selector) -> tuple[list[int], list[int]]:
+    """New papers and older ones that were not expanded, in the order in which they are listed."""
+    new, old = (sorted(papers, key=lambda p: -selector.share_of_words(p)) for papers in (pool.new, pool.old))
+    return new, old
+
+
 def in_view(graph: PaperGraph, limits: Limits, request: str, pool: Pool, selector: Selector) -> str:
     """The observation."""
-    new, old = (sorted(papers, key=lambda p: -selector.share_of_words(p)) for papers in (pool.new, pool.old))
     count = len(pool.papers)
     if limits.is_short:
         lines = [f"need: {request}", *pool.replies, f"pool {count}"]
@@ -53,9 +58,10 @@ def in_view(graph: PaperGraph, limits: Limits, request: str, pool: Pool, selecto
             lines += ["Last turn:", *(f"- {told}" for told in pool.replies)]
         lines.append(f"The pool holds {count} paper{'s' * (count != 1)}; {len(pool.expanded)} expanded.")
         names = "New papers:", "Older papers, not expanded:"
-    for name, papers, chars in ((names[0], new, limits.abstract_chars), (names[1], old, 0)):
+    chars = limits.abstract_chars, 0
+    for name, papers, abstract_chars in zip(names, in_order(pool, selector), chars, strict=True):
         if papers:
-            lines += [name, *_listed(graph, papers, limits, chars)]
+            lines += [name, *_listed(graph, papers, limits, abstract_chars)]
     return "\n".join(lines)
 
 
