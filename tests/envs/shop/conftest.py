@@ -27,7 +27,7 @@ SHELF = [
     *(Product(f"F{number}", f"filler boots {number}", "filler", ("Filler",), 100) for number in range(7)),
 ]  # fmt: skip
 WANTED = Goal(
-    "Find me hiking boots: vegan, waterproof, size: M. It must cost less than $50.",
+    "Find me hiking boots: vegan, waterproof, size: M. It must cost no more than $50.",
     "hiking boots",
     ("hiking", "boots"),
     BOOTS,

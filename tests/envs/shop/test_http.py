@@ -34,7 +34,7 @@ from stepwell.services.serving import serve_in_thread
 from .conftest import WANTED
 
 ALLOWED = {"html", "head", "meta", "style", "title", "body", "p", "h1", "a", "ol", "li", "form", "input"}
-PATH = "stepwell.envs.shop.env:ShopEnv"
+PATH = "shop"
 
 
 @pytest.fixture(scope="module")

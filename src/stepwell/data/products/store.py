@@ -2,9 +2,10 @@
 
 A search gives up words until it has found enough: first come the products that have all the words, then
 those that have all but the commonest, and so on to the rarest word alone. Words that no product has are
-left out, and so are those that thousands and every fifth have, unless there are no others. Within a
-stage, BM25 decides, with titles and kinds weighing most, then the order on the shelf. So every query
-costs a few small intersections, however common its words are, and a needless word spoils nothing.
+left out, and so are those that thousands and every fifth have, unless there are no others; of the rest
+the eight rarest count. Within a stage, BM25 decides, with titles and kinds weighing most, then the order
+on the shelf. So every query costs a few small intersections, however common its words are, and a needless
+word spoils nothing.
 
 Invariants
 * The file is never written after it was built: connections are read only, one per process and thread.
@@ -29,6 +30,7 @@ from stepwell.data.products.query import match_all, words_of
 
 FORMAT = 1
 MAX_RESULTS = 50
+_MOST_WORDS = 8  # the rarest say enough
 _COMMON, _COMMON_SHARE = 2000, 0.2
 _RANKED_MOST = 10_000  # a word commoner than this says too little to rank by
 _SCHEMA = """
@@ -137,7 +139,7 @@ class Store:
         known = sorted((w for w in words if self._num_with(w)), key=lambda w: (self._num_with(w), w))
         common = max(_COMMON, _COMMON_SHARE * self.num_products)
         rare = [word for word in known if self._num_with(word) <= common]
-        return rare or known[:1]
+        return rare[:_MOST_WORDS] or known[:1]
 
     def _count(self, word: str) -> int:
         (count,) = self._rows("SELECT count(*) FROM words WHERE words MATCH ?", (match_all([word]),))[0]

@@ -37,6 +37,7 @@ from stepwell.envs.shop.view import View
 
 _STARTING_S = 60.0
 _REFUSED = 400
+_REMOTE: weakref.WeakSet[RemoteShop] = weakref.WeakSet()
 
 
 class RemoteShop:
@@ -48,6 +49,7 @@ class RemoteShop:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._about: dict[str, Any] | None = None
+        _REMOTE.add(self)
 
     @classmethod
     def at(cls, url: str, timeout_s: float) -> RemoteShop:
@@ -221,9 +223,12 @@ def let_go(options: ShopOptions, holder: object) -> None:
 
 
 @atexit.register
-def _stop_all() -> None:
-    for hosted in _HOSTED.values():
-        hosted.stop()
+def _let_go_of_all() -> None:
+    for shop in list(_REMOTE):
+        shop.close()
+    for key, hosted in _HOSTED.items():
+        if key.startswith(f"{os.getpid()} "):  # a forked process leaves its parent's servers alone
+            hosted.stop()
 
 
 def _key(options: ShopOptions) -> str:

@@ -19,22 +19,19 @@ from stepwell.data.products import Product, Store
 from stepwell.data.products.product import dollars
 
 _WORDINGS = (
-    "I am looking for {kind} ({attributes}){options}, for less than {limit}.",
-    "Find me {kind}: {attributes}{options}. It must cost less than {limit}.",
-    "I need {attributes} {kind}{options}, price lower than {limit}.",
-    "Please buy {kind} for me, {attributes}{options}, and spend less than {limit}.",
+    "I am looking for {kind} ({attributes}){options}, for at most {limit}.",
+    "Find me {kind}: {attributes}{options}. It must cost no more than {limit}.",
+    "I need {attributes} {kind}{options}, price up to {limit}.",
+    "Please buy {kind} for me, {attributes}{options}, and spend at most {limit}.",
 )
-_TINY_WORDING = "Buy {attributes} {kind}{options}, under {limit}."
+_TINY_WORDING = "Buy {attributes} {kind}{options}, max {limit}."
 _PLAIN = re.compile(r"[a-z]{3,}")
 _NO_NAMES = frozenset(("and", "for", "the", "with", "set", "pack", "size", "inch", "from", "your", "that"))
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A wish. `type_words` are those by which a title shows that it is such a thing; `limit` is in cents.
-
-    A price equal to the limit is still within it.
-    """
+    """A wish. `type_words` are those by which a title shows that it is such a thing; `limit` is in cents."""
 
     instruction: str
     kind: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 from stepwell.core import Example, StateForm
 from stepwell.envs.shop.options import ShopOptions
 
-EXAMPLE_TASK = "Buy soft cup, color: red, under $12."
+EXAMPLE_TASK = "Buy soft cup, color: red, max $12."
 _TASK = f"The task is: {EXAMPLE_TASK}"
 BEFORE = {
     StateForm.NATURAL_LANGUAGE: f"{_TASK} The search page is open.",

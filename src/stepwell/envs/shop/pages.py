@@ -3,7 +3,7 @@
 A page is made once and written twice, as text for agents and as HTML for people. Every action that a page
 offers stands in its text as it is to be written, so that the text is also the list of actions.
 
-    Task: Buy soft cup, color: red, under $12.
+    Task: Buy soft cup, color: red, max $12.
     Results 1-4 of 9 for "soft cup"
     click[a71] soft cup $9
     …
