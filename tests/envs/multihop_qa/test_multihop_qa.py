@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.core import InputError, Split, Task, ToolCall
+from stepwell.core import InputError, Split, StateForm, Task, ToolCall
 from stepwell.envs import draw_tasks, make_env
 from stepwell.envs.baselines import random_play
 from stepwell.envs.check import check_env
 from stepwell.envs.multihop_qa.env import MultihopQA
+from stepwell.envs.multihop_qa.guide import EXAMPLE_PLAN, EXAMPLE_QUESTION
 from stepwell.envs.multihop_qa.options import MultihopOptions
 
 NAME = "multihop_qa"
@@ -210,6 +211,22 @@ def test_fewer_searches_in_a_turn_make_the_golden_number_larger() -> None:
 def test_hops_can_be_limited() -> None:
     tasks = draw_tasks(NAME, {"max_hops": 2}, Split.TRAIN, 100, seed=5)
     assert {len(task.content["plan"]) for task in tasks} == {2}  # type: ignore[arg-type]
+
+
+def test_the_example_of_the_guide_is_true() -> None:
+    env = MultihopQA(MultihopOptions(num_results=1))
+    ids = {document.title: document.id for document in env.index.documents}
+    plan = [[ids[title]] for title in EXAMPLE_PLAN]
+    content: Any = {"question": EXAMPLE_QUESTION, "answers": ["47"], "plan": plan, "is_proven": True}
+    env.reset(options={"task": Task("multihop_qa", content)})
+    (example,) = env.world.examples.values()
+    assert env.state()[StateForm.NATURAL_LANGUAGE] == example.observation
+    assert env.oracle() == [example.answer]
+    env.step([example.answer])
+    assert env.state()[StateForm.NATURAL_LANGUAGE] == example.prediction
+    env.step(env.oracle())
+    assert "telephone code is 47" in env.observe().text
+    assert env.step([answer("47")])[1] == 1.0
 
 
 def test_copies_of_a_world_share_the_index_and_nothing_else() -> None:

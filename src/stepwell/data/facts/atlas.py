@@ -132,9 +132,9 @@ MAX_PER_ANSWER = 90
 
 def inputs() -> list[str]:
     """What the collection depends on."""
+    english()  # says how to install babel where it is missing
     from babel import __version__ as babel_version
 
-    english()
     return [*(file_digest(path) for path in files().values()), babel_version]
 
 

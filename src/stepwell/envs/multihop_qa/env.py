@@ -33,7 +33,7 @@ from stepwell.core import (
 from stepwell.data.facts import is_right
 from stepwell.data.search import SearchIndex
 from stepwell.envs.base import Effect, Env
-from stepwell.envs.multihop_qa.guide import ANSWER, SEARCH, actions, guide
+from stepwell.envs.multihop_qa.guide import ANSWER, SEARCH, actions, examples, guide
 from stepwell.envs.multihop_qa.options import MultihopOptions
 from stepwell.envs.multihop_qa.planning import best_query
 from stepwell.envs.multihop_qa.questions import chosen_questions, index_of
@@ -51,7 +51,9 @@ class MultihopQA(Env):
     @cached_property
     def world(self) -> World:
         """What agents are told."""
-        return World(self.name, guide(self.options), actions(self.options), self.options.max_turns)
+        options = self.options
+        shown = {} if options.is_tiny or options.dataset else examples()
+        return World(self.name, guide(options), actions(options), options.max_turns, shown)
 
     @cached_property
     def index(self) -> SearchIndex:
@@ -117,7 +119,7 @@ class MultihopQA(Env):
     def step(self, actions: Sequence[str]) -> tuple[Observation, float, bool, bool, dict[str, JSON]]:
         """As every world's; `info["result"]` names the first passage of each search."""
         observation, reward, terminated, truncated, info = super().step(actions)
-        if actions and self.options.size == "full":
+        if actions and not self.options.is_tiny:
             titles = [found.passages[0].title for found in self.turns[-1] if found.passages]
             info["result"] = "; ".join(titles)
         return observation, reward, terminated, truncated, info

@@ -1,14 +1,18 @@
-"""What agents are told of multi-hop QA, and the tools they have."""
+"""What agents are told of multi-hop QA, the tools they have, and one example turn.
+
+The example is about a capital, and no question starts from one: it is true, but is no task.
+"""
 
 from __future__ import annotations
 
-from stepwell.core import Actions, ToolSchema
+from stepwell.core import Actions, Example, StateForm, ToolCall, ToolSchema
 from stepwell.envs.multihop_qa.options import MultihopOptions
+from stepwell.envs.multihop_qa.words import state_text
 
 MAX_QUERY_CHARS, MAX_ANSWER_CHARS = 500, 300
 SEARCH = ToolSchema(
     "search",
-    "Finds passages by words.",
+    "Finds the passages that fit a query best.",
     {
         "type": "object",
         "properties": {"query": {"type": "string", "maxLength": MAX_QUERY_CHARS}},
@@ -25,6 +29,9 @@ ANSWER = ToolSchema(
     },
 )
 
+EXAMPLE_QUESTION = "What is the telephone code of the country of Oslo?"
+EXAMPLE_PLAN = ("Oslo", "Norway (country)")
+
 
 def actions(options: MultihopOptions) -> Actions:
     """Searches, as many in a turn as are allowed, or the answer."""
@@ -33,7 +40,7 @@ def actions(options: MultihopOptions) -> Actions:
 
 def guide(options: MultihopOptions) -> str:
     """The goal and the rules, as they are under these options."""
-    if options.size == "tiny" and options.dataset is None:
+    if options.is_tiny:
         number = "size" if options.domain == "in" else "price"
         return (
             "Answer the question with a code. Search for a code to see what it leads to: the cup of the door "
@@ -43,9 +50,17 @@ def guide(options: MultihopOptions) -> str:
     lines = [
         "Answer the question. What it takes stands in several passages, and one often tells only what to "
         "search for next.",
-        f"A search shows the {options.results_per_search} passages that fit its words best. Searches of one "
+        f"A search shows the {options.results_per_search} passages that fit its query best. Searches of one "
         "turn are made together, so none of them can use what another finds.",
         "The answer is a name, a number, a code or a few words, as the passages write it, and no sentence. "
         "There is only one.",
     ]
     return "\n".join(lines)
+
+
+def examples() -> dict[StateForm, Example]:
+    """The first turn of a question that takes two searches, one after the other."""
+    before, after = (state_text(EXAMPLE_QUESTION, EXAMPLE_PLAN, EXAMPLE_PLAN[:n], None) for n in (0, 1))
+    reasoning = "I must first know the country that Oslo is in, so I search for the city."
+    call = ToolCall(SEARCH.name, {"query": "Oslo"}).text
+    return {StateForm.NATURAL_LANGUAGE: Example(before, reasoning, after, call)}

@@ -9,7 +9,7 @@ from pydantic import Field
 from stepwell.config.base import Settings
 from stepwell.data.search import Kind
 
-NUM_RESULTS = {"full": 5, "tiny": 1}
+FULL_RESULTS, TINY_RESULTS = 5, 1
 
 
 class MultihopOptions(Settings):
@@ -39,6 +39,11 @@ class MultihopOptions(Settings):
     max_searches: int = Field(4, ge=1, le=16, description="searches that may be made in one turn")
 
     @property
+    def is_tiny(self) -> bool:
+        """Whether questions are about codes."""
+        return self.size == "tiny" and self.dataset is None
+
+    @property
     def results_per_search(self) -> int:
         """How many passages a search shows."""
-        return self.num_results or NUM_RESULTS[self.size]
+        return self.num_results or (TINY_RESULTS if self.is_tiny else FULL_RESULTS)

@@ -21,7 +21,7 @@ class Found(NamedTuple):
 
 def observation_text(question: str, turns: Sequence[Sequence[Found]], options: MultihopOptions) -> str:
     """The question, then call by call what was found; a passage stands in it once."""
-    is_tiny = options.size == "tiny" and options.dataset is None
+    is_tiny = options.is_tiny
     lines = [question if is_tiny else f"Question: {question}"]
     shown: set[str] = set()
     for found in (found for turn in turns for found in turn):
