@@ -1,4 +1,4 @@
-"""VLMPolicy beyond logprobs: positions, critics, references, adapters, saving, and models that cannot pack."""
+"""VLMPolicy beyond logprobs: positions, critics, references, adapters, saving, models that cannot pack."""
 
 from __future__ import annotations
 
