@@ -23,6 +23,7 @@ from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, EnvError, ModelError, Split, Status, Step, Task, Trajectory
 from stepwell.pipeline.parts import HELD_OUT_SEED, Parts
 from stepwell.rollout import Job
+from stepwell.rollout.usage import reply_length, tool_use
 from stepwell.training.checkpoint import BEST, latest_checkpoint, require_whole
 
 _Z = 1.959964
@@ -84,6 +85,8 @@ class EvalResult:
             "reward": float(np.mean([t.total_reward for t in self.trajectories])),
             "turns": len(steps) / len(self.trajectories),
             **format_share(steps),
+            **reply_length(self.trajectories),
+            **tool_use(self.trajectories),
         }
 
 

@@ -56,6 +56,7 @@ from stepwell.pipeline.parts import Parts
 from stepwell.pipeline.replays import keep_replays
 from stepwell.pipeline.sources import PlayedSource, Source, StoredSource
 from stepwell.pipeline.warm_starts import take_or_make
+from stepwell.rollout.usage import tool_use
 from stepwell.training import checkpoint, imitate, num_batches
 
 if TYPE_CHECKING:
@@ -446,4 +447,5 @@ def _rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "turns": len(steps) / len(trajectories),
         **format_share(steps),
         "tokens": float(_num_tokens(trajectories)),
+        **tool_use(trajectories),
     }
