@@ -96,6 +96,7 @@ class Store:
         (self.num_goals,) = self._rows("SELECT count(*) FROM goals")[0]
         self.search = lru_cache(maxsize=20_000)(self._search)
         self.product = lru_cache(maxsize=20_000)(self._product)
+        self.number_of = lru_cache(maxsize=20_000)(self._number_of)
         self._num_with = lru_cache(maxsize=50_000)(self._count)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Store:
@@ -103,11 +104,6 @@ class Store:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (open_store, (self.path,))
-
-    def number_of(self, name: str) -> int | None:
-        """The number of a product by its id, large or small letters; None if there is none."""
-        rows = self._rows("SELECT number FROM products WHERE id = ?", (_plain(name),))
-        return int(rows[0][0]) if rows else None
 
     def of_kind(self, kind: str) -> Iterator[Product]:
         """All products of a kind, in the order of the shelf."""
@@ -144,6 +140,11 @@ class Store:
     def _count(self, word: str) -> int:
         (count,) = self._rows("SELECT count(*) FROM words WHERE words MATCH ?", (match_all([word]),))[0]
         return int(count)
+
+    def _number_of(self, name: str) -> int | None:
+        """The number of a product by its id, large or small letters; None if there is none."""
+        rows = self._rows("SELECT number FROM products WHERE id = ?", (_plain(name),))
+        return int(rows[0][0]) if rows else None
 
     def _product(self, number: int) -> Product:
         rows = self._rows("SELECT body FROM products WHERE number = ?", (number,))
