@@ -189,9 +189,8 @@ def main() -> None:
     found = {world: learn(world, arguments) for world in arguments.world or WORLDS}
     for world, result in found.items():
         last = result["curve"][-1]
-        print(
-            f"{world}: {last['read']:.3f} of {result['held_out_boards']} unseen boards read (claim: > {REQUIRED})"
-        )
+        count = result["held_out_boards"]
+        print(f"{world}: {last['read']:.3f} of {count} unseen boards read (claim: > {REQUIRED})")
     settings = {name: value for name, value in vars(arguments).items() if name != "out"}
     machine = {"machine": platform.machine(), "cores": os.cpu_count(), "torch": torch.__version__}
     arguments.out.parent.mkdir(exist_ok=True)

@@ -29,8 +29,9 @@ from stepwell.rendering.tiny import build_tokenizer
 
 IMAGE_TOKEN = "<|image|>"
 IMAGE_SIZE, PATCH_SIZE = 96, 16
+PLACE_STD = 0.5
 _BILINEAR = 2
-_DRAW = 1  # raised when weights are drawn in another way, so that older caches are not reused
+_DRAW = 2  # raised when weights are drawn in another way, so that older caches are not reused
 _TEXT_ALONE = "{{ message.content if message.content is not none else '' }}"
 _WITH_IMAGES = (
     "{%- if message.content is string -%}{{ message.content }}{%- else -%}"
@@ -158,8 +159,10 @@ def _config(name: str, tokenizer: Any) -> Any:
 def _draw_weights(model: Any, seed: int) -> None:
     """Draw every parameter in the order of their names: norms are one, biases zero.
 
-    Decoder matrices as in `builtin.py`. In the encoder each matrix keeps a signal's size; what
-    a picture sends into the decoder is as small as the embeddings of words beside it.
+    Decoder matrices as in `builtin.py`. In the encoder and the projector each matrix keeps a
+    signal's size: weights as small as the embeddings of words would be thrown about by the first
+    updates. The place of a patch is the sum of a row's and a column's vector, so that a row read
+    off one column can be read off all of them.
     """
     generator = torch.Generator().manual_seed(seed)
     text_std = model.config.text_config.hidden_size**-0.5
@@ -171,10 +174,11 @@ def _draw_weights(model: Any, seed: int) -> None:
             std = text_std if "language_model" in name else parameter[0].numel() ** -0.5
             if "embed_tokens" in name:
                 std = EMBEDDING_STD
-            elif "linear_2" in name:
-                std *= EMBEDDING_STD
             elif "position_embedding" in name:
-                std = 0.5
+                side = IMAGE_SIZE // PATCH_SIZE
+                rows, columns = torch.randn(2, side, parameter.shape[1], generator=generator)
+                parameter.copy_(PLACE_STD * (rows[:, None] + columns).flatten(0, 1))
+                continue
             if name.endswith(("o_proj.weight", "down_proj.weight", "out_proj.weight", "fc2.weight")):
                 std *= OUTPUT_SCALE
             parameter.normal_(0.0, std, generator=generator)
