@@ -24,6 +24,7 @@ from stepwell.config.loading import load_config
 from stepwell.core import Actions, InputError, Split, ToolCall
 from stepwell.envs import draw_tasks
 from stepwell.pipeline.evaluation import checkpoint_of
+from stepwell.pipeline.parts import Parts
 from stepwell.pipeline.playing import PlaySession, open_pilot
 
 MOVES = Actions(("Up", "Down", "Left", "Right"), max_per_turn=3)
@@ -177,6 +178,20 @@ def test_a_persons_turn_reads_to_the_agent_like_its_own(run: Path) -> None:
         assert talk.messages[2].text == played.text
         assert talk.messages[3].text == session.agent.next(session.observation)
         assert talk.num_restarts == 0
+
+
+@pytest.mark.parametrize("memory", ["dialogue", "steps"])
+def test_who_plays_with_tools_sees_the_prompts_of_training(run: Path, memory: str) -> None:
+    wish = ("env.name=tests.envs.tool_worlds:Notes", "env.options={}", f"agent.memory={memory}")
+    config = load_config(run, [*wish, "agent.strategy=no_think", "recipe.name=grpo"])
+    (shown,) = Parts(config).demonstrations(1, 0.0, 0)
+    with PlaySession(config, open_pilot(checkpoint_of(run), config)) as session:
+        session.start(shown.task)
+        for step in shown.steps:
+            ids = session.pilot._conversation.state.prompt_ids  # type: ignore[union-attr]
+            assert ids.tolist() == step.state.prompt_ids.tolist()  # type: ignore[union-attr]
+            played = session.act([str(action) for action in step.info["actions"]])  # type: ignore[union-attr]
+        assert played.success
 
 
 def test_a_run_without_checkpoints_is_refused(

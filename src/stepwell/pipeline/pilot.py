@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from stepwell.agents import Agent
 from stepwell.config.run import RunConfig
 from stepwell.core import Observation, Request, SamplingParams, TokenAction, new_id
 from stepwell.engines import EmbeddedEngine
 from stepwell.pipeline.seeing import check_observation
 from stepwell.policies import CausalLMPolicy, VLMPolicy
 from stepwell.rendering import Conversation, Message, Renderer, fold_system, load_tokenizer
-from stepwell.rollout.showing import user_message
+from stepwell.rollout.showing import opening, user_message
 
 
 class Pilot:
@@ -42,13 +43,14 @@ class Pilot:
         self._talk: Conversation | None = None
         self._episode = ""
 
-    def start(self, system: str, first: str, observation: Observation) -> None:
+    def start(self, agent: Agent, text: str, observation: Observation) -> None:
         """Begin a conversation."""
         check_observation(self._config, observation, self._renderer.image_format)
-        messages: Sequence[Message] = (Message.system(system), self._shown(first, observation))
+        system, tools = opening(agent, self._renderer)
+        messages: Sequence[Message] = (system, self._shown(text, observation))
         if not self._renderer.report.system:
             messages = fold_system(messages)
-        self._talk = Conversation(self._renderer, messages)
+        self._talk = Conversation(self._renderer, messages, tools)
         self._episode = new_id("play")
 
     def answer(self) -> str:

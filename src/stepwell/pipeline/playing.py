@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
-from stepwell.agents import Agent, Reply
+from stepwell.agents import Agent, Past, Reply
 from stepwell.config.run import RunConfig
 from stepwell.core import InputError, Observation, StateForm, Task
 from stepwell.envs import EnvBatch, Turn
@@ -58,6 +58,7 @@ class PlaySession:
         self.is_over = True
         self.num_turns = 0
         self.total_reward = 0.0
+        self._past: list[Past] = []
 
     def start(self, task: Task) -> Observation:
         """Begin an episode."""
@@ -65,8 +66,9 @@ class PlaySession:
         if turn.error is not None:
             raise turn.error
         self.observation, self.is_over, self.num_turns, self.total_reward = turn.observation, False, 0, 0.0
+        self._past = []
         if self.pilot is not None:
-            self.pilot.start(self.agent.system(), self.agent.first(self.observation), self.observation)
+            self.pilot.start(self.agent, self.agent.first(self.observation), self.observation)
         return self.observation
 
     def act(self, actions: Sequence[str]) -> Played:
@@ -134,9 +136,17 @@ class PlaySession:
         self.observation, self.is_over = turn.observation, turn.is_over
         self.num_turns += 1
         self.total_reward += turn.reward
+        self._past.append(Past(reply.actions, reply.lost, str(turn.info.get("result", ""))))
         if self.pilot is not None and not self.is_over:
-            self.pilot.tell(self.agent.next(self.observation), self.observation)
+            self._tell(self.pilot)
         return Played(player, text, reply, parts, self.observation, self.is_over, success)
+
+    def _tell(self, pilot: Pilot) -> None:
+        text = self.agent.next(self.observation, self._past)
+        if self.agent.keeps_dialogue:
+            pilot.tell(text, self.observation)
+        else:
+            pilot.start(self.agent, text, self.observation)
 
     def __enter__(self) -> Self:
         return self

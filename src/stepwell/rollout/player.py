@@ -38,10 +38,10 @@ from stepwell.core import (
     read_call,
 )
 from stepwell.envs.batch import Turn
-from stepwell.rendering import Conversation, Message, Renderer, ToolFormat
+from stepwell.rendering import Conversation, Message, Renderer
 from stepwell.rewards import compose, needs_batch, part_names, rule_judge_for, step_parts
 from stepwell.rollout.jobs import Job
-from stepwell.rollout.showing import user_message
+from stepwell.rollout.showing import opening, user_message
 
 NEEDS_STATE = frozenset({"grounding", "world_modeling"})
 _SEED_STEP = 1_000_003
@@ -137,10 +137,7 @@ class LanguagePlayer:
         self.needs_state = bool(NEEDS_STATE & {*self.parts, *self.optional_parts}) or bool(
             NEEDS_STATE & set(part_names(agent.strategy, [agent.form], agent.form))
         )
-        # Of the spellings of tool calls that templates ask for, replies are read in this one.
-        writes_tools = renderer.report.tools and renderer.report.tool_format is ToolFormat.HERMES
-        self._tools = agent.tools if writes_tools else ()
-        self._system = Message.system(agent.system(with_tools=not self._tools))
+        self._system, self._tools = opening(agent, renderer)
 
     def begin(self, place: int, job: Job, turn: Turn) -> Episode:
         episode = Episode(place, job, turn.observation)
