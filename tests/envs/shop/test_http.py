@@ -21,8 +21,9 @@ import pytest
 from stepwell.core import ConfigError, EnvError, InputError, Split, Task
 from stepwell.envs.batch import EnvBatch
 from stepwell.envs.registry import make_env
-from stepwell.envs.shop.client import HostedShop, RemoteShop
+from stepwell.envs.shop.client import RemoteShop
 from stepwell.envs.shop.env import ShopEnv
+from stepwell.envs.shop.hosting import HostedShop, hosted_shop
 from stepwell.envs.shop.html_pages import html_page
 from stepwell.envs.shop.options import ShopOptions
 from stepwell.envs.shop.server import MAX_BODY_BYTES, create_shop_app
@@ -149,6 +150,12 @@ def test_a_server_that_dies_is_an_error_of_the_system_and_the_next_episode_gets_
         assert "Results" in env.step(["search[cup]"])[0].text
 
 
+def test_a_server_that_cannot_start_is_an_error_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(EnvError, match="did not start"):
+        hosted_shop(ShopOptions(size="tiny", num_products=61, transport="http"), object)
+
+
 def test_an_address_where_nobody_listens_is_an_error_of_the_system() -> None:
     free = socket.socket()
     free.bind(("127.0.0.1", 0))
@@ -229,6 +236,7 @@ def test_a_connection_that_broke_between_calls_is_opened_again(hosted: ShopEnv) 
         ("/enter", b'{"goal": 3}', 400, "a goal of shop"),
         ("/goal", b'{"seed": "x"}', 400, "seed must be a whole number"),
         ("/goal", b'{"seed": -1}', 400, "seed must lie between"),
+        ("/goal", b'{"seed": Infinity}', 400, "seed must be a whole number"),
         ("/state", json.dumps({"goal": WANTED.to_json(), "view": {}}).encode(), 400, "a view of shop"),
         ("/enter", b" " * (MAX_BODY_BYTES + 1), 413, "at most"),
         ("/nowhere", b"{}", 404, "Not Found"),

@@ -17,9 +17,10 @@ from typing import Any, ClassVar
 from stepwell.config.base import Settings
 from stepwell.core import JSON, Actions, InputError, Observation, StateForm, Task, World
 from stepwell.envs.base import Effect, Env
-from stepwell.envs.shop.client import RemoteShop, hosted_shop, let_go
+from stepwell.envs.shop.client import RemoteShop
 from stepwell.envs.shop.goal import Goal
 from stepwell.envs.shop.guide import examples, guide
+from stepwell.envs.shop.hosting import hosted_shop, let_go
 from stepwell.envs.shop.options import ShopOptions
 from stepwell.envs.shop.pages import SEARCH
 from stepwell.envs.shop.shop import Counter, Seen, open_shop

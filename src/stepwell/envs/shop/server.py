@@ -17,6 +17,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from html import escape
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -110,7 +111,7 @@ def _read(data: bytes) -> dict[str, Any]:
 def _seed(value: Any) -> int:
     try:
         seed = int(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"seed must be a whole number, got {str(value)[:40]!r}") from error
     if not 0 <= seed < _MAX_SEED:
         raise InputError(f"seed must lie between 0 and {_MAX_SEED}")
@@ -125,8 +126,6 @@ def _for_people(shop: Shop, handle: Callable[[Shop, int, Any], Response]) -> Any
             seed = _seed(request.query_params.get("seed", "0"))
             return handle(shop, seed, request.query_params)
         except InputError as error:
-            from html import escape
-
             return _html(document(f"<p>{escape(str(error))}</p><p><a href='/'>to the shop</a></p>"), 400)
 
     return answer
