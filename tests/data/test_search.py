@@ -84,6 +84,13 @@ def test_the_best_are_those_of_a_full_sort_and_ties_go_to_the_earlier(values: li
     assert best(scores, k).tolist() == expected
 
 
+@given(st.integers(0, 2**32 - 1), st.integers(1, 1_500), st.integers(1, 60), st.integers(1, 50))
+def test_the_best_of_many_are_those_of_a_full_sort(seed: int, count: int, k: int, spread: int) -> None:
+    scores = np.random.default_rng(seed).integers(0, spread, count).astype(np.float64)
+    expected = sorted(range(count), key=lambda place: (-scores[place], place))[:k]
+    assert best(scores, k).tolist() == expected
+
+
 def test_equal_documents_come_in_their_order() -> None:
     documents = [Document(str(number), "t", "same words") for number in range(9)]
     hits = SearchIndex.build(documents).search("same", 4)

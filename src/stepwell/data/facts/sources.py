@@ -27,7 +27,7 @@ SOURCES: dict[str, tuple[Callable[[], list[str]], Callable[[], Collection]]] = {
 
 @lru_cache(maxsize=8)
 def collection(name: str) -> Collection:
-    """A collection, once per process; built on the first use on a machine (about a minute for the atlas)."""
+    """A collection, once per process; built on the first use on a machine (ten seconds for the atlas)."""
     if name not in SOURCES:
         raise ConfigError(f"there is no collection {name!r}; known: {', '.join(SOURCES)}")
     inputs, build = SOURCES[name]
