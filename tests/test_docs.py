@@ -45,6 +45,7 @@ def test_the_tour_of_the_core_learns_what_it_promises(tmp_path: Path) -> None:
         "docs/packing.md",
         "docs/pool.md",
         "docs/report.md",
+        "docs/worlds_with_tools.md",
     ],
 )
 def test_the_examples_of_a_page_run_in_order(page: str, tmp_path: Path) -> None:
