@@ -50,7 +50,18 @@ ABSTRACTS = [
 CITATIONS = [
     {"citationid": n, "citingcorpusid": a, "citedcorpusid": b, "isinfluential": False, "contexts": None}
     for n, (a, b) in enumerate(
-        [(11, 12), (11, 12), (15, 12), (15, 11), (15, 13), (15, None), (None, 12), (12, 12)]
+        [
+            (11, 12),
+            ("11", "12"),
+            (15, 12),
+            ("15", 11),
+            (15, 13),
+            (15, None),
+            (None, 12),
+            (12, 12),
+            (15, [11]),
+            ("x", 11),
+        ]
     )
 ]
 

@@ -3,16 +3,18 @@
 from stepwell.data.papers.generator import GraphSpec, generated_graph
 from stepwell.data.papers.graph import Facet, PaperGraph
 from stepwell.data.papers.needs import Need, needs_of, read_need, request_of
-from stepwell.data.papers.selector import Selector
+from stepwell.data.papers.selector import Quality, Selector, quality
 
 __all__ = [
     "Facet",
     "GraphSpec",
     "Need",
     "PaperGraph",
+    "Quality",
     "Selector",
     "generated_graph",
     "needs_of",
+    "quality",
     "read_need",
     "request_of",
 ]

@@ -138,7 +138,7 @@ class PaperGraph:
                     about=columns["about"] if facets else None,
                     mentions=columns["mentions"] if facets else None,
                 )
-        except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        except (OSError, KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise EncodingError(f"{path} is no graph of papers: {error}") from error
 
 

@@ -16,7 +16,8 @@ The words of a request are those of its facets' forms, or all its words of more 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,6 +29,14 @@ MENTIONED, ABSENT, UNANNOTATED = 0.55, 0.25, 0.45
 WORDLESS = 0.75
 NEAR_ZERO = 0.1
 THRESHOLD = 0.5
+
+
+class Quality(NamedTuple):
+    """Of a pool, after the threshold."""
+
+    f1: float = 0.0
+    recall: float = 0.0
+    precision: float = 0.0
 
 
 class Selector:
@@ -97,14 +106,14 @@ class Selector:
         return fit
 
 
-def quality(selector: Selector, pool: Collection[int], answers: Sequence[int]) -> tuple[float, float, float]:
-    """F1, recall and precision of what the selector keeps of a pool, against the answers.
+def quality(selector: Selector, pool: Collection[int], answers: Collection[int]) -> Quality:
+    """How good a pool is: what the selector keeps of it, against the answers.
 
-    >>> # 3 of 4 answers kept, and 1 paper that is none: recall 0.75, precision 0.75, F1 0.75
+    Of four answers three kept, and one more that is none: recall 0.75, precision 0.75, F1 0.75.
     """
     kept = {paper for paper in pool if selector.keeps(paper)}
     found = len(kept.intersection(answers))
     recall = found / len(answers) if answers else 0.0
     precision = found / len(kept) if kept else 0.0
     f1 = 2 * precision * recall / (precision + recall) if found else 0.0
-    return f1, recall, precision
+    return Quality(f1, recall, precision)

@@ -10,7 +10,7 @@ them, a folder of JSON lines each, plain or gzipped:
 
 Kept are papers on arXiv that have a title and an abstract, in order of their date, and citations among
 them, each once. A paper's id is its arXiv number. The graph is kept in the cache under a digest of the
-files' names, sizes and times. All of it is held in memory: about 2 kB a paper.
+files' names, sizes and times. All of it is held in memory, a few kB a paper.
 
 Requests are JSON lines in the form of PaSa's data: `{"question": ..., "answer_arxiv_id": [...]}`. Answers
 that the graph lacks are left out, and so are requests that then have none.
@@ -81,8 +81,9 @@ def read_requests(path: Path, graph: PaperGraph) -> list[Annotated]:
 def _built(files: dict[str, list[Path]], digest: str) -> PaperGraph:
     abstracts: dict[int, str] = {}
     for row in _all_rows(files["abstracts"]):
-        if isinstance(row.get("corpusid"), int) and row.get("abstract"):
-            abstracts[row["corpusid"]] = " ".join(str(row["abstract"]).split())
+        corpus_id, abstract = _corpus_id(row.get("corpusid")), row.get("abstract")
+        if corpus_id is not None and isinstance(abstract, str) and abstract.strip():
+            abstracts[corpus_id] = " ".join(abstract.split())
     kept: dict[str, _Row] = {}
     for row in _all_rows(files["papers"]):
         paper = _paper(row)
@@ -91,10 +92,11 @@ def _built(files: dict[str, list[Path]], digest: str) -> PaperGraph:
     papers = sorted(kept.values())
     if not papers:
         raise ConfigError("the snapshot holds no paper that is on arXiv and has a title and an abstract")
-    number = {paper.corpus_id: place for place, paper in enumerate(papers)}
+    number: dict[int | None, int] = {paper.corpus_id: place for place, paper in enumerate(papers)}
     cited: list[dict[int, None]] = [{} for _ in papers]
     for row in _all_rows(files["citations"]):
-        citing, target = number.get(row.get("citingcorpusid")), number.get(row.get("citedcorpusid"))  # type: ignore[arg-type]
+        citing = number.get(_corpus_id(row.get("citingcorpusid")))
+        target = number.get(_corpus_id(row.get("citedcorpusid")))
         if citing is not None and target is not None and citing != target:
             cited[citing][target] = None
     return PaperGraph(
@@ -112,14 +114,21 @@ def _paper(row: dict[str, Any]) -> _Row | None:
     """A line of `papers`, if it is one that is kept."""
     external = row.get("externalids")
     arxiv_id = external.get("ArXiv") if isinstance(external, dict) else None
-    title, corpus_id = row.get("title"), row.get("corpusid")
-    if not arxiv_id or not isinstance(title, str) or not title.strip() or not isinstance(corpus_id, int):
+    title, corpus_id = row.get("title"), _corpus_id(row.get("corpusid"))
+    if not arxiv_id or not isinstance(title, str) or not title.strip() or corpus_id is None:
         return None
     date = str(row.get("publicationdate") or "")
     if not re.fullmatch(r"\d{4}-\d\d-\d\d", date):
         year = row.get("year")
         date = f"{year if isinstance(year, int) and 0 < year < 10_000 else 0:04}-00-00"
     return _Row(date, corpus_id, _REVISION.sub("", str(arxiv_id)), " ".join(title.split()))
+
+
+def _corpus_id(value: Any) -> int | None:
+    """A number, which some releases write as a text."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
+        return int(value)
+    return value if type(value) is int else None
 
 
 def _files(folder: Path, part: str) -> list[Path]:

@@ -32,15 +32,14 @@ from stepwell.core import (
     problem_with,
     read_call,
 )
-from stepwell.data.papers import read_need
-from stepwell.data.papers.selector import quality
+from stepwell.data.papers import Quality, quality, read_need
 from stepwell.envs.base import Effect, Env
-from stepwell.envs.paper_search.guide import EXPAND, SEARCH, guide, tools
+from stepwell.envs.paper_search.guide import EXPAND, SEARCH, examples, guide, tools
 from stepwell.envs.paper_search.library import Library, Request, library_of
 from stepwell.envs.paper_search.options import PaperSearchOptions
 from stepwell.envs.paper_search.planner import Planner
 from stepwell.envs.paper_search.pool import Pool, asked
-from stepwell.envs.paper_search.words import Quality, in_view, in_words, one_line, quoted, structured
+from stepwell.envs.paper_search.words import Standing, in_view, in_words, one_line, quoted, structured
 
 
 class PaperSearch(Env):
@@ -55,7 +54,8 @@ class PaperSearch(Env):
         """What agents are told."""
         limits = self.options.limits
         actions = Actions(tools=tools(self.options, limits), max_per_turn=limits.max_calls)
-        return World(self.name, guide(self.options, limits), actions, limits.max_turns)
+        shown = {} if limits.is_short else examples(limits)
+        return World(self.name, guide(self.options, limits), actions, limits.max_turns, shown)
 
     @cached_property
     def library(self) -> Library:
@@ -157,13 +157,15 @@ class PaperSearch(Env):
 
     def state(self) -> dict[StateForm, str]:
         """Sentences and JSON."""
-        told = self.request.text, len(self.request.answers), self.pool, self.quality
-        return {StateForm.NATURAL_LANGUAGE: in_words(*told), StateForm.STRUCTURED: structured(*told)}
+        request, pool = self.request, self.pool
+        counts = len(pool.papers), len(pool.expanded), len(pool.queries)
+        now = Standing(request.text, len(request.answers), *counts, self.quality)
+        return {StateForm.NATURAL_LANGUAGE: in_words(now), StateForm.STRUCTURED: structured(now)}
 
     @property
     def quality(self) -> Quality:
         """How good the pool is now."""
-        return Quality(*quality(self.selector, self.pool.papers, self.request.answers))
+        return quality(self.selector, self.pool.papers, self.request.answers)
 
     def _search(self, query: str) -> float:
         told, key = f"search {quoted(query)}", asked(query)

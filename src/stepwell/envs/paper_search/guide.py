@@ -1,9 +1,14 @@
-"""What agents are told about paper search: the goal, the tools and the points, under the present options."""
+"""What agents are told about paper search: goal, tools and points under the options, and a first turn.
+
+The example asks for what no generated paper is about.
+"""
 
 from __future__ import annotations
 
-from stepwell.core import JSON, ToolSchema
+from stepwell.core import JSON, Example, StateForm, ToolCall, ToolSchema
+from stepwell.data.papers import Quality
 from stepwell.envs.paper_search.options import Limits, PaperSearchOptions
+from stepwell.envs.paper_search.words import Standing, in_words, structured
 
 SEARCH, EXPAND = "search", "expand"
 
@@ -48,6 +53,16 @@ def guide(options: PaperSearchOptions, limits: Limits) -> str:
             "At the end all relevant papers in the pool count, against all that there are (F1).",
         ]
     )
+
+
+def examples(limits: Limits) -> dict[StateForm, Example]:
+    """The first turn of a request: a search in its own words."""
+    before = Standing("Which papers study bridge inspection with flying cameras?", 12)
+    after = before._replace(pool_size=limits.num_results, num_searches=1, quality=Quality(0.4, 0.25, 1.0))
+    reasoning = "Nothing is found yet, so I search in the words of the request."
+    call = ToolCall(SEARCH, {"query": "bridge inspection flying cameras"}).text
+    forms = {StateForm.NATURAL_LANGUAGE: in_words, StateForm.STRUCTURED: structured}
+    return {form: Example(tell(before), reasoning, tell(after), call) for form, tell in forms.items()}
 
 
 def _object(name: str, schema: dict[str, JSON]) -> dict[str, JSON]:

@@ -11,22 +11,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from stepwell.data.papers import PaperGraph, Selector
+from stepwell.data.papers import PaperGraph, Quality, Selector
 from stepwell.envs.paper_search.options import Limits
 from stepwell.envs.paper_search.pool import Pool
 
 MAX_TITLE, MAX_REQUEST, MAX_SAID = 160, 1000, 60
 
 
-@dataclass(frozen=True, slots=True)
-class Quality:
-    """How good a pool is after the threshold."""
+class Standing(NamedTuple):
+    """The true state of an episode."""
 
-    f1: float
-    recall: float
-    precision: float
+    request: str
+    num_answers: int
+    pool_size: int = 0
+    num_expanded: int = 0
+    num_searches: int = 0
+    quality: Quality = Quality()
 
 
 def one_line(text: str, limit: int) -> str:
@@ -79,25 +81,25 @@ def _listed(graph: PaperGraph, papers: Sequence[int], limits: Limits, abstract_c
     return [*shown, f"and {left} more"] if left else shown
 
 
-def in_words(request: str, num_answers: int, pool: Pool, quality: Quality) -> str:
+def in_words(now: Standing) -> str:
     """Sentences about what was asked for and how much of it was found."""
     return (
-        f"The request is: {request} It has {num_answers} answers. The pool holds {len(pool.papers)} papers, "
-        f"{len(pool.expanded)} of them expanded, after {len(pool.queries)} searches. "
-        f"Recall is {quality.recall:.2f}, precision {quality.precision:.2f}, F1 {quality.f1:.2f}."
+        f"The request is: {now.request} It has {now.num_answers} answers. The pool holds "
+        f"{now.pool_size} papers, {now.num_expanded} of them expanded, after {now.num_searches} searches. Recall is "
+        f"{now.quality.recall:.2f}, precision {now.quality.precision:.2f}, F1 {now.quality.f1:.2f}."
     )
 
 
-def structured(request: str, num_answers: int, pool: Pool, quality: Quality) -> str:
+def structured(now: Standing) -> str:
     """The same as one JSON object."""
     told = {
-        "request": request,
-        "answers": num_answers,
-        "pool": len(pool.papers),
-        "expanded": len(pool.expanded),
-        "searches": len(pool.queries),
-        "recall": round(quality.recall, 2),
-        "precision": round(quality.precision, 2),
-        "f1": round(quality.f1, 2),
+        "request": now.request,
+        "answers": now.num_answers,
+        "pool": now.pool_size,
+        "expanded": now.num_expanded,
+        "searches": now.num_searches,
+        "recall": round(now.quality.recall, 2),
+        "precision": round(now.quality.precision, 2),
+        "f1": round(now.quality.f1, 2),
     }
     return json.dumps(told, ensure_ascii=False)
