@@ -1,8 +1,8 @@
 """Paper search for language agents: grow a pool of papers by searching and by following citations.
 
 An action is one call, `search(query)` or `expand(paper_id)`; a turn holds several, made in parallel, and an
-episode lasts all its turns, so that finding much early loses nothing. What a turn earns is in `pool`, what
-makes a paper relevant in `data.papers.selector`, the plan of the oracle in `planner`.
+episode lasts all its turns. What a turn earns is in `pool`, what makes a paper relevant in
+`data.papers.selector`, the plan of the oracle in `planner`.
 
 The pool's papers that the selector keeps (score at least 0.5) are compared with the papers that answer the
 request: `info` tells F1, recall and precision after every turn, with the numbers of searches, expansions

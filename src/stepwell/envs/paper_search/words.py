@@ -83,10 +83,12 @@ def _listed(graph: PaperGraph, papers: Sequence[int], limits: Limits, abstract_c
 
 def in_words(now: Standing) -> str:
     """Sentences about what was asked for and how much of it was found."""
+    quality = now.quality
     return (
-        f"The request is: {now.request} It has {now.num_answers} answers. The pool holds "
-        f"{now.pool_size} papers, {now.num_expanded} of them expanded, after {now.num_searches} searches. Recall is "
-        f"{now.quality.recall:.2f}, precision {now.quality.precision:.2f}, F1 {now.quality.f1:.2f}."
+        f"The request is: {now.request} It has {now.num_answers} answers. "
+        f"The pool holds {now.pool_size} papers, {now.num_expanded} of them expanded, "
+        f"after {now.num_searches} searches. "
+        f"Recall is {quality.recall:.2f}, precision {quality.precision:.2f}, F1 {quality.f1:.2f}."
     )
 
 
