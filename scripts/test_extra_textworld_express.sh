@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Tests the world `textworld_express` against the real package, in an environment of its own.
+#
+#   scripts/test_extra_textworld_express.sh [arguments for pytest]
+#
+# .venvs/textworld_express is made on first use (about 200 MB). Java must be installed (Debian: default-jre-headless).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+PYTHON=${PYTHON:-python3}
+VENV=.venvs/textworld_express
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+
+if [ ! -e "$VENV/.installed" ]; then
+  "$PYTHON" -m venv "$VENV"
+  "$VENV/bin/pip" install -q -c constraints.txt numpy pydantic rich gymnasium pillow pytest pytest-asyncio hypothesis
+  "$VENV/bin/pip" install -q -c constraints.txt textworld-express==1.1.0 orjson
+  touch "$VENV/.installed"
+fi
+
+# without the shared set-up of the tests, which wants torch: the worlds need none of it
+PYTHONPATH=src OMP_NUM_THREADS=1 "$VENV/bin/python" -m pytest --noconftest tests/envs/test_java_worlds.py "$@"
