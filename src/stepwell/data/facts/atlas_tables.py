@@ -16,8 +16,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from stepwell.core.errors import ConfigError
 from stepwell.data.facts.graph import key, only_once
-from stepwell.data.facts.packages import package_file
+from stepwell.data.facts.packages import INSTALL, package_file
 
 MAX_KM = 60.0
 NUM_CITIES = 18_000
@@ -48,11 +49,14 @@ def tables() -> Tables:
     with open(found["airports"], newline="", encoding="utf-8") as file:
         airports = {row["icao"]: row for row in csv.DictReader(file) if row["icao"]}
     cities = json.loads(found["cities"].read_text(encoding="utf-8"))
-    countries = {code: row for code, row in json.loads(found["countries"].read_text("utf-8")).items()}
-    names = [row["name"] for table in (airports, cities, countries) for row in table.values()]
-    single = only_once(names)
+    countries = json.loads(found["countries"].read_text(encoding="utf-8"))
+    single = only_once(row["name"] for table in (airports, cities, countries) for row in table.values())
     countries = {code: row for code, row in countries.items() if row["population"] > 0}
-    known = {id: row for id, row in cities.items() if key(row["name"]) in single and row["population"] > 0}
+    known = {
+        id: row
+        for id, row in cities.items()
+        if key(row["name"]) in single and row["population"] > 0 and row["countrycode"] in countries
+    }
     by_name = {(row["countrycode"], key(row["name"])): id for id, row in known.items()}
     city_of = {
         icao: by_name[row["country"], key(row["city"])]
@@ -69,8 +73,7 @@ def _kept_cities(known: Mapping[str, Row], countries: Mapping[str, Row], wanted:
     capitals = {(code, key(row["capital"])) for code, row in countries.items()}
     wanted = wanted | {id for id, row in known.items() if (row["countrycode"], key(row["name"])) in capitals}
     order = sorted(known, key=lambda id: (id not in wanted, -known[id]["population"], int(id)))
-    ids = [id for id in order if known[id]["countrycode"] in countries][: max(NUM_CITIES, len(wanted))]
-    return {id: known[id] for id in sorted(ids, key=int)}
+    return {id: known[id] for id in sorted(order[: max(NUM_CITIES, len(wanted))], key=int)}
 
 
 def _km(airport: Row, city: Row) -> float:
@@ -82,9 +85,6 @@ def _km(airport: Row, city: Row) -> float:
 @cache
 def english() -> Any:
     """Names of CLDR in English."""
-    from stepwell.core.errors import ConfigError
-    from stepwell.data.facts.packages import INSTALL
-
     try:
         from babel import Locale
     except ImportError as error:
