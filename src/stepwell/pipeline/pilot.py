@@ -6,7 +6,6 @@ the ids it samples from are those of training.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from stepwell.agents import Agent
@@ -15,8 +14,8 @@ from stepwell.core import Observation, Request, SamplingParams, TokenAction, new
 from stepwell.engines import EmbeddedEngine
 from stepwell.pipeline.seeing import check_observation
 from stepwell.policies import CausalLMPolicy, VLMPolicy
-from stepwell.rendering import Conversation, Message, Renderer, fold_system, load_tokenizer
-from stepwell.rollout.showing import opening, user_message
+from stepwell.rendering import Conversation, Message, Renderer, load_tokenizer
+from stepwell.rollout.showing import begun, user_message
 
 
 class Pilot:
@@ -46,11 +45,7 @@ class Pilot:
     def start(self, agent: Agent, text: str, observation: Observation) -> None:
         """Begin a conversation."""
         check_observation(self._config, observation, self._renderer.image_format)
-        system, tools = opening(agent, self._renderer)
-        messages: Sequence[Message] = (system, self._shown(text, observation))
-        if not self._renderer.report.system:
-            messages = fold_system(messages)
-        self._talk = Conversation(self._renderer, messages, tools)
+        self._talk = begun(agent, self._renderer, self._shown(text, observation))
         self._episode = new_id("play")
 
     def answer(self) -> str:

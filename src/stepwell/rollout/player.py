@@ -41,7 +41,7 @@ from stepwell.envs.batch import Turn
 from stepwell.rendering import Conversation, Message, Renderer
 from stepwell.rewards import compose, needs_batch, part_names, rule_judge_for, step_parts
 from stepwell.rollout.jobs import Job
-from stepwell.rollout.showing import opening, user_message
+from stepwell.rollout.showing import begun, user_message
 
 NEEDS_STATE = frozenset({"grounding", "world_modeling"})
 _SEED_STEP = 1_000_003
@@ -137,7 +137,6 @@ class LanguagePlayer:
         self.needs_state = bool(NEEDS_STATE & {*self.parts, *self.optional_parts}) or bool(
             NEEDS_STATE & set(part_names(agent.strategy, [agent.form], agent.form))
         )
-        self._system, self._tools = opening(agent, renderer)
 
     def begin(self, place: int, job: Job, turn: Turn) -> Episode:
         episode = Episode(place, job, turn.observation)
@@ -155,10 +154,7 @@ class LanguagePlayer:
     def open(self, observation: Observation | ArrayState) -> Conversation:
         """The conversation of an episode that begins with `observation`, ready for the first action."""
         assert isinstance(observation, Observation)
-        return self._conversation(self._shown(self.agent.first(observation), observation))
-
-    def _conversation(self, told: Message) -> Conversation:
-        return Conversation(self.renderer, (self._system, told), self._tools)
+        return begun(self.agent, self.renderer, self._shown(self.agent.first(observation), observation))
 
     def _shown(self, text: str, observation: Observation) -> Message:
         return user_message(text, observation, self.renderer.pictures)
@@ -226,7 +222,7 @@ class LanguagePlayer:
                 episode.own.sampled(step.action.action_ids)  # type: ignore[union-attr]
                 episode.own.add(told)
             else:
-                episode.own = self._conversation(told)
+                episode.own = begun(self.agent, self.renderer, told)
         except ContextLengthError as error:
             episode.status, episode.error = Status.TRUNCATED, str(error)
 

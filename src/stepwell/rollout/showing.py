@@ -7,19 +7,21 @@ their pixels go into the renderer's `Pictures`, where the engine and the trainer
 from __future__ import annotations
 
 from stepwell.agents import Agent
-from stepwell.core import Observation, Pictures, ToolSchema
-from stepwell.rendering import ImagePart, Message, Renderer, TextPart, ToolFormat
+from stepwell.core import Observation, Pictures
+from stepwell.rendering import Conversation, ImagePart, Message, Renderer, TextPart, ToolFormat, fold_system
 
 
-def opening(agent: Agent, renderer: Renderer) -> tuple[Message, tuple[ToolSchema, ...]]:
-    """The system message of an agent, and the tools that the chat template is to tell of in it.
+def begun(agent: Agent, renderer: Renderer, told: Message) -> Conversation:
+    """A conversation that begins with the agent's system message and what it is told first.
 
     Replies are read in one spelling of tool calls. A template that asks for another one, or for none,
-    is given no tools: then the system message tells of them itself.
+    is given no tools: then the system message tells of them itself. Where a template has no place for a
+    system message, it stands at the beginning of the first one.
     """
-    is_ours = renderer.report.tools and renderer.report.tool_format is ToolFormat.HERMES
-    tools = agent.tools if is_ours else ()
-    return Message.system(agent.system(with_tools=not tools)), tools
+    report = renderer.report
+    tools = agent.tools if report.tools and report.tool_format is ToolFormat.HERMES else ()
+    messages = (Message.system(agent.system(with_tools=not tools)), told)
+    return Conversation(renderer, messages if report.system else fold_system(messages), tools)
 
 
 def user_message(text: str, observation: Observation, pictures: Pictures) -> Message:
