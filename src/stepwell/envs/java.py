@@ -13,10 +13,10 @@ Invariants
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from stepwell.core import ConfigError, EnvError, InputError
@@ -47,9 +47,13 @@ def stop(engine: Any) -> None:
     except Exception:  # a process that is gone or hangs can refuse in many ways; it must not stay
         process.kill()
         process.wait(STOP_S)
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):  # what was still to be written has no reader
+                pipe.close()
 
 
-@contextmanager
+@contextlib.contextmanager
 def talking(env: Env) -> Iterator[None]:
     """Failures of Java and of the connection to it as `EnvError`, after which `env` starts afresh."""
     try:

@@ -61,6 +61,7 @@ VARIATIONS = {  # of each task, as the package has them
     "use-thermometer": 540,
 }
 HELD_OUT_SHARE = 0.2
+FIRST = "look around"  # what the package itself does first
 RESET = "reset task"  # a command that takes back points already given
 GUIDE = """You are in a house with a workshop and a greenhouse, and have an experiment to do.
 A command is one of the forms shown, with things that are in reach in place of OBJ.
@@ -208,6 +209,7 @@ class ScienceWorld(Env):
         content = self._content
         self._engine.load(content["task"], content["variation"], content["simplifications"], with_gold)
         self._engine.server.reset()
+        self._engine.server.step(FIRST)  # until then the score is that of the episode before
 
     def _present_score(self) -> int:
         return round(100 * float(self._engine.server.getScore()))
