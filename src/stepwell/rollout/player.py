@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict, Unpack
 
 from stepwell.agents import Agent, Past, Reply
 from stepwell.config.run import RewardConfig
@@ -28,6 +28,7 @@ from stepwell.core import (
     ContextLengthError,
     EnvError,
     Observation,
+    Pictures,
     Request,
     Sampled,
     SamplingParams,
@@ -106,18 +107,32 @@ class Player(Protocol):
         ...
 
 
-class LanguagePlayer:
-    """Episodes of an agent that reads and writes text.
+class Rewarding(TypedDict, total=False):
+    """How steps are rewarded.
 
     `parts` and `optional_parts` name the reward parts that are summed; every part is kept in
     `step.info["parts"]`, so that stored trajectories can be rewarded in another way later.
     `judged_later`: a `BatchJudge` goes over the trajectories, for what one step cannot be judged by.
     """
 
+    parts: Sequence[str]
+    optional_parts: Sequence[str]
+    weights: RewardConfig | None
+    reward_scale: float
+    judged_later: bool
+
+
+class TextPlayer:
+    """Episodes of an agent that reads and writes text, whoever samples it.
+
+    `Episode.own` is the conversation. What that is, and how it goes on, its two kinds know:
+    `LanguagePlayer` here (exact ids) and `ChatPlayer` (messages to an API).
+    """
+
     def __init__(
         self,
         agent: Agent,
-        renderer: Renderer,
+        pictures: Pictures,
         *,
         parts: Sequence[str] = ("task",),
         optional_parts: Sequence[str] = (),
@@ -126,7 +141,7 @@ class LanguagePlayer:
         judged_later: bool = False,
     ) -> None:
         self.agent = agent
-        self.renderer = renderer
+        self.pictures = pictures
         self.parts, self.optional_parts = tuple(parts), tuple(optional_parts)
         self.weights = weights or RewardConfig()
         self.reward_scale = reward_scale
@@ -151,19 +166,24 @@ class LanguagePlayer:
             episode.status, episode.error = Status.TRUNCATED, str(error)
         return episode
 
-    def open(self, observation: Observation | ArrayState) -> Conversation:
+    def open(self, observation: Observation | ArrayState) -> Any:
         """The conversation of an episode that begins with `observation`, ready for the first action."""
         assert isinstance(observation, Observation)
-        return begun(self.agent, self.renderer, self._shown(self.agent.first(observation), observation))
+        return self._begun(self._shown(self.agent.first(observation), observation))
+
+    def _begun(self, told: Message) -> Any:
+        """The conversation that begins with what the agent is told."""
+        raise NotImplementedError
+
+    def _extend(self, episode: Episode, step: Step, told: Message) -> None:
+        """Go on with what the agent did and is told now; `ContextLengthError` where it gets too long."""
+        raise NotImplementedError
 
     def _shown(self, text: str, observation: Observation) -> Message:
-        return user_message(text, observation, self.renderer.pictures)
+        return user_message(text, observation, self.pictures)
 
     def request(self, episode: Episode, params: SamplingParams) -> Request:
         return Request(episode.own.state, episode.params(params), conversation=f"{episode.place}")
-
-    def read(self, sampled: Sampled) -> Reply:
-        return self.agent.read(sampled.action.text)  # type: ignore[union-attr]
 
     def record(self, episode: Episode, request: Request, sampled: Sampled, read: Reply, turn: Turn) -> None:
         if turn.error is None and not math.isfinite(turn.reward):
@@ -219,21 +239,23 @@ class LanguagePlayer:
         told = self._shown(text, observation)
         try:
             if self.agent.keeps_dialogue:
-                episode.own.sampled(step.action.action_ids)  # type: ignore[union-attr]
-                episode.own.add(told)
+                self._extend(episode, step, told)
             else:
-                episode.own = begun(self.agent, self.renderer, told)
+                episode.own = self._begun(told)
         except ContextLengthError as error:
             episode.status, episode.error = Status.TRUNCATED, str(error)
 
     def _told(self, reply: Reply, turn: Turn) -> dict[str, JSON]:
-        """What was wrong with a reply, what came of it, and which tools it called."""
+        """What was wrong with a reply, what came of it, tools called; at the end, what the world measures."""
         lost = reply.lost if self.agent.tells_problems else ""
         all_of_it = {"problem": reply.problem, "lost": lost, "result": turn.info.get("result")}
         told: dict[str, JSON] = {name: value for name, value in all_of_it.items() if value}
         if self.agent.world.actions.tools:
             told["calls"] = [read_call(action).name for action in reply.actions]
             told["num_lost"] = reply.num_lost
+        measured = {k: v for k, v in turn.info.items() if isinstance(v, float) and k != "process"}
+        if measured and (turn.terminated or turn.truncated):
+            told["measures"] = measured
         return told
 
     def _state(self, turn: Turn) -> dict[str, JSON]:
@@ -262,6 +284,24 @@ class LanguagePlayer:
     def _last_state(self, episode: Episode) -> dict[str, JSON]:
         """The state that the last prediction was about: no later step holds it."""
         return {"state": episode.state} if self.judge is not None and episode.state else {}
+
+
+class LanguagePlayer(TextPlayer):
+    """Episodes whose actions an engine samples: conversations are exact ids."""
+
+    def __init__(self, agent: Agent, renderer: Renderer, **rewarding: Unpack[Rewarding]) -> None:
+        super().__init__(agent, renderer.pictures, **rewarding)
+        self.renderer = renderer
+
+    def _begun(self, told: Message) -> Conversation:
+        return begun(self.agent, self.renderer, told)
+
+    def _extend(self, episode: Episode, step: Step, told: Message) -> None:
+        episode.own.sampled(step.action.action_ids)  # type: ignore[union-attr]
+        episode.own.add(told)
+
+    def read(self, sampled: Sampled) -> Reply:
+        return self.agent.read(sampled.action.text)  # type: ignore[union-attr]
 
 
 def _past(step: Step) -> Past:
