@@ -10,6 +10,7 @@ from stepwell.cli.command import add_command
 
 if TYPE_CHECKING:
     from stepwell.config.gateway import GatewayConfig
+    from stepwell.pool import Pool
     from stepwell.services.gateway.keeper import Keeper
 
 Config = TypeVar("Config")
@@ -292,23 +293,30 @@ def _gateway(args: argparse.Namespace, config: GatewayConfig) -> tuple[Keeper, A
     from stepwell.rendering import Renderer
     from stepwell.services.gateway.gateway import Gateway
 
-    engine, tokenizer = _engine(args, stack)
-    renderer = Renderer(tokenizer, args.history, context_length=engine.max_length)
     pool = stack.enter_context(open_pool(args.pool))
+    engine, tokenizer, sight = _engine(args, stack, pool)
+    renderer = Renderer(tokenizer, args.history, context_length=engine.max_length, **sight)
     return Gateway(engine, renderer, pool, config), stack.close
 
 
-def _engine(args: argparse.Namespace, stack: Any) -> tuple[Any, Any]:
+def _engine(args: argparse.Namespace, stack: Any, pool: Pool) -> tuple[Any, Any, dict[str, Any]]:
+    """Engine and tokenizer, and what a renderer needs besides where the model sees."""
     if args.backend is None:
         from stepwell.engines import EmbeddedEngine
+        from stepwell.policies import sees
+        from stepwell.pool import PoolPictures
 
+        pictures = PoolPictures(pool) if sees(args.model) else None
         engine: Any = stack.enter_context(
-            EmbeddedEngine.from_pretrained(args.model, dtype=args.dtype, device=args.device)
+            EmbeddedEngine.from_pretrained(
+                args.model, dtype=args.dtype, device=args.device, pictures=pictures
+            )
         )
-        return engine, engine.tokenizer
+        sight = {} if pictures is None else {"image_format": engine.image_format, "pictures": pictures}
+        return engine, engine.tokenizer, sight
     from stepwell.engines.remote import RemoteEngine
     from stepwell.policies.resolve import resolve_model
     from stepwell.rendering import load_tokenizer
 
     tokenizer = load_tokenizer(resolve_model(args.model))
-    return RemoteEngine(args.backend, args.backend_model or args.model, tokenizer=tokenizer), tokenizer
+    return RemoteEngine(args.backend, args.backend_model or args.model, tokenizer=tokenizer), tokenizer, {}

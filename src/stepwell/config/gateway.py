@@ -48,6 +48,9 @@ class GatewayConfig(Settings):
     burst: int = Field(20, ge=1, description="calls that a key may make at once before its rate counts")
     max_concurrent: int = Field(1024, ge=1, description="calls of one key that may run at the same time")
     max_body_bytes: int = Field(16 * 2**20, ge=1024, description="largest request body")
+    max_pixels: int = Field(
+        4 * 2**20, ge=1, description="largest picture that a policy that sees is shown: width x height"
+    )
     body_timeout_s: float = Field(30.0, gt=0, description="how long a client may take to send a body")
 
     num_pool_threads: int = Field(

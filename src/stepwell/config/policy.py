@@ -33,6 +33,11 @@ class PolicyConfig(Settings):
     )
     reference: bool = Field(False, description="keep a frozen copy of the starting weights for the KL term")
     lora: LoraConfig | None = Field(None, description="train adapters only")
+    train_vision: Literal["all", "projector", "none"] = Field(
+        "all",
+        description="what is trained of how a model sees: encoder and projector, the projector, or neither; "
+        "from random weights a tiny model learns to read a picture only while what it sees stays the same",
+    )
     vla: VLAConfig | None = Field(None, description="a robot policy; None: its defaults in a robot's world")
     dtype: Literal["float32", "bfloat16", "float64"] = Field(
         "float32", description="bfloat16 belongs on a GPU; on a CPU it is many times slower than float32"

@@ -123,6 +123,11 @@ class EmbeddedEngine:
         return self._core.version
 
     @property
+    def image_format(self) -> ImageFormat | None:
+        """How prompts show pictures; None for a model of text."""
+        return None if self._core.sight is None else self._core.sight.image_format
+
+    @property
     def max_length(self) -> int:
         """Tokens that prompt and action may have together."""
         return self._core.max_length

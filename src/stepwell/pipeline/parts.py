@@ -42,7 +42,7 @@ from stepwell.policies import CausalLMPolicy, VLMPolicy, resolve_model
 from stepwell.policies.directory import ADAPTER_FILE
 from stepwell.policies.lora import base_of
 from stepwell.policies.vla import VLAPolicy
-from stepwell.pool import Pool, open_pool
+from stepwell.pool import Pool, PoolPictures, open_pool
 from stepwell.rendering import ImageFormat, Renderer, load_tokenizer
 from stepwell.rewards import BatchJudge, part_names
 from stepwell.rollout import BlockingSampler, LanguagePlayer, OracleSampler, Rollout, demonstrate
@@ -165,7 +165,9 @@ class Parts:
         if self.image_format is None:
             return CausalLMPolicy.from_config(config)
         seeing.check_places(self.config)
-        return VLMPolicy.from_config(config, self.pictures)
+        policy = VLMPolicy.from_config(config, self.pictures)
+        seeing.freeze_vision(policy, config.train_vision)
+        return policy
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -179,7 +181,7 @@ class Parts:
     @cached_property
     def pictures(self) -> Pictures:
         """What the agent has seen, kept in the pool; none where the model does not see."""
-        return Pictures() if self.image_format is None else seeing.PoolPictures(self.pool)
+        return Pictures() if self.image_format is None else PoolPictures(self.pool)
 
     @cached_property
     def context_limit(self) -> int:

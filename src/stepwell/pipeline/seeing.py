@@ -1,39 +1,23 @@
-"""What a run needs besides where its agent sees: pictures that outlive memory, and clear refusals.
+"""What a run needs besides where its agent sees: pictures that the pool keeps, and clear refusals.
 
     world ─ picture ─► PoolPictures.add ─► blob store of the pool ◄─ generators, trainer, resumed runs
                               └─► memory, the most recent ones
 
-Invariants
-* A picture is in the blob store before its name is in any message: every process that opens the
-  same pool finds the pixels of every prompt and every step.
-* A world that shows pictures is refused before anything runs, unless the model sees.
+A world that shows pictures is refused before anything runs, unless the model sees.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from stepwell.config.run import RunConfig
-from stepwell.core import ConfigError, ModelError, Observation, Pictures
-from stepwell.core.arrays import AnyArray
-from stepwell.core.pictures import picture_name
-from stepwell.pool import Pool
+from stepwell.core import ConfigError, ModelError, Observation
+from stepwell.policies import VLMPolicy
+from stepwell.policies.vlm.vision import decoder_of
 from stepwell.rendering.vision import ImageFormat, image_format_of
 
-
-class PoolPictures(Pictures):
-    """Pictures that are stored in a pool as they are added, and read from it again."""
-
-    def __init__(self, pool: Pool) -> None:
-        super().__init__(load=pool.picture)
-        self._blobs = pool.blobs
-
-    def add(self, image: AnyArray) -> str:
-        """Store a picture that is new here; gives its name."""
-        if picture_name(image) not in self:
-            self._blobs.put_image(image)
-        return super().add(image)
+_PROJECTORS = ("projector", "merger", "connector")  # as families name what carries features to the decoder
 
 
 def find_image_format(path: Path, tokenizer: Any) -> ImageFormat | None:
@@ -52,6 +36,18 @@ def check_observation(config: RunConfig, observation: Observation, image_format:
             "use a model that sees (such as tiny-vlm-0.5m), or a world that speaks "
             '(env.options: observation = "text", where it has that)'
         )
+
+
+def freeze_vision(policy: VLMPolicy, trained: Literal["all", "projector", "none"]) -> None:
+    """Take what is not to be trained of encoder and projector out of training."""
+    if trained == "all":
+        return
+    decoder = {id(parameter) for parameter in decoder_of(policy.model).parameters()}
+    decoder |= {id(parameter) for parameter in policy.model.get_output_embeddings().parameters()}
+    for name, parameter in policy.model.named_parameters():
+        is_projector = any(word in name for word in _PROJECTORS)
+        if id(parameter) not in decoder and not (is_projector and trained == "projector"):
+            parameter.requires_grad_(False)
 
 
 def check_places(config: RunConfig) -> None:

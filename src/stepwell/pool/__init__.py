@@ -15,6 +15,7 @@ from stepwell.pool.entries import (
     Version,
 )
 from stepwell.pool.filters import Filter
+from stepwell.pool.pictures import PoolPictures
 from stepwell.pool.store import Pool, open_pool
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Filter",
     "Lease",
     "Pool",
+    "PoolPictures",
     "Report",
     "RewardEntry",
     "Stats",

@@ -142,8 +142,21 @@ class Caller:
     num_retries: int = 0  # how often the client says it has made this call before
 
 
+class See(Protocol):
+    """Takes a picture that a client sent."""
+
+    def __call__(self, raw: bytes, kind: str, param: str) -> str:
+        """The name of the picture in a PNG or JPEG file (`kind`); raises `Refused` where it is none."""
+        ...
+
+
 class Answering(Protocol):
     """The gateway as dialects see it."""
+
+    @property
+    def see(self) -> See | None:
+        """Who takes pictures; None where the policy reads text only."""
+        ...
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -45,6 +45,7 @@ from stepwell.core import (
 )
 from stepwell.pool import Pool
 from stepwell.rendering import Message, Rendered, Renderer, RestartKind, ToolFormat
+from stepwell.services.gateway.dialects.pictures import decoded
 from stepwell.services.gateway.exchange import (
     Answer,
     Ask,
@@ -54,6 +55,7 @@ from stepwell.services.gateway.exchange import (
     Finish,
     Kind,
     Refused,
+    See,
     Token,
 )
 from stepwell.services.gateway.history import Branch, BranchKind, Place, Turn
@@ -109,6 +111,14 @@ class Gateway(Keeper):
         self._context = renderer.context_length or getattr(sampler, "max_length", None)
         self._tokens = TokenReader(renderer.template.tokenizer)
 
+    @property
+    def see(self) -> See | None:
+        """Takes pictures where the policy sees."""
+        return None if self.renderer.image_format is None else self._take_picture
+
+    def _take_picture(self, raw: bytes, kind: str, param: str) -> str:
+        return self.renderer.pictures.add(decoded(raw, kind, self.config.max_pixels, param))
+
     async def answer(self, caller: Caller, ask: Ask) -> Answer:
         call = await self._begin(caller, ask)
         try:
@@ -133,7 +143,8 @@ class Gateway(Keeper):
     async def count_tokens(self, caller: Caller, ask: Ask) -> int:
         """Tokens of a prompt, as a conversation of its own."""
         try:
-            return int(self.renderer.start(checked_messages(ask.messages or ()), ask.tools).prompt_ids.size)
+            messages = checked_messages(ask.messages or (), with_images=self.see is not None)
+            return int(self.renderer.start(messages, ask.tools).prompt_ids.size)
         except (InputError, RenderError, ContextLengthError) as error:
             raise Refused(Kind.INVALID, str(error), param="messages") from error
 
@@ -175,10 +186,10 @@ class Gateway(Keeper):
             state = TokenState(np.asarray(self._prompt_ids(ask.prompt), dtype=np.int64))
             noted = CallNote(ask.id, first, None, (), (), metadata=ask.metadata)
             return _Call(ask, session, first, state, self._requests(ask, session, first, state), noted)
-        messages = checked_messages(ask.messages)
+        messages = checked_messages(ask.messages, with_images=self.see is not None)
         place = session.history.place(messages, ask.tools)
         rendered = self._rendered(place, messages, ask)
-        state = TokenState(rendered.prompt_ids)
+        state = rendered.state
         noted = CallNote(
             ask.id,
             first,

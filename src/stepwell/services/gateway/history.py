@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from stepwell.core.arrays import IntArray
+from stepwell.core.step import ImageSpan
 from stepwell.core.tools import ToolCall, ToolSchema
 from stepwell.rendering import Message, Recorded, Rendered, RestartKind
 from stepwell.rendering.mould import plain_roles
@@ -81,6 +82,7 @@ class Turn:
     line: Line | None = None
     start: int = 0
     end: int = 0
+    images: tuple[ImageSpan, ...] = ()  # of the prompt
     rendered: Rendered | None = None
     is_extended: bool = False
     is_continued: bool = False
@@ -94,7 +96,7 @@ class Turn:
         """Keep prompt and action, to go on from."""
         self.rendered = replace(recorded.rendered, prompt_ids=_NO_IDS)
         self.start, self.is_extended = recorded.rendered.prompt_ids.size, recorded.rendered.extended
-        self.line = Line(recorded.ids)
+        self.line, self.images = Line(recorded.ids), recorded.rendered.images
         self.end = self.line.ids.size
 
     def recorded(self, template: ChatTemplate) -> Recorded | None:
@@ -104,7 +106,9 @@ class Turn:
         before = self.messages[:-1]
         if self.rendered is None:
             text = template.text(before, self.tools, prompt=True)
-            self.rendered = Rendered(_NO_IDS, text, before, self.tools, roles=plain_roles(before))
+            self.rendered = Rendered(
+                _NO_IDS, text, before, self.tools, roles=plain_roles(before), images=self.images
+            )
         rendered = replace(self.rendered, prompt_ids=self.line.ids[: self.start])
         return Recorded(rendered, self.line.ids[self.start : self.end], self.messages[-1])
 

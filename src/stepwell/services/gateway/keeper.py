@@ -14,8 +14,8 @@ from contextlib import suppress
 from stepwell.config.gateway import GatewayConfig
 from stepwell.core import JSON
 from stepwell.pool import Pool
-from stepwell.rendering import ImagePart, Message
-from stepwell.services.gateway.exchange import Ask, Caller, Kind, Refused
+from stepwell.rendering import Message, TextPart
+from stepwell.services.gateway.exchange import Ask, Caller, Kind, Refused, See
 from stepwell.services.gateway.registry import Registry
 from stepwell.services.gateway.sessions import totals
 
@@ -33,6 +33,11 @@ class Keeper:
         self.registry = Registry(pool, self.config, prompt_extra, tags)
         self.loop: asyncio.AbstractEventLoop | None = None  # where it runs, for those outside
         self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def see(self) -> See | None:
+        """Who takes pictures: nobody, unless the policy sees."""
+        return None
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -90,18 +95,20 @@ class Keeper:
                 _log.exception("sessions that fell silent could not be finished")
 
 
-def checked_messages(messages: Sequence[Message]) -> tuple[Message, ...]:
+def checked_messages(messages: Sequence[Message], *, with_images: bool = False) -> tuple[Message, ...]:
     """Messages that can be written; refused with the place where they cannot."""
     if not messages:
         raise Refused(Kind.INVALID, "messages is empty; give at least one", param="messages")
     for index, message in enumerate(messages):
-        if not isinstance(message.content, str) and any(isinstance(p, ImagePart) for p in message.content):
+        if message.images and not with_images:
             raise Refused(
                 Kind.INVALID,
                 f"messages[{index}] holds an image, but the policy served here reads text only; describe it",
                 param=f"messages[{index}]",
             )
-        checked_text(message.text, f"messages[{index}]")
+        for part in message.parts:
+            if isinstance(part, TextPart):
+                checked_text(part.text, f"messages[{index}]")
     return tuple(messages)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from stepwell.core import JSON, Step, TokenAction, TokenState, ToolCall, ToolSchema
 from stepwell.core.arrays import IntArray
-from stepwell.rendering import Message
+from stepwell.rendering import ImagePart, Message, TextPart
 from stepwell.services.gateway.history import Branch, History, Line, Turn
 
 
@@ -77,13 +77,20 @@ def turn_of(history: History, number: int, step: Step) -> Turn:
     if isinstance(step.state, TokenState) and isinstance(step.action, TokenAction):
         ids: IntArray = np.concatenate([step.state.prompt_ids, step.action.action_ids])
         turn.line, turn.start, turn.end = Line(ids), step.state.prompt_ids.size, ids.size
+        turn.images = step.state.images
         turn.is_extended = bool(info.get("extended"))
     return turn
 
 
 def message_to_json(message: Message) -> dict[str, JSON]:
     """A message as a record keeps it; `message_from_json` reads it."""
-    value: dict[str, JSON] = {"role": message.role, "text": message.text}
+    texts = [part.text for part in message.parts if isinstance(part, TextPart)]
+    value: dict[str, JSON] = {"role": message.role, "text": "".join(texts)}
+    if message.images:
+        value["parts"] = [
+            {"text": part.text} if isinstance(part, TextPart) else {"image": part.image}
+            for part in message.parts
+        ]
     if message.tool_calls:
         value["calls"] = json.dumps([[call.id, call.name, call.arguments] for call in message.tool_calls])
     if message.tool_call_id:
@@ -95,9 +102,12 @@ def message_to_json(message: Message) -> dict[str, JSON]:
 
 def message_from_json(value: Any) -> Message:
     calls = [ToolCall(name, arguments, id_) for id_, name, arguments in json.loads(value.get("calls", "[]"))]
-    return Message(
-        value["role"], value["text"], tuple(calls), value.get("answers", ""), value.get("name", "")
-    )
+    content = value["text"]
+    if "parts" in value:
+        content = tuple(
+            TextPart(part["text"]) if "text" in part else ImagePart(part["image"]) for part in value["parts"]
+        )
+    return Message(value["role"], content, tuple(calls), value.get("answers", ""), value.get("name", ""))
 
 
 def _tools(text: str | None) -> tuple[ToolSchema, ...]:

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from stepwell.core import ToolSchema
 from stepwell.core.ids import new_id
-from stepwell.rendering import Message
+from stepwell.rendering import ImagePart, Message
 from stepwell.services.gateway.dialects.bodies import (
     Body,
     MaxTokens,
@@ -33,7 +33,8 @@ from stepwell.services.gateway.dialects.bodies import (
     refuse_picture,
     temperature_of,
 )
-from stepwell.services.gateway.exchange import Answer, Ask, Caller, Choice, Finish
+from stepwell.services.gateway.dialects.pictures import content_of, from_base64
+from stepwell.services.gateway.exchange import Answer, Ask, Caller, Choice, Finish, See
 
 STOP_REASON = {
     Finish.END: "end_turn",
@@ -57,10 +58,25 @@ class TextBlock(Body):
     text: str
 
 
-class OtherBlock(Body):
-    """A picture or document: known, and refused until a policy that perceives it is served."""
+class ImageSource(Body):
+    """Where a picture is: in the request itself, as base64."""
 
-    type: Literal["image", "document", "search_result"]
+    type: str = ""
+    media_type: str | None = None
+    data: str | None = None
+
+
+class ImageBlock(Body):
+    """A picture, for a policy that sees."""
+
+    type: Literal["image"]
+    source: ImageSource
+
+
+class OtherBlock(Body):
+    """A document: known, and refused until a policy that perceives it is served."""
+
+    type: Literal["document", "search_result"]
 
 
 class ThinkingBlock(Body):
@@ -78,17 +94,22 @@ class CallBlock(Body):
     input: dict[str, Any]
 
 
+ResultPart = Annotated[TextBlock | ImageBlock | OtherBlock, Field(discriminator="type")]
+
+
 class ResultBlock(Body):
     """What came of a call."""
 
     type: Literal["tool_result"]
     tool_use_id: str
-    content: str | list[Annotated[TextBlock | OtherBlock, Field(discriminator="type")]] | None = None
+    content: (
+        str | list[Annotated[TextBlock | ImageBlock | OtherBlock, Field(discriminator="type")]] | None
+    ) = None
     is_error: bool | None = None
 
 
 Block = Annotated[
-    TextBlock | OtherBlock | ThinkingBlock | CallBlock | ResultBlock, Field(discriminator="type")
+    TextBlock | ImageBlock | OtherBlock | ThinkingBlock | CallBlock | ResultBlock, Field(discriminator="type")
 ]
 
 
@@ -157,8 +178,8 @@ class MessagesRequest(Body):
     container: str | dict[str, Any] | None = None
 
 
-def ask_of(body: MessagesRequest) -> Ask:
-    """What a body asks for."""
+def ask_of(body: MessagesRequest, see: See | None = None) -> Ask:
+    """What a body asks for; `see` takes the pictures in it."""
     refuse_given(
         {
             "top_k": (body.top_k, "the engine cuts by probability, not by rank; use top_p"),
@@ -172,7 +193,7 @@ def ask_of(body: MessagesRequest) -> Ask:
     )
     return Ask(
         model=body.model,
-        messages=_prompt(body),
+        messages=_prompt(body, see),
         tools=_offered(body.tools or (), body.tool_choice),
         max_tokens=body.max_tokens,
         temperature=temperature_of(body.temperature),
@@ -183,9 +204,9 @@ def ask_of(body: MessagesRequest) -> Ask:
     )
 
 
-def count_of(body: CountRequest) -> Ask:
+def count_of(body: CountRequest, see: See | None = None) -> Ask:
     """The prompt whose tokens are to be counted."""
-    return Ask(body.model, _prompt(body), tools=_offered(body.tools or (), body.tool_choice))
+    return Ask(body.model, _prompt(body, see), tools=_offered(body.tools or (), body.tool_choice))
 
 
 def reply(ask: Ask, answer: Answer) -> dict[str, Any]:
@@ -233,16 +254,16 @@ def usage(answer: Answer) -> dict[str, int]:
     }
 
 
-def _prompt(body: MessagesRequest | CountRequest) -> tuple[Message, ...]:
+def _prompt(body: MessagesRequest | CountRequest, see: See | None) -> tuple[Message, ...]:
     if body.messages[-1].role == "assistant":
         refuse("messages", "the last one is the assistant's: an answer cannot be begun for the policy")
     system = body.system or ""
     if not isinstance(system, str):
         system = joined([block.text for block in system])
-    return (*((Message.system(system),) if system else ()), *_messages(body.messages))
+    return (*((Message.system(system),) if system else ()), *_messages(body.messages, see))
 
 
-def _messages(turns: Iterable[Turn]) -> Iterator[Message]:
+def _messages(turns: Iterable[Turn], see: See | None) -> Iterator[Message]:
     names: dict[str, str] = {}  # of the calls so far: templates may write the name beside a result
     for index, turn in enumerate(turns):
         param = f"messages[{index}].content"
@@ -254,7 +275,7 @@ def _messages(turns: Iterable[Turn]) -> Iterator[Message]:
             names |= {call.id: call.name for call in said.tool_calls}
             yield said
         else:
-            yield from _others(turn.role, blocks, param, names)
+            yield from _others(turn.role, blocks, param, names, see)
 
 
 def _assistant(blocks: Iterable[Block], param: str) -> Message:
@@ -264,7 +285,7 @@ def _assistant(blocks: Iterable[Block], param: str) -> Message:
             texts.append(block.text)
         elif isinstance(block, CallBlock):
             calls.append(new_call(block.name, block.input, block.id, f"{param}[{index}].input"))
-        elif isinstance(block, OtherBlock):
+        elif isinstance(block, OtherBlock | ImageBlock):
             refuse_picture(f"{param}[{index}]")
         elif isinstance(block, ResultBlock):
             refuse(f"{param}[{index}]", "a tool_result belongs into a message of the user")
@@ -272,30 +293,40 @@ def _assistant(blocks: Iterable[Block], param: str) -> Message:
 
 
 def _others(
-    role: Literal["user", "system"], blocks: Iterable[Block], param: str, names: dict[str, str]
+    role: Literal["user", "system"],
+    blocks: Iterable[Block],
+    param: str,
+    names: dict[str, str],
+    see: See | None,
 ) -> Iterator[Message]:
-    words: list[str] = []
+    words: list[str | ImagePart] = []
     for index, block in enumerate(blocks):
         if isinstance(block, TextBlock):
             words.append(block.text)
+        elif isinstance(block, ImageBlock):
+            source, place = block.source, f"{param}[{index}]"
+            if see is not None and source.type != "base64":
+                refuse(f"{place}.source", "send the picture itself in base64; nothing is fetched")
+            shown = see if role == "user" else None
+            words.append(from_base64(source.data, source.media_type, shown, place))
         elif isinstance(block, OtherBlock):
             refuse_picture(f"{param}[{index}]")
         elif isinstance(block, CallBlock):
             refuse(f"{param}[{index}]", "a tool_use belongs into a message of the assistant")
         elif isinstance(block, ResultBlock):
             if words:
-                yield Message(role, joined(words))
+                yield Message(role, content_of(words))
                 words = []
             yield _result(block, f"{param}[{index}]", names)
     if words:
-        yield Message(role, joined(words))
+        yield Message(role, content_of(words))
 
 
 def _result(block: ResultBlock, param: str, names: dict[str, str]) -> Message:
     content = block.content or ""
     if not isinstance(content, str):
         for index, part in enumerate(content):
-            if isinstance(part, OtherBlock):
+            if isinstance(part, OtherBlock | ImageBlock):
                 refuse_picture(f"{param}.content[{index}]")
         content = joined([part.text for part in content if isinstance(part, TextBlock)])
     words = f"Error: {content}" if block.is_error else content

@@ -31,9 +31,10 @@ from stepwell.services.gateway.dialects.bodies import (
     refuse_picture,
     temperature_of,
 )
+from stepwell.services.gateway.dialects.pictures import content_of, from_url
 from stepwell.services.gateway.dialects.refusals import Vendor, error_body
 from stepwell.services.gateway.dialects.route import event
-from stepwell.services.gateway.exchange import Answer, Ask, Choice, Delta, Finish, Refused, Token
+from stepwell.services.gateway.exchange import Answer, Ask, Choice, Delta, Finish, Refused, See, Token
 
 
 class TextPart(Body):
@@ -50,10 +51,23 @@ class RefusalPart(Body):
     refusal: str
 
 
-class OtherPart(Body):
-    """A picture, sound or file: known, and refused until a policy that perceives it is served."""
+class ImageUrl(Body):
+    """A picture as a data URL."""
 
-    type: Literal["image_url", "input_audio", "file"]
+    url: str
+
+
+class ImageUrlPart(Body):
+    """A picture, for a policy that sees."""
+
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+class OtherPart(Body):
+    """A sound or file: known, and refused until a policy that perceives it is served."""
+
+    type: Literal["input_audio", "file"]
 
 
 class SystemTurn(Body):
@@ -68,7 +82,7 @@ class UserTurn(Body):
     """What a user said."""
 
     role: Literal["user"]
-    content: str | list[Annotated[TextPart | OtherPart, Field(discriminator="type")]]
+    content: str | list[Annotated[TextPart | ImageUrlPart | OtherPart, Field(discriminator="type")]]
     name: str | None = None
 
 
@@ -151,8 +165,8 @@ class ChatRequest(Body):
     web_search_options: dict[str, Any] | None = None
 
 
-def ask_of(body: ChatRequest) -> Ask:
-    """What a body asks for."""
+def ask_of(body: ChatRequest, see: See | None = None) -> Ask:
+    """What a body asks for; `see` takes the pictures in it."""
     refuse_given(
         {
             "frequency_penalty": (body.frequency_penalty, shared.NO_PENALTY),
@@ -168,7 +182,7 @@ def ask_of(body: ChatRequest) -> Ask:
     tools = [_tool(tool, index) for index, tool in enumerate(body.tools or ())]
     return Ask(
         model=body.model,
-        messages=tuple(_messages(body.messages)),
+        messages=tuple(_messages(body.messages, see)),
         tools=shared.offered(tools, body.tool_choice, body.parallel_tool_calls),
         num_choices=body.n or 1,
         max_tokens=body.max_completion_tokens or body.max_tokens,
@@ -236,14 +250,14 @@ class ChatWriter:
         return event({**self._head(), "choices": [choice], **({"usage": None} if self._with_usage else {})})
 
 
-def _messages(turns: Iterable[Turn]) -> Iterator[Message]:
+def _messages(turns: Iterable[Turn], see: See | None) -> Iterator[Message]:
     names: dict[str, str] = {}  # of the calls so far: templates may write the name beside a result
     for index, turn in enumerate(turns):
         param = f"messages[{index}]"
         if isinstance(turn, SystemTurn):
             yield Message("system", _words(turn.content, param), name=turn.name or "")
         elif isinstance(turn, UserTurn):
-            yield Message("user", _words(turn.content, param), name=turn.name or "")
+            yield Message("user", _shown(turn.content, param, see), name=turn.name or "")
         elif isinstance(turn, AssistantTurn):
             message = _assistant(turn, param)
             names |= {call.id: call.name for call in message.tool_calls}
@@ -253,13 +267,22 @@ def _messages(turns: Iterable[Turn]) -> Iterator[Message]:
             yield Message("tool", _words(turn.content, param), tool_call_id=turn.tool_call_id, name=name)
 
 
-def _words(content: str | list[Any], param: str) -> str:
+def _words(content: str | list[TextPart], param: str) -> str:
+    return content if isinstance(content, str) else joined([part.text for part in content])
+
+
+def _shown(content: str | list[Any], param: str, see: See | None) -> str | tuple[Any, ...]:
     if isinstance(content, str):
         return content
+    pieces: list[Any] = []
     for index, part in enumerate(content):
+        place = f"{param}.content[{index}]"
         if isinstance(part, OtherPart):
-            refuse_picture(f"{param}.content[{index}]")
-    return joined([part.text for part in content])
+            refuse_picture(place)
+        pieces.append(
+            from_url(part.image_url.url, see, place) if isinstance(part, ImageUrlPart) else part.text
+        )
+    return content_of(pieces)
 
 
 def _assistant(turn: AssistantTurn, param: str) -> Message:

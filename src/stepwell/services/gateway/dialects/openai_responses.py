@@ -34,7 +34,8 @@ from stepwell.services.gateway.dialects.bodies import (
     refuse_picture,
     temperature_of,
 )
-from stepwell.services.gateway.exchange import Answer, Ask, Choice, Finish, Token
+from stepwell.services.gateway.dialects.pictures import content_of, from_url
+from stepwell.services.gateway.exchange import Answer, Ask, Choice, Finish, See, Token
 
 LOGPROBS = "message.output_text.logprobs"
 
@@ -53,13 +54,20 @@ class RefusalPart(Body):
     refusal: str
 
 
+class ImagePart(Body):
+    """A picture, for a policy that sees."""
+
+    type: Literal["input_image"]
+    image_url: str | None = None
+
+
 class OtherPart(Body):
-    """A picture or file: known, and refused until a policy that perceives it is served."""
+    """A sound or file: known, and refused until a policy that perceives it is served."""
 
-    type: Literal["input_image", "input_file", "input_audio"]
+    type: Literal["input_file", "input_audio"]
 
 
-Part = Annotated[TextPart | RefusalPart | OtherPart, Field(discriminator="type")]
+Part = Annotated[TextPart | RefusalPart | ImagePart | OtherPart, Field(discriminator="type")]
 
 
 class MessageItem(Body):
@@ -151,13 +159,18 @@ class ResponsesRequest(Body):
 
 
 def conversation_of(
-    body: ResponsesRequest, recall: Callable[[str], Iterable[Message]]
+    body: ResponsesRequest, recall: Callable[[str], Iterable[Message]], see: See | None = None
 ) -> tuple[Message, ...]:
-    """The conversation so far, which is also what is kept: recalled messages, then the new ones."""
+    """The conversation so far, which is also what is kept: recalled messages, then the new ones.
+
+    `see` takes the pictures among them.
+    """
     before = tuple(recall(body.previous_response_id)) if body.previous_response_id else ()
     if not body.input and not before:
         refuse("input", "is empty; say something, or name a previous_response_id")
-    new = (Message.user(body.input),) if isinstance(body.input, str) else _messages(body.input, before)
+    if isinstance(body.input, str):
+        return (*before, Message.user(body.input))
+    new = _messages(body.input, before, see)
     return (*before, *new)
 
 
@@ -287,7 +300,7 @@ def status_of(choice: Choice) -> str:
     return "incomplete" if choice.finish is Finish.LENGTH else "completed"
 
 
-def _messages(items: Iterable[Item], before: Iterable[Message]) -> Iterator[Message]:
+def _messages(items: Iterable[Item], before: Iterable[Message], see: See | None) -> Iterator[Message]:
     names = {call.id: call.name for message in before for call in message.tool_calls}
     open_turn: Message | None = None  # an assistant's turn whose items are not all read
     for index, item in enumerate(items):
@@ -308,7 +321,8 @@ def _messages(items: Iterable[Item], before: Iterable[Message]) -> Iterator[Mess
         else:
             assert isinstance(item, MessageItem)
             role: Any = "user" if item.role == "user" else "system"
-            yield Message(role, _words(item.content, f"{param}.content"))
+            shown = see if role == "user" else None
+            yield Message(role, _shown(item.content, f"{param}.content", shown))
     if open_turn is not None:
         yield open_turn
 
@@ -335,10 +349,21 @@ def _words(content: str | list[Part], param: str, between: str | None = None) ->
         return content
     texts = []
     for index, part in enumerate(content):
-        if isinstance(part, OtherPart):
+        if isinstance(part, OtherPart | ImagePart):
             refuse_picture(f"{param}[{index}]")
         texts.append(part.text if isinstance(part, TextPart) else part.refusal)
     return joined(texts) if between is None else between.join(texts)
+
+
+def _shown(content: str | list[Part], param: str, see: See | None) -> str | tuple[Any, ...]:
+    if isinstance(content, str) or not any(isinstance(part, ImagePart) for part in content):
+        return _words(content, param)
+    return content_of(
+        from_url(part.image_url, see, f"{param}[{index}]")
+        if isinstance(part, ImagePart)
+        else _words([part], f"{param}[{index}]")
+        for index, part in enumerate(content)
+    )
 
 
 def _tool(tool: Tool, index: int) -> ToolSchema:

@@ -57,7 +57,7 @@ def _chat(gateway: Answering, caller: WhoCalls) -> APIRouter:
     @router.post("/v1/chat/completions", responses=_STREAM)
     async def chat_completions(body: openai_chat.ChatRequest, request: Request) -> Response:
         """A chat completion, as OpenAI's API gives it."""
-        who, ask = caller(request), openai_chat.ask_of(body)
+        who, ask = caller(request), openai_chat.ask_of(body, gateway.see)
         if body.stream:
             with_usage = bool(body.stream_options and body.stream_options.include_usage)
             writer = openai_chat.ChatWriter(ask, with_usage=with_usage)
@@ -90,7 +90,7 @@ def _responses(gateway: Answering, caller: WhoCalls) -> APIRouter:
     async def responses(body: openai_responses.ResponsesRequest, request: Request) -> Response:
         """A response, as OpenAI's API gives it; it may go on from an earlier one."""
         who = caller(request)
-        conversation = openai_responses.conversation_of(body, lambda id: gateway.recall(who, id))
+        conversation = openai_responses.conversation_of(body, lambda id: gateway.recall(who, id), gateway.see)
         ask = openai_responses.ask_of(body, conversation)
 
         def remember(answer: Answer) -> None:
@@ -111,7 +111,7 @@ def _messages(gateway: Answering, caller: WhoCalls) -> APIRouter:
     @router.post("/v1/messages", responses=_STREAM)
     async def messages(body: anthropic_messages.MessagesRequest, request: Request) -> Response:
         """A message, as Anthropic's API gives it."""
-        who, ask = caller(request), anthropic_messages.ask_of(body)
+        who, ask = caller(request), anthropic_messages.ask_of(body, gateway.see)
         if body.stream:
             return EventStream(request, gateway.stream(who, ask), MessagesWriter(ask))
         return Json(anthropic_messages.reply(ask, await unless_gone(request, gateway.answer(who, ask))))
@@ -122,8 +122,8 @@ def _messages(gateway: Answering, caller: WhoCalls) -> APIRouter:
         @router.post("/v1/messages/count_tokens")
         async def count_tokens(body: anthropic_messages.CountRequest, request: Request) -> Response:
             """How many tokens the prompt of a message has, as Anthropic's API counts them."""
-            ask = anthropic_messages.count_of(body)
-            return Json({"input_tokens": await counting.count_tokens(caller(request), ask)})
+            who, ask = caller(request), anthropic_messages.count_of(body, gateway.see)
+            return Json({"input_tokens": await counting.count_tokens(who, ask)})
 
     return router
 
