@@ -16,7 +16,7 @@ from stepwell.envs.check import check_type
 from stepwell.envs.household.env import Household
 from stepwell.envs.household.options import HouseholdOptions
 
-NAME = "stepwell.envs.household.env:Household"
+NAME = "household"
 CONTENT: dict[str, Any] = {
     "size": "full",
     "room": "kitchen",

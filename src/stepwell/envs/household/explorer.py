@@ -105,9 +105,9 @@ def _look_on(house: House, missing: list[str], notes: Notes) -> Command | None:
 
 def _chance(house: House, missing: list[str], place: int) -> float:
     """How likely things of the missing kinds lie in a place, by their homes."""
-    kind, chance = house.place_kinds[place], 0.0
-    for thing in missing:
-        homes = {home for home in house.catalogue.things[thing].homes if home in house.place_kinds}
-        if kind in homes:
-            chance += 1 / len(homes) / house.place_kinds.count(kind)
+    chance = 0.0
+    for kind in missing:
+        homes = house.catalogue.things[kind].homes
+        if house.place_kinds[place] in homes:
+            chance += 1 / sum(home in homes for home in house.place_kinds)
     return chance

@@ -13,7 +13,7 @@ thing, kind of place) that training never has in that layout.
 Training tasks are of one set, whichever of the two is held out, so one trained model can be judged on both.
 
 Every task can be solved: its shortest plan is computed and leaves `spare_turns`, and no goal is met at the
-start. Things lie in one of their homes: the kind of place is drawn first, then the place.
+start. A thing lies in any of the places that are homes of its kind, all alike.
 """
 
 from __future__ import annotations
@@ -185,22 +185,19 @@ def _things(
 ) -> dict[str, str] | None:
     """Things and where they lie, so that the goal is not met yet but can be in time; None if that fails."""
     catalogue = options.catalogue
-    present = layout.counts
-    by_kind = {kind: [place for place in layout.places if kind_of(place) == kind] for kind in present}
     homes = {
-        kind: [home for home in thing.homes if home in present]
+        kind: [place for place in layout.places if kind_of(place) in thing.homes]
         for kind, thing in catalogue.things.items()
-        if any(home in present for home in thing.homes)
     }
     least, most = catalogue.num_things
-    others = sorted(set(homes) - {goal.thing, goal.place})
+    others = sorted({kind for kind in homes if homes[kind]} - {goal.thing, goal.place})
     drawn = rng.sample(others, min(rng.randint(least, most), len(others)))
     counts = {kind: rng.choice((1, 1, 2)) if catalogue.numbers_all else 1 for kind in drawn}
     counts[goal.thing] = goal.num_things + rng.choice((0, 0, 1))
     if goal.family == "light":
         counts[goal.place] = 1
     names = _numbered(catalogue, counts)
-    lying = {name: rng.choice(by_kind[rng.choice(homes[kind_of(name)])]) for name in sorted(names)}
+    lying = {name: rng.choice(homes[kind_of(name)]) for name in sorted(names)}
     house, goal, state = read_household(_content(options.size, layout, goal, lying))
     if is_met(house, goal, state) or len(shortest_plan(house, goal, state)) > options.longest:
         return None

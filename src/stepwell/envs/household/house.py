@@ -19,7 +19,6 @@ Invariants
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -190,7 +189,8 @@ def first_state(house: House, at: Sequence[int]) -> State:
 
 def kind_of(name: str) -> str:
     """The kind of a place or thing: its name without the number."""
-    return re.sub(r" \d+$", "", name)
+    kind, _, number = name.rpartition(" ")
+    return kind if number.isdecimal() else name
 
 
 def _kinds(names: Sequence[str]) -> tuple[str, ...]:
