@@ -51,6 +51,7 @@ from stepwell.engines import fingerprint_of
 from stepwell.engines.parity import TOLERANCE
 from stepwell.monitors import Entry, Monitor
 from stepwell.monitors.files import write_whole
+from stepwell.pipeline.eval_episodes import write_episodes
 from stepwell.pipeline.evaluation import EvalResult, evaluate, format_share, held_out_tasks
 from stepwell.pipeline.parts import Parts
 from stepwell.pipeline.replays import keep_replays
@@ -347,6 +348,7 @@ class SyncLoop:
             temperature=config.temperature,
             samples_per_task=config.samples_per_task,
         )
+        write_episodes(self.folder, result.trajectories)
         values = result.values()
         self._tell("eval", values)
         self.last_eval, self.state.last = result, values | {"num_tasks": float(result.num_tasks)}
