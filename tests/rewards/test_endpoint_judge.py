@@ -109,7 +109,7 @@ def test_passing_failures_are_tried_again(server: Server) -> None:
 def test_a_failure_that_stays_stops_the_batch_with_the_way_out(server: Server) -> None:
     server.failures = [500] * 50
     mine = judge(server, max_retries=1)
-    with pytest.raises(InfraError, match=r"gave no answer: status 500; .*on_failure = \"rule\""):
+    with pytest.raises(InfraError, match=r"gave no answer: status 500, as told; .*on_failure = \"rule\""):
         mine.judge(asked(TRUE, FALSE))
     assert mine.counts.num_failures >= 1 and mine.counts.num_fallbacks == 0
 
@@ -141,7 +141,7 @@ def test_nobody_listening_is_a_failure_too() -> None:
 def test_a_slow_endpoint_is_a_failure_too(server: Server) -> None:
     server.delay_s = 0.5
     start = time.monotonic()
-    with pytest.raises(InfraError, match="ReadTimeout"):
+    with pytest.raises(InfraError, match=r"silent for timeout_s=0\.05"):
         judge(server, timeout_s=0.05, max_retries=1).judge(asked(TRUE))
     assert time.monotonic() - start < 0.5
 

@@ -15,21 +15,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from stepwell.config.judge import EndpointConfig
 from stepwell.core.errors import ConfigError, InfraError
 from stepwell.core.world import StateForm
+from stepwell.rewards.chat_client import ChatClient, ChatRefused, ChatReply, Unanswered
 from stepwell.rewards.judge.cache import AnswerCache, question_key
 from stepwell.rewards.judge.prompts import Part, question, read_answer
 from stepwell.rewards.judge.rule import RuleJudge, rule_judge_for
 
 MAX_IN_A_ROW = 8
-_REFUSED = {400, 401, 403, 404, 405, 422}
 _log = logging.getLogger(__name__)
 
 
@@ -79,14 +77,6 @@ class JudgeCounts:
         }
 
 
-class _Failed(Exception):
-    """A try that may go better next time; `wait_s` is what the server asked for."""
-
-    def __init__(self, reason: str, wait_s: float = 0.0) -> None:
-        super().__init__(reason)
-        self.wait_s = wait_s
-
-
 class EndpointJudge:
     """Asks a model. `threshold` is that of the rule judge it is compared with."""
 
@@ -99,7 +89,6 @@ class EndpointJudge:
         self.rule = rule or rule_judge_for(world)
         self.cache = AnswerCache(config.cache)
         self.counts = JudgeCounts()
-        self._next_call_s = 0.0
         self._in_a_row = 0
 
     def judge(self, questions: Sequence[Question]) -> list[Answer]:
@@ -108,23 +97,17 @@ class EndpointJudge:
 
     async def judge_async(self, questions: Sequence[Question]) -> list[Answer]:
         """The answers, in order."""
-        import httpx
-
         self._in_a_row = 0
-        key = os.environ.get(self.config.key_variable)
         asked = [question(self.world, one.part, one.said, one.truth) for one in questions]
         keys = [question_key(self.config.model, messages) for messages in asked]
         answers = {key_: self._known(one, key_) for one, key_ in zip(questions, keys, strict=True)}
         open_ = {k: m for k, m in zip(keys, asked, strict=True) if answers[k] is None}
         by_key = dict(zip(keys, questions, strict=True))
-        async with httpx.AsyncClient(
-            timeout=self.config.timeout_s, headers={"authorization": f"Bearer {key}"} if key else {}
-        ) as client:
-            gate = asyncio.Semaphore(self.config.max_concurrent)
+        async with ChatClient(self.config, self.counts) as client:
             try:
                 async with asyncio.TaskGroup() as group:
                     tasks = {
-                        k: group.create_task(self._settle(client, gate, k, messages, by_key[k]))
+                        k: group.create_task(self._settle(client, k, messages, by_key[k]))
                         for k, messages in open_.items()
                     }
             except ExceptionGroup as errors:
@@ -144,58 +127,29 @@ class EndpointJudge:
         return Answer(known, "cache")
 
     async def _settle(
-        self, client: Any, gate: asyncio.Semaphore, key: str, messages: list[dict[str, str]], asked: Question
+        self, client: ChatClient, key: str, messages: list[dict[str, str]], asked: Question
     ) -> Answer:
         by_rule = self.rule.judge(asked.form, asked.said, asked.truth).is_yes(self.threshold)
-        async with gate:
-            try:
-                is_yes = await self._ask(client, messages)
-            except _Failed as failure:
-                self.counts.num_failures += 1
-                self._in_a_row += 1
-                if self.config.on_failure == "stop":
-                    raise InfraError(
-                        f"the judge at {self.config.url} gave no answer: {failure}; "
-                        "see whether it is up, raise rewards.judge.endpoint.max_retries, or set "
-                        'rewards.judge.endpoint.on_failure = "rule"'
-                    ) from failure
-                self.counts.num_fallbacks += 1
-                return Answer(by_rule, "rule")
+        try:
+            is_yes = await self._ask(client, messages)
+        except Unanswered as failure:
+            self.counts.num_failures += 1
+            self._in_a_row += 1
+            if self.config.on_failure == "stop":
+                raise InfraError(
+                    f"the judge at {self.config.url} gave no answer: {failure}; "
+                    "see whether it is up, raise rewards.judge.endpoint.max_retries, or set "
+                    'rewards.judge.endpoint.on_failure = "rule"'
+                ) from failure
+            self.counts.num_fallbacks += 1
+            return Answer(by_rule, "rule")
         self._in_a_row = 0
         self.cache.put(key, is_yes)
         self.counts.num_compared += 1
         self.counts.num_agreed += is_yes == by_rule
         return Answer(is_yes, "endpoint")
 
-    async def _ask(self, client: Any, messages: list[dict[str, str]]) -> bool:
-        wait_s = self.config.backoff_s
-        for tried in range(self.config.max_retries + 1):
-            if self._in_a_row >= MAX_IN_A_ROW:
-                raise _Failed(f"{MAX_IN_A_ROW} questions in a row failed, so this one was not asked")
-            try:
-                await self._pace()
-                return await self._call(client, messages)
-            except _Failed as failure:
-                if tried == self.config.max_retries:
-                    raise
-                self.counts.num_retries += 1
-                await asyncio.sleep(max(wait_s, min(failure.wait_s, 60.0)))
-                wait_s *= 2
-        raise AssertionError("the last try returns or raises")
-
-    async def _pace(self) -> None:
-        """Wait for this call's turn."""
-        if not self.config.rate_per_s:
-            return
-        now = time.monotonic()
-        turn = max(now, self._next_call_s)
-        self._next_call_s = turn + 1 / self.config.rate_per_s
-        await asyncio.sleep(turn - now)
-
-    async def _call(self, client: Any, messages: list[dict[str, str]]) -> bool:
-        import httpx
-
-        self.counts.num_calls += 1
+    async def _ask(self, client: ChatClient, messages: list[dict[str, str]]) -> bool:
         body = {
             "model": self.config.model,
             "messages": messages,
@@ -203,37 +157,20 @@ class EndpointJudge:
             "max_tokens": self.config.max_tokens,
         }
         try:
-            reply = await client.post(f"{str(self.config.url).rstrip('/')}/chat/completions", json=body)
-        except httpx.HTTPError as error:
-            raise _Failed(f"{type(error).__name__} {error}".strip()) from error
-        if reply.status_code in _REFUSED:
+            return await client.complete(body, self._read, may_ask=self._may_ask)
+        except ChatRefused as refusal:
             raise ConfigError(
-                f"the judge at {self.config.url} refused with {reply.status_code}: {reply.text[:200]!r}; "
+                f"the judge at {self.config.url} {refusal}; "
                 f"check rewards.judge.endpoint (url, model) and the key in ${self.config.key_variable}"
-            )
-        if reply.status_code != 200:
-            raise _Failed(f"status {reply.status_code}", _seconds(reply.headers.get("retry-after")))
-        return self._read(reply)
+            ) from refusal
 
-    def _read(self, reply: Any) -> bool:
-        try:
-            told = reply.json()
-            text = told["choices"][0]["message"]["content"]
-            usage = told.get("usage") or {}
-            self.counts.prompt_tokens += int(usage.get("prompt_tokens", 0))
-            self.counts.completion_tokens += int(usage.get("completion_tokens", 0))
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-            self.counts.num_unreadable += 1
-            raise _Failed("the reply is not a chat completion") from error
-        is_yes = read_answer(text) if isinstance(text, str) else None
+    def _may_ask(self) -> None:
+        if self._in_a_row >= MAX_IN_A_ROW:
+            raise Unanswered(f"{MAX_IN_A_ROW} questions in a row failed, so this one was not asked")
+
+    def _read(self, reply: ChatReply) -> bool:
+        is_yes = None if reply.text is None else read_answer(reply.text)
         if is_yes is None:
             self.counts.num_unreadable += 1
-            raise _Failed(f"neither YES nor NO: {str(text)[:80]!r}")
+            raise Unanswered(f"neither YES nor NO: {str(reply.text)[:80]!r}")
         return is_yes
-
-
-def _seconds(text: str | None) -> float:
-    try:
-        return max(float(text or 0), 0.0)
-    except ValueError:
-        return 0.0

@@ -1,0 +1,220 @@
+"""Calls of an OpenAI-compatible chat API: paced, retried and counted, each failure told for what it is.
+
+    complete(body, read) ─► gate ─► ┌ pace ─► post ─► read ┐ ─► what `read` gives
+                                    └── wait ◄─ Unanswered ┘ ─► the last one, retries spent
+
+* `Unanswered`: it may go better next time (429, 5xx, silence, no connection, an answer that `read` cannot
+  take). The wait doubles each time and is never shorter than what the server asks for, up to a minute.
+* `ChatRefused`: the server says no and would say it again: a wrong key, model, path or body.
+
+The judge and evaluations of outside models share it. The key goes into a header and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+from stepwell.core.errors import ConfigError, StepwellError
+
+LONGEST_WAIT_S = 60.0
+_PASSING = {408, 409, 425, 429}
+_SPENT = "insufficient_quota"  # comes as a 429, but no wait helps
+T = TypeVar("T")
+
+
+class CallSettings(Protocol):
+    """What a client must know: `EndpointConfig` and `ChatApiConfig` are such."""
+
+    @property
+    def url(self) -> str | None: ...
+    @property
+    def key_variable(self) -> str: ...
+    @property
+    def max_concurrent(self) -> int: ...
+    @property
+    def rate_per_s(self) -> float: ...
+    @property
+    def timeout_s(self) -> float: ...
+    @property
+    def max_retries(self) -> int: ...
+    @property
+    def backoff_s(self) -> float: ...
+
+
+class CallCounts(Protocol):
+    """Where calls are counted."""
+
+    num_calls: int
+    num_retries: int
+    num_unreadable: int
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class Unanswered(StepwellError):
+    """A call without a usable answer, which may get one next time; `wait_s` is what the server asked for."""
+
+    def __init__(self, reason: str, wait_s: float = 0.0, *, is_unreachable: bool = False) -> None:
+        super().__init__(reason)
+        self.wait_s, self.is_unreachable = wait_s, is_unreachable
+
+
+class ChatRefused(StepwellError):
+    """A call that the server will not answer: its status, and what it says."""
+
+    def __init__(self, status: int, words: str, code: str = "") -> None:
+        super().__init__(f"refused with {status}: {words!r}")
+        self.status, self.words, self.code = status, words, code
+
+
+@dataclass(frozen=True, slots=True)
+class ChatReply:
+    """The first choice of a completion, and what it took."""
+
+    message: dict[str, Any]
+    finish: str
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    @property
+    def text(self) -> str | None:
+        """What was said; None where the message holds no text."""
+        content = self.message.get("content")
+        if isinstance(content, list):
+            pieces = [part.get("text") for part in content if isinstance(part, dict)]
+            return "".join(piece for piece in pieces if isinstance(piece, str))
+        return content if isinstance(content, str) else None
+
+
+class ChatClient:
+    """A connection to one API; open it with `async with`."""
+
+    def __init__(self, config: CallSettings, counts: CallCounts) -> None:
+        if not (config.url or "").startswith(("http://", "https://")):
+            raise ConfigError(f"url must begin with http:// or https://, got {config.url!r}")
+        self.config, self.counts = config, counts
+        self._next_call_s = 0.0
+
+    async def __aenter__(self) -> Self:
+        import httpx
+
+        key = os.environ.get(self.config.key_variable, "").strip()
+        self._http = httpx.AsyncClient(
+            timeout=httpx.Timeout(None, connect=min(self.config.timeout_s, 10.0)),
+            headers={"authorization": f"Bearer {key}"} if key else {},
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=self.config.max_concurrent),
+        )
+        self._gate = asyncio.Semaphore(self.config.max_concurrent)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    async def complete(
+        self,
+        body: dict[str, Any],
+        read: Callable[[ChatReply], T],
+        *,
+        may_ask: Callable[[], None] = lambda: None,
+        max_retries: int | None = None,
+    ) -> T:
+        """What `read` makes of the answer. `may_ask` is called before every try, and may raise."""
+        wait_s = self.config.backoff_s
+        most = self.config.max_retries if max_retries is None else max_retries
+        async with self._gate:
+            for tried in range(most + 1):
+                may_ask()
+                try:
+                    await self._pace()
+                    return read(await self._call(body))
+                except Unanswered as failure:
+                    if tried == most:
+                        raise
+                    self.counts.num_retries += 1
+                    await asyncio.sleep(max(wait_s, min(failure.wait_s, LONGEST_WAIT_S)))
+                    wait_s *= 2
+        raise AssertionError("the last try returns or raises")
+
+    async def _pace(self) -> None:
+        """Wait for this call's turn."""
+        if not self.config.rate_per_s:
+            return
+        now = time.monotonic()
+        turn = max(now, self._next_call_s)
+        self._next_call_s = turn + 1 / self.config.rate_per_s
+        await asyncio.sleep(turn - now)
+
+    async def _call(self, body: dict[str, Any]) -> ChatReply:
+        import httpx
+
+        self.counts.num_calls += 1
+        url = f"{str(self.config.url).rstrip('/')}/chat/completions"
+        try:
+            async with asyncio.timeout(self.config.timeout_s):  # of all of it, however slowly it trickles
+                response = await self._http.post(url, json=body)
+        except TimeoutError as error:
+            raise Unanswered(f"silent for timeout_s={self.config.timeout_s:g}") from error
+        except httpx.InvalidURL as error:
+            raise ConfigError(f"url: {self.config.url!r} is no address ({error})") from error
+        except httpx.HTTPError as error:
+            lost = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol)
+            raise Unanswered(f"{type(error).__name__} {error}".strip(), is_unreachable=lost) from error
+        if response.status_code != 200:
+            raise _failure(response.status_code, response.text, response.headers.get("retry-after"))
+        return self._read(response)
+
+    def _read(self, response: Any) -> ChatReply:
+        try:
+            told = response.json()
+            choice = told["choices"][0]
+            message = dict(choice["message"])
+            usage = told.get("usage") or {}
+            spent = int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+            self.counts.num_unreadable += 1
+            raise Unanswered("the reply is not a chat completion") from error
+        self.counts.prompt_tokens += spent[0]
+        self.counts.completion_tokens += spent[1]
+        return ChatReply(message, str(choice.get("finish_reason") or ""), *spent)
+
+
+def _failure(status: int, text: str, retry_after: str | None) -> Unanswered | ChatRefused:
+    words, code = _words(text)
+    if (status in _PASSING or status >= 500) and code != _SPENT:
+        return Unanswered(f"status {status}" + (f", {words}" if words else ""), seconds(retry_after))
+    return ChatRefused(status, words, code)
+
+
+def _words(text: str) -> tuple[str, str]:
+    """What an error body says, and its code, in whichever of the usual forms it comes."""
+    try:
+        error = json.loads(text)
+    except ValueError:
+        return text[:300].strip(), ""
+    error = error.get("error", error) if isinstance(error, dict) else error
+    if not isinstance(error, dict):
+        return str(error)[:300], ""
+    said = error.get("message") or error.get("detail") or error
+    return str(said)[:300], str(error.get("code") or "")
+
+
+def seconds(text: str | None) -> float:
+    """A `Retry-After` header: seconds, or a date; 0 where it is neither."""
+    try:
+        return max(float(text or 0), 0.0)
+    except ValueError:
+        pass
+    try:
+        return max(email.utils.parsedate_to_datetime(text or "").timestamp() - time.time(), 0.0)
+    except (ValueError, TypeError):
+        return 0.0
