@@ -16,7 +16,7 @@ from stepwell.data.search.bm25 import K1, B, WordIndex
 from stepwell.data.search.dense import VectorIndex
 from stepwell.data.search.embedder import minilm
 from stepwell.data.search.ranking import best, fused
-from stepwell.data.search.words import MAX_QUERY_CHARS, MAX_QUERY_WORDS, query_words, words
+from stepwell.data.search.words import MAX_QUERY_CHARS, MAX_QUERY_WORDS, plain, query_words, words
 
 CITIES = [
     Document("lyon", "Lyon", "Lyon is a city in France."),
@@ -57,7 +57,7 @@ def test_bm25_of_one_word_by_hand() -> None:
 
 def test_words_lose_case_accents_and_marks_and_keep_other_scripts() -> None:
     assert words("São-Paulo's 2nd_ÉCOLE (Straße)") == ["sao", "paulo", "s", "2nd", "ecole", "strasse"]
-    assert words("東京 Москва") == ["東京", "москва"]
+    assert words("東京 Москва ℌello ﬁn") == ["東京", "москва", "hello", "fin"]
     assert words("!? *:^\"'()--") == []
 
 
@@ -75,6 +75,11 @@ def test_the_passage_of_a_thing_comes_before_shorter_ones_that_name_it() -> None
     )
     others = [Document(str(number), f"Town {number}", "a town of Brazil") for number in range(20)]
     assert SearchIndex.build([*others, own]).search("Brazil", 1)[0].id == "own"
+
+
+@given(st.text())
+def test_plain_text_stays_as_it_is(text: str) -> None:
+    assert plain(plain(text)) == plain(text)
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(1, 35))

@@ -26,7 +26,8 @@ def plain(text: str) -> str:
     """Lower case and free of accents; letters that have no plain form stay as they are."""
     if text.isascii():
         return text.lower()
-    parts = unicodedata.normalize("NFKD", text.casefold())
+    decomposed = unicodedata.normalize("NFKD", text)  # first, since it may yield capitals: ℌ is an H
+    parts = unicodedata.normalize("NFKD", decomposed.casefold())
     return "".join(char for char in parts if not unicodedata.combining(char))
 
 
