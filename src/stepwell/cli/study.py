@@ -17,6 +17,8 @@ from stepwell.cli.command import add_command
 GOES_ON = "Finished runs are kept: the same command goes on where it stopped."
 TIME_IS_OVER = 3
 _EXAMPLES = (
+    ("stepwell study --list", "the studies that come with the package"),
+    ("stepwell study steppo --quick", "one of them, its short form"),
     ("stepwell study studies/recipes.toml --quick", "the short form, in minutes on a CPU"),
     ("stepwell study studies/recipes.toml --workers 16 --device cuda", "runs side by side on one GPU"),
     ("stepwell study studies/recipes.toml --limit-s 540", "stop in order after nine minutes; go on later"),
@@ -38,7 +40,10 @@ def add(commands: Any) -> None:
         examples=_EXAMPLES,
         after_interrupt=lambda args: GOES_ON,
     )
-    parser.add_argument("file", metavar="FILE", type=Path, help="a TOML file that describes the study")
+    parser.add_argument(
+        "study", metavar="STUDY", nargs="?", help="a TOML file that describes it, or a name of --list"
+    )
+    parser.add_argument("--list", action="store_true", help="name the studies that come with the package")
     parser.add_argument("--quick", action="store_true", help="the file's short form")
     parser.add_argument("--workers", type=int, metavar="N", help="runs side by side; default: the cores")
     parser.add_argument("--threads", type=int, metavar="N", help="of each run; default: the cores shared out")
@@ -57,10 +62,14 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from stepwell.config.studies import find_study
     from stepwell.core.errors import ConfigError
 
-    if not args.file.is_file():
-        raise ConfigError(f"study file {str(args.file)!r} does not exist; give the path of a TOML file")
+    if args.list:
+        return _listed()
+    if args.study is None:
+        raise ConfigError("give a TOML file, or a name of `stepwell study --list`")
+    file = find_study(args.study)
     if args.workers is not None and args.workers < 1:
         raise ConfigError(f"--workers must be at least 1, got {args.workers}")
     if args.threads is not None and args.threads < 1:
@@ -70,10 +79,10 @@ def run(args: argparse.Namespace) -> int:
     from stepwell.pipeline.studies import join_study, run_study
 
     if args.join:
-        sitting = join_study(args.file, args.join, quick=args.quick, folder=args.folder)
+        sitting = join_study(file, args.join, quick=args.quick, folder=args.folder)
         return _told(sitting)
     sitting = run_study(
-        args.file,
+        file,
         quick=args.quick,
         workers=args.workers,
         threads=args.threads,
@@ -85,6 +94,15 @@ def run(args: argparse.Namespace) -> int:
         command=shlex.join(["stepwell", *sys.argv[1:]]),
     )
     return _told(sitting)
+
+
+def _listed() -> int:
+    from stepwell.config.studies import find_study, study_names
+    from stepwell.config.study import load_study
+
+    for name in study_names():
+        print(f"{name:<12} {load_study(find_study(name)).title}")
+    return 0
 
 
 def _told(sitting: Any) -> int:

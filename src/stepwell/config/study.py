@@ -19,12 +19,14 @@
     [quick]                                changes for the short form (`--quick`)
     seeds = [0]
 
-    base < settings < world < variant < quick.settings        what comes later wins
+    base (the world's, else the study's) < settings < world < variant < quick.settings: what comes later wins
 
 Invariants
 * Names become folder names, so they are plain, and no two runs share one.
 * Equal terms: where `env_steps` is given, it is given to every variant alike, and `num_updates`
   is only the cap that ends a run whose agent has stopped acting (less than one action per episode).
+  Where `rollouts` is given, every update of every run has as many: fewer tasks where groups are larger.
+* A variant whose `train.num_updates` is 0 is not trained: its figures are those of the start.
 * Nothing here imports torch.
 """
 
@@ -56,6 +58,9 @@ QUIET: dict[str, Any] = {
 """Defaults of a study's runs: what a single run writes for a person to look at is left out."""
 
 
+Table = Literal["use", "golden", "dynamics", "time"]
+
+
 class _Named(Settings):
     """Something with a name that can be part of a folder's."""
 
@@ -73,14 +78,41 @@ class _Named(Settings):
 class WorldConfig(_Named):
     """One world that all variants are run in; results are grouped by it."""
 
+    base: str | None = Field(None, description="preset or TOML file of this world; None: the study's")
     env_steps: int | None = Field(None, ge=1, description="budget of each run here; None: the study's")
+    elsewhere: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="other held-out tasks that the trained agent is tried on: settings, by a name",
+    )
 
 
 class VariantConfig(_Named):
     """One of the things compared."""
 
     group: str = Field("", description="variants of a group share a panel of the plot")
+    table: str = Field(
+        "", description="title of a table of its own, beside the baseline; empty: the main one"
+    )
+    worlds: tuple[str, ...] | None = Field(None, description="run only in these; None: in all")
     note: str = Field("", description="shown below the table")
+
+
+class SweepConfig(Settings):
+    """One setting at several values: each line names the variants that have them, in their order."""
+
+    name: str
+    note: str = ""
+    values: tuple[float, ...] = Field(min_length=2)
+    lines: dict[str, tuple[str, ...]] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _aligned(self) -> SweepConfig:
+        for line, variants in self.lines.items():
+            if len(variants) != len(self.values):
+                raise ValueError(
+                    f"lines: {line!r} names {len(variants)} variants for {len(self.values)} values"
+                )
+        return self
 
 
 class QuickConfig(Settings):
@@ -90,6 +122,7 @@ class QuickConfig(Settings):
     worlds: tuple[str, ...] | None = Field(None, description="names of those kept")
     variants: tuple[str, ...] | None = Field(None, description="names of those kept")
     env_steps: int | None = Field(None, ge=1, description="budget in every world")
+    rollouts: int | None = Field(None, ge=1, description="trajectories of an update")
     settings: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -101,7 +134,12 @@ class StudyConfig(_Named):
     base: str | None = Field(None, description="preset or TOML file; None: the defaults")
     seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
     env_steps: int | None = Field(None, ge=1, description="environment steps of each run; None: no limit")
+    rollouts: int | None = Field(
+        None, ge=1, description="trajectories of every update, whatever the group size; None: as settings say"
+    )
     baseline: str | None = Field(None, description="variant named first in tables; None: the first one")
+    tables: tuple[Table, ...] = Field((), description="what is shown besides success")
+    sweeps: tuple[SweepConfig, ...] = ()
     share_warm_start: bool = Field(True, description="runs with an equal warm start make it once")
     keep: Literal["none", "best", "all"] = Field("best", description="checkpoints kept of a finished run")
     worlds: tuple[WorldConfig, ...] = ()
@@ -116,7 +154,14 @@ class StudyConfig(_Named):
         known = [variant.name for variant in self.variants]
         _check_known("baseline", [self.baseline] if self.baseline else [], known)
         _check_known("quick.variants", self.quick.variants or (), known)
-        _check_known("quick.worlds", self.quick.worlds or (), [world.name for world in self.worlds])
+        worlds = [world.name for world in self.worlds]
+        _check_known("quick.worlds", self.quick.worlds or (), worlds)
+        for variant in self.variants:
+            _check_known(f"variant {variant.name}, worlds", variant.worlds or (), worlds)
+        for sweep in self.sweeps:
+            _check_known(
+                f"sweep {sweep.name}", [name for line in sweep.lines.values() for name in line], known
+            )
         return self
 
     @property
@@ -133,9 +178,12 @@ class StudyConfig(_Named):
             worlds = [world.model_copy(update={"env_steps": quick.env_steps}) for world in worlds]
         variants = [item for item in self.variants if quick.variants is None or item.name in quick.variants]
         variants = [v.model_copy(update={"settings": merged(v.settings, quick.settings)}) for v in variants]
+        known = {variant.name for variant in variants}
         changes = {
             "seeds": self.seeds if quick.seeds is None else quick.seeds,
             "env_steps": quick.env_steps or self.env_steps,
+            "rollouts": quick.rollouts or self.rollouts,
+            "sweeps": tuple(s for s in self.sweeps if known.issuperset(*s.lines.values())),
             "worlds": tuple(worlds),
             "variants": tuple(variants),
             "quick": QuickConfig(),
@@ -180,14 +228,14 @@ def plan_runs(study: StudyConfig, beside: Path, folder: Path, device: str | None
 
     `beside` is the folder of the study file, `folder` where the runs' own folders go.
     """
-    base = study.base
-    if base is not None and (beside / base).exists():
-        base = str(beside / base)
-    worlds = study.worlds or (_own_world(study, base),)
+    worlds = study.worlds or (_own_world(study, _found(study.base, beside)),)
     runs = []
     for seed in study.seeds:
         for world in worlds:
+            base = _found(world.base or study.base, beside)
             for variant in study.variants:
+                if variant.worlds is not None and world.name not in variant.worlds:
+                    continue
                 name = f"{world.name}-{variant.name}-seed{seed}"
                 own = {
                     "seed": seed,
@@ -226,6 +274,10 @@ def flattened(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator
             yield (*above, key), value
 
 
+def _found(base: str | None, beside: Path) -> str | None:
+    return str(beside / base) if base is not None and (beside / base).exists() else base
+
+
 def _own_world(study: StudyConfig, base: str | None) -> WorldConfig:
     """The one world of a study that names none: that of the base and the shared settings."""
     name = load_config(base, list(_overrides(study.settings))).env.name
@@ -241,6 +293,9 @@ def _run_config(
     budget = world.env_steps or study.env_steps
     try:
         config = load_config(base, list(_overrides(given)))
+        if study.rollouts is not None:
+            given = merged(given, {"train": {"tasks_per_update": _num_tasks(study.rollouts, config)}})
+            config = load_config(base, list(_overrides(given)))
         if budget is None:
             return config
         if "num_updates" in settings.get("train", {}):
@@ -256,6 +311,17 @@ def _run_config(
         return load_config(base, list(_overrides(merged(given, limits))))
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
+
+
+def _num_tasks(rollouts: int, config: RunConfig) -> int:
+    """Tasks of an update that make so many trajectories with this group size."""
+    num_tasks, rest = divmod(rollouts, config.train.group_size)
+    if rest or not num_tasks:
+        raise ConfigError(
+            f"rollouts ({rollouts}) cannot be dealt out in groups of {config.train.group_size} "
+            "(train.group_size); give a multiple of it"
+        )
+    return num_tasks
 
 
 def _overrides(settings: Mapping[str, Any]) -> Iterator[str]:
@@ -281,7 +347,7 @@ def _check_known(what: str, names: Sequence[str], known: Sequence[str]) -> None:
             raise ValueError(f"{what}: unknown name {name!r}{guess}")
 
 
-_TABLES = {"worlds": WorldConfig, "variants": VariantConfig, "quick": QuickConfig}
+_TABLES = {"worlds": WorldConfig, "variants": VariantConfig, "quick": QuickConfig, "sweeps": SweepConfig}
 
 
 def _problem(found: Any) -> str:

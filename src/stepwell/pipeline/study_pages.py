@@ -1,4 +1,6 @@
-"""A study's results for people: `table.md`, one plot per world, and one page with all of it.
+"""A study's results for people: `table.md`, plots, and one page with all of it.
+
+    main table of a world ─► tables of variants apart (their `table`) ─► further ones (`study_tables.py`)
 
 Everything is made from `Results` alone. Figures are mean ± spread over seeds; where there is
 one seed there is no spread, and the text says so.
@@ -21,6 +23,7 @@ from stepwell.monitors.console import duration
 from stepwell.monitors.files import write_whole
 from stepwell.monitors.svg import element, picture, text
 from stepwell.pipeline.study_results import Figure, Results, Row, mean_curve
+from stepwell.pipeline.study_tables import further_tables
 
 PER_PANEL = 6
 GREY = 5
@@ -34,6 +37,9 @@ def write_pages(folder: Path, results: Results) -> None:
     write_whole(folder / "table.md", table(results))
     for world in results.rows:
         write_whole(folder / f"curves-{world}.svg", curves(results, world))
+        for further in further_tables(results, world):
+            for plot in further.plots:
+                write_whole(folder / f"{plot.name}.svg", plot.svg)
     write_whole(folder / "study.html", page(results))
 
 
@@ -44,8 +50,22 @@ def table(results: Results) -> str:
     parts += [study.note.strip(), ""] if study.note else []
     parts += [" ".join(_terms(results)), ""]
     for world, rows in results.rows.items():
-        parts += [f"## {world}", "", _area_words(results, world), "", *_world_table(rows), ""]
+        parts += [f"## {world}", "", _area_words(results, world), ""]
+        for title, head, chosen in _world_tables(rows):
+            parts += [f"### {title}", ""] if title else []
+            parts += [*_markdown(head, [_cells(row, head) for row in chosen]), ""]
         parts += [f"![curves](curves-{world}.svg)", ""]
+        for further in further_tables(results, world):
+            parts += [
+                f"### {further.title}",
+                "",
+                further.note,
+                "",
+                *_markdown(further.head, further.rows),
+                "",
+            ]
+            parts += [f"![{plot.title}]({plot.name}.svg)" for plot in further.plots]
+            parts += [""] if further.plots else []
     notes = [f"* **{item.name}**: {item.note}" for item in study.variants if item.note]
     parts += ["## Variants", "", *notes, ""] if notes else []
     problems = _problems(results)
@@ -92,8 +112,11 @@ def page(results: Results) -> str:
         {
             "name": world,
             "area": _area_words(results, world),
-            "head": _HEAD,
-            "rows": [(row, _cells(row)) for row in rows],
+            "tables": [
+                (title, head, [(row, _cells(row, head)) for row in chosen])
+                for title, head, chosen in _world_tables(rows)
+            ],
+            "further": further_tables(results, world),
             "bars": bar_chart(_bars(rows), title=f"held-out success in {world}", width=_WIDTH, high=1.0),
             "curves": curves(results, world),
         }
@@ -115,19 +138,35 @@ def page(results: Results) -> str:
 _HEAD = ("variant", "seeds", "before", "after", "", "best seen", "area", "updates/min", "env steps")
 
 
-def _cells(row: Row) -> list[str]:
-    """A row as texts, in the order of `_HEAD`."""
+def _world_tables(rows: list[Row]) -> list[tuple[str, list[str], list[Row]]]:
+    """Title, head and rows: the main table, then those of variants apart, with the baseline."""
+    elsewhere = list(dict.fromkeys(name for row in rows for name in row.elsewhere))
+    head = [*_HEAD[:4], *elsewhere, *_HEAD[4:]]
+    first = [row for row in rows if row.is_baseline]
+    tables = [("", head, [row for row in rows if not row.table])]
+    for title in dict.fromkeys(row.table for row in rows if row.table):
+        chosen = [row for row in rows if row.table == title]
+        tables.append((title, head, [*(row for row in first if row not in chosen), *chosen]))
+    return tables
+
+
+def _cells(row: Row, head: list[str]) -> list[str]:
+    """A row as texts, in the order of `head`: `_HEAD`, with success elsewhere after its own."""
     seeds = (
         str(row.num_seeds) if row.num_seeds == row.num_planned else f"{row.num_seeds} of {row.num_planned}"
     )
     steps = f"{row.env_steps.mean:,.0f}" if row.env_steps else "–"
     if row.budget_share is not None and row.budget_share < 1:
         steps += " (below the budget)"
+    if row.env_steps and not row.env_steps.high:
+        steps = "not trained"
+    elsewhere = [_figure(row.elsewhere.get(name)) for name in head if name not in _HEAD]
     return [
         row.variant + (" (baseline)" if row.is_baseline else ""),
         seeds,
         _figure(row.before),
         _figure(row.after),
+        *elsewhere,
         STANDINGS[row.standing],
         _figure(row.best),
         _figure(row.area),
@@ -142,9 +181,9 @@ def _figure(figure: Figure | None) -> str:
     return f"{figure.mean:.3f}" + ("" if figure.spread is None else f" ± {figure.spread:.3f}")
 
 
-def _world_table(rows: list[Row]) -> list[str]:
-    lines = ["| " + " | ".join(_HEAD) + " |", "|" + "---|" * len(_HEAD)]
-    return lines + ["| " + " | ".join(_cells(row)) + " |" for row in rows]
+def _markdown(head: list[str], rows: list[list[str]]) -> list[str]:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return lines + ["| " + " | ".join(cells) + " |" for cells in rows]
 
 
 def _terms(results: Results) -> list[str]:

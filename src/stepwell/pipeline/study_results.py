@@ -1,6 +1,6 @@
 """What came of a study's runs, read from their folders: figures per run, then per variant.
 
-    run folder ─► summary.json, metrics.jsonl ─► RunResult ─┐
+    run folder ─► summary.json, metrics.jsonl ─► RunResult ─┐     (more of it: `study_measures.py`)
                                                             ├─► results.json ─► table, plots, page
     world, variant, seeds ─────────────────────► Row ───────┘
 
@@ -32,6 +32,7 @@ from stepwell.config.study import PlannedRun, StudyConfig
 from stepwell.core.errors import ConfigError, EncodingError
 from stepwell.monitors import jsonl
 from stepwell.monitors.summary import Summary, read_summary
+from stepwell.pipeline.study_measures import Track, measures_of
 from stepwell.pipeline.study_worker import ERROR_FILE
 
 DONE = ("finished", "stopped_early")
@@ -58,6 +59,11 @@ class RunResult:
     wall_s: float = 0.0
     updates_per_min: float | None = None
     curve: list[tuple[int, float]] = field(default_factory=list)
+    use: dict[str, float] = field(default_factory=dict)
+    golden: list[dict[str, Any]] = field(default_factory=list)
+    tracks: dict[str, Track] = field(default_factory=dict)
+    times: dict[str, float] = field(default_factory=dict)
+    elsewhere: dict[str, float] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -106,6 +112,8 @@ class Row:
     area: Figure | None = None
     updates_per_min: Figure | None = None
     env_steps: Figure | None = None
+    table: str = ""
+    elsewhere: dict[str, Figure] = field(default_factory=dict)
     standing: str = ""
     budget_share: float | None = None
 
@@ -214,7 +222,7 @@ def _brought_together(
     horizons, rows = {}, {}
     for world in worlds:
         here = [result for result in results if result.world == world]
-        steps = [result.env_steps for result in here if result.is_done]
+        steps = [result.env_steps for result in here if result.is_done and result.updates]
         horizons[world] = float(budgets[world] or min(steps, default=0))
         for result in here:
             result.area = area(result.curve, horizons[world]) if result.is_done else None
@@ -276,6 +284,8 @@ def _result(run: PlannedRun) -> RunResult:
     summary = _summary(folder)
     if summary is not None and result.is_done:
         _add_summary(result, summary)
+        for name, value in measures_of(folder, entries).items():
+            setattr(result, name, value)
     return result
 
 
@@ -312,6 +322,8 @@ def _rows(study: StudyConfig, world: str, results: Sequence[RunResult], budget: 
     rows = []
     for variant in study.variants:
         mine = [result for result in results if result.variant == variant.name]
+        if not mine:  # it is not run in this world
+            continue
         done = [result for result in mine if result.is_done]
         row = Row(
             world,
@@ -327,16 +339,25 @@ def _rows(study: StudyConfig, world: str, results: Sequence[RunResult], budget: 
             area=Figure.of(result.area for result in done),
             updates_per_min=Figure.of(result.updates_per_min for result in done),
             env_steps=Figure.of(float(result.env_steps) for result in done),
+            table=variant.table,
+            elsewhere=_elsewhere(done),
         )
-        if budget is not None and row.env_steps is not None:
+        if budget is not None and row.env_steps is not None and any(result.updates for result in done):
             row.budget_share = row.env_steps.low / budget
         rows.append(row)
     _compare(rows)
     return sorted(rows, key=lambda row: (not row.is_baseline, -row.after.mean if row.after else math.inf))
 
 
+def _elsewhere(done: Sequence[RunResult]) -> dict[str, Figure]:
+    names = dict.fromkeys(name for result in done for name in result.elsewhere)
+    figures = {name: Figure.of(result.elsewhere.get(name) for result in done) for name in names}
+    return {name: figure for name, figure in figures.items() if figure}
+
+
 def _compare(rows: Sequence[Row]) -> None:
-    """Write down which row is best, and which are not told apart from it."""
+    """Write down which row of the main table is best, and which are not told apart from it."""
+    rows = [row for row in rows if not row.table]
     best = max((row for row in rows if row.after), key=lambda row: row.after.mean, default=None)  # type: ignore[union-attr]
     for row in rows:
         if best is None or best.after is None or row.after is None:
