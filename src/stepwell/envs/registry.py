@@ -38,6 +38,10 @@ LANGUAGE_ENVS: dict[str, str] = {
     "household": "stepwell.envs.household.env:Household",
     "shop": "stepwell.envs.shop.env:ShopEnv",
 }
+ADAPTED_ENVS: dict[str, str] = {  # worlds nobody here wrote: they need packages of their own
+    "scienceworld": "stepwell.envs.scienceworld_env:ScienceWorld",
+    "textworld_express": "stepwell.envs.textworld_express_env:TextWorldExpress",
+}
 ROBOT_ENVS: dict[str, str] = {
     "metaworld": "stepwell.envs.robots.metaworld.env:MetaWorld",
     "fetch": "stepwell.envs.robots.fetch.env:Fetch",
@@ -46,7 +50,7 @@ ROBOT_ENVS: dict[str, str] = {
     "maniskill": "stepwell.envs.robots.maniskill_env:ManiSkill",
     "robocasa": "stepwell.envs.robots.robocasa_env:RoboCasa",
 }
-ENVS: dict[str, str] = LANGUAGE_ENVS | ROBOT_ENVS
+ENVS: dict[str, str] = LANGUAGE_ENVS | ADAPTED_ENVS | ROBOT_ENVS
 GYMNASIUM, REMOTE, OPENENV = "gymnasium", "remote", "openenv"
 
 
