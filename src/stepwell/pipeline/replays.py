@@ -3,9 +3,9 @@
 The world is deterministic given task and seed, so that playing the recorded actions again shows
 exactly the states the agent was in. The picture is the one that the agent saw, where it saw one.
 Values are the critic's, advantages those of step GAE on the recorded rewards, whatever the recipe
-trained with: what each turn was worth. An agent of the user's own acts in a world that is not known
-here: its episodes are shown by their messages alone. A robot's are shown by the state in words, and
-by pictures where the machine can draw them.
+trained with: what each turn was worth; an outside model has none. An agent of the user's own acts in a
+world that is not known here: its episodes are shown by their messages alone. A robot's are shown by the
+state in words, and by pictures where the machine can draw them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ import numpy as np
 import torch
 
 from stepwell.algos import credit
-from stepwell.core import ArrayAction, Observation, StateForm, StepwellError, Trajectory
+from stepwell.core import (
+    ArrayAction,
+    Observation,
+    StateForm,
+    Step,
+    StepwellError,
+    TokenAction,
+    Trajectory,
+)
 from stepwell.core.arrays import AnyArray
 from stepwell.envs.base import Env
 from stepwell.envs.registry import make_env
@@ -46,7 +54,7 @@ def make_replays(
     kept = [trajectory for trajectory in trajectories if trajectory.steps]
     if not kept:
         return []
-    values, advantages = _worth(parts, kept)
+    values, advantages = _nothing(kept) if is_outside(kept[0]) else _worth(parts, kept)
     if parts.config.own_agent.function is not None:
         return [_talk(trajectory, stage, values[i], advantages[i]) for i, trajectory in enumerate(kept)]
     env = make_env(parts.config.env.name, parts.config.env.options)
@@ -62,8 +70,7 @@ def _worth(
 ) -> tuple[list[list[float | None]], list[list[float | None]]]:
     """Per trajectory and step, the critic's value and the advantage; None without a critic."""
     if parts.policy.critic is None:
-        nothing: list[list[float | None]] = [[None] * len(t.steps) for t in trajectories]
-        return nothing, nothing
+        return _nothing(trajectories)
     batch = Minibatch(trajectories, parts.policy.device)
     with torch.no_grad():
         read = parts.policy.values(batch.packed)
@@ -73,6 +80,22 @@ def _worth(
     result = credit.step_gae(replace(batch.timeline, state_values=states))
     assert result.step_advantages is not None
     return _fold(states, trajectories), _fold(result.step_advantages, trajectories)
+
+
+def _nothing(
+    trajectories: Sequence[Trajectory],
+) -> tuple[list[list[float | None]], list[list[float | None]]]:
+    nothing: list[list[float | None]] = [[None] * len(t.steps) for t in trajectories]
+    return nothing, nothing
+
+
+def is_outside(trajectory: Trajectory) -> bool:
+    """Whether an outside model played it: its words are known, its tokens are not."""
+    return "reply" in trajectory.steps[0].info and not isinstance(trajectory.steps[0].action, TokenAction)
+
+
+def _said(step: Step) -> str:
+    return step.action.text if isinstance(step.action, TokenAction) else str(step.info["reply"])
 
 
 def _fold(flat: torch.Tensor, trajectories: Sequence[Trajectory]) -> list[list[float | None]]:
@@ -127,7 +150,7 @@ def _replay(
             Frame(
                 observation=observation.text,
                 image_png=png_bytes(_looked_at(env, observation)),
-                reply=step.action.text,  # type: ignore[union-attr]
+                reply=_said(step),
                 actions=actions,
                 reward=step.reward or 0.0,
                 reward_parts=dict(step.reward_parts),

@@ -104,7 +104,10 @@ class ChatClient:
         self._next_call_s = 0.0
 
     async def __aenter__(self) -> Self:
-        import httpx
+        try:
+            import httpx
+        except ImportError as error:  # pragma: no cover - the test environment has it
+            raise ConfigError("chat APIs need httpx: pip install 'stepwell[serve]'") from error
 
         key = os.environ.get(self.config.key_variable, "").strip()
         self._http = httpx.AsyncClient(

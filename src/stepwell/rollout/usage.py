@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.core import Status, TokenAction, Trajectory
+from stepwell.core import Status, Step, TokenAction, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,17 @@ def tool_use(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 def reply_length(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Mean number of tokens of a reply; empty where there are no replies (a robot's steps are none)."""
-    actions = [step.action for t in trajectories for step in t.steps]
-    sizes = [action.action_ids.size for action in actions if isinstance(action, TokenAction)]
-    return {"response_tokens": float(np.mean(sizes))} if sizes else {}
+    sizes = [_num_tokens(step) for t in trajectories for step in t.steps]
+    known = [size for size in sizes if size]
+    return {"response_tokens": float(np.mean(known))} if known else {}
+
+
+def _num_tokens(step: Step) -> int:
+    """Tokens of a reply: counted, or as an outside model's API told them; 0 where it is not known."""
+    if isinstance(step.action, TokenAction):
+        return int(step.action.action_ids.size)
+    usage: Any = step.info.get("usage")
+    return int(usage["completion_tokens"]) if isinstance(usage, dict) else 0
 
 
 def by_golden(trajectories: Sequence[Trajectory]) -> list[GoldenRow]:
