@@ -1,0 +1,95 @@
+"""The self-check: the engine's way through a model against the model's own, before the first request.
+
+A few tokens go through prefill and decoding, and the logits are compared with those of the
+untouched model: an architecture whose attention or cache works in a way we do not know is refused
+with a clear error and never sampled wrongly. Of a model that sees, a picture is among those tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from stepwell.core.errors import ModelError
+from stepwell.core.pictures import Pictures
+from stepwell.core.step import ImageSpan, TokenState
+from stepwell.engines.runner import Runner
+from stepwell.policies.vlm.vision import pixels_of
+from stepwell.rendering.vision import ImageFormat
+
+NUM_TOKENS, SIDE = 12, 32  # words, and pixels of the picture's sides
+ERROR = {torch.float64: 1e-4, torch.float32: 1e-3}  # of the largest logit; 0.1 in half precision
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Check:
+    """The tokens of the self-check, with a picture among them where the model sees and has room."""
+
+    state: TokenState
+    pictures: Pictures
+    image_format: ImageFormat | None
+
+    @classmethod
+    def of(cls, model: Any, max_length: int, image_format: ImageFormat | None) -> Check:
+        words = np.arange(NUM_TOKENS) * 7919 % model.get_input_embeddings().num_embeddings
+        pictures, spans = Pictures(), ()
+        if image_format is not None:
+            words = words[words != image_format.marker_id]
+            side = np.arange(SIDE, dtype=np.uint8)
+            image = np.stack(np.broadcast_arrays(side * 7, side[:, None] * 5, side ^ side[:, None]), axis=-1)
+            run = image_format.tokens(SIDE, SIDE).ids
+            if len(words) + len(run) <= max_length:
+                spans = (ImageSpan(pictures.add(image), 2, len(run)),)
+                words = np.concatenate([words[:2], run, words[2:]])
+        return cls(TokenState(words[:max_length], spans), pictures, image_format)
+
+    def own_logits(self, model: Any) -> torch.Tensor:
+        """What the untouched model says of the last token.
+
+        By its eager attention, the one that is complete: transformers' others leave out the
+        softcap of Gemma 2.
+        """
+        before = model.config._attn_implementation
+        model.set_attn_implementation("eager")
+        with torch.inference_mode():
+            logits: torch.Tensor = model(**self._inputs(model), use_cache=False).logits[0, -1]
+        model.set_attn_implementation(before)
+        return logits
+
+    def _inputs(self, model: Any) -> dict[str, torch.Tensor]:
+        given = {"input_ids": torch.from_numpy(self.state.prompt_ids.astype(np.int64))[None]}
+        if self.image_format is not None and self.state.images:
+            if self.image_format.num_axes > 1:
+                placed = self.image_format.placed(self.state, self.pictures)
+                own = self.image_format.positions(self.state.prompt_ids.size, placed)
+                given["position_ids"] = torch.from_numpy(own)[:, None]
+            image = self.pictures.get(self.state.images[0].image)
+            given |= pixels_of(self.image_format, [image]).arguments
+            given["pixel_values"] = given["pixel_values"].to(model.dtype)
+        return {name: tensor.to(model.device) for name, tensor in given.items()}
+
+    def compare(self, runner: Runner, expected: torch.Tensor) -> None:
+        """Prefill in two runs, then decode one token, in slot 0, and compare its logits."""
+        zero, last = np.zeros(1, dtype=np.int64), self.state.prompt_ids.size - 1
+        runner.store.ensure_length(last + 1)
+        ids = torch.from_numpy(self.state.prompt_ids.astype(np.int64)).to(expected.device)
+        with torch.inference_mode(), runner.on_device():
+            shift = 0 if runner.sight is None else runner.sight.seat(0, self.state)
+            for start, end in ((0, last // 2), (last // 2, last)):
+                if end > start:
+                    plan, positions, seen = runner.looked(zero, zero + start, zero + end - start)
+                    runner.forward(ids[start:end], positions, plan, want_logits=False, seen=seen)
+            plan = runner.decode_plan(zero, zero + last)
+            logits = runner.forward(ids[last:], plan.positions + shift, plan, want_logits=True)
+        assert logits is not None
+        scale = float(expected.abs().max())
+        gap = float((logits[0].double() - expected.double()).abs().max())
+        if not gap <= ERROR.get(expected.dtype, 0.1) * max(scale, 1e-6):
+            raise ModelError(
+                f"the engine computes other logits than this model does (off by {gap:.3g} of {scale:.3g}): "
+                "its attention or cache works in a way the engine does not know, or its weights are not "
+                'finite; try forward="transformers", or another engine'
+            )
