@@ -37,7 +37,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -199,6 +199,7 @@ class PlannedRun:
     variant: str
     seed: int
     config: RunConfig
+    elsewhere: dict[str, RunConfig] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -250,7 +251,11 @@ def plan_runs(study: StudyConfig, beside: Path, folder: Path, device: str | None
                     ),
                 }
                 config = _run_config(study, base, world, variant, own)
-                runs.append(PlannedRun(world.name, variant.name, seed, config))
+                others = {
+                    place: _run_config(study, base, world, variant, merged(own, settings))
+                    for place, settings in world.elsewhere.items()
+                }
+                runs.append(PlannedRun(world.name, variant.name, seed, config, others))
     _check_distinct("runs", [run.name for run in runs])
     return runs
 

@@ -28,8 +28,8 @@ import numpy as np
 
 from stepwell.core.errors import EncodingError
 from stepwell.pipeline.eval_episodes import EvalEpisode, read_episodes
+from stepwell.pipeline.study_worker import ELSEWHERE_FILE
 
-ELSEWHERE_FILE = "elsewhere.json"
 TRACKS = {"reward": "reward", "critic_loss": "loss/value"}
 MAX_POINTS = 60
 Track = list[tuple[int, float]]

@@ -77,7 +77,11 @@ class WorkerPool:
                 start_new_session=True,
                 pass_fds=(self.lock,),
             )
-        job = {"config": run.config.model_dump(mode="json"), "keep": self.keep}
+        job = {
+            "config": run.config.model_dump(mode="json"),
+            "keep": self.keep,
+            "elsewhere": {name: config.model_dump(mode="json") for name, config in run.elsewhere.items()},
+        }
         assert process.stdin is not None
         with suppress(BrokenPipeError):  # it died at once: `poll` finds it and says why
             process.stdin.write(json.dumps(job).encode() + b"\n")

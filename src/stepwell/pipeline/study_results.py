@@ -33,7 +33,7 @@ from stepwell.core.errors import ConfigError, EncodingError
 from stepwell.monitors import jsonl
 from stepwell.monitors.summary import Summary, read_summary
 from stepwell.pipeline.study_measures import Track, measures_of
-from stepwell.pipeline.study_worker import ERROR_FILE
+from stepwell.pipeline.study_worker import ERROR_FILE, todo_file
 
 DONE = ("finished", "stopped_early")
 
@@ -154,11 +154,17 @@ class Results:
 def status_of(folder: Path) -> str:
     """How a run stands, by its folder alone."""
     summary = _summary(folder)
-    if summary is not None and summary.status in DONE:
+    if summary is not None and summary.status in DONE and not todo_file(folder).exists():
         return summary.status
     if (folder / ERROR_FILE).exists():
         return "failed"
     return "unfinished" if (folder / "config.toml").exists() else "waiting"
+
+
+def is_over(folder: Path) -> bool:
+    """Whether a run has come to its end, whatever else is to be done with it."""
+    summary = _summary(folder)
+    return summary is not None and summary.status in DONE
 
 
 def collect(

@@ -1,13 +1,17 @@
 """One run of a study, in a process of its own (`python -m stepwell.pipeline.study_worker`).
 
-    standard input   the first line: {"config": …, "keep": …}; then it stays open as long as the
-                     study lives. Its end means that the study is gone, and the run stops as
-                     after Ctrl-C: the update at hand is finished and a checkpoint written.
+    standard input   the first line: {"config": …, "keep": …, "elsewhere": {NAME: config, …}}; then it
+                     stays open as long as the study lives. Its end means that the study is gone,
+                     and the run stops as after Ctrl-C: the update at hand is finished and a
+                     checkpoint written.
     exit code        0 the run ended or was interrupted in order; 1 it failed (`error.txt` says
                      why, the log has the traceback); 130 it was interrupted before it could save
 
 A run folder with settings in it is gone on with; one without (the process was killed before it
 wrote them) is begun again. What is kept of a finished run is decided here, after its summary.
+
+A run that is to be tried elsewhere (on held-out tasks of other settings) is not done before it was:
+until then `NAME.todo` lies beside its folder.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 ERROR_FILE = "error.txt"
+ELSEWHERE_FILE = "elsewhere.json"
 
 
 def main() -> int:
@@ -34,7 +39,11 @@ def main() -> int:
     try:
         if error_file.exists():
             error_file.unlink()
+        if job["elsewhere"]:
+            todo_file(folder).parent.mkdir(parents=True, exist_ok=True)
+            todo_file(folder).touch()
         _run(job["config"], folder)
+        _try_elsewhere(folder, job["elsewhere"])
         _tidy(folder, job["keep"])
         return 0
     except KeyboardInterrupt:
@@ -44,6 +53,11 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         error_file.write_text(f"{type(error).__name__}: {error}\n", encoding="utf-8")
         return 1
+
+
+def todo_file(folder: Path) -> Path:
+    """What says that a run is not done yet, though its training may be."""
+    return folder.parent / f"{folder.name}.todo"
 
 
 def _run(config: dict[str, Any], folder: Path) -> None:
@@ -56,6 +70,26 @@ def _run(config: dict[str, Any], folder: Path) -> None:
     if folder.exists():
         shutil.rmtree(folder)
     train(RunConfig.model_validate(config))
+
+
+def _try_elsewhere(folder: Path, configs: dict[str, Any]) -> None:
+    """Evaluate the last weights of a finished run on other held-out tasks, as often as its own."""
+    from stepwell.config.run import RunConfig
+    from stepwell.monitors.files import write_whole
+    from stepwell.pipeline.evaluation import evaluate_run
+    from stepwell.pipeline.study_results import is_over
+    from stepwell.training.checkpoint import latest_checkpoint
+
+    if not configs or not is_over(folder):
+        return
+    last = latest_checkpoint(folder / "checkpoints", print)
+    assert last is not None, "a run that is over has a checkpoint"
+    found = {}
+    for name, values in configs.items():
+        report = evaluate_run(last.path, RunConfig.model_validate(values))
+        found[name] = report.result.success
+    write_whole(folder / ELSEWHERE_FILE, json.dumps(found) + "\n")
+    todo_file(folder).unlink()
 
 
 def _tidy(folder: Path, keep: str) -> None:

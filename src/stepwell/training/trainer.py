@@ -27,6 +27,7 @@ from stepwell.config.run import TrainConfig
 from stepwell.core import ConfigError, DivergenceError, InputError, Trajectory, trainable
 from stepwell.packing import backward, evaluate
 from stepwell.training.batch import Minibatch, split
+from stepwell.training.critic_clock import timed
 from stepwell.training.flat_sequence import flatten
 from stepwell.training.objective import Objective
 from stepwell.training.optimizer import Optimizer, rate_share, told_as_divergence
@@ -139,12 +140,13 @@ class Trainer:
         with told_as_divergence(f"update {self.num_done + 1}", _ADVICE):
             objectives = [self._objective(m, version, is_first=m is minibatches[0]) for m in minibatches]
             seen: list[dict[str, Tensor]] = []
-            for _ in range(self.config.update_epochs):
-                for objective in objectives:
-                    seen.append(self._step(objective, is_first=not seen, check_gap=check_gap))
+            with timed(self.policy.critic, self.policy.device) as clock:
+                for _ in range(self.config.update_epochs):
+                    for objective in objectives:
+                        seen.append(self._step(objective, is_first=not seen, check_gap=check_gap))
         self._require_finite()
         self.num_done += 1
-        metrics = _averaged(seen)
+        metrics = _averaged(seen) | clock.metrics()
         metrics["learning_rate"] = share * self.config.optimizer.learning_rate
         metrics["packed_tokens"] = float(sum(m.packed.num_tokens for m in minibatches))
         return metrics

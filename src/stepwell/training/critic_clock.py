@@ -1,0 +1,90 @@
+"""How long a critic's own passes take, measured while they run beside the actor's.
+
+    head's output ─► hook ─┐                       forward: from the backbone's call to the head's output
+                           ├─► one backward pass   backward: from the gradient of that output to that of
+    first weights ─► hook ─┘                                 the critic's first weights, which come last
+
+An update runs both models forward and both backward in one call, so the two cannot be timed from
+outside. Autograd runs later work first: the critic, which is run after the actor, is through before
+the actor's begins, and the two hooks enclose its share.
+
+Only a critic with a backbone of its own has passes of its own. On a GPU the marks are events in the
+stream, read once at the end: nothing waits for the device in between. Hooks are there only inside of
+`timed`, so a policy is copied and sent around without them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from stepwell.policies.critic import Critic
+
+
+@contextmanager
+def timed(critic: Any, device: torch.device) -> Iterator[CriticClock]:
+    """Time the passes of a critic that are made inside; nothing is measured of a shared one or of none."""
+    clock, hooks = CriticClock(is_cuda=device.type == "cuda"), []
+    if isinstance(critic, Critic) and critic.backbone is not None:
+        first = next(weights for weights in critic.backbone.parameters() if weights.requires_grad)
+        hooks = [
+            critic.backbone.register_forward_pre_hook(clock.forward_begins),
+            critic.head.register_forward_hook(clock.forward_ends),
+            first.register_post_accumulate_grad_hook(clock.backward_ends),
+        ]
+    try:
+        yield clock
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class CriticClock:
+    """Adds up the time of a critic's passes."""
+
+    def __init__(self, *, is_cuda: bool) -> None:
+        self._is_cuda = is_cuda
+        self._spans: list[tuple[Any, Any]] = []
+        self._forward: Any = None
+        self._backward: Any = None
+
+    def metrics(self) -> dict[str, float]:
+        """`time/critic_s`, where there was a pass."""
+        if not self._spans:
+            return {}
+        if not self._is_cuda:
+            return {"time/critic_s": sum(end - start for start, end in self._spans)}
+        self._spans[-1][1].synchronize()
+        return {"time/critic_s": sum(start.elapsed_time(end) for start, end in self._spans) / 1000}
+
+    def _mark(self) -> Any:
+        if not self._is_cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def forward_begins(self, module: Any, inputs: Any) -> None:
+        """The backbone is called."""
+        self._forward = self._mark()
+
+    def forward_ends(self, module: Any, inputs: Any, values: torch.Tensor) -> None:
+        """The head has spoken."""
+        if self._forward is not None:
+            self._spans.append((self._forward, self._mark()))
+            self._forward = None
+        if values.requires_grad:
+            values.register_hook(self._backward_begins)
+
+    def _backward_begins(self, gradient: torch.Tensor) -> None:
+        self._backward = self._mark()
+
+    def backward_ends(self, weights: torch.Tensor) -> None:
+        """The critic's first weights have their gradient."""
+        if self._backward is not None:
+            self._spans.append((self._backward, self._mark()))
+            self._backward = None
