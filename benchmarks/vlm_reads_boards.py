@@ -33,12 +33,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from stepwell.config.run import OptimizerConfig
 from stepwell.core import Split, StateForm, Step, TokenAction, TokenState
 from stepwell.envs import Env, distinct_tasks, make_env
 from stepwell.packing import backward, pack
+from stepwell.pipeline.seeing import freeze_vision
 from stepwell.policies import VLMPolicy, resolve_model
 from stepwell.policies.forward import actor_rows
 from stepwell.rendering import ImagePart, Message, Renderer, TextPart, load_tokenizer
+from stepwell.training.optimizer import Optimizer
 
 WORLDS = {"frozenlake": ("player", "goal"), "sokoban": ("player", "boxes", "targets")}
 REQUIRED = 0.9
@@ -90,27 +93,28 @@ def first_actions(env: Env, world: str, task: Any) -> tuple[str, ...]:
 class Reader:
     """A policy that answers about boards, and how it is trained and judged."""
 
-    def __init__(self, model: str, world: str, learning_rate: float, seed: int) -> None:
+    def __init__(self, model: str, world: str, trained: Any, rates: tuple[float, float], seed: int) -> None:
         self.policy = VLMPolicy.from_pretrained(resolve_model(model, seed=seed))
+        freeze_vision(self.policy, trained)
         assert self.policy.source is not None
         tokenizer = load_tokenizer(self.policy.source)
         self.renderer = Renderer(
             tokenizer, image_format=self.policy.image_format, pictures=self.policy.pictures
         )
         self.world = world
-        self.optimizer = torch.optim.AdamW(self.policy.parameters(), learning_rate, weight_decay=0.01)
+        settings = OptimizerConfig(kind="muon", learning_rate=rates[0], muon_learning_rate=rates[1])
+        self.optimizer = Optimizer(self.policy.named_parameters(), settings)
 
     def boards(self, split: Split, count: int) -> list[Board]:
         return list(itertools.islice(boards(self.world, split, self.renderer, seed=0), count))
 
-    def update(self, shown: list[Board], rate: float) -> float:
-        """One step of supervised learning on these boards; gives the mean loss per token."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+    def update(self, shown: list[Board], share: float) -> float:
+        """One step of supervised learning at this share of the rate; gives the mean loss per token."""
+        self.optimizer.set_rate(share)
         self.optimizer.zero_grad()
         steps = [self._step(board) for board in shown]
         loss, _, _ = backward(self.policy, pack(steps), lambda outputs: (-outputs.logprobs.mean(), {}))
-        torch.nn.utils.clip_grad_norm_(list(self.policy.parameters()), 1.0)
+        torch.nn.utils.clip_grad_norm_(self.optimizer.parameters, 1.0)
         self.optimizer.step()
         return float(loss)
 
@@ -148,7 +152,8 @@ class Reader:
 
 def learn(world: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Train on boards of one world and judge on unseen ones, with the curve."""
-    reader = Reader(arguments.model, world, arguments.learning_rate, arguments.seed)
+    rates = (arguments.learning_rate, arguments.muon_learning_rate)
+    reader = Reader(arguments.model, world, arguments.train_vision, rates, arguments.seed)
     began = time.perf_counter()
     seen = reader.boards(Split.TRAIN, arguments.boards)
     unseen = reader.boards(Split.HELD_OUT, arguments.held_out)
@@ -159,7 +164,7 @@ def learn(world: str, arguments: argparse.Namespace) -> dict[str, Any]:
         began = time.process_time()
         shown = [seen[i] for i in order.choice(len(seen), BATCH, replace=False)]
         share = min(1.0, number / 20) * (0.5 + 0.5 * math.cos(math.pi * number / arguments.updates))
-        loss = reader.update(shown, arguments.learning_rate * share)
+        loss = reader.update(shown, share)
         training += time.process_time() - began
         if number % arguments.every == 0 or number == arguments.updates:
             tokens, read, right = reader.judged(unseen)
@@ -179,7 +184,9 @@ def main() -> None:
     parser.add_argument("--updates", type=int)
     parser.add_argument("--boards", type=int, default=3000)
     parser.add_argument("--held-out", type=int, default=400)
-    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--train-vision", choices=("all", "projector", "none"), default="none")
+    parser.add_argument("--learning-rate", type=float, default=3e-3, help="of AdamW (embeddings, norms)")
+    parser.add_argument("--muon-learning-rate", type=float, default=0.01, help="of hidden matrices")
     parser.add_argument("--every", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULTS / "vlm_reads_boards.json")

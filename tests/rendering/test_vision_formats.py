@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.core import ModelError
+from stepwell.core import InputError, ModelError
 from stepwell.rendering.tiny import build_tokenizer
 from stepwell.rendering.vision import image_format_of
 from stepwell.rendering.vision.idefics import IdeficsFormat
@@ -95,6 +95,21 @@ def test_llava_counts_the_class_token_where_it_is_kept() -> None:
         vision = {"image_size": 28, "patch_size": 7, "model_type": tower}
         config = {"vision_config": vision, "vision_feature_select_strategy": strategy}
         assert LlavaFormat("<image>", 5, config, options).tokens(9, 9).num_features == count
+
+
+def test_a_tower_of_another_kind_is_refused() -> None:
+    config = {"vision_config": {"image_size": 28, "patch_size": 7, "model_type": "pixtral"}}
+    with pytest.raises(ModelError, match="vision tower 'pixtral' is not known"):
+        LlavaFormat("<image>", 5, config, {"crop_size": {"height": 28, "width": 28}})
+
+
+def test_a_picture_that_may_not_be_resized_must_fit() -> None:
+    ours = QwenFormat("<p>", 5, {}, {"patch_size": 7, "merge_size": 2, "do_resize": False})
+    assert ours.tokens(28, 42).grid == (1, 2, 3)
+    with pytest.raises(InputError, match="not whole patches of 14"):
+        ours.tokens(28, 40)
+    with pytest.raises(InputError, match="more than 200 times as long"):
+        QwenFormat("<p>", 5, {}, {}).tokens(1, 201)
 
 
 def _tile_tokenizer() -> Any:

@@ -45,6 +45,8 @@ class Looks:
 
 def look(packed: Packed, image_format: ImageFormat, pictures: Pictures) -> None:
     """Note in every microbatch where its pictures are; refuses a prompt with other tokens for them."""
+    if all("looks" in microbatch.cache for microbatch in packed.microbatches):
+        return
     placed = [
         image_format.placed(TokenState(sequence[:size], spans), pictures)
         for sequence, size, spans in zip(
@@ -52,8 +54,7 @@ def look(packed: Packed, image_format: ImageFormat, pictures: Pictures) -> None:
         )
     ]
     for microbatch in packed.microbatches:
-        if "looks" not in microbatch.cache:
-            microbatch.cache["looks"] = _looks(microbatch, packed.table, placed, image_format)
+        microbatch.cache["looks"] = _looks(microbatch, packed.table, placed, image_format)
 
 
 def _looks(

@@ -15,6 +15,9 @@ from stepwell.core.errors import ModelError
 from stepwell.rendering.vision.format import ImageFormat, ImageTokens
 from stepwell.rendering.vision.pixels import BICUBIC, Scaling, centre_cropped, resized
 
+PATCH_SIZES = {"clip_vision_model": 32, "siglip_vision_model": 16}
+"""Vision towers, with the patch size of a configuration that does not name one."""
+
 
 class LlavaFormat(ImageFormat):
     """`settings` are the image processor's, `config` the model's."""
@@ -29,14 +32,20 @@ class LlavaFormat(ImageFormat):
         self._settings = settings
         self._scaling = Scaling.of(settings)
         self._height, self._width = _final_size(settings)
-        size = int(vision.get("image_size", 336))
+        tower = str(vision.get("model_type", "clip_vision_model"))
+        if tower not in PATCH_SIZES:
+            raise ModelError(
+                f"config.json: LLaVA with the vision tower {tower!r} is not known here; "
+                f"there are {', '.join(PATCH_SIZES)}"
+            )
+        size = int(vision.get("image_size", 224))
         if (self._height, self._width) != (size, size):
             raise ModelError(
                 f"preprocessor_config.json makes pictures of {self._height} x {self._width}, but the vision "
                 f"tower of config.json reads {size} x {size}; the files belong to different models"
             )
-        patches = (size // int(vision.get("patch_size", 14))) ** 2
-        has_class = vision.get("model_type", "clip_vision_model") == "clip_vision_model"
+        patches = (size // int(vision.get("patch_size", PATCH_SIZES[tower]))) ** 2
+        has_class = tower == "clip_vision_model"
         is_cut = config.get("vision_feature_select_strategy", "default") == "default"
         count = patches + int(has_class) - int(is_cut)
         ids = np.full(count, marker_id, dtype=np.int32)

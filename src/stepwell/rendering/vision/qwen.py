@@ -35,9 +35,10 @@ class QwenFormat(ImageFormat):
         self._merge = int(settings.get("merge_size", 2))
         self._frames = int(settings.get("temporal_patch_size", 2))
         size = settings.get("size") or {}
-        lowest, highest = settings.get("min_pixels"), settings.get("max_pixels")
-        self._lowest = int(size.get("shortest_edge", 56 * 56) if lowest is None else lowest)
-        self._highest = int(size.get("longest_edge", 28 * 28 * 1280) if highest is None else highest)
+        lowest = settings.get("min_pixels") or size.get("shortest_edge") or size.get("min_pixels")
+        highest = settings.get("max_pixels") or size.get("longest_edge") or size.get("max_pixels")
+        self._lowest = int(lowest or 56 * 56)
+        self._highest = int(highest or 28 * 28 * 1280)
         self._is_resized = bool(settings.get("do_resize", True))
         self._resample = int(settings.get("resample", BICUBIC))
         self._scaling = Scaling.of(settings)
@@ -78,9 +79,14 @@ class QwenFormat(ImageFormat):
 
     def _grid(self, height: int, width: int) -> tuple[int, int]:
         """Rows and columns of patches."""
-        if not self._is_resized:
-            return height // self._patch, width // self._patch
         unit = self._patch * self._merge
+        if not self._is_resized:
+            if height % unit or width % unit:
+                raise InputError(
+                    f"a picture of {height} x {width} pixels is not whole patches of {unit}, and the "
+                    "model's preprocessor_config.json says do_resize = false; resize the picture"
+                )
+            return height // self._patch, width // self._patch
         if max(height, width) > MOST_ELONGATED * min(height, width):
             raise InputError(
                 f"a picture of {height} x {width} pixels is more than {MOST_ELONGATED} times as long as "
