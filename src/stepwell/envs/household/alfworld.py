@@ -31,7 +31,7 @@ from stepwell.envs.household.pddl import problem
 from stepwell.envs.robots.packages import simulator
 from stepwell.envs.sides import stand
 
-TRAIN, SEEN, UNSEEN = "train", "valid_seen", "valid_unseen"
+TRAIN, SEEN, UNSEEN, UNSORTED = "train", "valid_seen", "valid_unseen", ""
 NOT_PLAYED = ("movable", "Sliced")
 _TASK = re.compile(r"Your task is to: (.+?)\.?(?:\\n|\n|\"|$)")
 _idle_engines: list[Any] = []
@@ -106,41 +106,42 @@ class PublishedGame:
 
 def game_task(env: str, options: HouseholdOptions, seed: int) -> Task:
     """A game drawn at random, on the side that its folder says."""
-    rng = random.Random(seed)
-    sides = games_in(str(options.games))
-    held_out = sides[SEEN if options.held_out == "seen" else UNSEEN]
-    side = TRAIN
-    if any(sides[name] for name in (TRAIN, SEEN, UNSEEN)):
-        side = (SEEN if options.held_out == "seen" else UNSEEN) if rng.random() < SEEN_GOALS else TRAIN
-        if not sides[TRAIN] or not held_out:
-            raise ConfigError(
-                f"env.options.games: {options.games} needs games in both train and valid folders"
-            )
-    games = sides[side] or sides[""]
+    rng, folder = random.Random(seed), str(options.games)
+    sides = games_in(folder)
+    held_out = SEEN if options.held_out == "seen" else UNSEEN
+    if not sides[TRAIN] and not sides[held_out]:
+        return _drawn(env, folder, sides[UNSORTED], rng, seed, "unsorted")
+    for name in (TRAIN, held_out):
+        if not sides[name]:
+            raise ConfigError(f"env.options.games: {folder} has no games in a folder named {name!r}")
+    side = held_out if rng.random() < SEEN_GOALS else TRAIN
+    task = _drawn(env, folder, sides[side], rng, seed, side)
+    return stand(task, Split.TRAIN if side == TRAIN else Split.HELD_OUT)
+
+
+def _drawn(env: str, folder: str, games: list[str], rng: random.Random, seed: int, side: str) -> Task:
+    """The first game of a random order that is not known to be unsolvable."""
     for game in rng.sample(games, len(games)):
-        data = (Path(str(options.games)) / game).read_bytes()
+        data = (Path(folder) / game).read_bytes()
         found = json.loads(data)
         if found.get("solvable") is False:
             continue
         said = _TASK.search(found["grammar"])
         content: dict[str, JSON] = {"game": game, "hash": hash_bytes(data)}
-        task = Task(env, content, said[1] if said else "", seed, (game.split("/")[-1], side))
-        if game in sides[""]:
-            return task
-        return stand(task, Split.TRAIN if side == TRAIN else Split.HELD_OUT)
-    raise ConfigError(f"env.options.games: no game below {options.games} can be solved")
+        return Task(env, content, said[1] if said else "", seed, ("game", Path(game).parts[0], side))
+    raise ConfigError(f"env.options.games: none of {len(games)} games below {folder} can be solved")
 
 
 @lru_cache(maxsize=16)
 def games_in(folder: str) -> dict[str, list[str]]:
-    """Paths of games below a folder, by side; those of no known side under ''."""
+    """Paths of games below a folder, by side."""
     root = Path(folder)
-    sides: dict[str, list[str]] = {TRAIN: [], SEEN: [], UNSEEN: [], "": []}
+    sides: dict[str, list[str]] = {TRAIN: [], SEEN: [], UNSEEN: [], UNSORTED: []}
     for path in sorted(root.rglob("*.tw-pddl")):
         game = path.relative_to(root)
         if any(word in str(game) for word in NOT_PLAYED):
             continue
-        sides[next((part for part in game.parts if part in sides), "")].append(game.as_posix())
+        sides[next((part for part in game.parts if part in sides), UNSORTED)].append(game.as_posix())
     if not any(sides.values()):
         raise ConfigError(f"env.options.games: there is no .tw-pddl file below {folder!r}")
     return sides
