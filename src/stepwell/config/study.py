@@ -183,7 +183,9 @@ class StudyConfig(_Named):
             "seeds": self.seeds if quick.seeds is None else quick.seeds,
             "env_steps": quick.env_steps or self.env_steps,
             "rollouts": quick.rollouts or self.rollouts,
-            "sweeps": tuple(s for s in self.sweeps if known.issuperset(*s.lines.values())),
+            "sweeps": tuple(
+                s for s in self.sweeps if all(known.issuperset(line) for line in s.lines.values())
+            ),
             "worlds": tuple(worlds),
             "variants": tuple(variants),
             "quick": QuickConfig(),
