@@ -25,9 +25,10 @@ from typing import Any
 from stepwell.core import JSON, ConfigError, InputError, Split, StateForm, Task, hash_bytes
 from stepwell.envs.base import NOTHING, Effect
 from stepwell.envs.household.generator import SEEN_GOALS, read_household
-from stepwell.envs.household.made import MAX_CHARS, WON, read_command
+from stepwell.envs.household.made import WON, read_command
 from stepwell.envs.household.options import HouseholdOptions
 from stepwell.envs.household.pddl import problem
+from stepwell.envs.household.words import MAX_SHOWN, NOTHING_HAPPENS
 from stepwell.envs.robots.packages import simulator
 from stepwell.envs.sides import stand
 
@@ -65,8 +66,8 @@ class PublishedGame:
         """Do one command; whether that won is the engine's word."""
         text = read_command(action)
         if text not in self._commands:
-            told = text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]}..."
-            self._result = f"Nothing happens. {told!r} is not one of the commands."
+            told = text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+            self._result = f"{NOTHING_HAPPENS} {told!r} is not one of the commands."
             return NOTHING
         state, _, _ = self._engine.step(text)
         self._take(state)

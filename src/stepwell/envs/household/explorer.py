@@ -97,9 +97,7 @@ def _look_on(house: House, missing: list[str], notes: Notes) -> Command | None:
     places = [place for place in range(len(house.places)) if place not in notes.looked]
     if not places:
         return None
-    best = max(
-        places, key=lambda place: (_chance(house, missing, place) / (1 + (shut >> place & 1) + 1e-9), -place)
-    )
+    best = max(places, key=lambda place: (_chance(house, missing, place) / (1 + (shut >> place & 1)), -place))
     return Command("open" if best == here else "go", place=best)
 
 

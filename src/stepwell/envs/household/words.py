@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from stepwell.envs.household.house import MARKS, Command, House, State
 
 NOTHING_HAPPENS = "Nothing happens."
-MAX_SHOWN = 60
+MAX_CHARS, MAX_SHOWN = 240, 60  # of a command, and of one that is quoted
 _DONE = {
     "go": "You go to the {place}.",
     "open": "You open the {place}.",
     "close": "You close the {place}.",
-} | {
     "take": "You take the {thing} from the {place}.",
     "move": "You move the {thing} to the {place}.",
     "clean": "You clean the {thing} with the {place}.",
@@ -70,7 +69,7 @@ def why_not(house: House, state: State, text: str) -> str:
     """Why a text that is no possible command does nothing, in one sentence for the agent."""
     if not text:
         return f"{NOTHING_HAPPENS} The command is empty."
-    if len(text) > 4 * MAX_SHOWN:
+    if len(text) > MAX_CHARS:
         return f"{NOTHING_HAPPENS} The command is too long ({len(text)} characters)."
     verb, _, rest = text.partition(" ")
     if verb not in {"go", "take", "move", "open", "close", "use", "examine", "look", "inventory", *MARKS}:
