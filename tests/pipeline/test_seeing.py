@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 from tests.pipeline.small import SMALL, timeless
 from tests.pipeline.test_resume import cut_back, same
 
@@ -32,11 +34,12 @@ MODEL = "tiny-vlm-0.5m"
 SEEING = (
     "env.options={size=3, max_turns=2, observation='image', tile_size=8}",
     f"policy.model={MODEL}",
+    "policy.train_vision=none",
     "agent.guide=false",
     "engine.max_length=300",
     "warm_start.num_demos=32",
     "warm_start.batch_size=8",
-    "warm_start.epochs=3",
+    "warm_start.epochs=6",
     "warm_start.optimizer.kind=muon",
     "warm_start.optimizer.learning_rate=5e-3",
     "warm_start.optimizer.muon_learning_rate=0.02",
@@ -98,6 +101,26 @@ def test_every_picture_of_a_run_is_stored_once_and_is_what_the_world_showed(run:
                 observation = env.step([str(a) for a in step.info["actions"]])[0]  # type: ignore[union-attr]
 
 
+def test_what_is_not_trained_of_vision_keeps_its_weights(run: Path) -> None:
+    before, after = (
+        load_file(Path(place) / "model.safetensors") for place in (resolve_model(MODEL), _last(run))
+    )
+    same = {name for name in before if torch.equal(before[name], after[name])}
+    assert same == {name for name in before if "vision_tower" in name or "projector" in name}
+    parts = Parts(config("policy.train_vision=projector"))
+    try:
+        trained = {name for name, _ in parts.policy.named_parameters()}
+    finally:
+        parts.close()
+    assert any("projector" in name for name in trained) and any("layers.0" in name for name in trained)
+    assert not any("vision_tower" in name for name in trained)
+
+
+def _last(folder: Path) -> Path:
+    (found,) = (folder / "checkpoints" / "update-000004").glob("**/model.safetensors")
+    return found.parent
+
+
 def test_the_report_shows_the_picture_that_the_agent_saw(run: Path) -> None:
     replay = load_replays(run / FILE_NAME)[0]
     parts = Parts(config())
@@ -112,7 +135,9 @@ def test_the_report_shows_the_picture_that_the_agent_saw(run: Path) -> None:
 
 def test_a_checkpoint_that_sees_is_evaluated_and_played(run: Path) -> None:
     report = evaluate_run(run)
-    assert report.result.success == pytest.approx(read_summary(run).success_after)
+    summary = read_summary(run)  # the best checkpoint stands for a run
+    assert summary is not None and summary.success_before is not None and summary.success_after is not None
+    assert report.result.success == pytest.approx(max(summary.success_before, summary.success_after))
     best = run / "checkpoints" / "best"
     with PlaySession(config(), open_pilot(best, config())) as session:
         parts = Parts(config())
