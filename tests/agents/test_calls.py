@@ -161,6 +161,7 @@ def test_what_is_done_all_the_same_is_not_strict(reply: str, problem: str) -> No
             "search needs the argument 'query'",
         ),
         ("<answer> </answer>", "the answer is empty"),
+        ("<answer>Par", "<answer> is never closed by </answer>"),
     ],
 )
 def test_where_nothing_can_be_done_it_is_said_why(reply: str, lost: str) -> None:
@@ -182,7 +183,8 @@ def test_of_too_many_calls_the_first_are_made() -> None:
 def test_an_answer_stands_alone() -> None:
     reply = agent().read(f"<tool_call>{search('a')}</tool_call><answer>Paris</answer>")
     assert reply.actions == answered("Paris") and reply.num_lost == 1
-    assert not reply.is_strict and reply.lost == "1 blocks beside the answer are not done"
+    assert not reply.is_strict and reply.lost == "an answer stands alone: what is beside it is not done"
+    assert agent().read("<answer>Par</answer><answer>Rome").actions == answered("Par")
     assert told("<answer>Paris</answer>", CALLS) == ((), "there is no <tool_call>...</tool_call>")
 
 

@@ -5,8 +5,8 @@
 
 Forgiving and strict reading as in `reply.py`: calls that can be made are made, in order, and up to as
 many as a turn takes; of every other one it is said why not (`lost`). Whatever stands between blocks,
-capitals and blanks in tags, a last tag that is not closed, arguments that are quoted or under another
-name are read, but are not strict.
+capitals and blanks in tags, a call that is whole but not closed, arguments that are quoted or under
+another name are read, but are not strict. An answer that is not closed may be half of one: it is lost.
 
 Invariants
 * Whatever the text, reading gives calls that their tools take, and never raises.
@@ -54,6 +54,7 @@ class _Block:
     name: str
     body: str
     flaw: str
+    is_closed: bool
 
 
 def cut_thinking(strategy: Strategy, text: str) -> tuple[str, str]:
@@ -70,8 +71,8 @@ def cut_thinking(strategy: Strategy, text: str) -> tuple[str, str]:
 def read_calls(actions: Actions, text: str) -> ReadCalls:
     """The calls, or the answer, of what follows the thinking."""
     blocks, outside = _blocks(actions, text)
-    answers = [block for block in blocks if block.name == ANSWER]
-    if answers:
+    answers = sorted((block for block in blocks if block.name == ANSWER), key=lambda block: block.is_closed)
+    if answers:  # the last one that is closed, if any is
         return _read_answer(actions, answers[-1], len(blocks) - 1, outside)
     if not blocks:
         return ReadCalls((), f"there is no {skeleton(actions)}")
@@ -129,7 +130,7 @@ def _blocks(actions: Actions, text: str) -> tuple[list[_Block], str]:
         flaw = "" if closed else f"<{name}> is never closed by </{name}>"
         if literals != (f"<{name}>", f"</{name}>"):
             flaw = f"{_shown(''.join(literals))} must be written <{name}></{name}>"
-        found.append(_Block(name, body.strip(), flaw))
+        found.append(_Block(name, body.strip(), flaw, closed))
         at = len(text) if end is None else end.end() if closed else end.start()
     outside.append(text[at:])
     return found, "".join(outside).strip()
@@ -157,11 +158,12 @@ def _read_answer(actions: Actions, block: _Block, num_others: int, outside: str)
     try:
         call = call_of({"name": actions.answer, "arguments": {actions.answer_argument: block.body}})
         problem = problem_with(actions.tools, call) if block.body else "the answer is empty"
+        problem = problem if block.is_closed else block.flaw
     except InputError as error:
         problem = str(error)
     if problem:
         return ReadCalls((), problem, 1 + num_others)
-    beside = f"{num_others} blocks beside the answer are not done" if num_others else ""
+    beside = "an answer stands alone: what is beside it is not done" if num_others else ""
     outside = f"text beside the answer: {_shown(outside)}" if outside else ""
     return ReadCalls((call.text,), beside, num_others, block.flaw or outside)
 
