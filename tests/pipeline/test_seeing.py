@@ -149,6 +149,20 @@ def test_a_checkpoint_that_sees_is_evaluated_and_played(run: Path) -> None:
             assert session.act(["Up"]).player == "person"
 
 
+def test_an_offline_run_learns_from_the_pictures_of_the_pool_it_reads(run: Path, tmp_path: Path) -> None:
+    settings = (
+        f"offline.pool={run / 'pool' / 'pool.db'}",
+        "offline.channel=train",
+        "recipe.name=sft",
+        "warm_start.num_demos=0",
+        "train.num_updates=1",
+        "eval.num_tasks=0",
+    )
+    folder = train(config(*settings, folder=tmp_path))
+    (update,) = [entry for entry in timeless(folder) if entry.kind == "update"]
+    assert np.isfinite(update.values["loss/policy"])
+
+
 @pytest.mark.parametrize("processes", ["false", "true"])
 def test_generators_in_other_threads_and_processes_see_too(processes: str, tmp_path: Path) -> None:
     groups = (

@@ -181,7 +181,15 @@ class Parts:
     @cached_property
     def pictures(self) -> Pictures:
         """What the agent has seen, kept in the pool; none where the model does not see."""
-        return Pictures() if self.image_format is None else PoolPictures(self.pool)
+        if self.image_format is None:
+            return Pictures()
+        return PoolPictures(self.pool, also=self.stored_pool if self.config.offline.pool else None)
+
+    @cached_property
+    def stored_pool(self) -> Pool:
+        """The pool that an offline run learns from: its steps show pictures of its own."""
+        assert self.config.offline.pool is not None
+        return open_pool(self.config.offline.pool)
 
     @cached_property
     def context_limit(self) -> int:
@@ -373,6 +381,6 @@ class Parts:
 
     def close(self) -> None:
         """Stop the engine and the worlds, if they were started."""
-        for name in ("rollout", "engine", "trainer", "envs", "pool"):
+        for name in ("rollout", "engine", "trainer", "envs", "pool", "stored_pool"):
             if name in self.__dict__ and hasattr(self.__dict__[name], "close"):
                 self.__dict__[name].close()

@@ -13,11 +13,15 @@ from stepwell.pool.store import Pool
 
 
 class PoolPictures(Pictures):
-    """`Pictures` over the blob store of a pool."""
+    """`Pictures` over the blob store of a pool; what it lacks is read from `also`, another pool."""
 
-    def __init__(self, pool: Pool) -> None:
-        super().__init__(load=pool.picture)
+    def __init__(self, pool: Pool, *, also: Pool | None = None) -> None:
         self._blobs = pool.blobs
+
+        def load(name: str) -> AnyArray:
+            return (pool if also is None or name in self._blobs else also).picture(name)
+
+        super().__init__(load=load)
 
     def add(self, image: AnyArray) -> str:
         """Store a picture that is new here; gives its name."""
