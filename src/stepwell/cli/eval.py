@@ -1,19 +1,39 @@
-"""`stepwell eval`: how often a trained agent succeeds on held-out tasks."""
+"""`stepwell eval`: how often an agent succeeds on held-out tasks, a trained one or an outside model."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stepwell.cli.command import RUN_FILE, add_command, add_settings, read_settings
+from stepwell.cli.command import RUN_FILE, add_command, add_settings, console, read_settings
+
+if TYPE_CHECKING:
+    from stepwell.config.chat_api import ChatApiConfig
+    from stepwell.pipeline.chat_evaluation import EndpointEvaluation
+    from stepwell.pipeline.evaluation import EvalReport
 
 _EXAMPLES = (
     ("stepwell eval runs/NAME", "the best checkpoint of a run, with the run's own settings"),
     ("stepwell eval runs/NAME --num-tasks 512 --samples 8 --temperature 1", "pass@1 to pass@8"),
     ("stepwell eval runs/NAME/checkpoints/update-000050", "one checkpoint"),
     ("stepwell eval smollm2-135m sokoban", "a model as it is, on a preset's tasks"),
+    ("stepwell eval --endpoint https://HOST/v1 --model NAME sokoban", "an outside model on the same tasks"),
+    ("stepwell eval --compare runs/eval-A runs/eval-B", "several evaluations in one table"),
 )
+_ONLY_ENDPOINT = {
+    "model": "--model",
+    "api_key_env": "--api-key-env",
+    "concurrency": "--concurrency",
+    "rate": "--rate",
+    "timeout_s": "--timeout-s",
+    "max_retries": "--max-retries",
+    "tools": "--tools",
+    "prompt_price": "--prompt-price",
+    "completion_price": "--completion-price",
+}
 
 
 def add(commands: Any) -> None:
@@ -24,30 +44,167 @@ def add(commands: Any) -> None:
         summary="measure an agent on held-out tasks",
         description="Prints success with its 95 % confidence interval, pass@k, reward and turns.",
         examples=_EXAMPLES,
+        after_interrupt=_how_to_go_on,
     )
-    parser.add_argument("agent", metavar="RUN | MODEL", help="a run folder, a checkpoint, or a model")
+    parser.add_argument("agent", nargs="?", metavar="RUN | MODEL", help="a run folder, a checkpoint, a model")
     add_settings(parser)
     parser.add_argument("--num-tasks", type=int, metavar="N", help="distinct held-out tasks")
     parser.add_argument("--samples", type=int, metavar="K", help="attempts per task; pass@k up to K")
     parser.add_argument("--temperature", type=float, metavar="T", help="0 is greedy")
     parser.add_argument("--seed", type=int, metavar="S", help="of tasks and sampling")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--report", action="store_true", help="keep figures, episodes and a page in a folder")
+    parser.add_argument("--output", metavar="FOLDER", help="that folder; default runs/eval-NAME-ENV")
+    outside = parser.add_argument_group("outside models, instead of RUN | MODEL")
+    outside.add_argument("--endpoint", metavar="URL", help="an OpenAI-compatible API, up to /v1")
+    outside.add_argument("--model", metavar="NAME", help="the model's name there")
+    outside.add_argument("--api-key-env", metavar="VAR", help="holds the key; default OPENAI_API_KEY")
+    outside.add_argument("--concurrency", type=int, metavar="N", help="episodes at once; default 16")
+    outside.add_argument("--rate", type=float, metavar="N", help="calls per second; default no limit")
+    outside.add_argument("--timeout-s", type=float, metavar="SECONDS", help="of one call; default 120")
+    outside.add_argument("--max-retries", type=int, metavar="N", help="of one call; default 5")
+    outside.add_argument(
+        "--tools", choices=("auto", "api", "text"), help="where tools are told; default auto"
+    )
+    outside.add_argument("--prompt-price", type=float, metavar="P", help="of a million prompt tokens")
+    outside.add_argument("--completion-price", type=float, metavar="P", help="of a million answer tokens")
+    outside.add_argument("--resume", metavar="FOLDER", help="go on with one that was stopped")
+    parser.add_argument("--compare", nargs="+", metavar="FOLDER", help="print evaluations side by side")
 
 
 def run(args: argparse.Namespace) -> int:
-    config = read_settings([*args.settings, *_flags(args)], default=settings_of_agent(args.agent))
+    words = [*([] if args.agent is None else [args.agent]), *args.settings]
+    if args.compare:
+        return _compare([*args.compare, *words], as_json=args.json)
+    report = _outside(args, words) if args.endpoint or args.resume else _own(args, words)
+    print(report.to_json() if args.json else report.table())
+    if args.folder is not None and not args.json:
+        print(f"report     {args.folder / 'report.html'}")
+    return 0
+
+
+def _own(args: argparse.Namespace, words: Sequence[str]) -> EvalReport:
+    """A run, a checkpoint or a model of ours."""
+    from stepwell.core.errors import ConfigError
+
+    if given := [flag for name, flag in _ONLY_ENDPOINT.items() if getattr(args, name) is not None]:
+        raise ConfigError(f"{given[0]} belongs to an outside model; name its API by --endpoint URL")
+    if not words:
+        raise ConfigError("name a run folder, a checkpoint or a model, or an API by --endpoint and --model")
+    agent, *settings = words
+    config = read_settings([*settings, *_flags(args)], default=settings_of_agent(agent))
+    from stepwell.pipeline.eval_folders import new_eval_folder
     from stepwell.pipeline.evaluation import evaluate_run
 
-    wanted = config.eval
-    report = evaluate_run(
-        args.agent,
+    wanted, args.folder = config.eval, None
+    if args.report or args.output:
+        args.folder = Path(args.output) if args.output else new_eval_folder(config, _name_of(agent))
+        args.folder.mkdir(parents=True, exist_ok=True)
+    return evaluate_run(
+        agent,
         config,
         num_tasks=wanted.num_tasks,
         samples_per_task=wanted.samples_per_task,
         temperature=wanted.temperature,
         seed=config.seed,
+        folder=args.folder,
+        command=shlex.join(["stepwell", "eval", *words, "--report"]),
     )
-    print(report.to_json() if args.json else report.table())
+
+
+def _outside(args: argparse.Namespace, words: Sequence[str]) -> EvalReport:
+    """A model behind an API."""
+    from stepwell.pipeline.chat_progress import ChatProgress
+
+    endpoint = _resumed(args) if args.resume else _endpoint(args)
+    with ChatProgress(endpoint.model) as progress:
+        return _evaluation(args, words, endpoint, progress).run(resume=bool(args.resume))
+
+
+def _evaluation(
+    args: argparse.Namespace, words: Sequence[str], endpoint: ChatApiConfig, progress: Any
+) -> EndpointEvaluation:
+    from stepwell.core.errors import ConfigError
+    from stepwell.pipeline.chat_evaluation import EndpointEvaluation
+    from stepwell.pipeline.eval_folders import new_eval_folder
+
+    if args.resume and (words or _flags(args)):
+        raise ConfigError("--resume goes on with the settings it was begun with; leave the others out")
+    config = read_settings([*words, *_flags(args)], default=Path(args.resume) if args.resume else None)
+    if args.resume or args.output:
+        args.folder = Path(args.resume or args.output)
+        if args.output and args.folder.exists() and any(args.folder.iterdir()):
+            raise ConfigError(f"--output: {args.folder} is not empty; choose another, or --resume it")
+        args.folder.mkdir(parents=True, exist_ok=True)
+    else:
+        args.folder = new_eval_folder(config, endpoint.model)
+    command = ["stepwell", "eval", "--endpoint", endpoint.url, "--model", endpoint.model, *words]
+    return EndpointEvaluation(
+        config,
+        endpoint,
+        args.folder,
+        command=shlex.join(command),
+        on_start=progress.start,
+        on_done=progress.done,
+    )
+
+
+def _endpoint(args: argparse.Namespace) -> ChatApiConfig:
+    from pydantic import ValidationError
+
+    from stepwell.config.chat_api import ChatApiConfig
+    from stepwell.core.errors import ConfigError
+
+    if not args.model:
+        raise ConfigError("--endpoint needs --model NAME: which model is to be asked there?")
+    given = {
+        "key_variable": args.api_key_env,
+        "max_concurrent": args.concurrency,
+        "rate_per_s": args.rate,
+        "timeout_s": args.timeout_s,
+        "max_retries": args.max_retries,
+        "tools": args.tools,
+        "prompt_price": args.prompt_price,
+        "completion_price": args.completion_price,
+    }
+    chosen = {name: value for name, value in given.items() if value is not None}
+    try:
+        return ChatApiConfig(url=args.endpoint, model=args.model, **chosen)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"{first['loc'][0]}: {first['msg']}, got {first['input']!r}") from None
+
+
+def _resumed(args: argparse.Namespace) -> ChatApiConfig:
+    from stepwell.config.chat_api import ChatApiConfig
+    from stepwell.core.errors import ConfigError
+    from stepwell.pipeline.eval_folders import read_evaluation
+
+    kept = read_evaluation(Path(args.resume)).endpoint
+    if not kept:
+        raise ConfigError(f"--resume: {args.resume} is the evaluation of a model of ours; evaluate it again")
+    return ChatApiConfig(**kept)
+
+
+def _compare(folders: Sequence[str], *, as_json: bool) -> int:
+    import json
+
+    from stepwell.pipeline.eval_folders import comparison, read_evaluation
+
+    named = [(folder, read_evaluation(Path(folder))) for folder in folders]
+    heads, rows, notes = comparison(named)
+    if as_json:
+        told = [{"folder": folder, "model": one.model, **one.values} for folder, one in named]
+        print(json.dumps({"env": named[0][1].env, "evaluations": told, "notes": notes}, indent=2))
+        return 0
+    from rich.table import Table
+
+    table = Table(*heads, title=f"{named[0][1].env}, {len(named[0][1].tasks)} held-out tasks")
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
+    for note in notes:
+        print(f"note: {note}")
     return 0
 
 
@@ -56,6 +213,19 @@ def settings_of_agent(agent: str) -> Path | None:
     folder = Path(agent).expanduser()
     candidates = (folder, *folder.absolute().parents[:2])
     return next((path for path in candidates if (path / RUN_FILE).is_file()), None)
+
+
+def _name_of(agent: str) -> str:
+    """A run by its name, a checkpoint by the run's and its own."""
+    path = Path(agent)
+    return f"{path.parent.parent.name}-{path.name}" if path.parent.name == "checkpoints" else path.name
+
+
+def _how_to_go_on(args: argparse.Namespace) -> str:
+    folder = getattr(args, "folder", None)
+    if not (args.endpoint or args.resume) or folder is None or not folder.exists():
+        return ""
+    return f"What was played is kept; go on by: stepwell eval --resume {folder}"
 
 
 def _flags(args: argparse.Namespace) -> list[str]:

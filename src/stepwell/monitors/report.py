@@ -54,6 +54,11 @@ class RunFolder:
         return [entry for entry in self.entries if entry.kind == "eval"]
 
     @property
+    def is_evaluation(self) -> bool:
+        """Whether nothing was trained: the folder of an evaluation."""
+        return self.summary is not None and self.summary.more.get("kind") == "evaluation"
+
+    @property
     def last_update(self) -> int:
         return max((entry.update for entry in self.entries if entry.kind == "update"), default=0)
 
@@ -118,7 +123,7 @@ def _read_timeline(run: RunFolder) -> None:
 def _content(run: RunFolder) -> dict[str, Any]:
     bars, summary = _bars(run), run.summary
     levels = [Level(score.name, score.success) for score in _references(run)]
-    evals = [{"entry": entry, **entry.values} for entry in run.evals]
+    evals = [] if run.is_evaluation else [{"entry": entry, **entry.values} for entry in run.evals]
     return {
         "title": _title(run),
         "run": run,
@@ -132,7 +137,8 @@ def _content(run: RunFolder) -> dict[str, Any]:
         "bars": [
             (size, bar_chart(bars, title="held-out success", width=width, high=1.0)) for size, width in _SIZES
         ],
-        "has_bars": bool(bars),
+        "has_bars": bool(bars) and not run.is_evaluation,
+        "figures": summary.more.get("figures", []) if summary and run.is_evaluation else [],
         "curves": [
             (
                 axis,
@@ -172,6 +178,8 @@ def _short(path: Path) -> str:
 
 def _state(run: RunFolder) -> str:
     """A sentence for a run that did not come to its end; empty for one that did."""
+    if run.is_evaluation and run.summary is not None and run.summary.status != "finished":
+        return "This evaluation was interrupted: the figures are of the tasks that were finished by then."
     planned = run.config.get("train", {}).get("num_updates")
     reached = f"update {run.last_update}" + (f" of {planned}" if planned else "")
     if run.summary is None:
@@ -223,8 +231,8 @@ def _facts(run: RunFolder) -> list[tuple[str, str]]:
     facts = [
         ("environment steps", f"{steps:,}"),
         ("wall time", duration(seconds)),
-        ("updates", f"{run.last_update:,}"),
     ]
+    facts += [] if run.is_evaluation else [("updates", f"{run.last_update:,}")]
     facts += [("seed", str(seed))] if seed != "" else []
     agent = run.config.get("agent", {}).get("strategy")
     return facts + ([("agent", str(agent))] if agent else [])

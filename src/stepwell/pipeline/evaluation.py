@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from stepwell.config.loading import load_config
-from stepwell.config.run import RunConfig
+from stepwell.config.run import RunConfig, RunPoolConfig
 from stepwell.core import ConfigError, EnvError, ModelError, Split, Status, Step, Task, Trajectory
+from stepwell.pipeline import eval_folders
 from stepwell.pipeline.parts import HELD_OUT_SEED, Parts
 from stepwell.rollout import Job
 from stepwell.rollout.usage import reply_length, tool_use
@@ -115,12 +117,7 @@ def evaluate(
     parts: Parts, tasks: Sequence[Task], *, temperature: float, samples_per_task: int = 1, seed: int = 0
 ) -> EvalResult:
     """Play held-out tasks with the engine's present weights."""
-    seeds = np.random.default_rng([HELD_OUT_SEED, seed]).integers(2**62, size=(len(tasks), samples_per_task))
-    jobs = [
-        Job(task, task.id, int(seeds[i, k]), channel="eval")
-        for i, task in enumerate(tasks)
-        for k in range(samples_per_task)
-    ]
+    jobs = eval_jobs(tasks, samples_per_task, seed)
     parts.engine.forget()
     rolled = parts.rollout.run(jobs, parts.params(temperature), retries=parts.config.train.max_env_retries)
     if rolled.failures:
@@ -131,6 +128,16 @@ def evaluate(
     return EvalResult(rolled.trajectories, samples_per_task, temperature)
 
 
+def eval_jobs(tasks: Sequence[Task], samples_per_task: int, seed: int) -> list[Job]:
+    """The episodes of an evaluation, task by task: the same whoever plays them."""
+    seeds = np.random.default_rng([HELD_OUT_SEED, seed]).integers(2**62, size=(len(tasks), samples_per_task))
+    return [
+        Job(task, task.id, int(seeds[i, k]), channel="eval")
+        for i, task in enumerate(tasks)
+        for k in range(samples_per_task)
+    ]
+
+
 def held_out_tasks(parts: Parts, count: int | None = None) -> list[Task]:
     """The held-out tasks of a run: the same whatever its seed."""
     return parts.tasks(Split.HELD_OUT, count or parts.config.eval.num_tasks, HELD_OUT_SEED)
@@ -138,13 +145,14 @@ def held_out_tasks(parts: Parts, count: int | None = None) -> list[Task]:
 
 @dataclass(eq=False)
 class EvalReport:
-    """An evaluation as a person reads it."""
+    """An evaluation as a person reads it. `more` are figures besides those of the episodes, by name."""
 
     model: str
     env: str
     result: EvalResult
     seed: int
     more: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def to_json(self) -> str:
         """All figures."""
@@ -156,6 +164,8 @@ class EvalReport:
             "temperature": self.result.temperature,
             "seed": self.seed,
             **self.result.values(),
+            **self.more,
+            **({"notes": self.notes} if self.notes else {}),
         }
         return json.dumps(content, indent=2)
 
@@ -170,13 +180,17 @@ class EvalReport:
             f"{result.samples_per_task} attempt(s) each, {decoding}",
             f"success    {result.success:.3f}   (95 % interval {low:.3f} to {high:.3f})",
         ]
-        values = result.values()
-        lines += [
-            f"{name:<10} {value:.3f}"
-            for name, value in values.items()
-            if name not in ("success", "low", "high")
-        ]
-        return "\n".join(lines)
+        lines += [f"{name:<10} {value}" for name, value in self.figures()]
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+    def figures(self) -> list[tuple[str, str]]:
+        """All but success, as names and values for people."""
+        values = {k: v for k, v in self.result.values().items() if k not in ("success", "low", "high")}
+        shown = [(name, f"{value:.3f}") for name, value in values.items()]
+        for name, value in self.more.items():
+            if isinstance(value, int | float) and value:
+                shown.append((name, f"{value:,}" if isinstance(value, int) else f"{value:.4f}"))
+        return shown
 
 
 def evaluate_run(
@@ -187,32 +201,47 @@ def evaluate_run(
     samples_per_task: int | None = None,
     temperature: float | None = None,
     seed: int = 0,
+    folder: Path | None = None,
+    command: str = "",
 ) -> EvalReport:
-    """Evaluate a run's best (else latest) checkpoint, or any model in the world of `config`."""
+    """Evaluate a run's best (else latest) checkpoint, or any model in the world of `config`.
+
+    With `folder`, everything about it is kept there: figures, trajectories, a page with replays.
+    """
     model = str(run_or_model)
-    folder = Path(model)
-    if (folder / "config.toml").exists():
-        config = config or load_config(folder / "config.toml")
-        model = str(checkpoint_of(folder))
+    run = Path(model)
+    if (run / "config.toml").exists():
+        config = config or load_config(run / "config.toml")
+        model = str(checkpoint_of(run))
     elif config is None:
         config = RunConfig()
     if (config.eval.num_tasks if num_tasks is None else num_tasks) < 1:
         raise ConfigError("eval.num_tasks: must be a whole number, at least 1, got 0")
     config = config.model_copy(update={"policy": config.policy.model_copy(update={"model": model})})
-    parts = Parts(config)
+    temperature = config.eval.temperature if temperature is None else temperature
+    samples = samples_per_task or config.eval.samples_per_task
+    parts = Parts(config if folder is None else _with_own_pool(config), folder)
     try:
         parts.check_prompt()
         tasks = held_out_tasks(parts, num_tasks)
-        result = evaluate(
-            parts,
-            tasks,
-            temperature=config.eval.temperature if temperature is None else temperature,
-            samples_per_task=samples_per_task or config.eval.samples_per_task,
-            seed=seed,
-        )
+        began = time.perf_counter()
+        result = evaluate(parts, tasks, temperature=temperature, samples_per_task=samples, seed=seed)
+        report = EvalReport(model, config.env.name, result, seed)
+        if folder is not None:
+            ids = [task.id for task in tasks]
+            told = eval_folders.evaluation_of(parts, model, ids, temperature, samples, seed)
+            eval_folders.begin_folder(folder, parts.config, told)
+            parts.pool.add(result.trajectories, channel="eval", group_sizes=samples)
+            told = replace(told, status="finished")
+            eval_folders.finish_folder(folder, parts, told, report, time.perf_counter() - began, command)
     finally:
         parts.close()
-    return EvalReport(model, config.env.name, result, seed)
+    return report
+
+
+def _with_own_pool(config: RunConfig) -> RunConfig:
+    """An evaluation keeps its episodes in its own folder, wherever the run keeps its own."""
+    return config.model_copy(update={"pool": RunPoolConfig()})
 
 
 def checkpoint_of(folder: Path) -> Path:

@@ -129,11 +129,13 @@ class ChatClient:
         read: Callable[[ChatReply], T],
         *,
         may_ask: Callable[[], None] = lambda: None,
-        max_retries: int | None = None,
+        must_be_there: bool = False,
     ) -> T:
-        """What `read` makes of the answer. `may_ask` is called before every try, and may raise."""
-        wait_s = self.config.backoff_s
-        most = self.config.max_retries if max_retries is None else max_retries
+        """What `read` makes of the answer. `may_ask` is called before every try, and may raise.
+
+        With `must_be_there`, an address where nobody answers is not tried again.
+        """
+        wait_s, most = self.config.backoff_s, self.config.max_retries
         async with self._gate:
             for tried in range(most + 1):
                 may_ask()
@@ -141,7 +143,7 @@ class ChatClient:
                     await self._pace()
                     return read(await self._call(body))
                 except Unanswered as failure:
-                    if tried == most:
+                    if tried == most or (must_be_there and failure.is_unreachable):
                         raise
                     self.counts.num_retries += 1
                     await asyncio.sleep(max(wait_s, min(failure.wait_s, LONGEST_WAIT_S)))

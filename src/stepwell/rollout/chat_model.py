@@ -40,6 +40,7 @@ from stepwell.rollout.chat_messages import Said, api_message, data_url, read_sai
 _MAX_SEED = 2**31  # servers differ in how large a seed may be; all take these
 _MAX_URLS = 512
 _NUM_ADAPTED = 4
+_GREY = "a grey picture"
 _TOO_LONG = (
     "context length",
     "context_length",
@@ -77,7 +78,7 @@ class ChatModel:
         self.counts = ChatCounts()
         self.notes: list[str] = []
         """What was adapted, in words."""
-        self._pictures = pictures or Pictures()
+        self._pictures = Pictures() if pictures is None else pictures
         self._client = ChatClient(config, self.counts)
         self._urls: OrderedDict[str, str] = OrderedDict()
         self._limit_name = "max_tokens"
@@ -98,13 +99,13 @@ class ChatModel:
         """Find out what the API takes; gives whether that includes `tools`."""
         message = Message.user("Answer with the word: ready")
         if with_picture:
-            shown = self._pictures.add(np.full((32, 32, 3), 127, dtype=np.uint8))
-            message = Message.user([ImagePart(shown), TextPart("Answer with the word: ready")])
+            self._urls[_GREY] = data_url(np.full((32, 32, 3), 127, dtype=np.uint8))
+            message = Message.user([ImagePart(_GREY), TextPart("Answer with the word: ready")])
         offered = () if self.config.tools == "text" else tuple(tools)
         for _ in range(_NUM_ADAPTED):
             body = self._body([message], offered, params)
             try:
-                await self._client.complete(body, _taken, max_retries=min(self.config.max_retries, 2))
+                await self._client.complete(body, _taken, must_be_there=True)
                 return bool(offered)
             except ChatRefused as refusal:
                 offered = self._adapted(refusal, offered, with_picture)

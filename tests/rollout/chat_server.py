@@ -1,0 +1,79 @@
+"""A chat API on a real socket that says and refuses what it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+
+Body = dict[str, Any]
+
+
+@dataclass
+class ChatServer:
+    """What the server is to do, and what it was asked."""
+
+    url: str = ""
+    say: Callable[[Body], Body] = lambda body: {"content": "<answer>Up</answer>"}
+    """The message that answers a request."""
+    failures: list[Response] = field(default_factory=list)
+    """The next answers; what `refuse` and `say` make of a request comes afterwards."""
+    refuse: Callable[[Body], Response | None] = lambda body: None
+    delay_s: float = 0.0
+    bodies: list[Body] = field(default_factory=list)
+    keys: list[str | None] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    num_open: int = 0
+    most_open: int = 0
+
+    async def answer(self, request: Request) -> Response:
+        body = await request.json()
+        self.bodies.append(body)
+        self.keys.append(request.headers.get("authorization"))
+        self.times.append(time.monotonic())
+        self.num_open += 1
+        self.most_open = max(self.most_open, self.num_open)
+        try:
+            await asyncio.sleep(self.delay_s)
+        finally:
+            self.num_open -= 1
+        if self.failures:
+            return self.failures.pop(0)
+        refusal = self.refuse(body)
+        if refusal is not None:
+            return refusal
+        choice = {"index": 0, "message": {"role": "assistant", **self.say(body)}, "finish_reason": "stop"}
+        usage = {"prompt_tokens": 100, "completion_tokens": 7}
+        return JSONResponse({"choices": [choice], "usage": usage})
+
+
+def refusal(status: int, words: str, code: str = "", **headers: str) -> JSONResponse:
+    """An error as OpenAI writes it."""
+    return JSONResponse({"error": {"message": words, "code": code}}, status, headers=headers)
+
+
+@contextmanager
+def chatting() -> Iterator[ChatServer]:
+    """The server on a free port of this machine, until the block ends."""
+    server, app = ChatServer(), FastAPI()
+    app.post("/v1/chat/completions")(server.answer)
+    runner = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
+    thread = threading.Thread(target=runner.run)
+    thread.start()
+    while not runner.started:
+        time.sleep(0.005)
+    port = runner.servers[0].sockets[0].getsockname()[1]
+    server.url = f"http://127.0.0.1:{port}/v1"
+    try:
+        yield server
+    finally:
+        runner.should_exit = True
+        thread.join()
