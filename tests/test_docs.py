@@ -45,6 +45,7 @@ def test_the_tour_of_the_core_learns_what_it_promises(tmp_path: Path) -> None:
         "docs/packing.md",
         "docs/pool.md",
         "docs/report.md",
+        "docs/vision.md",
         "docs/worlds_with_tools.md",
     ],
 )
