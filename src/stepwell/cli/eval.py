@@ -98,8 +98,7 @@ def _own(args: argparse.Namespace, words: Sequence[str]) -> EvalReport:
 
     wanted, args.folder = config.eval, None
     if args.report or args.output:
-        args.folder = Path(args.output) if args.output else new_eval_folder(config, _name_of(agent))
-        args.folder.mkdir(parents=True, exist_ok=True)
+        args.folder = _output(args) if args.output else new_eval_folder(config, _name_of(agent))
     return evaluate_run(
         agent,
         config,
@@ -131,13 +130,10 @@ def _evaluation(
     if args.resume and (words or _flags(args)):
         raise ConfigError("--resume goes on with the settings it was begun with; leave the others out")
     config = read_settings([*words, *_flags(args)], default=Path(args.resume) if args.resume else None)
-    if args.resume or args.output:
-        args.folder = Path(args.resume or args.output)
-        if args.output and args.folder.exists() and any(args.folder.iterdir()):
-            raise ConfigError(f"--output: {args.folder} is not empty; choose another, or --resume it")
-        args.folder.mkdir(parents=True, exist_ok=True)
+    if args.resume:
+        args.folder = Path(args.resume)
     else:
-        args.folder = new_eval_folder(config, endpoint.model)
+        args.folder = _output(args) if args.output else new_eval_folder(config, endpoint.model)
     command = ["stepwell", "eval", "--endpoint", endpoint.url, "--model", endpoint.model, *words]
     return EndpointEvaluation(
         config,
@@ -147,6 +143,16 @@ def _evaluation(
         on_start=progress.start,
         on_done=progress.done,
     )
+
+
+def _output(args: argparse.Namespace) -> Path:
+    from stepwell.core.errors import ConfigError
+    from stepwell.pipeline.eval_folders import is_free
+
+    folder = Path(args.output)
+    if not is_free(folder):
+        raise ConfigError(f"--output: {folder} is not empty; choose another, or go on with it by --resume")
+    return folder
 
 
 def _endpoint(args: argparse.Namespace) -> ChatApiConfig:

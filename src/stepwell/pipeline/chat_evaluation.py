@@ -54,6 +54,7 @@ class EndpointEvaluation:
         on_done: OnDone = lambda trajectory, model: None,
     ) -> None:
         self.config, self.endpoint, self.folder = _fitted(config, endpoint), endpoint, folder
+        self._is_fresh = eval_folders.is_free(folder)
         self.parts = Parts(self.config, folder)
         self._command, self._on_start, self._on_done = command, on_start, on_done
         self._done: dict[int, Trajectory] = {}
@@ -76,7 +77,7 @@ class EndpointEvaluation:
             return self._end(tasks, told, time.perf_counter() - began, problem)
         finally:
             self.parts.close()
-            if not self._done and not resume:  # nothing has come of it: the name stays free
+            if not self._done and self._is_fresh:  # nothing has come of it: the name stays free
                 shutil.rmtree(self.folder, ignore_errors=True)
 
     def _first_look(self) -> Observation:

@@ -93,6 +93,11 @@ def new_eval_folder(config: RunConfig, name: str) -> Path:
     return folder
 
 
+def is_free(folder: Path) -> bool:
+    """Whether nothing is in a folder yet."""
+    return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+
+
 def begin_folder(folder: Path, config: RunConfig, evaluation: Evaluation) -> None:
     """What is known before anything is played."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -217,7 +222,8 @@ def check_comparable(named: Sequence[tuple[str, Evaluation]]) -> None:
         if other.tasks != first.tasks:
             raise ConfigError(
                 f"{where}: they hold other tasks ({len(first.tasks)} and {len(other.tasks)}, "
-                f"{len({*first.tasks} & {*other.tasks})} shared); give both the same --num-tasks"
+                f"{len({*first.tasks} & {*other.tasks})} shared); give both the same --num-tasks and "
+                "the same CONFIG: a run's folder is one, for an outside model too"
             )
     for name, one in named:
         if one.num_done < len(one.tasks):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -220,6 +221,7 @@ def evaluate_run(
     config = config.model_copy(update={"policy": config.policy.model_copy(update={"model": model})})
     temperature = config.eval.temperature if temperature is None else temperature
     samples = samples_per_task or config.eval.samples_per_task
+    is_fresh = folder is not None and eval_folders.is_free(folder)
     parts = Parts(config if folder is None else _with_own_pool(config), folder)
     try:
         parts.check_prompt()
@@ -234,6 +236,10 @@ def evaluate_run(
             parts.pool.add(result.trajectories, channel="eval", group_sizes=samples)
             told = replace(told, status="finished")
             eval_folders.finish_folder(folder, parts, told, report, time.perf_counter() - began, command)
+    except BaseException:
+        if folder is not None and is_fresh:  # nothing has come of it: the name stays free
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
     finally:
         parts.close()
     return report
