@@ -354,7 +354,12 @@ def _check_known(what: str, names: Sequence[str], known: Sequence[str]) -> None:
             raise ValueError(f"{what}: unknown name {name!r}{guess}")
 
 
-_TABLES = {"worlds": WorldConfig, "variants": VariantConfig, "quick": QuickConfig, "sweeps": SweepConfig}
+_TABLES: dict[str, type[Settings]] = {
+    "worlds": WorldConfig,
+    "variants": VariantConfig,
+    "quick": QuickConfig,
+    "sweeps": SweepConfig,
+}
 
 
 def _problem(found: Any) -> str:

@@ -116,7 +116,7 @@ def _golden(results: Results, world: str) -> StudyTable | None:
         "Success by the turns of the shortest plan, proven; in brackets the turns of solved episodes beyond "
         f"it. Episodes of all seeds together: {counts} turns."
     )
-    lines = {
+    lines: dict[str, dict[str, list[Any]]] = {
         "success": {v: [(n, found[n][1]) for n in lengths if n in found] for v, found in pooled.items()},
         "extra turns": {
             v: [(n, found[n][2]) for n in lengths if n in found and found[n][2] is not None]
@@ -273,7 +273,7 @@ def _panels(
     for variant in results.study.variants:
         if not variant.table and lines.get(variant.name):
             groups.setdefault(variant.group, []).append(variant.name)
-    plots = []
+    plots: list[Plot] = []
     for group, names in groups.items():
         for start in range(0, len(names), PER_PANEL):
             chosen = {v: lines[v] for v in names[start : start + PER_PANEL]}
