@@ -246,10 +246,11 @@ def comparison(named: Sequence[tuple[str, Evaluation]]) -> tuple[list[str], list
         "response_tokens": "tokens",
     }
     shown = {key: head for key, head in columns.items() if any(key in one.values for _, one in named)}
-    rows = []
-    for _, one in named:
+    models, rows = [one.model for _, one in named], []
+    for folder, one in named:
         values = one.values
-        row = [one.model, f"{values['success']:.3f}", f"{values['low']:.3f} to {values['high']:.3f}"]
+        name = one.model if models.count(one.model) == 1 else f"{one.model} ({folder})"
+        row = [name, f"{values['success']:.3f}", f"{values['low']:.3f} to {values['high']:.3f}"]
         rows.append(row + [f"{values[key]:.3f}" if key in values else "" for key in shown])
     return ["model", "success", "95 % interval", *shown.values()], rows, _differences(named)
 
