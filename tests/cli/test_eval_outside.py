@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.rollout.chat_server import ChatServer, chatting, refusal
@@ -74,6 +77,8 @@ def test_trained_and_outside_models_stand_in_one_table(
         assert f"{values['low']:.3f} to {values['high']:.3f}" in line
     assert "frozenlake, 4 held-out tasks" in table and "format" in table and "tokens" in table
     assert 'note: strategy differs: "no_think", "free_think"' in table and table.count("note:") == 1
+    assert main(["eval", "--compare", "theirs", "theirs/"]) == 0
+    assert "org/outside-1 (theirs/)" in capsys.readouterr().out  # one model twice, told apart
     assert main(["eval", "--compare", "ours", "theirs", "--json"]) == 0
     assert [row["folder"] for row in json.loads(capsys.readouterr().out)["evaluations"]] == ["ours", "theirs"]
 
@@ -148,3 +153,18 @@ def test_a_folder_with_something_in_it_is_left_alone(
     assert main(["eval", str(run), "--report", "engine.max_length=64"]) == 2
     assert [path.name for path in Path("mine").iterdir()] == ["thesis.txt"]
     assert not list(Path("runs").glob("*")) and server.bodies == []
+
+
+def test_ctrl_c_names_the_command_that_goes_on(
+    server: ChatServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def say(body: dict[str, Any]) -> dict[str, Any]:
+        if len(server.bodies) == 6:  # the question before, and two turns of each episode
+            os.kill(os.getpid(), signal.SIGINT)
+        return {"content": "?"}
+
+    server.say = say
+    assert main([*asked(server), "--concurrency", "1", "--output", "one"]) == 130
+    told = capsys.readouterr().err
+    assert "interrupted. What was played is kept; go on by: stepwell eval --resume one" in told
+    assert json.loads(Path("one/evaluation.json").read_text())["num_done"] == 2
