@@ -18,7 +18,7 @@ from stepwell.monitors.base import Entry, RunInfo
 from stepwell.monitors.jsonl import JsonlMonitor
 from stepwell.monitors.summary import Summary, write_summary
 from stepwell.pipeline.eval_episodes import FILE_NAME, EvalEpisode, read_episodes, write_episodes
-from stepwell.pipeline.studies import run_study
+from stepwell.pipeline.studies import _Plan, _queue, run_study
 from stepwell.pipeline.study_measures import golden_of, thinned, times_of, use_of
 from stepwell.pipeline.study_pages import table, write_pages
 from stepwell.pipeline.study_results import Results, collect, join, status_of
@@ -282,6 +282,24 @@ def test_a_run_that_is_still_to_be_tried_elsewhere_is_not_done(results: Results,
     assert status_of(folder) == "finished"
     todo_file(folder).touch()
     assert status_of(folder) == "unfinished"
+
+
+def order(tmp_path: Path, critic: str) -> list[str]:
+    text = STUDY.replace("[settings]", f'[settings]\npolicy.critic = "{critic}"')
+    for name in ("token", "prompted"):
+        text = text.replace(f'name = "{name}"\n', f'name = "{name}"\ngroup = "{name}"\n')
+    study, runs = planned(tmp_path, text)
+    chosen = [run for run in runs if run.world == "lake"]
+    return [run.name for run in _queue(_Plan(study, runs, chosen, tmp_path, False))]
+
+
+def test_the_first_to_start_are_those_that_make_different_warm_starts(tmp_path: Path) -> None:
+    firsts = ["lake-step-seed0", "lake-step-seed1"]  # one critic for all: the seed alone tells starts apart
+    rest = [f"lake-{name}-seed{seed}" for seed in (0, 1) for name in ("token", "prompted")]
+    assert order(tmp_path, "own") == [*firsts, *rest]
+    assert order(tmp_path, "none") == [
+        f"lake-{name}-seed{seed}" for seed in (0, 1) for name in ("step", "token", "prompted")
+    ]
 
 
 LAKES = """

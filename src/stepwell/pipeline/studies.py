@@ -212,18 +212,24 @@ def _tell(progress: StudyProgress, ended: Ended) -> None:
 
 
 def _queue(plan: _Plan) -> list[PlannedRun]:
-    """Runs still to do: those begun, then one of each kind of warm start, then in the order of the plan.
+    """Runs still to do: those begun, then one of each warm start, then in the order of the plan.
 
-    Variants of one group mostly share the warm start of a world and a seed: whoever comes second
-    would wait for the first.
+    Whoever comes second would wait for the first to have made it.
     """
     status = {run.name: status_of(_folder(run)) for run in plan.chosen}
     left = [run for run in plan.chosen if status[run.name] not in DONE]
     groups = {variant.name: variant.group for variant in plan.study.variants}
-    firsts: dict[tuple[str, int, str], str] = {}
+    firsts: dict[str, str] = {}
     for run in left:
-        firsts.setdefault((run.world, run.seed, groups[run.variant]), run.name)
+        firsts.setdefault(_start(run.config, groups[run.variant]), run.name)
     return sorted(left, key=lambda run: (status[run.name] == "waiting", run.name not in firsts.values()))
+
+
+def _start(config: RunConfig, group: str) -> str:
+    """Equal where runs share a warm start; recipes may add a critic, on which a group mostly agrees."""
+    named = {"seed", "env", "agent", "policy", "sampling", "rewards", "warm_start"}
+    by_recipe = group if config.policy.critic == "none" else ""
+    return config.model_dump_json(include=named) + by_recipe
 
 
 def _folder(run: PlannedRun) -> Path:
