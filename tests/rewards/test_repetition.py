@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,3 +80,14 @@ def test_sentences_are_distinct_and_normal(text: str) -> None:
     found = sentences_of(text)
     assert len(set(found)) == len(found)
     assert all(sentences_of(sentence) == [sentence] for sentence in found)
+
+
+def test_what_was_counted_is_the_same_after_a_checkpoint() -> None:
+    before, after = repetition(repetition_memory=0.3), repetition(repetition_memory=0.3)
+    for batch in (["A a. B b.", "B b. A a."], ["C c.", "B b."]):
+        before.count(batch)
+    after.restore(json.loads(json.dumps(before.state())))
+    for told in (before, after):
+        told.count(["C c. A a.", "D d."])
+    assert after.state() == before.state()
+    assert after.most_repeated() == before.most_repeated() and after.figures() == before.figures()

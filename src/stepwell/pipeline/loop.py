@@ -136,6 +136,8 @@ class SyncLoop:
         checkpoint.sweep(saved.path.parent, after=saved.update)
         checkpoint.load_checkpoint(saved, self.parts.policy, self.parts.trainer)
         self.state = state_of(saved)
+        if self.parts.batch_judge is not None and (told := saved.loop.get("judge")):
+            self.parts.batch_judge.restore(told)
         self._source.go_on_from(self.state.update)
         self._clock = time.perf_counter() - self.state.time_s
         self._restore_reference()
@@ -362,7 +364,9 @@ class SyncLoop:
 
     def _save(self, name: str | None = None) -> None:
         self.state.time_s = self._time()
-        loop = {"update": self.state.update, "state": _as_dict(self.state)}
+        loop: dict[str, Any] = {"update": self.state.update, "state": _as_dict(self.state)}
+        if self.parts.batch_judge is not None:
+            loop["judge"] = self.parts.batch_judge.state()
         trainer = self.parts.trainer if name is None else None
         folder = self.folder / "checkpoints"
         if name is None:

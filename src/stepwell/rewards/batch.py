@@ -96,6 +96,14 @@ class BatchJudge:
         """The most repeated sentences and the share of texts that contain them, for a monitor."""
         return self.repetition.most_repeated()
 
+    def state(self) -> dict[str, Any]:
+        """What later batches are judged by, for a checkpoint."""
+        return {"repetition": self.repetition.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` gave."""
+        self.repetition.restore(state["repetition"])
+
     def _said(self, trajectory: Trajectory) -> Iterator[_Said]:
         if trajectory.status is Status.INFRA_ERROR:
             return

@@ -7,15 +7,17 @@ own words costs nothing more.
 
 Frequency is counted over texts, not over occurrences, in the batch and (fading by
 `repetition_memory` with each batch) in those before it. A sentence is compared without case,
-punctuation and blanks.
+punctuation and blanks. What was counted goes into a checkpoint (`state`, `restore`), in its order,
+which decides between sentences that are equally frequent.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from stepwell.config.judge import JudgeConfig
 from stepwell.core.errors import InputError
@@ -80,6 +82,14 @@ class Repetition:
             if number > 1 and share >= self.config.repetition_min_share:
                 found.append(Repeated(sentence, share))
         return found
+
+    def state(self) -> dict[str, Any]:
+        """What was counted, for a checkpoint: JSON keeps it exactly."""
+        return {"num_texts": self._num_texts, "counts": dict(self._counts)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` gave."""
+        self._num_texts, self._counts = float(state["num_texts"]), Counter(state["counts"])
 
     def figures(self) -> dict[str, float]:
         """The share of the most repeated sentence, and of all texts' sentences that are distinct."""
