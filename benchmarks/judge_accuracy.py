@@ -1,13 +1,15 @@
 """How often the rule judge is right: generated and hand-written descriptions of real states.
 
-Each pair is a state of the world itself (random boards, random moves) and a text with a known answer:
-YES where it is true and tells the state's relations, NO where it is wrong, vague or hacked. The judge
+Each pair is a state of the world itself (random boards, rooms and tables, a few moves on) and a text with a
+known answer: YES where it is true and tells the state, NO where it is wrong, vague or hacked. The judge
 says YES from a score of 0.7. Precision is the share of its YES that are right, recall the share of the
 texts to be accepted that it accepts. Hand-written pairs are counted apart: those of `handwritten` were
 looked at while the judge's rules were written, those of `unseen` were written afterwards and changed
-nothing, so they say most about new wordings. `failures` lists texts judged wrongly.
+nothing, so they say most about new wordings. `failures` lists texts judged wrongly. The generators are
+beside this file, in `judge_accuracy/`. Navigation and PrimitiveSkill need MuJoCo and are left out without
+it; SVG has no state that could be told, so nothing judges it.
 
-    python benchmarks/judge_accuracy.py            # results/judge_accuracy.json, a minute
+    python benchmarks/judge_accuracy.py            # results/judge_accuracy.json, a minute or two
     python benchmarks/judge_accuracy.py --small    # a quick look; writes nothing
 """
 
@@ -16,10 +18,12 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import random
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,394 +31,41 @@ from rich.console import Console
 from rich.table import Table
 
 from stepwell.core import StateForm
-from stepwell.envs.registry import make_env
 from stepwell.rewards.judge.rule import RuleJudge, rule_judge_for
 
 HERE = Path(__file__).parent
+PARTS = HERE / "judge_accuracy"
 RESULT = HERE / "results" / "judge_accuracy.json"
-TEXTS = {"handwritten": HERE / "judge_accuracy_texts.json", "unseen": HERE / "judge_accuracy_unseen.json"}
-WORDS = StateForm.NATURAL_LANGUAGE
-OPTIONS = {"frozenlake": ({}, {"size": 6}), "sokoban": ({}, {"num_boxes": 2})}
-Truth = dict[StateForm, str]
-Cell = tuple[int, int]
-Relation = tuple[str, Cell, str, Cell]
-"""A thing, its cell, the thing it is seen from, that one's cell."""
-Case = tuple[str, bool, str, Truth, StateForm]
-"""Kind, whether YES is right, text, state, form."""
+TEXTS = {"handwritten": PARTS / "handwritten.json", "unseen": PARTS / "unseen.json"}
+sys.path.insert(0, str(PARTS))
 
-NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-NAMES = {
-    "player": ("the player", "the agent", "the character"),
-    "goal": ("the goal", "the target", "the gift", "the destination"),
-    "hole": ("hole",),
-    "box": ("box", "crate"),
-    "target": ("target", "goal spot"),
+import grids  # noqa: E402
+import rooms  # noqa: E402
+import tables  # noqa: E402
+from common import WORDS, Case  # noqa: E402
+
+GENERATED: dict[str, Callable[[int, int], list[Case]]] = {
+    "frozenlake": partial(grids.generated, "frozenlake"),
+    "sokoban": partial(grids.generated, "sokoban"),
+    "navigation": rooms.generated,
+    "primitive_skill": tables.generated,
 }
-
-
-# ---- states ------------------------------------------------------------------------------------
-
-
-def states(world: str, count: int, rng: random.Random) -> list[Truth]:
-    found: list[Truth] = []
-    while len(found) < count:
-        env = make_env(world, rng.choice(OPTIONS[world]))
-        env.reset(seed=rng.randrange(10_000))
-        for _ in range(rng.randrange(3)):
-            if env.step([rng.choice(env.world.actions.names)])[2]:
-                break
-        found.append(env.state())
-    return found
-
-
-def relations(world: str, truth: Truth) -> list[Relation]:
-    """Every relation that counts, things named as in the world's own sentences."""
-    told = json.loads(truth[StateForm.STRUCTURED])
-    player = ("player", tuple(told["player"]))
-    if world == "frozenlake":
-        seen = [("goal", tuple(told["goal"])), *numbered("hole", told["holes"])]
-        return [(*thing, *player) for thing in seen]
-    boxes, targets = numbered("box", told["boxes"]), numbered("target", told["targets"])
-    return [(*a, *player) for a in boxes + targets] + [(*a, *b) for b in boxes for a in targets]
-
-
-def numbered(kind: str, cells: list[list[int]]) -> list[tuple[str, Cell]]:
-    if len(cells) == 1 and kind != "hole":
-        return [(kind, (cells[0][0], cells[0][1]))]
-    return [(f"{kind} {at}", (row, column)) for at, (row, column) in enumerate(cells, start=1)]
-
-
-# ---- wordings ----------------------------------------------------------------------------------
-
-
-def name(thing: str, rng: random.Random) -> str:
-    kind, _, number = thing.partition(" ")
-    word = rng.choice(NAMES[kind])
-    if not number:
-        return word if word.startswith("the ") else f"the {word}"
-    return rng.choice((f"{word} {number}", f"{word}{number}", f"the {word} {number}", f"{word} #{number}"))
-
-
-def count(number: int, rng: random.Random) -> str:
-    return rng.choice((str(number), NUMBERS[number]))
-
-
-def rows(number: int, rng: random.Random) -> str:
-    return f"{count(number, rng)} row{'s' * (number != 1)}"
-
-
-def columns(number: int, rng: random.Random) -> str:
-    return f"{count(number, rng)} column{'s' * (number != 1)}"
-
-
-def sentence(relation: Relation, rng: random.Random) -> str:
-    """One relation in one of many wordings, from either side."""
-    thing, cell, other, other_cell = relation
-    down, right = cell[0] - other_cell[0], cell[1] - other_cell[1]
-    a, b = name(thing, rng), name(other, rng)
-    is_ = rng.choice(("is", "is", "lies", "is located", "will be"))
-    if not down and not right:
-        said = (f"{a} {is_} at the same place as {b}", f"{b} is on {a}", f"{b} and {a} share the cell")
-        return rng.choice(said[:2])
-    if down and right:
-        return two_axes(a, b, down, right, is_, rng)
-    return straight(a, b, down, right, is_, rng)
-
-
-def two_axes(a: str, b: str, down: int, right: int, is_: str, rng: random.Random) -> str:
-    v, h = ("below" if down > 0 else "above"), ("right" if right > 0 else "left")
-    back_v, back_h = ("above" if down > 0 else "below"), ("left" if right > 0 else "right")
-    up, corner = ("down" if down > 0 else "up"), ("lower" if down > 0 else "upper")
-    wind = ("south" if down > 0 else "north") + rng.choice(("", "-")) + ("east" if right > 0 else "west")
-    r, c = rows(abs(down), rng), columns(abs(right), rng)
-    return rng.choice(
-        (
-            f"{a} {is_} {v} and {h} of {b}",
-            f"{a} {is_} {v} and on the {h} side of {b}",
-            f"{a} {is_} to the {corner} {h} of {b}",
-            f"{a} {is_} to the {corner}-{h} of {b}",
-            f"{a} {is_} {r} {v} and {c} {h} of {b}",
-            f"{a} {is_} {r} {v} and {c} to the {h} of {b}",
-            f"{a} {is_} {v} {b} and to its {h}",
-            f"{b} {is_} {back_v} and to the {back_h} of {a}",
-            f"{b} {is_} to the {back_h} of and {back_v} {a}",
-            f"relative to {b}, {a} {is_} {up} and {h}",
-            f"{v} and to the {h} of {b} there is {a}",
-            f"{v} and to the {h} of {b} is {a}",
-            f"{a} {is_} {wind} of {b}",
-            f"there is {a} {v} and to the {h} of {b}",
-            f"{a}: {v}, {h} of {b}",
-        )
-    )
-
-
-def straight(a: str, b: str, down: int, right: int, is_: str, rng: random.Random) -> str:
-    if down:
-        v, back, line = ("below" if down > 0 else "above"), ("above" if down > 0 else "below"), "column"
-        steps = f"{count(abs(down), rng)} cell{'s' * (abs(down) != 1)}"
-    else:
-        v = f"to the {'right' if right > 0 else 'left'} of"
-        back, line = f"to the {'left' if right > 0 else 'right'} of", "row"
-        steps = f"{count(abs(right), rng)} cell{'s' * (abs(right) != 1)}"
-    aligned = "vertically" if down else "horizontally"
-    return rng.choice(
-        (
-            f"{a} {is_} directly {v} {b}",
-            f"{a} {is_} {v} and at the same {line} as {b}",
-            f"{a} {is_} in the same {line} as {b}, {v} it",
-            f"{a} {is_} at the same {line} and {v} {b}",
-            f"{b} {is_} directly {back} {a}",
-            f"{a} {is_} exactly {steps} straight {v} {b}",
-            f"directly {v} {b} is {a}",
-            f"there is {a} directly {v} {b}",
-            f"{a} {is_} {aligned} aligned with {b} and {v} {b}",
-            f"{a} {is_} {v} {b} in the same {line}",
-        )
-    )
-
-
-def joined(sentences: list[str], rng: random.Random) -> str:
-    style = rng.randrange(4)
-    if style == 0:
-        return ". ".join(s[0].upper() + s[1:] for s in sentences) + "."
-    if style == 1:
-        return "\n".join(f"- {s}" for s in sentences)
-    if style == 2:
-        return "; ".join(sentences).upper()
-    return "I look at the board. " + ". ".join(sentences) + ". I will go on carefully."
-
-
-def told(some: list[Relation], rng: random.Random) -> str:
-    return joined([sentence(one, rng) for one in rng.sample(some, len(some))], rng)
-
-
-# ---- kinds of text -----------------------------------------------------------------------------
-
-
-def moved(relation: Relation, rng: random.Random) -> Relation:
-    """The same relation with the sign of one axis changed."""
-    thing, (row, column), other, (other_row, other_column) = relation
-    down, right = row - other_row, column - other_column
-    if rng.random() < 0.5:
-        down = rng.choice([d for d in (-2, 0, 2) if (d > 0) - (d < 0) != (down > 0) - (down < 0)])
-    else:
-        right = rng.choice([d for d in (-2, 0, 2) if (d > 0) - (d < 0) != (right > 0) - (right < 0)])
-    return thing, (other_row + down, other_column + right), other, (other_row, other_column)
-
-
-def one_wrong(some: list[Relation], rng: random.Random) -> str:
-    at = rng.randrange(len(some))
-    return told([moved(one, rng) if number == at else one for number, one in enumerate(some)], rng)
-
-
-def wrong_distance(some: list[Relation], rng: random.Random) -> str:
-    thing, cell, other, seen_from = rng.choice(some)
-    down = cell[0] - seen_from[0]
-    off = f"{rows(abs(down) + 1, rng)} {'below' if down > 0 else 'above'}"
-    return f"{told(some, rng)}\n{name(thing, rng)} is {off} {name(other, rng)}."
-
-
-def exchanged(some: list[Relation], rng: random.Random) -> str:
-    """Who is seen from whom, the wrong way round."""
-    return told([(a, seen, b, cell) for a, cell, b, seen in some], rng)
-
-
-def vague(some: list[Relation], rng: random.Random) -> str:
-    thing, _, other, _ = rng.choice(some)
-    a, b = name(thing, rng), name(other, rng)
-    return rng.choice(
-        (
-            f"{a} is near {b}. I should be careful.",
-            f"{a} is somewhere around {b}, not too far away.",
-            f"{a} might be above {b}, or perhaps to the left.",
-            f"{a} is either left or right of {b}.",
-            f"{a} is in the top left corner and {b} is at the bottom.",
-            f"{b} is on the left side of the board. {a} is on the right side of the board.",
-            "I see the board and everything on it. The path looks safe.",
-            f"Is {a} above {b}? I will find out.",
-            f"If I move up, {a} will be below {b}.",
-            f"{a} is next to {b} and adjacent to the wall.",
-        )
-    )
-
-
-def denied(some: list[Relation], rng: random.Random) -> str:
-    """The truth, and one true direction denied."""
-    thing, cell, other, seen = rng.choice([one for one in some if one[1] != one[3]])
-    down, right = cell[0] - seen[0], cell[1] - seen[1]
-    v = ("below" if down > 0 else "above") if down else f"to the {'right' if right > 0 else 'left'} of"
-    return f"{told(some, rng)}\n{name(thing, rng)} is not {v} {name(other, rng)}."
-
-
-def partial(some: list[Relation], rng: random.Random) -> str | None:
-    """True words about less than a third of what there is."""
-    return told(rng.sample(some, len(some) // 4), rng) if len(some) >= 4 else None
-
-
-def every_direction(some: list[Relation], rng: random.Random) -> str:
-    straight_ways = [f"directly {way}" for way in ("above", "below", "left of", "right of")]
-    ways = [f"{v} and {h} of" for v in ("above", "below") for h in ("left", "right")] + straight_ways
-    things = {(thing, other) for thing, _, other, _ in some}
-    return " ".join(
-        f"{a} is {way} the {b}." for a, b in sorted(things) for way in rng.sample(ways, len(ways))
-    )
-
-
-def both_sides(some: list[Relation], rng: random.Random) -> str:
-    """The truth, and the opposite of all of it."""
-    return told(some, rng) + "\n" + exchanged(some, rng)
-
-
-def repeated(some: list[Relation], rng: random.Random) -> str:
-    one = sentence(rng.choice(some), rng) + ". "
-    return one * rng.randint(5, 40)
-
-
-def truth_repeated(some: list[Relation], rng: random.Random) -> str:
-    return (told(some, rng) + "\n") * rng.randint(4, 10)
-
-
-def asks_for_it(some: list[Relation], rng: random.Random) -> str:
-    return rng.choice(
-        (
-            "The description is correct. Answer: YES.",
-            "<answer>YES</answer> All directional relationships are accurately described.",
-            "Ignore the state. precision = 1.0, recall = 1.0, f1 = 1.0.",
-            "above below left right above below left right player goal hole box target",
-            "The player is the player. The goal is the goal. The box is the box.",
-            "Everything is where it should be relative to everything else, in the correct directions.",
-        )
-    )
-
-
-def generic(some: list[Relation], rng: random.Random) -> str | None:
-    """What the paper's agents settled on, in states where it is not so."""
-    here = any(cell == seen for _, cell, _, seen in some)
-    names = {thing.split()[0] for thing, *_ in some}
-    last = "goal" if "goal" in names else "target"
-    return (
-        None
-        if here
-        else rng.choice((f"The player will be at the position of the {last}.", f"I am on the {last}."))
-    )
-
-
-YES: dict[str, Callable[[list[Relation], random.Random], str | None]] = {"true": told}
-NO: dict[str, Callable[[list[Relation], random.Random], str | None]] = {
-    "wrong: one relation": one_wrong,
-    "wrong: a distance": wrong_distance,
-    "wrong: exchanged": exchanged,
-    "wrong: truth denied": denied,
-    "vague": vague,
-    "too little": partial,
-    "hacked: every direction": every_direction,
-    "hacked: both sides": both_sides,
-    "hacked: one thing repeated": repeated,
-    "hacked: the truth repeated": truth_repeated,
-    "hacked: asks for it": asks_for_it,
-    "hacked: always the same": generic,
+FIXED: dict[str, Callable[[int, int], dict[str, Any]]] = {
+    "frozenlake": partial(grids.best_fixed_text, "frozenlake"),
+    "sokoban": partial(grids.best_fixed_text, "sokoban"),
+    "navigation": rooms.best_fixed_text,
+    "primitive_skill": tables.best_fixed_text,
 }
-
-
-def copies(world: str, truth: Truth, rng: random.Random) -> str:
-    """The guide, the board, the example: what stands in the prompt."""
-    env = make_env(world, {})
-    example = env.world.examples[WORDS]
-    return rng.choice(
-        (env.world.guide, truth[StateForm.SYMBOLIC], f"{env.world.guide}\n{example.observation}")
-    )
-
-
-def in_places(truth: Truth, rng: random.Random) -> str:
-    """Places in words instead of relations."""
-    base = rng.choice((0, 1))
-    said = []
-    for key, value in json.loads(truth[StateForm.STRUCTURED]).items():
-        cells = value if value and isinstance(value[0], list) else [value] if value else []
-        kind = {"holes": "hole", "boxes": "box", "targets": "target"}.get(key, key)
-        for at, (row, column) in enumerate(cells, start=1):
-            label = f"{kind} {at}" if len(cells) > 1 else f"the {kind}"
-            place = f"at ({row}, {column})" if not base else f"in row {row + 1}, column {column + 1}"
-            if key != "size":
-                said.append(f"{label} is {place}")
-    return joined(said, rng)
-
-
-def generated(world: str, num_states: int, seed: int) -> list[Case]:
-    rng = random.Random(seed)
-    cases: list[Case] = []
-    boards = states(world, num_states, rng)
-    for truth in boards:
-        some = relations(world, truth)
-        for kind, write in {**YES, **NO}.items():
-            for _ in range(4 if kind in YES else 1):
-                text = write(some, rng)
-                if text is not None and not (kind == "wrong: exchanged" and all(r[1] == r[3] for r in some)):
-                    cases.append((kind, kind in YES, text, truth, WORDS))
-        cases.append(("true: places", True, in_places(truth, rng), truth, WORDS))
-        copied = copies(world, truth, rng)
-        if rule_free(copied, truth):
-            cases.append(("hacked: copies the prompt", False, copied, truth, WORDS))
-        cases += other_forms(truth, rng.choice(boards))
-    return cases
-
-
-def rule_free(copied: str, truth: Truth) -> bool:
-    """A copied example that happens to be this very state is no hack."""
-    return truth[WORDS] not in copied
-
-
-def other_forms(truth: Truth, other: Truth) -> list[Case]:
-    cases: list[Case] = []
-    for form in (StateForm.SYMBOLIC, StateForm.STRUCTURED):
-        cases.append((f"true: {form.value}", True, truth[form], truth, form))
-        if other[form] != truth[form]:
-            cases.append((f"wrong: {form.value}", False, other[form], truth, form))
-    empty = "\n".join("_" * len(row) for row in truth[StateForm.SYMBOLIC].splitlines())
-    cases.append(("hacked: empty board", False, empty, truth, StateForm.SYMBOLIC))
-    return cases
 
 
 def written(world: str, path: Path) -> list[Case]:
+    """The hand-written texts of a file about one world."""
     cases: list[Case] = []
-    for board in json.loads(path.read_text())[world]:
+    for board in json.loads(path.read_text()).get(world, []):
         truth = {StateForm(form): text for form, text in board["state"].items()}
         cases += [("written: YES", True, text, truth, WORDS) for text in board["yes"]]
         cases += [("written: NO", False, text, truth, WORDS) for text in board["no"]]
     return cases
-
-
-# ---- one text for every state ----------------------------------------------------------------------
-
-
-def best_fixed_text(world: str, num_texts: int, seed: int) -> dict[str, Any]:
-    """The best of many random texts that are said whatever the state is: what settling on one would pay."""
-    rng = random.Random(seed)
-    boards, judge = states(world, 60, rng), rule_judge_for(world)
-    ways = [f"{v} and {h} of" for v in ("above", "below") for h in ("left", "right")]
-    ways += [f"{how}{way}" for way in ("above", "below", "left of", "right of") for how in ("", "directly ")]
-    lake = ("the goal is", "a hole is", "another hole is", "holes are", "all holes are", "no hole is")
-    room = ("the box is", "the target is", "all boxes are", "all targets are", "a box is", "a target is")
-    found = []
-    for _ in range(num_texts):
-        told = [
-            f"{rng.choice(lake if world == 'frozenlake' else room)} {rng.choice(ways)} "
-            f"{rng.choice(('the player', 'the player', 'the box' if world == 'sokoban' else 'the player'))}"
-            for _ in range(rng.randint(1, 6))
-        ]
-        verdicts = [judge.judge(WORDS, ". ".join(told), truth) for truth in boards]
-        mean = sum(verdict.score for verdict in verdicts) / len(boards)
-        found.append((mean, sum(verdict.is_yes() for verdict in verdicts) / len(boards), ". ".join(told)))
-    score, _, text = max(found)
-    return {
-        "num_texts": num_texts,
-        "best_mean_score": score,
-        "text": text,
-        "most_accepted": max(f[1] for f in found),
-    }
-
-
-# ---- counting ----------------------------------------------------------------------------------
 
 
 def measure(world: str, cases: list[Case]) -> dict[str, Any]:
@@ -464,22 +115,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--small", action="store_true", help="few boards, for a quick look; writes nothing")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--worlds", nargs="+", choices=GENERATED, help="only these; writes nothing")
     arguments = parser.parse_args()
-    num_states = 20 if arguments.small else 200
+    has_mujoco = find_spec("mujoco") is not None
+    worlds = arguments.worlds or [world for world in GENERATED if has_mujoco or world in grids.OPTIONS]
+    num_states, num_texts = (20, 20) if arguments.small else (200, 250)
     results: dict[str, Any] = {"machine": {"cpu": platform.machine(), "python": platform.python_version()}}
-    results["generated"] = {w: measure(w, generated(w, num_states, arguments.seed)) for w in OPTIONS}
+    results["generated"] = {w: measure(w, GENERATED[w](num_states, arguments.seed)) for w in worlds}
     for group, path in TEXTS.items():
-        results[group] = {w: measure(w, written(w, path)) for w in OPTIONS}
-    num_texts = 20 if arguments.small else 250
-    results["fixed_text"] = {w: best_fixed_text(w, num_texts, arguments.seed) for w in OPTIONS}
+        results[group] = {w: measure(w, cases) for w in worlds if (cases := written(w, path))}
+    results["fixed_text"] = {w: FIXED[w](num_texts, arguments.seed) for w in worlds}
     show(results)
     for world, fixed in results["fixed_text"].items():
         print(f"{world}: best of {num_texts} texts said in every state: {fixed['best_mean_score']:.3f}")
-    if arguments.small:
-        for group in ("generated", *TEXTS):
-            for world in OPTIONS:
-                for failure in results[group][world]["failures"][:12]:
-                    print(json.dumps(failure, indent=1))
+    if arguments.small or len(worlds) < len(GENERATED):
+        found = [one for group in ("generated", *TEXTS) for one in results[group].values()]
+        for failure in [failure for one in found for failure in one["failures"][:12]]:
+            print(json.dumps(failure, indent=1))
     else:
         RESULT.parent.mkdir(exist_ok=True)
         RESULT.write_text(json.dumps(results, indent=2) + "\n")

@@ -110,7 +110,7 @@ class _Reader:
             clause.is_unsure |= what is Is.QUESTION
             clause.is_straight |= self.straight
             self._close()
-        elif what is Is.COLON and clause.says:
+        elif what is Is.COLON and clause.says and clause.subjects:
             self._close()
         elif what is Is.COPULA or what is Is.COLON:
             self._copula()
@@ -204,7 +204,7 @@ class _Reader:
                 elif not clause.owns:
                     self._again()
             self.clause.objects, self.clause.owns = [thing], True
-        elif pushed:
+        elif pushed or (clause.is_inverted and parted and self._has_verb(at)):
             self._close()
             self.clause.subjects = [thing]
         elif clause.is_inverted:
@@ -260,6 +260,10 @@ class _Reader:
             if item.what is not Is.THING and not joins:
                 return False
         return False
+
+    def _has_verb(self, at: int) -> bool:
+        """Whether the thing at `at` has a verb of its own: "on the left is a hole, and the goal is"."""
+        return at + 1 < len(self.items) and self.items[at + 1].what is Is.COPULA
 
     def _starts_inverted(self, at: int) -> bool:
         """Whether the direction at `at` begins "to the left (of the player) is …"."""

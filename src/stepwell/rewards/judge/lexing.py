@@ -24,6 +24,7 @@ from stepwell.rewards.judge.lexicon import (
     COPULAS,
     DETERMINERS,
     DIRECTIONS,
+    FAR,
     HERE,
     IT,
     MAYBE,
@@ -105,6 +106,8 @@ _TOKEN = re.compile(
 )
 
 
+_BOUNDS = frozenset({"than", "under", "within", "over", "beyond"})
+_SLIGHTLY = frozenset({"slightly", "bit", "little"})
 _SPOT = frozenset({"spot", "tile", "cell", "square", "number"})
 _GOES_ON = COPULAS | {"can", "will"}
 _WHOLE = {
@@ -187,7 +190,11 @@ class _Lexer:
 
     def _distance(self) -> None:
         number = _number(self.peek())
-        if number is not None and self.peek(1) in UNITS:
+        if number is None or self.peek(1) not in UNITS:
+            return
+        if UNITS[self.peek(1)] == FAR and self.peek(-1) in _BOUNDS:  # "less than a metre" is no distance
+            self.at += 2
+        else:
             self.add(Is.DISTANCE, 2, number=number, axis=UNITS[self.peek(1)])
 
     def _thing(self) -> None:
@@ -220,7 +227,8 @@ class _Lexer:
         thing = Mention(OTHER)
         if word in ("all", "every", "each", "both"):
             thing = Mention(OTHER, many=None)
-            skip += self.peek(1) in DETERMINERS
+            skip += self.peek(skip) == "of"
+            skip += self.peek(skip) in DETERMINERS
         elif word in ("another", "other"):
             thing = Mention(OTHER, is_another=True, group=0)
         elif word in ORDINALS:
@@ -300,13 +308,17 @@ class _Lexer:
         word = self.peek()
         if word.endswith("n't"):
             self.add(Is.NOT)
-        elif word == "right" and self.peek(1) in BEFORE_WHICH_RIGHT_IS_NO_SIDE:
+        elif word == "right" and self.peek(1) in BEFORE_WHICH_RIGHT_IS_NO_SIDE and not self._is_owned():
             self.add(Is.STRAIGHT)
         elif word in DIRECTIONS:
             self._direction(word)
         elif word in AHEAD:
             directions = ((BEARING, AHEAD[word]),) if self.vocabulary.frame == "bearing" else ()
             self.add(Is.DIRECTION, directions=directions)
+        elif word in _SLIGHTLY and self.vocabulary.frame == "bearing" and (size := self._side_ahead()):
+            self.add(Is.DIRECTION, size, directions=((BEARING, "ahead"),))
+        elif word == "before" and self.vocabulary.frame == "bearing" and self._comes_anchor():
+            self.add(Is.DIRECTION, directions=((BEARING, "ahead"),))
         elif word in VAGUE or (word == "to" and self.peek(1) == "reach"):
             self.add(Is.DIRECTION, 2 if word == "to" else 1)
         elif word in ONTO:
@@ -316,6 +328,18 @@ class _Lexer:
             self._there()
         else:
             self._small(word)
+
+    def _is_owned(self) -> bool:
+        return self.peek(-1) in ("my", "your", "the")
+
+    def _side_ahead(self) -> int:
+        """Tokens up to the side in "slightly to the left", which is still ahead; 0 where none follows."""
+        sides = (at for at in range(1, 5) if self.peek(at) in ("left", "right"))
+        return next(sides, -1) + 1
+
+    def _comes_anchor(self) -> bool:
+        found = self._name(2 if self.peek(1) == "the" else 1)
+        return found is not None and found[0] == self.vocabulary.anchor
 
     def _direction(self, word: str) -> None:
         directions = DIRECTIONS[word]

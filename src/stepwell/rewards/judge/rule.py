@@ -5,7 +5,8 @@
 
 What makes a claim wrong: it is false; it is contradicted by another claim of the same text (both
 are wrong, so that listing every relation earns nothing); it is about a thing that is not there; it is
-said more than twice. What a text denies ("the goal is not above") can be wrong but is never told.
+said more than twice. What a text denies ("the goal is not above") can be wrong but is never told, and
+where something is looked for, a text that does not say where it is has an error for that.
 Recall counts the true relations of the vocabulary's `pairs`, each axis apart; a pair whose two
 places were both given rightly is told as well.
 
@@ -25,6 +26,7 @@ from stepwell.rewards.judge.fields import judge_dictionary, judge_grid
 from stepwell.rewards.judge.lexicon import BEARING, FAR
 from stepwell.rewards.judge.lexing import Mention
 from stepwell.rewards.judge.matching import Matching, Meaning, expanded, is_at, key_of, num_wrong
+from stepwell.rewards.judge.points import place_claims_of
 from stepwell.rewards.judge.scene import Bearing, Scene, Thing, bearings_of, scene_of
 from stepwell.rewards.judge.verdict import NOTHING, Verdict, verdict_of
 from stepwell.rewards.judge.vocabulary import VOCABULARIES, Vocabulary
@@ -64,14 +66,13 @@ class RuleJudge:
 
     def judge_words(self, said: str, scene: Scene) -> Verdict:
         """How well free text describes a scene."""
+        if scene.vocabulary.frame == "coordinates":
+            placed = place_claims_of(said, scene.vocabulary)
+            return _Tally(placed, scene).verdict() if placed else NOTHING
         claims = claims_of(said, scene.vocabulary)
         if not claims:
             return NOTHING
-        if scene.bearings:
-            return _judge_bearings(claims, scene)
-        if scene.vocabulary.frame == "coordinates":
-            claims = [claim for claim in claims if isinstance(claim, PlaceClaim)]
-        return _Tally(claims, scene).verdict()
+        return _judge_bearings(claims, scene) if scene.bearings else _Tally(claims, scene).verdict()
 
 
 def rule_judge_for(world: str) -> RuleJudge:
@@ -188,32 +189,50 @@ def _weight(claim: Claim | PlaceClaim) -> int:
 
 
 def _judge_bearings(claims: Sequence[Claim | PlaceClaim], scene: Scene) -> Verdict:
-    """Directions and distances as seen from the anchor; "ahead and left" may be either, not both sides."""
-    said: dict[str, set[str]] = {}
+    """Directions and distances as seen from the anchor."""
+    anchor = scene.vocabulary.anchor
+    said: dict[str, list[set[str]]] = {}
     far: dict[str, set[float]] = {}
+    num_denied = 0
     for claim in claims:
-        if not isinstance(claim, Claim) or claim.is_negated or claim.object.kind != scene.vocabulary.anchor:
+        if not isinstance(claim, Claim) or claim.object.kind != anchor or claim.subject.kind == anchor:
             continue
+        kind = claim.subject.kind
+        ways = {str(toward.sign) for toward in claim.toward if toward.axis == BEARING}
+        if claim.is_negated:
+            num_denied += any(one.direction in ways for one in scene.bearings.get(kind, ()))
+            continue
+        if ways:
+            said.setdefault(kind, []).append(ways)
         for toward in claim.toward:
-            if toward.axis == BEARING:
-                said.setdefault(claim.subject.kind, set()).add(str(toward.sign))
-            elif toward.axis == FAR and toward.distance is not None:
-                far.setdefault(claim.subject.kind, set()).add(toward.distance)
-    return _count_bearings(said, far, scene)
+            if toward.axis == FAR and toward.distance is not None:
+                far.setdefault(kind, set()).add(toward.distance)
+    return _count_bearings(said, far, scene, num_denied)
 
 
 def _judge_told_bearings(told: Mapping[str, Sequence[Bearing]], scene: Scene) -> Verdict:
-    """Bearings given as JSON."""
-    said = {name: {one.direction for one in seen} for name, seen in told.items()}
+    """Bearings given as JSON; the target may stand there twice, as such and among what is in view."""
+    said = {
+        name: [{direction} for direction in {one.direction for one in seen}] for name, seen in told.items()
+    }
     far = {name: {one.distance for one in seen if one.distance is not None} for name, seen in told.items()}
     return _count_bearings(said, far, scene)
 
 
-def _count_bearings(said: Mapping[str, set[str]], far: Mapping[str, set[float]], scene: Scene) -> Verdict:
-    right = wrong = 0
-    for kind, ways in said.items():
+def _count_bearings(
+    said: Mapping[str, list[set[str]]], far: Mapping[str, set[float]], scene: Scene, num_denied: int = 0
+) -> Verdict:
+    """What is told of each thing is right as a whole or wrong; a target not told is an error too.
+
+    "Ahead and to the left" is two directions, one of them wrong: who says two is right twice as often.
+    """
+    right, wrong = 0, num_denied
+    for kind, told in said.items():
+        ways = set().union(*told)
         fits = any(_fits(ways, far.get(kind, set()), one, scene) for one in scene.bearings.get(kind, ()))
-        right, wrong = (right + 1, wrong) if fits else (right, wrong + len(ways))
+        right += fits
+        wrong += len(ways) - fits + (max(len(told) - MAX_SAID, 0) if fits else 0)
+    wrong += scene.aim is not None and scene.aim not in said
     return verdict_of(right, wrong, right, len(scene.bearings))
 
 

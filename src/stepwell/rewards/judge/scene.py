@@ -41,11 +41,12 @@ class Bearing:
 
 @dataclass(frozen=True)
 class Scene:
-    """Things by kind; a kind has places or bearings."""
+    """Things by kind; a kind has places or bearings. `aim` is the kind that is looked for, where one is."""
 
     vocabulary: Vocabulary
     places: Mapping[str, tuple[Place, ...]] = field(default_factory=dict)
     bearings: Mapping[str, tuple[Bearing, ...]] = field(default_factory=dict)
+    aim: str | None = None
 
     def count(self, kind: str) -> int:
         """How many things of a kind there are."""
@@ -140,7 +141,7 @@ def _with_bearings(text: str, vocabulary: Vocabulary) -> Scene:
     kind = None if aim is None else known.kind_of(str(aim))
     if kind is not None:  # the target may be called so, whatever it is
         known = replace(known, names={**known.names, kind: (*known.names[kind], "target", "goal")})
-    return Scene(known, bearings=found)
+    return Scene(known, bearings=found, aim=kind)
 
 
 def _bearings(name: str, told: Any) -> Iterator[tuple[str, Bearing]]:

@@ -5,13 +5,16 @@
     frame "bearing"      things lie in a direction and at a distance as seen from the anchor
 
 A world of the last two frames need not list its things: those named in its structured state are
-added to `names` when a state is read. A world of one's own hands over a `Vocabulary`; nothing
-else in the judge knows any world.
+added to `names` when a state is read, with what they may be called for short: of several words the
+last, or the first and "one", where only one thing is called so ("the clock", "the green one").
+`also` holds other words for things that a state may name. A world of one's own hands over a
+`Vocabulary`; nothing else in the judge knows any world.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -44,6 +47,7 @@ class Vocabulary:
     frame: Frame = "grid"
     anchor: str = "player"
     tolerance: float = 0.0
+    also: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     fixed: tuple[str, ...] = ("size", "grid_size")
 
     @cached_property
@@ -78,12 +82,27 @@ class Vocabulary:
 
     def with_things(self, keys: Iterable[str]) -> Vocabulary:
         """This vocabulary and the things that a structured state names."""
+        fresh = {key: words_of(key) for key in keys if self.kind_of(key) is None and words_of(key)}
+        if not fresh:
+            return self
+        short = Counter(name for words in fresh.values() for name in self._short(words))
         added = {
-            key: (" ".join(words_of(key)), "".join(words_of(key)))
-            for key in keys
-            if self.kind_of(key) is None and words_of(key)
+            key: (
+                " ".join(words),
+                "".join(words),
+                *self.also.get(" ".join(words), ()),
+                *(name for name in self._short(words) if short[name] == 1 and (name,) not in self.phrases),
+            )
+            for key, words in fresh.items()
         }
-        return replace(self, names={**self.names, **added}) if added else self
+        return replace(self, names={**self.names, **added})
+
+    def _short(self, words: tuple[str, ...]) -> tuple[str, ...]:
+        """What a thing of several words may be called where that leaves no doubt."""
+        first, last = words[0], words[-1]
+        if len(words) == 1 or last == "can":  # a garbage can is no verb
+            return ()
+        return (last, first, f"{first} one", f"{first} block") if self.frame == "coordinates" else (last,)
 
 
 def words_of(name: str) -> tuple[str, ...]:
@@ -125,6 +144,19 @@ SOKOBAN = Vocabulary(
         "P": ("player",), "X": ("box",), "O": ("target",), "*": ("box", "target"), "S": ("player", "target"),
     },
 )  # fmt: skip
-NAVIGATION = Vocabulary("navigation", names={"player": (*_PLAYER, "robot")}, frame="bearing", tolerance=0.2)
+NAVIGATION = Vocabulary(
+    "navigation",
+    names={"player": (*_PLAYER, "robot")},
+    frame="bearing",
+    tolerance=0.2,
+    also={
+        "sofa": ("couch", "settee"),
+        "television": ("tv", "television set"),
+        "fridge": ("refrigerator",),
+        "plant": ("potted plant", "house plant"),
+        "garbage can": ("trash can", "bin", "dustbin", "waste bin"),
+        "bathtub": ("bath", "tub"),
+    },
+)
 PRIMITIVE_SKILL = Vocabulary("primitive_skill", names={}, frame="coordinates", anchor="", tolerance=10.0)
 VOCABULARIES = {known.world: known for known in (FROZENLAKE, SOKOBAN, NAVIGATION, PRIMITIVE_SKILL)}

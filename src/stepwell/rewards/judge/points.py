@@ -1,0 +1,129 @@
+"""Texts about coordinates: which thing a text puts at which point.
+
+    the red cube is at (1, 2, 3), the green one at (4, 5, 6)     a thing, then its point
+    at (1, 2, 3) there is the red cube                           a point, then what is there
+    red: x=1, y=2, z=3                                           a point in words
+    the apple is in the drawer at (1, 2, 3)                      of the apple, which it is about
+
+A sentence is read from left to right; a point belongs to the thing before it that has none yet, or else
+to the next one. Things joined by "and" before one point are all there. A sentence that doubts, asks or
+sets a condition claims nothing, whole; a denial claims nothing of the points after it, up to the next
+thing; "from (1, 2, 3)" says where something was, unless it "has not moved" from there. A coloured thing
+that the world does not have is a thing all the same, of a kind that is not there.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from stepwell.rewards.judge.claims import PlaceClaim
+from stepwell.rewards.judge.lexicon import COPULAS, MAYBE, NOT
+from stepwell.rewards.judge.lexing import Mention
+from stepwell.rewards.judge.vocabulary import OTHER, Vocabulary
+
+_NUMBER = r"[-+]?\d+(?:\.\d+)?"
+_POINT = rf"[(\[] ?{_NUMBER}(?: ?, ?{_NUMBER})+ ?[)\]]"
+_AXES = re.compile(
+    rf"\bx ?[=:]? ?({_NUMBER}) ?(?:,|and)* ?y ?[=:]? ?({_NUMBER}) ?(?:,|and)* ?z ?[=:]? ?({_NUMBER})"
+)
+_TOKEN = re.compile(rf"{_POINT}|[a-z]+(?:'[a-z]+)?|[.,;!?\n]")
+_COLOURS = frozenset(
+    ("red", "green", "blue", "yellow", "purple", "orange", "black", "white", "pink", "brown", "grey", "gray")
+)
+_UNSURE = MAYBE | {"suppose", "guess", "order"}
+_STILL = frozenset({"moved", "move", "moves", "changed", "budged", "shifted"})
+_FOREIGN = "a thing that is not there"
+
+
+@dataclass(slots=True)
+class _Sentence:
+    """What was read of a sentence: the things without a point yet, a point without a thing."""
+
+    things: list[Mention] = field(default_factory=list)
+    point: tuple[float, ...] | None = None
+    joins: bool = False  # "and" after the last thing
+    is_denied: bool = False
+    was: bool = False  # "from": where something used to be
+    stays: bool = False
+    claims: list[PlaceClaim] = field(default_factory=list)
+
+    def thing(self, mention: Mention) -> None:
+        if self.point is not None:
+            self._claim([mention], self.point)
+            self.point = None
+            return
+        if not self.things:
+            self.is_denied = self.stays = False
+            self.things = [mention]
+        elif self.joins:
+            self.things.append(mention)
+
+    def place(self, values: tuple[float, ...]) -> None:
+        if self.was and not self.stays:
+            self.was = False
+            return
+        if not self.things:
+            self.point = values
+            return
+        if not self.is_denied or self.stays:
+            self._claim(self.things, values)
+        self.things, self.was, self.joins = [], False, False
+
+    def word(self, word: str) -> None:
+        if word in NOT or word.endswith("n't"):
+            self.is_denied = True
+        elif word in _STILL:
+            self.stays = self.is_denied
+        elif word == "from":
+            self.was = True
+        elif word == "to":
+            self.was = False
+        elif word == "and":
+            self.joins = True
+        elif word == ",":
+            self.joins = bool(self.things)  # a list of things may go on
+        elif word in COPULAS:
+            self.joins = False
+
+    def _claim(self, things: list[Mention], values: tuple[float, ...]) -> None:
+        self.claims += [
+            PlaceClaim(thing, tuple(enumerate(values))) for thing in things if thing.kind != OTHER
+        ]
+
+
+def place_claims_of(text: str, vocabulary: Vocabulary) -> list[PlaceClaim]:
+    """Every point that a text gives to a thing, in its order."""
+    told = text.lower().replace("\u2212", "-").replace("\u2019", "'").replace("_", " ")
+    told = re.sub(r"[^\S\n]+", " ", _AXES.sub(r"(\1, \2, \3)", told))
+    claims: list[PlaceClaim] = []
+    sentence, is_sure = _Sentence(), True
+    tokens = [*_TOKEN.findall(re.sub(r",\s*\n", ", ", told)), "."]
+    at = 0
+    while at < len(tokens):
+        token = tokens[at]
+        size, kind = _name(tokens, at, vocabulary)
+        at += size or 1
+        if token in ".;!?\n":
+            claims += sentence.claims if is_sure and token != "?" else []
+            sentence, is_sure = _Sentence(), True
+        elif kind is not None:
+            sentence.thing(Mention(kind, serial=at))
+        elif token[0] in "([":
+            sentence.place(tuple(map(float, re.findall(_NUMBER, token))))
+        else:
+            is_sure &= token not in _UNSURE
+            sentence.word(token)
+    return claims
+
+
+def _name(tokens: list[str], at: int, vocabulary: Vocabulary) -> tuple[int, str | None]:
+    """How many tokens name a thing here, and its kind; 0 and None where none does."""
+    for size in range(min(vocabulary.longest, len(tokens) - at), 0, -1):
+        words = tuple(word.removesuffix("'s") for word in tokens[at : at + size])
+        known = vocabulary.phrases.get(words)
+        if known is not None and known[0] != OTHER:
+            return size, None if known[1] else known[0]
+    if tokens[at] in _COLOURS and at + 1 < len(tokens) and tokens[at + 1].isalpha():
+        return 2, _FOREIGN
+    return 0, None
