@@ -19,7 +19,7 @@ from stepwell.config.gateway import GatewayConfig
 from stepwell.config.run import RunConfig
 from stepwell.core import Status, TokenAction, Trajectory
 from stepwell.engines import EmbeddedEngine
-from stepwell.pipeline.chat_evaluation import EndpointEvaluation
+from stepwell.pipeline.chat_evaluation import evaluate_endpoint
 from stepwell.pipeline.evaluation import EvalReport, evaluate_run
 from stepwell.pool import PoolPictures, open_pool
 from stepwell.rendering import Renderer
@@ -50,7 +50,7 @@ def both(model: str, config: RunConfig, url: str, folder: Path) -> tuple[EvalRep
     """Natively and through the API; refused unless they agree word for word."""
     native = evaluate_run(model, config)
     endpoint = ChatApiConfig(url=url, model="stepwell", max_concurrent=5)
-    outside = EndpointEvaluation(config, endpoint, folder / "eval").run()
+    outside = evaluate_endpoint(config, endpoint, folder / "eval")
     ours, theirs = native.result.trajectories, outside.result.trajectories
     assert [t.task.id for t in ours] == [t.task.id for t in theirs]
     assert replies(ours) == replies(theirs)

@@ -31,7 +31,7 @@ class ChatServer:
     bodies: list[Body] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
-    num_open: int = 0
+    open: set[Request] = field(default_factory=set)
     most_open: int = 0
 
     async def answer(self, request: Request) -> Response:
@@ -39,12 +39,13 @@ class ChatServer:
         self.bodies.append(body)
         self.keys.append(request.headers.get("authorization"))
         self.times.append(time.monotonic())
-        self.num_open += 1
-        self.most_open = max(self.most_open, self.num_open)
+        under_way = self.open  # those of this test, however long they take
+        under_way.add(request)
+        self.most_open = max(self.most_open, len(under_way))
         try:
             await asyncio.sleep(self.delay_s)
         finally:
-            self.num_open -= 1
+            under_way.discard(request)
         if self.failures:
             return self.failures.pop(0)
         refusal = self.refuse(body)
