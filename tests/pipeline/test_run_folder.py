@@ -31,6 +31,7 @@ def test_a_run_folder_is_complete(whole: Path) -> None:
     assert names == {
         "checkpoints",
         "config.toml",
+        "eval_episodes.jsonl",
         "metrics.jsonl",
         "reference.safetensors",
         "replays.json",

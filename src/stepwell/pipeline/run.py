@@ -1,6 +1,6 @@
 """A training run from settings to report: its folder, its monitors, its end.
 
-    runs/NAME/  config.toml  metrics.jsonl  summary.json  checkpoints/  pool/
+    runs/NAME/  config.toml  metrics.jsonl  eval_episodes.jsonl  summary.json  checkpoints/  pool/
                 tensorboard/  replays.json  report.html
 
 A fresh run makes its folder; `resume` goes on in one, from its newest whole checkpoint, with the
