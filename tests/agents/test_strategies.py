@@ -63,6 +63,15 @@ def test_the_state_form_decides_instruction_and_example() -> None:
     assert "_G" not in words
 
 
+def test_without_a_wish_the_form_is_the_first_that_the_world_shows() -> None:
+    forms = (StateForm.STRUCTURED, StateForm.NATURAL_LANGUAGE)
+    suited = lake(examples={form: Example("Here.", "So.", "There.", "Up") for form in forms})
+    assert Agent(suited, AgentConfig(strategy="grounding")).form is StateForm.STRUCTURED
+    wished = AgentConfig(strategy="grounding", state_form="natural_language")
+    assert Agent(suited, wished).form is StateForm.NATURAL_LANGUAGE
+    assert Agent(lake(examples={}), AgentConfig()).form is StateForm.NATURAL_LANGUAGE
+
+
 def test_a_form_without_an_example_shows_none_where_the_form_matters() -> None:
     assert "Example" not in agent("grounding", "structured").system()
     assert "Example: <answer>Up</answer>" in agent("no_think", "structured").system()

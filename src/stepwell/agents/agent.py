@@ -36,7 +36,7 @@ class Agent:
         self.world = world
         self.config = config
         self.strategy = strategy or strategy_named(config.strategy)
-        self.form = StateForm(config.state_form)
+        self.form = form_of(world, config)
         tells = config.tell_problems
         self.tells_problems = bool(world.actions.tools) if tells is None else tells
         self._system = self._system_prompt(with_tools=True)
@@ -110,3 +110,10 @@ class Agent:
         return system_prompt(
             self.world, self.strategy, self.form, with_guide=self.config.guide, with_tools=with_tools
         )
+
+
+def form_of(world: World, config: AgentConfig) -> StateForm:
+    """The form that is asked for, or the first that the world has an example of: it suits the world best."""
+    if config.state_form is not None:
+        return StateForm(config.state_form)
+    return next(iter(world.examples), StateForm.NATURAL_LANGUAGE)

@@ -36,8 +36,10 @@ class AgentConfig(Settings):
     strategy: Literal["no_think", "free_think", "grounding", "world_modeling", "grounding_world_modeling"] = (
         Field("no_think", description="what the agent writes before its answer")
     )
-    state_form: Literal["natural_language", "symbolic", "structured"] = Field(
-        "natural_language", description="how observation and prediction are to be written"
+    state_form: Literal["natural_language", "symbolic", "structured"] | None = Field(
+        None,
+        description="how observation and prediction are to be written; None: as suits the world, which is "
+        "structured for primitive_skill and natural language for all others",
     )
     guide: bool = Field(
         True,

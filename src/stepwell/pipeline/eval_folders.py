@@ -66,7 +66,7 @@ def evaluation_of(
         "samples_per_task": samples,
         "max_tokens": config.sampling.max_tokens,
         "strategy": config.agent.strategy,
-        "state_form": config.agent.state_form,
+        "state_form": parts.agent.form.value if parts.has_world and not parts.is_robot else None,
         "memory": config.agent.memory,
         "guide": config.agent.guide,
         "reward_parts": list(parts.recipe.reward_parts or ("task",)),

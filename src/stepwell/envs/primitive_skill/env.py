@@ -6,8 +6,8 @@ read; the first time that a subgoal is the highest one reached gives (stage + 1)
 The turn limit ends the episode as a failure.
 
 With a picture, positions are listed in an order of the task's own without names: which is which must be seen.
-Without one they have names. The true state is natural language and structured; the structured one is what
-fits this world best (`agent.state_form = "structured"`).
+Without one they have names. The true state is natural language and structured; agents write the structured
+one unless `agent.state_form` says otherwise.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def guide(options: PrimitiveSkillOptions) -> str:
 
 
 def examples(options: PrimitiveSkillOptions) -> dict[StateForm, Example]:
-    """The first turn of a stack."""
+    """The first turn of a stack; the structured form first, which suits this world best."""
     before: dict[str, Point] = {"red cube": (62, -55, 20), "green cube": (75, 33, 20)}
     pick, place = Skill("pick", (62, -55, 20)), Skill("place", (75, 33, 150))
     is_whole = options.max_actions_per_turn > 1
@@ -43,4 +43,5 @@ def examples(options: PrimitiveSkillOptions) -> dict[StateForm, Example]:
     answer = write_skills([pick, place] if is_whole else [pick])
     now, then = forms(before, None), forms(after, None if is_whole else "red cube")
     reasoning = "The red cube belongs on the green one: I pick it up and place it over the green cube."
-    return {form: Example(now[form], reasoning, then[form], answer) for form in now}
+    order = (StateForm.STRUCTURED, StateForm.NATURAL_LANGUAGE)
+    return {form: Example(now[form], reasoning, then[form], answer) for form in order}
