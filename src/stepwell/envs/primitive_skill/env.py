@@ -7,7 +7,8 @@ The turn limit ends the episode as a failure.
 
 With a picture, positions are listed in an order of the task's own without names: which is which must be seen.
 Without one they have names. The true state is natural language and structured; agents write the structured
-one unless `agent.state_form` says otherwise.
+one unless `agent.state_form` says otherwise. `simulator` says who moves the things: our own hand in MuJoCo
+(`scene.py`), or a Panda in ManiSkill (`maniskill_scene.py`).
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ from stepwell.config.base import Settings
 from stepwell.core import JSON, Actions, Observation, StateForm, Task, World
 from stepwell.envs.base import Effect, Env, Image
 from stepwell.envs.primitive_skill.guide import examples, guide
+from stepwell.envs.primitive_skill.maniskill_scene import TASKS as MANISKILL_TASKS
+from stepwell.envs.primitive_skill.maniskill_scene import ManiSkillScene
 from stepwell.envs.primitive_skill.options import PrimitiveSkillOptions
 from stepwell.envs.primitive_skill.scene import Scene
 from stepwell.envs.primitive_skill.skills import Skill, read_skills, write_skills
 from stepwell.envs.primitive_skill.table import (
     INSTRUCTIONS,
     NAMES,
+    Layout,
     in_reach,
     make_layout,
     read_layout,
@@ -56,7 +60,8 @@ class PrimitiveSkill(Env):
     def make_task(cls, options: Any, seed: int) -> Task:
         """A table of the task asked for, or of one of the four."""
         rng = random.Random(seed)
-        task = rng.choice(tuple(NAMES)) if options.task == "any" else options.task
+        tasks = tuple(NAMES) if options.simulator == "mujoco" else MANISKILL_TASKS
+        task = rng.choice(tasks) if options.task == "any" else options.task
         layout = make_layout(task, rng)
         places: dict[str, JSON] = {name: list(at) for name, at in layout.places.items()}
         content: dict[str, JSON] = {"task": task, "places": places, "order": list(layout.order)}
@@ -65,7 +70,7 @@ class PrimitiveSkill(Env):
     def begin(self, task: Task, seed: int) -> None:
         """Lay the table."""
         self._layout = read_layout(task.content)
-        self._scene = Scene(self._layout)
+        self._scene: Scene | ManiSkillScene = self._laid(self._layout)
         self._instruction = task.instruction or INSTRUCTIONS[self._layout.task]
         self._best = self._num_reached()
         self._num_done = 0
@@ -121,6 +126,17 @@ class PrimitiveSkill(Env):
     def render(self) -> Image:
         """The table from the front."""
         return self._scene.picture(self.options.image_size)
+
+    def close(self) -> None:
+        """Close a simulator that needs it."""
+        if isinstance(scene := getattr(self, "_scene", None), ManiSkillScene):
+            scene.close()
+
+    def _laid(self, layout: Layout) -> Scene | ManiSkillScene:
+        if self.options.simulator == "mujoco":
+            return Scene(layout)
+        self.close()
+        return ManiSkillScene(layout, self.options.image_size)
 
     def _do(self, skill: Skill) -> bool:
         x, y, z, *end = skill.numbers
