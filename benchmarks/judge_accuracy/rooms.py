@@ -156,6 +156,9 @@ def generated(num_states: int, seed: int) -> list[Case]:
         cases.append(("true: structured", True, truth[form], truth, form))
         if seen_of(other) != seen:
             cases.append(("wrong: structured", False, other[form], truth, form))
+        every = [{"type": n, "direction_to_player": w} for n, *_ in seen for w in WAYS]
+        text = json.dumps({"visible_objects": every})
+        cases.append(("hacked: structured, every direction", False, text, truth, form))
     return cases
 
 

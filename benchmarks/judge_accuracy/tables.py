@@ -143,6 +143,27 @@ def written_by(things: list[Thing], truth: Truth, other: Truth, rng: random.Rand
     }
 
 
+def wrong_dictionaries(things: list[Thing], rng: random.Random) -> dict[str, str]:
+    """The structured form, wrong or hacked."""
+    at = rng.randrange(len(things))
+    before = [moved(one, rng) if number == at else one for number, one in enumerate(things)]
+    points = [list(point) for _, point in things]
+    return {
+        "wrong: structured": _dictionary(exchanged(things, rng)),
+        "wrong: structured, before the move": _dictionary(before),
+        "hacked: structured, every position": json.dumps({_key(name): points for name, _ in things}),
+        "hacked: structured, no names": json.dumps({f"object_{n}": p for n, p in enumerate(points)}),
+    }
+
+
+def _dictionary(things: list[Thing]) -> str:
+    return json.dumps({_key(name): list(point) for name, point in things})
+
+
+def _key(name: str) -> str:
+    return name.replace(" ", "_")
+
+
 def generated(num_states: int, seed: int) -> list[Case]:
     rng = random.Random(seed)
     boards = states(num_states, rng)
@@ -157,8 +178,7 @@ def generated(num_states: int, seed: int) -> list[Case]:
             if text is not None:
                 cases.append((kind, False, text, truth, WORDS))
         cases.append(("true: structured", True, truth[form], truth, form))
-        changed = {n.replace(" ", "_"): list(p) for n, p in exchanged(things, rng)}
-        cases.append(("wrong: structured", False, json.dumps(changed), truth, form))
+        cases += [(kind, False, text, truth, form) for kind, text in wrong_dictionaries(things, rng).items()]
     return cases
 
 

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("mujoco")
 
+from stepwell.agents import Agent
+from stepwell.config.run import AgentConfig
 from stepwell.core import ConfigError, InputError, StateForm, Task
 from stepwell.envs import make_env
 from stepwell.envs.check import check_env
@@ -205,6 +207,14 @@ def test_with_a_picture_positions_have_no_names() -> None:
     assert seen.images[0].shape == (64, 64, 3)
     named, _ = make_env("primitive_skill", {"task": "stack"}).reset(seed=3)
     assert all(name in named.text for name in NAMES["stack"]) and named.images == ()
+
+
+def test_agents_write_the_structured_state_unless_told_otherwise() -> None:
+    world = make_env("primitive_skill", {"task": "stack"}).world
+    agent = Agent(world, AgentConfig(strategy="grounding"))
+    assert agent.form is StateForm.STRUCTURED
+    assert '<observation>{"red_cube": [62, -55, 20]' in agent.system()
+    assert Agent(world, AgentConfig(state_form="natural_language")).form is StateForm.NATURAL_LANGUAGE
 
 
 def test_the_order_of_positions_tells_nothing() -> None:
