@@ -112,12 +112,12 @@ def test_adapters_and_own_critics_go_on_bit_for_bit(tmp_path: Path, wish: str) -
 
 
 def test_sentences_counted_for_the_repetition_penalty_go_on_bit_for_bit(tmp_path: Path) -> None:
-    """The counts of updates 1 and 2 decide what is penalized in update 3."""
+    """The counts of updates 1 and 2 decide what is penalized later."""
     wish = (
         "agent={strategy='grounding', state_form='symbolic'}",
         "sampling.max_tokens=40",
         "recipe.name=steppo",
-        "rewards.judge={kind='rule', repetition_penalty=0.1, repetition_top=1, repetition_memory=0.9}",
+        "rewards.judge={kind='rule', repetition_penalty=0.1, repetition_min_share=0.01, repetition_memory=0.9}",
         "warm_start={num_demos=64, epochs=6, batch_size=16, optimizer={learning_rate=5e-3}}",
         "eval.num_tasks=2",
     )
@@ -130,13 +130,10 @@ def test_sentences_counted_for_the_repetition_penalty_go_on_bit_for_bit(tmp_path
     assert len(told["counts"]) > 1 and told["num_texts"] > 0
     train(resume=copy)
     same(whole, copy, update=4)
-    last = latest_checkpoint(copy / "checkpoints", print)
-    assert last is not None
-    assert (
-        last.loop["judge"] == json.loads((whole / "checkpoints/update-000004/loop.json").read_text())["judge"]
-    )
+    ends = [folder / "checkpoints/update-000004/loop.json" for folder in (whole, copy)]
+    assert len({json.dumps(json.loads(end.read_text())["judge"]) for end in ends}) == 1
     figures = [entry.values["repetition/penalized"] for entry in timeless(whole) if entry.kind == "update"]
-    assert len(figures) == 4 and max(figures) > 0
+    assert len(figures) == 4 and max(figures[2:]) > 0
 
 
 def test_a_run_that_never_reached_a_checkpoint_starts_anew(group_run: Path, tmp_path: Path) -> None:
