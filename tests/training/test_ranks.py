@@ -77,12 +77,10 @@ def await_end(pids: list[int], timeout_s: float = 10.0) -> None:
 
 
 @pytest.fixture(autouse=True)
-def own_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Temporary folders of these tests lie apart from those of tests that run beside them."""
-    with tempfile.TemporaryDirectory(prefix="ranks") as folder:
-        monkeypatch.setattr(tempfile, "tempdir", folder)
-        monkeypatch.setenv("TMPDIR", folder)  # of processes that a test starts
-        yield
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # of processes that a test starts
 
 
 def folders() -> set[str]:
