@@ -218,8 +218,11 @@ def seconds(text: str | None) -> float:
     try:
         return max(float(text or 0), 0.0)
     except ValueError:
-        pass
+        return _until(text or "")
+
+
+def _until(date: str) -> float:
     try:
-        return max(email.utils.parsedate_to_datetime(text or "").timestamp() - time.time(), 0.0)
+        return max(email.utils.parsedate_to_datetime(date).timestamp() - time.time(), 0.0)
     except (ValueError, TypeError):
         return 0.0
