@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import openai
 import pytest
 from tests.services.gateways import Served, chat, engine, renderer, said, serving, user
 
-from stepwell.core import Request, SamplingParams, Step, TokenState
+from stepwell.core import Request, Sampled, SamplingParams, Step, TokenState
 from stepwell.core.step import FinishReason
 from stepwell.engines import EmbeddedEngine
 
@@ -254,10 +255,19 @@ def test_a_dead_engine_is_503_in_the_dialects_form_and_noted_with_the_session(tm
         assert "EngineError" in served.stored("dead").trajectory.error
 
 
+class Rambler(EmbeddedEngine):
+    """Samples on past every end of a turn, so that a reply takes as long as its limit."""
+
+    async def generate(self, requests: Sequence[Request]) -> list[Sampled]:
+        return await super().generate(
+            [replace(request, params=replace(request.params, ignore_end=True)) for request in requests]
+        )
+
+
 async def test_a_client_that_hangs_up_cancels_its_sampling(tmp_path: Path) -> None:
-    with serving(tmp_path) as served:
+    with Rambler.from_pretrained("tiny-0.3m") as rambler, serving(tmp_path, rambler) as served:
         async with httpx.AsyncClient(base_url=served.url) as client:
-            body = {"model": "m", "messages": [user("talk")], "max_tokens": 4000, "logit_bias": None}
+            body = {"model": "m", "messages": [user("talk")], "max_tokens": 4000}
             with pytest.raises(httpx.ReadTimeout):
                 await client.post("/s/gone/v1/chat/completions", json=body, timeout=0.1)
         for _ in range(200):
