@@ -24,63 +24,35 @@ Invariants
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 
 from stepwell.config.run import RunConfig
-from stepwell.core import (
-    EncodingError,
-    ParityError,
-    Split,
-    Status,
-    Step,
-    Task,
-    Trajectory,
-    WeightsError,
-)
+from stepwell.core import ParityError, Split, Status, Task, Trajectory, WeightsError
 from stepwell.engines import fingerprint_of
 from stepwell.engines.parity import TOLERANCE
 from stepwell.monitors import Entry, Monitor
-from stepwell.monitors.files import write_whole
 from stepwell.pipeline.eval_episodes import write_episodes
-from stepwell.pipeline.evaluation import EvalResult, evaluate, format_share, held_out_tasks
+from stepwell.pipeline.evaluation import EvalResult, evaluate, held_out_tasks
+from stepwell.pipeline.interrupts import first_interrupt
+from stepwell.pipeline.loop_state import LoopState
 from stepwell.pipeline.parts import Parts
+from stepwell.pipeline.references import keep_reference, restore_reference
 from stepwell.pipeline.replays import keep_replays
+from stepwell.pipeline.rollout_metrics import num_tokens, rollout_metrics
 from stepwell.pipeline.sources import PlayedSource, Source, StoredSource
 from stepwell.pipeline.warm_starts import take_or_make
-from stepwell.rollout.usage import tool_use
 from stepwell.training import checkpoint, imitate, num_batches
 
 if TYPE_CHECKING:
     from stepwell.pipeline.groups import Groups
 
-REFERENCE = "reference.safetensors"
-SILENCE = 0.05  # with fewer actions per episode an agent that once acted has ceased to
 Ending = Literal["finished", "stopped_early", "interrupted"]
-
-
-@dataclass(slots=True)
-class LoopState:
-    """What a checkpoint keeps of the loop besides weights and optimizer."""
-
-    update: int = 0
-    env_steps: int = 0
-    time_s: float = 0.0
-    best: float = -1.0
-    num_since_best: int = 0
-    num_silent: int = 0  # updates in a row whose episodes held no action
-    before: dict[str, float] | None = None
-    last: dict[str, float] | None = None
-    warm_start_s: float = 0.0
 
 
 @dataclass(eq=False)
@@ -113,7 +85,7 @@ class SyncLoop:
         self._held_out = held_out_tasks(self.parts) if has_eval else []
         self._source = self._make_source()
         self._tell_what_differs()
-        with self._interruptible():
+        with first_interrupt(self._ask_to_stop):
             is_over = self._begin() if resume is None else self._go_on_from(resume)
             while not is_over:
                 is_over = self._settle() if self._update() else self._stop_here()
@@ -124,7 +96,7 @@ class SyncLoop:
         self._source.go_on_from(0)
         self._warm_start()
         self.parts.trainer.freeze_reference()
-        self._keep_reference()
+        keep_reference(self.parts.policy, self.folder)
         self._publish()
         before = self._evaluate()
         self.state.before = self.state.last
@@ -135,14 +107,15 @@ class SyncLoop:
     def _go_on_from(self, saved: checkpoint.Checkpoint) -> bool:
         checkpoint.sweep(saved.path.parent, after=saved.update)
         checkpoint.load_checkpoint(saved, self.parts.policy, self.parts.trainer)
-        self.state = state_of(saved)
+        self.state = LoopState.of(saved)
         if self.parts.batch_judge is not None and (told := saved.loop.get("judge")):
             self.parts.batch_judge.restore(told)
         self._source.go_on_from(self.state.update)
         self._clock = time.perf_counter() - self.state.time_s
-        self._restore_reference()
+        self.parts.trainer.freeze_reference()
+        restore_reference(self.parts.policy, self.folder)
         self._publish()
-        is_over = self._reaches_limit() or self._stops_early()
+        is_over = self._reaches_limit() or self.state.stops_early(self.config.eval)
         if is_over:
             self.monitor.note(f"nothing is left to do: the run was over after {self.state.update} updates")
         return is_over
@@ -153,7 +126,7 @@ class SyncLoop:
         is_last = self._reaches_limit()
         if not is_first and (is_last or _is_due(self.config.eval.every, update)):
             self._evaluate()
-        is_early = not is_last and self._stops_early()
+        is_early = not is_last and self.state.stops_early(self.config.eval)
         if is_early:
             self.ending = "stopped_early"
         elif self._stop_asked and not is_last:
@@ -164,29 +137,10 @@ class SyncLoop:
         return is_over
 
     def _reaches_limit(self) -> bool:
-        """Whether updates, environment steps or time are used up, or the agent has ceased to act."""
-        train, state = self.config.train, self.state
-        if state.update >= train.num_updates:
-            return True
-        if train.max_env_steps is not None and state.env_steps >= train.max_env_steps:
-            self.monitor.note(f"train.max_env_steps ({train.max_env_steps}) reached: {state.env_steps}")
-            return True
-        if train.max_seconds is not None and self._time() - state.warm_start_s >= train.max_seconds:
-            self.monitor.note(f"train.max_seconds ({train.max_seconds:g}) over: {state.update} updates")
-            return True
-        if 0 < train.max_silent_updates <= state.num_silent:
-            self.monitor.note(
-                f"hardly an action in {state.num_silent} updates (train.max_silent_updates): the "
-                "policy has collapsed; lower the learning rate, or reward the form of replies"
-            )
-            return True
-        return False
-
-    def _stops_early(self) -> bool:
-        """Whether the last evaluation was good enough, or the last few were no better."""
-        goal, patience = self.config.eval.stop_at, self.config.eval.patience
-        is_good = goal is not None and self.state.last is not None and self.state.last["success"] >= goal
-        return is_good or (patience is not None and self.state.num_since_best >= patience)
+        reached = self.state.limit_reached(self.config.train, self._time())
+        if reached:
+            self.monitor.note(reached)
+        return reached is not None
 
     def _tell_what_differs(self) -> None:
         """Say aloud where the run does not do what its settings may be read to promise."""
@@ -238,8 +192,7 @@ class SyncLoop:
 
     def _update(self) -> bool:
         """One update; False where a stop was asked for while its episodes were waited for."""
-        update = self.state.update + 1
-        batch = self._source.batch(update)
+        batch = self._source.batch(self.state.update + 1)
         if batch is None:
             return False
         played = time.perf_counter()
@@ -248,21 +201,17 @@ class SyncLoop:
         judged = self._judge(batch.trajectories)
         metrics = judged | self.parts.trainer.update(batch.trajectories, check_gap=check_gap, version=version)
         learnt = time.perf_counter()
-        self.state.update = update
-        is_silent = batch.num_actions < SILENCE * len(batch.trajectories)
-        has_ceased = self._source.is_fresh and self.state.env_steps > 0 and is_silent
-        self.state.num_silent = self.state.num_silent + 1 if has_ceased else 0
-        self.state.env_steps += batch.num_actions
+        self.state.count_update(batch.num_actions, len(batch.trajectories), is_fresh=self._source.is_fresh)
         self._publish()
         now = time.perf_counter()
         times = {
             "time/rollout_s": batch.played_s,
             "time/update_s": learnt - played,
             "time/publish_s": now - learnt,
-            "tokens_per_s": _num_tokens(batch.trajectories) / (now - played + batch.played_s),
+            "tokens_per_s": num_tokens(batch.trajectories) / (now - played + batch.played_s),
             "infra_errors": float(batch.num_retries),
         }
-        self._tell("update", _rollout_metrics(batch.trajectories) | metrics | times | batch.metrics)
+        self._tell("update", rollout_metrics(batch.trajectories) | metrics | times | batch.metrics)
         return True
 
     def _judge(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -353,10 +302,8 @@ class SyncLoop:
         write_episodes(self.folder, result.trajectories)
         values = result.values()
         self._tell("eval", values)
-        self.last_eval, self.state.last = result, values | {"num_tasks": float(result.num_tasks)}
-        self.state.num_since_best += 1
-        if result.success > self.state.best:
-            self.state.best, self.state.num_since_best = result.success, 0
+        self.last_eval = result
+        if self.state.count_eval(values | {"num_tasks": float(result.num_tasks)}):
             self._save(checkpoint.BEST)
         return result
 
@@ -364,7 +311,7 @@ class SyncLoop:
 
     def _save(self, name: str | None = None) -> None:
         self.state.time_s = self._time()
-        loop: dict[str, Any] = {"update": self.state.update, "state": _as_dict(self.state)}
+        loop: dict[str, Any] = {"update": self.state.update, "state": self.state.as_dict()}
         if self.parts.batch_judge is not None:
             loop["judge"] = self.parts.batch_judge.state()
         trainer = self.parts.trainer if name is None else None
@@ -374,84 +321,17 @@ class SyncLoop:
         checkpoint.save_checkpoint(folder, self.parts.policy, trainer, loop, name)
         checkpoint.prune(folder, self.config.checkpoint.keep)
 
-    def _keep_reference(self) -> None:
-        reference = self.parts.policy.reference
-        if reference is not None:
-            weights = {k: v.detach().clone().contiguous() for k, v in reference.state_dict().items()}
-            write_whole(self.folder / REFERENCE, save(weights))
-
-    def _restore_reference(self) -> None:
-        """The reference of the run's start: with adapters the base model, else a file of the run."""
-        self.parts.trainer.freeze_reference()
-        reference, path = self.parts.policy.reference, self.folder / REFERENCE
-        if reference is None:
-            return
-        try:
-            weights = load_file(path, device=str(self.parts.policy.device))
-            reference.load_state_dict(weights)
-        except (OSError, SafetensorError, RuntimeError) as error:
-            raise EncodingError(
-                f"{path}, the weights that the KL is taken to, cannot be used ({error}); "
-                "put the file back, or start a new run"
-            ) from error
-
     def _tell(self, kind: Literal["warm_start", "update", "eval"], values: dict[str, float]) -> None:
         self.monitor.record(Entry(kind, self.state.update, self._time(), self.state.env_steps, values))
 
     def _time(self) -> float:
         return time.perf_counter() - self._clock
 
-    @contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        """The first Ctrl-C asks for a stop after the update; the next one is an ordinary one."""
-
-        def ask(number: int, frame: Any) -> None:
-            self._stop_asked = True
-            at_hand = "this update" if self.state.before is not None else "the start"
-            self.monitor.note(f"interrupted: finishing {at_hand}, then saving (Ctrl-C again stops at once)")
-            signal.signal(signal.SIGINT, before)
-
-        try:
-            before = signal.signal(signal.SIGINT, ask)
-        except ValueError:  # not in the main thread: whoever runs us handles signals
-            yield
-            return
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)
-
-
-def state_of(saved: checkpoint.Checkpoint) -> LoopState:
-    """The loop's part of a checkpoint."""
-    return LoopState(**saved.loop["state"])
+    def _ask_to_stop(self) -> None:
+        self._stop_asked = True
+        at_hand = "this update" if self.state.before is not None else "the start"
+        self.monitor.note(f"interrupted: finishing {at_hand}, then saving (Ctrl-C again stops at once)")
 
 
 def _is_due(every: int, update: int) -> bool:
     return every > 0 and update % every == 0
-
-
-def _as_dict(state: LoopState) -> dict[str, Any]:
-    return {name: getattr(state, name) for name in LoopState.__slots__}
-
-
-def _num_tokens(trajectories: Sequence[Trajectory]) -> int:
-    return sum(step.num_units for t in trajectories for step in t.steps)
-
-
-def _rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """What the episodes of an update show."""
-    steps: list[Step] = [step for t in trajectories for step in t.steps]
-    parts: dict[str, float] = {}
-    for step in steps:
-        for name, value in step.reward_parts.items():
-            parts[f"reward/{name}"] = parts.get(f"reward/{name}", 0.0) + value / len(trajectories)
-    return {
-        "success": float(np.mean([t.status is Status.SUCCESS for t in trajectories])),
-        "reward": float(np.mean([t.total_reward for t in trajectories])),
-        **parts,
-        "turns": len(steps) / len(trajectories),
-        **format_share(steps),
-        "tokens": float(_num_tokens(trajectories)),
-        **tool_use(trajectories),
-    }

@@ -35,7 +35,8 @@ from stepwell.monitors.tensorboard import TensorboardMonitor
 from stepwell.monitors.timeline import write_timeline
 from stepwell.monitors.wandb import WandbMonitor
 from stepwell.pipeline.groups import placed, start_groups
-from stepwell.pipeline.loop import LoopState, SyncLoop, state_of
+from stepwell.pipeline.loop import SyncLoop
+from stepwell.pipeline.loop_state import LoopState
 from stepwell.pipeline.parts import Parts
 from stepwell.pipeline.replays import keep_replays
 from stepwell.training.checkpoint import Checkpoint, latest_checkpoint
@@ -68,7 +69,7 @@ def train(
         raise
     monitors = Monitors(_monitors(config))
     loop = SyncLoop(
-        config, folder, parts, monitors, LoopState() if saved is None else state_of(saved), groups
+        config, folder, parts, monitors, LoopState() if saved is None else LoopState.of(saved), groups
     )
     if groups is not None:
         groups.on_figures = monitors.watch

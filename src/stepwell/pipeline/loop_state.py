@@ -1,0 +1,77 @@
+"""Where a loop stands, and when it is over: used up, good enough, no better for long, or silent.
+
+`LoopState` is what a checkpoint keeps of the loop besides weights and optimizer. It asks nobody: whether a
+run is over follows from it, the settings and the time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from stepwell.config.run import EvalConfig, TrainConfig
+
+if TYPE_CHECKING:
+    from stepwell.training.checkpoint import Checkpoint
+
+SILENCE = 0.05  # with fewer actions per episode an agent that once acted has ceased to
+
+
+@dataclass(slots=True)
+class LoopState:
+    """What was done so far."""
+
+    update: int = 0
+    env_steps: int = 0
+    time_s: float = 0.0
+    best: float = -1.0
+    num_since_best: int = 0
+    num_silent: int = 0  # updates in a row whose episodes held no action
+    before: dict[str, float] | None = None
+    last: dict[str, float] | None = None
+    warm_start_s: float = 0.0
+
+    @classmethod
+    def of(cls, saved: Checkpoint) -> LoopState:
+        """The loop's part of a checkpoint."""
+        return cls(**saved.loop["state"])
+
+    def as_dict(self) -> dict[str, Any]:
+        """As a checkpoint keeps it."""
+        return asdict(self)
+
+    def count_update(self, num_actions: int, num_episodes: int, *, is_fresh: bool) -> None:
+        """One more update. Only an agent that has acted before, in episodes of its own, can cease to."""
+        has_ceased = is_fresh and self.env_steps > 0 and num_actions < SILENCE * num_episodes
+        self.num_silent = self.num_silent + 1 if has_ceased else 0
+        self.update += 1
+        self.env_steps += num_actions
+
+    def count_eval(self, values: dict[str, float]) -> bool:
+        """One more evaluation; True where it is the best so far."""
+        self.last = values
+        is_best = values["success"] > self.best
+        self.num_since_best = 0 if is_best else self.num_since_best + 1
+        self.best = max(self.best, values["success"])
+        return is_best
+
+    def limit_reached(self, train: TrainConfig, time_s: float) -> str | None:
+        """What ends the run, in words: none are needed once all updates are made. None: it goes on."""
+        if self.update >= train.num_updates:
+            return ""
+        if train.max_env_steps is not None and self.env_steps >= train.max_env_steps:
+            return f"train.max_env_steps ({train.max_env_steps}) reached: {self.env_steps}"
+        if train.max_seconds is not None and time_s - self.warm_start_s >= train.max_seconds:
+            return f"train.max_seconds ({train.max_seconds:g}) over: {self.update} updates"
+        if 0 < train.max_silent_updates <= self.num_silent:
+            return (
+                f"hardly an action in {self.num_silent} updates (train.max_silent_updates): the "
+                "policy has collapsed; lower the learning rate, or reward the form of replies"
+            )
+        return None
+
+    def stops_early(self, evaluation: EvalConfig) -> bool:
+        """Whether the last evaluation was good enough, or the last few were no better."""
+        goal, patience = evaluation.stop_at, evaluation.patience
+        is_good = goal is not None and self.last is not None and self.last["success"] >= goal
+        return is_good or (patience is not None and self.num_since_best >= patience)

@@ -1,0 +1,43 @@
+"""The weights that the KL is taken to, as a file of the run.
+
+They are those of the run's start. With adapters the reference is the base model and needs no file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+
+from stepwell.core import EncodingError
+from stepwell.monitors.files import write_whole
+
+if TYPE_CHECKING:
+    from stepwell.policies.causal_lm import CausalLMPolicy
+    from stepwell.policies.vla import VLAPolicy
+
+REFERENCE = "reference.safetensors"
+
+
+def keep_reference(policy: CausalLMPolicy | VLAPolicy, folder: Path) -> None:
+    """Write the frozen reference of `policy`, where it has one of its own."""
+    reference = policy.reference
+    if reference is not None:
+        weights = {k: v.detach().clone().contiguous() for k, v in reference.state_dict().items()}
+        write_whole(folder / REFERENCE, save(weights))
+
+
+def restore_reference(policy: CausalLMPolicy | VLAPolicy, folder: Path) -> None:
+    """Load what `keep_reference` wrote into the frozen reference of `policy`."""
+    reference, path = policy.reference, folder / REFERENCE
+    if reference is None:
+        return
+    try:
+        reference.load_state_dict(load_file(path, device=str(policy.device)))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise EncodingError(
+            f"{path}, the weights that the KL is taken to, cannot be used ({error}); "
+            "put the file back, or start a new run"
+        ) from error

@@ -1,0 +1,86 @@
+"""Where a loop stands: when it is over, and what counts as silence."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from stepwell.config.run import EvalConfig, TrainConfig
+from stepwell.pipeline.interrupts import first_interrupt
+from stepwell.pipeline.loop_state import LoopState
+
+
+def test_each_limit_ends_the_run_with_its_own_name() -> None:
+    train = TrainConfig(num_updates=10, max_env_steps=100, max_seconds=5.0, max_silent_updates=2)
+    assert LoopState(update=9, env_steps=99, num_silent=1).limit_reached(train, 4.9) is None
+    assert LoopState(update=10).limit_reached(train, 0.0) == ""
+    assert "max_env_steps (100) reached: 103" in str(LoopState(env_steps=103).limit_reached(train, 0.0))
+    assert "max_seconds (5) over" in str(LoopState().limit_reached(train, 5.0))
+    assert "max_silent_updates" in str(LoopState(num_silent=2).limit_reached(train, 0.0))
+
+
+def test_the_warm_start_does_not_count_as_time() -> None:
+    train = TrainConfig(num_updates=10, max_seconds=5.0)
+    assert LoopState(warm_start_s=60.0).limit_reached(train, 64.0) is None
+    assert LoopState(warm_start_s=60.0).limit_reached(train, 65.0) is not None
+
+
+def test_only_an_agent_that_has_acted_can_fall_silent() -> None:
+    state = LoopState()
+    state.count_update(0, 20, is_fresh=True)
+    assert (state.update, state.num_silent) == (1, 0)
+    state.count_update(20, 20, is_fresh=True)
+    state.count_update(0, 20, is_fresh=True)
+    state.count_update(0, 20, is_fresh=True)
+    assert (state.update, state.env_steps, state.num_silent) == (4, 20, 2)
+    state.count_update(1, 20, is_fresh=True)  # one action in twenty episodes is not silence
+    assert state.num_silent == 0
+    state.count_update(0, 20, is_fresh=False)  # trajectories of others
+    assert state.num_silent == 0
+
+
+def test_patience_counts_evaluations_since_the_best() -> None:
+    state, evaluation = LoopState(), EvalConfig(patience=2)
+    assert state.count_eval({"success": 0.0})
+    assert state.count_eval({"success": 0.5})
+    assert not state.count_eval({"success": 0.5})
+    assert not state.stops_early(evaluation)
+    assert not state.count_eval({"success": 0.4})
+    assert (state.best, state.num_since_best, state.last) == (0.5, 2, {"success": 0.4})
+    assert state.stops_early(evaluation)
+
+
+def test_good_enough_is_what_the_last_evaluation_says() -> None:
+    state, evaluation = LoopState(), EvalConfig(stop_at=0.5)
+    assert not state.stops_early(evaluation)
+    state.count_eval({"success": 0.5})
+    assert state.stops_early(evaluation)
+    state.count_eval({"success": 0.4})
+    assert not state.stops_early(evaluation)
+
+
+def test_the_second_interrupt_is_an_ordinary_one() -> None:
+    asked: list[str] = []
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), first_interrupt(lambda: asked.append("stop")):
+        os.kill(os.getpid(), signal.SIGINT)
+        assert asked == ["stop"]
+        os.kill(os.getpid(), signal.SIGINT)
+    assert asked == ["stop"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_outside_the_main_thread_signals_are_left_alone() -> None:
+    before, seen = signal.getsignal(signal.SIGINT), []
+
+    def inside() -> None:
+        with first_interrupt(lambda: None):
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=inside)
+    thread.start()
+    thread.join()
+    assert seen == [before]
