@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ def talk(served: Served, session: str, num_calls: int = 3) -> list[Any]:
     return replies
 
 
-def until(fact: Any, timeout_s: float = 5.0) -> None:
+def until(fact: Any, timeout_s: float = 30.0) -> None:
     end = time.monotonic() + timeout_s
     while not fact():
         assert time.monotonic() < end, "it did not happen in time"
@@ -158,12 +159,17 @@ def test_without_a_session_in_path_or_header_a_key_has_one_until_it_is_completed
     assert len(served.steps("by-header")) == 1
 
 
-@pytest.mark.parametrize(("how", "error"), [("truncated", ""), ("agent_error", "no call for 0.3 s")])
+@pytest.mark.parametrize(("how", "error"), [("truncated", ""), ("agent_error", "no call for 60 s")])
 def test_a_silent_session_is_finished_as_configured(tmp_path: Path, how: str, error: str) -> None:
-    with serving(tmp_path, silent_timeout_s=0.3, on_silence=how) as served:
+    with serving(tmp_path, silent_timeout_s=60, on_silence=how) as served:
         talk(served, "silent", 2)
-        until(lambda: not served.stored("silent").is_open)
+        talk(served, "heard", 1)
+        registry, loop = served.gateway.registry, served.gateway.loop
+        assert loop is not None
+        registry.sessions["silent"].last_seen_s -= 60  # a minute passes
+        assert asyncio.run_coroutine_threadsafe(registry.finish_silent(), loop).result(30) == 1
         stored = served.stored("silent")
+        assert not stored.is_open and served.stored("heard").is_open
         assert (stored.entry.status, stored.trajectory.error, stored.path) == (how, error, (0, 1))
 
 

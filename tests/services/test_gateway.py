@@ -268,15 +268,21 @@ async def test_a_client_that_hangs_up_cancels_its_sampling(tmp_path: Path) -> No
     with Rambler.from_pretrained("tiny-0.3m") as rambler, serving(tmp_path, rambler) as served:
         async with httpx.AsyncClient(base_url=served.url) as client:
             body = {"model": "m", "messages": [user("talk")], "max_tokens": 4000}
-            with pytest.raises(httpx.ReadTimeout):
-                await client.post("/s/gone/v1/chat/completions", json=body, timeout=0.1)
-        for _ in range(200):
-            if served.get("/sessions/gone").json()["num_running"] == 0:
-                break
-            await asyncio.sleep(0.02)
-        assert served.get("/sessions/gone").json()["num_running"] == 0
+            call = asyncio.create_task(client.post("/s/gone/v1/chat/completions", json=body, timeout=60))
+            await running(served, "gone", 1)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+        await running(served, "gone", 0)
         num_steps = len(served.steps("gone"))
         assert num_steps == 0 or served.steps("gone")[0].num_units < 4000
+
+
+async def running(served: Served, session: str, number: int, timeout_s: float = 30.0) -> None:
+    """Wait until so many calls of a session are under way."""
+    async with asyncio.timeout(timeout_s), httpx.AsyncClient(base_url=served.url) as client:
+        while (await client.get(f"/sessions/{session}")).json().get("num_running") != number:
+            await asyncio.sleep(0.01)
 
 
 def test_with_template_history_every_prompt_is_what_the_template_writes(tmp_path: Path) -> None:

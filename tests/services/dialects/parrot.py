@@ -45,7 +45,7 @@ class Parrot:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self.num_cancelled = 0
+        self.num_waiting = self.num_cancelled = 0
 
     async def generate(self, requests: Sequence[Request]) -> list[Sampled]:
         return [[item async for item in self.stream(request)][-1] for request in requests]  # type: ignore[misc]
@@ -68,8 +68,9 @@ class Parrot:
         yield sampled
 
     async def _wait(self) -> None:
+        self.num_waiting += 1
         try:
-            await asyncio.sleep(30)
+            await asyncio.sleep(300)
         except asyncio.CancelledError:
             self.num_cancelled += 1
             raise

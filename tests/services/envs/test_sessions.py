@@ -87,7 +87,7 @@ async def test_a_world_that_cannot_be_made_leaves_nothing_open() -> None:
 
 
 async def test_a_world_that_hangs_is_given_up_and_the_service_goes_on() -> None:
-    sessions = Sessions(EnvServiceConfig(num_threads=2, call_timeout_s=0.2, max_stuck=1))
+    sessions = Sessions(EnvServiceConfig(num_threads=2, call_timeout_s=1.0, max_stuck=1))
     stuck, well = await opened(sessions, count=2)
     assert stuck.lane is not well.lane
 
