@@ -75,8 +75,13 @@ class Pictures:
         """Keep a picture; gives its name."""
         array = arrays.frozen(_checked(image))
         name = picture_name(array)
+        if name not in self._kept:
+            self._store(array)
         self._keep(name, array)
         return name
+
+    def _store(self, array: AnyArray) -> None:
+        """A picture is new here; what `load` reads from gets it first."""
 
     def get(self, name: str) -> AnyArray:
         """The pixels of a picture."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from stepwell.core import Pictures
 from stepwell.core.arrays import AnyArray
-from stepwell.core.pictures import picture_name
 from stepwell.pool.store import Pool
 
 
@@ -23,8 +22,5 @@ class PoolPictures(Pictures):
 
         super().__init__(load=load)
 
-    def add(self, image: AnyArray) -> str:
-        """Store a picture that is new here; gives its name."""
-        if picture_name(image) not in self:
-            self._blobs.put_image(image)
-        return super().add(image)
+    def _store(self, array: AnyArray) -> None:
+        self._blobs.put_image(array)

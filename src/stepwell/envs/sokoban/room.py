@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stepwell.core import InputError
 from stepwell.envs.grid import NAMES, Cell, move_table, put
@@ -46,6 +46,10 @@ class Room:
             for cell, leads in enumerate(move_table(num_rows, num_columns))
         )
         return cls(num_rows, num_columns, walls, targets, steps)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Room:
+        """Itself: copies of a world share the room, whose tables would cost more than all the rest."""
+        return self
 
     def cell(self, place: int) -> Cell:
         """Row and column of a numbered cell."""

@@ -42,6 +42,7 @@ class RuleJudge:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
         self._remembered = lru_cache(maxsize=8192)(self._judge)  # agents say the same thing often
+        self._claims = lru_cache(maxsize=8192)(self._read)  # also of other states
 
     def judge(self, form: StateForm, said: str, truth: Mapping[StateForm, str]) -> Verdict:
         """How well `said`, written in `form`, describes the state `truth` (what `Env.state()` gives).
@@ -69,10 +70,14 @@ class RuleJudge:
         if scene.vocabulary.frame == "coordinates":
             placed = place_claims_of(said, scene.vocabulary)
             return _Tally(placed, scene).verdict() if placed else NOTHING
-        claims = claims_of(said, scene.vocabulary)
+        is_own = scene.vocabulary is self.vocabulary  # not one that the scene has added names to
+        claims = self._claims(said) if is_own else claims_of(said, scene.vocabulary)
         if not claims:
             return NOTHING
         return _judge_bearings(claims, scene) if scene.bearings else _Tally(claims, scene).verdict()
+
+    def _read(self, said: str) -> tuple[Claim | PlaceClaim, ...]:
+        return tuple(claims_of(said, self.vocabulary))
 
 
 def rule_judge_for(world: str) -> RuleJudge:
