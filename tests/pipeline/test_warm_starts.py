@@ -16,8 +16,9 @@ from stepwell.pipeline.warm_starts import key_of
 
 WARM = (
     "policy.model=tiny-0.3m",
-    "warm_start.num_demos=32",
-    "warm_start.batch_size=8",
+    "agent.guide=false",
+    "warm_start.num_demos=16",
+    "warm_start.batch_size=4",
     "warm_start.stop_at=0.99",
     "warm_start.optimizer.learning_rate=5e-3",
 )
@@ -65,7 +66,7 @@ def test_recipes_that_imitate_alike_share_and_others_do_not(tmp_path: Path) -> N
         ("recipe.name=grpo", "recipe.reward_parts=['task', 'format']"),
         ("recipe.name=grpo", task, "env.options.size=4"),
         ("recipe.name=grpo", task, "warm_start.noise=0.5"),
-        ("recipe.name=grpo", task, "agent.guide=false"),
+        ("recipe.name=grpo", task, "agent.guide=true"),
         ("recipe.name=grpo", task, "train.num_tasks=9"),
     ]
     assert len({key(*settings) for settings in different}) == len(different)
@@ -82,7 +83,7 @@ def test_a_damaged_warm_start_is_made_again(tmp_path: Path) -> None:
 
 
 def test_runs_side_by_side_make_one_warm_start(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     configs = [shared(tmp_path, f"run{i}", "train.num_updates=0") for i in range(2)]
     processes = [context.Process(target=train, args=(config,)) for config in configs]
     for process in processes:

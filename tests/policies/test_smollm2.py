@@ -55,6 +55,12 @@ def directory() -> Path:
 
 
 @pytest.fixture(scope="module")
+def reader() -> Any:
+    """The GGUF file, whose 150,000 entries take seconds to read."""
+    return smollm2._open_gguf()
+
+
+@pytest.fixture(scope="module")
 def model(directory: Path) -> Any:
     from transformers import AutoModelForCausalLM
 
@@ -63,7 +69,10 @@ def model(directory: Path) -> Any:
 
 @pytest.mark.slow
 @installed
-def test_converting_again_gives_the_same_files(directory: Path, tmp_path: Path) -> None:
+def test_converting_again_gives_the_same_files(
+    directory: Path, reader: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(smollm2, "_open_gguf", lambda: reader)
     smollm2.convert_smollm2(tmp_path)
     files = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     assert set(files) == {file.name for file in directory.iterdir()} - {"stepwell.json"}
@@ -117,11 +126,12 @@ def test_greedy_answers_are_sensible(directory: Path, model: Any) -> None:
 
 @pytest.mark.slow
 @installed
-def test_the_stored_weights_are_the_files_weights_rounded_to_bfloat16(model: Any) -> None:
-    reader = smollm2._open_gguf()
+def test_the_stored_weights_are_the_files_weights_rounded_to_bfloat16(model: Any, reader: Any) -> None:
     state = model.state_dict()
-    weights = dict(smollm2._weights(reader, model.config))
-    assert set(weights) == set(state) - {"lm_head.weight"}
+    assert len(reader.tensors) == len(state) - 1  # the head is the embedding
+    some = [t for t in reader.tensors if not t.name.startswith("blk.") or t.name.split(".")[1] in "079"]
+    weights = dict(smollm2._weights(SimpleNamespace(tensors=some), model.config))
+    assert len(weights) == 3 * 9 + 2 and set(weights) < set(state)
     for name, array in weights.items():
         assert torch.equal(state[name], torch.from_numpy(array).bfloat16().float()), name
     # One block dequantised by hand: a half-precision scale and minimum, then 32 four-bit numbers.
