@@ -40,11 +40,7 @@ def fingerprint_of(state_dict: Mapping[str, torch.Tensor], dtype: torch.dtype | 
     """
     names = sorted(state_dict)
     tensors = [_cast(state_dict[name].detach(), dtype) for name in names]
-    sums = (
-        [int(s) for s in torch.stack([_checksum(tensor).cpu() for tensor in tensors]).tolist()]
-        if names
-        else []
-    )
+    sums = _read_together([_checksum(tensor) for tensor in tensors])
     marks = {
         name: f"{tensor.dtype}{tuple(tensor.shape)}{value}"
         for name, tensor, value in zip(names, tensors, sums, strict=True)
@@ -55,6 +51,13 @@ def fingerprint_of(state_dict: Mapping[str, torch.Tensor], dtype: torch.dtype | 
             continue
         digest.update(f"{name}={mark};".encode())
     return digest.hexdigest()
+
+
+def _read_together(sums: list[torch.Tensor]) -> list[int]:
+    """Numbers on one device are read at once: on a GPU each read would wait for all before it."""
+    if len({value.device for value in sums}) == 1:
+        return [int(value) for value in torch.stack(sums).tolist()]
+    return [int(value) for value in sums]
 
 
 def _cast(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
