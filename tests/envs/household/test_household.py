@@ -206,7 +206,7 @@ def test_tiny_observations_are_short_and_have_no_idle_commands() -> None:
         observation, _ = env.reset(seed=seed)
         over = False
         while not over:
-            assert len(observation.text.encode()) < 420
+            assert len(observation.text.encode()) < 260
             assert not {"look", "inventory", "examine", "close"} & {
                 c.split()[0] for c in env.played.commands()
             }

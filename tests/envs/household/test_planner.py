@@ -83,6 +83,6 @@ def test_the_explorer_does_the_same_wherever_things_lie_that_it_has_not_seen(see
 
 
 def test_a_household_without_the_thing_has_no_plan() -> None:
-    house = House(TINY, "hut", ("desk", "bed"), ("pen",))
+    house = House(TINY, "hut", ("desk", "bed"), ("book",))
     with pytest.raises(EnvError, match="does not hold what it takes"):
         shortest_plan(house, Goal("place", "key", "bed"), first_state(house, [0]))

@@ -69,4 +69,4 @@ def search(query: str) -> str:
 
 
 def expand(paper_id: str) -> str:
-    return ToolCall("expand", {"paper_id": paper_id}).text
+    return ToolCall("expand", {"id": paper_id}).text

@@ -46,7 +46,7 @@ def test_a_turn_earns_the_three_best_new_scores_whichever_call_found_them() -> N
     assert reward == pytest.approx(0.875 + 0.75 + PARTLY)  # p3, p0, and one of p2 and p5
     assert (info["recall"], info["precision"], info["f1"]) == (1.0, 1.0, 1.0)
     assert (info["pool_size"], info["num_expansions"], info["num_searches"]) == (6, 2, 1)
-    assert 'expand "p4": 4 found, 3 new, 1 dropped' in observation.text
+    assert env.pool.replies[0] == 'expand "p4": 4 found, 3 new, 1 dropped'
     assert "p1 " not in observation.text  # what the selector scores 0 never enters the pool
 
 
@@ -88,20 +88,20 @@ def test_the_penalty_is_an_option() -> None:
     [
         ("search for wells", 0.0, "unreadable call"),
         ('{"name": "search"', 0.0, "unreadable call"),
-        ('{"name": "selector", "arguments": {"paper_id": "p4"}}', 0.0, "there is no tool 'selector'"),
+        ('{"name": "selector", "arguments": {"id": "p4"}}', 0.0, "there is no tool 'selector'"),
         ('{"name": "search", "arguments": {}}', 0.0, "needs the argument 'query'"),
         ('{"name": "search", "arguments": {"query": 7}}', 0.0, "must be of type string"),
         ('{"name": "search", "arguments": {"query": " \\n "}}', 0.0, "needs words"),
         ('{"name": "search", "arguments": {"query": "a", "k": 99}}', 0.0, "no argument 'k'"),
         (search("w" * 100_000), 0.0, "100000 characters long"),
         (expand("p" * 100_000), -0.5, "100000 characters long"),
-        ('{"name": "expand", "arguments": {"paper_id": 4}}', -0.5, "must be of type string"),
-        ('{"name": "expand", "arguments": {}}', -0.5, "needs the argument 'paper_id'"),
-        ('{"name": "expand", "arguments": {"paper_id": ["p4"]}}', -0.5, "must be of type string"),
+        ('{"name": "expand", "arguments": {"id": 4}}', -0.5, "must be of type string"),
+        ('{"name": "expand", "arguments": {}}', -0.5, "needs the argument 'id'"),
+        ('{"name": "expand", "arguments": {"id": ["p4"]}}', -0.5, "must be of type string"),
         (expand("p4' OR 1=1 --"), -0.5, "no such paper in the pool"),
         (expand("p-1"), -0.5, "no such paper in the pool"),
-        (search('"aaa" OR NEAR(ccc) * ^ ; DROP TABLE papers'), 2.0, "2 found, 2 new"),
-        (search("日本語 \u202e\u0000 ﷽"), 0.0, "0 found"),
+        (search('"aaa" OR NEAR(ccc) * ^ ; DROP TABLE papers'), 2.0, "Now:"),
+        (search("日本語 \u202e\u0000 ﷽"), 0.0, "find aaa ccc"),
     ],
 )
 def test_bad_calls_are_told_and_change_nothing_else(action: str, reward: float, told: str) -> None:
@@ -162,7 +162,7 @@ def test_the_published_limits_are_the_defaults() -> None:
     assert (FULL.max_calls, FULL.max_turns) == (5, 5)
     assert PaperSearchOptions().graph_spec.num_papers == 24_000
     given_ones = PaperSearchOptions(size="tiny", num_results=7).limits
-    assert (given_ones.num_results, given_ones.num_citing) == (7, 6)
+    assert (given_ones.num_results, given_ones.num_citing) == (7, 4)
 
 
 @pytest.mark.parametrize(  # random turns of five calls see much of so few papers as the second graph has
@@ -187,7 +187,9 @@ def test_the_oracle_reaches_what_can_be_reached_and_random_play_does_not(
         for _ in range(env.world.max_turns):
             *_, info = env.step(random_turn(env, rng, env.world.actions.max_per_turn))
         by_chance += bool(info["success"])
-    assert sum(f1) / 60 > 0.95 and min(f1) >= 0.75 and solved == 60  # no pool has an F1 above 1
+    assert (
+        sum(f1) / 60 > 0.95 and min(f1) >= options.limits.success_threshold and solved == 60
+    )  # no pool has an F1 above 1
     assert by_chance < most_by_chance
 
 
@@ -207,13 +209,12 @@ def test_an_episode_lasts_all_its_turns_and_is_judged_at_the_end() -> None:
     *_, terminated, _, info = env.step([expand("p4"), expand("p6")])
     assert (terminated, info["f1"], info["success"]) == (False, 1.0, False)
     env.step([])
-    env.step([])
     *_, terminated, _, info = env.step([])
     assert (terminated, info["success"]) == (True, True)
 
 
 def test_success_needs_the_threshold() -> None:
-    env = small_env(max_turns=1)
+    env = small_env(max_turns=1, success_threshold=0.75)
     *_, terminated, _, info = env.step([search("aaa ccc")])
     assert (terminated, info["success"]) == (True, False)
     env = small_env(max_turns=1, success_threshold=0.6)
@@ -231,8 +232,8 @@ def test_the_observation_is_bounded_and_says_what_it_leaves_out() -> None:
     tiny = playing()
     for _ in range(tiny.world.max_turns):
         observation, *_ = tiny.step(tiny.oracle())
-        assert len(observation.text) < 600
-    assert observation.text.startswith(f"need: {tiny.request.text}\n")
+        assert len(observation.text) < 300
+    assert observation.text.startswith(f"find {tiny.request.text}\n")
 
 
 def test_abstracts_are_shown_on_demand() -> None:

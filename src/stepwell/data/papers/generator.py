@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
+from string import ascii_uppercase, digits
 from typing import Literal
 
 import numpy as np
@@ -34,7 +35,7 @@ from stepwell.data.papers.graph import Facet, PaperGraph
 from stepwell.data.papers.texts import full_text, tiny_text
 from stepwell.data.papers.vocabulary import full_facets, tiny_facets
 
-VERSION = 2
+VERSION = 3
 STRAY = 0.08  # of facet values come from anywhere, not from those a domain favours
 FORM_WEIGHTS = (0.5, 0.3, 0.2)
 CIRCLES = ((0.4, "triple"), (0.7, "pair"), (0.82, "domain"), (0.93, "facet"), (1.0, "all"))
@@ -95,7 +96,7 @@ def generate(spec: GraphSpec) -> PaperGraph:
     count = len(latents)
     years = FIRST_YEAR + np.arange(count, dtype=np.int32) * NUM_YEARS // count
     return PaperGraph(
-        ids=tuple(f"p{number}" for number in range(count)),
+        ids=tuple(_ids(spec)),
         titles=tuple(title for title, _ in texts),
         abstracts=tuple(abstract for _, abstract in texts),
         years=years.astype(np.int32),
@@ -106,6 +107,15 @@ def generate(spec: GraphSpec) -> PaperGraph:
         about=np.array([latent.about for latent in latents], np.int32),
         mentions=np.array([latent.mentions for latent in latents], np.int32),
     )
+
+
+def _ids(spec: GraphSpec) -> list[str]:
+    """`p` and a number; in a tiny graph that is small enough two capitals or digits, drawn at random."""
+    characters = ascii_uppercase + digits
+    short = [a + b for a in characters for b in characters]
+    if spec.style == "tiny" and spec.num_papers <= len(short):
+        return random.Random(f"{spec.seed}:ids").sample(short, spec.num_papers)
+    return [f"p{number}" for number in range(spec.num_papers)]
 
 
 def _latents(spec: GraphSpec, facets: tuple[Facet, ...]) -> Iterator[_Latent]:

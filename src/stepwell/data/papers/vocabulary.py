@@ -3,7 +3,8 @@
 A facet is one side of what a paper is about (its domain, its task, ...). Every value can be said in
 several ways that share few words, as schools of one field name one thing differently; a paper says it
 in one way and a request in one way, so that words alone find only some of what is relevant. The names of
-data sets are made of syllables, and so is the whole vocabulary of the tiny graph (three letters a word).
+data sets are made of syllables. The words of the tiny graph are those that are one token of the tiny models'
+vocabulary, at the start of a text and after a space; what they mean elsewhere means nothing there.
 """
 
 from __future__ import annotations
@@ -148,6 +149,12 @@ hierarchical structure|nested taxonomies|tree organised labels
 irregular sampling|uneven intervals|asynchronous readings
 worst case guarantees|certified bounds|provable safety
 """
+TINY_WORDS = """
+ab action ag al answer ar back buy ch click close co di direction done down drop east en end error find
+forward go he id ke le left li look low me move name north number object on one open other out pick pl press
+pull push put qu ra re result ri right room scroll se side south st state stop string take text th title
+to tool turn tw type up use user value wait west word zer
+"""
 CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
 NUM_DATASETS = 200
 
@@ -159,11 +166,10 @@ def full_facets(seed: int) -> tuple[Facet, ...]:
     return (*facets, Facet("dataset", _dataset_names(random.Random(f"{seed}:datasets"))))
 
 
-def tiny_facets(seed: int, num_values: int = 16, num_forms: int = 2) -> tuple[Facet, ...]:
-    """Three facets whose values are words of three letters; no word has two meanings."""
+def tiny_facets(seed: int, num_values: int = 13, num_forms: int = 2) -> tuple[Facet, ...]:
+    """Three facets whose values are single words; no word has two meanings."""
     rng = random.Random(f"{seed}:tiny words")
-    words = [a + v + b for a in CONSONANTS for v in VOWELS for b in CONSONANTS]
-    drawn = iter(rng.sample(words, 3 * num_values * num_forms))
+    drawn = iter(rng.sample(TINY_WORDS.split(), 3 * num_values * num_forms))
     return tuple(
         Facet(name, tuple(tuple(next(drawn) for _ in range(num_forms)) for _ in range(num_values)))
         for name in ("domain", "task", "method")

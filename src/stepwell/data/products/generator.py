@@ -17,14 +17,15 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
+from string import ascii_uppercase
 
 from stepwell.core.errors import InputError
 from stepwell.data.products.product import Option, Product
 from stepwell.data.products.vocabulary import Kind, OptionSet, Vocabulary, attribute_of
 
-VERSION = 1  # a change of what is made needs another number: catalogues are cached by it
+VERSION = 2  # a change of what is made needs another number: catalogues are cached by it
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_SHORT_IDS = [f"{letter}{number:02d}" for letter in "abcdefghjkmnpqrstuvwxyz" for number in range(100)]
+_SHORT_IDS = [a + b for a in ascii_uppercase for b in ascii_uppercase]  # two tokens of a tiny model each
 _ENDINGS = (99, 99, 95, 49, 0)
 
 

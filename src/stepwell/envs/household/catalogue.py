@@ -6,7 +6,7 @@ it may be put, which is the common sense that an agent can learn. Lamps are thin
 stand and cannot be taken.
 
 Two catalogues: `FULL` has rooms as large as ALFWorld's, with names in its style; `TINY` has few places,
-short names and the commands that matter, for models of a million parameters.
+short names, few words and the commands that matter, for models of a million parameters.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class Catalogue:
     num_places: tuple[int, int]  # of a room, least and most
     num_things: tuple[int, int]  # kinds of things lying about beside the goal's, least and most
     num_wordings: int  # ways to say a goal
+    is_terse: bool  # whether goals, views and commands are a few words instead of sentences
     numbers_all: bool  # whether a name has a number even where there is only one of its kind
     has_idle_verbs: bool  # close, examine, look, inventory: of no use to any goal
     max_turns: int
@@ -194,38 +195,40 @@ floorlamp lamp: armchair sofa
     num_places=(8, 26),
     num_things=(7, 13),
     num_wordings=2,
+    is_terse=False,
     numbers_all=True,
     has_idle_verbs=True,
     max_turns=20,
     spare_turns=6,
 )
 
-TINY = Catalogue(
+TINY = Catalogue(  # all names but the oven's are one token of the tiny models' vocabulary
     rooms={
-        "hut": Room(_places("bed 0-1, desk 1, box 1, bag 0-1, sink 0-1, oven 0-1, shelf 0-1")),
+        "hut": Room(_places("bed 0-1, desk 1, box 1, drawer 0-1, sink 0-1, oven 0-1, shelf 0-1")),
         "den": Room(_places("bed 1, desk 0-1, box 0-1, sink 0-1, oven 0-1, fridge 0-1, shelf 1")),
-        "inn": Room(_places("bed 0-1, desk 1, bag 0-1, sink 0-1, fridge 0-1, oven 0-1, shelf 0-1")),
+        "inn": Room(_places("bed 0-1, desk 1, drawer 0-1, sink 0-1, fridge 0-1, oven 0-1, shelf 0-1")),
         "loft": Room(
-            _places("bed 1-2, desk 0-1, box 0-1, bag 1, sink 0-1, oven 0-1, fridge 0-1"), is_trained=False
+            _places("bed 1-2, desk 0-1, box 0-1, drawer 1, sink 0-1, oven 0-1, fridge 0-1"), is_trained=False
         ),
     },
-    openable=frozenset({"box", "bag"}),
+    openable=frozenset({"box", "drawer"}),
     things=_things(
         """
 cup clean heat cool: desk shelf sink fridge
 egg heat cool: fridge box desk shelf
-nut heat clean: bag box shelf desk
-rag clean: bed bag sink shelf
-pen: desk box bag bed
-key: bed box bag shelf
-hat clean: bed shelf box desk
+bread heat clean: drawer box shelf desk
+plate clean: bed drawer sink shelf
+book: desk box drawer bed
+key: bed box drawer shelf
+knife clean: bed shelf box desk
 lamp lamp: desk bed
 """
     ),
     appliances={"clean": "sink", "heat": "oven", "cool": "fridge"},
-    num_places=(4, 6),
-    num_things=(1, 3),
+    num_places=(4, 5),
+    num_things=(1, 2),
     num_wordings=1,
+    is_terse=True,
     numbers_all=False,
     has_idle_verbs=False,
     max_turns=10,

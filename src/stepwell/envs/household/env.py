@@ -40,7 +40,7 @@ class Household(Env):
     @cached_property
     def world(self) -> World:
         """What agents are told."""
-        shown = {} if self.options.games else examples()
+        shown = {} if self.options.games else examples(self.options.catalogue)
         return World(self.name, guide(self.options), Actions(), self.options.turns, shown)
 
     @classmethod

@@ -66,7 +66,8 @@ def make_task(env: str, options: HouseholdOptions, seed: int) -> Task:
         if things is None:
             continue
         content = _content(options.size, layout, goal, things)
-        text = say(goal, rng.randrange(options.catalogue.num_wordings))
+        catalogue = options.catalogue
+        text = say(goal, rng.randrange(catalogue.num_wordings), is_terse=catalogue.is_terse)
         side = "unseen" if is_other else "seen" if is_new else "train"
         task = Task(env, content, text, seed, (family, layout.room, side))
         return stand(task, Split.HELD_OUT if is_new else Split.TRAIN)

@@ -23,6 +23,14 @@ _SAID = {
     "cool": ("put a cool {thing} in/on the {place}", "chill a {thing}, then put it in/on the {place}"),
     "two": ("put two {thing}s in/on one {place}", "bring two {thing}s together in/on one {place}"),
 }
+_SAID_TERSELY = {
+    "place": "put {thing} in {place}",
+    "light": "look at {thing} by {place}",
+    "clean": "clean {thing} put in {place}",
+    "heat": "heat {thing} put in {place}",
+    "cool": "cool {thing} put in {place}",
+    "two": "put two {thing} in {place}",
+}
 
 
 class Goal(NamedTuple):
@@ -38,9 +46,10 @@ class Goal(NamedTuple):
         return 2 if self.family == "two" else 1
 
 
-def say(goal: Goal, wording: int = 0) -> str:
-    """The goal as an instruction; there are two wordings of each family."""
-    return _SAID[goal.family][wording].format(thing=goal.thing, place=goal.place)
+def say(goal: Goal, wording: int = 0, *, is_terse: bool = False) -> str:
+    """The goal as an instruction; there are two wordings of each family, and a terse one."""
+    said = _SAID_TERSELY[goal.family] if is_terse else _SAID[goal.family][wording]
+    return said.format(thing=goal.thing, place=goal.place)
 
 
 def is_met(house: House, goal: Goal, state: State) -> bool:

@@ -6,7 +6,7 @@ The example is played in a real small household, so that its words are true.
 from __future__ import annotations
 
 from stepwell.core import Example, StateForm
-from stepwell.envs.household.catalogue import TINY
+from stepwell.envs.household.catalogue import TINY, Catalogue
 from stepwell.envs.household.goals import Goal, say
 from stepwell.envs.household.house import Command, House, first_state
 from stepwell.envs.household.options import HouseholdOptions
@@ -16,16 +16,18 @@ COMMANDS = (
     "go to PLACE, open PLACE, take THING from PLACE, move THING to PLACE, "
     "clean, heat or cool THING with PLACE, use LAMP"
 )
+TERSE_COMMANDS = "go PLACE, open PLACE, take THING, move THING, clean, heat or cool THING, use LAMP"
 IDLE_COMMANDS = ", close PLACE, examine PLACE or THING, look, inventory"
 
 
 def guide(options: HouseholdOptions) -> str:
     """Goal and rules, as they are under these options."""
     has_idle = options.catalogue.has_idle_verbs or options.games is not None
+    is_terse = options.catalogue.is_terse and options.games is None
     sink, oven, fridge = (options.catalogue.appliances[verb] for verb in ("clean", "heat", "cool"))
     lines = [
         "You are in a room and have a task. What lies in a place is seen from there, if it is not closed.",
-        f"Commands: {COMMANDS}{IDLE_COMMANDS if has_idle else ''}.",
+        f"Commands: {TERSE_COMMANDS if is_terse else COMMANDS}{IDLE_COMMANDS if has_idle else ''}.",
         f"You hold one thing at most. Clean what you hold with a {sink}, heat it with a {oven}, "
         f"cool it with a {fridge}. To look at a thing in the light, hold it and use the lamp.",
         "Each turn, answer with exactly one of the commands that are listed. Solving the task gives 1 point.",
@@ -33,18 +35,20 @@ def guide(options: HouseholdOptions) -> str:
     return "\n".join(lines)
 
 
-def examples() -> dict[StateForm, Example]:
-    """The first command in a hut with three places."""
-    house = House(TINY, "hut", ("desk", "box", "bed"), ("pen", "key"))
-    goal = Goal("place", "pen", "bed")
+def examples(catalogue: Catalogue) -> dict[StateForm, Example]:
+    """The first command in a room with three places."""
+    if catalogue is TINY:
+        house = House(catalogue, "hut", ("desk", "box", "bed"), ("book", "key"))
+    else:
+        house = House(catalogue, "bedroom", ("desk 1", "drawer 1", "bed 1"), ("book 1", "keychain 1"))
+    goal = Goal("place", "book", "bed")
     before = first_state(house, [0, 1])
     command = Command("go", place=0)
     after = house.after(before, command)
-    reasoning = "Pens lie on desks, so I look there first."
+    told = say(goal, is_terse=catalogue.is_terse)
+    reasoning = "Books lie on desks, so I look there first."
     forms = {StateForm.NATURAL_LANGUAGE: in_words, StateForm.STRUCTURED: structured}
     return {
-        form: Example(
-            write(say(goal), house, before), reasoning, write(say(goal), house, after), house.text(command)
-        )
+        form: Example(write(told, house, before), reasoning, write(told, house, after), house.text(command))
         for form, write in forms.items()
     }

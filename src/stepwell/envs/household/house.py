@@ -8,6 +8,8 @@
     use T               a lamp in reach: it is lit from then on
     examine X           the place one stands at or the thing held; with `look` and `inventory` of no effect
 
+A terse catalogue writes `go P`, and leaves out the place one stands at: `take T`, `move T`, `clean T`.
+
 A place is *within reach* if one stands at it and it is open or has no door. There is one hand. These are the
 preconditions and effects of ALFWorld's planning domain, which a test plays side by side with them.
 
@@ -164,6 +166,8 @@ class House:
 
     def _written(self, command: Command) -> str:
         verb, thing, place = command
+        if self.catalogue.is_terse:
+            return f"{verb} {self.things[thing] if thing >= 0 else self.places[place]}"
         if verb == "go":
             return f"go to {self.places[place]}"
         if verb == "take":
@@ -177,8 +181,10 @@ class House:
         return f"{verb} {self.places[place]}" if place >= 0 else verb
 
     def marked(self, state: State, thing: int) -> str:
-        """A thing's name with what has been done to it: `mug 1 (clean, hot)`."""
+        """A thing's name with what has been done to it: `mug 1 (clean, hot)`, tersely `clean hot mug 1`."""
         words = [word for mark, word in MARK_WORDS.items() if state.marks[thing] & mark]
+        if self.catalogue.is_terse:
+            return " ".join([*words, self.things[thing]])
         return f"{self.things[thing]} ({', '.join(words)})" if words else self.things[thing]
 
 

@@ -24,8 +24,26 @@ _DONE = {
 
 def shown(task: str, result: str, house: House, state: State, commands: Sequence[str]) -> str:
     """An observation: the task, what the last command did, what is in reach and in hand, what can be done."""
+    if house.catalogue.is_terse:
+        return _tersely(task, result, house, state, commands)
     lines = [f"Task: {task}.", result, view(house, state), holding(house, state)]
     return "\n".join([*filter(None, lines), f"Commands: {', '.join(commands)}"])
+
+
+def _tersely(task: str, result: str, house: House, state: State, commands: Sequence[str]) -> str:
+    """The same in few words, of which none but the commands stands at the start of a line: with a space
+    before it a word is one token. What a command did is seen in the rest, so only that it failed is told."""
+    lines = [f"to {task}", f"at {_terse_view(house, state)}", f"You: {_held(house, state)}"]
+    failed = ["It is not done."] if result.startswith(NOTHING_HAPPENS) else []
+    return "\n".join([*lines, *failed, ", ".join(commands)])
+
+
+def _terse_view(house: House, state: State) -> str:
+    """`desk: cup, lamp`."""
+    if state.here < 0:
+        return "start"
+    things = ", ".join(house.marked(state, thing) for thing in house.seen(state)) or "nothing"
+    return f"{house.places[state.here]}: {things if house.within_reach(state) else 'closed'}"
 
 
 def view(house: House, state: State) -> str:
@@ -42,7 +60,7 @@ def view(house: House, state: State) -> str:
 
 def holding(house: House, state: State) -> str:
     """What is in the hand."""
-    return f"You hold: {house.marked(state, state.held) if state.held >= 0 else 'nothing'}."
+    return f"You hold: {_held(house, state)}."
 
 
 def told(house: House, state: State, command: Command) -> str:
@@ -129,7 +147,11 @@ def structured(task: str, house: House, state: State) -> str:
 
 
 def _held_in_words(house: House, state: State) -> str:
-    return f"The player holds {house.marked(state, state.held) if state.held >= 0 else 'nothing'}."
+    return f"The player holds {_held(house, state)}."
+
+
+def _held(house: House, state: State) -> str:
+    return house.marked(state, state.held) if state.held >= 0 else "nothing"
 
 
 def _place_in_words(house: House, state: State, place: int) -> str:

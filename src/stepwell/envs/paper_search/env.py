@@ -34,7 +34,7 @@ from stepwell.core import (
 )
 from stepwell.data.papers import Quality, quality, read_need
 from stepwell.envs.base import Effect, Env
-from stepwell.envs.paper_search.guide import EXPAND, SEARCH, examples, guide, tools
+from stepwell.envs.paper_search.guide import EXPAND, SEARCH, examples, guide, paper_argument, tools
 from stepwell.envs.paper_search.library import Library, Request, library_of
 from stepwell.envs.paper_search.options import PaperSearchOptions
 from stepwell.envs.paper_search.planner import Planner
@@ -127,20 +127,16 @@ class PaperSearch(Env):
         )
 
     def result(self) -> str:
-        """How many papers the last turn added."""
-        return f"{len(self.pool.new)} new"
+        """How many papers the last turn added; short lists need no count."""
+        return "" if self.library.limits.is_short else f"{len(self.pool.new)} new"
 
     def oracle(self) -> list[str]:
         """Calls for the next turn, chosen with knowledge of the answers."""
-        ids = self.library.graph.ids
         plan = Planner(self.library, self.request, self.selector, self.pool).next_calls()
-        calls = (
-            ToolCall(SEARCH, {"query": call})
-            if isinstance(call, str)
-            else ToolCall(EXPAND, {"paper_id": ids[call]})
+        return [
+            ToolCall(SEARCH, {"query": call}).text if isinstance(call, str) else self._expansion(call)
             for call in plan
-        )
-        return [call.text for call in calls]
+        ]
 
     def golden_steps(self) -> int | None:
         """None: no plan is proven to be shortest."""
@@ -150,7 +146,7 @@ class PaperSearch(Env):
         """Words of a random paper's title, or an expansion of any paper of the pool."""
         graph, papers = self.library.graph, list(self.pool.papers)
         if papers and rng.random() < 0.5:
-            return ToolCall(EXPAND, {"paper_id": graph.ids[rng.choice(papers)]}).text
+            return self._expansion(rng.choice(papers))
         words = rng.choice(graph.titles).split()
         start = rng.randrange(len(words))
         return ToolCall(SEARCH, {"query": " ".join(words[start : start + 2])}).text
@@ -166,6 +162,10 @@ class PaperSearch(Env):
     def quality(self) -> Quality:
         """How good the pool is now."""
         return quality(self.selector, self.pool.papers, self.request.answers)
+
+    def _expansion(self, paper: int) -> str:
+        limits, ids = self.library.limits, self.library.graph.ids
+        return ToolCall(EXPAND, {paper_argument(limits): ids[paper]}).text
 
     def _search(self, query: str) -> float:
         told, key = f"search {quoted(query)}", asked(query)

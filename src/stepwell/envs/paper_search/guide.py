@@ -24,8 +24,13 @@ def tools(options: PaperSearchOptions, limits: Limits) -> tuple[ToolSchema, Tool
         paper["description"] = "the id of a paper that is listed in the pool"
     return (
         ToolSchema(SEARCH, found, _object("query", query)),
-        ToolSchema(EXPAND, linked, _object("paper_id", paper)),
+        ToolSchema(EXPAND, linked, _object(paper_argument(limits), paper)),
     )
+
+
+def paper_argument(limits: Limits) -> str:
+    """What `expand` calls the paper it is given."""
+    return "id" if limits.is_short else "paper_id"
 
 
 def guide(options: PaperSearchOptions, limits: Limits) -> str:

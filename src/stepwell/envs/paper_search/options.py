@@ -29,15 +29,15 @@ class Limits:
 
 
 FULL = Limits(10, 30, 99, 5, 5, 30, 0, 0.75, 6, 40, is_short=False)
-TINY = Limits(4, 6, 10, 2, 5, 8, 0, 0.75, 3, 12, is_short=True)
-TINY_GRAPH = GraphSpec(num_papers=2_000, style="tiny", mean_references=5.0, max_references=12)
+TINY = Limits(4, 4, 6, 2, 4, 5, 0, 0.6, 3, 12, is_short=True)
+TINY_GRAPH = GraphSpec(num_papers=1_000, style="tiny", favoured=13, mean_references=5.0, max_references=12)
 
 
 class PaperSearchOptions(Settings):
     """The graph, the search, and the limits; by default those of the published setting."""
 
     size: Literal["full", "tiny"] = Field(
-        "full", description="full: texts for language models; tiny: words of three letters, small limits"
+        "full", description="full: texts for language models; tiny: words of one token, small limits"
     )
     search: Literal["bm25", "dense", "hybrid"] = Field("bm25", description="how search finds papers")
     num_papers: int | None = Field(None, ge=100, le=200_000, description="papers of the generated graph")

@@ -24,7 +24,8 @@ def asked(query: str) -> str:
 
 
 class Pool:
-    """Papers by number, in the order in which they were found. `replies` tells what the last calls did."""
+    """Papers by number, in the order in which they were found. `replies` tells what the last calls did,
+    `problems` what of them could not be done."""
 
     def __init__(self, selector: Selector, penalty: float) -> None:
         self.papers: dict[int, int] = {}  # paper -> its place
@@ -38,6 +39,7 @@ class Pool:
         """What is found from here on is new in this turn."""
         self.num_before = len(self.papers)
         self.replies: list[str] = []
+        self.problems: list[str] = []
         self._paid: list[float] = []
 
     @property
@@ -74,5 +76,6 @@ class Pool:
     def refuse(self, told: str, *, is_penalised: bool) -> float:
         """A call that does nothing; its reward."""
         self.replies.append(told)
+        self.problems.append(told)
         self.num_penalties += is_penalised
         return -self._penalty if is_penalised else 0.0

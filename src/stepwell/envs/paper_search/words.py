@@ -4,7 +4,8 @@ An observation names the request, what the last turn's calls did, how large the 
 those that are new in the last turn, then older ones that were not expanded, each list by how many of the
 request's words a paper holds (what anyone could count; relevance is not shown) and then in the order of
 finding. Both lists have at most `num_shown` lines and every line a bounded length, and so has what is
-repeated of an agent's own words.
+repeated of an agent's own words. The short form is the request, what went wrong, and the two lists (`Now:`
+and `Back:`): every word of it is one token of the tiny models' vocabulary.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ def in_view(graph: PaperGraph, limits: Limits, request: str, pool: Pool, selecto
     """The observation."""
     count = len(pool.papers)
     if limits.is_short:
-        lines = [f"need: {request}", *pool.replies, f"pool {count}"]
-        names = "new:", "old:"
+        lines = [f"find {request}", *pool.problems]
+        names = "Now:", "Back:"
     else:
         lines = [f"Request: {request[:MAX_REQUEST]}"]
         if pool.replies:
@@ -78,7 +79,7 @@ def _listed(graph: PaperGraph, papers: Sequence[int], limits: Limits, abstract_c
         abstract = graph.abstracts[paper][:abstract_chars]
         shown.append(f"{line}: {abstract}" if abstract else line)
     left = len(papers) - len(shown)
-    return [*shown, f"and {left} more"] if left else shown
+    return [*shown, f"and {left} more"] if left and not limits.is_short else shown
 
 
 def in_words(now: Standing) -> str:

@@ -24,7 +24,7 @@ _WORDINGS = (
     "I need {attributes} {kind}{options}, price up to {limit}.",
     "Please buy {kind} for me, {attributes}{options}, and spend at most {limit}.",
 )
-_TINY_WORDING = "Buy {attributes} {kind}{options}, max {limit}."
+_TINY_WORDING = "Buy {attributes} {kind}{options}, up to {limit}."
 _PLAIN = re.compile(r"[a-z]{3,}")
 _NO_NAMES = frozenset(("and", "for", "the", "with", "set", "pack", "size", "inch", "from", "your", "that"))
 

@@ -20,17 +20,17 @@ class Preset:
     max_turns: int
 
 
-PRESETS = {"full": Preset(50_000, 10, 15), "tiny": Preset(500, 4, 8)}
+PRESETS = {"full": Preset(50_000, 10, 15), "tiny": Preset(300, 3, 8)}
 
 
 class ShopOptions(Settings):
     """Catalogue, pages, limits, and where the shop runs."""
 
     size: Literal["full", "tiny"] = Field("full", description="full: for real models; tiny: short words, few")
-    num_products: int | None = Field(None, ge=20, description="generated products; None: 50,000, tiny 500")
+    num_products: int | None = Field(None, ge=20, description="generated products; None: 50,000, tiny 300")
     catalogue_seed: int = Field(0, ge=0, description="seed of the generated products")
     webshop_files: str | None = Field(None, description="folder of WebShop's own product files, instead")
-    page_size: int | None = Field(None, ge=1, le=50, description="results on a page; None: 10, tiny 4")
+    page_size: int | None = Field(None, ge=1, le=50, description="results on a page; None: 10, tiny 3")
     max_turns: int | None = Field(None, ge=3, description="turns of an episode; None: 15, tiny 8")
     transport: Literal["process", "http"] = Field(
         "process", description="http: ask a server on this machine, which the world starts"

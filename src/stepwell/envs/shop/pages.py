@@ -3,16 +3,18 @@
 A page is made once and written twice, as text for agents and as HTML for people. Every action that a page
 offers stands in its text as it is to be written, so that the text is also the list of actions.
 
-    Task: Buy soft cup, color: red, max $12.
-    Results 1-4 of 9 for "soft cup"
+    Task: I need soft cup, color: red, price up to $12.
+    Results 1-10 of 19 for "soft cup"
     click[a71] soft cup $9
     …
     click[next >] click[back to search]
+
+The tiny shop leaves out what the agent's own actions tell (the search that led to the results).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stepwell.core import InputError
 from stepwell.data.products import Product, Store
@@ -29,10 +31,12 @@ SEARCH = "search[words]"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How many results a page lists, and which pages with more about a product there are."""
+    """How many results a page lists, which pages with more about a product there are, and whether what is
+    told is only what an agent cannot know from its own actions."""
 
     page_size: int
     details: tuple[str, ...] = DETAILS
+    is_short: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,7 @@ class Shown:
     buttons: tuple[str, ...] = ()
     has_search: bool = False
     score: Score | None = None
+    is_short: bool = False
 
     @property
     def actions(self) -> tuple[str, ...]:
@@ -69,9 +74,13 @@ class Shown:
     @property
     def text(self) -> str:
         """The page for an agent."""
-        told = [f"Task: {self.instruction}", self.heading, *self.lines]
+        about = [] if self.is_short and self.view.page in (Page.SEARCH, Page.RESULTS) else [self.heading]
+        told = [self.instruction if self.is_short else f"Task: {self.instruction}", *about, *self.lines]
         told += [f"click[{number}] {title} {price}" for number, title, price in self.products]
-        told += [_choice_text(choice) for choice in self.choices]
+        before = (
+            "Pick " if self.is_short else ""
+        )  # so that a name is one token of the tiny models' vocabulary
+        told += [before + _choice_text(choice) for choice in self.choices]
         told.append(" ".join(f"click[{button}]" for button in self.buttons) or (SEARCH * self.has_search))
         return "\n".join(line for line in [*told, self.view.note] if line)
 
@@ -87,6 +96,10 @@ def _choice_text(choice: Choice) -> str:
 
 def show(store: Store, goal: Goal, view: View, layout: Layout) -> Shown:
     """What a view shows; a view of something that is not there is an `InputError`."""
+    return replace(_shown(store, goal, view, layout), is_short=layout.is_short)
+
+
+def _shown(store: Store, goal: Goal, view: View, layout: Layout) -> Shown:
     if view.page is Page.SEARCH:
         return Shown(view, goal.instruction, "Search the shop.", has_search=True)
     if view.page is Page.RESULTS:
@@ -106,7 +119,11 @@ def show(store: Store, goal: Goal, view: View, layout: Layout) -> Shown:
         for option in product.options
     )
     buttons = (BUY, *layout.details, PREVIOUS, BACK)
-    return Shown(view, goal.instruction, product.title, (price,), choices=choices, buttons=buttons)
+    if layout.is_short:
+        heading, lines = f"{product.title} {dollars(product.price_with(chosen))}", ()
+    else:
+        heading, lines = product.title, (price,)
+    return Shown(view, goal.instruction, heading, lines, choices=choices, buttons=buttons)
 
 
 def _results(store: Store, goal: Goal, view: View, page_size: int) -> Shown:

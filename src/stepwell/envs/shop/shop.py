@@ -24,7 +24,6 @@ from stepwell.data.products import Product, Store, generated_catalogue, webshop_
 from stepwell.envs.shop.goal import Goal, draw_goal, listed_goal
 from stepwell.envs.shop.options import ShopOptions
 from stepwell.envs.shop.pages import (
-    ATTRIBUTES,
     BACK,
     BUY,
     DETAILS,
@@ -86,7 +85,7 @@ class Shop:
 
     def __init__(self, store: Store, page_size: int, *, is_tiny: bool = False) -> None:
         self.store, self.page_size, self.is_tiny = store, page_size, is_tiny
-        self._layout = Layout(page_size, (ATTRIBUTES,) if is_tiny else DETAILS)
+        self._layout = Layout(page_size, () if is_tiny else DETAILS, is_tiny)
         self._planner = Planner(store, page_size)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Shop:
