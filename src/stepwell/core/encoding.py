@@ -4,7 +4,7 @@ Layout of one record:
 
     magic "SWEL" | format u8 | kind u8 | stored u32 | raw u32 | digest 16 bytes | payload
 
-The payload, compressed, is a JSON header followed by the raw bytes of every array, in
+The payload, compressed (small ones at level 0), is a JSON header followed by the raw bytes of every array, in
 the order in which the header names them. Nothing is ever unpickled.
 
 Invariants
@@ -48,7 +48,9 @@ from stepwell.core.versions import VersionSpan
 MAGIC = b"SWEL"
 FORMAT = 1
 KIND_STEP, KIND_TRAJECTORY = 1, 2
+MIN_COMPRESSED_BYTES = 1024  # below, compressing takes as long as all the rest and saves a few hundred bytes
 Built = TypeVar("Built")
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _HEAD = struct.Struct("<4sBBII16s")
 _HEADER_LENGTH = struct.Struct("<I")
 _PLAIN = frozenset([type(None), bool, int, str])
@@ -87,9 +89,9 @@ class _Writer:
         self.previous_ids: IntArray | None = None
 
     def record(self, kind: int, header: dict[str, Any]) -> bytes:
-        text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
+        text = _ENCODER.encode(header).encode()
         raw = b"".join([_HEADER_LENGTH.pack(len(text)), text, *(array.tobytes() for array in self.arrays)])
-        stored = zlib.compress(raw, level=1)
+        stored = zlib.compress(raw, level=0 if len(raw) < MIN_COMPRESSED_BYTES else 1)
         digest = hashlib.blake2b(stored, digest_size=16).digest()
         return _HEAD.pack(MAGIC, FORMAT, kind, len(stored), len(raw), digest) + stored
 

@@ -34,7 +34,10 @@ MAGIC, FORMAT = b"SWFR", 1
 ALIGNMENT = 64
 _HEAD = struct.Struct("<4sBBHIQII")
 _IS_CHECKED = 1
-_DTYPES = frozenset(["|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8"])
+_DTYPES = {
+    name: np.dtype(name)
+    for name in ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8")
+}
 _ZEROS = bytes(ALIGNMENT)
 Buffer = Any  # bytes, a view of them or a contiguous array; typing has no word for it before Python 3.12
 
@@ -85,7 +88,7 @@ def decode(data: Buffer) -> Frame:
         if end != len(words):
             raise EncodingError("the frame's header has something behind it")
         op, header, described = value["op"], value["header"], value["arrays"]
-        specs = [(np.dtype(_known(name)), _shape(shape)) for name, shape in described]
+        specs = [(_known(name), _shape(shape)) for name, shape in described]
     except EncodingError:
         raise
     except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -144,10 +147,10 @@ def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> AnyArray:
     return array
 
 
-def _known(name: Any) -> str:
-    if name not in _DTYPES:
+def _known(name: Any) -> np.dtype[Any]:
+    if type(name) is not str or name not in _DTYPES:
         raise EncodingError(f"the frame describes an array of dtype {name!r}")
-    return str(name)
+    return _DTYPES[name]
 
 
 def _shape(shape: Any) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ actions as indices) are raised at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -39,6 +39,10 @@ class Turn:
         return self.terminated or self.truncated or self.error is not None
 
 
+def _silent() -> None:
+    return
+
+
 class EnvBatch:
     """`size` copies of the world `name`.
 
@@ -61,8 +65,12 @@ class EnvBatch:
         seeds: Sequence[int] | None = None,
         *,
         with_state: bool = False,
+        progress: Callable[[], None] = _silent,
     ) -> list[Turn]:
-        """Start one episode per task, in the first worlds or in those of `indices`."""
+        """Start one episode per task, in the first worlds or in those of `indices`.
+
+        `progress` is called after each world, here and in `step`.
+        """
         indices = range(len(tasks)) if indices is None else indices
         self._check(indices, len(tasks), "tasks")
         if seeds is not None and len(seeds) != len(tasks):
@@ -75,11 +83,19 @@ class EnvBatch:
                 turns.append(Turn(observation, info=info))
             except Exception as error:
                 turns.append(self._failed(index, error))
+            progress()
         if with_state:
             self._add_states(indices, turns)
         return turns
 
-    def step(self, indices: Sequence[int], actions: Sequence[Any], *, with_state: bool = False) -> list[Turn]:
+    def step(
+        self,
+        indices: Sequence[int],
+        actions: Sequence[Any],
+        *,
+        with_state: bool = False,
+        progress: Callable[[], None] = _silent,
+    ) -> list[Turn]:
         """One turn in each of the worlds of `indices`: names of actions, or a chunk of a robot's."""
         self._check(indices, len(actions), "action lists")
         turns = []
@@ -88,6 +104,7 @@ class EnvBatch:
                 turns.append(Turn(*self.envs[index].step(acts)))
             except Exception as error:
                 turns.append(self._failed(index, error))
+            progress()
         if with_state:
             self._add_states(indices, turns)
         return turns

@@ -383,8 +383,8 @@ def _is(value: Any, kind: type[Built]) -> Built:
 
 
 def _each(values: Any, kind: type[Built], count: int) -> list[Built]:
-    for value in _counted(_is(values, list), count):
-        _is(value, kind)
+    if set(map(type, _counted(_is(values, list), count))) - {kind}:
+        raise EncodingError(f"{values!r} should be of {kind.__name__} alone")
     found: list[Built] = values
     return found
 

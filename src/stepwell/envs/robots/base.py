@@ -27,6 +27,7 @@ Invariants
 from __future__ import annotations
 
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
@@ -81,6 +82,9 @@ class RobotOptions(Settings):
     def cameras(self) -> tuple[str, ...]:
         """The cameras whose pictures are among the arrays."""
         return () if self.observation == "state" else self.camera
+
+
+_LOWEST, _HIGHEST = np.array(-1.0, np.float32), np.array(1.0, np.float32)  # twice as fast as plain numbers
 
 
 class Moved(NamedTuple):
@@ -208,7 +212,7 @@ class RobotEnv(ABC):
         """What the policy sees now; a simulation that has diverged is an `EnvError`."""
         arrays = self.arrays()
         for name, array in arrays.items():
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
+            if array.dtype.kind == "f" and not _is_finite(array):
                 raise EnvError(f"{self.name}: the simulation diverged, {name} is not finite")
         return ArrayState(arrays, self._instruction())
 
@@ -252,17 +256,22 @@ class RobotEnv(ABC):
                 f"a chunk for {self.name} is an array [C, {dim}] of numbers with C at least 1, "
                 f"got {actions.dtype} of shape {actions.shape}"
             )
-        actions = actions.astype(np.float32)
-        if not np.isfinite(actions).all():
+        clipped: FloatArray = actions.astype(np.float32)
+        if not _is_finite(clipped):
             raise InputError(f"a chunk for {self.name} holds nan or infinity; check what the policy sampled")
-        clipped: FloatArray = np.clip(actions, -1.0, 1.0)
-        return clipped
+        np.minimum(clipped, _HIGHEST, out=clipped)
+        return np.maximum(clipped, _LOWEST, out=clipped)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _is_finite(array: npt.NDArray[Any]) -> bool:
+    """Whether no number is nan or infinite: fastest by the sum of squares, where that is finite."""
+    return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
 
 
 def numbers(values: npt.ArrayLike, decimals: int = 4) -> list[JSON]:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from stepwell.core import JSON, ConfigError, InputError, Request, Sampled
 from stepwell.core.frames import Frame
-from stepwell.envs.batch import EnvBatch, Turn
+from stepwell.envs.batch import EnvBatch
 from stepwell.envs.codecs import (
     pack_samples,
     pack_turns,
@@ -65,20 +65,14 @@ class SimulatorHost:
             check_places(number, places, len(tasks), len(self._batches), size)
             if len(seeds) != len(tasks):
                 raise InputError(f"{len(seeds)} seeds for {len(tasks)} tasks")
-            turns = self._each(
-                lambda batch, i: batch.reset(
-                    [tasks[i]], [places[i]], [seeds[i]], with_state=self._with_state
-                ),
-                number,
-                len(places),
+            turns = self._batches[number].reset(
+                tasks, places, seeds, with_state=self._with_state, progress=self._progress
             )
         elif frame.op == "step":
             actions = unpack_actions(header, frame.arrays)
             check_places(number, places, len(actions), len(self._batches), size)
-            turns = self._each(
-                lambda batch, i: batch.step([places[i]], [actions[i]], with_state=self._with_state),
-                number,
-                len(places),
+            turns = self._batches[number].step(
+                places, actions, with_state=self._with_state, progress=self._progress
             )
         else:
             raise InputError(f"a simulator knows reset and step, not {frame.op!r}")
@@ -88,13 +82,6 @@ class SimulatorHost:
         """Close every world."""
         for batch in self._batches:
             batch.close()
-
-    def _each(self, play: Callable[[EnvBatch, int], list[Turn]], number: int, count: int) -> list[Turn]:
-        turns = []
-        for i in range(count):
-            turns += play(self._batches[number], i)
-            self._progress()
-        return turns
 
 
 class GeneratorHost:
