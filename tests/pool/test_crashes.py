@@ -29,7 +29,7 @@ def crash(place: str, folder: Path, *options: str) -> dict[str, int]:
     with log.open("w") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
         try:
-            assert process.wait(timeout=60) == 0, log.read_text()
+            assert process.wait(timeout=240) == 0, log.read_text()
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.pipeline.small import small_parts
-from tests.rewards.judge_server import serving
+from tests.rewards.judge_server import judging
 
 from stepwell.config.run import RewardConfig
 from stepwell.core import ConfigError, InfraError, StateForm, Status, Step, TokenAction, Trajectory
@@ -66,7 +66,7 @@ def test_the_endpoints_word_becomes_the_reward_of_each_part(parts: Parts) -> Non
     prediction = parts.agent.read(liar.action.text).prediction  # type: ignore[union-attr]
     say(liar, parts, "The goal is nowhere.", prediction or "")
     assert state != "The goal is nowhere."
-    with serving() as server:
+    with judging() as server:
         judge = {"kind": "endpoint", "endpoint": {"url": server.url, "model": "m"}}
         mine = BatchJudge(parts.agent, weights(**judge), parts=WANTED)
         figures = mine.reward(batch)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.rewards.judge_server import Server, serving
+from tests.rewards.judge_server import by_rule, failing, judging
+from tests.rollout.chat_server import ChatServer
 
 from stepwell.config.judge import EndpointConfig, JudgeConfig
 from stepwell.core import StateForm
@@ -26,19 +27,19 @@ FALSE = "The goal is directly below the player. Hole 1 is directly right of the 
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[Server]:
-    with serving() as server:
+def running() -> Iterator[ChatServer]:
+    with judging() as server:
         yield server
 
 
 @pytest.fixture
-def server(running: Server) -> Server:
+def server(running: ChatServer) -> ChatServer:
     url = running.url
-    running.__init__(url)  # type: ignore[misc]
+    running.__init__(url, by_rule)  # type: ignore[misc]
     return running
 
 
-def judge(server: Server, **changes: Any) -> EndpointJudge:
+def judge(server: ChatServer, **changes: Any) -> EndpointJudge:
     settings: dict[str, Any] = {"url": server.url, "model": "judge-1", "backoff_s": 0.01, **changes}
     return EndpointJudge("frozenlake", EndpointConfig(**settings))
 
@@ -47,25 +48,27 @@ def asked(*texts: str) -> list[Question]:
     return [Question("grounding", WORDS, text, TRUTH) for text in texts]
 
 
-def test_answers_come_in_order_and_equal_questions_are_asked_once(server: Server) -> None:
+def test_answers_come_in_order_and_equal_questions_are_asked_once(server: ChatServer) -> None:
     mine = judge(server)
     answers = mine.judge(asked(TRUE, FALSE, TRUE, "", FALSE))
     assert [answer.is_yes for answer in answers] == [True, False, True, False, False]
     assert [answer.source for answer in answers] == ["endpoint", "endpoint", "endpoint", "empty", "endpoint"]
     assert len(server.bodies) == mine.counts.num_calls == 2
-    assert (mine.counts.prompt_tokens, mine.counts.completion_tokens) == (200, 10)
+    assert (mine.counts.prompt_tokens, mine.counts.completion_tokens) == (200, 14)
     assert server.bodies[0]["model"] == "judge-1" and server.bodies[0]["temperature"] == 0
 
 
-def test_agreement_with_the_rule_judge_is_counted(server: Server) -> None:
-    server.text = "<answer>YES</answer>"
+def test_agreement_with_the_rule_judge_is_counted(server: ChatServer) -> None:
+    server.say = lambda body: {"content": "<answer>YES</answer>"}
     mine = judge(server)
     mine.judge(asked(TRUE, FALSE))
     assert (mine.counts.num_compared, mine.counts.num_agreed) == (2, 1)
     assert mine.counts.figures()["judge/agreement"] == 0.5
 
 
-def test_answers_are_kept_between_batches_and_on_disk_between_judges(server: Server, tmp_path: Path) -> None:
+def test_answers_are_kept_between_batches_and_on_disk_between_judges(
+    server: ChatServer, tmp_path: Path
+) -> None:
     kept = str(tmp_path / "judged" / "answers.jsonl")
     first = judge(server, cache=kept)
     first.judge(asked(TRUE, FALSE))
@@ -80,43 +83,43 @@ def test_answers_are_kept_between_batches_and_on_disk_between_judges(server: Ser
     assert third.counts.num_calls == 1  # another model is asked itself
 
 
-def test_grounding_and_world_modeling_are_different_questions(server: Server) -> None:
+def test_grounding_and_world_modeling_are_different_questions(server: ChatServer) -> None:
     mine = judge(server)
     mine.judge([Question(part, WORDS, TRUE, TRUTH) for part in ("grounding", "world_modeling")])  # type: ignore[arg-type]
     assert mine.counts.num_calls == 2
     assert len({body["messages"][0]["content"] for body in server.bodies}) == 2
 
 
-def test_no_more_calls_are_in_flight_than_allowed(server: Server) -> None:
-    server.delay_s = 0.02
+def test_no_more_calls_are_in_flight_than_allowed(server: ChatServer) -> None:
+    server.delay_s, server.min_open = 0.02, 3
     judge(server, max_concurrent=3).judge(asked(*(f"{TRUE} {n}." for n in range(12))))
     assert len(server.bodies) == 12
     assert server.most_open == 3
 
 
-def test_calls_keep_the_pace(server: Server) -> None:
+def test_calls_keep_the_pace(server: ChatServer) -> None:
     start = time.monotonic()
     judge(server, rate_per_s=50).judge(asked(*(f"{TRUE} {n}." for n in range(8))))
     assert len(server.times) == 8 and time.monotonic() - start > 7 / 50
 
 
-def test_passing_failures_are_tried_again(server: Server) -> None:
-    server.failures = [503, 429]
+def test_passing_failures_are_tried_again(server: ChatServer) -> None:
+    server.failures = failing(503, 429)
     mine = judge(server)
     assert mine.judge(asked(TRUE))[0].is_yes
     assert (mine.counts.num_calls, mine.counts.num_retries, mine.counts.num_failures) == (3, 2, 0)
 
 
-def test_a_failure_that_stays_stops_the_batch_with_the_way_out(server: Server) -> None:
-    server.failures = [500] * 50
+def test_a_failure_that_stays_stops_the_batch_with_the_way_out(server: ChatServer) -> None:
+    server.failures = failing(*[500] * 50)
     mine = judge(server, max_retries=1)
     with pytest.raises(InfraError, match=r"gave no answer: status 500, as told; .*on_failure = \"rule\""):
         mine.judge(asked(TRUE, FALSE))
     assert mine.counts.num_failures >= 1 and mine.counts.num_fallbacks == 0
 
 
-def test_the_rule_judge_stands_in_where_asked_for_and_is_counted(server: Server) -> None:
-    server.failures = [500] * 50
+def test_the_rule_judge_stands_in_where_asked_for_and_is_counted(server: ChatServer) -> None:
+    server.failures = failing(*[500] * 50)
     mine = judge(server, max_retries=1, on_failure="rule")
     answers = mine.judge(asked(TRUE, FALSE))
     assert [(answer.is_yes, answer.source) for answer in answers] == [(True, "rule"), (False, "rule")]
@@ -125,8 +128,8 @@ def test_the_rule_judge_stands_in_where_asked_for_and_is_counted(server: Server)
     assert mine.judge(asked(TRUE))[0].source == "endpoint"  # what stood in was not kept as an answer
 
 
-def test_a_dead_endpoint_is_not_asked_for_ever(server: Server) -> None:
-    server.failures = [500] * 1000
+def test_a_dead_endpoint_is_not_asked_for_ever(server: ChatServer) -> None:
+    server.failures = failing(*[500] * 1000)
     mine = judge(server, max_retries=0, on_failure="rule", max_concurrent=1)
     answers = mine.judge(asked(*(f"{TRUE} {n}." for n in range(40))))
     assert len(answers) == mine.counts.num_fallbacks == 40
@@ -139,31 +142,29 @@ def test_nobody_listening_is_a_failure_too() -> None:
         EndpointJudge("frozenlake", gone).judge(asked(TRUE))
 
 
-def test_a_slow_endpoint_is_a_failure_too(server: Server) -> None:
-    server.delay_s = 0.5
-    start = time.monotonic()
-    with pytest.raises(InfraError, match=r"silent for timeout_s=0\.05"):
-        judge(server, timeout_s=0.05, max_retries=1).judge(asked(TRUE))
-    assert time.monotonic() - start < 0.5
+def test_a_slow_endpoint_is_a_failure_too(server: ChatServer) -> None:
+    server.delay_s = 60.0
+    with pytest.raises(InfraError, match=r"silent for timeout_s=0\.2"):
+        judge(server, timeout_s=0.2, max_retries=1).judge(asked(TRUE))
 
 
 @pytest.mark.parametrize("text", ["I think so.", "YES and NO", "", "<answer>MAYBE</answer>"])
-def test_what_is_neither_yes_nor_no_is_no_answer(server: Server, text: str) -> None:
-    server.text = text or " "
+def test_what_is_neither_yes_nor_no_is_no_answer(server: ChatServer, text: str) -> None:
+    server.say = lambda body: {"content": text or " "}
     mine = judge(server, max_retries=1)
     with pytest.raises(InfraError, match="neither YES nor NO"):
         mine.judge(asked(TRUE))
     assert mine.counts.num_unreadable == 2
 
 
-def test_a_refusal_is_a_mistake_in_the_settings_and_not_tried_again(server: Server) -> None:
-    server.failures = [401] * 5
+def test_a_refusal_is_a_mistake_in_the_settings_and_not_tried_again(server: ChatServer) -> None:
+    server.failures = failing(*[401] * 5)
     with pytest.raises(ConfigError, match=r"refused with 401: .* check rewards.judge.endpoint .*MY_KEY"):
         judge(server, key_variable="MY_KEY", on_failure="rule").judge(asked(TRUE))
     assert len(server.bodies) == 1
 
 
-def test_the_key_is_read_from_the_environment(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_is_read_from_the_environment(server: ChatServer, monkeypatch: pytest.MonkeyPatch) -> None:
     judge(server).judge(asked(TRUE))
     monkeypatch.setenv("STEPWELL_JUDGE_KEY", "abc")
     judge(server).judge(asked(TRUE))

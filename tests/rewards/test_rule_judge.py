@@ -121,9 +121,9 @@ def test_any_jumble_of_its_own_words_is_read(text: str) -> None:
 def test_time_grows_no_faster_than_the_text(piece: str) -> None:
     def seconds(times: int) -> float:
         text = piece * times
-        start = time.perf_counter()
+        start = time.process_time()  # not the clock: others may be busy, too
         RuleJudge(FROZENLAKE).judge(WORDS, text, {DICT: json.dumps(LAKE)})
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     count = 6000 // len(piece)
     once = min(seconds(count) for _ in range(3))

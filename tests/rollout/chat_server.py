@@ -28,6 +28,8 @@ class ChatServer:
     """The next answers; what `refuse` and `say` make of a request comes afterwards."""
     refuse: Callable[[Body], Response | None] = lambda body: None
     delay_s: float = 0.0
+    min_open: int = 1
+    """No answer before so many requests have been open at once."""
     bodies: list[Body] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
@@ -43,6 +45,9 @@ class ChatServer:
         under_way.add(request)
         self.most_open = max(self.most_open, len(under_way))
         try:
+            async with asyncio.timeout(60):
+                while self.most_open < self.min_open:
+                    await asyncio.sleep(0.002)
             await asyncio.sleep(self.delay_s)
         finally:
             under_way.discard(request)
@@ -66,7 +71,8 @@ def chatting() -> Iterator[ChatServer]:
     """The server on a free port of this machine, until the block ends."""
     server, app = ChatServer(), FastAPI()
     app.post("/v1/chat/completions")(server.answer)
-    runner = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
+    config = uvicorn.Config(app, port=0, log_level="critical", timeout_graceful_shutdown=1)
+    runner = uvicorn.Server(config)
     thread = threading.Thread(target=runner.run)
     thread.start()
     while not runner.started:

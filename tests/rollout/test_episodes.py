@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from tests.pipeline.worlds import BrokenLake
 
 from stepwell.core import Request, Sampled, Split, Status, Task, Trajectory
 from stepwell.pipeline.parts import Parts
-from stepwell.rollout import Job, Rolled
+from stepwell.rollout import Job, Rolled, episodes
 
 WORLDS = "tests.pipeline.worlds"
 
@@ -101,11 +101,14 @@ def test_described_states_are_matched_with_true_ones_where_they_count() -> None:
 # --- ends ---------------------------------------------------------------------------------------
 
 
-def test_a_timeout_cuts_episodes_and_keeps_the_state_they_stood_in(parts: Parts) -> None:
+def test_a_timeout_cuts_episodes_and_keeps_the_state_they_stood_in(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slow = Slow(parts.engine)
+    monkeypatch.setattr(episodes, "time", SimpleNamespace(perf_counter=lambda: slow.now_s))
     parts.rollout.sampler = slow
     try:
-        rolled = play(parts, jobs_of(parts, group_size=2), timeout_s=0.05)
+        rolled = play(parts, jobs_of(parts, group_size=2), timeout_s=5.0)
     finally:
         parts.rollout.sampler = parts.engine
     assert slow.num_calls == 1 and rolled.failures == []
@@ -123,11 +126,11 @@ class Slow:
     """An engine that takes its time."""
 
     def __init__(self, engine: object) -> None:
-        self._engine, self.num_calls = engine, 0
+        self._engine, self.num_calls, self.now_s = engine, 0, 0.0
 
     def generate_blocking(self, requests: Sequence[Request]) -> list[Sampled]:
         self.num_calls += 1
-        time.sleep(0.06)
+        self.now_s += 6.0
         return self._engine.generate_blocking(requests)  # type: ignore[attr-defined,no-any-return]
 
 

@@ -201,7 +201,7 @@ def test_two_ranks_train_a_robot_policy_as_one_does_and_a_killed_one_is_told(hea
             said = r"did not answer within 4 s"
         with pytest.raises(WorkerError, match=rf"(?s){said}.*--resume"):
             together.update(batch)
-        assert time.monotonic() - started < 15
+        assert time.monotonic() - started < 60
         await_end(pids)
         assert folders() == before
         now = together.policy.state_dict()

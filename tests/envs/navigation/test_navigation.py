@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import time
 from collections import deque
 
 import pytest
@@ -17,6 +16,7 @@ from stepwell.core import ConfigError, InputError, Split, StateForm
 from stepwell.envs import draw_tasks, make_env
 from stepwell.envs.baselines import random_play
 from stepwell.envs.check import check_env
+from stepwell.envs.navigation import scene
 from stepwell.envs.navigation.env import Navigation
 from stepwell.envs.navigation.room import AGENT_RADIUS, NAMES, Pose, Room
 from stepwell.envs.navigation.things import BY_NAME, KINDS
@@ -268,13 +268,17 @@ def test_parts_stay_within_their_footprint() -> None:
     assert len(BY_NAME) == len(KINDS) >= 16
 
 
-def test_a_step_without_a_picture_takes_far_less_than_a_millisecond() -> None:
+def test_steps_without_a_picture_draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def drawn(*args: object) -> None:
+        raise AssertionError("a picture was drawn")
+
+    monkeypatch.setattr(scene, "picture", drawn)
     env = playing(max_turns=1000)
-    start = time.perf_counter()
-    for _ in range(100):
-        for action in ("rotateleft", "moveahead", "moveback", "lookup"):
-            env.act(action)
-    assert (time.perf_counter() - start) / 400 < 5e-4
+    for action in ("rotateleft", "moveahead", "moveback", "lookup") * 10:
+        env.act(action)
+        env.observe()
+    with pytest.raises(AssertionError, match="was drawn"):
+        env.render()
 
 
 def test_the_table_of_a_task_plays_as_the_world_does() -> None:
