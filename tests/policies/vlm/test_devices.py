@@ -1,0 +1,107 @@
+"""Policies that see, their training and their engine on a GPU.
+
+On a machine without one it is pretended (`pretend_cuda`): devices and values are checked, kernels are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.policies.vlm.made import Scene
+from tests.policies.vlm.pretend_cuda import MixedDevicesError, pretended
+
+from stepwell.config.engine import EngineConfig
+from stepwell.config.run import OptimizerConfig
+from stepwell.core import Request, SamplingParams, Step
+from stepwell.engines import EmbeddedEngine, check_parity
+from stepwell.engines.parity import TOLERANCE
+from stepwell.engines.weights import fingerprint_of
+from stepwell.packing import backward, pack
+from stepwell.policies.vlm import vision
+from stepwell.training.optimizer import Optimizer
+
+DirectoryOf = Callable[[str], Path]
+WHERE = ("cpu", "cuda:0")
+FAMILIES = ("tiny", "qwen2_5_vl", "idefics3")  # the others share their code
+
+
+@pytest.fixture(params=["pretended", pytest.param("real", marks=pytest.mark.gpu)])
+def machine(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A machine with a GPU."""
+    is_real = request.param == "real"
+    if torch.cuda.is_available() and not is_real:
+        pytest.skip("here the GPU itself is asked")
+    with nullcontext() if is_real else pretended():
+        yield request.param
+
+
+def updated(scene: Scene, steps: list[Step]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Logprobs of the steps, and the weights after two updates by them."""
+    optimizer = Optimizer(scene.policy.named_parameters(), OptimizerConfig(kind="muon", learning_rate=1e-3))
+    for _ in range(2):
+        optimizer.zero_grad()
+        _, _, outputs = backward(scene.policy, pack(steps), lambda out: (-out.logprobs.mean(), {}))
+        optimizer.step()
+    weights = {name: p.detach().cpu().numpy() for name, p in scene.policy.named_parameters()}
+    return outputs.logprobs.cpu().numpy(), weights
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_updates_on_a_gpu_are_those_on_the_cpu(machine: str, directory_of: DirectoryOf, family: str) -> None:
+    found = []
+    for device in WHERE:
+        scene = Scene(directory_of(family), device=device)
+        assert next(scene.policy.parameters()).is_cuda == (device != "cpu")
+        found.append(updated(scene, scene.steps()))
+    (logprobs, weights), (other_logprobs, other_weights) = found
+    rounding = 1e-5 if machine == "pretended" else 5e-3  # Muon's directions are in bfloat16
+    np.testing.assert_allclose(other_logprobs, logprobs, atol=rounding)
+    for name, value in weights.items():
+        np.testing.assert_allclose(other_weights[name], value, atol=rounding, err_msg=name)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_engine_on_a_gpu_samples_what_the_policy_there_scores(
+    machine: str, directory_of: DirectoryOf, family: str, dtype: str
+) -> None:
+    scene = Scene(directory_of(family), device="cuda:0", dtype=dtype)
+    policy = scene.policy
+    states = [step.state for step in scene.steps()]
+    config = EngineConfig(max_batch_size=4, num_slots=8, seed=3)
+    with EmbeddedEngine(
+        policy.model,
+        scene.tokenizer,
+        config,
+        image_format=policy.image_format,
+        pictures=scene.pictures,
+    ) as engine:
+        with torch.no_grad():
+            next(policy.parameters()).mul_(1.01)
+        weights = policy.model_weights()
+        engine.load_weights(1, weights, fingerprint=fingerprint_of(weights))
+        asked = [Request(state, SamplingParams(max_tokens=4, ignore_end=True)) for state in states]
+        sampled = engine.generate_blocking(asked)
+    steps = [one.step(state) for one, state in zip(sampled, states, strict=True)]
+    tolerance = TOLERANCE[dtype]
+    assert check_parity(policy, steps, tolerance).num_tokens == 4 * len(states)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here the GPU itself is asked")
+def test_what_stays_on_the_cpu_is_found(directory_of: DirectoryOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    def left(pixels: Any, device: torch.device) -> Any:
+        return pixels
+
+    with pretended():
+        scene = Scene(directory_of("llava"), device="cuda:0")
+        monkeypatch.setattr(vision.Pixels, "to", left)
+        with pytest.raises(MixedDevicesError):
+            scene.policy.logprobs(pack(scene.steps()))
+        with pytest.raises(TypeError, match="numpy"):
+            next(scene.policy.parameters()).detach().numpy()
