@@ -1,10 +1,10 @@
 """The gateway: an agent's call becomes an exact step in the pool, and an answer.
 
-    answer / stream ─► _begin: session, place in its history, prompt ─► sampler ─► _record: step ─► reply
+    answer / stream ─► _begin: session ─► `Prompter`: prompt, requests ─► sampler ─► _record: step ─► reply
 
-`Gateway` is what dialects see (`Answering`) and knows neither HTTP nor JSON. It renders a call's messages
-to the exact ids of the recorded line they go on from (`history.py`), samples, and writes prompt ids,
-action ids and logprobs to the pool.
+`Gateway` is what dialects see (`Answering`) and knows neither HTTP nor JSON. It has a call's prompt made
+(`prompting.py`), samples, reads what was sampled (`reading.py`), and writes prompt ids, action ids and
+logprobs to the pool.
 
 Invariants
 * A reply, or the last piece of a streamed one, is given only after its steps are committed.
@@ -15,17 +15,10 @@ Invariants
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 import logging
-import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from stepwell.config.gateway import GatewayConfig
 from stepwell.core import (
@@ -35,16 +28,13 @@ from stepwell.core import (
     InfraError,
     InputError,
     RenderError,
-    Request,
     Sampled,
     Sampler,
-    SamplingParams,
     Step,
     TokenAction,
-    TokenState,
 )
 from stepwell.pool import Pool
-from stepwell.rendering import Message, Rendered, Renderer, RestartKind, ToolFormat
+from stepwell.rendering import Message, Renderer
 from stepwell.services.gateway.dialects.pictures import decoded
 from stepwell.services.gateway.exchange import (
     Answer,
@@ -58,37 +48,17 @@ from stepwell.services.gateway.exchange import (
     See,
     Token,
 )
-from stepwell.services.gateway.history import Branch, BranchKind, Place, Turn
-from stepwell.services.gateway.keeper import Keeper, checked_messages, checked_text
-from stepwell.services.gateway.notes import CallNote, note
+from stepwell.services.gateway.history import Turn
+from stepwell.services.gateway.keeper import Keeper, checked_messages
+from stepwell.services.gateway.notes import note
 from stepwell.services.gateway.outflow import Outflow, first_bytes
+from stepwell.services.gateway.prompting import Call, Prompter
 from stepwell.services.gateway.reading import LiveReader, Reading, read
-from stepwell.services.gateway.sessions import Session
+from stepwell.services.gateway.streams import merged
 from stepwell.services.gateway.token_bytes import TokenReader
 
 _log = logging.getLogger(__name__)
-_SEED_STEP = 1_000_003
 _PIECE = 8  # tokens per piece of an answer that was sampled as a whole
-
-
-@dataclass(slots=True, eq=False)
-class _Call:
-    """One call on its way."""
-
-    ask: Ask
-    session: Session
-    first: int
-    state: TokenState
-    requests: list[Request]
-    note: CallNote
-    place: Place | None = None  # None: plain text
-    rendered: Rendered | None = None
-    tool_format: ToolFormat | None = None
-    first_call: int = 0
-
-    @property
-    def reading_options(self) -> tuple[tuple[str, ...], ToolFormat | None, int]:
-        return self.ask.stop, self.tool_format, self.first_call
 
 
 class Gateway(Keeper):
@@ -108,7 +78,8 @@ class Gateway(Keeper):
         self.adjust = adjust  # (session, ask) to what is sampled instead: a trainer decides on temperature
         self.sampler = sampler
         self.renderer = renderer
-        self._context = renderer.context_length or getattr(sampler, "max_length", None)
+        context = renderer.context_length or getattr(sampler, "max_length", None)
+        self._prompter = Prompter(renderer, self.config, context)
         self._tokens = TokenReader(renderer.template.tokenizer)
 
     @property
@@ -161,7 +132,7 @@ class Gateway(Keeper):
         prompts: dict[str, JSON] = {"started": counts.num_started, "extended": counts.num_extended}
         return {**super().counts(), "prompts": {**prompts, "restarted": restarts}}
 
-    async def _begin(self, caller: Caller, ask: Ask) -> _Call:
+    async def _begin(self, caller: Caller, ask: Ask) -> Call:
         """Everything before sampling; counts the call as running."""
         self._refuse_impossible(ask)
         session = await self.registry.of(caller)
@@ -169,7 +140,7 @@ class Gateway(Keeper):
             ask = self.adjust(session.id, ask)
         first = session.begin_call(ask.num_choices)
         try:
-            return self._prepared(caller, ask, session, first)
+            return self._prompter.call(caller, ask, session, first)
         except ContextLengthError as error:
             session.end_call()
             param = "messages" if ask.messages is not None else "prompt"
@@ -181,84 +152,13 @@ class Gateway(Keeper):
             session.end_call()
             raise
 
-    def _prepared(self, caller: Caller, ask: Ask, session: Session, first: int) -> _Call:
-        if ask.messages is None:
-            state = TokenState(np.asarray(self._prompt_ids(ask.prompt), dtype=np.int64))
-            noted = CallNote(ask.id, first, None, (), (), metadata=ask.metadata)
-            return _Call(ask, session, first, state, self._requests(ask, session, first, state), noted)
-        messages = checked_messages(ask.messages, with_images=self.see is not None)
-        place = session.history.place(messages, ask.tools)
-        rendered = self._rendered(place, messages, ask)
-        state = rendered.state
-        noted = CallNote(
-            ask.id,
-            first,
-            place.parent.number if place.parent else None,
-            place.new,
-            ask.tools,
-            _branch(place, rendered),
-            rendered.extended,
-            _superseded(caller, place),
-            ask.metadata,
-        )
-        call = _Call(
-            ask, session, first, state, self._requests(ask, session, first, state), noted, place, rendered
-        )
-        if ask.tools:
-            call.tool_format = self.renderer.report.tool_format
-            call.first_call = sum(len(message.tool_calls) for message in rendered.messages)
-        return call
-
-    def _prompt_ids(self, prompt: str | tuple[int, ...] | None) -> list[int]:
-        assert prompt is not None
-        if not isinstance(prompt, str):
-            return list(prompt)
-        return self.renderer.template.encode(checked_text(prompt, "prompt"))
-
-    def _rendered(self, place: Place, messages: tuple[Message, ...], ask: Ask) -> Rendered:
-        previous = place.parent.recorded(self.renderer.template) if place.parent else None
-        if previous is None:
-            return self.renderer.start(messages, ask.tools)
-        return self.renderer.go_on(previous, place.new)
-
-    def _requests(self, ask: Ask, session: Session, first: int, state: TokenState) -> list[Request]:
-        room = None if self._context is None else self._context - state.prompt_ids.size
-        wanted = ask.max_tokens or self.config.max_tokens
-        limits = [limit for limit in (room, wanted) if limit is not None]
-        max_tokens = max(1, min(limits)) if limits else SamplingParams().max_tokens
-        stop_ids = self.renderer.end_ids if ask.messages is not None else ()
-        return [
-            Request(
-                state,
-                SamplingParams(
-                    max_tokens,
-                    ask.temperature,
-                    ask.top_p,
-                    self._seed(ask, session, first, choice),
-                    ask.stop,
-                    stop_ids,
-                ),
-                conversation=session.id,
-                id=f"{ask.id}-{choice}",
-            )
-            for choice in range(ask.num_choices)
-        ]
-
-    def _seed(self, ask: Ask, session: Session, first: int, choice: int) -> int:
-        if ask.seed is not None:
-            return (ask.seed + choice * _SEED_STEP) % 2**63
-        if self.config.seed is None:
-            return secrets.randbits(63)
-        text = f"{self.config.seed}/{session.id}/{first + choice}"
-        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
-
-    async def _sample(self, call: _Call) -> list[Sampled]:
+    async def _sample(self, call: Call) -> list[Sampled]:
         try:
             return await self.sampler.generate(call.requests)
         except Exception as error:
             raise _engine_refusal(call, error) from error
 
-    async def _in_pieces(self, call: _Call) -> AsyncGenerator[Delta | Answer, None]:
+    async def _in_pieces(self, call: Call) -> AsyncGenerator[Delta | Answer, None]:
         """A sampler that cannot be watched: the whole answer, handed out in pieces."""
         samples = await self._sample(call)
         answer = await self._record(call, samples, [self._read(call, sample) for sample in samples])
@@ -272,11 +172,12 @@ class Gateway(Keeper):
                 yield delta
         yield answer
 
-    async def _live(self, call: _Call) -> AsyncGenerator[Delta | Answer, None]:
+    async def _live(self, call: Call) -> AsyncGenerator[Delta | Answer, None]:
         outs = [self._outflow(call, index) for index in range(len(call.requests))]
         samples: dict[int, Sampled] = {}
+        stream = self.sampler.stream  # type: ignore[attr-defined]  # whether it is there was asked before
         try:
-            async with aclosing(self._tokens_of(call)) as items:
+            async with aclosing(merged([stream(request) for request in call.requests])) as items:
                 async for index, item in items:
                     if isinstance(item, Sampled):
                         samples[index] = item
@@ -296,47 +197,15 @@ class Gateway(Keeper):
                 yield delta
         yield answer
 
-    async def _tokens_of(self, call: _Call) -> AsyncGenerator[tuple[int, Any], None]:
-        """The streams of all choices, as one."""
-        stream = self.sampler.stream  # type: ignore[attr-defined]  # whether it is there was asked before
-        if len(call.requests) == 1:
-            async with aclosing(stream(call.requests[0])) as items:
-                async for item in items:
-                    yield 0, item
-            return
-        news: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
-
-        async def follow(index: int, request: Request) -> None:
-            try:
-                async with aclosing(stream(request)) as items:
-                    async for item in items:
-                        news.put_nowait((index, item))
-            except Exception as error:
-                news.put_nowait((index, error))
-
-        tasks = [asyncio.create_task(follow(index, request)) for index, request in enumerate(call.requests)]
-        try:
-            num_left = len(tasks)
-            while num_left:
-                index, item = await news.get()
-                if isinstance(item, Exception):
-                    raise item
-                num_left -= isinstance(item, Sampled)
-                yield index, item
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _outflow(self, call: _Call, index: int) -> Outflow:
+    def _outflow(self, call: Call, index: int) -> Outflow:
         reader = LiveReader(self.renderer, *call.reading_options)
         tokens = self._tokens if call.ask.num_top_logprobs is not None else None
         return Outflow(index, reader, tokens, self.renderer.end_ids)
 
-    def _read(self, call: _Call, sample: Sampled) -> Reading:
+    def _read(self, call: Call, sample: Sampled) -> Reading:
         return read(self.renderer, _ids(sample), *call.reading_options)
 
-    async def _record(self, call: _Call, samples: Sequence[Sampled], readings: Sequence[Reading]) -> Answer:
+    async def _record(self, call: Call, samples: Sequence[Sampled], readings: Sequence[Reading]) -> Answer:
         """Make steps of what was sampled and commit them; then it may be answered."""
         session = call.session
         session.refuse_if_over()
@@ -359,13 +228,13 @@ class Gateway(Keeper):
         session.last_infra_error = ""
         return self._answer(call, samples, readings)
 
-    def _reply(self, call: _Call, reading: Reading) -> Message | None:
+    def _reply(self, call: Call, reading: Reading) -> Message | None:
         """The sampled turn as a message of the conversation, which begins with what the prompt opened."""
         if call.rendered is None:
             return None
         return Message.assistant(self.renderer.report.ending.prompt_extra + reading.text, reading.tool_calls)
 
-    def _turn(self, call: _Call, choice: int, sample: Sampled, reply: Message | None) -> Turn:
+    def _turn(self, call: Call, choice: int, sample: Sampled, reply: Message | None) -> Turn:
         turn = Turn(call.first + choice, call.first, call.ask.id, call.note.parent)
         if call.rendered is not None and call.place is not None:
             recorded = self.renderer.record(call.rendered, _action(sample).action_ids, reply)
@@ -373,7 +242,7 @@ class Gateway(Keeper):
             turn.record(recorded)
         return turn
 
-    def _answer(self, call: _Call, samples: Sequence[Sampled], readings: Sequence[Reading]) -> Answer:
+    def _answer(self, call: Call, samples: Sequence[Sampled], readings: Sequence[Reading]) -> Answer:
         num_actions = sum(sample.action.num_units for sample in samples)
         num_prompt = int(call.state.prompt_ids.size)
         call.session.num_prompt_tokens += num_prompt
@@ -401,7 +270,7 @@ class Gateway(Keeper):
             call.session.id,
         )
 
-    def _seen_tokens(self, call: _Call, sample: Sampled, reading: Reading) -> tuple[Token, ...]:
+    def _seen_tokens(self, call: Call, sample: Sampled, reading: Reading) -> tuple[Token, ...]:
         """Tokens of the answer where logprobs were asked for: neither end token nor stop string."""
         if call.ask.num_top_logprobs is None:
             return ()
@@ -414,21 +283,7 @@ class Gateway(Keeper):
         return tuple(tokens)
 
 
-def _branch(place: Place, rendered: Rendered) -> Branch | None:
-    refusal = rendered.refusal
-    if place.branch is None and refusal is not None and refusal.kind is RestartKind.TEMPLATE_REWRITES:
-        return Branch(BranchKind.TEMPLATE_REWRITES, refusal.reason)
-    return place.branch
-
-
-def _superseded(caller: Caller, place: Place) -> int | None:
-    """The call that this one repeats because its reply was lost; its steps then leave the path."""
-    if caller.num_retries and place.again and not (place.again.is_delivered or place.again.is_continued):
-        return place.again.call
-    return None
-
-
-def _engine_refusal(call: _Call, error: Exception) -> Refused:
+def _engine_refusal(call: Call, error: Exception) -> Refused:
     if isinstance(error, Refused):
         return error
     if isinstance(error, (InputError, ContextLengthError)):

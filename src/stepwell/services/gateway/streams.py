@@ -1,0 +1,50 @@
+"""Streams of several choices, as one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+_END = object()
+
+
+async def merged(streams: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[tuple[int, Item], None]:
+    """What the streams give, as it comes, with the number of its stream.
+
+    The first failure of one is raised; however it ends, none of them goes on afterwards.
+    """
+    if len(streams) == 1:
+        async with aclosing(streams[0]) as items:
+            async for item in items:
+                yield 0, item
+        return
+    news: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
+
+    async def follow(index: int, stream: AsyncGenerator[Item, None]) -> None:
+        end: object = _END
+        try:
+            async with aclosing(stream) as items:
+                async for item in items:
+                    news.put_nowait((index, item))
+        except Exception as error:
+            end = error
+        news.put_nowait((index, end))
+
+    tasks = [asyncio.create_task(follow(index, stream)) for index, stream in enumerate(streams)]
+    try:
+        num_left = len(tasks)
+        while num_left:
+            index, item = await news.get()
+            if isinstance(item, Exception):
+                raise item
+            if item is _END:
+                num_left -= 1
+            else:
+                yield index, item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
