@@ -25,7 +25,7 @@ class PolicyConfig(Settings):
 
     model: str = Field(
         "tiny-1m",
-        description="a built-in name (tiny-…, smollm2-135m) or a Hugging Face directory; in a robot's world "
+        description="a built-in name (tiny-…, smollm2-135m, smollm2-vlm) or a Hugging Face directory; in a robot's world "
         "a directory of a robot policy, else a fresh one is made as `vla` says",
     )
     critic: Literal["none", "shared", "own"] = Field(
@@ -36,7 +36,7 @@ class PolicyConfig(Settings):
     train_vision: Literal["all", "projector", "none"] = Field(
         "all",
         description="what is trained of how a model sees: encoder and projector, the projector, or neither; "
-        "from random weights a tiny model learns to read a picture only while what it sees stays the same",
+        "a tiny model's random encoder shows enough already: with Muon it reads boards either way",
     )
     vla: VLAConfig | None = Field(None, description="a robot policy; None: its defaults in a robot's world")
     dtype: Literal["float32", "bfloat16", "float64"] = Field(
