@@ -12,7 +12,8 @@ from tests.envs.tool_worlds import Notes
 
 from stepwell.core import Actions, Example, InputError, Observation, StateForm, Task, World, read_call
 from stepwell.envs import Effect, Env
-from stepwell.envs.check import CHECKS, check_env, check_type
+from stepwell.envs.check import check_env, check_type
+from stepwell.envs.check_words import CHECKS
 
 
 class Sound(Env):

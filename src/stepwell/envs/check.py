@@ -3,38 +3,23 @@
 Every check is one function named for the fact it holds; it returns what was seen, or raises
 `Broken` with what is wrong. Whatever else it raises counts as a failure with that error, so that
 one broken part does not hide the others. `check_env` is what `stepwell envs check NAME` shows.
-The checks of worlds of words are here, those of robots' worlds in `robots.check`.
+The checks of worlds of words are in `check_words`, those of robots' worlds in `robots.check`.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
-import math
-import pickle
-import random
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from stepwell.config.base import Settings
-from stepwell.core import InputError, Observation, Split, StateForm, Task, World
+from stepwell.core import InputError
 from stepwell.envs.base import Env
-from stepwell.envs.check_play import follow_oracle, has_random_play, play_randomly, solves_randomly
-from stepwell.envs.oddities import MEGABYTE, odd_actions
+from stepwell.envs.check_probe import Broken, Probe
+from stepwell.envs.check_words import CHECKS
 from stepwell.envs.registry import env_type, read_options
 from stepwell.envs.robots.base import RobotEnv
-
-HELD_OUT_SHARE = 0.2
-MAX_RANDOM_SHARE = 0.1
-
-
-class Broken(Exception):
-    """What a check found to be wrong."""
+from stepwell.envs.robots.check import ROBOT_CHECKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,43 +50,6 @@ class Report:
         width = max(len(check.name) for check in self.checks)
         lines = [f"{'ok' if c.ok else 'FAILED':6}  {c.name:{width}}  {c.detail}" for c in self.checks]
         return "\n".join([self.env, *lines])
-
-
-@dataclass
-class Probe:
-    """A world under test, with tasks to play."""
-
-    kind: Any
-    options: Settings
-    num_tasks: int
-    min_turns_per_s: float
-
-    def env(self) -> Any:
-        """A fresh copy."""
-        return self.kind(self.options)
-
-    @cached_property
-    def shared(self) -> Any:
-        """One copy for all checks that need no fresh one."""
-        return self.env()
-
-    @cached_property
-    def tasks(self) -> list[Task]:
-        """The tasks of the first seeds."""
-        return [self.kind.make_task(self.options, seed) for seed in range(self.num_tasks)]
-
-    @cached_property
-    def random_share(self) -> float:
-        """Share of tasks that random turns solve."""
-        rng = random.Random(0)
-        env = self.env()
-        return sum(solves_randomly(env, task, rng) for task in self.tasks) / self.num_tasks
-
-    @cached_property
-    def oracle_episodes(self) -> list[tuple[bool, int]]:
-        """For every task, whether following the oracle solved it, and in how many turns."""
-        env = self.env()
-        return [follow_oracle(env, task) for task in self.tasks]
 
 
 def check_env(
@@ -135,7 +83,7 @@ def check_type(
         raise InputError(f"num_tasks must be at least 2, got {num_tasks}")
     probe = Probe(kind, kind.Options() if options is None else options, num_tasks, min_turns_per_s)
     checks = []
-    for check in _checks_of(kind):
+    for check in ROBOT_CHECKS if kind.is_robot else CHECKS:
         try:
             held, detail = True, check(probe)
         except Broken as broken:
@@ -144,294 +92,3 @@ def check_type(
             held, detail = False, f"raised {type(error).__name__}: {error}"
         checks.append(Check(check.__name__, held, detail))
     return Report(getattr(kind, "name", kind.__name__), tuple(checks))
-
-
-def _checks_of(kind: type[Env] | type[RobotEnv]) -> Sequence[Callable[[Probe], str]]:
-    if not kind.is_robot:
-        return CHECKS
-    from stepwell.envs.robots.check import ROBOT_CHECKS  # which uses what is defined here
-
-    return ROBOT_CHECKS
-
-
-def world_is_described(probe: Probe) -> str:
-    """The world has a name, a guide, actions, and examples in forms it really has."""
-    env = probe.env()
-    world = env.world
-    demand(isinstance(world, World), f"world is a {type(world).__name__}, not a World")
-    demand(world.name == env.name, f"world.name is {world.name!r}, the class is named {env.name!r}")
-    demand(bool(world.guide.strip()), "world.guide is empty")
-    names = world.actions.names or tuple(tool.name for tool in world.actions.tools)
-    actions = ", ".join(names) or "free text"
-    return f"{world.actions.max_per_turn} per turn of {actions}; {world.max_turns} turns"
-
-
-def tasks_are_pure(probe: Probe) -> str:
-    """The same seed makes the same task, of this world, with content that JSON can hold."""
-    for seed, task in enumerate(probe.tasks):
-        again = probe.kind.make_task(probe.options, seed)
-        demand(again.id == task.id, f"seed {seed} makes different tasks")
-        demand(task.env == probe.kind.name, f"task.env is {task.env!r}, not {probe.kind.name!r}")
-        stored = json.loads(json.dumps(task.content))
-        demand(stored == task.content, f"seed {seed}: content changes when stored as JSON")
-    return f"{len({task.id for task in probe.tasks})} distinct tasks of {probe.num_tasks} seeds"
-
-
-def content_decides_the_task(probe: Probe) -> str:
-    """A task that went through pickle, or has another seed, starts the same: content is all."""
-    env = probe.env()
-    for task in probe.tasks:
-        first = _start(env, task)
-        copy = pickle.loads(pickle.dumps(task))
-        demand(_start(env, copy) == first, f"task {task.id} starts differently after pickling")
-        other = replace(task, seed=task.seed + 1)
-        demand(_start(env, other) == first, f"task {task.id} starts differently with another task.seed")
-    return "equal first observations after pickling and under other seeds"
-
-
-def reset_and_step_return_the_right_types(probe: Probe) -> str:
-    """Types of Gymnasium's contract; finite rewards; info that JSON can hold."""
-    env = probe.env()
-    answer = env.reset(options={"task": probe.tasks[0]})
-    demand(isinstance(answer, tuple) and len(answer) == 2, f"reset returned {type(answer).__name__}")
-    demand(isinstance(answer[0], Observation), f"reset showed a {type(answer[0]).__name__}")
-    demand(isinstance(answer[1], dict), f"reset gave info of type {type(answer[1]).__name__}")
-    rng = random.Random(0)
-    for turn in itertools.chain.from_iterable(play_randomly(env, task, rng) for task in probe.tasks[:20]):
-        observation, reward, terminated, truncated, info = turn
-        demand(isinstance(observation, Observation), f"step showed a {type(observation).__name__}")
-        demand(isinstance(reward, float) and math.isfinite(reward), f"reward is {reward!r}")
-        demand(isinstance(terminated, bool), f"terminated is {terminated!r}")
-        demand(isinstance(truncated, bool), f"truncated is {truncated!r}")
-        demand(isinstance(info.get("success"), bool), f"info['success'] is {info.get('success')!r}")
-        demand(isinstance(info.get("num_actions"), int), f"num_actions is {info.get('num_actions')!r}")
-        json.dumps(info, allow_nan=False)
-    return "observation, float, bool, bool, info"
-
-
-def same_actions_give_the_same_episode(probe: Probe) -> str:
-    """Two copies agree on every turn of the same task under the same seed."""
-    for number, task in enumerate(probe.tasks[:20]):
-        one = list(play_randomly(probe.env(), task, random.Random(number), seed=number))
-        two = list(play_randomly(probe.env(), task, random.Random(number), seed=number))
-        demand(one == two, f"task {task.id}: two copies played the same actions and disagree")
-    return f"two copies agree on {min(20, probe.num_tasks)} tasks"
-
-
-def episodes_end_by_the_rules(probe: Probe) -> str:
-    """Never terminated and truncated at once, no success before the end, no turn after it."""
-    env = probe.env()
-    rng = random.Random(1)
-    longest = 0
-    for task in probe.tasks:
-        turns = list(play_randomly(env, task, rng))
-        longest = max(longest, len(turns))
-        for _, _, terminated, truncated, info in turns:
-            demand(not (terminated and truncated), "a turn was terminated and truncated at once")
-            demand(terminated or truncated or not info["success"], "success was told before the end")
-        demand(len(turns) <= env.world.max_turns, f"{len(turns)} turns, limit {env.world.max_turns}")
-        demand(_refuses(env, ()), "a turn after the end was accepted")
-    return f"at most {longest} turns in {probe.num_tasks} random episodes"
-
-
-def an_empty_turn_only_counts(probe: Probe) -> str:
-    """Turns without actions change nothing, give nothing, and end at the turn limit as a failure."""
-    env = probe.env()
-    first = _start(env, probe.tasks[0])
-    limit = env.world.max_turns
-    for number in range(1, limit + 1):
-        observation, reward, terminated, truncated, info = env.step(())
-        demand(reward == 0.0, f"an empty turn gave reward {reward}")
-        demand(info["num_actions"] == 0, f"an empty turn executed {info['num_actions']} actions")
-        demand(observation == first, "an empty turn changed the observation")
-        demand(not truncated and not info["success"], "an empty turn truncated or succeeded")
-        demand(terminated == (number == limit), f"turn {number} of {limit}: terminated is {terminated}")
-    return f"terminated after {limit} empty turns"
-
-
-def wrong_actions_are_refused(probe: Probe) -> str:
-    """An unknown action and too many of them are InputErrors that leave the episode as it was."""
-    env = probe.env()
-    first = _start(env, probe.tasks[0])
-    actions = env.world.actions
-    some = actions.names[0] if actions.names else "text"
-    demand(_refuses(env, (some,) * (actions.max_per_turn + 1)), "more actions than allowed were accepted")
-    if not actions.names:
-        return "too many texts"
-    demand(_refuses(env, ("no such action",)), "an unknown action was accepted")
-    demand(env.observe() == first, "a refused turn changed the observation")
-    return "unknown names, too many actions"
-
-
-def odd_actions_are_answered(probe: Probe) -> str:
-    """Whatever an agent writes is answered by an observation: nothing raises, nothing huge comes back."""
-    env = probe.env()
-    num_odd, is_over, before = 0, True, Observation()
-    for what, action, is_call in odd_actions(env.world.actions):
-        if is_over or not is_call:
-            before = _start(env, probe.tasks[num_odd % probe.num_tasks])
-        try:
-            observation, reward, terminated, truncated, info = env.step((action,))
-        except Exception as error:
-            raise Broken(f"{what}: raised {type(error).__name__}: {str(error)[:200]}") from error
-        num_odd, is_over = num_odd + 1, terminated or truncated
-        demand(math.isfinite(reward), f"{what}: reward {reward}")
-        most = len(before.text) + MEGABYTE // 4
-        demand(len(observation.text) < most, f"{what}: {len(observation.text)} characters of observation")
-        demand(is_call or observation.text != before.text, f"{what}: not told that it was not done")
-        demand(is_call or not info["success"], f"{what}: succeeded")
-        before = observation
-    return f"{num_odd} odd actions" if num_odd else "none: actions are names"
-
-
-def oracle_solves_the_tasks(probe: Probe) -> str:
-    """Following the oracle succeeds on every task (where there is chance: more often than random play)."""
-    if not probe.kind.has_oracle:
-        return "none"
-    env = probe.env()
-    share = sum(solved for solved, _ in probe.oracle_episodes) / probe.num_tasks
-    if env.is_deterministic:
-        least = env.min_oracle_share
-        demand(share >= least, f"solved {share:.3f} of {probe.num_tasks} tasks, asked for {least}")
-    else:
-        demand(share > probe.random_share, f"solved {share:.3f}, random play {probe.random_share:.3f}")
-    return f"solved {share:.3f} of {probe.num_tasks} tasks"
-
-
-def random_play_does_not_suffice(probe: Probe) -> str:
-    """There is something to learn: random turns leave tasks unsolved, with words or tools nearly all."""
-    env = probe.env()
-    _start(env, probe.tasks[0])
-    if not has_random_play(env):
-        return "none: free text"
-    share = probe.random_share
-    demand(share < 1.0, "random play solved every task")
-    most = 1.0 if env.world.actions.names else MAX_RANDOM_SHARE
-    demand(share <= most, f"random play solved {share:.3f} of the tasks, more than {most}")
-    return f"solved {share:.3f} of {probe.num_tasks} tasks"
-
-
-def no_plan_is_shorter_than_the_golden_one(probe: Probe) -> str:
-    """Where reset tells the turns of a shortest plan, the oracle needs no fewer, and the limit allows it."""
-    env = probe.env()
-    if not env.tells_golden:
-        return "none"
-    told: list[int] = []
-    for task, (solved, num_turns) in zip(probe.tasks, probe.oracle_episodes, strict=True):
-        golden = env.reset(options={"task": task})[1].get("golden")
-        if golden is None:
-            continue
-        demand(isinstance(golden, int) and golden >= 1, f"golden_steps() is {golden!r}")
-        demand(golden <= env.world.max_turns, f"{golden} golden steps, limit {env.world.max_turns} turns")
-        shorter = solved and num_turns < golden
-        demand(
-            not shorter, f"task {task.id}: the oracle took {num_turns} turns, {golden} are called shortest"
-        )
-        told.append(golden)
-    return f"{len(told)} tasks of {min(told)} to {max(told)} turns" if told else "none known"
-
-
-def splits_are_disjoint_and_both_filled(probe: Probe) -> str:
-    """Enough variety for two splits, and no first observation in both of them."""
-    env = probe.env()
-    tasks = {}
-    for seed in range(max(200, probe.num_tasks)):
-        task = probe.kind.make_task(probe.options, seed)
-        tasks[task.id] = task
-    sides: dict[Split, set[str]] = {Split.TRAIN: set(), Split.HELD_OUT: set()}
-    for task in tasks.values():
-        env.reset(options={"task": task})
-        sides[task.split(HELD_OUT_SHARE)].add(_looks(env))
-    counts = f"{len(sides[Split.TRAIN])} train, {len(sides[Split.HELD_OUT])} held out"
-    demand(all(sides.values()), f"{len(tasks)} distinct tasks leave a split empty ({counts})")
-    if env.has_oracle:  # elsewhere the first observation need not show the whole task
-        both = len(sides[Split.TRAIN] & sides[Split.HELD_OUT])
-        demand(both == 0, f"{both} tasks look alike in both splits, so content holds too much ({counts})")
-    return counts
-
-
-def state_has_its_forms(probe: Probe) -> str:
-    """The truth in words, at least in natural language; reading it and the oracle changes nothing."""
-    env = probe.env()
-    for task in probe.tasks[:20]:
-        first = _start(env, task)
-        state = env.state()
-        demand(StateForm.NATURAL_LANGUAGE in state, "state() has no natural language form")
-        for form, text in state.items():
-            demand(isinstance(form, StateForm), f"state() has the form {form!r}, not a StateForm")
-            demand(isinstance(text, str) and bool(text), f"state()[{form!s}] is {text!r}")
-        missing = set(env.world.examples) - set(state)
-        demand(not missing, f"world.examples has forms that state() lacks: {sorted(missing)}")
-        env.oracle()
-        demand(env.state() == state and env.observe() == first, "state() or oracle() changed the world")
-    return ", ".join(form.value for form in state)
-
-
-def render_gives_a_picture(probe: Probe) -> str:
-    """uint8 RGB, [H, W, 3]."""
-    env = probe.env()
-    _start(env, probe.tasks[0])
-    picture = np.asarray(env.render())
-    good = picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3 and picture.size > 0
-    demand(good, f"render() gave {picture.dtype} {picture.shape}")
-    env.close()
-    env.close()
-    return f"{picture.shape[1]} x {picture.shape[0]} pixels"
-
-
-def turns_are_fast_enough(probe: Probe) -> str:
-    """Turns per second of random play, resets included."""
-    env = probe.env()
-    rng = random.Random(2)
-    num_turns, start = 0, time.perf_counter()
-    for task in probe.tasks:
-        num_turns += sum(1 for _ in play_randomly(env, task, rng))
-        if time.perf_counter() - start > 2.0:
-            break
-    speed = num_turns / (time.perf_counter() - start)
-    demand(speed >= probe.min_turns_per_s, f"{speed:.1f} turns/s, asked for {probe.min_turns_per_s}")
-    return f"{speed:,.0f} turns/s"
-
-
-CHECKS: tuple[Callable[[Probe], str], ...] = (
-    world_is_described,
-    tasks_are_pure,
-    content_decides_the_task,
-    reset_and_step_return_the_right_types,
-    same_actions_give_the_same_episode,
-    episodes_end_by_the_rules,
-    an_empty_turn_only_counts,
-    wrong_actions_are_refused,
-    odd_actions_are_answered,
-    oracle_solves_the_tasks,
-    no_plan_is_shorter_than_the_golden_one,
-    random_play_does_not_suffice,
-    splits_are_disjoint_and_both_filled,
-    state_has_its_forms,
-    render_gives_a_picture,
-    turns_are_fast_enough,
-)
-
-
-def _start(env: Env, task: Task) -> Observation:
-    return env.reset(options={"task": task})[0]
-
-
-def _looks(env: Env) -> str:
-    """All that can be seen of a state, as one text."""
-    pictures = [image.tobytes().hex() for image in env.observe().images]
-    return repr((env.observe().text, pictures, sorted(env.state().items())))
-
-
-def _refuses(env: Env, actions: Sequence[str]) -> bool:
-    try:
-        env.step(actions)
-    except InputError:
-        return True
-    return False
-
-
-def demand(held: bool, otherwise: str) -> None:
-    """Whether what was seen is as it should be."""
-    if not held:
-        raise Broken(otherwise)

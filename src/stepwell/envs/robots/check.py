@@ -1,6 +1,6 @@
 """The checks of a robot's world: what `RobotEnv` promises, found by playing.
 
-As in `envs.check`, every check is one function named for the fact it holds, which returns what was
+As in `envs.check_words`, every check is one function named for the fact it holds, which returns what was
 seen or raises `Broken`. Simulators are slow, so the copy of the world is one wherever a fresh one
 would prove nothing more.
 """
@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from stepwell.core import ArrayState, ConfigError, InputError, RobotWorld, Split, StateForm, Task
-from stepwell.envs.check import HELD_OUT_SHARE, Broken, Probe, demand, tasks_are_pure
+from stepwell.envs.check_probe import HELD_OUT_SHARE, Broken, Probe, demand
+from stepwell.envs.check_words import tasks_are_pure
 from stepwell.envs.robots.base import FloatArray, RobotEnv
 
 CHUNK = 8
