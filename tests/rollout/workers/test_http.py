@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from tests.envs.test_codecs import values_of
 from tests.rollout.workers.engines import SMALL, SmallEngine
-from tests.rollout.workers.test_codecs import values_of
 from tests.rollout.workers.test_generators import asked, assert_same, chunks
 from tests.rollout.workers.test_simulators import GO, begin, texts
 from tests.rollout.workers.traces import nothing_left

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.rollout.workers.test_codecs import values_of
+from tests.envs.test_codecs import values_of
 from tests.rollout.workers.traces import is_running, nothing_left, shared_memory
 from tests.rollout.workers.worlds import ODD, POINT, Odd, Point
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from tests.rollout.workers.test_frames import any_array, any_json
+from tests.core.test_frames import any_array, any_json
 
 from stepwell.core import (
     ArrayAction,
