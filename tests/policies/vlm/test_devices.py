@@ -93,6 +93,20 @@ def test_an_engine_on_a_gpu_samples_what_the_policy_there_scores(
     assert check_parity(policy, steps, tolerance).num_tokens == 4 * len(states)
 
 
+def test_convolutions_of_float32_are_not_rounded_on_a_gpu(
+    machine: str, directory_of: DirectoryOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    scene = Scene(directory_of("tiny"), device="cuda:0", dtype="float32")
+    pixels = vision.pixels_of(scene.policy.image_format, scene.images * 24).to(scene.policy.device)
+    some = vision.pixels_of(scene.policy.image_format, scene.images).to(scene.policy.device)
+    with torch.no_grad():
+        many, few = (vision.features_of(scene.policy.model, shown) for shown in (pixels, some))
+    assert not torch.backends.cudnn.allow_tf32
+    for ours, other in zip(few, many, strict=False):
+        assert float((ours - other).abs().max()) < 1e-4 * float(other.abs().max())
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here the GPU itself is asked")
 def test_what_stays_on_the_cpu_is_found(directory_of: DirectoryOf, monkeypatch: pytest.MonkeyPatch) -> None:
     def left(pixels: Any, device: torch.device) -> Any:

@@ -10,6 +10,8 @@ trainer and for engines alike. Positions come from `ImageFormat.positions`.
 Invariants
 * A picture's features do not depend on which others it is encoded with, up to rounding.
 * The number of features is that of the picture's placeholders, or `ModelError` says why not.
+* In float32 a picture is encoded in float32, on a GPU too: cuDNN would round what a convolution reads,
+  in some batch sizes and not in others, and the engine's logprobs would not be the trainer's.
 """
 
 from __future__ import annotations
@@ -59,6 +61,8 @@ def pixels_of(image_format: ImageFormat, images: Sequence[AnyArray]) -> Pixels:
 def features_of(model: Any, pixels: Pixels) -> list[Tensor]:
     """Features [n, H] of each picture, in the order of its placeholders; gradients flow."""
     arguments = dict(pixels.arguments)
+    if model.device.type == "cuda" and model.dtype == torch.float32:
+        torch.backends.cudnn.allow_tf32 = False  # as torch itself has it for products of matrices
     arguments["pixel_values"] = arguments["pixel_values"].to(model.dtype)
     found = model.get_image_features(**arguments).pooler_output
     parts = [found] if isinstance(found, Tensor) else list(found)
