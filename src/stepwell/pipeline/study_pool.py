@@ -24,7 +24,12 @@ from pathlib import Path
 from stepwell.config.study import PlannedRun
 from stepwell.pipeline.study_worker import ERROR_FILE
 
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_THREADS = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "TORCHINDUCTOR_COMPILE_THREADS",  # else each worker that compiles starts a process per core
+)
 
 
 @dataclass(eq=False)
