@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.pipeline.test_studies import THREE, planned, study_of, write_run
+from tests.pipeline.study_files import THREE, planned, study_of, write_run
 
 from stepwell.cli.main import main
 from stepwell.config.study import plan_runs
