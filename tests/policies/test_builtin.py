@@ -89,7 +89,7 @@ def test_a_tiny_model_learns_to_read_a_board() -> None:
 
 def test_known_names_are_the_sizes_and_smollm2() -> None:
     assert tuple(TINY_SIZES) == TINY_NAMES
-    assert (*TINY_SIZES, *TINY_VLM_SIZES, "smollm2-135m") == KNOWN_MODELS
+    assert (*TINY_SIZES, *TINY_VLM_SIZES, "smollm2-135m", "smollm2-vlm") == KNOWN_MODELS
 
 
 def test_a_tiny_name_is_made_once_and_reused(cache: Path) -> None:

@@ -25,8 +25,8 @@ class PolicyConfig(Settings):
 
     model: str = Field(
         "tiny-1m",
-        description="a built-in name (tiny-…, smollm2-135m, smollm2-vlm) or a Hugging Face directory; in a robot's world "
-        "a directory of a robot policy, else a fresh one is made as `vla` says",
+        description="a built-in name (tiny-…, smollm2-135m, smollm2-vlm) or a Hugging Face directory; "
+        "in a robot's world a directory of a robot policy, else a fresh one is made as `vla` says",
     )
     critic: Literal["none", "shared", "own"] = Field(
         "none", description="no critic, a value head on the actor's backbone, or a backbone of its own"

@@ -20,13 +20,14 @@ from stepwell.policies.smollm2 import SMOLLM2, cached_smollm2
 
 TINY_NAMES = ("tiny-0.3m", "tiny-1m", "tiny-5m")
 TINY_VLM_NAMES = ("tiny-vlm-0.5m", "tiny-vlm-1.5m")
-KNOWN_MODELS = (*TINY_NAMES, *TINY_VLM_NAMES, SMOLLM2)
+SMOLLM2_VLM = "smollm2-vlm"
+KNOWN_MODELS = (*TINY_NAMES, *TINY_VLM_NAMES, SMOLLM2, SMOLLM2_VLM)
 
 
 def resolve_model(name_or_path: str | os.PathLike[str], *, seed: int = 0) -> Path:
     """The directory of a model: an existing one, or that of a built-in name.
 
-    `seed` chooses the initial weights of a tiny model and means nothing elsewhere.
+    `seed` chooses the initial weights of a tiny model, or of SmolLM2's eye, and means nothing elsewhere.
     """
     text = os.fspath(name_or_path)
     if text in TINY_NAMES:
@@ -35,6 +36,8 @@ def resolve_model(name_or_path: str | os.PathLike[str], *, seed: int = 0) -> Pat
         return _cached_tiny_vlm(text, seed)
     if text == SMOLLM2:
         return cached_smollm2()
+    if text == SMOLLM2_VLM:
+        return _cached_smollm2_vlm(seed)
     path = Path(text).expanduser()
     if not path.is_dir():
         raise ModelError(_unknown(text, path))
@@ -65,6 +68,12 @@ def _cached_tiny_vlm(name: str, seed: int) -> Path:
     return cached_model(
         f"{name}-seed{seed}-{tiny_vlm_digest(name)}", lambda folder: create_tiny_vlm(name, folder, seed)
     )
+
+
+def _cached_smollm2_vlm(seed: int) -> Path:
+    from stepwell.policies.vlm.smollm2 import create_smollm2_vlm, smollm2_vlm_key
+
+    return cached_model(smollm2_vlm_key(seed), lambda folder: create_smollm2_vlm(folder, seed))
 
 
 def _unknown(text: str, path: Path) -> str:

