@@ -83,7 +83,9 @@ def save_checkpoint(
 def load_checkpoint(checkpoint: Checkpoint, policy: Policy, trainer: Trainer) -> None:
     """Put a checkpoint's weights and optimizer into place."""
     load_policy(checkpoint.path, policy)
-    state = torch.load(checkpoint.path / "trainer.pt", map_location=policy.device, weights_only=True)
+    # by way of the CPU: optimizers move moments to their parameters, and count steps on the host, where
+    # reading them does not wait for the device
+    state = torch.load(checkpoint.path / "trainer.pt", map_location="cpu", weights_only=True)
     trainer.load_state_dict(state)
 
 

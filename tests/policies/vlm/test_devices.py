@@ -15,6 +15,7 @@ import pytest
 import torch
 from tests.policies.vlm.made import Scene
 from tests.policies.vlm.pretend_cuda import MixedDevicesError, pretended
+from torch.utils._pytree import tree_map
 
 from stepwell.config.engine import EngineConfig
 from stepwell.config.run import OptimizerConfig
@@ -91,6 +92,27 @@ def test_an_engine_on_a_gpu_samples_what_the_policy_there_scores(
     steps = [one.step(state) for one, state in zip(sampled, states, strict=True)]
     tolerance = TOLERANCE[dtype]
     assert check_parity(policy, steps, tolerance).num_tokens == 4 * len(states)
+
+
+def test_an_optimizer_that_goes_on_keeps_moments_on_the_gpu_and_counts_on_the_host(
+    machine: str, directory_of: DirectoryOf
+) -> None:
+    policy = Scene(directory_of("tiny"), device="cuda:0").policy
+    settings = OptimizerConfig(kind="muon", learning_rate=1e-3)
+    optimizer, resumed = (Optimizer(policy.named_parameters(), settings) for _ in range(2))
+    for parameter in policy.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    saved = tree_map(lambda value: value.cpu() if torch.is_tensor(value) else value, optimizer.state_dict())
+    resumed.load_state_dict(saved)
+    found = [
+        (name, value.is_cuda)
+        for part in resumed.state_dict()
+        for state in part["state"].values()
+        for name, value in state.items()
+    ]
+    assert {name for name, is_there in found if is_there} == {"exp_avg", "exp_avg_sq", "momentum_buffer"}
+    assert {name for name, is_there in found if not is_there} == {"step"}
 
 
 def test_convolutions_of_float32_are_not_rounded_on_a_gpu(
