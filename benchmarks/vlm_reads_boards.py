@@ -97,8 +97,10 @@ def first_actions(env: Env, world: str, task: Any) -> tuple[str, ...]:
 class Reader:
     """A policy that answers about boards, and how it is trained and judged."""
 
-    def __init__(self, model: str, world: str, trained: Any, rates: tuple[float, float], seed: int) -> None:
-        self.policy = VLMPolicy.from_pretrained(resolve_model(model, seed=seed))
+    def __init__(
+        self, model: str, world: str, trained: Any, rates: tuple[float, float], seed: int, device: str
+    ) -> None:
+        self.policy = VLMPolicy.from_pretrained(resolve_model(model, seed=seed), device=device)
         freeze_vision(self.policy, trained)
         assert self.policy.source is not None
         tokenizer = load_tokenizer(self.policy.source)
@@ -157,7 +159,7 @@ class Reader:
 def learn(world: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Train on boards of one world and judge on unseen ones, with the curve."""
     rates = (arguments.learning_rate, arguments.muon_learning_rate)
-    reader = Reader(arguments.model, world, arguments.train_vision, rates, arguments.seed)
+    reader = Reader(arguments.model, world, arguments.train_vision, rates, arguments.seed, arguments.device)
     began = time.perf_counter()
     seen = reader.boards(Split.TRAIN, arguments.boards)
     unseen = reader.boards(Split.HELD_OUT, arguments.held_out)
@@ -191,6 +193,7 @@ def main() -> None:
     parser.add_argument("--train-vision", choices=("all", "projector", "none"), default="none")
     parser.add_argument("--learning-rate", type=float, default=3e-3, help="of AdamW (embeddings, norms)")
     parser.add_argument("--muon-learning-rate", type=float, default=0.01, help="of hidden matrices")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--every", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULTS / "vlm_reads_boards.json")
