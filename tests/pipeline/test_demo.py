@@ -13,8 +13,8 @@ from stepwell.pipeline import demo
 
 SMALL = (
     "train.num_updates=2",
-    "train.tasks_per_update=4",
-    "warm_start.num_demos=64",
+    "train.tasks_per_update=2",
+    "warm_start.num_demos=16",
     "warm_start.epochs=1",
     "eval.num_tasks=16",
     "monitor.console=false",
@@ -23,8 +23,9 @@ SMALL = (
 
 @pytest.mark.slow
 def test_the_last_line_tells_what_the_summary_and_the_report_hold(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(demo, "NUM_BLIND_BOARDS", 100)
     run = demo.run_demo(1, tmp_path, SMALL)
     line = capsys.readouterr().out.strip().splitlines()[-1]
     found = re.fullmatch(r"held-out success (\d\.\d\d) -> (\d\.\d\d)  report (.+report\.html)", line)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import resource
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,13 @@ import torch
 from tests.pipeline.small import notes, played, small_config, small_parts, timeless
 from tests.pipeline.worlds import BrokenLake
 
-from stepwell.config.loading import dump_config
+from stepwell.config.run import RunConfig
 from stepwell.core import (
     ConfigError,
     ContextLengthError,
     DivergenceError,
     EnvError,
+    InfraError,
     ModelError,
     ParityError,
     Status,
@@ -232,31 +234,25 @@ def test_engine_and_trainer_agree_on_what_was_just_sampled(tmp_path: Path) -> No
 
 # --- a full disk ------------------------------------------------------------------------------
 
-FULL = """
-import resource, sys
-from pathlib import Path
-from stepwell.config.loading import load_config
-from stepwell.pipeline.run import train
-limit = int(sys.argv[2])
-resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-train(load_config(sys.argv[1]))
-"""
+
+def train_within(limit: int, config: RunConfig, told: Path) -> None:
+    """In a process of its own, whose files may have so many bytes."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    try:
+        train(config)
+    except InfraError as error:
+        told.write_text(str(error))
 
 
 def test_a_file_that_cannot_be_written_is_told_and_the_rest_goes_on_later(tmp_path: Path) -> None:
     """The optimizer's state, the largest file of a checkpoint, is over the limit; the first ones are not."""
     wish = ("recipe.name=grpo", "recipe.kl_coef=0", "checkpoint.every=1")
-    config = small_config(*wish, folder=tmp_path)
-    (tmp_path / "settings.toml").write_text(dump_config(config))
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, str(tmp_path / "settings.toml"), str(2_000_000)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 1
-    assert "InfraError: the checkpoint" in done.stderr and "update-000001 could not be written" in done.stderr
+    args = (2_000_000, small_config(*wish, folder=tmp_path), tmp_path / "error.txt")
+    full = multiprocessing.get_context("fork").Process(target=train_within, args=args)
+    full.start()
+    full.join()
+    told = (tmp_path / "error.txt").read_text()
+    assert told.startswith("the checkpoint") and "update-000001 could not be written" in told
     folder = tmp_path / "run"
     assert [path.name for path in list_checkpoints(folder / "checkpoints")] == ["update-000000"]
     assert damage(folder / "checkpoints/update-000000") is None
