@@ -157,7 +157,7 @@ def test_an_engine_samples_with_merged_adapters() -> None:
 def test_a_flat_sequence_trains_observations_with_the_policys_own_logprobs() -> None:
     parts, trajectories = sampled()
     (long,) = [t for t in trajectories if len(t.steps) == 2][:1]
-    flat = flatten(long, parts.policy)
+    (flat,) = flatten([long], parts.policy)
     (step,) = flat.steps
     first, second = long.steps
     start = first.state.prompt_ids.size  # type: ignore[union-attr]
@@ -175,7 +175,7 @@ def test_a_rewritten_context_has_no_flat_sequence() -> None:
     broken = made([1.0, 2.0, 3.0])
     broken.steps[1].state = TokenState(np.array([7, 7, 7, 7], np.int32))
     with pytest.raises(InputError, match="context was rewritten"):
-        flatten(broken, policy())
+        flatten([broken], policy())
 
 
 def test_what_cannot_be_trained_is_refused(trajectories: list[Trajectory]) -> None:

@@ -8,7 +8,7 @@ cannot be replaced. `pack_arrays` stacks the steps of robot policies, which shar
 
 from stepwell.packing.arrays import ArrayMicrobatch, PackedArrays, pack_arrays
 from stepwell.packing.attention import tree_attention
-from stepwell.packing.batch import Microbatch, Packed, StepTable, pack
+from stepwell.packing.batch import FlatAction, Microbatch, Packed, StepTable, pack
 from stepwell.packing.gradient import Evaluator, LossFunction, Outputs, backward, check_finite, evaluate
 from stepwell.packing.layout import TreeLayout
 from stepwell.packing.replay import replay
@@ -18,6 +18,7 @@ from stepwell.packing.tree import PrefixTree
 __all__ = [
     "ArrayMicrobatch",
     "Evaluator",
+    "FlatAction",
     "LossFunction",
     "Microbatch",
     "Outputs",

@@ -92,6 +92,16 @@ class Microbatch:
         return int(self.input_ids.size)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FlatAction(TokenAction):
+    """An action that holds observations too, with the pictures they show.
+
+    Places of `images` count from the first id of the prompt, as those of the state's do.
+    """
+
+    images: tuple[ImageSpan, ...] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class Packed:
     """A batch of steps, ready to run. Made by `pack`."""
@@ -165,7 +175,7 @@ def tabulate(steps: Iterable[Step]) -> StepTable:
             )
         sequence = np.concatenate([step.state.prompt_ids, step.action.action_ids])
         sequences.append(sequence)
-        keys.append(_key(sequence, step.state, image_numbers))
+        keys.append(_key(sequence, images_of(step), image_numbers))
     if image_numbers:
         keys = [key.astype(np.uint64) for key in keys]
     return StepTable(
@@ -174,16 +184,24 @@ def tabulate(steps: Iterable[Step]) -> StepTable:
         prompt_lengths=np.array([step.state.prompt_ids.size for step in steps], dtype=np.int64),  # type: ignore[union-attr]
         action_lengths=np.array([step.num_units for step in steps], dtype=np.int64),
         temperatures=np.array([step.sampling.logit_temperature for step in steps], dtype=np.float64),
-        images=tuple(step.state.images for step in steps),  # type: ignore[union-attr]
+        images=tuple(images_of(step) for step in steps),
     )
 
 
-def _key(sequence: npt.NDArray[Any], state: TokenState, image_numbers: dict[str, int]) -> KeyArray:
+def images_of(step: Step) -> tuple[ImageSpan, ...]:
+    """The pictures of a step, by their places in prompt and action together."""
+    assert isinstance(step.state, TokenState)
+    return step.state.images + (step.action.images if isinstance(step.action, FlatAction) else ())
+
+
+def _key(
+    sequence: npt.NDArray[Any], images: tuple[ImageSpan, ...], image_numbers: dict[str, int]
+) -> KeyArray:
     """What two sequences must agree in to share a token: its id, and the image it stands for."""
-    if not state.images:
+    if not images:
         return sequence.astype(np.uint32)
     key = sequence.astype(np.uint64)
-    for span in state.images:
+    for span in images:
         number = image_numbers.setdefault(span.image, len(image_numbers) + 1)
         key[span.start : span.start + span.length] += np.uint64(number << 32)
     return key

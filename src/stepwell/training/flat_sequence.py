@@ -1,39 +1,68 @@
 """A trajectory as one flat sequence: the failing baseline in which observations are trained too.
 
 Everything after the first prompt becomes one action: the sampled tokens with the engine's
-logprobs, and between them the observations with the policy's own, since nobody sampled those.
+logprobs, and between them the observations with the policy's own, since nobody sampled those. Pictures
+stay pictures: their placeholders are trained as tokens, and seen as what they show.
 Only for dialogues that append; a rewritten context has no flat form.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from stepwell.core import InputError, Step, TokenAction, TokenState, Trajectory
+from stepwell.core.arrays import FloatArray
+from stepwell.packing import FlatAction
 from stepwell.training.policy import Policy
 
+SCORED_TOGETHER = 16
+"""Trajectories whose observations are scored in one pass: every token of them needs a row of logits."""
 
-def flatten(trajectory: Trajectory, policy: Policy) -> Trajectory:
-    """The same trajectory with one step, whose action holds observations and actions alike."""
+
+def flatten(trajectories: Sequence[Trajectory], policy: Policy) -> list[Trajectory]:
+    """The same trajectories with one step each, whose action holds observations and actions alike."""
+    flat = []
+    for start in range(0, len(trajectories), SCORED_TOGETHER):
+        part = trajectories[start : start + SCORED_TOGETHER]
+        bare = [_bare(trajectory) for trajectory in part]
+        flat += [_filled(*item) for item in zip(part, bare, policy.score(bare), strict=True)]
+    return flat
+
+
+def _bare(trajectory: Trajectory) -> Step:
+    """The one step, without the logprobs of its tokens."""
     first, last = trajectory.steps[0], trajectory.steps[-1]
     if not isinstance(first.state, TokenState) or not isinstance(last.state, TokenState):
         raise InputError("a robot's trajectory has no flat sequence; use a recipe without flat_sequence")
     assert isinstance(last.action, TokenAction)
     start = first.state.prompt_ids.size
     whole = np.concatenate([last.state.prompt_ids, last.action.action_ids])
-    action = TokenAction(whole[start:], "".join(step.action.text for step in trajectory.steps))  # type: ignore[union-attr]
-    bare = Step(first.state, action, behavior_logprobs=np.zeros(0, np.float32), sampling=first.sampling)
-    logprobs = policy.score([bare])[0].copy()
     for step in trajectory.steps:
-        assert isinstance(step.state, TokenState) and isinstance(step.action, TokenAction)
-        end = step.state.prompt_ids.size
-        if not np.array_equal(whole[:end], step.state.prompt_ids):
+        assert isinstance(step.state, TokenState)
+        if not np.array_equal(whole[: step.state.prompt_ids.size], step.state.prompt_ids):
             raise InputError(
                 f"trajectory {trajectory.id}: its context was rewritten, so it has no flat sequence; "
                 "use a recipe without flat_sequence"
             )
-        logprobs[end - start : end - start + step.num_units] = step.behavior_logprobs
-    flat = Step(first.state, action, behavior_logprobs=logprobs, sampling=first.sampling)
+    action = FlatAction(
+        whole[start:],
+        "".join(step.action.text for step in trajectory.steps),  # type: ignore[union-attr]
+        last.state.images[len(first.state.images) :],
+    )
+    return Step(first.state, action, behavior_logprobs=np.zeros(0, np.float32), sampling=first.sampling)
+
+
+def _filled(trajectory: Trajectory, bare: Step, scored: FloatArray) -> Trajectory:
+    """The trajectory of that step: sampled tokens with the engine's logprobs, the others as `scored`."""
+    first, logprobs = trajectory.steps[0], scored.copy()
+    assert isinstance(first.state, TokenState)
+    for step in trajectory.steps:
+        assert isinstance(step.state, TokenState)
+        place = step.state.prompt_ids.size - first.state.prompt_ids.size
+        logprobs[place : place + step.num_units] = step.behavior_logprobs
+    flat = Step(bare.state, bare.action, behavior_logprobs=logprobs, sampling=first.sampling)
     flat.policy_version, flat.anchor = first.policy_version, first.anchor
     flat.assign_reward({"task": trajectory.total_reward})
     return Trajectory(

@@ -127,7 +127,7 @@ class Trainer:
             ends = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
             raise InputError(f"nothing to train on: no trajectory has a step to learn from ({ends})")
         if self.recipe.flat_sequence:
-            kept = [flatten(trajectory, self.policy) for trajectory in kept]
+            kept = flatten(kept, self.policy)
         minibatches = self._minibatches(kept)
         share = rate_share(
             self.num_done,

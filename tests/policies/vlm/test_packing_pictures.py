@@ -11,7 +11,7 @@ import torch
 from tests.policies.vlm.made import FAMILIES, Scene
 
 from stepwell.core import InputError, Step, TokenState
-from stepwell.packing import backward, pack, replay
+from stepwell.packing import FlatAction, backward, pack, replay
 from stepwell.policies.vlm.vision import pixels_of
 
 SceneOf = Callable[..., Scene]
@@ -112,6 +112,24 @@ def test_pictures_change_what_follows_and_nothing_before(scene_of: SceneOf, fami
     with torch.no_grad():
         first, other = scene.policy.logprobs(pack([steps[0], same]))
     assert (first - other).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_flat_sequence_sees_the_pictures_inside_it(scene_of: SceneOf, family: str) -> None:
+    scene = scene_of(family)
+    first, second = scene.steps()[:2]
+    start = first.state.prompt_ids.size
+    whole = np.concatenate([second.state.prompt_ids, second.action.action_ids])
+    later = second.state.images[len(first.state.images) :]
+    assert len(later) == 2, "pictures come after the first prompt"
+    flat = Step(first.state, FlatAction(whole[start:], images=later), np.zeros(0, np.float32))
+    with torch.no_grad():
+        ours, one, two = scene.policy.logprobs(pack([flat, first, second]))
+        (alone,) = scene.policy.logprobs(replay(pack([flat])))
+    place = second.state.prompt_ids.size - start
+    torch.testing.assert_close(ours, alone, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(ours[: one.numel()], one, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(ours[place:], two, rtol=1e-6, atol=1e-7)
 
 
 def test_placeholders_of_another_count_or_other_ids_are_refused(scene_of: SceneOf) -> None:

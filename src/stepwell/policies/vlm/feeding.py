@@ -48,10 +48,8 @@ def look(packed: Packed, image_format: ImageFormat, pictures: Pictures) -> None:
     if all("looks" in microbatch.cache for microbatch in packed.microbatches):
         return
     placed = [
-        image_format.placed(TokenState(sequence[:size], spans), pictures)
-        for sequence, size, spans in zip(
-            packed.table.sequences, packed.table.prompt_lengths.tolist(), packed.table.images, strict=True
-        )
+        image_format.placed(TokenState(sequence, spans), pictures) if spans else []
+        for sequence, spans in zip(packed.table.sequences, packed.table.images, strict=True)
     ]
     for microbatch in packed.microbatches:
         microbatch.cache["looks"] = _looks(microbatch, packed.table, placed, image_format)
