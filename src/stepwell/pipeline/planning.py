@@ -300,19 +300,22 @@ class _Plan:
         return {
             "weights": weights + trained - (weights if config.policy.lora is None else 0),
             "gradients": trained,
-            "optimizer": self._optimizer_floats() * unit,
+            "optimizer": self._optimizer_bytes(),
             "reference": weights if self.recipe.needs_reference and config.policy.lora is None else 0,
             "engine's weights": weights,
             "engine's cache": self._cache_floats() * unit,
             "activations": per * floats * unit + rows * size.vocabulary * 8,
         }
 
-    def _optimizer_floats(self) -> int:
-        """AdamW keeps two numbers per parameter, Muon one."""
-        if self.config.train.optimizer.kind == "adamw":
-            return 2 * self.num_trained
-        hidden = self.size.num_hidden_matrices if self.config.policy.lora is None else self.size.num_linear
-        return 2 * self.num_trained - hidden
+    def _optimizer_bytes(self) -> int:
+        """AdamW keeps two numbers per parameter, Muon one; of 16-bit weights there is a float32 original."""
+        count, unit = 2 * self.num_trained, max(_BYTES[self.config.policy.dtype], 4)
+        if self.config.train.optimizer.kind == "muon":
+            whole = self.config.policy.lora is None
+            count -= self.size.num_hidden_matrices if whole else self.size.num_linear
+        if self.config.policy.dtype == "bfloat16" and self.config.policy.lora is None:
+            count += self.num_trained
+        return count * unit
 
     def _cache_floats(self) -> int:
         """On a GPU every slot has its full length at once; on a CPU lengths double as they are needed."""
@@ -326,7 +329,7 @@ class _Plan:
     def checkpoint_bytes(self) -> float:
         """Weights, critic and optimizer of one numbered checkpoint."""
         unit = _BYTES[self.config.policy.dtype]
-        return (self.num_trained + self._optimizer_floats()) * unit + 3e5
+        return self.num_trained * unit + self._optimizer_bytes() + 3e5
 
 
 def minibatch_sizes(num_groups: int, group_size: int, count: int) -> list[int]:

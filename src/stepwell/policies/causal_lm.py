@@ -11,8 +11,8 @@ Invariants
 * Dropout is off, also in training: the same weights and tokens give the same logprobs.
 * Logits are divided by the temperature the step was sampled with.
 * Logprobs, entropies and values are float32 at least, whatever the weights are. With
-  `dtype="bfloat16"` the weights themselves are bfloat16 (adapters and value head float32);
-  keeping float32 master weights is the optimizer's business.
+  `dtype="bfloat16"` the weights themselves are bfloat16 (adapters and value head float32); the
+  optimizer keeps float32 originals of them.
 * The reference is never trained and is in neither `parameters()` nor `state_dict()`.
 """
 

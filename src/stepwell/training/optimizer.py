@@ -5,6 +5,15 @@ matrix and leaves embeddings, heads, norms and vectors to AdamW. On the tiny mod
 about half the updates.
 
 Both are one object to the rest: `step`, `state_dict`, `load_state_dict`, `set_rate(share)`.
+
+Weights of 16 bits are learnt in 32: a bfloat16 number near 1 has a neighbour at 1.008, so that the
+updates of reinforcement learning, a thousand times smaller, would all be rounded away. Each such
+parameter therefore has a float32 original here, which is updated and then rounded into it.
+
+Invariants
+* After a step every 16-bit parameter is its original, rounded; a parameter that somebody else has
+  written meanwhile (a checkpoint, another rank) counts as written, number by number.
+* `load_state_dict(state_dict())` restores originals bit for bit.
 """
 
 from __future__ import annotations
@@ -22,6 +31,7 @@ from stepwell.core import DivergenceError, InputError, WeightsError
 
 MOMENTUM = 0.95
 _BETA1 = 0.9
+_HALF = (torch.bfloat16, torch.float16)
 
 
 class Optimizer:
@@ -34,8 +44,12 @@ class Optimizer:
         *,
         critic_rate: float | None = None,
     ) -> None:
-        named = list(parameters)
-        self.parameters = [parameter for _, parameter in named]
+        given = list(parameters)
+        self.parameters = [parameter for _, parameter in given]
+        self._originals = {
+            id(p): (p, nn.Parameter(p.detach().float())) for p in self.parameters if p.dtype in _HALF
+        }
+        named = [(name, self._originals.get(id(p), (p, p))[1]) for name, p in given]
         hidden = {id(p) for n, p in named if config.kind == "muon" and _is_hidden_matrix(n, p)}
         rate = config.learning_rate
         plain = [
@@ -58,7 +72,7 @@ class Optimizer:
         if hidden:
             self._parts.append(
                 torch.optim.Muon(
-                    [p for p in self.parameters if id(p) in hidden],
+                    [p for _, p in named if id(p) in hidden],
                     lr=config.muon_learning_rate,
                     momentum=MOMENTUM,
                     weight_decay=config.weight_decay,
@@ -75,27 +89,46 @@ class Optimizer:
 
     def zero_grad(self) -> None:
         """Forget the gradients of the last step."""
-        for part in self._parts:
-            part.zero_grad(set_to_none=True)
+        for parameter in self.parameters:
+            parameter.grad = None
 
     def step(self) -> None:
         """Apply the gradients."""
+        for parameter, original in self._originals.values():
+            original.grad = None if parameter.grad is None else parameter.grad.float()
+        self._adopt_what_was_written()
         for part in self._parts:
             part.step()
+        with torch.no_grad():
+            for parameter, original in self._originals.values():
+                parameter.copy_(original)
+                original.grad = None
+
+    @torch.no_grad()
+    def _adopt_what_was_written(self) -> None:
+        for parameter, original in self._originals.values():
+            is_same = original.to(parameter.dtype) == parameter
+            original.copy_(torch.where(is_same, original, parameter.float()))
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Everything needed to go on."""
-        return [part.state_dict() for part in self._parts]
+        states = [part.state_dict() for part in self._parts]
+        originals = {str(i): original.detach() for i, (_, original) in enumerate(self._originals.values())}
+        return [*states, originals] if originals else states
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
         """Go on from a saved state of an optimizer of the same kind."""
-        if len(states) != len(self._parts):
+        needed = len(self._parts) + bool(self._originals)
+        if len(states) != needed or (self._originals and len(states[-1]) != len(self._originals)):
             raise WeightsError(
-                f"the checkpoint holds {len(states)} optimizer states, this run needs {len(self._parts)}; "
-                "train.optimizer.kind must not change on resume"
+                f"the checkpoint holds {len(states)} optimizer states, this run needs {needed}; "
+                "train.optimizer.kind must not change on resume, nor policy.dtype"
             )
-        for part, state in zip(self._parts, states, strict=True):
+        for part, state in zip(self._parts, states, strict=False):
             part.load_state_dict(state)
+        with torch.no_grad():
+            for i, (_, original) in enumerate(self._originals.values()):
+                original.copy_(states[-1][str(i)])
 
 
 @contextmanager
