@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from stepwell.config.run import EvalConfig, TrainConfig
-from stepwell.pipeline.interrupts import first_interrupt
+from stepwell.pipeline.interrupts import counted_signals, first_interrupt
 from stepwell.pipeline.loop_state import LoopState
 
 
@@ -62,15 +63,32 @@ def test_good_enough_is_what_the_last_evaluation_says() -> None:
     assert not state.stops_early(evaluation)
 
 
+@pytest.fixture
+def ordinary() -> Iterator[None]:
+    """Ctrl-C as in a terminal, also where the tests run in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ordinary")
 def test_the_second_interrupt_is_an_ordinary_one() -> None:
     asked: list[str] = []
-    before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), first_interrupt(lambda: asked.append("stop")):
         os.kill(os.getpid(), signal.SIGINT)
         assert asked == ["stop"]
         os.kill(os.getpid(), signal.SIGINT)
     assert asked == ["stop"]
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("ordinary")
+def test_counted_signals_stop_nothing_by_themselves() -> None:
+    with counted_signals() as asked:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert asked.times == 2
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_outside_the_main_thread_signals_are_left_alone() -> None:

@@ -19,44 +19,45 @@ from tests.pipeline.study_files import SMALL, planned
 
 from stepwell.core.errors import ConfigError
 from stepwell.monitors.jsonl import read_entries
-from stepwell.pipeline.studies import _adopt, _hold, run_study
+from stepwell.pipeline.studies import run_study
+from stepwell.pipeline.study_folder import adopt, hold
 from stepwell.pipeline.study_results import status_of
 
 
 def test_a_changed_study_is_refused_with_the_difference(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
-    _adopt(folder, planned(SMALL, tmp_path), False, False)
-    _adopt(folder, planned(SMALL, tmp_path), False, False)
+    adopt(folder, planned(SMALL, tmp_path), False, False)
+    adopt(folder, planned(SMALL, tmp_path), False, False)
     changed = planned(SMALL.replace("group_size = 2", "group_size = 3"), tmp_path)
     with pytest.raises(ConfigError) as refusal:
-        _adopt(folder, changed, False, False)
+        adopt(folder, changed, False, False)
     assert "train.group_size 2 -> 3 (4 runs such as lake-grpo-seed0)" in str(refusal.value)
     assert "tasks_per_update" not in str(refusal.value)
     with pytest.raises(ConfigError, match=r"no longer there \(4 runs such as lake-steppo-seed1\)"):
-        _adopt(folder, planned(SMALL.replace("[0, 1]", "[0]"), tmp_path), False, False)
-    _adopt(folder, planned(SMALL.replace("[0, 1]", "[0, 1, 2]"), tmp_path), False, False)  # more is no change
+        adopt(folder, planned(SMALL.replace("[0, 1]", "[0]"), tmp_path), False, False)
+    adopt(folder, planned(SMALL.replace("[0, 1]", "[0, 1, 2]"), tmp_path), False, False)  # more is no change
 
 
 def test_restart_throws_the_runs_away_and_nothing_that_is_not_a_study(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     (folder / "runs" / "precious").mkdir(parents=True)
     with pytest.raises(ConfigError, match="has runs in it but no study"):
-        _adopt(folder, planned(SMALL, tmp_path), False, True)
+        adopt(folder, planned(SMALL, tmp_path), False, True)
     (folder / "plan.json").write_text('{"runs": {"lake-old-seed0": {}}}')
-    _adopt(folder, planned(SMALL, tmp_path), False, True)
+    adopt(folder, planned(SMALL, tmp_path), False, True)
     assert not (folder / "runs").exists()
     assert len(json.loads((folder / "plan.json").read_text())["runs"]) == 8
 
 
 def test_a_folder_has_one_sitting_at_a_time(tmp_path: Path) -> None:
     with (
-        _hold(tmp_path, None),
+        hold(tmp_path, None),
         pytest.raises(ConfigError, match=rf"process {os.getpid()}\) is at work"),
-        _hold(tmp_path, None),
+        hold(tmp_path, None),
     ):
         pytest.fail("the second sitting got in")
-    with _hold(tmp_path, None):
+    with hold(tmp_path, None):
         pass
 
 

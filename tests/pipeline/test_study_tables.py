@@ -307,13 +307,15 @@ name = "lakes"
 seeds = [0]
 [settings]
 policy = { model = "tiny-0.3m", critic = "own" }
+env.options = { size = 3, max_turns = 2 }
+agent.guide = false
 sampling.max_tokens = 8
-warm_start = { num_demos = 16, batch_size = 4 }
-eval = { every = 0, num_tasks = 8 }
+warm_start = { num_demos = 4, batch_size = 4 }
+eval = { every = 0, num_tasks = 2 }
 train = { num_updates = 1, tasks_per_update = 2, group_size = 1, num_tasks = 16 }
 [[worlds]]
 name = "lake"
-elsewhere.larger.env.options.size = 5
+elsewhere.larger.env.options.size = 4
 [[variants]]
 name = "steppo"
 [[variants]]
@@ -327,7 +329,7 @@ def test_a_trained_and_an_untrained_agent_are_tried_elsewhere(tmp_path: Path) ->
     file, folder = tmp_path / "lakes.toml", tmp_path / "out"
     file.write_text(LAKES)
     console = Console(file=io.StringIO(), width=200)
-    assert run_study(file, folder=folder, workers=1, console=console).ending == "complete"
+    assert run_study(file, folder=folder, workers=1, threads=1, console=console).ending == "complete"
     runs = {run["variant"]: run for run in json.loads((folder / "results.json").read_text())["runs"]}
     assert all(0.0 <= run["elsewhere"]["larger"] <= 1.0 for run in runs.values())
     assert not list((folder / "runs").glob("*.todo"))

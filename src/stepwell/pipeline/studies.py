@@ -2,8 +2,8 @@
 
     run_study
       ├─ plan_runs, _check       worlds x variants x seeds; refused before anything runs
-      ├─ _hold                   one sitting at a time in a folder
-      ├─ _adopt                  the folder's earlier sittings must have had the same runs
+      ├─ hold                    one sitting at a time in a folder
+      ├─ adopt                   the folder's earlier sittings must have had the same runs
       ├─ _work                   a process per run until all are done, the time is over, or Ctrl-C
       └─ collect, write_pages    results.json, table.md, curves-WORLD.svg, study.html
 
@@ -19,16 +19,10 @@ Invariants
 
 from __future__ import annotations
 
-import fcntl
 import fnmatch
-import json
 import os
-import shutil
-import signal
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,20 +31,19 @@ from typing import Any
 from rich.console import Console
 
 from stepwell.config.run import RunConfig
-from stepwell.config.study import PlannedRun, StudyConfig, flattened, load_study, plan_runs
+from stepwell.config.study import PlannedRun, StudyConfig, load_study, plan_runs
 from stepwell.core.errors import ConfigError, InfraError, StepwellError
-from stepwell.monitors.files import write_whole
 from stepwell.monitors.summary import read_summary
+from stepwell.pipeline.interrupts import counted_signals
+from stepwell.pipeline.study_folder import adopt, earlier_sittings, hold, known_runs
 from stepwell.pipeline.study_pages import write_pages
 from stepwell.pipeline.study_pool import Ended, WorkerPool
 from stepwell.pipeline.study_progress import StudyProgress
 from stepwell.pipeline.study_results import DONE, Results, collect, join, status_of
 
 GRACE_S = 60.0  # how long interrupted runs may take to save before they are killed
-ORPHANS_S = 90.0  # how long to wait for workers whose study was killed
 LOOK_EVERY_S = 0.2
 WRITE_EVERY_S = 30.0
-_LEFT_OUT = ("name", "folder")  # where a run is, not what it does
 
 
 @dataclass(slots=True)
@@ -62,13 +55,6 @@ class Sitting:
     num_done: int
     num_runs: int
     failed: list[str]
-
-
-@dataclass(slots=True)
-class _Asked:
-    """What signals have asked for: 1 is to stop in order, 2 is to stop now."""
-
-    times: int = 0
 
 
 @dataclass(slots=True)
@@ -104,13 +90,13 @@ def run_study(
     folder = folder or Path("runs") / f"study-{study.name}{'-quick' if quick else ''}"
     runs = plan_runs(study, file.parent, folder / "runs", device)
     chosen = _chosen(runs, only)
-    _check([run for run in runs if run.name not in ({} if restart else _known(folder))])
+    _check([run for run in runs if run.name not in ({} if restart else known_runs(folder))])
     num_cores = _num_cores()
     size = max(1, min(workers or num_cores, len(chosen)))
     threads = threads or max(1, num_cores // size)
-    with _hold(folder, console) as lock:
-        _adopt(folder, runs, quick, restart)
-        plan = _Plan(study, runs, chosen, folder, quick, _earlier_sittings(folder))
+    with hold(folder, console) as lock:
+        adopt(folder, runs, quick, restart)
+        plan = _Plan(study, runs, chosen, folder, quick, earlier_sittings(folder))
         pool = WorkerPool(folder, size, threads, study.keep, lock)
         sitting = {"command": command, "started": datetime.now(UTC).isoformat(timespec="seconds")}
         plan.sittings.append(
@@ -159,7 +145,7 @@ def _sit(plan: _Plan, pool: WorkerPool, limit_s: float | None, console: Console 
 def _work(plan: _Plan, pool: WorkerPool, progress: StudyProgress, began: float, limit_s: float | None) -> str:
     """Run the queue; says `limit` or `interrupted` where that cut it short."""
     queue, over, asked_at, written = _queue(plan), "", 0.0, began
-    with _signals() as asked:
+    with counted_signals() as asked:
         while pool.workers or (queue and not over):
             now = time.monotonic()
             if not over and asked.times:
@@ -269,139 +255,3 @@ def _check(runs: Sequence[PlannedRun]) -> None:
 
 def _num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-# --- the folder -------------------------------------------------------------------------------
-
-
-@contextmanager
-def _hold(folder: Path, console: Console | None) -> Iterator[int]:
-    """The folder's lock, which workers inherit: free only when all of an earlier sitting are gone."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--folder: cannot make {folder} ({error.strerror}); choose another") from error
-    with (folder / ".lock").open("a+") as file:
-        _wait_for(file, folder, console)
-        file.seek(0)
-        file.truncate()
-        file.write(str(os.getpid()))
-        file.flush()
-        yield file.fileno()
-
-
-def _wait_for(file: Any, folder: Path, console: Console | None) -> None:
-    """Take the lock. Workers whose study was killed are saving themselves: those are waited for."""
-    until, told = time.monotonic() + ORPHANS_S, False
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            file.seek(0)
-            holder = file.read().strip()
-            if _is_alive(holder) or time.monotonic() > until:
-                raise ConfigError(
-                    f"another sitting (process {holder or 'unknown'}) is at work in {folder}; wait for it, "
-                    "or give another --folder"
-                ) from None
-        if not told:
-            (console or Console()).print("runs of an earlier sitting are still saving; waiting for them")
-            told = True
-        time.sleep(LOOK_EVERY_S)
-
-
-def _is_alive(process: str) -> bool:
-    try:
-        os.kill(int(process), 0)
-    except (ValueError, ProcessLookupError):
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _adopt(folder: Path, runs: Sequence[PlannedRun], quick: bool, restart: bool) -> None:
-    """Make the folder this study's, or make sure that it is."""
-    file = folder / "plan.json"
-    wanted = {run.name: _essence(run.config) for run in runs}
-    if restart and file.exists():
-        for name in ("runs", "warm", "logs"):
-            shutil.rmtree(folder / name, ignore_errors=True)
-        (folder / "results.json").unlink(missing_ok=True)
-    elif file.exists():
-        if difference := _difference(_known(folder), wanted):
-            raise ConfigError(
-                f"{folder} holds a study with other settings: {'; '.join(difference)}. "
-                "Give another --folder, or --restart to throw its runs away"
-            )
-    elif (folder / "runs").exists():
-        raise ConfigError(f"--folder: {folder} has runs in it but no study; give another one")
-    write_whole(file, json.dumps({"quick": quick, "runs": wanted}, indent=1) + "\n")
-
-
-def _known(folder: Path) -> dict[str, Any]:
-    """Settings of the runs that earlier sittings planned, by name."""
-    file = folder / "plan.json"
-    return dict(json.loads(file.read_text(encoding="utf-8"))["runs"]) if file.exists() else {}
-
-
-def _essence(config: RunConfig) -> dict[str, Any]:
-    values = config.model_dump(mode="json", exclude=set(_LEFT_OUT))
-    del values["warm_start"]["cache"]
-    return {".".join(path): value for path, value in flattened(values)}
-
-
-def _difference(known: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
-    """What has changed for runs that are there: each change once, with the runs it concerns."""
-    changes: dict[str, list[str]] = {}
-    defaults = _essence(RunConfig())  # a setting that did not exist then was what its default is
-    for name, settings in known.items():
-        if name not in wanted:
-            changes.setdefault("no longer there", []).append(name)
-            continue
-        for key in sorted(settings.keys() | wanted[name].keys()):
-            old, new = settings.get(key, defaults.get(key)), wanted[name].get(key)
-            if old != new:
-                changes.setdefault(f"{key} {_shown(old)} -> {_shown(new)}", []).append(name)
-    return [f"{change} ({_named(names, len(known))})" for change, names in changes.items()]
-
-
-def _shown(value: Any) -> str:
-    return "none" if value is None else json.dumps(value)
-
-
-def _named(names: Sequence[str], total: int) -> str:
-    if len(names) == total:
-        return "all runs"
-    return names[0] if len(names) == 1 else f"{len(names)} runs such as {names[0]}"
-
-
-def _earlier_sittings(folder: Path) -> list[dict[str, Any]]:
-    file = folder / "results.json"
-    if not file.exists():
-        return []
-    sittings = [dict(item) for item in json.loads(file.read_text(encoding="utf-8"))["sittings"]]
-    for sitting in sittings:
-        if sitting["ending"] == "at work":  # it was killed before it could write down its end
-            sitting["ending"] = "killed"
-    return sittings
-
-
-@contextmanager
-def _signals() -> Iterator[_Asked]:
-    """Ctrl-C and SIGTERM as a count: the work ends in order, whatever it was doing."""
-    asked = _Asked()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-
-    def ask(number: int, frame: Any) -> None:
-        asked.times += 1
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
