@@ -24,6 +24,8 @@ from stepwell.rendering.messages import ImagePart, Message
 from stepwell.rendering.pieces import PieceEncoder
 from stepwell.rendering.vision.format import ImageFormat
 
+_REMEMBERED = 1024
+
 
 class ChatTokenizer(Protocol):
     """What the renderer needs of a tokenizer; every `transformers` tokenizer has it."""
@@ -62,6 +64,7 @@ class ChatTemplate:
         self._pieces = PieceEncoder(tokenizer, self._encode_whole, wanted)
         # Texts to encode behind. An added token always stands alone, so the last one cannot merge.
         self._before = [(text, self.encode(text)) for text in ("x", ".", "\n", *sorted(added)[:1])]
+        self._written: dict[str, str] = {}
         self._images = image_format is not None
         self._as_parts = False
         if image_format is not None:
@@ -72,18 +75,26 @@ class ChatTemplate:
         """What the template writes; with `prompt`, up to where the assistant is to speak."""
         if not messages:
             raise InputError("messages is empty: a prompt needs at least one message")
+        told = [message.to_template(images=self._images, as_parts=self._as_parts) for message in messages]
+        offered = [tool.to_openai() for tool in tools] or None
+        if not self._images:  # text goes by moulds, and can be long
+            return self._write(told, offered, prompt)
+        key = f"{prompt} {offered!r} {told!r}"  # a picture is no more than a place in it: many are equal
+        if key not in self._written:
+            if len(self._written) >= _REMEMBERED:
+                self._written.clear()
+            self._written[key] = self._write(told, offered, prompt)
+        return self._written[key]
+
+    def _write(self, told: list[Any], offered: list[Any] | None, prompt: bool) -> str:
         from jinja2 import TemplateError
 
         try:
             text = self.tokenizer.apply_chat_template(
-                [message.to_template(images=self._images, as_parts=self._as_parts) for message in messages],
-                tools=[tool.to_openai() for tool in tools] or None,
-                add_generation_prompt=prompt,
-                tokenize=False,
-                **self.options,
+                told, tools=offered, add_generation_prompt=prompt, tokenize=False, **self.options
             )
         except (TemplateError, TypeError, KeyError, IndexError) as error:
-            roles = " ".join(message.role for message in messages)
+            roles = " ".join(message["role"] for message in told)
             raise RenderError(f"the chat template refused these messages ({roles}): {error}") from error
         return str(text)
 
