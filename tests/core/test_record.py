@@ -151,6 +151,12 @@ def test_sampling_parameters_out_of_range_are_refused(params, message) -> None:
         SamplingParams(**params)
 
 
+def test_params_with_another_seed_differ_in_nothing_else() -> None:
+    params = SamplingParams(7, 0.5, 0.9, 1, ("x",), (3,), True)
+    assert params.with_seed(2) == SamplingParams(7, 0.5, 0.9, 2, ("x",), (3,), True)
+    assert params.with_seed(None).seed is None and params.seed == 1
+
+
 def test_a_sample_becomes_the_step_it_was_drawn_for() -> None:
     request = Request(TokenState(np.array([1, 2])))
     sampled = Sampled(

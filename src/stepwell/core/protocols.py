@@ -7,7 +7,7 @@ import an engine or a policy. All three speak in steps and states.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Protocol, runtime_checkable
 
 from stepwell.core.arrays import FloatArray
@@ -39,6 +39,17 @@ class SamplingParams:
         Sampling(self.temperature, self.top_p)  # same limits, same messages
         if any(not text for text in self.stop):
             raise InputError("stop holds an empty string, which would end every action at once; remove it")
+
+    def with_seed(self, seed: int | None) -> SamplingParams:
+        """The same with another seed. Made for every step that is played, so nothing is checked again."""
+        made = object.__new__(SamplingParams)
+        for name in _PARAMS:
+            object.__setattr__(made, name, getattr(self, name))
+        object.__setattr__(made, "seed", seed)
+        return made
+
+
+_PARAMS = tuple(each.name for each in fields(SamplingParams) if each.name != "seed")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ Invariants
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -256,7 +257,7 @@ class Step:
         """Set the reward as the sum of its named parts."""
         self.reward_parts = {name: float(value) for name, value in parts.items()}
         for name, value in self.reward_parts.items():
-            if not np.isfinite(value):
+            if not math.isfinite(value):
                 raise InputError(f"reward part {name!r} is {value}; rewards must be finite")
         self.reward = float(sum(self.reward_parts.values()))
 

@@ -235,8 +235,13 @@ def _shown(value: Any, unpacker: _Unpacker) -> Observation:
 def pack_requests(requests: Sequence[Request]) -> tuple[Header, list[AnyArray]]:
     """Requests, of token states and array states."""
     packer, states = _Packer(), [request.state for request in requests]
+    kinds: dict[tuple[Any, ...], int] = {}  # a batch is sampled in one way, or in two; only seeds differ
     header = {
-        "requests": [[r.conversation, r.id, _params(r.params)] for r in requests],
+        "requests": [
+            [r.conversation, r.id, kinds.setdefault(_params(r.params), len(kinds)), r.params.seed]
+            for r in requests
+        ],
+        "params": list(kinds),
         "states": [
             state.instruction
             if isinstance(state, ArrayState)
@@ -259,9 +264,10 @@ def unpack_requests(header: Header, arrays: Arrays) -> list[Request]:
             for value in values
         ]
         told = _counted(header["requests"], len(states))
+        kinds = dict(enumerate(map(_read_params, header["params"])))
         return [
-            Request(state, _read_params(params), conversation, _is(id, str))
-            for state, (conversation, id, params) in zip(states, told, strict=True)
+            Request(state, kinds[kind].with_seed(_seed(seed)), conversation, _is(id, str))
+            for state, (conversation, id, kind, seed) in zip(states, told, strict=True)
         ]
 
     return _built(build, "requests")
@@ -272,16 +278,20 @@ def _token_state(value: Any, unpacker: _Unpacker) -> TokenState:
     return TokenState(unpacker.take(ids), tuple(ImageSpan(*span) for span in images))
 
 
-def _params(params: SamplingParams) -> list[Any]:
-    return [
-        params.max_tokens, params.temperature, params.top_p, params.seed,
-        params.stop, params.stop_ids, params.ignore_end,
-    ]  # fmt: skip
+def _params(params: SamplingParams) -> tuple[Any, ...]:
+    """All but the seed."""
+    return (
+        params.max_tokens, params.temperature, params.top_p, params.stop, params.stop_ids, params.ignore_end,
+    )  # fmt: skip
 
 
 def _read_params(value: Any) -> SamplingParams:
-    max_tokens, temperature, top_p, seed, stop, stop_ids, ignore_end = value
-    return SamplingParams(max_tokens, temperature, top_p, seed, tuple(stop), tuple(stop_ids), ignore_end)
+    max_tokens, temperature, top_p, stop, stop_ids, ignore_end = value
+    return SamplingParams(max_tokens, temperature, top_p, None, tuple(stop), tuple(stop_ids), ignore_end)
+
+
+def _seed(value: Any) -> int | None:
+    return None if value is None else _is(value, int)
 
 
 def pack_samples(samples: Sequence[Sampled]) -> tuple[Header, list[AnyArray]]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypedDict, Unpack
 
 from stepwell.agents import Agent, Past, Reply
@@ -70,7 +70,7 @@ class Episode:
 
     def params(self, params: SamplingParams) -> SamplingParams:
         """How its next action is sampled: with a seed of its own, whoever else plays beside it."""
-        return replace(params, seed=(self.job.seed + len(self.steps) * _SEED_STEP) % 2**63)
+        return params.with_seed((self.job.seed + len(self.steps) * _SEED_STEP) % 2**63)
 
 
 class Read(Protocol):
