@@ -165,4 +165,4 @@ def test_the_short_form_is_a_world_and_three_methods_with_fewer_rollouts(
 ) -> None:
     runs = plan_runs(steppo[0].shortened(), Path(), Path("runs"))
     assert [run.name for run in runs] == [f"household-{name}-seed0" for name in ("steppo", "ppo", "grpo")]
-    assert {run.config.train.tasks_per_update * run.config.train.group_size for run in runs} == {32}
+    assert {run.config.train.tasks_per_update * run.config.train.group_size for run in runs} == {64}
