@@ -20,8 +20,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from stepwell.rewards.judge.items import Is, Item, Mention
 from stepwell.rewards.judge.lexicon import BEARING, COLUMN, FAR, ROW, Axis, Sign
-from stepwell.rewards.judge.lexing import Is, Item, Mention, items_of
+from stepwell.rewards.judge.lexing import items_of
 from stepwell.rewards.judge.vocabulary import OTHER, Vocabulary
 
 _PREDICATE = {Is.COPULA, Is.COLON, Is.DIRECTION, Is.PLACE, Is.DISTANCE, Is.STRAIGHT, Is.NOT}

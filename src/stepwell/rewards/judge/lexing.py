@@ -1,7 +1,7 @@
 """Text as items: things, directions, distances, places, and the small words between them.
 
-One pass of one regular expression, then one pass over its tokens with a bounded look ahead, so
-the time is linear in the text. What is in no list is left out. Items keep the order of the text.
+One pass over the tokens of `tokens.py` with a bounded look ahead, so the time is linear in the text. What
+is in no list is left out. Items keep the order of the text.
 
 Directions are those of `lexicon.py`; a world of bearings has left, right, ahead and behind instead.
 """
@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from enum import Enum, auto
+from dataclasses import replace
 
+from stepwell.rewards.judge.items import Is, Item, Mention
 from stepwell.rewards.judge.lexicon import (
     ABSOLUTE,
     AHEAD,
@@ -41,94 +41,21 @@ from stepwell.rewards.judge.lexicon import (
     STRAIGHT,
     UNITS,
     VAGUE,
-    Axis,
-    Sign,
 )
+from stepwell.rewards.judge.tokens import NUMBER, number_of, tokens_of
 from stepwell.rewards.judge.vocabulary import OTHER, Vocabulary
-
-
-class Is(Enum):
-    """What an item is."""
-
-    THING = auto()
-    DIRECTION = auto()  # directions, or none of them: near, beside, facing
-    PLACE = auto()
-    COPULA = auto()
-    COLON = auto()
-    THERE = auto()  # "there is", "I see": a new thing comes in
-    MOVE = auto()
-    NOT = auto()
-    BUT = auto()
-    MAYBE = auto()
-    AND = auto()
-    COMMA = auto()
-    OF = auto()
-    STRAIGHT = auto()
-    ABSOLUTE = auto()
-    DISTANCE = auto()
-    END = auto()
-    QUESTION = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Mention:
-    """A thing as a text names it. `label` is its number; `many` 0 for a plural, None for "all"."""
-
-    kind: str
-    label: int | None = None
-    many: int | None = 1
-    is_none: bool = False
-    is_another: bool = False
-    serial: int = 0
-    """Tells apart things without a number: a hole here, a hole there."""
-    group: int | None = None
-    """Things of one group are different ones: "two holes", "another hole"."""
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    what: Is
-    thing: Mention | None = None
-    directions: tuple[tuple[Axis, Sign], ...] = ()
-    number: float = 0.0
-    axis: Axis | None = None
-    place: tuple[tuple[int, float], ...] = ()
-    is_counted: bool = False  # a place in words, which may count from 1
-    is_owner: bool = False  # "the player's", "its"
-    is_it: bool = False
-    is_absolute: bool = False  # "top left": of the board, unless somebody is named
-    pushes: bool = False
-
-
-_NUMBER = r"-?\d+(?:\.\d+)?"
-_TOKEN = re.compile(
-    rf"[(\[] ?{_NUMBER}(?: ?, ?{_NUMBER})+ ?[)\]]|{_NUMBER}|[a-z]+(?:'[a-z]+)?|[,;:.!?\n=(){{}}\[\]|]"
-)
-
 
 _BOUNDS = frozenset({"than", "under", "within", "over", "beyond"})
 _SLIGHTLY = frozenset({"slightly", "bit", "little"})
 _SPOT = frozenset({"spot", "tile", "cell", "square", "number"})
 _GOES_ON = COPULAS | {"can", "will"}
-_WHOLE = {
-    "i'm": "i am", "you're": "you are", "it's": "it is", "there's": "there is", "he's": "he is",
-    "she's": "she is",
-}  # fmt: skip
-
-
-def _tokens(text: str) -> list[str]:
-    """Words, numbers, tuples and punctuation; a line that breaks off in mid-sentence goes on in the next."""
-    text = text.lower().replace("\u2019", "'").replace("_", " ")
-    text = re.sub(r"\b(i'm|you're|it's|there's|he's|she's)\b", lambda found: _WHOLE[found[0]], text)
-    text = re.sub(r"(?<=[a-z])-(?=\w)", " ", re.sub(r"[^\S\n]+", " ", text))
-    return _TOKEN.findall(re.sub(r"(,|\b(?:the|of|is|are|be|to|and|a|at|in|on|as)) ?\n", r"\1 ", text))
 
 
 class _Lexer:
     """Walks the tokens once; each method reads one kind of item at `at`, or nothing."""
 
     def __init__(self, text: str, vocabulary: Vocabulary) -> None:
-        self.tokens = _tokens(text)
+        self.tokens = tokens_of(text)
         self.vocabulary = vocabulary
         self.at = 0
         self.items: list[Item] = []
@@ -169,13 +96,13 @@ class _Lexer:
     def _tuple(self) -> None:
         token = self.peek()
         if len(token) > 2 and token[0] in "([":
-            values = [float(number) for number in re.findall(_NUMBER, token)]
+            values = [float(number) for number in re.findall(NUMBER, token)]
             self.add(Is.PLACE, place=tuple(enumerate(values)))
 
     def _counted_place(self) -> None:
         """`row 2`, `column three`; both together are one place."""
         axis = {"row": ROW, "column": COLUMN, "col": COLUMN}.get(self.peek())
-        value = _number(self.peek(1)) if self.peek(1) not in ("a", "an") else None
+        value = number_of(self.peek(1)) if self.peek(1) not in ("a", "an") else None
         if axis is None or value is None or self.peek(2) in UNITS:
             return
         last = self.items[-1] if self.items else None
@@ -189,7 +116,7 @@ class _Lexer:
             self.add(Is.PLACE, 2, place=((axis, value),), is_counted=True)
 
     def _distance(self) -> None:
-        number = _number(self.peek())
+        number = number_of(self.peek())
         if number is None or self.peek(1) not in UNITS:
             return
         if UNITS[self.peek(1)] == FAR and self.peek(-1) in _BOUNDS:  # "less than a metre" is no distance
@@ -223,7 +150,7 @@ class _Lexer:
     def _quantity(self) -> tuple[Mention, int]:
         """What goes before a name ("all the", "another", "second", "no", "two"), and its number of words."""
         word, skip = self.peek(), 1
-        number = None if word in ("a", "an") else _number(word)
+        number = None if word in ("a", "an") else number_of(word)
         thing = Mention(OTHER)
         if word in ("all", "every", "each", "both"):
             thing = Mention(OTHER, many=None)
@@ -394,15 +321,6 @@ _SMALL: tuple[tuple[frozenset[str], Is], ...] = (
     (frozenset({".", ";", "!", "\n"}), Is.END),
     (frozenset({"?"}), Is.QUESTION),
 )
-
-
-def _number(word: str) -> float | None:
-    if word in NUMBERS:
-        return float(NUMBERS[word])
-    try:
-        return float(word) if word[:1].isdigit() or word[:1] == "-" else None
-    except ValueError:
-        return None
 
 
 def items_of(text: str, vocabulary: Vocabulary) -> list[Item]:

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from stepwell.rewards.judge.claims import Claim, PlaceClaim
 from stepwell.rewards.judge.fields import is_near
-from stepwell.rewards.judge.lexing import Mention
+from stepwell.rewards.judge.items import Mention
 from stepwell.rewards.judge.scene import Place, Scene, Thing
 
 Key = tuple[str, int | None, int]

@@ -18,8 +18,8 @@ import re
 from dataclasses import dataclass, field
 
 from stepwell.rewards.judge.claims import PlaceClaim
+from stepwell.rewards.judge.items import Mention
 from stepwell.rewards.judge.lexicon import COPULAS, MAYBE, NOT
-from stepwell.rewards.judge.lexing import Mention
 from stepwell.rewards.judge.vocabulary import OTHER, Vocabulary
 
 _NUMBER = r"[-+]?\d+(?:\.\d+)?"

@@ -23,8 +23,8 @@ from functools import lru_cache
 from stepwell.core.world import StateForm
 from stepwell.rewards.judge.claims import Claim, PlaceClaim, claims_of
 from stepwell.rewards.judge.fields import judge_dictionary, judge_grid
+from stepwell.rewards.judge.items import Mention
 from stepwell.rewards.judge.lexicon import BEARING, FAR
-from stepwell.rewards.judge.lexing import Mention
 from stepwell.rewards.judge.matching import Matching, Meaning, expanded, is_at, key_of, num_wrong
 from stepwell.rewards.judge.points import place_claims_of
 from stepwell.rewards.judge.scene import Bearing, Scene, Thing, bearings_of, scene_of
