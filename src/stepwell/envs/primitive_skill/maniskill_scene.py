@@ -192,24 +192,9 @@ def _table_type() -> Any:
             self.table_scene.build()
             for name, at in self.layout.places.items():
                 pose = sapien.Pose(p=[number / 1000 for number in at])
+                actor = _actor(actors, self.scene, name, pose)
                 if name in COLOURS:
-                    self.cubes[name] = actors.build_cube(
-                        self.scene,
-                        half_size=CUBE / 2000,
-                        color=list(COLOURS[name]),
-                        name=name,
-                        initial_pose=pose,
-                    )
-                else:
-                    actors.build_red_white_target(
-                        self.scene,
-                        radius=CUBE / 1000,
-                        thickness=1e-4,
-                        name=name,
-                        body_type="kinematic",
-                        add_collision=False,
-                        initial_pose=pose,
-                    )
+                    self.cubes[name] = actor
 
         def _initialize_episode(self, env_idx: Any, options: dict[str, Any]) -> None:
             self.table_scene.initialize(env_idx)
@@ -217,6 +202,22 @@ def _table_type() -> Any:
                 cube.set_pose(sapien.Pose(p=[number / 1000 for number in self.layout.places[name]]))
 
     return Table
+
+
+def _actor(actors: Any, scene: Any, name: str, pose: Any) -> Any:
+    """A cube, where `name` is a colour, else the mark of a target."""
+    if name in COLOURS:
+        colour = list(COLOURS[name])
+        return actors.build_cube(scene, half_size=CUBE / 2000, color=colour, name=name, initial_pose=pose)
+    return actors.build_red_white_target(
+        scene,
+        radius=CUBE / 1000,
+        thickness=1e-4,
+        name=name,
+        body_type="kinematic",
+        add_collision=False,
+        initial_pose=pose,
+    )
 
 
 def _numpy(values: Any) -> npt.NDArray[Any]:

@@ -60,7 +60,25 @@ def create_env_app(config: EnvServiceConfig | None = None) -> FastAPI:
         title="Stepwell environments", version=__version__, lifespan=life, docs_url=None, redoc_url=None
     )
     app.state.sessions = sessions
+    _add_state(app, calls, sessions)
+    _add_calls(app, calls)
+    app.include_router(json_router(calls))
+    _add_socket(app, calls, keys, limits)
+    for error in (Refused, RequestValidationError, HTTPException):
+        app.add_exception_handler(error, _refuse)
+    app.add_middleware(
+        Guard,
+        keys=keys,
+        limits=limits,
+        max_body_bytes=config.max_body_bytes,
+        body_timeout_s=config.body_timeout_s,
+        refuse=_refusal,
+        log=log,
+    )
+    return app
 
+
+def _add_state(app: FastAPI, calls: Calls, sessions: Sessions) -> None:
     @app.get("/health")
     async def health() -> dict[str, str]:
         """Whether the process is there."""
@@ -78,30 +96,18 @@ def create_env_app(config: EnvServiceConfig | None = None) -> FastAPI:
         return {
             "envs": list(calls.names),
             "num_sessions": len(sessions),
-            "max_sessions": config.max_sessions,
+            "max_sessions": calls.config.max_sessions,
             "num_expired": sessions.num_expired,
             "version": __version__,
         }
 
+
+def _add_calls(app: FastAPI, calls: Calls) -> None:
     async def call(request: Request) -> Response:
         answer = await calls.answer(str(request.scope["state"]["key_name"]), read_frame(await request.body()))
         return Response(to_bytes(answer), media_type=CONTENT_TYPE)
 
     app.router.add_route("/call", call, methods=["POST"])
-    app.include_router(json_router(calls))
-    _add_socket(app, calls, keys, limits)
-    for error in (Refused, RequestValidationError, HTTPException):
-        app.add_exception_handler(error, _refuse)
-    app.add_middleware(
-        Guard,
-        keys=keys,
-        limits=limits,
-        max_body_bytes=config.max_body_bytes,
-        body_timeout_s=config.body_timeout_s,
-        refuse=_refusal,
-        log=log,
-    )
-    return app
 
 
 def _add_socket(app: FastAPI, calls: Calls, keys: KeyRing, limits: Limits) -> None:

@@ -18,7 +18,7 @@ from stepwell.core.errors import InputError
 from stepwell.pool import Stored
 from stepwell.services.gateway.exchange import Kind, Refused
 from stepwell.services.gateway.keeper import Keeper
-from stepwell.services.gateway.registry import Opening
+from stepwell.services.gateway.registry import Opening, Registry
 from stepwell.services.gateway.sessions import Session
 
 Name = Annotated[str, Field(min_length=1, max_length=128)]
@@ -72,8 +72,12 @@ class CompleteBody(Body):
 def control_router(gateway: Keeper) -> APIRouter:
     """The endpoints that are no dialect's."""
     router = APIRouter(tags=["control"])
-    registry = gateway.registry
+    _add_state(router, gateway)
+    _add_sessions(router, gateway.registry)
+    return router
 
+
+def _add_state(router: APIRouter, gateway: Keeper) -> None:
     @router.get("/health")
     async def health() -> dict[str, str]:
         """Whether the process is there."""
@@ -95,6 +99,8 @@ def control_router(gateway: Keeper) -> APIRouter:
         """Counts since the start, as JSON."""
         return gateway.counts()
 
+
+def _add_sessions(router: APIRouter, registry: Registry) -> None:
     @router.post("/sessions", status_code=201)
     async def begin(body: SessionBody, request: Request) -> dict[str, Any]:
         """Begin a session with a task, a group and tags. The same again is the same session."""
@@ -133,8 +139,6 @@ def control_router(gateway: Keeper) -> APIRouter:
         error = body.error.replace("\0", "\ufffd")  # which not every database keeps
         status = await registry.finish(found, body.status, error)
         return {"id": session, "status": status.value}
-
-    return router
 
 
 def _key(request: Request) -> str:
