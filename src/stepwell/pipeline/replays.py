@@ -11,7 +11,7 @@ state in words, and by pictures where the machine can draw them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,31 +36,29 @@ from stepwell.pipeline.parts import Parts
 from stepwell.training import Minibatch
 
 NUM_REPLAYS = 6
+Stage = Literal["before", "after"]
 
 
-def keep_replays(
-    parts: Parts, folder: Path, trajectories: Sequence[Trajectory], stage: Literal["before", "after"]
-) -> None:
+def keep_replays(parts: Parts, folder: Path, trajectories: Sequence[Trajectory], stage: Stage) -> None:
     """Put a few episodes into a run's `replays.json` in place of those of the same stage."""
     path = folder / FILE_NAME
     others = [replay for replay in load_replays(path) if replay.stage != stage]
     save_replays(path, [*others, *make_replays(parts, trajectories[:NUM_REPLAYS], stage)])
 
 
-def make_replays(
-    parts: Parts, trajectories: Sequence[Trajectory], stage: Literal["before", "after"]
-) -> list[Replay]:
+def make_replays(parts: Parts, trajectories: Sequence[Trajectory], stage: Stage) -> list[Replay]:
     """One replay per trajectory that has steps."""
     kept = [trajectory for trajectory in trajectories if trajectory.steps]
     if not kept:
         return []
     values, advantages = _nothing(kept) if is_outside(kept[0]) else _worth(parts, kept)
+    seen = [_Seen(one, stage, values[i], advantages[i]) for i, one in enumerate(kept)]
     if parts.config.own_agent.function is not None:
-        return [_talk(trajectory, stage, values[i], advantages[i]) for i, trajectory in enumerate(kept)]
+        return [_talk(one) for one in seen]
     env = make_env(parts.config.env.name, parts.config.env.options)
     play = _robot_replay if parts.is_robot else _replay
     try:
-        return [play(env, trajectory, stage, values[i], advantages[i]) for i, trajectory in enumerate(kept)]
+        return [play(env, one) for one in seen]
     finally:
         env.close()
 
@@ -103,73 +101,69 @@ def _fold(flat: torch.Tensor, trajectories: Sequence[Trajectory]) -> list[list[f
     return [[next(numbers) for _ in t.steps] for t in trajectories]
 
 
-def _talk(
-    trajectory: Trajectory,
-    stage: Literal["before", "after"],
-    values: Sequence[float | None],
-    advantages: Sequence[float | None],
-) -> Replay:
-    """An episode as what was said to the model and what it answered."""
-    frames = [
-        Frame(
-            observation="\n\n".join(str(m.get("content", "")) for m in step.info.get("messages", ())),  # type: ignore[union-attr]
-            image_png=None,
-            reply=step.action.text,  # type: ignore[union-attr]
-            actions=[],
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A trajectory to show, with what its steps were worth."""
+
+    trajectory: Trajectory
+    stage: Stage
+    values: Sequence[float | None]
+    advantages: Sequence[float | None]
+
+    @property
+    def seed(self) -> int:
+        return int(self.trajectory.info["seed"]) % 2**32  # type: ignore[arg-type]
+
+    def frame(self, index: int, observation: str, reply: str, actions: list[str], **more: Any) -> Frame:
+        """A step with its figures."""
+        step = self.trajectory.steps[index]
+        return Frame(
+            observation,
+            reply,
+            actions,
             reward=step.reward or 0.0,
             reward_parts=dict(step.reward_parts),
-            value=value,
-            advantage=advantage,
+            value=self.values[index],
+            advantage=self.advantages[index],
+            **more,
         )
-        for step, value, advantage in zip(trajectory.steps, values, advantages, strict=True)
-    ]
-    return Replay(
-        task_id=trajectory.task.id,
-        title=f"{trajectory.task.env} {trajectory.task.id[:8]}",
-        status=trajectory.status.value,
-        total_reward=trajectory.total_reward,
-        frames=frames,
-        stage=stage,
-        final_observation=trajectory.error,
-    )
+
+    def replay(self, frames: list[Frame], final_observation: str, **more: Any) -> Replay:
+        """The whole, with what it ended with."""
+        task = self.trajectory.task
+        return Replay(
+            task_id=task.id,
+            title=f"{more.pop('title', task.env)} {task.id[:8]}",
+            status=self.trajectory.status.value,
+            total_reward=self.trajectory.total_reward,
+            frames=frames,
+            stage=self.stage,
+            final_observation=final_observation,
+            **more,
+        )
 
 
-def _replay(
-    env: Env,
-    trajectory: Trajectory,
-    stage: Literal["before", "after"],
-    values: Sequence[float | None],
-    advantages: Sequence[float | None],
-) -> Replay:
-    seed = int(trajectory.info["seed"]) % 2**32  # type: ignore[arg-type]
-    observation, _ = env.reset(seed=seed, options={"task": trajectory.task})
+def _talk(seen: _Seen) -> Replay:
+    """An episode as what was said to the model and what it answered."""
     frames = []
-    for step, value, advantage in zip(trajectory.steps, values, advantages, strict=True):
+    for index, step in enumerate(seen.trajectory.steps):
+        messages: Any = step.info.get("messages", ())
+        said = "\n\n".join(str(message.get("content", "")) for message in messages)
+        frames.append(seen.frame(index, said, _said(step), []))
+    return seen.replay(frames, seen.trajectory.error)
+
+
+def _replay(env: Env, seen: _Seen) -> Replay:
+    observation, _ = env.reset(seed=seen.seed, options={"task": seen.trajectory.task})
+    frames = []
+    for index, step in enumerate(seen.trajectory.steps):
         actions = [str(action) for action in step.info["actions"]]  # type: ignore[union-attr]
+        picture, problem = png_bytes(_looked_at(env, observation)), str(step.info.get("problem", ""))
         frames.append(
-            Frame(
-                observation=observation.text,
-                image_png=png_bytes(_looked_at(env, observation)),
-                reply=_said(step),
-                actions=actions,
-                reward=step.reward or 0.0,
-                reward_parts=dict(step.reward_parts),
-                value=value,
-                advantage=advantage,
-                problem=str(step.info.get("problem", "")),
-            )
+            seen.frame(index, observation.text, _said(step), actions, image_png=picture, problem=problem)
         )
         observation = env.step(actions)[0]
-    return Replay(
-        task_id=trajectory.task.id,
-        title=f"{trajectory.task.env} {trajectory.task.id[:8]}",
-        status=trajectory.status.value,
-        total_reward=trajectory.total_reward,
-        frames=frames,
-        stage=stage,
-        final_observation=observation.text,
-        final_image_png=png_bytes(_looked_at(env, observation)),
-    )
+    return seen.replay(frames, observation.text, final_image_png=png_bytes(_looked_at(env, observation)))
 
 
 def _looked_at(env: Env, observation: Observation) -> AnyArray:
@@ -182,41 +176,18 @@ def _side_by_side(pictures: Sequence[AnyArray]) -> bool:
     return bool(pictures) and len({picture.shape[0] for picture in pictures}) == 1
 
 
-def _robot_replay(
-    env: Any,
-    trajectory: Trajectory,
-    stage: Literal["before", "after"],
-    values: Sequence[float | None],
-    advantages: Sequence[float | None],
-) -> Replay:
-    seed = int(trajectory.info["seed"]) % 2**32  # type: ignore[arg-type]
-    env.reset(seed=seed, options={"task": trajectory.task})
+def _robot_replay(env: Any, seen: _Seen) -> Replay:
+    task = seen.trajectory.task
+    env.reset(seed=seen.seed, options={"task": task})
     frames = []
-    for step, value, advantage in zip(trajectory.steps, values, advantages, strict=True):
+    for index, step in enumerate(seen.trajectory.steps):
         assert isinstance(step.action, ArrayAction)
-        frames.append(
-            Frame(
-                observation=env.state()[StateForm.NATURAL_LANGUAGE],
-                image_png=_picture(env),
-                reply="",
-                actions=[" ".join(f"{number:+.2f}" for number in action) for action in step.action.chunk],
-                reward=step.reward or 0.0,
-                reward_parts=dict(step.reward_parts),
-                value=value,
-                advantage=advantage,
-            )
-        )
+        actions = [" ".join(f"{number:+.2f}" for number in action) for action in step.action.chunk]
+        words = env.state()[StateForm.NATURAL_LANGUAGE]
+        frames.append(seen.frame(index, words, "", actions, image_png=_picture(env)))
         env.step(step.action.chunk)
-    return Replay(
-        task_id=trajectory.task.id,
-        title=f"{trajectory.task.instruction or trajectory.task.env} {trajectory.task.id[:8]}",
-        status=trajectory.status.value,
-        total_reward=trajectory.total_reward,
-        frames=frames,
-        stage=stage,
-        final_observation=env.state()[StateForm.NATURAL_LANGUAGE],
-        final_image_png=_picture(env),
-    )
+    words = env.state()[StateForm.NATURAL_LANGUAGE]
+    return seen.replay(frames, words, final_image_png=_picture(env), title=task.instruction or task.env)
 
 
 def _picture(env: Any) -> bytes | None:

@@ -203,13 +203,18 @@ def _copied(env: Any) -> Any:
     return other
 
 
-def _task(env: Any, options: Mapping[str, Any] | None) -> Task | None:
-    """The task of reset's options, refused as a local world would."""
+def _task(env: Any, seed: int | None, options: Mapping[str, Any] | None) -> Task:
+    """The task of reset's options, refused as a local world would; else the one that the seed makes."""
     unknown = set(options or ()) - {"task"}
     if unknown:
         raise InputError(f"reset options know only 'task', got {', '.join(sorted(unknown))}")
-    task = (options or {}).get("task")
-    if task is not None and task.env != env.name:
+    task: Task | None = (options or {}).get("task")
+    if task is None:
+        if seed is None:
+            raise InputError("reset needs a seed, or a task as options={'task': task}")
+        made: Task = env.make_task(env.options, seed)
+        return made
+    if task.env != env.name:
         raise InputError(f"task {task.id} belongs to {task.env!r}, not to {env.name!r}")
     return task
 
@@ -254,11 +259,7 @@ class RemoteEnv(Env):
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, dict[str, JSON]]:
         """Start an episode on a server."""
-        task = _task(self, options)
-        if task is None:
-            if seed is None:
-                raise InputError("reset needs a seed, or a task as options={'task': task}")
-            task = self.make_task(self.options, seed)
+        task = _task(self, seed, options)
         self._task = None
         turn = self._visit.reset(task, seed)
         self._task = task
@@ -339,11 +340,7 @@ class RemoteRobotEnv(RobotEnv):
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[ArrayState, dict[str, JSON]]:
         """Start an episode on a server."""
-        task = _task(self, options)
-        if task is None:
-            if seed is None:
-                raise InputError("reset needs a seed, or a task as options={'task': task}")
-            task = self.make_task(self.options, seed)
+        task = _task(self, seed, options)
         self._task = None
         turn = self._visit.reset(task, seed)
         self._task = task

@@ -38,7 +38,17 @@ import numpy.typing as npt
 from pydantic import Field, field_validator
 
 from stepwell.config.base import Settings
-from stepwell.core import JSON, ArrayState, ConfigError, EnvError, InputError, RobotWorld, StateForm, Task
+from stepwell.core import (
+    JSON,
+    ArraySpec,
+    ArrayState,
+    ConfigError,
+    EnvError,
+    InputError,
+    RobotWorld,
+    StateForm,
+    Task,
+)
 from stepwell.envs.base import task_to_play
 from stepwell.envs.robots.packages import simulator
 
@@ -82,6 +92,11 @@ class RobotOptions(Settings):
     def cameras(self) -> tuple[str, ...]:
         """The cameras whose pictures are among the arrays."""
         return () if self.observation == "state" else self.camera
+
+    @property
+    def pictures(self) -> dict[str, ArraySpec]:
+        """Those pictures, as a world's layout tells of them."""
+        return {camera: ArraySpec((self.image_size, self.image_size, 3), "uint8") for camera in self.cameras}
 
 
 _LOWEST, _HIGHEST = np.array(-1.0, np.float32), np.array(1.0, np.float32)  # twice as fast as plain numbers

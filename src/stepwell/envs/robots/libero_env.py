@@ -70,8 +70,7 @@ class Libero(RobotEnv):
             self._start(0)
         vectors = vectors_of(self._seen, self.options.shows_state)
         arrays = {name: ArraySpec(array.shape) for name, array in vectors.items()}
-        size = self.options.image_size
-        arrays |= {camera: ArraySpec((size, size, 3), "uint8") for camera in self.options.cameras}
+        arrays |= self.options.pictures
         name = f"{self.name}/{self.options.suite}/{self.options.task}"
         return RobotWorld(name, arrays, 7, self.options.max_actions)
 

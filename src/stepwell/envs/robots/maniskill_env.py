@@ -69,8 +69,7 @@ class ManiSkill(RobotEnv):
         if not self._seen:
             self._seen = self._opened().reset(seed=0)[0]
         arrays = {name: ArraySpec(array.shape) for name, array in self._vectors().items()}
-        size = self.options.image_size
-        arrays |= {camera: ArraySpec((size, size, 3), "uint8") for camera in self.options.cameras}
+        arrays |= self.options.pictures
         (action_dim,) = self._opened().action_space.shape
         return RobotWorld(f"{self.name}/{self.options.task}", arrays, action_dim, self.options.max_actions)
 

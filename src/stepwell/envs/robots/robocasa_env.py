@@ -66,8 +66,7 @@ class RoboCasa(RobotEnv):
         if not self._seen:
             self._start(0)
         arrays = {name: ArraySpec(array.shape) for name, array in self._vectors().items()}
-        size = self.options.image_size
-        arrays |= {camera: ArraySpec((size, size, 3), "uint8") for camera in self.options.cameras}
+        arrays |= self.options.pictures
         name = f"{self.name}/{self.options.task}"
         return RobotWorld(name, arrays, int(self._sim.action_dim), self.options.max_actions)
 

@@ -84,8 +84,7 @@ class Robosuite(RobotEnv):
             name: ArraySpec(array.shape)
             for name, array in vectors_of(self._seen, self.options.shows_state).items()
         }
-        size = self.options.image_size
-        arrays |= {camera: ArraySpec((size, size, 3), "uint8") for camera in self.options.cameras}
+        arrays |= self.options.pictures
         name = f"{self.name}/{self.options.task}"
         return RobotWorld(name, arrays, self._opened().action_dim, self.options.max_actions)
 

@@ -78,8 +78,7 @@ class Fetch(RobotEnv):
         arrays = {"proprio": ArraySpec((10,))}
         if self.options.shows_state:
             arrays["state"] = ArraySpec((18 if self._has_object else 3,))
-        size = self.options.image_size
-        arrays |= {camera: ArraySpec((size, size, 3), "uint8") for camera in self.options.cameras}
+        arrays |= self.options.pictures
         return RobotWorld(f"{self.name}/{self.options.task}", arrays, ACTION_DIM, self.options.max_actions)
 
     @classmethod

@@ -72,8 +72,7 @@ class MetaWorld(RobotEnv):
         arrays = {"proprio": ArraySpec((2 * HAND,))}
         if self.options.shows_state:
             arrays["state"] = ArraySpec((2 * (FRAME - HAND) + 3,))
-        size = self.options.image_size
-        arrays |= {camera: ArraySpec((size, size, 3), "uint8") for camera in self.options.cameras}
+        arrays |= self.options.pictures
         return RobotWorld(f"{self.name}/{self.options.task}", arrays, ACTION_DIM, self.options.max_actions)
 
     @classmethod
