@@ -29,7 +29,7 @@ class Limits:
 
 
 FULL = Limits(10, 30, 99, 5, 5, 30, 0, 0.75, 6, 40, is_short=False)
-TINY = Limits(4, 4, 6, 2, 4, 5, 0, 0.7, 3, 16, is_short=True)
+TINY = Limits(4, 4, 6, 2, 4, 5, 0, 0.6, 3, 16, is_short=True)
 TINY_GRAPH = GraphSpec(num_papers=1_296, style="tiny", favoured=13, mean_references=5.0, max_references=12)
 
 
