@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stepwell.core.tools import ToolCall, ToolSchema
@@ -133,6 +133,7 @@ json_values = st.recursive(
 
 
 @pytest.mark.parametrize("tool_format", list(ToolFormat))
+@example([{"name": "<|python_tag|>", "arguments": {"<tool_call>": "[TOOL_CALLS]"}}])
 @given(
     st.lists(
         st.fixed_dictionaries(

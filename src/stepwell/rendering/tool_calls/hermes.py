@@ -1,8 +1,12 @@
-"""Calls between tags, one JSON object each: `<tool_call>{...}</tool_call>` (Hermes, Qwen, ours)."""
+"""Calls between tags, one JSON object each: `<tool_call>{...}</tool_call>` (Hermes, Qwen, ours).
+
+A block ends where its JSON does, so that arguments may speak of the tags themselves; one whose JSON is
+broken ends at the next closing tag, or where another one opens.
+"""
 
 from __future__ import annotations
 
-from stepwell.rendering.tool_calls.reply import CallReader, ParsedReply
+from stepwell.rendering.tool_calls.reply import CallReader, ParsedReply, decode_json_prefix
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 
@@ -10,13 +14,29 @@ _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 def parse_hermes(text: str, first_number: int) -> ParsedReply:
     """Every tagged block is one call; what stands outside the blocks is content."""
     reader = CallReader(first_number)
-    words, *blocks = text.split(_OPEN)
+    words, opened, rest = text.partition(_OPEN)
     content = [words]
-    for block in blocks:
-        body, closed, after = block.partition(_CLOSE)
-        if closed:
+    while opened:
+        body, is_closed, rest = _block(rest)
+        if is_closed:
             reader.read(body.strip())
         else:
             reader.fail(f"{_OPEN} is never closed by {_CLOSE}", body)
-        content.append(after)
+        words, opened, rest = rest.partition(_OPEN)
+        content.append(words)
     return reader.reply("".join(content))
+
+
+def _block(text: str) -> tuple[str, bool, str]:
+    """The body of a block that was opened, whether it is closed, and what follows it."""
+    start = len(text) - len(text.lstrip())
+    try:
+        _, size = decode_json_prefix(text[start:])
+    except ValueError:
+        size = 0
+    after = text[start + size :].lstrip()
+    if size and after.startswith(_CLOSE):
+        return text[: start + size], True, after.removeprefix(_CLOSE)
+    block, opened, further = text.partition(_OPEN)
+    body, closed, behind = block.partition(_CLOSE)
+    return body, bool(closed), behind + opened + further

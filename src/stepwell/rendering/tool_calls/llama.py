@@ -18,11 +18,11 @@ _BETWEEN = " \t\r\n;,"
 def parse_llama(text: str, first_number: int) -> ParsedReply:
     """Calls, when the turn consists of nothing else; otherwise its text as content."""
     words, tag, body = text.partition(_TAG)
-    if not tag:
-        words, body = "", text
-    rest = body.strip()
-    if not tag and not rest.startswith(("{", "[")):
+    if text.lstrip().startswith(("{", "[")):  # then a tag can only stand inside of what is called
+        words, tag, body = "", "", text
+    elif not tag:
         return ParsedReply(text.strip())
+    rest = body.strip()
     reader = CallReader(first_number)
     while rest:
         try:
