@@ -84,7 +84,7 @@ def test_the_built_in_worlds_pass_the_check(name: str, capsys: pytest.CaptureFix
 
 def test_tools_are_shown_with_their_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     out = printed(capsys, "envs", "show", "paper_search", "--set", "size=tiny")
-    assert "actions: search(query), expand(paper_id); up to" in out
+    assert "actions: search(query), expand(id); up to" in out
 
 
 def test_a_world_that_breaks_the_contract_ends_with_exit_code_1(
