@@ -6,6 +6,9 @@ Parts alone, per environment transition:
 * trainer: an update on recorded episodes.
 Each also tells the processor time it used (of its processes), and on a GPU the time of its kernels.
 
+They are timed before every run and after the last, and the mean counts: a shared machine may be half as fast
+a minute later.
+
 A run's throughput is taken between two updates in the middle of it: after the first ones, and before the last
 ones, for which nothing is played any more.
 """
@@ -63,7 +66,7 @@ SETTINGS = (
     "groups.simulators.batch_size=16",
     "groups.generators.num_threads=1",
     "groups.generators.max_batch=32",
-    "groups.generators.max_wait_ms=0",
+    "groups.generators.max_wait_ms=20",
 )
 NUM_SKIPPED = 3
 
@@ -82,11 +85,14 @@ def real(settings: Sequence[str], name: str, *, write: bool) -> None:
     config = load_config(None, [*SETTINGS, *settings, "groups.mode=stream"])
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
-    costs = alone(config)
+    timed, rows = [alone(config)], []
+    for mode in MODES:
+        rows.append(run(config, mode))
+        timed.append(alone(config))
+    costs = mean_costs(timed)
     limits = bounds(costs)
-    most = 1.0 / max(limits.values())
-    rows = [run(config, mode, most) for mode in MODES]
     for row in rows:
+        row["of_bound"] = round(row["env_steps_per_s"] * max(limits.values()), 3)
         row["times_sync"] = round(row["env_steps_per_s"] / rows[0]["env_steps_per_s"], 3)
     show(rows, costs, limits)
     if write:
@@ -94,11 +100,25 @@ def real(settings: Sequence[str], name: str, *, write: bool) -> None:
             "machine": machine(),
             "settings": [*SETTINGS, *settings],
             "alone": {part: vars(cost) for part, cost in costs.items()},
+            "alone_each_time": [{part: vars(cost) for part, cost in each.items()} for each in timed],
             "seconds_per_step_at_least": limits,
-            "bound_env_steps_per_s": most,
+            "bound_env_steps_per_s": 1.0 / max(limits.values()),
             "rows": rows,
         }
         (RESULTS / f"async_throughput_{name}.json").write_text(json.dumps(result, indent=2) + "\n")
+
+
+def mean_costs(timed: Sequence[dict[str, Cost]]) -> dict[str, Cost]:
+    """Of every part."""
+    return {
+        part: Cost(
+            *(
+                float(np.mean([getattr(each[part], name) for each in timed]))
+                for name in ("wall_s", "cpu_s", "gpu_s")
+            )
+        )
+        for part in timed[0]
+    }
 
 
 def bounds(costs: dict[str, Cost]) -> dict[str, float]:
@@ -197,7 +217,7 @@ def sample(parts: Parts, requests: Sequence[Request], size: int) -> None:
 
 
 def repeated(work: Callable[[], Any], num_steps: int, config: RunConfig, times: int = 5) -> Cost:
-    """The best of some times, after a first one that does not count."""
+    """The median of some times, after a first one that does not count."""
     work()
     walls, cpus = [], []
     for _ in range(times):
@@ -208,7 +228,7 @@ def repeated(work: Callable[[], Any], num_steps: int, config: RunConfig, times: 
         walls.append(time.perf_counter() - began)
         cpus.append(time.process_time() - cpu)
     gpu_s = 0.0 if config.policy.device == "cpu" else kernels(work)
-    return Cost(min(walls) / num_steps, min(cpus) / num_steps, gpu_s / num_steps)
+    return Cost(float(np.median(walls)) / num_steps, float(np.median(cpus)) / num_steps, gpu_s / num_steps)
 
 
 def kernels(work: Callable[[], Any]) -> float:
@@ -260,7 +280,7 @@ def cpu_of(workers: Sequence[Any]) -> float:
 # --- whole runs ---------------------------------------------------------------------------------
 
 
-def run(config: RunConfig, mode: str, most: float) -> dict[str, Any]:
+def run(config: RunConfig, mode: str) -> dict[str, Any]:
     """One run; its figures from the middle of it."""
     groups = config.groups.model_copy(update={"mode": mode})
     with tempfile.TemporaryDirectory() as place:
@@ -278,7 +298,6 @@ def run(config: RunConfig, mode: str, most: float) -> dict[str, Any]:
     return {
         "mode": mode,
         "env_steps_per_s": round(throughput, 1),
-        "of_bound": round(throughput / most, 3),
         "busy": busy,
         "mean_staleness": round(float(np.mean([e.values["staleness/mean"] for e in middle])), 2),
         "max_staleness": max(e.values["staleness/max"] for e in middle),
