@@ -123,7 +123,8 @@ class WorkerPool:
         code = worker.process.returncode
         assert worker.process.stdin is not None
         worker.process.stdin.close()
-        is_fine = code in (0, 130) or (code < 0 and self.is_interrupted)
+        has_said_why = (worker.folder / ERROR_FILE).exists()  # else it was interrupted before it began
+        is_fine = code in (0, 130) or (self.is_interrupted and (code < 0 or not has_said_why))
         return Ended(
             worker.run,
             "" if is_fine else self._problem(worker, code),

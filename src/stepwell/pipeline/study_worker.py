@@ -26,6 +26,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from stepwell.pipeline.interrupts import counted_signals
+
 ERROR_FILE = "error.txt"
 ELSEWHERE_FILE = "elsewhere.json"
 
@@ -36,6 +38,8 @@ def main() -> int:
     threading.Thread(target=_stop_with_the_study, daemon=True).start()
     folder = Path(job["config"]["folder"]) / job["config"]["name"]
     error_file = folder / ERROR_FILE
+    if _was_interrupted_at_imports():
+        return 130
     try:
         if error_file.exists():
             error_file.unlink()
@@ -53,6 +57,14 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         error_file.write_text(f"{type(error).__name__}: {error}\n", encoding="utf-8")
         return 1
+
+
+def _was_interrupted_at_imports() -> bool:
+    """Load what is heavy. An interrupt inside an extension's import would come out as an error of its own."""
+    with counted_signals() as asked:
+        import stepwell.pipeline.evaluation
+        import stepwell.pipeline.run  # noqa: F401
+    return asked.times > 0
 
 
 def todo_file(folder: Path) -> Path:
