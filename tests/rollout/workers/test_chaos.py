@@ -15,7 +15,7 @@ from tests.rollout.workers.worlds import ODD, Odd
 from stepwell.core import WorkerError
 from stepwell.rollout.workers import ProcessSimulator
 
-NUM_KILLS, NUM_TURNS = 25, 20
+NUM_KILLS, NUM_TURNS = 50, 20
 SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM)
 
 
@@ -50,7 +50,7 @@ class Players:
 
 
 @pytest.mark.slow
-async def test_kills_at_random_lose_no_count_and_leave_nothing() -> None:
+async def test_fifty_kills_at_random_lose_no_count_and_leave_nothing() -> None:
     rng = random.Random(0)
     with nothing_left():
         sims = [ProcessSimulator(f"sim{n}", ODD, {}, 2, 2) for n in range(2)]
