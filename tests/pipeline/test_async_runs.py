@@ -69,11 +69,12 @@ def test_every_mode_plays_as_many_episodes_in_whole_groups_within_the_bound(
 @pytest.mark.slow
 def test_a_stream_of_stale_data_is_learnt_from(tmp_path: Path) -> None:
     settings = (
-        "train.num_updates=16",
+        "train.num_updates=28",
         "train.num_tasks=2",
         "train.tasks_per_update=2",
         "train.group_size=16",
-        "recipe.kl_coef=0",
+        "train.optimizer.learning_rate=4e-4",
+        "recipe.kl_coef=0.02",
         "eval.num_tasks=0",
     )
     found = updates(run(tmp_path, "stream", *settings))

@@ -123,6 +123,13 @@ def children(process: subprocess.Popen[str]) -> list[int]:
     return [int(word) for word in text.split()]
 
 
+def is_saved_after_an_interrupt(run: Path) -> bool:
+    """Whether a run was told to stop, and its last update is in a checkpoint."""
+    entries = read_entries(run / "metrics.jsonl")
+    last = f"update-{max(entry.update for entry in entries):06d}"
+    return any(e.text.startswith("interrupted") for e in entries) and (run / "checkpoints" / last).is_dir()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
 def test_a_study_survives_kill_9_of_a_worker_kill_9_of_itself_and_ctrl_c(tmp_path: Path) -> None:
@@ -148,9 +155,7 @@ def test_a_study_survives_kill_9_of_a_worker_kill_9_of_itself_and_ctrl_c(tmp_pat
     # the worker that is left notices, saves and stops; the next sitting waits for it
     second = sit()
     wait_until(lambda: not (killed / "error.txt").exists(), second)
-    entries = read_entries(other / "metrics.jsonl")
-    assert any(entry.text.startswith("interrupted") for entry in entries)
-    assert f"update-{max(entry.update for entry in entries):06d}" in os.listdir(other / "checkpoints")
+    wait_until(lambda: is_saved_after_an_interrupt(other), second)
     second.send_signal(signal.SIGINT)
     output, _ = second.communicate(timeout=60)
     assert second.returncode == 130, output

@@ -302,7 +302,9 @@ def test_when_the_parent_is_killed_its_workers_and_their_memory_go_with_it() -> 
     while any(map(is_running, pids)) and time.monotonic() < until:
         time.sleep(0.01)
     assert not any(map(is_running, pids))
-    assert shared_memory() == before
+    while set(shared_memory()) - set(before) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert set(shared_memory()) <= set(before)
 
 
 async def test_a_worker_that_is_killed_again_and_again_while_it_starts_is_started_again() -> None:

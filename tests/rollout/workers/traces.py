@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import re
+import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,13 +52,42 @@ def descriptors() -> list[str]:
 
 
 def shared_memory() -> list[str]:
-    """Named shared memory of the machine, but for that of database servers of other tests."""
-    return sorted(name for name in os.listdir("/dev/shm") if not name.startswith("PostgreSQL."))
+    """Named shared memory that no process uses any more: processes of other tests have theirs mapped."""
+    names = set(os.listdir("/dev/shm"))
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and names:
+            try:
+                names -= set(re.findall("/dev/shm/([^\\s]+)", (entry / "maps").read_text()))
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue
+    return sorted(names)
+
+
+def traces() -> dict[str, Counter[object]]:
+    """All that there is now."""
+    return {
+        "processes": Counter(workers_of(os.getpid())),
+        "mappings": Counter(mapped()),
+        "descriptors": Counter(descriptors()),
+        "shared memory": Counter(shared_memory()),
+    }
 
 
 @contextmanager
-def nothing_left() -> Iterator[None]:
-    """Check that the block leaves nothing that it did not find."""
-    before = workers_of(os.getpid()), mapped(), descriptors(), shared_memory()
+def nothing_left(within_s: float = 10.0) -> Iterator[None]:
+    """Check that the block leaves nothing that it did not find.
+
+    What goes away by itself is waited for: the system takes its time to
+    close what a killed process had, and the other tests of this machine
+    make shared memory before they map it.
+    """
+    gc.collect()  # what earlier tests left must not go away in between
+    before = traces()
     yield
-    assert (workers_of(os.getpid()), mapped(), descriptors(), shared_memory()) == before
+    until = time.monotonic() + within_s
+    while True:
+        left = {kind: found - before[kind] for kind, found in traces().items()}
+        if not any(left.values()):
+            return
+        assert time.monotonic() < until, f"left behind: {left}"
+        time.sleep(0.05)
