@@ -3,11 +3,13 @@
 Steps have 500 to 1130 prompt ids and 30 action ids (ten turns of a dialogue), one `append` per step, as
 the gateway does it. Rows: one writer, eight writer processes, eight threads of one process (which share
 commits), then reading: whole groups by `take`, and all trajectories in order. Each is measured in a pool
-of 10^4 and one of 10^6 steps, in SQLite and in a private PostgreSQL. The stored steps are real ones:
-a hundred played trajectories, then copied inside the database under other ids. What that leaves to be
-written is on the disk before the first row is measured. PostgreSQL's autovacuum is off, so that it plans
-without statistics, as it does after a pool was filled and before it has looked at it; the last rows are
-taken again after `VACUUM ANALYZE`.
+of 10^4 and one of 10^6 steps, in SQLite and in a private PostgreSQL; the two pools stand side by side and
+take turns, a few rounds of each row, because a machine's own speed changes from minute to minute. Figures
+are medians over rounds; `of small` is the median of the rounds' ratios. The stored steps are real ones: a
+hundred played trajectories, then copied inside the database under other ids. What is to be written is on
+the disk before a row is measured. PostgreSQL's autovacuum is off, so that it plans without statistics, as
+it does after a pool was filled and before it has looked at it; the last rows are taken again after
+`VACUUM ANALYZE`.
 
     python benchmarks/pool_speed.py             # the table, and results/pool_speed.json; some minutes
     python benchmarks/pool_speed.py --quick     # small pools, short runs, no file
@@ -24,8 +26,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,16 +55,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="10^3 and 10^4 stored steps, half a second each")
-    parser.add_argument("--seconds", type=float, default=5.0, help="time given to each row")
+    parser.add_argument("--quick", action="store_true", help="10^3 and 10^4 stored steps, one short round")
+    parser.add_argument("--seconds", type=float, default=1.5, help="time given to each round of a row")
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--no-write", action="store_true")
     args = parser.parse_args()
     sizes = (1_000, 10_000) if args.quick else (10_000, 1_000_000)
-    seconds = 0.5 if args.quick else args.seconds
-    rows = [row for size in sizes for name, place in places() for row in measure(name, place, size, seconds)]
+    seconds, rounds = (0.5, 1) if args.quick else (args.seconds, args.rounds)
+    rows = [row for name, where in DATABASES.items() for row in measure(name, where, sizes, rounds, seconds)]
     result = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "step": {"prompt_ids": "500 to 1130", "action_ids": 30, "turns": TURNS},
+        "rounds": rounds,
         "seconds": seconds,
         "rows": rows,
     }
@@ -71,16 +75,20 @@ def main() -> None:
         RESULT.write_text(json.dumps(result, indent=2) + "\n")
 
 
-def places() -> Iterator[tuple[str, str]]:
-    """A new, empty place in each database."""
+@contextmanager
+def sqlite_place() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
-        yield "SQLite", f"{folder}/pool.db"
-    if binaries() is None:
-        print("PostgreSQL is not installed: its rows are left out", file=sys.stderr)
-        return
+        yield f"{folder}/pool.db"
+
+
+@contextmanager
+def postgres_place() -> Iterator[str]:
     settings = {"shared_buffers": "512MB", "max_wal_size": "4GB", "autovacuum": "off"}
     with server(**settings) as url, database(url) as place:
-        yield "PostgreSQL", place
+        yield place
+
+
+DATABASES = {"SQLite": sqlite_place, "PostgreSQL": postgres_place}  # a new, empty place in each
 
 
 def dialogue(seed: int = 0) -> list[Step]:
@@ -140,27 +148,47 @@ def count_on(connection: Connection) -> None:
         connection.execute(text(f"SELECT setval(pg_get_serial_sequence('{table.name}', 'seq'), {newest})"))
 
 
-def measure(name: str, place: str, num_stored: int, seconds: float) -> list[dict[str, Any]]:
-    fill(place, num_stored)
-    settle(place, "CHECKPOINT")
-    kinds: list[tuple[str, Callable[[], dict[str, Any]]]] = [
-        ("append, 1 writer", lambda: append_in_processes(place, 1, seconds)),
-        (f"append, {NUM_WRITERS} processes", lambda: append_in_processes(place, NUM_WRITERS, seconds)),
-        (f"append, {NUM_WRITERS} threads", lambda: append_in_threads(place, seconds)),
-        ("read by take", lambda: read_groups(place, seconds, 8)),
-        ("read by take of 64", lambda: read_groups(place, seconds, 64)),
-        ("read in order", lambda: read_all(place, seconds)),
-    ]
-    if "://" in place:
-        kinds += [
-            ("read by take, analysed", lambda: read_groups(place, seconds, 8, "VACUUM ANALYZE")),
-            ("read by take of 64, analysed", lambda: read_groups(place, seconds, 64)),
-        ]
-    found = []
-    for kind, measured in kinds:
-        row = {"database": name, "stored_steps": num_stored, "what": kind, **measured()}
-        print(json.dumps(row), file=sys.stderr, flush=True)
-        found.append(row)
+def measure(
+    name: str, where: Callable[[], Any], sizes: tuple[int, ...], rounds: int, seconds: float
+) -> list[dict[str, Any]]:
+    if where is postgres_place and binaries() is None:
+        print("PostgreSQL is not installed: its rows are left out", file=sys.stderr)
+        return []
+    with ExitStack() as stack:
+        places = {size: stack.enter_context(where()) for size in sizes}
+        for size, place in places.items():
+            fill(place, size)
+        found = []
+        for kind, measured in kinds(where is postgres_place, seconds).items():
+            for place in places.values():
+                settle(place, "CHECKPOINT")
+            tried = [{size: measured(place) for size, place in places.items()} for _ in range(rounds)]
+            for size in sizes:
+                figures = {key: middle(each[size][key] for each in tried) for key in tried[0][size]}
+                ratio = middle(each[size]["steps_per_s"] / each[sizes[0]]["steps_per_s"] for each in tried)
+                row = {"database": name, "stored_steps": size, "what": kind, **figures, "of_small": ratio}
+                print(json.dumps(row), file=sys.stderr, flush=True)
+                found.append(row)
+    return found
+
+
+def middle(values: Iterable[float]) -> float:
+    return round(statistics.median(values), 2)
+
+
+def kinds(is_postgres: bool, seconds: float) -> dict[str, Callable[[str], dict[str, Any]]]:
+    """How each row is measured in a place."""
+    found: dict[str, Callable[[str], dict[str, Any]]] = {
+        "append, 1 writer": lambda place: append_in_processes(place, 1, seconds),
+        f"append, {NUM_WRITERS} processes": lambda place: append_in_processes(place, NUM_WRITERS, seconds),
+        f"append, {NUM_WRITERS} threads": lambda place: append_in_threads(place, seconds),
+        "read by take": lambda place: read_groups(place, seconds, 8),
+        "read by take of 64": lambda place: read_groups(place, seconds, 64),
+        "read in order": lambda place: read_all(place, seconds),
+    }
+    if is_postgres:
+        found["read by take, analysed"] = lambda place: read_groups(place, seconds, 8, "VACUUM ANALYZE")
+        found["read by take of 64, analysed"] = lambda place: read_groups(place, seconds, 64)
     return found
 
 
@@ -277,10 +305,12 @@ def read_all(place: str, seconds: float) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> None:
-    table = Table("database", "what", "stored steps", "steps/s", "p50 ms", "p99 ms", title=result["machine"])
+    titles = ("database", "what", "stored steps", "steps/s", "p50 ms", "p99 ms", "of small")
+    table = Table(*titles, title=result["machine"])
     for row in sorted(result["rows"], key=lambda row: (row["database"], row["what"], row["stored_steps"])):
-        figures = [f"{row['steps_per_s']:,}", *(str(row.get(name, "–")) for name in ("p50_ms", "p99_ms"))]
-        table.add_row(row["database"], row["what"], f"{row['stored_steps']:,}", *figures)
+        figures = [str(row.get(name, "–")) for name in ("p50_ms", "p99_ms", "of_small")]
+        speed = f"{row['steps_per_s']:,.0f}"
+        table.add_row(row["database"], row["what"], f"{row['stored_steps']:,}", speed, *figures)
     Console().print(table)
 
 

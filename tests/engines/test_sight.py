@@ -15,6 +15,7 @@ from stepwell.core.pictures import Pictures
 from stepwell.core.protocols import Request, SamplingParams
 from stepwell.core.step import ImageSpan, TokenState
 from stepwell.engines.embedded import EmbeddedEngine
+from stepwell.engines.forward import LeanForward
 from stepwell.engines.parity import TOLERANCE
 from stepwell.engines.sight import Sight
 from stepwell.engines.weights import fingerprint_of
@@ -68,8 +69,9 @@ def test_logprobs_of_prompts_with_pictures_are_those_of_the_models_own_forward(
 
 
 def test_a_tiny_decoder_inside_a_model_that_sees_runs_lean() -> None:
-    engine, _ = engine_of("llava", forward="lean")
-    engine.close()
+    engine, _ = engine_of("llava", forward="auto")
+    with engine:
+        assert isinstance(engine._core.runner.forward, LeanForward)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
