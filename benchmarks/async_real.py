@@ -6,8 +6,8 @@ Parts alone, per environment transition:
 * trainer: an update on recorded episodes.
 Each also tells the processor time it used (of its processes), and on a GPU the time of its kernels.
 
-They are timed before every run and after the last, and the mean counts: a shared machine may be half as fast
-a minute later.
+They are timed before every run and after the last (`--ends`: before the first and after the last), and the
+mean counts: a shared machine may be half as fast a minute later.
 
 A run's throughput is taken between two updates in the middle of it: after the first ones, and before the last
 ones, for which nothing is played any more.
@@ -80,7 +80,7 @@ class Cost:
     gpu_s: float = 0.0
 
 
-def real(settings: Sequence[str], name: str, *, write: bool) -> None:
+def real(settings: Sequence[str], name: str, *, write: bool, between: bool = True) -> None:
     """Time the parts, run every mode, show and keep the table."""
     config = load_config(None, [*SETTINGS, *settings, "groups.mode=stream"])
     if config.num_threads is not None:
@@ -88,7 +88,8 @@ def real(settings: Sequence[str], name: str, *, write: bool) -> None:
     timed, rows = [alone(config)], []
     for mode in MODES:
         rows.append(run(config, mode))
-        timed.append(alone(config))
+        if between or mode == MODES[-1]:
+            timed.append(alone(config))
     costs = mean_costs(timed)
     limits = bounds(costs)
     for row in rows:

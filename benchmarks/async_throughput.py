@@ -56,11 +56,14 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=200, help="of each modelled run")
     parser.add_argument("--real", nargs="*", metavar="SETTING", help="real processes, with these settings")
     parser.add_argument("--name", default="real", help="of the result file of --real")
+    parser.add_argument(
+        "--ends", action="store_true", help="time the parts of --real first and last, not between runs"
+    )
     args = parser.parse_args()
     if args.real is not None:
         from async_real import real  # heavy parts are imported only where they are used
 
-        real(args.real, args.name, write=not args.no_write)
+        real(args.real, args.name, write=not args.no_write, between=not args.ends)
         return
     num = args.updates // 10 if args.quick else args.updates
     result = modelled(num)

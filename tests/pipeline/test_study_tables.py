@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from stepwell.config.study import PlannedRun, StudyConfig, load_study, plan_runs
-from stepwell.core import EncodingError, Status, Step, Task, TokenAction, TokenState, Trajectory
+from stepwell.core import ConfigError, EncodingError, Status, Step, Task, TokenAction, TokenState, Trajectory
 from stepwell.monitors.base import Entry, RunInfo
 from stepwell.monitors.jsonl import JsonlMonitor
 from stepwell.monitors.summary import Summary, write_summary
@@ -250,6 +250,19 @@ def test_variants_apart_have_a_table_with_the_baseline_and_do_not_compete(result
     assert "step-low" not in main and "token-low" not in main
     assert apart.index("step (baseline)") < apart.index("| step-low |") < apart.index("| token-low |")
     assert "| token |" not in apart.split("![curves]")[0]
+
+
+def test_variants_apart_may_stand_beside_another_variant_and_are_compared_with_it(tmp_path: Path) -> None:
+    text = STUDY.replace('table = "Discounts"\n', 'table = "Discounts"\nbeside = "token"\n')
+    study, runs = planned(tmp_path, text)
+    for run in runs:
+        write_run(run)
+    found = table(collect(study, runs, is_quick=False, sittings=[]))
+    apart = found.split("### Discounts")[1].split("![curves]")[0]
+    rows = [line.split(" | ")[0] + " | " + line.split(" | ")[5] for line in apart.splitlines()[4:] if line]
+    assert rows == ["| token | ≈ best", "| step-low | best", "| token-low | "]
+    with pytest.raises(ConfigError, match=r"variant step-low, beside: unknown name 'nobody'"):
+        planned(tmp_path, text.replace('"token"\nworlds', '"nobody"\nworlds', 1))
 
 
 def test_a_variant_that_is_not_trained_says_so_and_leaves_the_horizon_alone(results: Results) -> None:

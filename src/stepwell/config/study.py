@@ -93,6 +93,9 @@ class VariantConfig(_Named):
     table: str = Field(
         "", description="title of a table of its own, beside the baseline; empty: the main one"
     )
+    beside: str | None = Field(
+        None, description="with table: the variant of the main table shown in it; None: the baseline"
+    )
     worlds: tuple[str, ...] | None = Field(None, description="run only in these; None: in all")
     note: str = Field("", description="shown below the table")
 
@@ -158,6 +161,7 @@ class StudyConfig(_Named):
         _check_known("quick.worlds", self.quick.worlds or (), worlds)
         for variant in self.variants:
             _check_known(f"variant {variant.name}, worlds", variant.worlds or (), worlds)
+            _check_known(f"variant {variant.name}, beside", [variant.beside] if variant.beside else [], known)
         for sweep in self.sweeps:
             _check_known(
                 f"sweep {sweep.name}", [name for line in sweep.lines.values() for name in line], known

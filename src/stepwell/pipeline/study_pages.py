@@ -22,7 +22,7 @@ from stepwell.monitors.charts import Bar, Series, bar_chart, line_chart
 from stepwell.monitors.console import duration
 from stepwell.monitors.files import write_whole
 from stepwell.monitors.svg import element, picture, text
-from stepwell.pipeline.study_results import Figure, Results, Row, mean_curve
+from stepwell.pipeline.study_results import Figure, Results, Row, compared, mean_curve
 from stepwell.pipeline.study_tables import further_tables
 
 PER_PANEL = 6
@@ -139,14 +139,15 @@ _HEAD = ("variant", "seeds", "before", "after", "", "best seen", "area", "update
 
 
 def _world_tables(rows: list[Row]) -> list[tuple[str, list[str], list[Row]]]:
-    """Title, head and rows: the main table, then those of variants apart, with the baseline."""
+    """Title, head and rows: the main table, then those of variants apart, with what they stand beside."""
     elsewhere = list(dict.fromkeys(name for row in rows for name in row.elsewhere))
     head = [*_HEAD[:4], *elsewhere, *_HEAD[4:]]
-    first = [row for row in rows if row.is_baseline]
     tables = [("", head, [row for row in rows if not row.table])]
     for title in dict.fromkeys(row.table for row in rows if row.table):
         chosen = [row for row in rows if row.table == title]
-        tables.append((title, head, [*(row for row in first if row not in chosen), *chosen]))
+        names = {row.beside for row in chosen}
+        beside = [row for row in rows if row.variant in names and row not in chosen]
+        tables.append((title, head, compared([*beside, *chosen])))
     return tables
 
 

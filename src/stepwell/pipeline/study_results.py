@@ -22,7 +22,7 @@ import json
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +113,7 @@ class Row:
     updates_per_min: Figure | None = None
     env_steps: Figure | None = None
     table: str = ""
+    beside: str = ""
     elsewhere: dict[str, Figure] = field(default_factory=dict)
     standing: str = ""
     budget_share: float | None = None
@@ -346,12 +347,13 @@ def _rows(study: StudyConfig, world: str, results: Sequence[RunResult], budget: 
             updates_per_min=Figure.of(result.updates_per_min for result in done),
             env_steps=Figure.of(float(result.env_steps) for result in done),
             table=variant.table,
+            beside=variant.beside or study.first,
             elsewhere=_elsewhere(done),
         )
         if budget is not None and row.env_steps is not None and any(result.updates for result in done):
             row.budget_share = row.env_steps.low / budget
         rows.append(row)
-    _compare(rows)
+    rows = [*compared([row for row in rows if not row.table]), *(row for row in rows if row.table)]
     return sorted(rows, key=lambda row: (not row.is_baseline, -row.after.mean if row.after else math.inf))
 
 
@@ -361,14 +363,15 @@ def _elsewhere(done: Sequence[RunResult]) -> dict[str, Figure]:
     return {name: figure for name, figure in figures.items() if figure}
 
 
-def _compare(rows: Sequence[Row]) -> None:
-    """Write down which row of the main table is best, and which are not told apart from it."""
-    rows = [row for row in rows if not row.table]
+def compared(rows: Sequence[Row]) -> list[Row]:
+    """The rows of one table, with which of them is best and which are not told apart from it."""
     best = max((row for row in rows if row.after), key=lambda row: row.after.mean, default=None)  # type: ignore[union-attr]
-    for row in rows:
-        if best is None or best.after is None or row.after is None:
-            continue
-        if row.after.mean == best.after.mean:
-            row.standing = "best"
-        elif row.after.overlaps(best.after):
-            row.standing = "close"
+    if best is None or best.after is None:
+        return list(rows)
+    return [replace(row, standing=_standing(row.after, best.after)) for row in rows]
+
+
+def _standing(figure: Figure | None, best: Figure) -> str:
+    if figure is None:
+        return ""
+    return "best" if figure.mean == best.mean else "close" if figure.overlaps(best) else ""

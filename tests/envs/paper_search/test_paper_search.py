@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import math
 import random
@@ -267,6 +268,40 @@ def test_the_oracle_first_searches_in_the_words_of_the_request() -> None:
             call = read_call(action)
             assert call.name == "search"
             assert all(word in said for word in str(call.arguments["query"]).lower().split())
+
+
+def test_the_searcher_asks_in_every_form_and_then_expands_what_is_listed() -> None:
+    options = TINY.model_copy(update={"oracle": "searcher"})
+    wins = []
+    for seed in range(40):
+        env, calls, terminated = playing(options, seed), [], False
+        while not terminated:
+            turn = env.oracle()
+            listed = {line.split()[0] for line in env.observe().text.splitlines()[1:] if " " in line}
+            found = [read_call(call) for call in turn]
+            assert all(call.arguments["id"] in listed for call in found if call.name == "expand")
+            calls += found
+            _, _, terminated, _, info = env.step(turn)
+        queries = [str(call.arguments["query"]) for call in calls if call.name == "search"]
+        need = env.request.need
+        assert need is not None and queries[0] == env.request.text.strip()
+        forms = [set(env.library.graph.facets[facet].values[value]) for facet, value in need.values]
+        assert len(queries) == len(set(queries)) == min(math.prod(map(len, forms)), 8)
+        for query in queries:
+            assert all(word in known for word, known in zip(query.split(), forms, strict=True))
+        assert info["num_penalties"] == 0
+        wins.append(info["success"])
+    assert sum(wins) >= 37
+
+
+def test_the_searchers_calls_do_not_depend_on_the_answers() -> None:
+    options = TINY.model_copy(update={"oracle": "searcher"})
+    env, other = playing(options, 3), playing(options, 3)
+    other.request = dataclasses.replace(other.request, answers=other.request.answers[:1])
+    for _ in range(4):
+        turn = env.oracle()
+        assert turn == other.oracle()
+        env.step(turn), other.step(turn)
 
 
 def test_no_plan_is_proven_shortest() -> None:

@@ -34,6 +34,7 @@ from stepwell.core import (
 )
 from stepwell.data.papers import Quality, quality, read_need
 from stepwell.envs.base import Effect, Env
+from stepwell.envs.paper_search import searcher
 from stepwell.envs.paper_search.guide import EXPAND, SEARCH, examples, guide, paper_argument, tools
 from stepwell.envs.paper_search.library import Library, Request, library_of
 from stepwell.envs.paper_search.options import PaperSearchOptions
@@ -131,8 +132,11 @@ class PaperSearch(Env):
         return "" if self.library.limits.is_short else f"{len(self.pool.new)} new"
 
     def oracle(self) -> list[str]:
-        """Calls for the next turn, chosen with knowledge of the answers."""
-        plan = Planner(self.library, self.request, self.selector, self.pool).next_calls()
+        """Calls for the next turn: the planner's, who knows the answers, or the searcher's."""
+        known = self.library, self.request, self.selector, self.pool
+        plan = (
+            searcher.next_calls(*known) if self.options.oracle == "searcher" else Planner(*known).next_calls()
+        )
         return [
             ToolCall(SEARCH, {"query": call}).text if isinstance(call, str) else self._expansion(call)
             for call in plan

@@ -39,6 +39,9 @@ class PaperSearchOptions(Settings):
     size: Literal["full", "tiny"] = Field(
         "full", description="full: texts for language models; tiny: words of one token, small limits"
     )
+    oracle: Literal["planner", "searcher"] = Field(
+        "planner", description="planner: knows the answers; searcher: knows only how things can be said"
+    )
     search: Literal["bm25", "dense", "hybrid"] = Field("bm25", description="how search finds papers")
     num_papers: int | None = Field(None, ge=100, le=200_000, description="papers of the generated graph")
     graph_seed: int = Field(0, ge=0, description="another seed, another graph")

@@ -1,0 +1,36 @@
+"""An oracle that knows every form in which a thing can be said, but not the answers.
+
+Its next calls follow from the request, from what was asked before and from what the observation lists, so
+they are what an agent can learn to do: searches for the whole need, in the request's own words first and
+then in every other form; when none is left, expansions of listed papers, those with most of the request's
+words first. It never makes a call twice.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+from stepwell.data.papers import Selector
+from stepwell.envs.paper_search.library import Library, Request
+from stepwell.envs.paper_search.planner import Call
+from stepwell.envs.paper_search.pool import Pool, asked
+from stepwell.envs.paper_search.words import in_order
+
+
+def next_calls(library: Library, request: Request, selector: Selector, pool: Pool) -> list[Call]:
+    """The calls of the next turn."""
+    queries = [query for query in _queries(library, request) if asked(query) not in pool.queries]
+    new, old = in_order(pool, selector)
+    num_shown = library.limits.num_shown
+    return [*queries, *new[:num_shown], *old[:num_shown]][: library.limits.max_calls]
+
+
+def _queries(library: Library, request: Request) -> list[str]:
+    need, graph = request.need, library.graph
+    if need is None:
+        return [request.text]
+    forms = [
+        [said, *(form for form in graph.facets[facet].values[value] if form != said)]
+        for (facet, value), said in zip(need.values, need.words(graph), strict=True)
+    ]
+    return [" ".join(words) for words in product(*forms)]
