@@ -7,7 +7,9 @@ Parts alone, per environment transition:
 Each also tells the processor time it used (of its processes), and on a GPU the time of its kernels.
 
 They are timed before every run and after the last (`--ends`: before the first and after the last), and the
-mean counts: a shared machine may be half as fast a minute later.
+mean counts. A shared machine may be half as fast a minute later, so all times are divided by how long a
+yardstick took meanwhile (`pace.py`): a second is one of the machine as fast as it was at first. What the
+clock said is kept beside it.
 
 A run's throughput is taken between two updates in the middle of it: after the first ones, and before the last
 ones, for which nothing is played any more.
@@ -27,6 +29,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from pace import Pace
 from rich.console import Console
 from rich.table import Table
 
@@ -48,13 +51,13 @@ SETTINGS = (
     "env.name=metaworld",
     'env.options={task="reach", max_actions=50}',
     "policy.critic=own",
-    "policy.vla={chunk=5, width=256, layers=4}",
+    "policy.vla={chunk=10, width=256, layers=4}",
     "recipe.name=steppo",
     "recipe.kl_coef=0",
     "num_threads=1",
-    "train.tasks_per_update=64",
+    "train.tasks_per_update=256",
     "train.group_size=1",
-    "train.num_updates=16",
+    "train.num_updates=14",
     "train.update_epochs=1",
     "eval.num_tasks=0",
     "checkpoint.every=0",
@@ -63,9 +66,9 @@ SETTINGS = (
     "monitor.report=false",
     "groups.simulators.num_workers=2",
     "groups.simulators.env_batches=2",
-    "groups.simulators.batch_size=16",
+    "groups.simulators.batch_size=32",
     "groups.generators.num_threads=1",
-    "groups.generators.max_batch=32",
+    "groups.generators.max_batch=64",
     "groups.generators.max_wait_ms=20",
 )
 NUM_SKIPPED = 3
@@ -73,11 +76,12 @@ NUM_SKIPPED = 3
 
 @dataclass
 class Cost:
-    """Of one environment transition, in seconds."""
+    """Of one environment transition, in seconds; `pace` is how long the yardstick took meanwhile."""
 
     wall_s: float
     cpu_s: float
     gpu_s: float = 0.0
+    pace: float = 1.0
 
 
 def real(settings: Sequence[str], name: str, *, write: bool, between: bool = True) -> None:
@@ -85,11 +89,12 @@ def real(settings: Sequence[str], name: str, *, write: bool, between: bool = Tru
     config = load_config(None, [*SETTINGS, *settings, "groups.mode=stream"])
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
-    timed, rows = [alone(config)], []
-    for mode in MODES:
-        rows.append(run(config, mode))
-        if between or mode == MODES[-1]:
-            timed.append(alone(config))
+    with Pace() as pace:
+        timed, rows = [alone(config, pace)], []
+        for mode in MODES:
+            rows.append(run(config, mode, pace))
+            if between or mode == MODES[-1]:
+                timed.append(alone(config, pace))
     costs = mean_costs(timed)
     limits = bounds(costs)
     for row in rows:
@@ -110,14 +115,14 @@ def real(settings: Sequence[str], name: str, *, write: bool, between: bool = Tru
 
 
 def mean_costs(timed: Sequence[dict[str, Cost]]) -> dict[str, Cost]:
-    """Of every part."""
+    """Of every part, on a machine as fast as at first; a GPU has its own pace."""
+
+    def mean(part: str, name: str, *, is_paced: bool = True) -> float:
+        costs = [each[part] for each in timed]
+        return float(np.mean([getattr(cost, name) / (cost.pace if is_paced else 1.0) for cost in costs]))
+
     return {
-        part: Cost(
-            *(
-                float(np.mean([getattr(each[part], name) for each in timed]))
-                for name in ("wall_s", "cpu_s", "gpu_s")
-            )
-        )
+        part: Cost(mean(part, "wall_s"), mean(part, "cpu_s"), mean(part, "gpu_s", is_paced=False))
         for part in timed[0]
     }
 
@@ -187,7 +192,7 @@ class Episodes:
             self.whole.set()
 
 
-def alone(config: RunConfig) -> dict[str, Cost]:
+def alone(config: RunConfig, pace: Pace) -> dict[str, Cost]:
     """What each part costs when it has the machine to itself."""
     parts = Parts(config)
     try:
@@ -197,15 +202,16 @@ def alone(config: RunConfig) -> dict[str, Cost]:
         engine, params = Recording(parts.engine), parts.params(config.sampling.temperature)
         trajectories = parts.rollout_with(engine).run(jobs, params).trajectories
         num_steps = sum(int(t.info["num_actions"]) for t in trajectories)  # type: ignore[arg-type]
-        trainer = repeated(lambda: parts.trainer.update(trajectories), num_steps, config)
+        trainer = repeated(lambda: parts.trainer.update(trajectories), num_steps, config, pace)
         requests = [request for request, _ in engine.pairs]
         shape = config.groups.simulators
         num_envs = shape.num_workers * shape.env_batches * shape.batch_size
         batch = min(config.groups.generators.max_batch, num_envs)
-        generator = repeated(lambda: sample(parts, requests, batch), num_steps, config)
+        generator = repeated(lambda: sample(parts, requests, batch), num_steps, config, pace)
         generator.wall_s /= config.groups.generators.num_workers
         samples = [one for _, one in engine.pairs]
-        simulators = asyncio.run(simulate(config, parts, samples, tasks, params, num_episodes=8 * num_envs))
+        count = 8 * num_envs
+        simulators = asyncio.run(simulate(config, parts, samples, tasks, params, pace, num_episodes=count))
     finally:
         parts.close()
     return {"simulators": simulators, "generators": generator, "trainer": trainer}
@@ -217,10 +223,10 @@ def sample(parts: Parts, requests: Sequence[Request], size: int) -> None:
         parts.engine.generate_blocking(requests[start : start + size])
 
 
-def repeated(work: Callable[[], Any], num_steps: int, config: RunConfig, times: int = 5) -> Cost:
+def repeated(work: Callable[[], Any], num_steps: int, config: RunConfig, pace: Pace, times: int = 5) -> Cost:
     """The median of some times, after a first one that does not count."""
     work()
-    walls, cpus = [], []
+    walls, cpus, at = [], [], time.time()
     for _ in range(times):
         began, cpu = time.perf_counter(), time.process_time()
         work()
@@ -228,8 +234,10 @@ def repeated(work: Callable[[], Any], num_steps: int, config: RunConfig, times: 
             torch.cuda.synchronize()
         walls.append(time.perf_counter() - began)
         cpus.append(time.process_time() - cpu)
+    slow = pace.between(at, time.time())
     gpu_s = 0.0 if config.policy.device == "cpu" else kernels(work)
-    return Cost(float(np.median(walls)) / num_steps, float(np.median(cpus)) / num_steps, gpu_s / num_steps)
+    wall_s, cpu_s = float(np.median(walls)), float(np.median(cpus))
+    return Cost(wall_s / num_steps, cpu_s / num_steps, gpu_s / num_steps, slow)
 
 
 def kernels(work: Callable[[], Any]) -> float:
@@ -243,7 +251,7 @@ def kernels(work: Callable[[], Any]) -> float:
 
 
 async def simulate(
-    config: RunConfig, parts: Parts, samples: Any, tasks: Any, params: Any, *, num_episodes: int
+    config: RunConfig, parts: Parts, samples: Any, tasks: Any, params: Any, pace: Pace, *, num_episodes: int
 ) -> Cost:
     """The simulator processes at full tilt."""
     maker = Groups(config, parts, check_groups(config))
@@ -256,13 +264,14 @@ async def simulate(
             feed = Episodes(jobs, params)
             queue = RequestQueue([Replaying(samples)], max_batch=1 << 20, max_wait_ms=0)
             driver = Driver(simulators, queue, parts.player, feed)
-            began, cpu = time.perf_counter(), cpu_of(simulators)
+            began, cpu, at = time.perf_counter(), cpu_of(simulators), time.time()
             running = asyncio.ensure_future(driver.run())
             await feed.whole.wait()
             wall_s, cpu_s = time.perf_counter() - began, cpu_of(simulators) - cpu
             driver.stop()
             await running
-            cost = Cost(wall_s / feed.num_steps, cpu_s / feed.num_steps)
+            slow = pace.between(at, time.time())
+            cost = Cost(wall_s / feed.num_steps, cpu_s / feed.num_steps, pace=slow)
         return cost
     finally:
         await asyncio.gather(*(one.close() for one in simulators))
@@ -281,24 +290,29 @@ def cpu_of(workers: Sequence[Any]) -> float:
 # --- whole runs ---------------------------------------------------------------------------------
 
 
-def run(config: RunConfig, mode: str) -> dict[str, Any]:
+def run(config: RunConfig, mode: str, pace: Pace) -> dict[str, Any]:
     """One run; its figures from the middle of it."""
     groups = config.groups.model_copy(update={"mode": mode})
     with tempfile.TemporaryDirectory() as place:
         changes = {"groups": groups, "folder": place, "name": mode}
         folder = train(config.model_copy(update=changes))
-        entries = [e for e in read_entries(folder / "metrics.jsonl") if e.kind == "update"]
+        file = folder / "metrics.jsonl"
+        entries = [e for e in read_entries(file) if e.kind == "update"]
+        began = file.stat().st_mtime - entries[-1].time_s  # when the run's clock stood at 0
     last = len(entries) - 1 - (groups.max_staleness + 1 if mode in ("train_async", "stream") else 0)
     assert last > NUM_SKIPPED, "train.num_updates is too small to measure in the middle of a run"
     first, end, middle = entries[NUM_SKIPPED - 1], entries[last], entries[NUM_SKIPPED : last + 1]
     throughput = (end.env_steps - first.env_steps) / (end.time_s - first.time_s)
+    slow = pace.between(began + first.time_s, began + end.time_s)
     busy = {
         group: round(float(np.mean([e.values[f"{group}/busy"] for e in middle])), 3)
         for group in ("simulators", "generators", "trainers")
     }
     return {
         "mode": mode,
-        "env_steps_per_s": round(throughput, 1),
+        "env_steps_per_s": round(throughput * slow, 1),
+        "env_steps_per_s_by_the_clock": round(throughput, 1),
+        "pace": round(slow, 3),
         "busy": busy,
         "mean_staleness": round(float(np.mean([e.values["staleness/mean"] for e in middle])), 2),
         "max_staleness": max(e.values["staleness/max"] for e in middle),

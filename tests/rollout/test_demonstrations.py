@@ -43,6 +43,14 @@ def test_a_noisy_expert_fails_now_and_then_but_keeps_the_form(world: str) -> Non
     assert [t.steps for t in parts.demonstrations(40, 0.5, 1)] != [t.steps for t in shown]
 
 
+def test_a_task_shown_again_is_shown_with_other_mistakes() -> None:
+    parts = small_parts("recipe.name=grpo", "env.options={size=4, max_turns=3}")
+    shown = parts.demonstrations(20, 0.5, 0, times=3)
+    assert [t.task.id for t in shown] == [t.task.id for t in shown[:20]] * 3
+    turns = [[[s.action.action_ids.tolist() for s in t.steps] for t in shown[i::20]] for i in range(20)]  # type: ignore[union-attr]
+    assert sum(one != two for one, two, _ in turns) > 10
+
+
 def test_noise_of_one_is_random_play() -> None:
     parts = small_parts("recipe.name=grpo", "env.options={size=4, max_turns=3}")
     shown = parts.demonstrations(60, 1.0, 0)

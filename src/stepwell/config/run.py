@@ -138,6 +138,9 @@ class WarmStartConfig(Settings):
         le=1,
         description="share of demonstrated actions that are random; a robot's: deviation added to them",
     )
+    demos_per_task: int = Field(
+        1, ge=1, description="demonstrations of each of them, with other mistakes every time (noise)"
+    )
     epochs: int = Field(1, ge=1, description="passes over the demonstrations")
     batch_size: int = Field(64, ge=1, description="demonstrations per update")
     max_updates: int | None = Field(None, ge=1, description="stop after so many; None: after the epochs")

@@ -88,7 +88,7 @@ def imitate_until(config: RunConfig, is_over: threading.Event) -> dict[str, Any]
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     parts, warm = Parts(config), config.warm_start
-    shown = parts.demonstrations(warm.num_demos, warm.noise, config.seed)
+    shown = parts.demonstrations(warm.num_demos, warm.noise, config.seed, warm.demos_per_task)
     endless = warm.model_copy(update={"epochs": _MANY, "max_updates": None})
     number = 0
     for number, _ in enumerate(imitate(parts.policy, shown, endless, config.seed), start=1):  # noqa: B007

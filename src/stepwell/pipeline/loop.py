@@ -173,7 +173,7 @@ class SyncLoop:
     def _imitate(self) -> None:
         warm = self.config.warm_start
         self.monitor.phase("demonstrations")
-        shown = self.parts.demonstrations(warm.num_demos, warm.noise, self.config.seed)
+        shown = self.parts.demonstrations(warm.num_demos, warm.noise, self.config.seed, warm.demos_per_task)
         wins = np.mean([t.status is Status.SUCCESS for t in shown])
         self.monitor.note(f"warm start: {len(shown)} demonstrations, {wins:.2f} of them succeed")
         total = num_batches(warm, len(shown))

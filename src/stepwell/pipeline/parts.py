@@ -363,20 +363,14 @@ class Parts:
             )
         return tasks
 
-    def demonstrations(self, num_demos: int, noise: float, seed: int) -> list[Trajectory]:
-        """Episodes of the oracle on training tasks."""
+    def demonstrations(self, num_demos: int, noise: float, seed: int, times: int = 1) -> list[Trajectory]:
+        """Episodes of the oracle on training tasks, each played so many times."""
+        tasks = self.tasks(Split.TRAIN, num_demos, seed) * times
         if self.is_robot:
-            return robot_parts.robot_demonstrations(
-                self.envs,
-                self.player,
-                self.tasks(Split.TRAIN, num_demos, seed),
-                self.policy.model.shape.config.chunk,
-                noise,
-                seed,
-            )
+            chunk = self.policy.model.shape.config.chunk
+            return robot_parts.robot_demonstrations(self.envs, self.player, tasks, chunk, noise, seed)
         encode = partial(self.tokenizer.encode, add_special_tokens=False)
         sampler = OracleSampler(self.envs.envs, self.agent, encode, self.renderer.end_ids[0], noise=noise)
-        tasks = self.tasks(Split.TRAIN, num_demos, seed)
         return demonstrate(self.rollout_with(sampler), tasks, seed)
 
     def close(self) -> None:

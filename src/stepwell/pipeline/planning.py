@@ -242,6 +242,7 @@ class _Plan:
         if warm.num_demos:
             is_all = len(self.tasks) < train.num_tasks
             count = min(warm.num_demos, len(self.tasks)) if is_all else warm.num_demos
+            count *= warm.demos_per_task
             yield _line(
                 "warm start",
                 f"{count} demonstrations with {warm.noise:g} noise, {_many(warm.epochs, 'epoch')} in batches "
@@ -256,7 +257,7 @@ class _Plan:
         yield _line("", f"evaluated {often}before and after, {episodes} episodes each")
 
     def _num_imitated(self, count: int) -> int:
-        """Updates of a warm start from so many demonstrated tasks."""
+        """Updates of a warm start from so many demonstrations."""
         return num_batches(self.config.warm_start, count)
 
     # --- memory and disk ------------------------------------------------------------------
