@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -25,6 +26,28 @@ def test_parts_keep_groups_whole_and_in_order(sizes: list[int], count: int) -> N
     assert 1 <= len(parts) <= min(count, len(sizes))
     share = len(trajectories) / count
     assert all(len(part) < share + 2 * max(sizes) for part in parts)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 5), min_size=1, max_size=12),
+    count=st.integers(1, 15),
+    seed=st.integers(0, 9),
+)
+def test_shuffled_parts_hold_the_same_groups_whole(sizes: list[int], count: int, seed: int) -> None:
+    trajectories = [made([1.0], group=f"g{i}") for i, size in enumerate(sizes) for _ in range(size)]
+    parts = split(trajectories, count, np.random.default_rng(seed))
+    assert sorted(t.id for part in parts for t in part) == sorted(t.id for t in trajectories)
+    assert sum(len({t.group for t in part}) for part in parts) == len(sizes)
+    again = split(trajectories, count, np.random.default_rng(seed))
+    assert [[t.id for t in part] for part in parts] == [[t.id for t in part] for part in again]
+
+
+def test_parts_of_what_ended_early_and_late_are_mixed() -> None:
+    early, late = [made([1.0]) for _ in range(64)], [made([0.0]) for _ in range(64)]
+    parts = split([*early, *late], 4, np.random.default_rng(0))
+    assert all(8 <= sum(t.steps[0].reward for t in part) <= 24 for part in parts)
+    whole = split([*early, *late], 1, np.random.default_rng(0))
+    assert whole == [[*early, *late]]  # one part needs no mixing
 
 
 @given(num_groups=st.integers(1, 40), size=st.integers(1, 4), count=st.integers(1, 50))

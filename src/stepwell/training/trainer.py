@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -163,6 +164,7 @@ class Trainer:
 
     def _minibatches(self, trajectories: Sequence[Trajectory]) -> list[Minibatch]:
         """What each optimizer step learns from, dealt out to the ranks where there are several."""
+        rng = np.random.default_rng(self.num_done)  # the same after a resume
         minibatches = [
             Minibatch(
                 part,
@@ -171,7 +173,7 @@ class Trainer:
                 self.recipe.bootstrap_truncated,
                 self.config.micro_batch,
             )
-            for part in split(trajectories, self.config.minibatches)
+            for part in split(trajectories, self.config.minibatches, rng)
         ]
         if len(self.devices) < 2:
             return minibatches
