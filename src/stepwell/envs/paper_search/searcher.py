@@ -22,7 +22,8 @@ def next_calls(library: Library, request: Request, selector: Selector, pool: Poo
     queries = [query for query in _queries(library, request) if asked(query) not in pool.queries]
     new, old = in_order(pool, selector)
     num_shown = library.limits.num_shown
-    return [*queries, *new[:num_shown], *old[:num_shown]][: library.limits.max_calls]
+    calls: list[Call] = [*queries, *new[:num_shown], *old[:num_shown]]
+    return calls[: library.limits.max_calls]
 
 
 def _queries(library: Library, request: Request) -> list[str]:
