@@ -40,6 +40,7 @@ from stepwell.envs.paper_search.guide import paper_argument
 from stepwell.envs.paper_search.library import indexed
 from stepwell.envs.paper_search.options import PaperSearchOptions
 from stepwell.envs.paper_search.pool import asked
+from stepwell.envs.paper_search.searcher import queries_of
 
 RESULT = Path(__file__).parent / "results" / "paper_search.json"
 Player = Callable[[PaperSearch], list[str]]
@@ -161,10 +162,8 @@ def search_and_expand(env: PaperSearch) -> list[str]:
 
 
 def all_forms(env: PaperSearch) -> list[str]:
-    need, facets = env.request.need, env.library.graph.facets
-    assert need is not None
-    ways = map(" ".join, product(*(facets[facet].values[value] for facet, value in need.values)))
-    return [search(way) for way in ways if asked(way) not in env.pool.queries]
+    queries = queries_of(env.library, env.request)
+    return [search(query) for query in queries if asked(query) not in env.pool.queries]
 
 
 def search(query: str) -> str:

@@ -19,14 +19,15 @@ from stepwell.envs.paper_search.words import in_order
 
 def next_calls(library: Library, request: Request, selector: Selector, pool: Pool) -> list[Call]:
     """The calls of the next turn."""
-    queries = [query for query in _queries(library, request) if asked(query) not in pool.queries]
+    queries = [query for query in queries_of(library, request) if asked(query) not in pool.queries]
     new, old = in_order(pool, selector)
     num_shown = library.limits.num_shown
     calls: list[Call] = [*queries, *new[:num_shown], *old[:num_shown]]
     return calls[: library.limits.max_calls]
 
 
-def _queries(library: Library, request: Request) -> list[str]:
+def queries_of(library: Library, request: Request) -> list[str]:
+    """Searches for the whole need, in every form it can be said in; the request's own words first."""
     need, graph = request.need, library.graph
     if need is None:
         return [request.text]
