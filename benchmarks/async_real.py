@@ -51,13 +51,13 @@ SETTINGS = (
     "env.name=metaworld",
     'env.options={task="reach", max_actions=50}',
     "policy.critic=own",
-    "policy.vla={chunk=10, width=256, layers=4}",
+    "policy.vla={chunk=25, width=256, layers=4}",
     "recipe.name=steppo",
     "recipe.kl_coef=0",
     "num_threads=1",
-    "train.tasks_per_update=256",
+    "train.tasks_per_update=512",
     "train.group_size=1",
-    "train.num_updates=14",
+    "train.num_updates=9",
     "train.update_epochs=1",
     "eval.num_tasks=0",
     "checkpoint.every=0",
@@ -66,10 +66,10 @@ SETTINGS = (
     "monitor.report=false",
     "groups.simulators.num_workers=2",
     "groups.simulators.env_batches=2",
-    "groups.simulators.batch_size=32",
+    "groups.simulators.batch_size=64",
     "groups.generators.num_threads=1",
-    "groups.generators.max_batch=64",
-    "groups.generators.max_wait_ms=20",
+    "groups.generators.max_batch=128",
+    "groups.generators.max_wait_ms=60",
 )
 NUM_SKIPPED = 3
 
@@ -90,11 +90,11 @@ def real(settings: Sequence[str], name: str, *, write: bool, between: bool = Tru
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     with Pace() as pace:
-        timed, rows = [alone(config, pace)], []
+        timed, rows = [told("parts", alone(config, pace))], []
         for mode in MODES:
-            rows.append(run(config, mode, pace))
+            rows.append(told(mode, run(config, mode, pace)))
             if between or mode == MODES[-1]:
-                timed.append(alone(config, pace))
+                timed.append(told("parts", alone(config, pace)))
     costs = mean_costs(timed)
     limits = bounds(costs)
     for row in rows:
@@ -112,6 +112,17 @@ def real(settings: Sequence[str], name: str, *, write: bool, between: bool = Tru
             "rows": rows,
         }
         (RESULTS / f"async_throughput_{name}.json").write_text(json.dumps(result, indent=2) + "\n")
+
+
+def told(name: str, found: Any) -> Any:
+    """What was found, after a line that says so: minutes pass until the table."""
+    console = Console()
+    if name == "parts":
+        figures = ", ".join(f"{part} {1e6 * cost.wall_s:.1f}" for part, cost in found.items())
+        console.print(f"parts alone, microseconds per transition: {figures}", highlight=False)
+    else:
+        console.print(f"{name}: {found['env_steps_per_s']:,.0f} env steps per second", highlight=False)
+    return found
 
 
 def mean_costs(timed: Sequence[dict[str, Cost]]) -> dict[str, Cost]:
