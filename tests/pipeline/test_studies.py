@@ -17,9 +17,10 @@ import pytest
 from rich.console import Console
 from tests.pipeline.study_files import SMALL, planned
 
+from stepwell.config.study import load_study, plan_runs
 from stepwell.core.errors import ConfigError
 from stepwell.monitors.jsonl import read_entries
-from stepwell.pipeline.studies import run_study
+from stepwell.pipeline.studies import _chosen, run_study
 from stepwell.pipeline.study_folder import adopt, hold
 from stepwell.pipeline.study_results import status_of
 
@@ -83,6 +84,17 @@ settings = { recipe.name = "grpo" }
 """
 
 
+def test_several_patterns_choose_the_runs_of_any_and_each_must_match_one(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.toml"
+    file.write_text(TINY.replace("seeds = [0]", "seeds = [0, 1]"))
+    runs = plan_runs(load_study(file), tmp_path, tmp_path / "runs")
+    names = [run.name for run in _chosen(runs, ["grpo-seed0", "step*1"])]
+    assert names == ["frozenlake-grpo-seed0", "frozenlake-steppo-seed1"]
+    assert _chosen(runs, []) == runs
+    with pytest.raises(ConfigError, match="--only: no run's name matches 'gpro'"):
+        _chosen(runs, ["steppo", "gpro"])
+
+
 @pytest.mark.slow
 def test_a_run_that_fails_is_told_and_the_others_come_to_their_end(tmp_path: Path) -> None:
     file, folder = tmp_path / "tiny.toml", tmp_path / "out"
@@ -105,7 +117,7 @@ def test_a_run_that_fails_is_told_and_the_others_come_to_their_end(tmp_path: Pat
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["best"]
     # the next sitting leaves what is finished alone; nothing else was asked for
     written = (run / "summary.json").stat().st_mtime_ns
-    assert run_study(file, only="steppo", **options).ending == "complete"
+    assert run_study(file, only=["steppo"], **options).ending == "complete"
     assert (run / "summary.json").stat().st_mtime_ns == written
     endings = [item["ending"] for item in json.loads((folder / "results.json").read_text())["sittings"]]
     assert endings == ["limit", "failed", "complete"]

@@ -22,7 +22,7 @@ _EXAMPLES = (
     ("stepwell study studies/recipes.toml --quick", "the short form, in minutes on a CPU"),
     ("stepwell study studies/recipes.toml --workers 16 --device cuda", "runs side by side on one GPU"),
     ("stepwell study studies/recipes.toml --limit-s 540", "stop in order after nine minutes; go on later"),
-    ("stepwell study studies/recipes.toml --only grpo-seed0", "only runs of that name"),
+    ("stepwell study studies/recipes.toml --only grpo-seed0 seed1", "only runs of such names"),
     (
         "stepwell study studies/recipes.toml --join a/results.json b/results.json",
         "parts run apart, in one table",
@@ -49,7 +49,13 @@ def add(commands: Any) -> None:
     parser.add_argument("--threads", type=int, metavar="N", help="of each run; default: the cores shared out")
     parser.add_argument("--device", metavar="DEVICE", help="cpu or cuda; default: as the file says")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="of this study; default: runs/study-NAME")
-    parser.add_argument("--only", metavar="PATTERN", help="runs whose names match (WORLD-VARIANT-seedN)")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="PATTERN",
+        help="runs whose names match one (WORLD-VARIANT-seedN)",
+    )
     parser.add_argument("--limit-s", type=float, metavar="SECONDS", help="save and stop after this time")
     parser.add_argument(
         "--join",

@@ -48,7 +48,7 @@ from stepwell.core.versions import VersionSpan
 MAGIC = b"SWEL"
 FORMAT = 1
 KIND_STEP, KIND_TRAJECTORY = 1, 2
-MIN_COMPRESSED_BYTES = 2048  # below, compressing takes twice as long as all the rest and saves some hundred bytes
+MIN_COMPRESSED_BYTES = 2048  # below, compressing takes twice as long as all the rest and saves little
 Built = TypeVar("Built")
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _HEAD = struct.Struct("<4sBBII16s")

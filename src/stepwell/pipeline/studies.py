@@ -78,7 +78,7 @@ def run_study(
     threads: int | None = None,
     device: str | None = None,
     folder: Path | None = None,
-    only: str | None = None,
+    only: Sequence[str] = (),
     limit_s: float | None = None,
     restart: bool = False,
     command: str = "",
@@ -222,12 +222,15 @@ def _folder(run: PlannedRun) -> Path:
     return Path(run.config.folder) / run.name
 
 
-def _chosen(runs: Sequence[PlannedRun], only: str | None) -> list[PlannedRun]:
-    chosen = [run for run in runs if only is None or fnmatch.fnmatchcase(run.name, f"*{only}*")]
-    if not chosen:
-        names = ", ".join(run.name for run in runs[:6])
-        raise ConfigError(f"--only: no run's name matches {only!r}; names are such as {names}")
-    return chosen
+def _chosen(runs: Sequence[PlannedRun], only: Sequence[str]) -> list[PlannedRun]:
+    """The runs whose names match one of the patterns; all where there is none."""
+    matches = {pattern: set(fnmatch.filter((run.name for run in runs), f"*{pattern}*")) for pattern in only}
+    for pattern, found in matches.items():
+        if not found:
+            names = ", ".join(run.name for run in runs[:6])
+            raise ConfigError(f"--only: no run's name matches {pattern!r}; names are such as {names}")
+    chosen = set().union(*matches.values())
+    return [run for run in runs if run.name in chosen or not only]
 
 
 def _check(runs: Sequence[PlannedRun]) -> None:
