@@ -159,7 +159,9 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=5.0, help="time given to each row")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 2, help="simulator processes")
-    parser.add_argument("--batch-size", type=int, default=8, help="environments per process, all batches")
+    parser.add_argument(
+        "--batch-sizes", type=int, nargs="+", default=[8, 32], help="environments per process, all batches"
+    )
     parser.add_argument("--worlds", nargs="*", default=list(WORLDS), choices=list(WORLDS))
     parser.add_argument("--no-write", action="store_true")
     args = parser.parse_args()
@@ -173,9 +175,10 @@ def main() -> None:
 async def measure(args: argparse.Namespace) -> dict[str, Any]:
     rows = []
     for world in args.worlds:
-        for row in await measure_world(world, args.processes, args.batch_size, args.seconds):
-            rows.append({"world": WORLDS[world][0], **row})
-            print(json.dumps(rows[-1]), flush=True)
+        for size in args.batch_sizes:
+            for row in await measure_world(world, args.processes, size, args.seconds):
+                rows.append({"world": WORLDS[world][0], "batch_size": size, **row})
+                print(json.dumps(rows[-1]), flush=True)
     return {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "gymnasium": gymnasium.__version__,
