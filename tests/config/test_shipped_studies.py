@@ -121,14 +121,14 @@ def steppo() -> tuple[StudyConfig, list[PlannedRun]]:
 
 def test_every_method_meets_every_world_on_equal_terms(steppo: tuple[StudyConfig, list[PlannedRun]]) -> None:
     runs = steppo[1]
-    assert len(runs) == (9 + 3) * 4 * 3 + 4 * 2 * 3
+    assert len(runs) == (9 + 4) * 4 * 3 + 4 * 2 * 3
     for run in runs:
         train, recipe = run.config.train, resolve_recipe(run.config.recipe)
         assert train.tasks_per_update * train.group_size == 128
         assert train.group_size == (8 if recipe.needs_groups else 1)
         assert recipe.reward_parts == ("task",) and recipe.kl is None
         assert run.config.agent.memory == "steps" and run.config.env.options["size"] == "tiny"
-        assert train.num_updates == (0 if run.variant == "react" else 120)
+        assert train.num_updates == (0 if run.variant == "react" else 60)
     thinks = {run.config.agent.strategy for run in runs if run.variant == "react"}
     assert thinks == {"free_think"}
     places = {run.world: run.elsewhere for run in runs}
@@ -147,6 +147,7 @@ def test_ablations_take_away_what_they_say(steppo: tuple[StudyConfig, list[Plann
     assert choices("without-step-gae") == ("token_gae", "tokens", "step", "step_mean")
     assert choices("without-step-ratio") == ("step_gae", "state", "token", "step_mean")
     assert choices("without-both") == ("token_gae", "tokens", "token", "step_mean")
+    assert choices("steppo-token-mean") == ("step_gae", "state", "step", "token_mean")
     assert choices("ppo") == ("token_gae", "tokens", "token", "token_mean")
 
 

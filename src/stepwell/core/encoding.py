@@ -4,8 +4,8 @@ Layout of one record:
 
     magic "SWEL" | format u8 | kind u8 | stored u32 | raw u32 | digest 16 bytes | payload
 
-The payload, compressed (small ones at level 0), is a JSON header followed by the raw bytes of every array, in
-the order in which the header names them. Nothing is ever unpickled.
+The payload, compressed (at level 0 where that is not worth it), is a JSON header followed by the raw bytes of
+every array, in the order in which the header names them. Nothing is ever unpickled.
 
 Invariants
 * `decode(encode(x)) == x`, bit for bit (floats keep every bit; arrays keep dtype and shape).
@@ -48,7 +48,7 @@ from stepwell.core.versions import VersionSpan
 MAGIC = b"SWEL"
 FORMAT = 1
 KIND_STEP, KIND_TRAJECTORY = 1, 2
-MIN_COMPRESSED_BYTES = 2048  # below, compressing takes twice as long as all the rest and saves little
+MIN_COMPRESSED_BYTES = 1024  # of words and whole numbers (floats hardly shrink); below, it saves little
 Built = TypeVar("Built")
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _HEAD = struct.Struct("<4sBBII16s")
@@ -91,7 +91,8 @@ class _Writer:
     def record(self, kind: int, header: dict[str, Any]) -> bytes:
         text = _ENCODER.encode(header).encode()
         raw = b"".join([_HEADER_LENGTH.pack(len(text)), text, *(array.tobytes() for array in self.arrays)])
-        stored = zlib.compress(raw, level=0 if len(raw) < MIN_COMPRESSED_BYTES else 1)
+        float_bytes = sum(array.nbytes for array in self.arrays if array.dtype.kind == "f")
+        stored = zlib.compress(raw, level=0 if len(raw) - float_bytes < MIN_COMPRESSED_BYTES else 1)
         digest = hashlib.blake2b(stored, digest_size=16).digest()
         return _HEAD.pack(MAGIC, FORMAT, kind, len(stored), len(raw), digest) + stored
 
