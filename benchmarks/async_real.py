@@ -96,9 +96,11 @@ def real(settings: Sequence[str], name: str, *, write: bool, between: bool = Tru
             if between or mode == MODES[-1]:
                 timed.append(told("parts", alone(config, pace)))
     costs = mean_costs(timed)
-    limits = bounds(costs)
+    limits, by_the_clock = bounds(costs), bounds(mean_costs(timed, is_paced=False))
     for row in rows:
         row["of_bound"] = round(row["env_steps_per_s"] * max(limits.values()), 3)
+        clock = row["env_steps_per_s_by_the_clock"]
+        row["of_bound_by_the_clock"] = round(clock * max(by_the_clock.values()), 3)
         row["times_sync"] = round(row["env_steps_per_s"] / rows[0]["env_steps_per_s"], 3)
     show(rows, costs, limits)
     if write:
@@ -125,17 +127,15 @@ def told(name: str, found: Any) -> Any:
     return found
 
 
-def mean_costs(timed: Sequence[dict[str, Cost]]) -> dict[str, Cost]:
-    """Of every part, on a machine as fast as at first; a GPU has its own pace."""
+def mean_costs(timed: Sequence[dict[str, Cost]], *, is_paced: bool = True) -> dict[str, Cost]:
+    """Of every part, on a machine as fast as at first, or as the clock said; a GPU has its own pace."""
 
-    def mean(part: str, name: str, *, is_paced: bool = True) -> float:
+    def mean(part: str, name: str) -> float:
         costs = [each[part] for each in timed]
-        return float(np.mean([getattr(cost, name) / (cost.pace if is_paced else 1.0) for cost in costs]))
+        is_divided = is_paced and name != "gpu_s"
+        return float(np.mean([getattr(cost, name) / (cost.pace if is_divided else 1.0) for cost in costs]))
 
-    return {
-        part: Cost(mean(part, "wall_s"), mean(part, "cpu_s"), mean(part, "gpu_s", is_paced=False))
-        for part in timed[0]
-    }
+    return {part: Cost(mean(part, "wall_s"), mean(part, "cpu_s"), mean(part, "gpu_s")) for part in timed[0]}
 
 
 def bounds(costs: dict[str, Cost]) -> dict[str, float]:
