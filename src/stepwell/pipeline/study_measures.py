@@ -2,7 +2,7 @@
 
     eval_episodes.jsonl ─► use      means per episode at the end: turns, tokens, score, calls/TOOL, …
                         └► golden   success and extra turns by the length of the shortest plan
-    metrics.jsonl ───────► tracks   training reward and critic loss over updates
+    metrics.jsonl ───────► tracks   training reward, critic loss and explained variance over updates
                         └► times    seconds of an update: rollout, actor, critic
     elsewhere.json ──────► elsewhere  success on held-out tasks of other settings
 
@@ -30,7 +30,7 @@ from stepwell.core.errors import EncodingError
 from stepwell.pipeline.eval_episodes import EvalEpisode, read_episodes
 from stepwell.pipeline.study_worker import ELSEWHERE_FILE
 
-TRACKS = {"reward": "reward", "critic_loss": "loss/value"}
+TRACKS = {"reward": "reward", "critic_loss": "loss/value", "explained": "explained_variance"}
 MAX_POINTS = 60
 Track = list[tuple[int, float]]
 

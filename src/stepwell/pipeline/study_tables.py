@@ -84,7 +84,10 @@ def _use(results: Results, world: str) -> StudyTable | None:
     if not names:
         return None
     order = sorted(names, key=lambda name: (name.startswith("measures/"), names.index(name)))
-    head = ["variant", *[_USE.get(name) or name.removeprefix("measures/") for name in order]]
+    head = ["variant"]
+    for name in order:
+        title = _USE.get(name) or name.removeprefix("measures/")
+        head.append(f"{title}, where told" if title in head else title)
     rows = [
         [variant, *[_told(_mean(run.use.get(name) for run in mine)) for name in order]]
         for variant, mine in runs.items()
@@ -156,7 +159,7 @@ def _golden_cell(found: tuple[int, float, float | None] | None) -> str:
 
 # --- while it learns ----------------------------------------------------------------------------
 
-_DYNAMICS = {"reward": "training reward", "critic_loss": "critic loss"}
+_DYNAMICS = {"reward": "training reward", "critic_loss": "critic loss", "explained": "explained variance"}
 
 
 def _dynamics(results: Results, world: str) -> StudyTable | None:
@@ -165,21 +168,31 @@ def _dynamics(results: Results, world: str) -> StudyTable | None:
     tracks = {v: mine for v, mine in tracks.items() if mine}
     if not tracks:
         return None
-    head = ["variant", "reward, first quarter", "last quarter", "critic loss, first quarter", "last quarter"]
+    names = [
+        name for name in _DYNAMICS if any(name in run.tracks for mine in tracks.values() for run in mine)
+    ]
+    head = ["variant"]
+    for name in names:
+        head += [f"{_DYNAMICS[name]}, first quarter", "last quarter"]
     rows = [
-        [variant, *_quarters(mine, "reward"), *_quarters(mine, "critic_loss")]
+        [variant, *[cell for name in names for cell in _quarters(mine, name)]]
         for variant, mine in tracks.items()
     ]
     plots = []
-    for name, title in _DYNAMICS.items():
+    for name in names:
         points = {
             v: [run.tracks[name] for run in mine if name in run.tracks]
             for v, mine in tracks.items()
             if any(name in run.tracks for run in mine)
         }
         means = {v: _joined(mean_curve(curves)) for v, curves in points.items()}
-        plots += _panels(results, world, f"dynamics-{name.replace('_', '-')}", title, "updates", means)
-    note = "Reward is that of training episodes, as it is learnt from; critic loss the mean squared error."
+        plots += _panels(
+            results, world, f"dynamics-{name.replace('_', '-')}", _DYNAMICS[name], "updates", means
+        )
+    note = (
+        "Training reward is that of training episodes, as it is learnt from; critic loss the mean squared "
+        "error, explained variance the share of the targets' variance that the critic foresees."
+    )
     return StudyTable("Training", note, head, rows, plots)
 
 
