@@ -172,6 +172,15 @@ def test_a_reward_that_is_not_a_number_is_carried_as_it_is() -> None:
     assert np.isnan(found.reward)
 
 
+@pytest.mark.parametrize(
+    "values", [[0.0, -0.0], [1, True], [1.0, 1], [False, False], ["a", "a"], [[1], [True]]]
+)
+def test_values_that_are_equal_in_all_turns_come_back_as_they_were(values: list[Any]) -> None:
+    turns = [Turn(info={"value": value}) for value in values]
+    found = [turn.info["value"] for turn in codecs.unpack_turns(*sent(*codecs.pack_turns(turns)))]
+    assert list(map(repr, found)) == list(map(repr, values))
+
+
 def test_numbers_of_numpy_in_info_become_numbers_and_objects_an_error() -> None:
     info = {"success": np.bool_(True), "process": np.float32(0.1), "inner": {"n": np.int64(3)}}
     odd = {"socket": object()}

@@ -45,7 +45,8 @@ def log_probs(values: Iterable[float] | npt.NDArray[Any], field: str) -> FloatAr
 
 def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """A contiguous, read-only version of `array` that shares no memory with a writable one."""
-    if array.flags.writeable or not array.flags.c_contiguous:
+    flags = array.flags
+    if flags.writeable or not flags.c_contiguous:
         array = np.array(array, order="C", copy=True)
         array.setflags(write=False)
     return array

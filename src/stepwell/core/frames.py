@@ -30,7 +30,7 @@ import numpy as np
 from stepwell.core import EncodingError, InputError
 from stepwell.core.arrays import AnyArray
 
-MAGIC, FORMAT = b"SWFR", 1
+MAGIC, FORMAT = b"SWFR", 2
 ALIGNMENT = 64
 _HEAD = struct.Struct("<4sBBHIQII")
 _IS_CHECKED = 1
@@ -38,6 +38,7 @@ _DTYPES = {
     name: np.dtype(name)
     for name in ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8")
 }
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _ZEROS = bytes(ALIGNMENT)
 Buffer = Any  # bytes, a view of them or a contiguous array; typing has no word for it before Python 3.12
 
@@ -56,16 +57,17 @@ def encode(frame: Frame, *, is_checked: bool = False) -> tuple[list[Buffer], int
     payload: list[Buffer] = []
     described, size = [], 0
     for array in frame.arrays:
-        if array.dtype.str not in _DTYPES:
+        name, num_bytes = _NAMES.get(array.dtype), array.nbytes
+        if name is None:
             raise InputError(f"arrays of dtype {array.dtype} cannot be sent; convert to a plain number type")
-        described.append([array.dtype.str, array.shape])
-        if not array.nbytes:
+        described.append([name, array.shape])
+        if not num_bytes:
             continue
         payload.append(np.ascontiguousarray(array))
-        gap = -array.nbytes % ALIGNMENT
+        gap = -num_bytes % ALIGNMENT
         if gap:
             payload.append(_ZEROS[:gap])
-        size += array.nbytes + gap
+        size += num_bytes + gap
     text = _json({"op": frame.op, "header": frame.header, "arrays": described})
     filled = text + _ZEROS[: -(_HEAD.size + len(text)) % ALIGNMENT]
     digest = _crc(payload) if is_checked else 0
@@ -174,7 +176,8 @@ def _plain(value: Any) -> Any:
 
 
 _DECODER = json.JSONDecoder()
-_ENCODER = json.JSONEncoder(separators=(",", ":"), default=_plain)
+# without a check of its own: a header that holds itself ends as a RecursionError
+_ENCODER = json.JSONEncoder(separators=(",", ":"), default=_plain, check_circular=False)
 
 
 def _json(value: Any) -> bytes:

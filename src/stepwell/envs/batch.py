@@ -2,7 +2,7 @@
 
 A world that raises yields a `Turn` with an `EnvError` (the cause attached) and is left out until
 its next reset. Mistakes of the caller about the batch itself (an index that is not there, as many
-actions as indices) are raised at once.
+actions as indices) are raised at once. The worlds take turns: a batch belongs to one thread at a time.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from stepwell.config.base import Settings
 from stepwell.core import JSON, ArrayState, EnvError, InputError, Observation, Task
 from stepwell.envs.base import Env
 from stepwell.envs.registry import make_env
+from stepwell.envs.robots.base import RobotEnv
 
 
 @dataclass(slots=True)
@@ -57,6 +58,9 @@ class EnvBatch:
             raise InputError(f"size of an EnvBatch must be at least 1, got {size}")
         self.name = name
         self.envs: list[Env] = [make_env(name, options) for _ in range(size)]
+        for env in self.envs[1:]:
+            if isinstance(env, RobotEnv):
+                env.share(self.envs[0])
 
     def reset(
         self,

@@ -4,7 +4,8 @@
 `EncodingError` where the header does not say what it should.
 
 Small arrays of the same name, dtype and shape in a list (what the worlds of one environment batch
-show) are stacked and sent as one: the cost of a message grows with its bytes, not with its worlds.
+show) are stacked and sent as one, and so are words and flags that all worlds share: the cost of a message
+grows with its bytes, not with its worlds.
 
 Invariants
 * `unpack(pack(x)) == x`, floats and arrays to the last bit. Errors keep their kind (of
@@ -49,6 +50,7 @@ Header = dict[str, Any]
 Arrays = Sequence[AnyArray]
 Built = TypeVar("Built")
 _PLAIN = frozenset([type(None), bool, int, float, str])
+_SHARED = _PLAIN - {float}
 _KINDS = {
     name: kind
     for name, kind in vars(errors).items()
@@ -70,7 +72,7 @@ class _Packer:
         """Named arrays of many: by name where all have the same names, else row by row."""
         if not rows:
             return None
-        if any(row.keys() != rows[0].keys() for row in rows):
+        if len(set(map(tuple, rows))) > 1:
             return [{name: self.add(array) for name, array in row.items()} for row in rows]
         return {name: self.column([row[name] for row in rows]) for name in rows[0]}
 
@@ -78,7 +80,7 @@ class _Packer:
         """One stacked array, or one number per row."""
         first = column[0]
         is_small = 0 < first.nbytes <= MAX_STACKED_BYTES and len(column) > 1
-        if is_small and all(a.dtype == first.dtype and a.shape == first.shape for a in column):
+        if is_small and len({(array.dtype, array.shape) for array in column}) == 1:
             return self.add(np.array(column))
         return [self.add(array) for array in column]
 
@@ -132,7 +134,7 @@ def unpack_tasks(header: Header) -> list[Task]:
 def pack_actions(actions: Sequence[Any]) -> tuple[Header, list[AnyArray]]:
     """What worlds are told: lists of names, or chunks of a robot's actions."""
     packer = _Packer()
-    if actions and all(isinstance(action, np.ndarray) for action in actions):
+    if actions and all([isinstance(action, np.ndarray) for action in actions]):
         return {"chunks": packer.column(list(actions)), "count": len(actions)}, packer.arrays
     return {"names": [list(names) for names in actions]}, packer.arrays
 
@@ -152,15 +154,16 @@ def pack_turns(turns: Sequence[Turn]) -> tuple[Header, list[AnyArray]]:
     """Turns. One whose `info` is no JSON becomes a turn with an error that says so."""
     packer = _Packer()
     shown = [turn.observation for turn in turns]
+    states = [turn.state for turn in turns]
     infos, problems = _infos(turns)
     header = {
         "rewards": [float(turn.reward) for turn in turns],
-        "terminated": [bool(turn.terminated) for turn in turns],
-        "truncated": [bool(turn.truncated) for turn in turns],
+        "terminated": _short([bool(turn.terminated) for turn in turns]),
+        "truncated": _short([bool(turn.truncated) for turn in turns]),
         "infos": infos,
-        "states": [turn.state for turn in turns] if any(turn.state for turn in turns) else None,
+        "states": states if any(states) else None,
         "errors": [[place, *pack_error(error)] for place, error in sorted(problems.items())],
-        "seen": [_observation(observation, packer) for observation in shown],
+        "seen": _short([_observation(observation, packer) for observation in shown]),
         "arrays": packer.rows([o.arrays for o in shown if isinstance(o, ArrayState)]),
     }
     return header, packer.arrays
@@ -170,18 +173,19 @@ def unpack_turns(header: Header, arrays: Arrays) -> list[Turn]:
     """The turns of `pack_turns`."""
 
     def build() -> list[Turn]:
-        unpacker, seen = _Unpacker(arrays), _is(header["seen"], list)
-        rows = iter(unpacker.rows(header["arrays"], sum(isinstance(value, str) for value in seen)))
+        rewards, states = _is(header["rewards"], list), header["states"]
+        count = len(rewards)
+        unpacker, seen = _Unpacker(arrays), _long(header["seen"], count)
+        rows = iter(unpacker.rows(header["arrays"], sum([isinstance(value, str) for value in seen])))
         shown = [
             ArrayState(next(rows), value) if isinstance(value, str) else _shown(value, unpacker)
             for value in seen
         ]
-        count, states = len(shown), header["states"]
         columns = (
             shown,
-            _each(header["rewards"], float, count),
-            _each(header["terminated"], bool, count),
-            _each(header["truncated"], bool, count),
+            _each(rewards, float, count),
+            _each(_long(header["terminated"], count), bool, count),
+            _each(_long(header["truncated"], count), bool, count),
             _read_infos(header["infos"], count),
             [None] * count,
             [{} for _ in shown] if states is None else _each(states, dict, count),
@@ -199,20 +203,20 @@ def _infos(turns: Sequence[Turn]) -> tuple[Any, dict[int, Exception]]:
     problems = {place: turn.error for place, turn in enumerate(turns) if turn.error is not None}
     infos = [turn.info for turn in turns]
     for place, info in enumerate(infos):
-        if not all(type(value) in _PLAIN for value in info.values()) and not is_json(info):
+        if not _PLAIN.issuperset(map(type, info.values())) and not is_json(info):
             words = f"info {sorted(map(str, info))} holds something that is no JSON; give numbers and words"
             infos[place] = {}
             problems.setdefault(place, EnvError(words))
-    names = infos[0].keys() if infos else {}
-    if any(info.keys() != names for info in infos):
+    if len(set(map(tuple, infos))) > 1:
         return infos, problems
-    return {name: [info[name] for info in infos] for name in names}, problems
+    names = infos[0] if infos else {}
+    return {name: _short([info[name] for info in infos]) for name in names}, problems
 
 
 def _read_infos(value: Any, count: int) -> list[dict[str, Any]]:
     if isinstance(value, list):
         return _each(value, dict, count)
-    columns = [_counted(_is(column, list), count) for column in value.values()]
+    columns = [_long(column, count) for column in value.values()]
     return [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)] or [
         {} for _ in range(count)
     ]
@@ -397,6 +401,20 @@ def _each(values: Any, kind: type[Built], count: int) -> list[Built]:
         raise EncodingError(f"{values!r} should be of {kind.__name__} alone")
     found: list[Built] = values
     return found
+
+
+def _short(values: list[Any]) -> list[Any]:
+    """One value where all are the same; not of numbers with a point, of which -0.0 equals 0.0."""
+    if len(values) > 1 and values.count(values[0]) == len(values):
+        kinds = set(map(type, values))
+        return values[:1] if len(kinds) == 1 and kinds <= _SHARED else values
+    return values
+
+
+def _long(values: Any, count: int) -> list[Any]:
+    """The values of `_short`."""
+    found = _is(values, list)
+    return found * count if len(found) == 1 else _counted(found, count)
 
 
 def _counted(values: list[Built], count: int) -> list[Built]:

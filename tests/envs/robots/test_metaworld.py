@@ -144,6 +144,28 @@ def test_a_batch_of_robots_plays_like_each_alone() -> None:
         assert turn.state["structured"].startswith('{"hand": [')
 
 
+@pytest.mark.parametrize("name", ["drawer-open", "peg-insert-side"])  # which move bodies of the model
+def test_worlds_of_a_batch_share_a_model_and_do_not_notice(name: str) -> None:
+    options = {"task": name, "observation": "both", "reward": "dense"}
+    tasks = draw_tasks("metaworld", options, "train", 4, seed=0)
+    chunks = np.random.default_rng(0).uniform(-1, 1, (4, 3, 5, 4)).astype(np.float32)
+    with EnvBatch("metaworld", options, size=3) as batch:
+        batch.reset(tasks[:3])
+        found = [batch.step([2, 0, 1], list(chunks[turn])) for turn in range(2)]
+        batch.reset(tasks[3:], [2])
+        found += [batch.step([2, 0, 1], list(chunks[turn])) for turn in range(2, 4)]
+        assert len({id(env._sim.model) for env in batch.envs}) == 1
+    for place, world in enumerate([2, 0, 1]):
+        env = make_env("metaworld", options)
+        env.reset(options={"task": tasks[world]})
+        for turn in range(4):
+            if world == 2 and turn == 2:
+                env.reset(options={"task": tasks[3]})
+            observation, reward, *_ = env.step(chunks[turn][place])
+            assert observation == found[turn][place].observation
+            assert reward == found[turn][place].reward
+
+
 def test_resets_reuse_the_model_and_move_the_hand_to_its_start_once(monkeypatch: pytest.MonkeyPatch) -> None:
     mujoco = models.mujoco("metaworld")
     env = make_env("metaworld", {"task": "push"})

@@ -46,6 +46,15 @@ async def begin(sim: ProcessSimulator, batch: int = 0, count: int = 3) -> list[T
     return await sim.reset(batch, range(count), odd_tasks(count), range(count))
 
 
+def test_a_worker_imports_nothing_of_agents_and_rewards() -> None:
+    code = "import sys, stepwell.rollout.workers.main; print(*sys.modules)"
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert "stepwell.envs.batch" in found
+    assert not {"stepwell.agents", "stepwell.rewards", "stepwell.rendering", "torch"} & set(found)
+
+
 async def has_ended(pid: int, within_s: float = 5.0) -> bool:
     until = time.monotonic() + within_s
     while is_running(pid) and time.monotonic() < until:

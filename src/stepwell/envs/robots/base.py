@@ -169,6 +169,12 @@ class RobotEnv(ABC):
         """The scripted expert's action for the present state, in any range."""
         raise EnvError(f"{self.name} has no scripted expert under these options")
 
+    def share(self, other: RobotEnv) -> None:  # noqa: B027 (a simulator may have nothing to share)
+        """Use what the new world `other` of the same options has, where only one of them is used at a time.
+
+        What either plays must not depend on it.
+        """
+
     def close(self) -> None:  # noqa: B027 (a simulator may hold nothing)
         """Release what the simulator holds; calling it twice is fine."""
 
@@ -271,11 +277,11 @@ class RobotEnv(ABC):
                 f"a chunk for {self.name} is an array [C, {dim}] of numbers with C at least 1, "
                 f"got {actions.dtype} of shape {actions.shape}"
             )
-        clipped: FloatArray = actions.astype(np.float32)
-        if not _is_finite(clipped):
+        actions = actions.astype(np.float32, copy=False)
+        if not _is_finite(actions):
             raise InputError(f"a chunk for {self.name} holds nan or infinity; check what the policy sampled")
-        np.minimum(clipped, _HIGHEST, out=clipped)
-        return np.maximum(clipped, _LOWEST, out=clipped)
+        clipped: FloatArray = np.maximum(np.minimum(actions, _HIGHEST), _LOWEST)
+        return clipped
 
     def __enter__(self) -> Self:
         return self

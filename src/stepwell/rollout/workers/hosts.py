@@ -136,7 +136,7 @@ def check_places(number: int, places: Sequence[int], count: int, num_batches: in
         raise InputError(f"environment batches are numbered 0..{num_batches - 1}, got {number}")
     if len(places) != count:
         raise InputError(f"{count} tasks or actions for {len(places)} places")
-    if any(type(place) is not int or not 0 <= place < batch_size for place in places):
+    if set(map(type, places)) - {int} or (places and not 0 <= min(places) <= max(places) < batch_size):
         raise InputError(f"places are numbered 0..{batch_size - 1}, got {list(places)}")
     if len(set(places)) != len(places):
         raise InputError(f"each place takes one turn at a time, got {list(places)}")

@@ -111,7 +111,7 @@ class Life:
 
     async def _send(self, number: int, frame: Frame) -> None:
         try:
-            if sum(array.nbytes for array in frame.arrays) < LARGE_BYTES:
+            if sum([array.nbytes for array in frame.arrays]) < LARGE_BYTES:
                 self._link.send(number, frame)
             else:  # the copy of gigabytes of weights must not hold up the other workers
                 await asyncio.to_thread(self._link.send, number, frame)

@@ -26,7 +26,7 @@ _TICKET = struct.Struct("<4sIQIIQQ")
 _MAGIC = b"SWTK"
 _INLINE = 0xFFFFFFFF  # stands for an arena: the frame follows its ticket
 SMALL_BYTES = 8192
-_READ_BYTES, _CONTROL_BYTES = 1 << 16, socket.CMSG_SPACE(64 * array("i").itemsize)
+_READ_BYTES, _CONTROL_BYTES = 2 * SMALL_BYTES, socket.CMSG_SPACE(64 * array("i").itemsize)
 
 
 class Link:

@@ -95,9 +95,9 @@ class WorkerProcess:
         starting, life = self._starting, self._life
         if life is None or life.is_over or starting is None or not starting.done():
             life = await self._alive()
-        call = life.call(Frame(op, header, arrays))
         try:
-            answer = await (call if timeout_s is None else asyncio.wait_for(call, timeout_s))
+            async with asyncio.timeout(timeout_s):
+                answer = await life.call(Frame(op, header, arrays))
         except TimeoutError:
             why = f"took longer than {timeout_s:g} s for {op}"
             life.lose(why)

@@ -19,7 +19,7 @@ from stepwell.config.base import Settings
 from stepwell.core import JSON, ArraySpec, ConfigError, InputError, RobotWorld, Task
 from stepwell.envs.robots import cameras
 from stepwell.envs.robots.base import Arrays, FloatArray, Image, Moved, RobotEnv, RobotOptions, numbers
-from stepwell.envs.robots.metaworld.simulator import expert_of, open_simulator, vector_bounds
+from stepwell.envs.robots.metaworld.simulator import SharedModel, expert_of, open_simulator, vector_bounds
 from stepwell.envs.robots.metaworld.words import (
     EXPERT_SHARE,
     INSTRUCTIONS,
@@ -64,8 +64,15 @@ class MetaWorld(RobotEnv):
         super().__init__(options)
         self.oracle_share = EXPERT_SHARE.get(self.options.task, self.oracle_share)
         self._sim: Any = None
+        self._expert: Any = None
+        self._shared = SharedModel()
         self._seen: npt.NDArray[np.float64] = np.zeros(2 * FRAME + 3)
         self._is_stale = False
+
+    def share(self, other: RobotEnv) -> None:
+        """Use the model of the other world of this task."""
+        assert isinstance(other, MetaWorld) and other.options.task == self.options.task and self._sim is None
+        self._shared = other._shared
 
     def layout(self) -> RobotWorld:
         """The same arrays for every task."""
@@ -95,15 +102,17 @@ class MetaWorld(RobotEnv):
             )
         vector = np.asarray(content["vector"], dtype=np.float64)
         if self._sim is None:
-            self._sim = open_simulator(self.options.task + VERSION)
+            self._sim = open_simulator(self.options.task + VERSION, self._shared)
         if vector.shape != self._sim._random_reset_space.shape:
             raise InputError(f"content.vector of task {task.id} has {vector.size} numbers")
+        self._sim.take_model()
         self._seen = self._sim.restart(vector)
-        self._expert = expert_of(self.options.task + VERSION)
+        self._expert = None
         self._is_stale = True
 
     def act(self, action: FloatArray) -> Moved:
         """One step of Meta-World (five of the simulator)."""
+        self._sim.take_model()
         self._seen, reward, _, _, info = self._sim.step(action)
         self._is_stale = False
         return Moved(bool(info["success"]), float(reward))
@@ -117,7 +126,9 @@ class MetaWorld(RobotEnv):
         return shown | {camera: self.picture(camera) for camera in self.options.cameras}
 
     def expert(self) -> npt.NDArray[Any]:
-        """Meta-World's scripted policy."""
+        """Meta-World's scripted policy, a new one in each episode."""
+        if self._expert is None:
+            self._expert = expert_of(self.options.task + VERSION)
         return np.asarray(self._expert.get_action(self._seen))
 
     def facts(self) -> dict[str, JSON]:
@@ -134,6 +145,7 @@ class MetaWorld(RobotEnv):
 
     def picture(self, camera: str) -> Image:
         """Rendered off screen; the corner cameras hang upside down in Meta-World and are turned upright."""
+        self._sim.take_model()
         model, data = self._sim.model, self._sim.data
         if self._is_stale:  # a reset leaves bodies and sites where they were drawn before
             cameras.place(model, data)

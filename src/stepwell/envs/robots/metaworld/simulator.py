@@ -3,7 +3,8 @@
 An episode starts as in a fresh Meta-World environment whose random vector is the task's. Three
 things are done in less time:
 
-* The model file is compiled once per process; every copy of the environment gets a copy of the result.
+* The model file is compiled once per process. A copy of the result takes 20 MB and 20 milliseconds, so the
+  worlds of a batch share one: what episodes write into it is changed when another world takes its turn.
 * Meta-World moves the hand to its start by simulating 50 steps, twice per reset. They do not depend
   on the task, so the state they end in is stored once per process and put back.
 * Positions that earlier episodes wrote into the model are restored before a reset, so that no
@@ -29,17 +30,61 @@ from stepwell.envs.robots.packages import simulator
 Vector = npt.NDArray[np.float64]
 
 
+class SharedModel:
+    """A model for worlds that take turns: it holds the positions of the one that had it last.
+
+    Episodes write nothing else into a model than where bodies and sites are.
+    """
+
+    def __init__(self) -> None:
+        self._model: Any = None
+        self._pristine: tuple[Vector, Vector] = np.empty(0), np.empty(0)
+        self._world: Any = None  # whose positions the model holds
+
+    def given_to(self, world: Any) -> Any:
+        """The model, with the positions of `world`; those of a new one are the model file's."""
+        if self._model is None:
+            self._model = models.model_of(world.fullpath, "metaworld")
+            self._pristine = self._positions()
+        if self._world is not world:
+            if self._world is not None:
+                self._world._positions = self._positions()
+            self._place(self._pristine if world._positions is None else world._positions)
+            self._world = world
+        return self._model
+
+    def restore(self) -> None:
+        """Positions as the model file has them."""
+        self._place(self._pristine)
+
+    def _positions(self) -> tuple[Vector, Vector]:
+        return self._model.body_pos.copy(), self._model.site_pos.copy()
+
+    def _place(self, positions: tuple[Vector, Vector]) -> None:
+        self._model.body_pos[:], self._model.site_pos[:] = positions
+
+
 class QuickStart:
-    """What is put in front of a Meta-World class; `restart` takes the place of `reset`."""
+    """What is put in front of a Meta-World class; `restart` takes the place of `reset`.
+
+    Before anything else is asked of it, it must have taken its model.
+    """
 
     _num_drawn = 0
+    _positions: tuple[Vector, Vector] | None = None  # in the model, while another world has it
+
+    def __init__(self, shared: SharedModel) -> None:
+        self._shared = shared
+        super().__init__()
+
+    def take_model(self) -> None:
+        """From the world that had it last."""
+        self._shared.given_to(self)
 
     def restart(self: Any, vector: Vector) -> Vector:
         """The observation [39] at the start of the episode that `vector` decides."""
         mujoco = models.mujoco("metaworld")
-        if self._pristine is None:
-            self._pristine = self.model.body_pos.copy(), self.model.site_pos.copy()
-        self.model.body_pos[:], self.model.site_pos[:] = self._pristine
+        self._shared.restore()
         self._last_rand_vec = vector
         self.curr_path_length = 0
         for _ in range(2):  # the second time with bodies and sites where the first has put them
@@ -51,8 +96,7 @@ class QuickStart:
         return np.asarray(observation, dtype=np.float64)
 
     def _initialize_simulation(self: Any) -> tuple[Any, Any]:
-        self._pristine = None
-        model = models.model_of(self.fullpath, "metaworld")
+        model = self._shared.given_to(self)
         return model, models.mujoco("metaworld").MjData(model)
 
     def _reset_hand(self: Any, steps: int = 50) -> None:
@@ -88,9 +132,9 @@ def simulator_type(task: str) -> type[Any]:
     return type("Quick", (QuickStart, env_dict.ALL_V3_ENVIRONMENTS[task]), {})
 
 
-def open_simulator(task: str) -> Any:
+def open_simulator(task: str, shared: SharedModel | None = None) -> Any:
     """A Meta-World environment that shows its goal and counts no steps of its own."""
-    env = simulator_type(task)()
+    env = simulator_type(task)(SharedModel() if shared is None else shared)
     env._freeze_rand_vec = True
     env._set_task_called = True
     env._partially_observable = False
