@@ -1,9 +1,8 @@
 """How fast simulators in processes are, beside Gymnasium's vector environments in the same run.
 
 The same worlds under random actions, one action per step, whole episodes with their resets; what is
-counted are environment transitions, never resets. Actions are drawn beforehand, so nobody waits for an
-observation: Gymnasium's vectors reset an environment in the step that ends its episode, ours are told to
-begin another in a message of its own, and the next step is sent right after it. Rows of a world:
+counted are environment transitions, never resets. Gymnasium's vectors reset an environment in the step
+that ends its episode; ours are told to begin another, as a rollout does it. Rows of a world:
 
     Gymnasium Sync        all environments in this process, one after the other
     Gymnasium Async       one process per environment, all stepped in one call
@@ -287,13 +286,11 @@ class Simulators:
         return BURST * len(self.batches()) * len(self.places)
 
     async def play_batch(self, sim: ProcessSimulator, batch: int) -> None:
-        over: list[int] = []
         for chunks in self.chunks:
-            step = sim.step(batch, self.places, chunks)
-            turns = (await asyncio.gather(self.begin(sim, batch, over), step))[1] if over else await step
+            turns = await sim.step(batch, self.places, chunks)
             over = [place for place, turn in zip(self.places, turns, strict=True) if turn.is_over]
-        if over:
-            await self.begin(sim, batch, over)
+            if over:
+                await self.begin(sim, batch, over)
 
     async def begin(self, sim: ProcessSimulator, batch: int, places: list[int]) -> None:
         tasks = [self.tasks[np.random.randint(len(self.tasks))] for _ in places]

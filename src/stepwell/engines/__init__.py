@@ -5,8 +5,9 @@ Names are imported when first used: the batcher, streams and remote engines work
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from stepwell.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from stepwell.engines.array_engine import ArrayEngine
@@ -29,20 +30,17 @@ __all__ = [
     "fingerprint_of",
 ]
 
-_HOMES = {
-    "ArrayEngine": "array_engine",
-    "BatchQueue": "batcher",
-    "DynamicBatcher": "batcher",
-    "EmbeddedEngine": "embedded",
-    "RemoteEngine": "remote",
-    "SampledToken": "streaming",
-    "Streamer": "streaming",
-    "check_parity": "parity",
-    "fingerprint_of": "weights",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "ArrayEngine": "array_engine",
+        "BatchQueue": "batcher",
+        "DynamicBatcher": "batcher",
+        "EmbeddedEngine": "embedded",
+        "RemoteEngine": "remote",
+        "SampledToken": "streaming",
+        "Streamer": "streaming",
+        "check_parity": "parity",
+        "fingerprint_of": "weights",
+    },
+)

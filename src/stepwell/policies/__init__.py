@@ -7,8 +7,9 @@ that looking up a model does not load torch.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from stepwell.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from stepwell.policies.causal_lm import CausalLMPolicy
@@ -18,16 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["CausalLMPolicy", "VLMPolicy", "open_policy", "resolve_model", "sees"]
 
-_HOMES = {
-    "CausalLMPolicy": "causal_lm",
-    "VLMPolicy": "vlm.policy",
-    "open_policy": "kinds",
-    "resolve_model": "resolve",
-    "sees": "kinds",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "CausalLMPolicy": "causal_lm",
+        "VLMPolicy": "vlm.policy",
+        "open_policy": "kinds",
+        "resolve_model": "resolve",
+        "sees": "kinds",
+    },
+)

@@ -5,8 +5,9 @@ Names are imported when first used: a simulator's process needs none of them.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from stepwell.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from stepwell.rollout.agent_processes import AgentJob, AgentProcesses, AgentResult
@@ -30,23 +31,20 @@ __all__ = [
     "demonstrate",
 ]
 
-_HOMES = {
-    "AgentJob": "agent_processes",
-    "AgentProcesses": "agent_processes",
-    "AgentResult": "agent_processes",
-    "BlockingSampler": "episodes",
-    "Episode": "player",
-    "Job": "jobs",
-    "LanguagePlayer": "player",
-    "OracleSampler": "demonstrations",
-    "Player": "player",
-    "Rolled": "jobs",
-    "Rollout": "episodes",
-    "demonstrate": "demonstrations",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "AgentJob": "agent_processes",
+        "AgentProcesses": "agent_processes",
+        "AgentResult": "agent_processes",
+        "BlockingSampler": "episodes",
+        "Episode": "player",
+        "Job": "jobs",
+        "LanguagePlayer": "player",
+        "OracleSampler": "demonstrations",
+        "Player": "player",
+        "Rolled": "jobs",
+        "Rollout": "episodes",
+        "demonstrate": "demonstrations",
+    },
+)

@@ -166,6 +166,26 @@ def test_worlds_of_a_batch_share_a_model_and_do_not_notice(name: str) -> None:
             assert reward == found[turn][place].reward
 
 
+def test_episodes_of_a_task_differ_in_nothing_of_the_model_but_positions() -> None:
+    for name in INSTRUCTIONS:
+        first, second = (models_after(name, seed) for seed in (0, 1))
+        differ = {field for field in first if first[field].tobytes() != second[field].tobytes()}
+        assert differ <= {"body_pos", "site_pos"}, name
+
+
+def models_after(name: str, seed: int) -> dict[str, np.ndarray]:
+    """What is in the model after the beginning of an episode, by field."""
+    env = make_env("metaworld", {"task": name})
+    env.reset(options={"task": draw_tasks("metaworld", {"task": name}, "train", 1, seed=seed)[0]})
+    env.step(np.random.default_rng(seed).uniform(-1, 1, (5, 4)).astype(np.float32))
+    model = env._sim.model
+    return {
+        field: np.array(getattr(model, field))
+        for field in dir(model)
+        if not field.startswith("_") and isinstance(getattr(model, field), np.ndarray)
+    }
+
+
 def test_resets_reuse_the_model_and_move_the_hand_to_its_start_once(monkeypatch: pytest.MonkeyPatch) -> None:
     mujoco = models.mujoco("metaworld")
     env = make_env("metaworld", {"task": "push"})

@@ -5,8 +5,9 @@ Names are imported when first used, so that looking at this folder does not load
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from stepwell.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from stepwell.policies.vla.lerobot import LeRobotSampler
@@ -15,10 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["LeRobotSampler", "Shape", "VLAModel", "VLAPolicy"]
 
-_HOMES = {"LeRobotSampler": "lerobot", "Shape": "model", "VLAModel": "model", "VLAPolicy": "policy"}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(
+    __name__, {"LeRobotSampler": "lerobot", "Shape": "model", "VLAModel": "model", "VLAPolicy": "policy"}
+)

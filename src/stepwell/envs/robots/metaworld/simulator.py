@@ -33,7 +33,7 @@ Vector = npt.NDArray[np.float64]
 class SharedModel:
     """A model for worlds that take turns: it holds the positions of the one that had it last.
 
-    Episodes write nothing else into a model than where bodies and sites are.
+    Where bodies and sites are is all in a model that differs between the episodes of a task.
     """
 
     def __init__(self) -> None:
