@@ -16,7 +16,7 @@ from stepwell.core.protocols import Request, SamplingParams
 from stepwell.core.step import Step, TokenAction, TokenState
 from stepwell.core.versions import VersionSpan
 from stepwell.engines.embedded import EmbeddedEngine
-from stepwell.engines.parity import check_parity
+from stepwell.engines.parity import agrees, check_parity
 
 
 class PlainScorer:
@@ -86,6 +86,13 @@ def test_one_wrong_token_is_found_and_located(fresh: tuple[Any, list[Step]]) -> 
     assert report.max_abs == pytest.approx(0.25, abs=1e-4) and not report.passed
     with pytest.raises(ParityError, match="Few tokens differ"):
         check_parity(PlainScorer(model), [*steps[:2], bent, steps[3]])
+
+
+def test_agreement_asks_for_little_at_most_and_a_tenth_of_it_on_average() -> None:
+    assert agrees(1.0, 0.1, tolerance=1.0)
+    assert not agrees(1.01, 0.01, tolerance=1.0)
+    assert not agrees(0.5, 0.11, tolerance=1.0)
+    assert not agrees(float("nan"), 0.0, tolerance=1.0) and not agrees(0.0, float("nan"), tolerance=1.0)
 
 
 def test_mixed_versions_are_named_as_such(fresh: tuple[Any, list[Step]]) -> None:

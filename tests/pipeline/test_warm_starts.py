@@ -10,6 +10,7 @@ from tests.pipeline.small import notes, small_config, timeless
 from tests.pipeline.test_resume import same
 
 from stepwell.config.run import RunConfig
+from stepwell.core import ConfigError
 from stepwell.pipeline.parts import Parts
 from stepwell.pipeline.run import train
 from stepwell.pipeline.warm_starts import key_of
@@ -70,6 +71,21 @@ def test_recipes_that_imitate_alike_share_and_others_do_not(tmp_path: Path) -> N
         ("recipe.name=grpo", task, "train.num_tasks=9"),
     ]
     assert len({key(*settings) for settings in different}) == len(different)
+    taught = "warm_start.reward_parts=['task']"
+    assert key("recipe.name=grpo", taught) == key("recipe.name=grpo", task)
+
+
+def test_demonstrations_are_rewarded_by_the_parts_that_the_warm_start_names(tmp_path: Path) -> None:
+    task, both = "recipe.reward_parts=['task']", "recipe.reward_parts=['task', 'format']"
+    taught = "warm_start.reward_parts=['task']"
+
+    def returns(*settings: str) -> list[float]:
+        parts = Parts(shared(tmp_path, "run", *settings))
+        return [sum(step.reward or 0.0 for step in t.steps) for t in parts.demonstrations(4, 0.0, 0)]
+
+    assert returns(both, taught) == returns(task) != returns(both)
+    with pytest.raises(ConfigError, match=r"rewards grounding.*warm_start\.reward_parts"):
+        _ = Parts(shared(tmp_path, "run", "warm_start.reward_parts=['grounding']")).agent
 
 
 def test_a_damaged_warm_start_is_made_again(tmp_path: Path) -> None:

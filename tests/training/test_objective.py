@@ -186,18 +186,19 @@ def test_credit_is_that_of_the_first_pass_in_every_later_one(batch: Minibatch, n
     kept = objective._credit
     _, second = objective(outputs_of(batch, 1))
     assert objective._credit is kept
-    assert "log_ratio_max" in first and "explained_variance" in first
-    assert "log_ratio_max" not in second and "explained_variance" not in second
+    assert "parity/max" in first and "explained_variance" in first
+    assert "parity/max" not in second and "explained_variance" not in second
     fresh, _ = Objective(recipe, batch, reference_of(batch))(outputs_of(batch, 1))
     assert not torch.allclose(second["loss"], fresh)
 
 
-def test_the_gap_to_the_engine_is_the_largest_one(batch: Minibatch) -> None:
+def test_parity_tells_the_largest_gap_to_the_engine_and_their_mean(batch: Minibatch) -> None:
     outputs = outputs_of(batch)
     _, metrics = Objective(_plain(), batch)(outputs)
     assert outputs.logprobs is not None and batch.behavior_logprobs is not None
     gaps = (outputs.logprobs.detach() - batch.behavior_logprobs).abs()
-    torch.testing.assert_close(metrics["log_ratio_max"], gaps.max())
+    torch.testing.assert_close(metrics["parity/max"], gaps.max())
+    torch.testing.assert_close(metrics["parity/mean"], gaps.mean())
 
 
 def test_a_clipped_value_loss_holds_values_near_those_of_the_first_pass(batch: Minibatch) -> None:

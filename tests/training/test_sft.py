@@ -8,9 +8,10 @@ from tests.pipeline.small import small_parts
 from tests.training.made import made
 
 from stepwell.config.run import WarmStartConfig
-from stepwell.core import DivergenceError, InputError
+from stepwell.core import ConfigError, DivergenceError, InputError
 from stepwell.policies import CausalLMPolicy
-from stepwell.training import imitate, num_batches
+from stepwell.training import imitate, num_batches, sft
+from stepwell.training.batch import Minibatch
 
 
 def fresh() -> CausalLMPolicy:
@@ -43,6 +44,31 @@ def test_the_same_seed_makes_the_same_weights_and_another_one_others() -> None:
         results.append(policy.state_dict())
     assert all(torch.equal(results[0][key], results[1][key]) for key in results[0])
     assert not all(torch.equal(results[0][key], results[2][key]) for key in results[0])
+
+
+def test_a_token_budget_bounds_the_microbatches_and_changes_no_weight() -> None:
+    shown = [made([float(i)], group=str(i), lengths=[1 + i]) for i in range(6)]
+    results = []
+    for budget in (None, 16):
+        policy = fresh()
+        for _ in imitate(policy, shown, WarmStartConfig(num_demos=6, batch_size=6), 0, token_budget=budget):
+            pass
+        results.append(policy.state_dict())
+    for name, whole in results[0].items():
+        torch.testing.assert_close(results[1][name], whole, rtol=1e-4, atol=1e-6)
+
+
+def test_a_full_device_is_told_with_the_setting_to_lower(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object, **kwargs: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(sft, "backward", full)
+    shown = [made([1.0], group=str(i), lengths=[8]) for i in range(4)]
+    tokens = Minibatch(shown, torch.device("cpu")).packed.num_tokens
+    with pytest.raises(
+        ConfigError, match=rf"update 1: .* {tokens} tokens; set train.token_budget to {tokens // 2}"
+    ):
+        next(imitate(fresh(), shown, WarmStartConfig(), 0))
 
 
 def test_nothing_to_learn_from_and_what_is_not_finite_are_refused() -> None:

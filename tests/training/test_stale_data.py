@@ -48,7 +48,7 @@ def test_stale_steps_are_weighted_by_the_truncated_ratio_and_fresh_ones_are_not(
     assert metrics["loss/policy"] == pytest.approx(float(expected), abs=1e-6)
     assert metrics["correction"] == pytest.approx(float(found["correction_mean"]))
     assert metrics["correction_capped_share"] == pytest.approx(1 / 8)  # e^1 is above the cap of 2
-    assert float(metrics["log_ratio_max"]) == 0.0  # only what version 5 sampled is compared
+    assert float(metrics["parity/max"]) == 0.0  # only what version 5 sampled is compared
 
 
 def test_the_start_of_the_update_stays_the_start_in_later_passes() -> None:
@@ -90,7 +90,9 @@ def test_every_minibatch_is_corrected_to_the_weights_before_the_first_step() -> 
 
     trainer = Watched(policy, RECIPES["rloo"], settings)
     trainer.freeze_reference()
-    trainer.update(data, version=1, check_gap=lambda gap: pytest.fail("there is nothing fresh to compare"))
+    trainer.update(
+        data, version=1, check_parity=lambda most, mean: pytest.fail("there is nothing fresh to compare")
+    )
     for one in seen:
         with torch.no_grad():
             start = evaluate(before, one.minibatch.packed).logprobs

@@ -149,6 +149,9 @@ class WarmStartConfig(Settings):
     )
     check_every: int = Field(4, ge=1, description="updates between looks at `stop_at`")
     value_coef: float = Field(0.5, ge=0, description="weight of teaching the critic the returns shown")
+    reward_parts: tuple[str, ...] | None = Field(
+        None, description="what those returns are the sum of; None: recipe.reward_parts"
+    )
     cache: str | None = Field(None, description="folder in which runs with equal settings share it")
     optimizer: OptimizerConfig = Field(default_factory=lambda: OptimizerConfig(learning_rate=1e-3))
 
@@ -249,7 +252,9 @@ class ParityConfig(Settings):
     """The check, in every update, that engine and trainer agree on fresh samples."""
 
     tolerance: float | None = Field(
-        None, gt=0, description="largest difference of a logprob; None: what is usual for the dtype"
+        None,
+        gt=0,
+        description="largest difference of a logprob, and ten times the average; None: usual for the dtype",
     )
     on_mismatch: Literal["stop", "warn"] = Field("stop", description="what a larger difference leads to")
 

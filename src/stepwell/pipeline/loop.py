@@ -35,7 +35,7 @@ import numpy as np
 from stepwell.config.run import RunConfig
 from stepwell.core import ParityError, Split, Status, Task, Trajectory, WeightsError
 from stepwell.engines import fingerprint_of
-from stepwell.engines.parity import TOLERANCE
+from stepwell.engines.parity import TOLERANCE, agrees
 from stepwell.monitors import Entry, Monitor
 from stepwell.pipeline.eval_episodes import write_episodes
 from stepwell.pipeline.evaluation import EvalResult, evaluate, held_out_tasks
@@ -177,7 +177,16 @@ class SyncLoop:
         wins = np.mean([t.status is Status.SUCCESS for t in shown])
         self.monitor.note(f"warm start: {len(shown)} demonstrations, {wins:.2f} of them succeed")
         total = num_batches(warm, len(shown))
-        for number, values in enumerate(imitate(self.parts.policy, shown, warm, self.config.seed), start=1):
+        train = self.config.train
+        updates = imitate(
+            self.parts.policy,
+            shown,
+            warm,
+            self.config.seed,
+            token_budget=train.token_budget,
+            micro_batch=train.micro_batch,
+        )
+        for number, values in enumerate(updates, start=1):
             if number % 10 == 0 or number == total:
                 self._tell("warm_start", values | {"step": float(number), "num_steps": float(total)})
             if warm.stop_at is not None and number % warm.check_every == 0 and self._knows(warm.stop_at):
@@ -196,10 +205,11 @@ class SyncLoop:
         if batch is None:
             return False
         played = time.perf_counter()
-        check_gap = self._check_parity if self._source.is_fresh else None
+        check_parity = self._check_parity if self._source.is_fresh else None
         version = self.state.update if batch.is_mixed else None
         judged = self._judge(batch.trajectories)
-        metrics = judged | self.parts.trainer.update(batch.trajectories, check_gap=check_gap, version=version)
+        trainer = self.parts.trainer
+        metrics = judged | trainer.update(batch.trajectories, check_parity=check_parity, version=version)
         learnt = time.perf_counter()
         self.state.count_update(batch.num_actions, len(batch.trajectories), is_fresh=self._source.is_fresh)
         self._publish()
@@ -271,14 +281,15 @@ class SyncLoop:
             )
         return published
 
-    def _check_parity(self, gap: float) -> None:
+    def _check_parity(self, max_abs: float, mean_abs: float) -> None:
         dtype = str(self.parts.engine.model.dtype if self.groups is None else self.groups.dtype)
         dtype = dtype.removeprefix("torch.")
         tolerance = self.config.parity.tolerance or TOLERANCE[dtype]
-        if gap <= tolerance:
+        if agrees(max_abs, mean_abs, tolerance):
             return
         text = (
-            f"engine and trainer differ by {gap:.3g} in a logprob of a fresh sample (tolerance {tolerance:g})"
+            f"engine and trainer differ by {max_abs:.3g} in a logprob of a fresh sample, {mean_abs:.3g} on "
+            f"average (tolerance {tolerance:g}, a tenth of it on average)"
         )
         if self.config.parity.on_mismatch == "stop":
             raise ParityError(

@@ -127,11 +127,12 @@ class Parts:
         env = self.envs.envs[0]
         agent = Agent(env.world, self.config.agent)
         offered = part_names(agent.strategy, list(StateForm), agent.form)
-        if missing := [part for part in self.recipe.reward_parts if part not in offered]:
+        rewarded = dict.fromkeys((*self.recipe.reward_parts, *self.demonstrated_parts))
+        if missing := [part for part in rewarded if part not in offered]:
             raise ConfigError(
                 f"recipe {self.recipe.name} rewards {', '.join(missing)}, which agent.strategy "
                 f"{self.config.agent.strategy!r} does not write; choose grounding_world_modeling, or set "
-                "recipe.reward_parts"
+                "recipe.reward_parts (of the warm start: warm_start.reward_parts)"
             )
         return agent
 
@@ -271,10 +272,13 @@ class Parts:
         """What an episode asks, answers and records."""
         if self.is_robot:
             return robot_parts.robot_player(self.config, self.recipe)
+        return self._language_player(self.recipe.reward_parts)
+
+    def _language_player(self, reward_parts: tuple[str, ...]) -> LanguagePlayer:
         return LanguagePlayer(
             self.agent,
             self.renderer,
-            parts=self.recipe.reward_parts or ("task",),
+            parts=reward_parts or ("task",),
             optional_parts=self.recipe.optional_reward_parts,
             weights=self.config.rewards,
             reward_scale=self.config.rewards.scale,
@@ -371,7 +375,14 @@ class Parts:
             return robot_parts.robot_demonstrations(self.envs, self.player, tasks, chunk, noise, seed)
         encode = partial(self.tokenizer.encode, add_special_tokens=False)
         sampler = OracleSampler(self.envs.envs, self.agent, encode, self.renderer.end_ids[0], noise=noise)
-        return demonstrate(self.rollout_with(sampler), tasks, seed)
+        player = self._language_player(self.demonstrated_parts)
+        return demonstrate(Rollout(self.envs, player, sampler), tasks, seed)
+
+    @property
+    def demonstrated_parts(self) -> tuple[str, ...]:
+        """What the rewards of demonstrations are the sum of."""
+        asked = self.config.warm_start.reward_parts
+        return self.recipe.reward_parts if asked is None else asked
 
     def close(self) -> None:
         """Stop the engine and the worlds, if they were started."""

@@ -34,10 +34,10 @@ def key_of(parts: Parts) -> str:
     """The name under which the warm start of these settings is kept."""
     config, recipe = parts.config, parts.recipe
     values = config.model_dump(mode="json", exclude=_WHERE | _LATER)
-    del values["warm_start"]["cache"]
+    del values["warm_start"]["cache"], values["warm_start"]["reward_parts"]
     values["policy"]["critic"] = parts.critic_kind
     values["rewarded"] = [
-        *recipe.reward_parts,
+        *parts.demonstrated_parts,
         *(recipe.optional_reward_parts if config.rewards.process else ()),
     ]
     values["num_tasks"] = config.train.num_tasks

@@ -9,7 +9,8 @@ Invariant: every step of a minibatch has a reward and at least one action token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,7 +19,16 @@ import torch
 from torch import Tensor
 
 from stepwell.algos import Timeline
-from stepwell.core import ArrayAction, ArrayState, InputError, Status, Step, TokenAction, Trajectory
+from stepwell.core import (
+    ArrayAction,
+    ArrayState,
+    ConfigError,
+    InputError,
+    Status,
+    Step,
+    TokenAction,
+    Trajectory,
+)
 from stepwell.packing import Packed, PackedArrays, pack, pack_arrays
 
 MIN_RUN = 16
@@ -118,6 +128,21 @@ class Minibatch:
 
     def _integers(self, values: Sequence[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self.device)
+
+
+@contextmanager
+def told_as_too_large(place: str, minibatches: Sequence[Minibatch]) -> Iterator[None]:
+    """A device whose memory does not hold a microbatch: a `ConfigError` with the setting to lower."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        packed = [one.packed for one in minibatches]
+        most = max(-(-one.num_tokens // len(one.microbatches)) for one in packed)
+        name, unit = ("token_budget", "tokens") if isinstance(packed[0], Packed) else ("micro_batch", "steps")
+        raise ConfigError(
+            f"{place}: the device's memory does not hold a microbatch of some {most} {unit}; set "
+            f"train.{name} to {max(1, most // 2)} or less (gradients stay the same). {error}"
+        ) from error
 
 
 def _reward(step: Step) -> float:

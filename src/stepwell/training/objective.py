@@ -7,7 +7,7 @@
 Credit is computed in the first pass over a minibatch, from the values of that very pass, and
 kept for the later ones: no forward pass is spent on values alone, and advantages stay what they
 were at the start of the update. The first pass also compares the policy's logprobs with those of
-the engine (`log_ratio_max`): with weights just published they must agree.
+the engine (`parity/max`, `parity/mean`): with weights just published they must agree.
 
 Data of an asynchronous run are of several versions. Given the trainer's present `version`, only what
 that version sampled is compared; for the rest `proximal_logprobs` are those of the start of the update
@@ -99,15 +99,14 @@ class Objective:
         """How far fresh samples are from the engine's logprobs; fixes `proximal` where some are stale."""
         gaps = (policy - behavior).abs()
         if self.version is None:
-            return {"log_ratio_max": gaps.max()}
+            return _parity(gaps)
         behind = self.minibatch.is_behind(self.version)
         if bool(behind.any()):
             start = policy if self.proximal is None else self.proximal
             self.proximal = torch.where(behind, start, behavior.to(start.dtype))
         else:
             self.proximal = None
-        fresh = gaps[~behind]
-        return {"log_ratio_max": fresh.max()} if fresh.numel() else {}
+        return _parity(gaps[~behind])
 
     def _with_values(self, outputs: Outputs) -> Timeline:
         """The timeline with what the critic says now, and the KL as token rewards if it goes there."""
@@ -181,6 +180,10 @@ _METRIC_NAMES = {
     "correction_mean": "correction",
     "correction_capped_fraction": "correction_capped_share",
 }
+
+
+def _parity(gaps: Tensor) -> Metrics:
+    return {"parity/max": gaps.max(), "parity/mean": gaps.mean()} if gaps.numel() else {}
 
 
 def _explained(values: Tensor, targets: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from stepwell.config.run import WarmStartConfig
 from stepwell.core import DivergenceError, InputError, Trajectory
 from stepwell.packing import Outputs, backward
 from stepwell.policies.vla import VLAPolicy
-from stepwell.training.batch import Minibatch
+from stepwell.training.batch import Minibatch, told_as_too_large
 from stepwell.training.optimizer import Optimizer, rate_share, told_as_divergence
 from stepwell.training.policy import Policy
 
@@ -36,9 +36,18 @@ def num_batches(config: WarmStartConfig, num_demos: int) -> int:
 
 
 def imitate(
-    policy: Policy, demonstrations: Sequence[Trajectory], config: WarmStartConfig, seed: int
+    policy: Policy,
+    demonstrations: Sequence[Trajectory],
+    config: WarmStartConfig,
+    seed: int,
+    *,
+    token_budget: int | None = None,
+    micro_batch: int | None = None,
 ) -> Iterator[dict[str, float]]:
-    """Train, one update per item; the caller may stop at any time."""
+    """Train, one update per item; the caller may stop at any time.
+
+    The last two are `Minibatch`'s: they bound the memory and change no gradient.
+    """
     if not demonstrations:
         raise InputError("warm_start: there are no demonstrations to learn from; set warm_start.num_demos")
     if isinstance(policy, VLAPolicy):
@@ -48,14 +57,17 @@ def imitate(
     order = _order(len(demonstrations), config, seed)
     for number in range(total):
         drawn = (seed << 32) + number
-        batch = Minibatch([demonstrations[i] for i in next(order)], policy.device, seed=drawn)
+        shown = [demonstrations[i] for i in next(order)]
+        batch = Minibatch(
+            shown, policy.device, token_budget=token_budget, micro_batch=micro_batch, seed=drawn
+        )
         optimizer.set_rate(
             rate_share(number, num_updates=total, schedule="constant", warmup=_WARMUP, final=1.0)
         )
         optimizer.zero_grad()
         with_values = policy.critic is not None and config.value_coef > 0
         place = f"warm start, update {number + 1}"
-        with told_as_divergence(place, _ADVICE):
+        with told_as_divergence(place, _ADVICE), told_as_too_large(place, [batch]):
             _, metrics, _ = backward(policy, batch.packed, _Imitation(batch, config), values=with_values)
         norm = torch.nn.utils.clip_grad_norm_(optimizer.parameters, config.optimizer.grad_clip)
         if not bool(norm.isfinite()):

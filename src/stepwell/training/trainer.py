@@ -27,7 +27,7 @@ from stepwell.algos.recipes import Recipe
 from stepwell.config.run import TrainConfig
 from stepwell.core import ConfigError, DivergenceError, InputError, Trajectory, trainable
 from stepwell.packing import backward, evaluate
-from stepwell.training.batch import Minibatch, split
+from stepwell.training.batch import Minibatch, split, told_as_too_large
 from stepwell.training.critic_clock import timed
 from stepwell.training.flat_sequence import flatten
 from stepwell.training.objective import Objective
@@ -88,17 +88,18 @@ class Trainer:
         self,
         trajectories: Sequence[Trajectory],
         *,
-        check_gap: Callable[[float], None] | None = None,
+        check_parity: Callable[[float, float], None] | None = None,
         version: int | None = None,
     ) -> dict[str, float]:
         """Learn from trajectories; returns the figures of the update.
 
-        `check_gap` hears, before any weight changes, how far the policy's logprobs are from those of
-        the engine that sampled; it may raise. `version` is that of the present weights: what older ones
-        sampled is then left out of that comparison and learnt from under the truncated ratio.
+        `check_parity` hears, before any weight changes, how far the policy's logprobs are from those of
+        the engine that sampled, at most and on average; it may raise. `version` is that of the present
+        weights: what older ones sampled is then left out of that comparison and learnt from under the
+        truncated ratio.
         """
         try:
-            return self._update(trajectories, check_gap, version)
+            return self._update(trajectories, check_parity, version)
         except BaseException:
             self.close()
             raise
@@ -120,7 +121,7 @@ class Trainer:
     def _update(
         self,
         trajectories: Sequence[Trajectory],
-        check_gap: Callable[[float], None] | None,
+        check_parity: Callable[[float, float], None] | None,
         version: int | None,
     ) -> dict[str, float]:
         kept, counts = trainable(trajectories)
@@ -138,13 +139,14 @@ class Trainer:
             final=self.config.final_learning_rate,
         )
         self.optimizer.set_rate(share)
-        with told_as_divergence(f"update {self.num_done + 1}", _ADVICE):
+        place = f"update {self.num_done + 1}"
+        with told_as_divergence(place, _ADVICE), told_as_too_large(place, minibatches):
             objectives = [self._objective(m, version, is_first=m is minibatches[0]) for m in minibatches]
             seen: list[dict[str, Tensor]] = []
             with timed(self.policy.critic, self.policy.device) as clock:
                 for _ in range(self.config.update_epochs):
                     for objective in objectives:
-                        seen.append(self._step(objective, is_first=not seen, check_gap=check_gap))
+                        seen.append(self._step(objective, is_first=not seen, check_parity=check_parity))
         self._require_finite()
         self.num_done += 1
         metrics = _averaged(seen) | clock.metrics()
@@ -200,7 +202,7 @@ class Trainer:
         return Objective(self.recipe, minibatch, ref, self.horizon, self.value_clip, version, proximal)
 
     def _step(
-        self, objective: Objective, *, is_first: bool, check_gap: Callable[[float], None] | None
+        self, objective: Objective, *, is_first: bool, check_parity: Callable[[float, float], None] | None
     ) -> dict[str, Tensor]:
         self.optimizer.zero_grad()
         _, metrics, _ = backward(
@@ -211,9 +213,10 @@ class Trainer:
             entropies=is_first or self.recipe.entropy_coef > 0,
             shared=self._shared.get(objective.minibatch),
         )
-        gap = metrics.pop("log_ratio_max", None)
-        if gap is not None and is_first and check_gap is not None:  # later the weights have moved
-            check_gap(float(gap))
+        if not is_first:  # the weights have moved: what the engine said of them compares no more
+            metrics = {name: x for name, x in metrics.items() if not name.startswith("parity/")}
+        elif check_parity is not None and "parity/max" in metrics:
+            check_parity(float(metrics["parity/max"]), float(metrics["parity/mean"]))
         norm = torch.nn.utils.clip_grad_norm_(self.optimizer.parameters, self.config.optimizer.grad_clip)
         self._check(float(norm), metrics)
         self.optimizer.step()
