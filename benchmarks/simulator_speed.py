@@ -2,7 +2,8 @@
 
 The same worlds under random actions, one action per step, whole episodes with their resets; what is
 counted are environment transitions, never resets. Gymnasium's vectors reset an environment in the step
-that ends its episode; ours are told to begin another, as a rollout does it. Rows of a world:
+that ends its episode; ours are told to begin another while those beside it are stepped, as a rollout does it
+(the place waits for what it sees before it acts). Rows of a world:
 
     Gymnasium Sync        all environments in this process, one after the other
     Gymnasium Async       one process per environment, all stepped in one call
@@ -46,6 +47,7 @@ from rich.table import Table
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ArraySpec, RobotWorld, Task
 from stepwell.envs import EnvBatch, make_env
+from stepwell.envs.batch import Turn
 from stepwell.envs.robots.base import Moved, RobotEnv, RobotOptions
 from stepwell.rollout.workers import ProcessSimulator
 
@@ -282,22 +284,30 @@ class Simulators:
         if not self.has_begun:
             await asyncio.gather(*(self.begin(sim, b, self.places) for sim, b in self.batches()))
             self.has_begun = True
-        await asyncio.gather(*(self.play_batch(sim, b) for sim, b in self.batches()))
-        return BURST * len(self.batches()) * len(self.places)
+        return sum(await asyncio.gather(*(self.play_batch(sim, b) for sim, b in self.batches())))
 
-    async def play_batch(self, sim: ProcessSimulator, batch: int) -> None:
+    async def play_batch(self, sim: ProcessSimulator, batch: int) -> int:
+        """A place whose episode is over sits out one step of the others, while its next one begins."""
+        num_steps, over = 0, set[int]()
         for chunks in self.chunks:
-            turns = await sim.step(batch, self.places, chunks)
-            over = [place for place, turn in zip(self.places, turns, strict=True) if turn.is_over]
+            going = [place for place in self.places if place not in over]
+            calls = [sim.step(batch, going, [chunks[place] for place in going])] if going else []
             if over:
-                await self.begin(sim, batch, over)
+                calls.append(self.begin(sim, batch, sorted(over)))
+            turns = (await asyncio.gather(*calls))[0] if going else await calls[0]
+            num_steps += len(going)
+            over = {place for place, turn in zip(going, turns, strict=True) if turn.is_over}
+        if over:
+            await self.begin(sim, batch, sorted(over))
+        return num_steps
 
-    async def begin(self, sim: ProcessSimulator, batch: int, places: list[int]) -> None:
+    async def begin(self, sim: ProcessSimulator, batch: int, places: list[int]) -> list[Turn]:
         tasks = [self.tasks[np.random.randint(len(self.tasks))] for _ in places]
         turns = await sim.reset(batch, places, tasks, [task.seed for task in tasks])
         problems = [turn.error for turn in turns if turn.error is not None]
         if problems:
             raise problems[0]
+        return []
 
     def batches(self) -> list[tuple[ProcessSimulator, int]]:
         return [(sim, batch) for sim in self.sims for batch in range(sim.num_batches)]
