@@ -2,8 +2,8 @@
 
 The same worlds under random actions, one action per step, whole episodes with their resets; what is
 counted are environment transitions, never resets. Gymnasium's vectors reset an environment in the step
-that ends its episode; ours are told to begin another while those beside it are stepped, as a rollout does it
-(the place waits for what it sees before it acts). Rows of a world:
+that ends its episode; ours are told to begin another while those beside it go on (in a rollout: while their
+actions are generated), and the place acts when it has seen how that begins. Rows of a world:
 
     Gymnasium Sync        all environments in this process, one after the other
     Gymnasium Async       one process per environment, all stepped in one call
