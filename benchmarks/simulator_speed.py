@@ -291,23 +291,26 @@ class Simulators:
         num_steps, over = 0, set[int]()
         for chunks in self.chunks:
             going = [place for place in self.places if place not in over]
-            calls = [sim.step(batch, going, [chunks[place] for place in going])] if going else []
+            calls: list[Awaitable[Any]] = [self.step(sim, batch, going, chunks)]
             if over:
                 calls.append(self.begin(sim, batch, sorted(over)))
-            turns = (await asyncio.gather(*calls))[0] if going else await calls[0]
+            turns = (await asyncio.gather(*calls))[0]
             num_steps += len(going)
             over = {place for place, turn in zip(going, turns, strict=True) if turn.is_over}
         if over:
             await self.begin(sim, batch, sorted(over))
         return num_steps
 
-    async def begin(self, sim: ProcessSimulator, batch: int, places: list[int]) -> list[Turn]:
+    @staticmethod
+    async def step(sim: ProcessSimulator, batch: int, places: list[int], chunks: list[Any]) -> list[Turn]:
+        return await sim.step(batch, places, [chunks[place] for place in places]) if places else []
+
+    async def begin(self, sim: ProcessSimulator, batch: int, places: list[int]) -> None:
         tasks = [self.tasks[np.random.randint(len(self.tasks))] for _ in places]
         turns = await sim.reset(batch, places, tasks, [task.seed for task in tasks])
         problems = [turn.error for turn in turns if turn.error is not None]
         if problems:
             raise problems[0]
-        return []
 
     def batches(self) -> list[tuple[ProcessSimulator, int]]:
         return [(sim, batch) for sim in self.sims for batch in range(sim.num_batches)]

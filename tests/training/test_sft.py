@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.pipeline.small import small_parts
-from tests.training.made import made
+from tests.training.made import made, sampled
 
 from stepwell.config.run import WarmStartConfig
 from stepwell.core import ConfigError, DivergenceError, InputError
@@ -46,16 +46,19 @@ def test_the_same_seed_makes_the_same_weights_and_another_one_others() -> None:
     assert not all(torch.equal(results[0][key], results[2][key]) for key in results[0])
 
 
-def test_a_token_budget_bounds_the_microbatches_and_changes_no_weight() -> None:
-    shown = [made([float(i)], group=str(i), lengths=[1 + i]) for i in range(6)]
-    results = []
-    for budget in (None, 16):
-        policy = fresh()
-        for _ in imitate(policy, shown, WarmStartConfig(num_demos=6, batch_size=6), 0, token_budget=budget):
-            pass
-        results.append(policy.state_dict())
-    for name, whole in results[0].items():
-        torch.testing.assert_close(results[1][name], whole, rtol=1e-4, atol=1e-6)
+def test_a_token_budget_bounds_the_microbatches_and_changes_no_update() -> None:
+    _, shown = sampled()
+    budget = Minibatch(shown, torch.device("cpu")).packed.longest
+    assert len(Minibatch(shown, torch.device("cpu"), token_budget=budget).packed.microbatches) > 1
+    seen: dict[int | None, list[dict[str, float]]] = {}
+    for given in (None, budget):
+        config = WarmStartConfig(num_demos=len(shown), batch_size=len(shown), epochs=3)
+        seen[given] = list(imitate(fresh(), shown, config, 0, token_budget=given))
+    for one, other in zip(seen[None], seen[budget], strict=True):
+        assert one == pytest.approx(other, rel=1e-3)
+    assert seen[None][2]["loss/policy"] < seen[None][0]["loss/policy"]
+    with pytest.raises(InputError, match="token_budget"):  # it is heeded: no step is ever split
+        next(imitate(fresh(), shown, WarmStartConfig(num_demos=6), 0, token_budget=budget - 1))
 
 
 def test_a_full_device_is_told_with_the_setting_to_lower(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ TOLERANCE = {"float64": 1e-5, "float32": 1e-3, "bfloat16": 1.0}
 """Largest absolute difference of a logprob to expect, by the dtype the engine runs in; on average a tenth of
 it. In float32, unlikely tokens of a trained tiny model were seen to differ by up to 2e-4. In bfloat16 the
 same model summed in another order differs by 0.05 on average (SmolLM2-135M on text), by 0.28 in the worst of
-700 tokens and by 0.55 in the worst of some ten thousand: there the average is what tells wrong weights."""
+700 tokens; engine and trainer by 0.29 to 0.39 in the worst of 11,000: there the average has to tell."""
 _MEAN_SHARE = 0.1
 
 

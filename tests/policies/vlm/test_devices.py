@@ -92,8 +92,9 @@ def test_an_engine_on_a_gpu_samples_what_the_policy_there_scores(
         asked = [Request(state, SamplingParams(max_tokens=4, ignore_end=True)) for state in states]
         sampled = engine.generate_blocking(asked)
     steps = [one.step(state) for one, state in zip(sampled, states, strict=True)]
-    tolerance = {"float32": TOLERANCE["float32"], "bfloat16": 0.15}[dtype]  # of a model so small
-    assert check_parity(policy, steps, tolerance).num_tokens == 4 * len(states)
+    report = check_parity(policy, steps, TOLERANCE[dtype])
+    assert report.num_tokens == 4 * len(states)
+    assert report.max_abs <= {"float32": 1e-3, "bfloat16": 0.15}[dtype]  # the model is small
 
 
 def test_an_optimizer_that_goes_on_keeps_moments_on_the_gpu_and_counts_on_the_host(
