@@ -55,6 +55,7 @@ def runs_of(folder: Path, quick: bool) -> list[dict[str, Any]]:
                 "steps": [entry.env_steps for entry in evals],
                 "seconds": [round(entry.time_s - evals[0].time_s, 2) for entry in evals],
                 "success": [entry.values["success"] for entry in evals],
+                "success in training, sampled": [round(e.values["success"], 3) for e in updates],
                 "staleness": max((e.values.get("staleness/max", 0.0) for e in updates), default=0.0),
                 "machine": summary.machine,
             }
@@ -78,7 +79,6 @@ def compared(runs: Sequence[dict[str, Any]], world: str) -> dict[str, Any]:
     result: dict[str, Any] = {"world": world, "level": round(level, 3)}
     for mode, mine in by_mode.items():
         steps_per_s = [run["steps"][-1] / run["seconds"][-1] for run in mine]
-        reached = [time for run in mine if (time := level_time(run, level)) is not None]
         result[mode] = {
             "num_seeds": len(mine),
             "before": round(statistics.fmean(run["success"][0] for run in mine), 3),
@@ -86,7 +86,7 @@ def compared(runs: Sequence[dict[str, Any]], world: str) -> dict[str, Any]:
             "spread": round(statistics.stdev(ends[mode]), 3) if len(mine) > 1 else None,
             "mean over steps": round(statistics.fmean(_mean_success(run) for run in mine), 3),
             "steps_per_s": round(statistics.fmean(steps_per_s)),
-            "seconds to level": round(statistics.fmean(reached), 1) if len(reached) == len(mine) else None,
+            "seconds to level": [level_time(run, level) for run in mine],  # of each seed
             "most versions behind": max(run["staleness"] for run in mine),
         }
     return result
@@ -127,9 +127,10 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
             mine = row[mode]
             spread = "" if mine["spread"] is None else f" ± {mine['spread']:.3f}"
             cells = [mine["num_seeds"], mine["before"], f"{mine['after']}{spread}", mine["mean over steps"]]
-            cells += [mine["steps_per_s"], mine["seconds to level"], mine["most versions behind"]]
+            times = ", ".join("never" if time is None else f"{time:.0f}" for time in mine["seconds to level"])
+            cells += [mine["steps_per_s"], times, mine["most versions behind"]]
             table.add_row(row["world"], mode, *map(str, cells))
-    Console().print(table)
+    Console(width=120).print(table)
 
 
 def main() -> None:

@@ -59,7 +59,9 @@ def test_recipes_that_imitate_alike_share_and_others_do_not(tmp_path: Path) -> N
 
     task = "recipe.reward_parts=['task']"
     assert key("recipe.name=steppo", task) == key("recipe.name=ppo", task, "train.optimizer.kind=muon")
-    assert key("recipe.name=grpo", task) == key("recipe.name=rloo", task, "train.num_updates=9")
+    assert key("recipe.name=grpo", task) == key(
+        "recipe.name=rloo", task, "train.num_updates=9", "eval.every=3", "eval.patience=2"
+    )
     different = [
         ("recipe.name=steppo", task),
         ("recipe.name=grpo", task),
@@ -69,6 +71,7 @@ def test_recipes_that_imitate_alike_share_and_others_do_not(tmp_path: Path) -> N
         ("recipe.name=grpo", task, "warm_start.noise=0.5"),
         ("recipe.name=grpo", task, "agent.guide=true"),
         ("recipe.name=grpo", task, "train.num_tasks=9"),
+        ("recipe.name=grpo", task, "eval.temperature=1"),  # `warm_start.stop_at` plays at it
     ]
     assert len({key(*settings) for settings in different}) == len(different)
     taught = "warm_start.reward_parts=['task']"

@@ -35,6 +35,7 @@ def key_of(parts: Parts) -> str:
     config, recipe = parts.config, parts.recipe
     values = config.model_dump(mode="json", exclude=_WHERE | _LATER)
     del values["warm_start"]["cache"], values["warm_start"]["reward_parts"]
+    values["eval"] = {name: values["eval"][name] for name in ("num_tasks", "temperature")}  # for `stop_at`
     values["policy"]["critic"] = parts.critic_kind
     values["rewarded"] = [
         *parts.demonstrated_parts,
