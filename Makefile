@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 demo_seed ?= 0
 
-EXTRAS := robosuite libero alfworld scienceworld textworld_express
+EXTRAS := robosuite libero alfworld scienceworld textworld_express lerobot
 
 .PHONY: install demo test test-extra-vllm $(EXTRAS:%=test-extra-%) check format bench docs clean
 

@@ -18,7 +18,7 @@ from stepwell.rollout.robot_player import RobotPlayer
 
 
 class Homing:
-    """Goes straight to where `observation.state` says the goal is, eight actions at a time."""
+    """Goes straight to where the environment's state says the goal is, eight actions at a time."""
 
     def __init__(self) -> None:
         self.num_resets = 0
@@ -27,8 +27,7 @@ class Homing:
         self.num_resets += 1
 
     def predict_action_chunk(self, batch: dict) -> torch.Tensor:  # type: ignore[type-arg]
-        seen = batch["observation.state"]
-        way = (seen[:, 2:] - seen[:, :2]) / STRIDE
+        way = (batch["observation.environment_state"] - batch["observation.state"]) / STRIDE
         return torch.stack([(way - k).clamp(-1, 1) for k in range(8)], dim=1)
 
 
@@ -41,7 +40,7 @@ class Stepping:
     def select_action(self, batch: dict) -> torch.Tensor:  # type: ignore[type-arg]
         assert self.is_fresh
         self.is_fresh = False
-        return (batch["observation.state"][:, 2:] - batch["observation.state"][:, :2]) / STRIDE
+        return (batch["observation.environment_state"] - batch["observation.state"]) / STRIDE
 
 
 @pytest.mark.parametrize(("policy", "chunk"), [(Homing(), 1), (Stepping(), 1)])
@@ -59,10 +58,13 @@ def test_a_batch_is_in_its_words() -> None:
     arrays = {"proprio": np.array([1, 2], np.float32), "top": picture, "state": np.array([3], np.float32)}
     sampler = LeRobotSampler(Homing(), rename={"top": "observation.image"})
     batch = sampler.batch([ArrayState(arrays, "go"), ArrayState(arrays, "stay")])
-    assert batch["observation.state"].tolist() == [[1.0, 2.0, 3.0]] * 2
+    assert batch["observation.state"].tolist() == [[1.0, 2.0]] * 2
+    assert batch["observation.environment_state"].tolist() == [[3.0]] * 2
     assert batch["observation.image"].shape == (2, 3, 4, 6)
     assert batch["observation.image"].mean(dim=(0, 2, 3)).tolist() == [0.0, 1.0, 0.0]
     assert batch["task"] == ["go", "stay"]
+    joined = LeRobotSampler(Homing(), rename={"state": "observation.state"})
+    assert joined.batch([ArrayState(arrays, "go")])["observation.state"].tolist() == [[1.0, 2.0, 3.0]]
 
 
 def test_chunks_are_cut_and_processors_applied() -> None:
@@ -70,7 +72,7 @@ def test_chunks_are_cut_and_processors_applied() -> None:
     sampler = LeRobotSampler(
         Homing(),
         chunk=3,
-        preprocess=lambda batch: {k: v * 2 if k == "observation.state" else v for k, v in batch.items()},
+        preprocess=lambda batch: {k: v * 2 if k.startswith("observation.") else v for k, v in batch.items()},
         postprocess=lambda actions: actions * 0.5,
     )
     (sampled,) = sampler.generate_blocking([Request(state)])

@@ -3,15 +3,16 @@
     sampler = LeRobotSampler.from_pretrained("path/to/policy", chunk=5)
     Rollout(envs, RobotPlayer("metaworld"), sampler)
 
-A batch is given in LeRobot's words: `observation.state` (the number arrays in order), one
-`observation.images.NAME` per camera ([B, 3, H, W] in [0, 1]) and `task` (the instructions); `rename`
-maps our array names to others. Actions come from `predict_action_chunk`, cut to `chunk`; a policy
+A batch is given in LeRobot's words: `observation.state` (proprioception), `observation.environment_state`
+(our array `state`, the true positions), one `observation.images.NAME` per camera ([B, 3, H, W] in [0, 1])
+and `task` (the instructions). `rename` gives an array another name; number arrays of one name are joined
+in their order. Actions come from `predict_action_chunk`, cut to `chunk`; a policy
 without it is asked by `select_action` after a `reset`, one action at a time, so that no answer depends
 on who was asked before. A policy that needs a history of observations does not fit that.
 
 Samples have no logprobs: such a policy is not trained here. They can be imitated, since their
-actions are given ones. Written against LeRobot's published interface (`PreTrainedPolicy`,
-`make_pre_post_processors`); the package is imported only by `from_pretrained`.
+actions are given ones. Tested with ACT of LeRobot 0.4.4 (`make test-extra-lerobot`); the package is
+imported only by `from_pretrained`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ from stepwell.core import (
 from stepwell.core.versions import VersionSpan
 from stepwell.packing.arrays import stack_states
 
-STATE, PICTURES, TASK = "observation.state", "observation.images.", "task"
+STATE, ENV_STATE = "observation.state", "observation.environment_state"
+PICTURES, TASK = "observation.images.", "task"
 _NO_LOGPROBS = np.zeros(0, np.float32)
 
 
@@ -112,11 +114,14 @@ class LeRobotSampler:
         """States in LeRobot's words."""
         arrays = stack_states(states)
         pictures = {n for n, array in arrays.items() if array.dtype == np.uint8 and array.ndim == 4}
-        numbers = [array.reshape(len(array), -1) for n, array in arrays.items() if n not in pictures]
         batch: dict[str, Any] = {TASK: [state.instruction for state in states]}
-        if numbers:
-            flat = np.concatenate(numbers, axis=1).astype(np.float32)
-            batch[self._rename.get("state", STATE)] = torch.from_numpy(flat).to(self.device)
+        numbers: dict[str, list[Any]] = {}
+        for name in [name for name in arrays if name not in pictures]:
+            key = self._rename.get(name, ENV_STATE if name == "state" else STATE)
+            numbers.setdefault(key, []).append(arrays[name].reshape(len(states), -1))
+        for key, parts in numbers.items():
+            flat = np.concatenate(parts, axis=1).astype(np.float32)
+            batch[key] = torch.from_numpy(flat).to(self.device)
         for name in sorted(pictures):
             picture = torch.from_numpy(arrays[name].copy()).to(self.device).permute(0, 3, 1, 2)
             batch[self._rename.get(name, PICTURES + name)] = picture.float() / 255.0
