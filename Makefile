@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 demo_seed ?= 0
 
-EXTRAS := robosuite libero alfworld scienceworld textworld_express lerobot
+EXTRAS := robosuite libero alfworld scienceworld textworld_express lerobot maniskill
 
 .PHONY: install demo test test-extra-vllm $(EXTRAS:%=test-extra-%) check format bench docs clean
 

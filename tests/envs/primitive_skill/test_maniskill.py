@@ -1,4 +1,4 @@
-"""The table in ManiSkill against a stand-in of its published interface; the package itself was never run."""
+"""The table in ManiSkill, against a stand-in of it; the package itself: robots/test_maniskill_package.py."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Worlds whose packages may be missing: what is said then, and the adapters beside stand-ins.
 
-ManiSkill and RoboCasa could not be installed here. The stand-ins have the interface that the two
-projects publish (names, arguments and shapes), so that these tests hold our side of it; they say
-nothing about the real packages.
+The stand-ins have the interface that ManiSkill and RoboCasa publish (names, arguments and shapes), so that
+these tests hold our side of it; they say nothing about the real packages. ManiSkill itself is played in
+`test_maniskill_package.py`; RoboCasa is in no registry.
 """
 
 from __future__ import annotations

@@ -5,9 +5,7 @@ Primitives are paths of the gripper, driven by ManiSkill's controller of end-eff
 pointing down: a pick can slip, a push can miss, and an arm can be in the way. ManiSkill has no drawer of
 ours, so there are three tasks: place, stack and align.
 
-Written against ManiSkill's published interface (a task is a subclass of its `BaseEnv` with a scene of
-actors, on the CPU) and tried against a stand-in of it, not against the package, which could not be installed
-where this was written.
+Tested with ManiSkill 3.0.1 on the CPU (`make test-extra-maniskill`), but for its pictures.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The world `maniskill`: ManiSkill 3's tasks by Gymnasium id, simulated by SAPIEN on the CPU.
 
-Written against ManiSkill's published interface (`gymnasium.make` with `obs_mode`, `control_mode` and
-`reward_mode`, and its wrapper for one environment on the CPU) and tried against a stand-in of it, not
-against the package, which could not be installed where this was written.
+Tested with ManiSkill 3.0.1 (`make test-extra-maniskill`); where there was no graphics device, so pictures
+were seen from a stand-in only.
 
 A task is the seed that ManiSkill resets with. `proprio` is what it observes of the robot, `state` what
 it observes beside it (poses and goals), pictures are those of the cameras its scene has. Success is
