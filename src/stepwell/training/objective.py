@@ -186,7 +186,7 @@ _METRIC_NAMES = {
 def _parity(gaps: Tensor) -> Metrics:
     if not gaps.numel():
         return {}
-    tail = gaps.flatten().float().kthvalue(without_tail(gaps.numel())).values
+    tail = gaps.flatten().kthvalue(without_tail(gaps.numel())).values
     return {"parity/max": gaps.max(), "parity/tail": tail, "parity/mean": gaps.mean()}
 
 
