@@ -3,31 +3,21 @@
 #
 #   scripts/test_extra_lerobot.sh [arguments for pytest]
 #
-# .venvs/lerobot is made on first use (about 700 MB) and sees what .venv has, our torch above all: LeRobot
-# asks for an older one, which would bring gigabytes of CUDA. So what it needs is named here, without what
-# that asks for in turn.
+# .venvs/lerobot is made on first use (about 700 MB).
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source scripts/venv_beside.sh
 
-VENV=.venvs/lerobot
-export PIP_DISABLE_PIP_VERSION_CHECK=1
-
-if [ ! -e "$VENV/.installed" ]; then
-  .venv/bin/python -m venv "$VENV"
-  .venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
-    > "$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/stepwell.pth"
-  "$VENV/bin/pip" install -q --no-deps lerobot==0.4.4 torchvision==0.28.0 transformers==4.57.3 \
-    huggingface-hub==0.35.3 tokenizers==0.22.1 accelerate==1.11.0 datasets==4.1.1 diffusers==0.35.2 \
-    draccus==0.10.0 av==15.1.0 opencv-python-headless==4.12.0.88 einops==0.8.2 deepdiff==9.1.0 cachebox==6.2.10 \
-    orderly-set==5.5.0 jsonlines==4.0.0 attrs termcolor pyserial mergedeep typing-inspect mypy-extensions toml \
-    pyyaml-include==1.4.1 imageio pandas pyarrow dill==0.4.0 multiprocess==0.70.16 xxhash fsspec requests \
-    python-dateutil pytz tzdata six importlib-metadata zipp
-  touch "$VENV/.installed"
-fi
+venv_beside lerobot lerobot==0.4.4 torchvision==0.28.0 transformers==4.57.3 huggingface-hub==0.35.3 \
+  tokenizers==0.22.1 accelerate==1.11.0 datasets==4.1.1 diffusers==0.35.2 draccus==0.10.0 av==15.1.0 \
+  opencv-python-headless==4.12.0.88 einops==0.8.2 deepdiff==9.1.0 cachebox==6.2.10 orderly-set==5.5.0 \
+  jsonlines==4.0.0 attrs termcolor pyserial mergedeep typing-inspect mypy-extensions toml pyyaml-include==1.4.1 \
+  imageio pandas pyarrow dill==0.4.0 multiprocess==0.70.16 xxhash fsspec requests python-dateutil pytz tzdata \
+  six importlib-metadata zipp
 
 # LeRobot imports torchvision and does not use it here. Its compiled part looks for CUDA and is not loaded
 # beside a torch without; two of its operators must have been named all the same.
-PYTHONPATH=src:. OMP_NUM_THREADS=1 "$VENV/bin/python" - "$@" <<'PYTHON'
+PYTHONPATH=src:. OMP_NUM_THREADS=1 .venvs/lerobot/bin/python - "$@" <<'PYTHON'
 import sys
 
 import pytest
