@@ -16,7 +16,7 @@ from stepwell.core.protocols import Request, SamplingParams
 from stepwell.core.step import Step, TokenAction, TokenState
 from stepwell.core.versions import VersionSpan
 from stepwell.engines.embedded import EmbeddedEngine
-from stepwell.engines.parity import _report, agrees, check_parity
+from stepwell.engines.parity import agrees, check_parity
 
 
 class PlainScorer:
@@ -88,22 +88,11 @@ def test_one_wrong_token_is_found_and_located(fresh: tuple[Any, list[Step]]) -> 
         check_parity(PlainScorer(model), [*steps[:2], bent, steps[3]])
 
 
-def test_agreement_bounds_the_worst_token_all_but_a_thousandth_and_the_average() -> None:
-    assert agrees(4.0, 1.0, 0.1, tolerance=1.0)
-    assert not agrees(4.01, 1.0, 0.1, tolerance=1.0)
-    assert not agrees(1.01, 1.01, 0.01, tolerance=1.0)
-    assert not agrees(0.5, 0.5, 0.11, tolerance=1.0)
-    for place in range(3):
-        assert not agrees(*(float("nan") if i == place else 0.0 for i in range(3)), tolerance=1.0)
-
-
-@pytest.mark.parametrize(("num_wrong", "passes"), [(1, True), (2, False)])
-def test_one_token_in_a_thousand_may_be_off_by_rounding_two_may_not(num_wrong: int, passes: bool) -> None:
-    gaps = np.zeros(1000)
-    gaps[:num_wrong] = 2e-3  # twice the tolerance
-    report = _report([np.zeros(1000)], [gaps], tolerance=1e-3)
-    assert report.max_abs == 2e-3 and report.tail_abs == (0.0 if passes else 2e-3)
-    assert report.passed is passes
+def test_agreement_asks_for_little_at_most_and_a_tenth_of_it_on_average() -> None:
+    assert agrees(1.0, 0.1, tolerance=1.0)
+    assert not agrees(1.01, 0.01, tolerance=1.0)
+    assert not agrees(0.5, 0.11, tolerance=1.0)
+    assert not agrees(float("nan"), 0.0, tolerance=1.0) and not agrees(0.0, float("nan"), tolerance=1.0)
 
 
 def test_mixed_versions_are_named_as_such(fresh: tuple[Any, list[Step]]) -> None:

@@ -254,7 +254,7 @@ class ParityConfig(Settings):
     tolerance: float | None = Field(
         None,
         gt=0,
-        description="difference of all logprobs but a thousandth; a tenth on average; None: by dtype",
+        description="largest difference of a logprob, and ten times the average; None: usual for the dtype",
     )
     on_mismatch: Literal["stop", "warn"] = Field("stop", description="what a larger difference leads to")
 

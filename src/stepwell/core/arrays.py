@@ -57,11 +57,6 @@ def equal(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
-def without_tail(count: int) -> int:
-    """How many of `count` values are left without the largest thousandth; all where there are fewer."""
-    return count - count // 1000
-
-
 def common_prefix(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> int:
     """How many leading elements two vectors share."""
     size = min(a.size, b.size)

@@ -13,24 +13,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepwell.core.arrays import FloatArray, without_tail
+from stepwell.core.arrays import FloatArray
 from stepwell.core.errors import InputError, ParityError
 from stepwell.core.protocols import Scorer
 from stepwell.core.step import Step
 
 TOLERANCE = {"float64": 1e-5, "float32": 1e-3, "bfloat16": 1.0}
-"""Absolute difference of a logprob to expect of 999 in 1,000 tokens, by the dtype the engine runs in; on
-average a tenth of it, at most four times. In float32, unlikely tokens of a trained tiny model were seen to
-differ by up to 2e-4. In bfloat16 the same model summed in another order differs by 0.05 on average
-(SmolLM2-135M on text), by 0.28 in the worst of 700 tokens; engine and trainer by 0.2 to 0.5 in the worst of
-11,000 and, once in some hundred batches, by more than 1 in a token that had next to no chance."""
+"""Largest absolute difference of a logprob to expect, by the dtype the engine runs in; on average a tenth of
+it. In float32, unlikely tokens of a trained tiny model were seen to differ by up to 2e-4. In bfloat16 the
+same model summed in another order differs by 0.05 on average (SmolLM2-135M on text), by 0.28 in the worst of
+700 tokens; engine and trainer by 0.29 to 0.39 in the worst of 11,000: there the average has to tell."""
 _MEAN_SHARE = 0.1
-_MAX_TIMES = 4.0
 
 
-def agrees(max_abs: float, tail_abs: float, mean_abs: float, tolerance: float) -> bool:
-    """Whether logprobs that differ so much (at most, but for a thousandth, on average) are of one policy."""
-    return max_abs <= _MAX_TIMES * tolerance and tail_abs <= tolerance and mean_abs <= _MEAN_SHARE * tolerance
+def agrees(max_abs: float, mean_abs: float, tolerance: float) -> bool:
+    """Whether logprobs that differ so much at most and so much on average are of the same weights."""
+    return max_abs <= tolerance and mean_abs <= _MEAN_SHARE * tolerance
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,6 @@ class ParityReport:
 
     num_tokens: int
     max_abs: float
-    tail_abs: float  # a thousandth of the tokens differ by more
     mean_abs: float
     worst_step: int
     worst_token: int
@@ -47,13 +44,13 @@ class ParityReport:
 
     @property
     def passed(self) -> bool:
-        return agrees(self.max_abs, self.tail_abs, self.mean_abs, self.tolerance)
+        return agrees(self.max_abs, self.mean_abs, self.tolerance)
 
     def __str__(self) -> str:
         return (
             f"logprobs differ by {self.max_abs:.3g} at most, {self.mean_abs:.3g} on average, over "
             f"{self.num_tokens} tokens (worst: step {self.worst_step}, token {self.worst_token}; "
-            f"tolerance {self.tolerance:.3g} but for one in 1,000, a tenth of it on average)"
+            f"tolerance {self.tolerance:.3g}, a tenth of it on average)"
         )
 
 
@@ -93,7 +90,6 @@ def _report(engine: list[FloatArray], trainer: list[FloatArray], tolerance: floa
     return ParityReport(
         num_tokens=len(flat),
         max_abs=float(flat.max()),
-        tail_abs=float(np.partition(flat, (rank := without_tail(len(flat)) - 1))[rank]),
         mean_abs=float(flat.mean()),
         worst_step=worst,
         worst_token=int(gaps[worst].argmax()),

@@ -7,7 +7,7 @@
 Credit is computed in the first pass over a minibatch, from the values of that very pass, and
 kept for the later ones: no forward pass is spent on values alone, and advantages stay what they
 were at the start of the update. The first pass also compares the policy's logprobs with those of
-the engine (`parity/max`, `parity/tail`, `parity/mean`): with weights just published they must agree.
+the engine (`parity/max`, `parity/mean`): with weights just published they must agree.
 
 Data of an asynchronous run are of several versions. Given the trainer's present `version`, only what
 that version sampled is compared; for the rest `proximal_logprobs` are those of the start of the update
@@ -28,7 +28,6 @@ from stepwell.algos.credit.result import CreditResult
 from stepwell.algos.kl import estimate, kl_loss, kl_reward
 from stepwell.algos.losses import LOSSES, VALUE_LOSSES, entropy_bonus
 from stepwell.algos.recipes import Recipe
-from stepwell.core.arrays import without_tail
 from stepwell.packing import Outputs
 from stepwell.training.batch import Minibatch
 
@@ -184,10 +183,7 @@ _METRIC_NAMES = {
 
 
 def _parity(gaps: Tensor) -> Metrics:
-    if not gaps.numel():
-        return {}
-    tail = gaps.flatten().kthvalue(without_tail(gaps.numel())).values
-    return {"parity/max": gaps.max(), "parity/tail": tail, "parity/mean": gaps.mean()}
+    return {"parity/max": gaps.max(), "parity/mean": gaps.mean()} if gaps.numel() else {}
 
 
 def _explained(values: Tensor, targets: Tensor) -> Tensor:

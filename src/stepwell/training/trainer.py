@@ -88,15 +88,15 @@ class Trainer:
         self,
         trajectories: Sequence[Trajectory],
         *,
-        check_parity: Callable[[float, float, float], None] | None = None,
+        check_parity: Callable[[float, float], None] | None = None,
         version: int | None = None,
     ) -> dict[str, float]:
         """Learn from trajectories; returns the figures of the update.
 
         `check_parity` hears, before any weight changes, how far the policy's logprobs are from those of
-        the engine that sampled: at most, but for a thousandth, and on average; it may raise. `version` is
-        that of the present weights: what older ones sampled is then left out of that comparison and learnt
-        from under the truncated ratio.
+        the engine that sampled, at most and on average; it may raise. `version` is that of the present
+        weights: what older ones sampled is then left out of that comparison and learnt from under the
+        truncated ratio.
         """
         try:
             return self._update(trajectories, check_parity, version)
@@ -121,7 +121,7 @@ class Trainer:
     def _update(
         self,
         trajectories: Sequence[Trajectory],
-        check_parity: Callable[[float, float, float], None] | None,
+        check_parity: Callable[[float, float], None] | None,
         version: int | None,
     ) -> dict[str, float]:
         kept, counts = trainable(trajectories)
@@ -202,11 +202,7 @@ class Trainer:
         return Objective(self.recipe, minibatch, ref, self.horizon, self.value_clip, version, proximal)
 
     def _step(
-        self,
-        objective: Objective,
-        *,
-        is_first: bool,
-        check_parity: Callable[[float, float, float], None] | None,
+        self, objective: Objective, *, is_first: bool, check_parity: Callable[[float, float], None] | None
     ) -> dict[str, Tensor]:
         self.optimizer.zero_grad()
         _, metrics, _ = backward(
@@ -220,7 +216,7 @@ class Trainer:
         if not is_first:  # the weights have moved: what the engine said of them compares no more
             metrics = {name: x for name, x in metrics.items() if not name.startswith("parity/")}
         elif check_parity is not None and "parity/max" in metrics:
-            check_parity(*(float(metrics[f"parity/{name}"]) for name in ("max", "tail", "mean")))
+            check_parity(float(metrics["parity/max"]), float(metrics["parity/mean"]))
         norm = torch.nn.utils.clip_grad_norm_(self.optimizer.parameters, self.config.optimizer.grad_clip)
         self._check(float(norm), metrics)
         self.optimizer.step()
