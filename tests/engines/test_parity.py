@@ -12,11 +12,12 @@ from tests.engines.models import prompts_of, small_model
 
 from stepwell.core.arrays import FloatArray
 from stepwell.core.errors import InputError, ParityError
+from stepwell.core.gaps import Gaps
 from stepwell.core.protocols import Request, SamplingParams
 from stepwell.core.step import Step, TokenAction, TokenState
 from stepwell.core.versions import VersionSpan
 from stepwell.engines.embedded import EmbeddedEngine
-from stepwell.engines.parity import agrees, check_parity
+from stepwell.engines.parity import check_parity
 
 
 class PlainScorer:
@@ -57,7 +58,7 @@ def fresh() -> tuple[Any, list[Step]]:
 def test_engine_and_trainer_agree_on_fresh_samples(fresh: tuple[Any, list[Step]]) -> None:
     model, steps = fresh
     report = check_parity(PlainScorer(model), steps, tolerance=2e-5)
-    assert report.passed and report.num_tokens == 48
+    assert report.within(2e-5) and report.num_tokens == 48
     assert report.mean_abs <= report.max_abs <= 2e-5
 
 
@@ -82,17 +83,21 @@ def test_one_wrong_token_is_found_and_located(fresh: tuple[Any, list[Step]]) -> 
     logprobs[5] -= 0.25
     bent = Step(steps[2].state, steps[2].action, logprobs, sampling=steps[2].sampling)
     report = check_parity(PlainScorer(model), [*steps[:2], bent, steps[3]], strict=False)
-    assert (report.worst_step, report.worst_token) == (2, 5)
-    assert report.max_abs == pytest.approx(0.25, abs=1e-4) and not report.passed
+    assert report.worst == "step 2, token 5 of 12"
+    assert report.engine_logprob == pytest.approx(report.trainer_logprob - 0.25, abs=1e-4)
+    assert report.max_abs == pytest.approx(0.25, abs=1e-4) and not report.within(1e-3)
     with pytest.raises(ParityError, match="Few tokens differ"):
         check_parity(PlainScorer(model), [*steps[:2], bent, steps[3]])
 
 
 def test_agreement_asks_for_little_at_most_and_a_tenth_of_it_on_average() -> None:
-    assert agrees(1.0, 0.1, tolerance=1.0)
-    assert not agrees(1.01, 0.01, tolerance=1.0)
-    assert not agrees(0.5, 0.11, tolerance=1.0)
-    assert not agrees(float("nan"), 0.0, tolerance=1.0) and not agrees(0.0, float("nan"), tolerance=1.0)
+    def gaps(most: float, mean: float) -> Gaps:
+        return Gaps(10, most, mean, worst="step 0, token 0 of 10", engine_logprob=-1.0, trainer_logprob=-1.0)
+
+    assert gaps(1.0, 0.1).within(1.0)
+    assert not gaps(1.01, 0.01).within(1.0)
+    assert not gaps(0.5, 0.11).within(1.0)
+    assert not gaps(float("nan"), 0.0).within(1.0) and not gaps(0.0, float("nan")).within(1.0)
 
 
 def test_mixed_versions_are_named_as_such(fresh: tuple[Any, list[Step]]) -> None:

@@ -208,7 +208,10 @@ def test_an_engine_with_other_weights_stops_the_run_before_any_weight_changes(tm
     loop = started(tmp_path)
     other_weights(loop)
     before = weights_of(loop)
-    with pytest.raises(ParityError, match=r"update 1: engine and trainer differ by .* parity\.tolerance"):
+    told = (
+        r"update 1: engine and trainer disagree .* \(worst: trajectory .*, step \d+ of .* parity\.tolerance"
+    )
+    with pytest.raises(ParityError, match=told):
         loop._update()
     assert unchanged(loop, before)
 
@@ -219,14 +222,14 @@ def test_a_mismatch_is_only_noted_where_that_was_asked_for(tmp_path: Path) -> No
     before = weights_of(loop)
     loop._update()
     (note,) = loop.monitor.said  # type: ignore[attr-defined]
-    assert note.startswith("update 1: engine and trainer differ by ")
+    assert note.startswith("update 1: engine and trainer disagree about fresh samples: logprobs differ by ")
     assert not unchanged(loop, before)
 
 
 def test_engine_and_trainer_agree_on_what_was_just_sampled(tmp_path: Path) -> None:
     loop = started(tmp_path, "sampling.temperature=0.7", "sampling.top_p=0.9")
     gaps: list[float] = []
-    loop._check_parity = lambda most, mean: gaps.append(most)  # type: ignore[method-assign]
+    loop._check_parity = lambda found: gaps.append(found.max_abs)  # type: ignore[method-assign]
     loop._update()
     loop._update()
     assert len(gaps) == 2 and max(gaps) < 1e-5

@@ -199,6 +199,7 @@ def test_parity_tells_the_largest_gap_to_the_engine_and_their_mean(batch: Miniba
     gaps = (outputs.logprobs.detach() - batch.behavior_logprobs).abs()
     torch.testing.assert_close(metrics["parity/max"], gaps.max())
     torch.testing.assert_close(metrics["parity/mean"], gaps.mean())
+    assert metrics["parity/worst_logprob"] == batch.behavior_logprobs[gaps.argmax()]
 
 
 def test_a_clipped_value_loss_holds_values_near_those_of_the_first_pass(batch: Minibatch) -> None:

@@ -22,6 +22,7 @@ from stepwell.core.errors import (
     WeightsError,
     WorkerError,
 )
+from stepwell.core.gaps import Gaps
 from stepwell.core.ids import content_hash, hash_bytes, new_id
 from stepwell.core.observation import Observation
 from stepwell.core.pictures import Pictures
@@ -64,6 +65,7 @@ __all__ = [
     "EnvError",
     "Example",
     "FinishReason",
+    "Gaps",
     "ImageSpan",
     "InfraError",
     "InputError",

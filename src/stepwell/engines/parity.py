@@ -9,12 +9,12 @@ which, by how much, and what the pattern of the difference points to.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from stepwell.core.arrays import FloatArray
 from stepwell.core.errors import InputError, ParityError
+from stepwell.core.gaps import Gaps
 from stepwell.core.protocols import Scorer
 from stepwell.core.step import Step
 
@@ -23,43 +23,14 @@ TOLERANCE = {"float64": 1e-5, "float32": 1e-3, "bfloat16": 1.0}
 it. In float32, unlikely tokens of a trained tiny model were seen to differ by up to 2e-4. In bfloat16 the
 same model summed in another order differs by 0.05 on average (SmolLM2-135M on text), by 0.28 in the worst of
 700 tokens; engine and trainer by 0.29 to 0.39 in the worst of 11,000: there the average has to tell."""
-_MEAN_SHARE = 0.1
-
-
-def agrees(max_abs: float, mean_abs: float, tolerance: float) -> bool:
-    """Whether logprobs that differ so much at most and so much on average are of the same weights."""
-    return max_abs <= tolerance and mean_abs <= _MEAN_SHARE * tolerance
-
-
-@dataclass(frozen=True, slots=True)
-class ParityReport:
-    """How far engine and trainer are apart over some steps."""
-
-    num_tokens: int
-    max_abs: float
-    mean_abs: float
-    worst_step: int
-    worst_token: int
-    tolerance: float
-
-    @property
-    def passed(self) -> bool:
-        return agrees(self.max_abs, self.mean_abs, self.tolerance)
-
-    def __str__(self) -> str:
-        return (
-            f"logprobs differ by {self.max_abs:.3g} at most, {self.mean_abs:.3g} on average, over "
-            f"{self.num_tokens} tokens (worst: step {self.worst_step}, token {self.worst_token}; "
-            f"tolerance {self.tolerance:.3g}, a tenth of it on average)"
-        )
 
 
 def check_parity(
     scorer: Scorer, steps: Sequence[Step], tolerance: float = TOLERANCE["float32"], *, strict: bool = True
-) -> ParityReport:
+) -> Gaps:
     """Compare the steps' `behavior_logprobs` with the scorer's; raise `ParityError` beyond tolerance.
 
-    With `strict=False` the report is returned either way.
+    With `strict=False` the gaps are returned either way.
     """
     if not steps:
         raise InputError("steps is empty: parity needs at least one freshly sampled step")
@@ -76,25 +47,11 @@ def check_parity(
         raise ParityError(
             "the trainer scored other tokens: its logprobs have other lengths than the engine's"
         )
-    report = _report(engine, trainer, tolerance)
-    if strict and not report.passed:
-        raise ParityError(f"{report}. {_diagnosis(steps, engine, trainer, tolerance)}")
-    return report
-
-
-def _report(engine: list[FloatArray], trainer: list[FloatArray], tolerance: float) -> ParityReport:
-    gaps = [np.abs(t.astype(np.float64) - e) for t, e in zip(trainer, engine, strict=True)]
-    gaps = [np.where(np.isnan(gap), np.inf, gap) for gap in gaps]  # equal infinities differ by NaN too
-    flat = np.concatenate(gaps)
-    worst = max(range(len(gaps)), key=lambda i: gaps[i].max())
-    return ParityReport(
-        num_tokens=len(flat),
-        max_abs=float(flat.max()),
-        mean_abs=float(flat.mean()),
-        worst_step=worst,
-        worst_token=int(gaps[worst].argmax()),
-        tolerance=tolerance,
-    )
+    gaps = Gaps.between(engine, trainer, [f"step {i}" for i in range(len(steps))])
+    if strict and not gaps.within(tolerance):
+        limit = f"tolerance {tolerance:.3g}, a tenth of it on average"
+        raise ParityError(f"{gaps}; {limit}. {_diagnosis(steps, engine, trainer, tolerance)}")
+    return gaps
 
 
 def _diagnosis(

@@ -33,9 +33,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from stepwell.config.run import RunConfig
-from stepwell.core import ParityError, Split, Status, Task, Trajectory, WeightsError
+from stepwell.core import Gaps, ParityError, Split, Status, Task, Trajectory, WeightsError
 from stepwell.engines import fingerprint_of
-from stepwell.engines.parity import TOLERANCE, agrees
+from stepwell.engines.parity import TOLERANCE
 from stepwell.monitors import Entry, Monitor
 from stepwell.pipeline.eval_episodes import write_episodes
 from stepwell.pipeline.evaluation import EvalResult, evaluate, held_out_tasks
@@ -281,19 +281,17 @@ class SyncLoop:
             )
         return published
 
-    def _check_parity(self, max_abs: float, mean_abs: float) -> None:
+    def _check_parity(self, gaps: Gaps) -> None:
         dtype = str(self.parts.engine.model.dtype if self.groups is None else self.groups.dtype)
         dtype = dtype.removeprefix("torch.")
         tolerance = self.config.parity.tolerance or TOLERANCE[dtype]
-        if agrees(max_abs, mean_abs, tolerance):
+        if gaps.within(tolerance):
             return
-        text = (
-            f"engine and trainer differ by {max_abs:.3g} in a logprob of a fresh sample, {mean_abs:.3g} on "
-            f"average (tolerance {tolerance:g}, a tenth of it on average)"
-        )
+        text = f"engine and trainer disagree about fresh samples: {gaps}"
         if self.config.parity.on_mismatch == "stop":
             raise ParityError(
-                f"update {self.state.update + 1}: {text}. The data are not what the ratio takes them for: "
+                f"update {self.state.update + 1}: {text}; tolerance {tolerance:g}, a tenth of it on average. "
+                "The data are not what the ratio takes them for: "
                 "compare dtypes and kernels of policy and engine, or set parity.tolerance if you know why. "
                 "The weights were not changed"
             )

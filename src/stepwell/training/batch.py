@@ -23,6 +23,7 @@ from stepwell.core import (
     ArrayAction,
     ArrayState,
     ConfigError,
+    Gaps,
     InputError,
     Status,
     Step,
@@ -98,6 +99,22 @@ class Minibatch:
         """[token] bool: sampled, at least in part, by weights older than `version`."""
         behind = [step.policy_version.first < version for step in self.steps]
         return torch.tensor(behind, device=self.device).repeat_interleave(self.timeline.tokens_per_step)
+
+    def gaps_to_engine(self, logprobs: Tensor, version: int | None = None) -> Gaps | None:
+        """How far `logprobs` [token] are from the engine's, in steps taken under `version` (None: any)."""
+        named = [
+            (step, f"trajectory {t.id}, step {i} of {len(t.steps)}")
+            for t in self.trajectories
+            for i, step in enumerate(t.steps)
+        ]
+        ends = np.cumsum([step.num_units for step in self.steps])[:-1]
+        parts = np.split(logprobs.float().cpu().numpy(), ends)
+        fresh = [
+            (step.behavior_logprobs, part, name)
+            for (step, name), part in zip(named, parts, strict=True)
+            if version is None or step.policy_version.first >= version
+        ]
+        return Gaps.between(*zip(*fresh, strict=True)) if fresh else None
 
     @cached_property
     def num_step_values(self) -> int:

@@ -7,7 +7,7 @@
 Credit is computed in the first pass over a minibatch, from the values of that very pass, and
 kept for the later ones: no forward pass is spent on values alone, and advantages stay what they
 were at the start of the update. The first pass also compares the policy's logprobs with those of
-the engine (`parity/max`, `parity/mean`): with weights just published they must agree.
+the engine (`gaps`, `parity/...`): with weights just published they must agree.
 
 Data of an asynchronous run are of several versions. Given the trainer's present `version`, only what
 that version sampled is compared; for the rest `proximal_logprobs` are those of the start of the update
@@ -28,6 +28,7 @@ from stepwell.algos.credit.result import CreditResult
 from stepwell.algos.kl import estimate, kl_loss, kl_reward
 from stepwell.algos.losses import LOSSES, VALUE_LOSSES, entropy_bonus
 from stepwell.algos.recipes import Recipe
+from stepwell.core import Gaps
 from stepwell.packing import Outputs
 from stepwell.training.batch import Minibatch
 
@@ -45,6 +46,7 @@ class Objective:
     value_clip: float | None = None
     version: int | None = None
     proximal: Tensor | None = None
+    gaps: Gaps | None = None
     _credit: CreditResult | None = None
     _timeline: Timeline | None = None
     _old_values: Tensor | None = None
@@ -97,16 +99,18 @@ class Objective:
 
     def _compare(self, policy: Tensor, behavior: Tensor) -> Metrics:
         """How far fresh samples are from the engine's logprobs; fixes `proximal` where some are stale."""
-        gaps = (policy - behavior).abs()
-        if self.version is None:
-            return _parity(gaps)
-        behind = self.minibatch.is_behind(self.version)
-        if bool(behind.any()):
-            start = policy if self.proximal is None else self.proximal
-            self.proximal = torch.where(behind, start, behavior.to(start.dtype))
-        else:
-            self.proximal = None
-        return _parity(gaps[~behind])
+        if self.version is not None:
+            behind = self.minibatch.is_behind(self.version)
+            if bool(behind.any()):
+                start = policy if self.proximal is None else self.proximal
+                self.proximal = torch.where(behind, start, behavior.to(start.dtype))
+            else:
+                self.proximal = None
+        self.gaps = gaps = self.minibatch.gaps_to_engine(policy, self.version)
+        if gaps is None:
+            return {}
+        told = {"max": gaps.max_abs, "mean": gaps.mean_abs, "worst_logprob": gaps.engine_logprob}
+        return {f"parity/{name}": torch.tensor(value, device=policy.device) for name, value in told.items()}
 
     def _with_values(self, outputs: Outputs) -> Timeline:
         """The timeline with what the critic says now, and the KL as token rewards if it goes there."""
@@ -180,10 +184,6 @@ _METRIC_NAMES = {
     "correction_mean": "correction",
     "correction_capped_fraction": "correction_capped_share",
 }
-
-
-def _parity(gaps: Tensor) -> Metrics:
-    return {"parity/max": gaps.max(), "parity/mean": gaps.mean()} if gaps.numel() else {}
 
 
 def _explained(values: Tensor, targets: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from stepwell.algos.recipes import Recipe
 from stepwell.config.run import TrainConfig
-from stepwell.core import ConfigError, DivergenceError, InputError, Trajectory, trainable
+from stepwell.core import ConfigError, DivergenceError, Gaps, InputError, Trajectory, trainable
 from stepwell.packing import backward, evaluate
 from stepwell.training.batch import Minibatch, split, told_as_too_large
 from stepwell.training.critic_clock import timed
@@ -88,13 +88,13 @@ class Trainer:
         self,
         trajectories: Sequence[Trajectory],
         *,
-        check_parity: Callable[[float, float], None] | None = None,
+        check_parity: Callable[[Gaps], None] | None = None,
         version: int | None = None,
     ) -> dict[str, float]:
         """Learn from trajectories; returns the figures of the update.
 
         `check_parity` hears, before any weight changes, how far the policy's logprobs are from those of
-        the engine that sampled, at most and on average; it may raise. `version` is that of the present
+        the engine that sampled; it may raise. `version` is that of the present
         weights: what older ones sampled is then left out of that comparison and learnt from under the
         truncated ratio.
         """
@@ -121,7 +121,7 @@ class Trainer:
     def _update(
         self,
         trajectories: Sequence[Trajectory],
-        check_parity: Callable[[float, float], None] | None,
+        check_parity: Callable[[Gaps], None] | None,
         version: int | None,
     ) -> dict[str, float]:
         kept, counts = trainable(trajectories)
@@ -202,7 +202,7 @@ class Trainer:
         return Objective(self.recipe, minibatch, ref, self.horizon, self.value_clip, version, proximal)
 
     def _step(
-        self, objective: Objective, *, is_first: bool, check_parity: Callable[[float, float], None] | None
+        self, objective: Objective, *, is_first: bool, check_parity: Callable[[Gaps], None] | None
     ) -> dict[str, Tensor]:
         self.optimizer.zero_grad()
         _, metrics, _ = backward(
@@ -215,8 +215,8 @@ class Trainer:
         )
         if not is_first:  # the weights have moved: what the engine said of them compares no more
             metrics = {name: x for name, x in metrics.items() if not name.startswith("parity/")}
-        elif check_parity is not None and "parity/max" in metrics:
-            check_parity(float(metrics["parity/max"]), float(metrics["parity/mean"]))
+        elif check_parity is not None and objective.gaps is not None:
+            check_parity(objective.gaps)
         norm = torch.nn.utils.clip_grad_norm_(self.optimizer.parameters, self.config.optimizer.grad_clip)
         self._check(float(norm), metrics)
         self.optimizer.step()
