@@ -1,0 +1,135 @@
+"""Why engine and trainer differ about a token: rounding, or a fault?
+
+A checkpoint plays episodes, and the logprobs of every token it sampled are computed again with the same
+weights: by the trainer as it packs them, by the trainer one step at a time, and by the trainer in float32,
+which stands for the truth. If the tokens about which engine and trainer differ most are off by as much
+between the trainer and itself, and the truth is as often nearer to the one as to the other, it is rounding.
+If one of the two is right wherever they differ, the other has a fault.
+
+    stepwell train frozenlake-visual policy.dtype=bfloat16 parity.on_mismatch=warn --name bf16
+    python benchmarks/parity_gaps.py runs/bf16                            # some minutes on two cores
+    python benchmarks/parity_gaps.py runs/NAME --tasks 512 --samples 4    # more tokens
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from stepwell.config.loading import load_config
+from stepwell.config.run import RunConfig
+from stepwell.core import Step
+from stepwell.pipeline.evaluation import checkpoint_of, evaluate, held_out_tasks
+from stepwell.pipeline.parts import Parts
+
+RESULTS = Path(__file__).parent / "results"
+PAIRS = (("engine", "trainer"), ("trainer", "alone"), ("engine", "truth"), ("trainer", "truth"))
+CHUNK = 64
+NUM_WORST = 24
+
+Vector = NDArray[np.float64]
+
+
+def with_policy(config: RunConfig, **changes: str) -> RunConfig:
+    return config.model_copy(update={"policy": config.policy.model_copy(update=changes)})
+
+
+def sampled(config: RunConfig, num_tasks: int, samples: int) -> list[Step]:
+    """The steps of fresh episodes, with the engine's logprobs."""
+    parts = Parts(config)
+    try:
+        tasks = held_out_tasks(parts, num_tasks)
+        result = evaluate(parts, tasks, temperature=1.0, samples_per_task=samples)
+    finally:
+        parts.close()
+    return [step for t in result.trajectories for step in t.steps if step.num_units]
+
+
+def scored(config: RunConfig, steps: Sequence[Step], chunk: int) -> Vector:
+    """The trainer's logprobs of all tokens, `chunk` steps packed together."""
+    parts = Parts(config)
+    try:
+        policy = parts.policy
+        found = [one for i in range(0, len(steps), chunk) for one in policy.score(steps[i : i + chunk])]
+    finally:
+        parts.close()
+    return np.concatenate(found).astype(np.float64)
+
+
+def report_of(logprobs: dict[str, Vector]) -> dict[str, Any]:
+    """Quantiles of the gaps of each pair, and the tokens about which engine and trainer differ most."""
+    pairs = {}
+    for a, b in PAIRS:
+        gaps = np.abs(logprobs[a] - logprobs[b])
+        pairs[f"{a} - {b}"] = {
+            "mean": float(gaps.mean()),
+            **{f"{q:g}": float(np.quantile(gaps, q)) for q in (0.99, 0.999, 0.9999)},
+            "most": float(gaps.max()),
+            "over 0.5": int((gaps > 0.5).sum()),
+        }
+    engine, trainer, truth = (logprobs[name] for name in ("engine", "trainer", "truth"))
+    worst = np.argsort(-np.abs(engine - trainer))[:NUM_WORST]
+    nearer = np.abs(engine - truth) < np.abs(trainer - truth)
+    return {
+        "num_tokens": len(engine),
+        "gaps": pairs,
+        "worst": [{name: round(float(x[i]), 4) for name, x in logprobs.items()} for i in worst],
+        "engine nearer the truth, of the worst": int(nearer[worst].sum()),
+    }
+
+
+def show(report: dict[str, Any]) -> None:
+    console = Console()
+    table = Table(title=f"differences of logprobs over {report['num_tokens']:,} tokens")
+    columns = list(next(iter(report["gaps"].values())))
+    table.add_column("between")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for name, values in report["gaps"].items():
+        table.add_row(name, *(f"{values[c]:.4f}" if c != "over 0.5" else f"{values[c]}" for c in columns))
+    console.print(table)
+    worst = Table(title="the tokens about which engine and trainer differ most")
+    for name in report["worst"][0]:
+        worst.add_column(name, justify="right")
+    for row in report["worst"]:
+        worst.add_row(*(f"{value:.3f}" for value in row.values()))
+    console.print(worst)
+    told = report["engine nearer the truth, of the worst"]
+    console.print(f"the engine is nearer to float32 in {told} of these {len(report['worst'])}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("run", type=Path, help="a run's folder with a checkpoint")
+    parser.add_argument("--tasks", type=int, default=128)
+    parser.add_argument("--samples", type=int, default=1, help="episodes of each task")
+    parser.add_argument("--write", metavar="NAME", help="keep the figures as results/parity_gaps_NAME.json")
+    args = parser.parse_args()
+    config = with_policy(load_config(args.run / "config.toml"), model=str(checkpoint_of(args.run)))
+    steps = sampled(config, args.tasks, args.samples)
+    logprobs = {
+        "engine": np.concatenate([step.behavior_logprobs for step in steps]).astype(np.float64),
+        "trainer": scored(config, steps, CHUNK),
+        "alone": scored(config, steps, 1),
+        "truth": scored(with_policy(config, dtype="float32"), steps, CHUNK),
+    }
+    report = {"dtype": config.policy.dtype, **report_of(logprobs)}
+    show(report)
+    if args.write:
+        path = RESULTS / f"parity_gaps_{args.write}.json"
+        path.write_text(json.dumps(report, indent=1) + "\n")
+        print(f"written to {path}")
+
+
+if __name__ == "__main__":
+    main()
