@@ -6,7 +6,7 @@ which stands for the truth. If the tokens about which engine and trainer differ 
 between the trainer and itself, and the truth is as often nearer to the one as to the other, it is rounding.
 If one of the two is right wherever they differ, the other has a fault.
 
-    stepwell train frozenlake-visual policy.dtype=bfloat16 parity.on_mismatch=warn --name bf16
+    stepwell train frozenlake-visual policy.dtype=bfloat16 parity.on_mismatch=warn name=bf16
     python benchmarks/parity_gaps.py runs/bf16                            # some minutes on two cores
     python benchmarks/parity_gaps.py runs/NAME --tasks 512 --samples 4    # more tokens
 """
