@@ -6,9 +6,9 @@ which stands for the truth. If the tokens about which engine and trainer differ 
 between the trainer and itself, and the truth is as often nearer to the one as to the other, it is rounding.
 If one of the two is right wherever they differ, the other has a fault.
 
-    stepwell train frozenlake-visual policy.dtype=bfloat16 parity.on_mismatch=warn name=bf16
-    python benchmarks/parity_gaps.py runs/bf16                            # some minutes on two cores
-    python benchmarks/parity_gaps.py runs/NAME --tasks 512 --samples 4    # more tokens
+    python benchmarks/parity_gaps.py runs/NAME                              # in the run's own dtype
+    python benchmarks/parity_gaps.py runs/NAME --dtype bfloat16             # its weights rounded to another
+    python benchmarks/parity_gaps.py runs/NAME --tasks 512 --samples 4      # more tokens
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rich.table import Table
 
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
-from stepwell.core import Step
+from stepwell.core import Scorer, Step
 from stepwell.pipeline.evaluation import checkpoint_of, evaluate, held_out_tasks
 from stepwell.pipeline.parts import Parts
 
@@ -38,30 +38,29 @@ NUM_WORST = 24
 Vector = NDArray[np.float64]
 
 
-def with_policy(config: RunConfig, **changes: str) -> RunConfig:
-    return config.model_copy(update={"policy": config.policy.model_copy(update=changes)})
+def scored(policy: Scorer, steps: Sequence[Step], chunk: int) -> Vector:
+    """The trainer's logprobs of all tokens, `chunk` steps packed together."""
+    found = [one for i in range(0, len(steps), chunk) for one in policy.score(steps[i : i + chunk])]
+    return np.concatenate(found).astype(np.float64)
 
 
-def sampled(config: RunConfig, num_tasks: int, samples: int) -> list[Step]:
-    """The steps of fresh episodes, with the engine's logprobs."""
+def measured(config: RunConfig, num_tasks: int, samples: int) -> dict[str, Vector]:
+    """The logprobs of every token of fresh episodes, as each of the four has them."""
     parts = Parts(config)
     try:
         tasks = held_out_tasks(parts, num_tasks)
-        result = evaluate(parts, tasks, temperature=1.0, samples_per_task=samples)
-    finally:
-        parts.close()
-    return [step for t in result.trajectories for step in t.steps if step.num_units]
-
-
-def scored(config: RunConfig, steps: Sequence[Step], chunk: int) -> Vector:
-    """The trainer's logprobs of all tokens, `chunk` steps packed together."""
-    parts = Parts(config)
-    try:
+        played = evaluate(parts, tasks, temperature=1.0, samples_per_task=samples).trajectories
+        steps = [step for t in played for step in t.steps if step.num_units]
         policy = parts.policy
-        found = [one for i in range(0, len(steps), chunk) for one in policy.score(steps[i : i + chunk])]
+        logprobs = {
+            "engine": np.concatenate([step.behavior_logprobs for step in steps]).astype(np.float64),
+            "trainer": scored(policy, steps, CHUNK),
+            "alone": scored(policy, steps, 1),
+        }
+        policy.model.float()  # the same weights, computed with in float32
+        return logprobs | {"truth": scored(policy, steps, CHUNK)}
     finally:
         parts.close()
-    return np.concatenate(found).astype(np.float64)
 
 
 def report_of(logprobs: dict[str, Vector]) -> dict[str, Any]:
@@ -110,20 +109,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("run", type=Path, help="a run's folder with a checkpoint")
+    parser.add_argument("run", type=Path, help="a run's folder (its best checkpoint), or a checkpoint in it")
     parser.add_argument("--tasks", type=int, default=128)
     parser.add_argument("--samples", type=int, default=1, help="episodes of each task")
+    parser.add_argument("--dtype", help="of engine and trainer; default: the run's")
     parser.add_argument("--write", metavar="NAME", help="keep the figures as results/parity_gaps_NAME.json")
     args = parser.parse_args()
-    config = with_policy(load_config(args.run / "config.toml"), model=str(checkpoint_of(args.run)))
-    steps = sampled(config, args.tasks, args.samples)
-    logprobs = {
-        "engine": np.concatenate([step.behavior_logprobs for step in steps]).astype(np.float64),
-        "trainer": scored(config, steps, CHUNK),
-        "alone": scored(config, steps, 1),
-        "truth": scored(with_policy(config, dtype="float32"), steps, CHUNK),
-    }
-    report = {"dtype": config.policy.dtype, **report_of(logprobs)}
+    is_run = (args.run / "config.toml").exists()
+    config = load_config((args.run if is_run else args.run.parent.parent) / "config.toml")
+    model = checkpoint_of(args.run) if is_run else args.run
+    changes = {"model": str(model), "dtype": args.dtype or config.policy.dtype}
+    config = config.model_copy(update={"policy": config.policy.model_copy(update=changes)})
+    report = {"dtype": changes["dtype"], **report_of(measured(config, args.tasks, args.samples))}
     show(report)
     if args.write:
         path = RESULTS / f"parity_gaps_{args.write}.json"
