@@ -2,9 +2,9 @@
 
 A checkpoint plays episodes, and the logprobs of every token it sampled are computed again with the same
 weights: by the trainer as it packs them, by the trainer one step at a time, and by the trainer in float32,
-which stands for the truth. If the tokens about which engine and trainer differ most are off by as much
-between the trainer and itself, and the truth is as often nearer to the one as to the other, it is rounding.
-If one of the two is right wherever they differ, the other has a fault.
+which stands for the truth. If engine and trainer are as far from the truth as from one another, and either
+is as often the nearer one where they differ most, it is rounding. If one of the two is right wherever they
+differ, the other has a fault.
 
     python benchmarks/parity_gaps.py runs/NAME                              # in the run's own dtype
     python benchmarks/parity_gaps.py runs/NAME --dtype bfloat16             # its weights rounded to another
