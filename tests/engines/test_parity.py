@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.engines.models import prompts_of, small_model
 
 from stepwell.core.arrays import FloatArray
@@ -114,3 +116,25 @@ def test_nothing_to_compare_is_an_error_not_a_pass(fresh: tuple[Any, list[Step]]
         check_parity(PlainScorer(fresh[0]), [Step.from_tokens([3, 4], [5])])
     with pytest.raises(InputError, match="tolerance"):
         check_parity(PlainScorer(fresh[0]), fresh[1], tolerance=float("nan"))
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(*[st.floats(-20, 0, width=32)] * 2), min_size=0, max_size=4),
+        min_size=1,
+        max_size=6,
+    ).filter(any)
+)
+def test_the_worst_token_is_found_wherever_it_stands(pairs: list[list[tuple[float, float]]]) -> None:
+    engine, trainer = (
+        [np.array([p[side] for p in step], dtype=np.float32) for step in pairs] for side in (0, 1)
+    )
+    gaps = Gaps.between(engine, trainer, lambda i: f"step {i}")
+    apart = {
+        f"step {i}, token {j} of {len(step)}": abs(float(e) - float(t))
+        for i, step in enumerate(pairs)
+        for j, (e, t) in enumerate(step)
+    }
+    assert gaps.num_tokens == len(apart) and gaps.max_abs == max(apart.values()) == apart[gaps.worst]
+    assert gaps.mean_abs == pytest.approx(sum(apart.values()) / len(apart))
+    assert abs(gaps.engine_logprob - gaps.trainer_logprob) == gaps.max_abs

@@ -47,7 +47,7 @@ def check_parity(
         raise ParityError(
             "the trainer scored other tokens: its logprobs have other lengths than the engine's"
         )
-    gaps = Gaps.between(engine, trainer, [f"step {i}" for i in range(len(steps))])
+    gaps = Gaps.between(engine, trainer, lambda i: f"step {i}")
     if strict and not gaps.within(tolerance):
         limit = f"tolerance {tolerance:.3g}, a tenth of it on average"
         raise ParityError(f"{gaps}; {limit}. {_diagnosis(steps, engine, trainer, tolerance)}")

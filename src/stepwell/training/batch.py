@@ -102,19 +102,23 @@ class Minibatch:
 
     def gaps_to_engine(self, logprobs: Tensor, version: int | None = None) -> Gaps | None:
         """How far `logprobs` [token] are from the engine's, in steps taken under `version` (None: any)."""
-        named = [
-            (step, f"trajectory {t.id}, step {i} of {len(t.steps)}")
-            for t in self.trajectories
-            for i, step in enumerate(t.steps)
-        ]
-        ends = np.cumsum([step.num_units for step in self.steps])[:-1]
-        parts = np.split(logprobs.float().cpu().numpy(), ends)
+        ends = np.cumsum([step.num_units for step in self.steps])
+        parts = np.split(logprobs.float().cpu().numpy(), ends[:-1])
         fresh = [
-            (step.behavior_logprobs, part, name)
-            for (step, name), part in zip(named, parts, strict=True)
-            if version is None or step.policy_version.first >= version
+            i for i, step in enumerate(self.steps) if version is None or step.policy_version.first >= version
         ]
-        return Gaps.between(*zip(*fresh, strict=True)) if fresh else None
+        if not fresh:
+            return None
+        engine, trainer = [self.steps[i].behavior_logprobs for i in fresh], [parts[i] for i in fresh]
+        return Gaps.between(engine, trainer, lambda i: self._name_of(fresh[i]))
+
+    def _name_of(self, index: int) -> str:
+        """Of a step: its trajectory, and its place there."""
+        for trajectory in self.trajectories:
+            if index < len(trajectory.steps):
+                return f"trajectory {trajectory.id}, step {index} of {len(trajectory.steps)}"
+            index -= len(trajectory.steps)
+        raise AssertionError("no trajectory has this step")
 
     @cached_property
     def num_step_values(self) -> int:
