@@ -194,12 +194,14 @@ def test_credit_is_that_of_the_first_pass_in_every_later_one(batch: Minibatch, n
 
 def test_parity_tells_the_largest_gap_to_the_engine_and_their_mean(batch: Minibatch) -> None:
     outputs = outputs_of(batch)
-    _, metrics = Objective(_plain(), batch)(outputs)
+    objective = Objective(_plain(), batch)
+    _, metrics = objective(outputs)
     assert outputs.logprobs is not None and batch.behavior_logprobs is not None
     gaps = (outputs.logprobs.detach() - batch.behavior_logprobs).abs()
     torch.testing.assert_close(metrics["parity/max"], gaps.max())
     torch.testing.assert_close(metrics["parity/mean"], gaps.mean())
-    assert metrics["parity/worst_logprob"] == batch.behavior_logprobs[gaps.argmax()]
+    assert objective.gaps is not None
+    assert objective.gaps.engine_logprob == batch.behavior_logprobs[gaps.argmax()]
 
 
 def test_a_clipped_value_loss_holds_values_near_those_of_the_first_pass(batch: Minibatch) -> None:

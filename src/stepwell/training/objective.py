@@ -7,7 +7,7 @@
 Credit is computed in the first pass over a minibatch, from the values of that very pass, and
 kept for the later ones: no forward pass is spent on values alone, and advantages stay what they
 were at the start of the update. The first pass also compares the policy's logprobs with those of
-the engine (`gaps`, `parity/...`): with weights just published they must agree.
+the engine (`gaps`; `parity/max`, `parity/mean`): with weights just published they must agree.
 
 Data of an asynchronous run are of several versions. Given the trainer's present `version`, only what
 that version sampled is compared; for the rest `proximal_logprobs` are those of the start of the update
@@ -109,8 +109,8 @@ class Objective:
         self.gaps = gaps = self.minibatch.gaps_to_engine(policy, self.version)
         if gaps is None:
             return {}
-        told = {"max": gaps.max_abs, "mean": gaps.mean_abs, "worst_logprob": gaps.engine_logprob}
-        return {f"parity/{name}": torch.tensor(value, device=policy.device) for name, value in told.items()}
+        told = {"parity/max": gaps.max_abs, "parity/mean": gaps.mean_abs}
+        return {name: torch.tensor(value, device=policy.device) for name, value in told.items()}
 
     def _with_values(self, outputs: Outputs) -> Timeline:
         """The timeline with what the critic says now, and the KL as token rewards if it goes there."""
