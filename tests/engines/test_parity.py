@@ -14,7 +14,7 @@ from tests.engines.models import prompts_of, small_model
 
 from stepwell.core.arrays import FloatArray
 from stepwell.core.errors import InputError, ParityError
-from stepwell.core.gaps import Gaps
+from stepwell.core.gaps import Gaps, step_and_token
 from stepwell.core.protocols import Request, SamplingParams
 from stepwell.core.step import Step, TokenAction, TokenState
 from stepwell.core.versions import VersionSpan
@@ -126,10 +126,14 @@ def test_nothing_to_compare_is_an_error_not_a_pass(fresh: tuple[Any, list[Step]]
     ).filter(any)
 )
 def test_the_worst_token_is_found_wherever_it_stands(pairs: list[list[tuple[float, float]]]) -> None:
-    engine, trainer = (
-        [np.array([p[side] for p in step], dtype=np.float32) for step in pairs] for side in (0, 1)
-    )
-    gaps = Gaps.between(engine, trainer, lambda i: f"step {i}")
+    flat = [pair for step in pairs for pair in step]
+    engine, trainer = (np.array([pair[side] for pair in flat], dtype=np.float32) for side in (0, 1))
+
+    def name(index: int) -> str:
+        step, token = step_and_token(index, [len(step) for step in pairs])
+        return f"step {step}, token {token} of {len(pairs[step])}"
+
+    gaps = Gaps.between(engine, trainer, name)
     apart = {
         f"step {i}, token {j} of {len(step)}": abs(float(e) - float(t))
         for i, step in enumerate(pairs)

@@ -28,24 +28,18 @@ class Gaps:
     trainer_logprob: float
 
     @classmethod
-    def between(
-        cls, engine: Sequence[FloatArray], trainer: Sequence[FloatArray], name: Callable[[int], str]
-    ) -> Gaps:
-        """Of at least one token; `name` says of an index which step its two arrays are of."""
-        ends = np.cumsum([len(logprobs) for logprobs in engine])
-        said, found = (np.concatenate(both).astype(np.float64) for both in (engine, trainer))
-        gaps = np.abs(found - said)
+    def between(cls, engine: FloatArray, trainer: FloatArray, name: Callable[[int], str]) -> Gaps:
+        """Of at least one token, flat; `name` says of an index which token it is."""
+        gaps = np.abs(trainer.astype(np.float64) - engine)
         gaps[np.isnan(gaps)] = np.inf  # equal infinities differ by NaN too
         worst = int(gaps.argmax())
-        step = int(np.searchsorted(ends, worst, side="right"))
-        size = len(engine[step])
         return cls(
             num_tokens=len(gaps),
             max_abs=float(gaps[worst]),
             mean_abs=float(gaps.mean()),
-            worst=f"{name(step)}, token {worst - int(ends[step]) + size} of {size}",
-            engine_logprob=float(said[worst]),
-            trainer_logprob=float(found[worst]),
+            worst=name(worst),
+            engine_logprob=float(engine[worst]),
+            trainer_logprob=float(trainer[worst]),
         )
 
     def within(self, tolerance: float) -> bool:
@@ -58,3 +52,10 @@ class Gaps:
             f"{self.num_tokens} tokens (worst: {self.worst}, engine {self.engine_logprob:.3f}, "
             f"trainer {self.trainer_logprob:.3f})"
         )
+
+
+def step_and_token(index: int, lengths: Sequence[int]) -> tuple[int, int]:
+    """Which of steps of such lengths a flat index falls into, and where in it."""
+    ends = np.cumsum(lengths)
+    step = int(np.searchsorted(ends, index, side="right"))
+    return step, index - int(ends[step]) + lengths[step]

@@ -9,12 +9,13 @@ which, by how much, and what the pattern of the difference points to.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from stepwell.core.arrays import FloatArray
 from stepwell.core.errors import InputError, ParityError
-from stepwell.core.gaps import Gaps
+from stepwell.core.gaps import Gaps, step_and_token
 from stepwell.core.protocols import Scorer
 from stepwell.core.step import Step
 
@@ -47,11 +48,16 @@ def check_parity(
         raise ParityError(
             "the trainer scored other tokens: its logprobs have other lengths than the engine's"
         )
-    gaps = Gaps.between(engine, trainer, lambda i: f"step {i}")
+    gaps = Gaps.between(np.concatenate(engine), np.concatenate(trainer), partial(_name_of, steps))
     if strict and not gaps.within(tolerance):
         limit = f"tolerance {tolerance:.3g}, a tenth of it on average"
         raise ParityError(f"{gaps}; {limit}. {_diagnosis(steps, engine, trainer, tolerance)}")
     return gaps
+
+
+def _name_of(steps: Sequence[Step], index: int) -> str:
+    step, token = step_and_token(index, [step.num_units for step in steps])
+    return f"step {step}, token {token} of {steps[step].num_units}"
 
 
 def _diagnosis(

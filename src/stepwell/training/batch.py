@@ -30,6 +30,7 @@ from stepwell.core import (
     TokenAction,
     Trajectory,
 )
+from stepwell.core.gaps import step_and_token
 from stepwell.packing import Packed, PackedArrays, pack, pack_arrays
 
 MIN_RUN = 16
@@ -102,23 +103,24 @@ class Minibatch:
 
     def gaps_to_engine(self, logprobs: Tensor, version: int | None = None) -> Gaps | None:
         """How far `logprobs` [token] are from the engine's, in steps taken under `version` (None: any)."""
-        ends = np.cumsum([step.num_units for step in self.steps])
-        parts = np.split(logprobs.float().cpu().numpy(), ends[:-1])
-        fresh = [
-            i for i, step in enumerate(self.steps) if version is None or step.policy_version.first >= version
-        ]
-        if not fresh:
+        engine = self.behavior_logprobs
+        assert engine is not None
+        fresh = torch.ones_like(engine, dtype=torch.bool) if version is None else ~self.is_behind(version)
+        places = fresh.nonzero()[:, 0].cpu()
+        if not len(places):
             return None
-        engine, trainer = [self.steps[i].behavior_logprobs for i in fresh], [parts[i] for i in fresh]
-        return Gaps.between(engine, trainer, lambda i: self._name_of(fresh[i]))
+        both = (logprobs_of[fresh].float().cpu().numpy() for logprobs_of in (engine, logprobs))
+        return Gaps.between(*both, lambda i: self._name_of(int(places[i])))
 
     def _name_of(self, index: int) -> str:
-        """Of a step: its trajectory, and its place there."""
-        for trajectory in self.trajectories:
-            if index < len(trajectory.steps):
-                return f"trajectory {trajectory.id}, step {index} of {len(trajectory.steps)}"
-            index -= len(trajectory.steps)
-        raise AssertionError("no trajectory has this step")
+        """Of a token: its trajectory, its step there, and its place in that."""
+        step, token = step_and_token(index, [step.num_units for step in self.steps])
+        trajectory, place = step_and_token(step, [len(t.steps) for t in self.trajectories])
+        chosen = self.trajectories[trajectory]
+        return (
+            f"trajectory {chosen.id}, step {place} of {len(chosen.steps)}, "
+            f"token {token} of {self.steps[step].num_units}"
+        )
 
     @cached_property
     def num_step_values(self) -> int:
