@@ -6,7 +6,7 @@ queries. `oracle` and `random` are shares of held-out tasks solved; `visible` is
 questions whose answer stands anywhere in what one search by the whole question shows: an upper bound
 for play that searches once.
 
-    python benchmarks/multihop_qa.py                    # all of it, and results/multihop_qa.json
+    python benchmarks/multihop_qa.py       # all of it, and results/multihop_qa.json; a quarter hour
     python benchmarks/multihop_qa.py --kinds bm25 --tasks 50 --queries 100 --no-write
 """
 
@@ -54,14 +54,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="time given to each speed of steps")
     parser.add_argument("--no-write", action="store_true")
     args = parser.parse_args()
-    result: dict[str, Any] = {
-        "machine": f"{platform.machine()}, Python {platform.python_version()}, one thread",
-        "collections": [measure_collection(name) for name in SOURCES],
-        "search": measure_search(args.kinds, args.queries),
-        "worlds": [measure_world(form, args.tasks, args.seconds) for form in FORMS],
-        "oracle_by_index": measure_oracle_by_index(args.kinds, args.tasks),
+    parts: dict[str, Callable[[], list[dict[str, Any]]]] = {
+        "collections": lambda: [measure_collection(name) for name in SOURCES],
+        "search": lambda: measure_search(args.kinds, args.queries),
+        "worlds": lambda: [measure_world(form, args.tasks, args.seconds) for form in FORMS],
+        "oracle_by_index": lambda: measure_oracle_by_index(args.kinds, args.tasks),
     }
-    for title in ("collections", "search", "worlds", "oracle_by_index"):
+    result: dict[str, Any] = {
+        "machine": f"{platform.machine()}, Python {platform.python_version()}, one thread"
+    }
+    for title, measure in parts.items():
+        result[title] = measure()
         show(title, result[title])
     if not args.no_write:
         RESULT.write_text(json.dumps(result, indent=2) + "\n")
@@ -88,6 +91,7 @@ def measure_search(kinds: Sequence[Kind], num_queries: int) -> list[dict[str, An
     queries = draw_queries(num_queries)
     rows = []
     for kind in kinds:
+        print(f"index {kind}", flush=True)
         with tempfile.TemporaryDirectory() as folder:
             index, build_s = timed(lambda: SearchIndex.build(atlas.documents, kind, Path(folder)))  # noqa: B023
             _, again_s = timed(lambda: SearchIndex.build(atlas.documents, kind, Path(folder)))  # noqa: B023

