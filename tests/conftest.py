@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ os.environ.setdefault("STEPWELL_CACHE", str(Path(__file__).parent.parent / ".cac
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=50)
 settings.load_profile("repeatable")
 torch.set_num_threads(1)
+# What a shell starts in the background ignores Ctrl-C, and so would every process that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
