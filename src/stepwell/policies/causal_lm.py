@@ -38,6 +38,7 @@ from stepwell.policies.attention import adopt
 from stepwell.policies.critic import Critic, CriticKind
 from stepwell.policies.forward import Feed, actor_rows, backbone_of, feed, hidden_rows
 from stepwell.policies.opening import open_actor, open_critic, quieten
+from stepwell.policies.writing import written_whole
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 ATTENTIONS = ("auto", "tree", "replay")
@@ -290,7 +291,7 @@ class CausalLMPolicy:
 
         With LoRA only the adapters are written, unless `merge_lora` asks for the merged model.
         """
-        with directory.written_whole(Path(path)) as folder, directory.without_progress_bar():
+        with written_whole(Path(path)) as folder, directory.without_progress_bar():
             if self.adapters is None:
                 self.model.save_pretrained(folder)
             elif merge_lora:

@@ -1,4 +1,4 @@
-"""Model directories: opening them with clear refusals, writing them all or nothing.
+"""Model directories: opening them with clear refusals.
 
 What we write is what Hugging Face reads: `config.json`, safetensors, the tokenizer's files
 as they were. What Hugging Face has no place for stands beside it and is ignored by it:
@@ -8,15 +8,13 @@ as they were. What Hugging Face has no place for stands beside it and is ignored
     critic/                  an own critic's backbone, a model directory itself
 
 With LoRA the directory holds adapters in PEFT's format and names its base model. A
-directory appears under its name only when complete: it is written beside and renamed.
+directory appears under its name only when complete (`writing`).
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -149,36 +147,3 @@ def copy_side_files(source: Path, target: Path) -> None:
         is_ours = file.name in _WRITTEN or file.name.endswith(_WEIGHTS)
         if file.is_file() and not is_ours and not (target / file.name).exists():
             shutil.copy2(file, target / file.name)
-
-
-@contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
-    """A fresh directory that becomes `path`, replacing what was there, only if all goes well."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
-        yield fresh
-        _flush(fresh)
-        fresh.chmod(0o755)
-        _replace(fresh, path)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-
-
-def _flush(folder: Path) -> None:
-    for file in folder.rglob("*"):
-        if file.is_file():
-            with file.open("rb") as handle:
-                os.fsync(handle.fileno())
-
-
-def _replace(fresh: Path, path: Path) -> None:
-    if not path.exists():
-        fresh.rename(path)
-        return
-    if not path.is_dir():
-        raise ModelError(f"{path} is a file; give a directory to save the model in")
-    old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
-    path.rename(old / path.name)
-    fresh.rename(path)
-    shutil.rmtree(old)

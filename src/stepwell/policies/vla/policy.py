@@ -49,6 +49,7 @@ from stepwell.policies.critic import Critic, CriticKind, ValueHead
 from stepwell.policies.vla.encoder import Encoder
 from stepwell.policies.vla.feeding import Fed, fed
 from stepwell.policies.vla.model import Shape, VLAModel
+from stepwell.policies.writing import written_whole
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _CRITIC_FILE = "critic.safetensors"
@@ -280,8 +281,6 @@ class VLAPolicy:
 
     def save_pretrained(self, path: str | Path) -> None:
         """Write a directory that `from_pretrained` opens, all or nothing."""
-        from stepwell.policies.directory import written_whole
-
         kind = None if self.critic is None else self.critic.kind
         with written_whole(Path(path)) as folder:
             content = self.model.shape.to_json() | {"critic": kind}
