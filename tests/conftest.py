@@ -12,6 +12,8 @@ from hypothesis import settings
 
 # Models that tests build or convert stay in the checkout, not in the user's own cache.
 os.environ.setdefault("STEPWELL_CACHE", str(Path(__file__).parent.parent / ".cache"))
+# No test asks the real hub; those about downloads start a small server of their own.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=50)
 settings.load_profile("repeatable")
 torch.set_num_threads(1)

@@ -109,7 +109,7 @@ def test_settings_may_stand_before_and_behind_options(capsys: pytest.CaptureFixt
         (["play", "env.name=frozenlak"], "there is no env 'frozenlak'; did you mean 'frozenlake'?"),
         (
             ["play", "frozenlake", "--model", "no/where"],
-            "model 'no/where' is neither a directory nor a built-in",
+            "policy.model: there is no folder no/where here",
         ),
         (["play", "env.options.size=1"], "env.options.size of frozenlake"),
         (["init", "env", "Two Words"], "env name 'Two Words' must be lower-case letters"),

@@ -62,7 +62,9 @@ def _add_gateway(services: Any) -> None:
         examples=_GATEWAY_EXAMPLES,
         after_interrupt=lambda args: "Open sessions are in the pool; the same command goes on with them.",
     )
-    parser.add_argument("--model", metavar="DIR | NAME", help="a built-in model or a Hugging Face directory")
+    parser.add_argument(
+        "--model", metavar="DIR | NAME", help="a built-in model, a Hugging Face directory or a hub id"
+    )
     parser.add_argument("--backend", metavar="URL", help="a token-in server (vLLM) that samples for --model")
     parser.add_argument("--backend-model", metavar="NAME", help="the model's name there; default: --model")
     parser.add_argument("--upstream", metavar="URL", help="an OpenAI-compatible API; recorded only")

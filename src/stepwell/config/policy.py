@@ -25,8 +25,12 @@ class PolicyConfig(Settings):
 
     model: str = Field(
         "tiny-1m",
-        description="a built-in name (tiny-…, smollm2-135m, smollm2-vlm) or a Hugging Face directory; "
+        description="a built-in name (tiny-…, smollm2-135m, smollm2-vlm), a Hugging Face directory, or an id "
+        "of the Hugging Face hub (Qwen/Qwen2.5-0.5B-Instruct); "
         "in a robot's world a directory of a robot policy, else a fresh one is made as `vla` says",
+    )
+    revision: str | None = Field(
+        None, description="branch, tag or commit of a model of the hub; None: its main branch"
     )
     critic: Literal["none", "shared", "own"] = Field(
         "none", description="no critic, a value head on the actor's backbone, or a backbone of its own"

@@ -140,7 +140,9 @@ class Parts:
     def model_path(self) -> Path:
         """The directory of the model; a checkpoint of adapters is one too, and names its base itself."""
         path = Path(self.config.policy.model)
-        return path if (path / ADAPTER_FILE).is_file() else resolve_model(path, seed=self.config.seed)
+        if (path / ADAPTER_FILE).is_file():
+            return path
+        return resolve_model(path, seed=self.config.seed, revision=self.config.policy.revision)
 
     @cached_property
     def base_path(self) -> Path:

@@ -1,9 +1,9 @@
 """From what a user writes as `policy.model` to a directory that can be opened.
 
-A name is one of the built-in models (made or converted once, then kept in the cache of
-`model_cache.py`); anything else is a path to a Hugging Face directory. Both are checked
-before anything heavy is loaded, so that a typing mistake or a half-copied file is one
-sentence that names the fix, not a stack trace from deep inside a loader.
+It is one of the built-in models (made or converted once, then kept in the cache of
+`model_cache.py`), the path of a Hugging Face directory, or an id of the hub (`hub.py`), in this
+order. Each is checked before anything heavy is loaded, so that a typing mistake or a half-copied
+file is one sentence that names the fix, not a stack trace from deep inside a loader.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import struct
 from pathlib import Path
 
 from stepwell.core.errors import ModelError
+from stepwell.policies.hub import fetch_model, is_hub_id
 from stepwell.policies.model_cache import cached_model
 from stepwell.policies.smollm2 import SMOLLM2, cached_smollm2
 
@@ -24,10 +25,13 @@ SMOLLM2_VLM = "smollm2-vlm"
 KNOWN_MODELS = (*TINY_NAMES, *TINY_VLM_NAMES, SMOLLM2, SMOLLM2_VLM)
 
 
-def resolve_model(name_or_path: str | os.PathLike[str], *, seed: int = 0) -> Path:
-    """The directory of a model: an existing one, or that of a built-in name.
+def resolve_model(
+    name_or_path: str | os.PathLike[str], *, seed: int = 0, revision: str | None = None
+) -> Path:
+    """The directory of a model: an existing one, that of a built-in name, or one of the hub.
 
-    `seed` chooses the initial weights of a tiny model, or of SmolLM2's eye, and means nothing elsewhere.
+    `seed` chooses the initial weights of a tiny model, or of SmolLM2's eye, and means nothing elsewhere;
+    `revision` is a branch, tag or commit of a model of the hub.
     """
     text = os.fspath(name_or_path)
     if text in TINY_NAMES:
@@ -40,7 +44,9 @@ def resolve_model(name_or_path: str | os.PathLike[str], *, seed: int = 0) -> Pat
         return _cached_smollm2_vlm(seed)
     path = Path(text).expanduser()
     if not path.is_dir():
-        raise ModelError(_unknown(text, path))
+        if not is_hub_id(text):
+            raise ModelError(_unknown(text, path))
+        path = _fetch(text, revision)
     check_model_directory(path)
     return path
 
@@ -76,14 +82,28 @@ def _cached_smollm2_vlm(seed: int) -> Path:
     return cached_model(smollm2_vlm_key(seed), lambda folder: create_smollm2_vlm(folder, seed))
 
 
+def _fetch(model_id: str, revision: str | None) -> Path:
+    try:
+        return fetch_model(model_id, revision)
+    except ModelError as error:
+        near = _nearest(model_id.rpartition("/")[2].removesuffix("-Instruct"), cutoff=0.75)
+        if near is None:
+            raise
+        raise ModelError(f"{error}. Built in, without a download: policy.model={near}") from error
+
+
+def _nearest(text: str, cutoff: float) -> str | None:
+    return next(iter(difflib.get_close_matches(text.lower(), KNOWN_MODELS, n=1, cutoff=cutoff)), None)
+
+
 def _unknown(text: str, path: Path) -> str:
     if path.is_file():
         return f"model {text!r} is a file; give the directory that holds config.json"
-    near = difflib.get_close_matches(text.lower(), KNOWN_MODELS, n=1, cutoff=0.5)
-    guess = f" Did you mean {near[0]!r}?" if near else ""
+    near = _nearest(text, cutoff=0.5)
+    guess = f" Did you mean {near!r}?" if near else ""
     return (
         f"model {text!r} is neither a directory nor a built-in name.{guess} "
-        f"Built-in models: {', '.join(KNOWN_MODELS)}; anything else must be the path of a directory"
+        f"Built-in models: {', '.join(KNOWN_MODELS)}; models of the Hugging Face hub are written org/name"
     )
 
 

@@ -1,0 +1,123 @@
+"""Models by Hugging Face id (`org/name`): from the hub or its cache on disk to a directory.
+
+Everything goes through `huggingface_hub`, so its own variables hold: `HF_HOME` and `HF_HUB_CACHE` (where
+files are kept), `HF_TOKEN` or its login (for gated and private models), `HF_HUB_OFFLINE=1` (the cache
+only) and `HF_ENDPOINT` (a mirror). Only what a model needs is fetched: settings, tokenizer, safetensors.
+What cannot be had is one sentence that says what is missing and how to get the model another way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from stepwell.core.errors import ModelError
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+
+
+def is_hub_id(text: str) -> bool:
+    """Whether a text has the form of a model's id on the hub: `org/name`."""
+    return _HUB_ID.fullmatch(text) is not None
+
+
+def fetch_model(model_id: str, revision: str | None = None) -> Path:
+    """The directory of a model of the hub: cached, or downloaded now. `ModelError` says what is missing."""
+    from huggingface_hub import constants
+
+    with _explain_failure(model_id, revision):
+        return _download(model_id, revision, cached_only=constants.is_offline_mode())
+
+
+def _download(model_id: str, revision: str | None, cached_only: bool) -> Path:
+    import httpx
+    from huggingface_hub import errors, snapshot_download
+
+    try:
+        folder = snapshot_download(
+            model_id,
+            revision=revision,
+            allow_patterns=_FILES,
+            ignore_patterns=["*/*"],
+            local_files_only=cached_only,
+        )
+    except (httpx.ConnectError, httpx.TimeoutException) as error:  # a commit: the cache was not asked
+        try:
+            return _download(model_id, revision, cached_only=True)
+        except errors.LocalEntryNotFoundError as missing:
+            raise missing from error
+    return Path(folder)
+
+
+@contextmanager
+def _explain_failure(model_id: str, revision: str | None) -> Iterator[None]:
+    import httpx
+    from huggingface_hub import constants, errors
+
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        raise ModelError(
+            f"policy.model: {model_id} is gated. Accept its terms on its page at {constants.ENDPOINT}, then "
+            f"set HF_TOKEN or run `hf auth login`. {_other_way(model_id)}"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise ModelError(
+            f"policy.revision: {model_id} has no revision {revision!r}; give a branch, a tag or a commit, "
+            "or leave it out for main"
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        has_token = "The token in use may not see it" if _has_token() else "No token is set"
+        raise ModelError(
+            f"policy.model: there is no folder {model_id} here, and {constants.ENDPOINT} has no such model "
+            f"that you may read. Check the spelling (org/name). {has_token}: a private model needs HF_TOKEN "
+            f"or `hf auth login`. {_other_way(model_id)}"
+        ) from error
+    except errors.IncompleteSnapshotError as error:
+        raise ModelError(
+            f"policy.model: the cached files of {model_id} are incomplete, and {_why_no_hub(error)}. "
+            f"{_other_way(model_id)}"
+        ) from error
+    except errors.LocalEntryNotFoundError as error:
+        asked = "" if revision is None else f" at revision {revision!r}"
+        raise ModelError(
+            f"policy.model: there is no folder {model_id} here, the hub's model{asked} is not in the cache "
+            f"({constants.HF_HUB_CACHE}), and {_why_no_hub(error)}. {_other_way(model_id)}"
+        ) from error
+    except (errors.HfHubHTTPError, httpx.HTTPError, OSError) as error:
+        raise ModelError(
+            f"policy.model: {model_id} could not be fetched from {constants.ENDPOINT} "
+            f"({_first_line(error)}). {_other_way(model_id)}"
+        ) from error
+
+
+def _has_token() -> bool:
+    from huggingface_hub import get_token
+
+    return get_token() is not None
+
+
+def _why_no_hub(error: BaseException) -> str:
+    from huggingface_hub import constants, errors
+
+    cause = error.__cause__
+    if constants.is_offline_mode() or isinstance(cause, errors.OfflineModeIsEnabled):
+        return "HF_HUB_OFFLINE is set, so nothing is downloaded"
+    told = f" ({_first_line(cause)})" if cause is not None else ""
+    return f"{constants.ENDPOINT} cannot be reached{told}"
+
+
+def _other_way(model_id: str) -> str:
+    folder = model_id.rpartition("/")[2]
+    return (
+        f"Without the hub: on a machine that reaches it run `hf download {model_id} --local-dir {folder}`, "
+        f"copy that folder here (config.json, *.safetensors, tokenizer files) and set policy.model={folder}"
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.split("\n")[0] if text else type(error).__name__
