@@ -44,7 +44,7 @@ class PolicyConfig(Settings):
     )
     vla: VLAConfig | None = Field(None, description="a robot policy; None: its defaults in a robot's world")
     dtype: Literal["float32", "bfloat16", "float64"] = Field(
-        "float32", description="bfloat16 belongs on a GPU; on a CPU it is many times slower than float32"
+        "float32", description="bfloat16 needs a GPU: most CPUs have no units for it"
     )
     device: str = Field("cpu", description="a torch device such as cpu or cuda:0")
     gradient_checkpointing: bool = Field(False, description="recompute activations to save memory")

@@ -42,6 +42,7 @@ from stepwell.core.protocols import Request, Sampled
 from stepwell.engines.batcher import BatchQueue, DynamicBatcher, Slot
 from stepwell.engines.building import build_runner, open_model
 from stepwell.engines.core import EngineCore, Finished
+from stepwell.engines.numerics import check_dtype
 from stepwell.engines.streaming import News, Outlet, SampledToken, deliver
 from stepwell.engines.weights import check_weights, copy_weights, fingerprint_of, read_weights
 from stepwell.policies.directory import locate
@@ -105,6 +106,7 @@ class EmbeddedEngine:
 
         One that sees gets its pixels from `pictures`.
         """
+        check_dtype(dtype, device)
         model, tokenizer = open_model(name_or_path, dtype)
         image_format = image_format_of(locate(name_or_path), tokenizer)
         return cls(

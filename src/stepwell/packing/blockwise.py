@@ -26,7 +26,13 @@ from stepwell.packing.scoring import Keys, Scoring
 def blockwise_attention(
     query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout, how: Scoring
 ) -> Tensor:
-    """Attention over the tree: [1, heads, T, D] in, [1, T, heads, D] out."""
+    """Attention over the tree: [1, heads, T, D] in, [1, T, heads, D] out.
+
+    On a CPU half precision is computed in float32: most CPUs have no units for less.
+    """
+    if query.device.type == "cpu" and query.dtype in (torch.bfloat16, torch.float16):
+        wide = blockwise_attention(query.float(), key.float(), value.float(), layout, how)
+        return wide.to(query.dtype)
     output: Tensor = _BlockwiseAttention.apply(query, key, value, layout, how)  # type: ignore[no-untyped-call]
     return output
 

@@ -78,15 +78,13 @@ def main() -> None:
 
 def imitate_until(config: RunConfig, is_over: threading.Event) -> dict[str, Any]:
     """Imitation of the run's demonstrations, from the run's first weights, until `is_over`."""
-    import torch
-
     from stepwell.pipeline.evaluation import evaluate, held_out_tasks
     from stepwell.pipeline.parts import Parts
+    from stepwell.policies.numerics import set_numerics
     from stepwell.training import imitate
 
     started = time.perf_counter()
-    if config.num_threads is not None:
-        torch.set_num_threads(config.num_threads)
+    set_numerics(config.num_threads)
     parts, warm = Parts(config), config.warm_start
     shown = parts.demonstrations(warm.num_demos, warm.noise, config.seed, warm.demos_per_task)
     endless = warm.model_copy(update={"epochs": _MANY, "max_updates": None})

@@ -25,6 +25,7 @@ from stepwell.config.run import RunConfig, RunPoolConfig
 from stepwell.core import ConfigError, EnvError, ModelError, Split, Status, Step, Task, Trajectory
 from stepwell.pipeline import eval_folders
 from stepwell.pipeline.parts import HELD_OUT_SEED, Parts
+from stepwell.policies.numerics import set_numerics
 from stepwell.rollout import Job
 from stepwell.rollout.usage import reply_length, tool_use
 from stepwell.training.checkpoint import BEST, latest_checkpoint, require_whole
@@ -222,6 +223,7 @@ def evaluate_run(
     temperature = config.eval.temperature if temperature is None else temperature
     samples = samples_per_task or config.eval.samples_per_task
     is_fresh = folder is not None and eval_folders.is_free(folder)
+    set_numerics(config.num_threads)
     parts = Parts(config if folder is None else _with_own_pool(config), folder)
     try:
         parts.check_prompt()

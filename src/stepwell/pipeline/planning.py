@@ -19,6 +19,7 @@ from stepwell.packing import pack
 from stepwell.pipeline.evaluation import held_out_tasks
 from stepwell.pipeline.model_size import ModelSize
 from stepwell.pipeline.parts import Parts
+from stepwell.policies.numerics import check_dtype
 from stepwell.training import num_batches, split
 
 NUM_SHOWN = 8
@@ -45,6 +46,8 @@ class Talk:
 
 def plan(config: RunConfig) -> str:
     """What `stepwell train` would do with these settings."""
+    if not config.groups.trainers.devices:  # which the policy is placed on otherwise
+        check_dtype(config.policy.dtype, config.policy.device)
     parts = Parts(config)
     try:
         kind = _Plan

@@ -39,6 +39,7 @@ from stepwell.pipeline.loop import SyncLoop
 from stepwell.pipeline.loop_state import LoopState
 from stepwell.pipeline.parts import Parts
 from stepwell.pipeline.replays import keep_replays
+from stepwell.policies.numerics import set_numerics
 from stepwell.training.checkpoint import Checkpoint, latest_checkpoint
 
 Status = Literal["finished", "stopped_early", "interrupted", "failed"]
@@ -50,8 +51,7 @@ def train(
     """Run to the end; returns the run's folder."""
     config = (config or RunConfig()) if resume is None else _config_of(resume)
     config = placed(config)
-    if config.num_threads is not None:
-        torch.set_num_threads(config.num_threads)
+    set_numerics(config.num_threads)
     folder = new_folder(config) if resume is None else resume
     parts, groups = Parts(config, folder), None
     try:

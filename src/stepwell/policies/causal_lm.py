@@ -37,6 +37,7 @@ from stepwell.policies import directory, lora
 from stepwell.policies.attention import adopt
 from stepwell.policies.critic import Critic, CriticKind
 from stepwell.policies.forward import Feed, actor_rows, backbone_of, feed, hidden_rows
+from stepwell.policies.numerics import check_dtype
 from stepwell.policies.opening import open_actor, open_critic, quieten
 from stepwell.policies.writing import written_whole
 
@@ -96,6 +97,7 @@ class CausalLMPolicy:
         `attention="replay"` never uses trees, `"tree"` refuses a model that cannot.
         """
         kind = _chosen(dtype, DTYPES, "dtype")
+        check_dtype(dtype, device)
         _chosen(attention, dict.fromkeys(ATTENTIONS), "attention")
         path = directory.locate(name_or_path)
         model, adapters = open_actor(path, kind, lora, cls._open_model)

@@ -28,6 +28,7 @@ from torch import nn
 
 from stepwell.config.run import OptimizerConfig
 from stepwell.core import DivergenceError, InputError, WeightsError
+from stepwell.training.muon import Muon
 
 MOMENTUM = 0.95
 _BETA1 = 0.9
@@ -71,12 +72,11 @@ class Optimizer:
             )
         if hidden:
             self._parts.append(
-                torch.optim.Muon(
+                Muon(
                     [p for _, p in named if id(p) in hidden],
-                    lr=config.muon_learning_rate,
+                    rate=config.muon_learning_rate,
                     momentum=MOMENTUM,
                     weight_decay=config.weight_decay,
-                    adjust_lr_fn="match_rms_adamw",
                 )
             )
         self._rates = [[group["lr"] for group in part.param_groups] for part in self._parts]

@@ -30,6 +30,7 @@ import torch
 
 from stepwell.core.encoding import decode_trajectory
 from stepwell.policies import CausalLMPolicy
+from stepwell.policies.numerics import set_numerics
 from stepwell.policies.vla import VLAPolicy
 from stepwell.training.batch import Minibatch
 from stepwell.training.policy import Policy
@@ -111,7 +112,7 @@ def main() -> int:
         first = receive(link)
         if first is None:
             return 0
-        torch.set_num_threads(first[0]["num_threads"])
+        set_numerics(first[0]["num_threads"])
         try:
             rank = Rank(link, first[0])
             while (message := receive(link)) is not None:

@@ -74,6 +74,8 @@ def test_updates_on_a_gpu_are_those_on_the_cpu(machine: str, directory_of: Direc
 def test_an_engine_on_a_gpu_samples_what_the_policy_there_scores(
     machine: str, directory_of: DirectoryOf, family: str, dtype: str
 ) -> None:
+    if machine == "pretended" and dtype == "bfloat16":
+        pytest.skip("a CPU would emulate bfloat16")
     scene = Scene(directory_of(family), device="cuda:0", dtype=dtype)
     policy = scene.policy
     states = [step.state for step in scene.steps()]

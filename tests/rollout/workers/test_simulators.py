@@ -152,6 +152,7 @@ async def test_a_world_that_raises_costs_its_own_episode_only() -> None:
     [
         ("exit", "(?s)ended with exit code 3.*the simulator says goodbye"),
         ("vanish", "ended with exit code 7"),
+        ("linger", "ended with exit code 7"),
         ("crash", "(?s)died of SIGABRT.*Fatal Python error: Aborted"),
     ],
 )

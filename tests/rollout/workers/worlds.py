@@ -42,7 +42,19 @@ class Odd(Env):
 
     @property
     def world(self) -> World:
-        names = ("go", "raise", "sleep", "hang", "exit", "vanish", "crash", "fork", "odd info", "pid")
+        names = (
+            "go",
+            "raise",
+            "sleep",
+            "hang",
+            "exit",
+            "vanish",
+            "linger",
+            "crash",
+            "fork",
+            "odd info",
+            "pid",
+        )
         return World(self.name, "Do as you are told.", Actions(names, 3), 10_000)
 
     @classmethod
@@ -64,6 +76,10 @@ class Odd(Env):
             print("the simulator says goodbye", file=sys.stderr, flush=True)
             sys.exit(3)
         if action == "vanish":
+            os._exit(7)
+        if action == "linger":  # as on a loaded machine: the socket is closed long before the process ends
+            os.close(int(sys.argv[1]))
+            time.sleep(0.8)
             os._exit(7)
         if action == "crash":
             os.abort()

@@ -25,7 +25,9 @@ def embedded(settings: Mapping[str, Any]) -> Any:
     """The embedded engine, for language models."""
     model, config, more = _read(settings)
     from stepwell.engines.embedded import EmbeddedEngine
+    from stepwell.engines.numerics import set_numerics
 
+    set_numerics()  # the number of threads is in the process's environment
     return EmbeddedEngine.from_pretrained(model, config, **more)
 
 
@@ -33,7 +35,9 @@ def array(settings: Mapping[str, Any]) -> Any:
     """The engine of robot policies."""
     model, config, more = _read(settings)
     from stepwell.engines.array_engine import ArrayEngine
+    from stepwell.engines.numerics import set_numerics
 
+    set_numerics()
     return ArrayEngine.from_pretrained(model, config, **more)
 
 

@@ -32,7 +32,7 @@ from stepwell.rollout.workers.marks import MARKS_BYTES, Marks
 from stepwell.rollout.workers.shared import LARGE_BYTES, shared_file
 
 NUM_LOG_LINES, LOG_TAIL_BYTES, MAX_LOG_BYTES = 12, 4096, 1 << 24
-_LINGER_S, _POLL_S = 0.5, 0.002
+_LINGER_S, _POLL_S = 30.0, 0.002  # a loaded machine may need seconds to end what has closed its socket
 _CRASH = "Fatal Python error"
 
 
