@@ -159,3 +159,14 @@ def test_an_agent_that_is_not_there_is_refused_and_leaves_no_folder(tmp_path: Pa
     with pytest.raises(ConfigError, match="has no 'nobody'"):
         train(small_config(*own("nobody"), folder=tmp_path))
     assert not (tmp_path / "run").exists()
+
+
+def test_an_environment_takes_its_tasks_from_a_file(tmp_path: Path) -> None:
+    own_tasks = Parts(small_config()).tasks(Split.TRAIN, 3, 0)
+    path = tmp_path / "boards.jsonl"
+    path.write_text("".join(json.dumps(task.content | {"split": "train"}) + "\n" for task in own_tasks))
+    parts = Parts(small_config(f"env.tasks={path}"))
+    found = parts.tasks(Split.TRAIN, 9, 0)
+    assert {task.id for task in found} == {task.id for task in own_tasks}
+    parts.check_prompt()
+    parts.close()

@@ -40,7 +40,7 @@ def add(commands: Any) -> None:
         help="play episodes with this function, which talks to a chat API (own_agent.function)",
     )
     parser.add_argument(
-        "--tasks", metavar="FILE", help="JSONL of its tasks (own_agent.tasks); default: env's"
+        "--tasks", metavar="FILE", help="its tasks: JSONL, Parquet, CSV, … (own_agent.tasks); default: env's"
     )
     parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
     parser.set_defaults(folder=None, began=0.0)

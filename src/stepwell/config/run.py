@@ -27,6 +27,11 @@ class EnvConfig(Settings):
     options: dict[str, Any] = Field(
         default_factory=dict, description="settings of that world (`stepwell envs show NAME` lists them)"
     )
+    tasks: str | None = Field(
+        None,
+        description="take tasks from this file (JSONL, JSON, Parquet, CSV), folder of a saved data set or "
+        "`datasets:NAME/SPLIT`, one task's content per row; None: the world makes its own",
+    )
     held_out_share: float = Field(0.2, gt=0, lt=1, description="share of all tasks kept from training")
 
 
@@ -72,7 +77,9 @@ class OwnAgentConfig(Settings):
         None, description="`module:function`; None: the built-in agent plays (table `agent`)"
     )
     tasks: str | None = Field(
-        None, description="JSONL file, one task's content per line; None: the tasks of `env`"
+        None,
+        description="file (JSONL, JSON, Parquet, CSV), folder of a saved data set or `datasets:NAME/SPLIT`, "
+        "one task's content per row; None: the tasks of `env`",
     )
     num_processes: int = Field(2, ge=1, description="worker processes that the function runs in")
     concurrency: int = Field(32, ge=1, description="episodes at once in each of them")

@@ -77,7 +77,7 @@ def read_episodes(folder: Path) -> list[EvalEpisode]:
     if not path.exists():
         return []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return [EvalEpisode(**json.loads(line)) for line in lines]
+        lines = path.read_text(encoding="utf-8").split("\n")
+        return [EvalEpisode(**json.loads(line)) for line in lines if line]
     except (ValueError, TypeError) as error:
         raise EncodingError(f"{path} is damaged ({error}); delete it, or evaluate the run again") from error

@@ -352,16 +352,16 @@ class Parts:
 
     def tasks(self, split: Split, count: int, seed: int) -> list[Task]:
         """Distinct tasks of one split; all there are if the world holds fewer."""
-        env, file = self.config.env, self.config.own_agent.tasks
-        if file is None:
+        env, own = self.config.env, self.config.own_agent.tasks
+        source, setting = (own, "own_agent.tasks") if own is not None else (env.tasks, "env.tasks")
+        if source is None:
             every = distinct_tasks(env.name, env.options, split, seed, env.held_out_share)
             tasks = list(itertools.islice(every, count))
         else:
-            tasks = read_tasks(Path(file), split, seed, env.held_out_share)[:count]
-        if not tasks and file is not None:
-            raise ConfigError(
-                f"own_agent.tasks: {file} has no {split.value} task; add some, or `split` fields"
-            )
+            name = self.envs.envs[0].name if own is None else None
+            tasks = read_tasks(source, split, seed, env.held_out_share, env=name, setting=setting)[:count]
+        if not tasks and source is not None:
+            raise ConfigError(f"{setting}: {source} has no {split.value} task; add some, or `split` fields")
         if not tasks:
             raise ConfigError(
                 f"{env.name} with these env.options has no {split.value} task: change "

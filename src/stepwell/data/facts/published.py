@@ -66,7 +66,7 @@ def _records(path: Path) -> list[Record]:
 
 
 def _lines(text: str) -> list[Any]:
-    return [json.loads(line) for line in text.splitlines() if line.strip()]
+    return [json.loads(line) for line in text.split("\n") if line.strip()]
 
 
 def _hotpot(record: Record, add: AddPassage) -> Question | None:

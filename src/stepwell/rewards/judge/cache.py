@@ -24,7 +24,7 @@ class AnswerCache:
         self.path = None if path is None else Path(path)
         self._answers: dict[str, bool] = {}
         if self.path is not None and self.path.exists():
-            for line in self.path.read_text(errors="replace").splitlines():
+            for line in self.path.read_text(errors="replace").split("\n"):
                 self._take(line)
 
     def _take(self, line: str) -> None:
