@@ -68,11 +68,21 @@ def test_a_new_world_passes_the_check_and_is_played_at_once(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])  # opening a world adds the present folder
-    assert "now: stepwell envs check tower_walk:TowerWalk" in printed(capsys, "init", "env", "tower_walk")
+    assert "  stepwell envs check tower_walk:TowerWalk\n" in printed(capsys, "init", "env", "tower_walk")
     printed(capsys, "envs", "check", "tower_walk:TowerWalk")
     assert "Step from one number to another" in printed(capsys, "envs", "show", "tower_walk:TowerWalk")
     assert main(["init", "env", "tower_walk"]) == 2
     assert "tower_walk" in capsys.readouterr().err
+
+
+def test_commands_for_a_new_environment_in_another_folder_name_its_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    out = printed(capsys, "init", "env", "reed_walk", "--folder", "envs_of_mine")
+    check = next(line.strip() for line in out.splitlines() if "envs check" in line)
+    assert check == "stepwell envs check envs_of_mine/reed_walk.py:ReedWalk"
+    assert "ok      oracle_solves_the_tasks" in printed(capsys, *check.split()[1:])
 
 
 @pytest.mark.parametrize("name", LANGUAGE_ENVS)

@@ -6,13 +6,17 @@ import argparse
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.command import add_command, add_settings, newest_runs, read_settings, run_folder
 from stepwell.cli.summary import summary_line, was_interrupted
 
+if TYPE_CHECKING:
+    from stepwell.config.run import RunConfig
+
 _EXAMPLES = (
     ("stepwell train frozenlake", "a preset"),
+    ("stepwell train --env my_module:MyEnv", "an environment of your own, with settings fitted to it"),
     ("stepwell train my.toml recipe.name=grpo train.group_size=8", "a file, two settings changed"),
     ("stepwell train sokoban --dry-run", "what it would do, and how much memory it needs"),
     ("stepwell train --resume runs/NAME", "go on from the last checkpoint"),
@@ -33,6 +37,12 @@ def add(commands: Any) -> None:
         after_interrupt=_how_to_go_on,
     )
     add_settings(parser)
+    parser.add_argument(
+        "--env",
+        metavar="MODULE:CLASS",
+        help="train in this environment (module:Class, file.py:Class or a name); without CONFIG: by the "
+        "preset `own`, fitted to it",
+    )
     parser.add_argument("--resume", metavar="RUN", help="go on with this run, by its own settings")
     parser.add_argument(
         "--agent",
@@ -54,15 +64,21 @@ def run(args: argparse.Namespace) -> int:
     resume = run_folder(args.resume) if args.resume else None
     if resume is not None and args.settings:
         raise ConfigError(f"--resume goes on with the run's own settings; leave out {args.settings[0]!r}")
-    if resume is None and split_settings(args.settings)[0] is None:
-        raise ConfigError(f"give a TOML file or a preset ({', '.join(preset_names())}), or --resume RUN")
+    if resume is not None and args.env:
+        raise ConfigError("--resume goes on in the run's own environment; leave out --env")
+    if resume is None and args.env is None and split_settings(args.settings)[0] is None:
+        raise ConfigError(
+            f"give a TOML file or a preset ({', '.join(preset_names())}), --env MODULE:CLASS, or --resume RUN"
+        )
     given = {"own_agent.function": args.agent, "own_agent.tasks": args.tasks}
     settings = [*args.settings, *(f"{key}={json.dumps(value)}" for key, value in given.items() if value)]
     if resume is not None and len(settings) > len(args.settings):
         raise ConfigError(
             "--resume goes on with the run's own agent and tasks; leave out --agent and --tasks"
         )
-    config = read_settings(settings, default=resume)
+    config = (
+        read_settings(settings, default=resume) if args.env is None else _read_for_env(args.env, settings)
+    )
     if args.dry_run:
         from stepwell.pipeline.planning import plan
 
@@ -77,6 +93,20 @@ def run(args: argparse.Namespace) -> int:
         args.resume = folder
         raise KeyboardInterrupt
     return 0
+
+
+def _read_for_env(env: str, settings: list[str]) -> RunConfig:
+    """The configuration for `--env`: CONFIG's with that environment, or the preset `own` fitted to it."""
+    from stepwell.cli.command import split_settings
+    from stepwell.pipeline.own_env import load_own_config
+
+    source, overrides = split_settings(settings)
+    if source is not None:
+        return read_settings([source, f"env.name={env}", *overrides])
+    config, notes = load_own_config(env, overrides)
+    for note in notes:
+        print(note)
+    return config
 
 
 def _how_to_go_on(args: argparse.Namespace) -> str:

@@ -138,7 +138,12 @@ class OptimizerConfig(Settings):
 class WarmStartConfig(Settings):
     """Supervised start from the oracle's demonstrations. `num_demos = 0` leaves it out."""
 
-    num_demos: int = Field(0, ge=0, description="demonstrated tasks")
+    num_demos: int = Field(
+        0,
+        ge=0,
+        description="demonstrated tasks; an environment with fewer training tasks has each demonstrated "
+        "several times, with other mistakes every time (noise)",
+    )
     noise: float = Field(
         0.0,
         ge=0,
@@ -154,7 +159,14 @@ class WarmStartConfig(Settings):
     stop_at: float | None = Field(
         None, gt=0, le=1, description="stop once this share of training tasks is solved, decoded as in eval"
     )
-    check_every: int = Field(4, ge=1, description="updates between looks at `stop_at`")
+    stop_at_format: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="do not stop before this share of replies has the asked form; with `stop_at`, both must "
+        "be reached",
+    )
+    check_every: int = Field(4, ge=1, description="updates between looks at `stop_at` and `stop_at_format`")
     value_coef: float = Field(0.5, ge=0, description="weight of teaching the critic the returns shown")
     reward_parts: tuple[str, ...] | None = Field(
         None, description="what those returns are the sum of; None: recipe.reward_parts"

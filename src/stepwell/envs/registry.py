@@ -6,6 +6,7 @@
     remote:URL#frozenlake   any of them on a server (`stepwell serve envs`); several URLs with commas between
     openenv:URL             an environment that OpenEnv serves
     module:Class            a subclass of Env or RobotEnv, importable or lying in the present folder
+    folder/file.py:Class    the same by the path of its file
 
 A world is imported when it is opened and not before; a robot's simulator, when its first task is
 made. Options are checked against the world's own settings; a misspelt one is refused with the nearest name.
@@ -18,12 +19,14 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 from pydantic import ValidationError
 
 from stepwell.config.base import Settings
 from stepwell.core import ConfigError
+from stepwell.core.user_code import import_file
 from stepwell.envs.base import Env
 from stepwell.envs.robots.base import RobotEnv
 
@@ -98,21 +101,44 @@ def make_env(name: str, options: Mapping[str, Any] | Settings | None = None) -> 
 
 
 def _imported(path: str) -> type[Env] | type[RobotEnv]:
-    module_name, _, class_name = path.partition(":")
+    module_name, _, class_name = path.rpartition(":")
+    module = (
+        import_file(module_name, f"env {path!r}")
+        if module_name.endswith(".py")
+        else _imported_module(path, module_name)
+    )
+    found = getattr(module, class_name, None)
+    if found is None:
+        raise ConfigError(
+            f"env {path!r}: {module_name!r} has no {class_name!r}{_nearest_env(module, class_name)}"
+        )
+    if not (isinstance(found, type) and issubclass(found, (Env, RobotEnv))):
+        raise ConfigError(f"env {path!r} must be a subclass of stepwell.envs.Env, or of RobotEnv for a robot")
+    return found
+
+
+def _imported_module(path: str, module_name: str) -> ModuleType:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # an installed command does not look in the present folder by itself
     try:
-        module = importlib.import_module(module_name)
+        return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name + ".").startswith(error.name + "."):
             raise
         raise ConfigError(f"env {path!r}: there is no module {module_name!r} here or installed") from error
-    found = getattr(module, class_name, None)
-    if found is None:
-        raise ConfigError(f"env {path!r}: module {module_name!r} has no {class_name!r}")
-    if not (isinstance(found, type) and issubclass(found, (Env, RobotEnv))):
-        raise ConfigError(f"env {path!r} must be a subclass of stepwell.envs.Env, or of RobotEnv for a robot")
-    return found
+
+
+def _nearest_env(module: ModuleType, class_name: str) -> str:
+    """The environments of a module, for the message about one that it does not have."""
+    own = [
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, type)
+        and issubclass(value, (Env, RobotEnv))
+        and value.__module__ == module.__name__
+    ]
+    near = difflib.get_close_matches(class_name, own, n=1)
+    return f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(own)}" if own else ""
 
 
 def _unknown(name: str) -> str:

@@ -46,7 +46,7 @@ from stepwell.pipeline.references import keep_reference, restore_reference
 from stepwell.pipeline.replays import keep_replays
 from stepwell.pipeline.rollout_metrics import num_tokens, rollout_metrics
 from stepwell.pipeline.sources import PlayedSource, Source, StoredSource
-from stepwell.pipeline.warm_starts import take_or_make
+from stepwell.pipeline.warm_starts import describe_goal, has_goal, is_warm, take_or_make
 from stepwell.training import checkpoint, imitate, num_batches
 
 if TYPE_CHECKING:
@@ -189,15 +189,23 @@ class SyncLoop:
         for number, values in enumerate(updates, start=1):
             if number % 10 == 0 or number == total:
                 self._tell("warm_start", values | {"step": float(number), "num_steps": float(total)})
-            if warm.stop_at is not None and number % warm.check_every == 0 and self._knows(warm.stop_at):
-                self.monitor.note(f"warm start: enough after {number} updates (warm_start.stop_at)")
+            if has_goal(warm) and number % warm.check_every == 0 and self._is_warm(number, total):
                 break
 
-    def _knows(self, share: float) -> bool:
-        """Whether the policy solves this share of some training tasks already."""
+    def _is_warm(self, number: int, total: int) -> bool:
+        """Whether the policy has learnt enough from demonstrations, by some training tasks; told aloud."""
         self._publish()
         tasks = self._tasks[: max(1, self.config.eval.num_tasks // 2)]
-        return evaluate(self.parts, tasks, temperature=self.config.eval.temperature).success >= share
+        warm = self.config.warm_start
+        values = evaluate(self.parts, tasks, temperature=self.config.eval.temperature).values()
+        is_enough = is_warm(warm, values)
+        form = f"{values['format_share']:.2f} of replies in form, " if "format_share" in values else ""
+        ending = "enough" if is_enough else f"goal: {describe_goal(warm)}"
+        self.monitor.note(
+            f"warm start: update {number} of at most {total}, {form}{values['success']:.2f} of tasks solved "
+            f"({ending})"
+        )
+        return is_enough
 
     def _update(self) -> bool:
         """One update; False where a stop was asked for while its episodes were waited for."""

@@ -370,8 +370,12 @@ class Parts:
         return tasks
 
     def demonstrations(self, num_demos: int, noise: float, seed: int, times: int = 1) -> list[Trajectory]:
-        """Episodes of the oracle on training tasks, each played so many times."""
-        tasks = self.tasks(Split.TRAIN, num_demos, seed) * times
+        """Episodes of the oracle on training tasks, each played so many times, and more where there are
+        fewer tasks than demonstrations."""
+        tasks = self.tasks(Split.TRAIN, num_demos, seed)
+        if not self.is_robot:
+            tasks = list(itertools.islice(itertools.cycle(tasks), num_demos))
+        tasks = tasks * times
         if self.is_robot:
             chunk = self.policy.model.shape.config.chunk
             return robot_parts.robot_demonstrations(self.envs, self.player, tasks, chunk, noise, seed)

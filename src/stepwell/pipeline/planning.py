@@ -19,6 +19,7 @@ from stepwell.packing import pack
 from stepwell.pipeline.evaluation import held_out_tasks
 from stepwell.pipeline.model_size import ModelSize
 from stepwell.pipeline.parts import Parts
+from stepwell.pipeline.warm_starts import describe_goal, has_goal
 from stepwell.policies.numerics import check_dtype
 from stepwell.training import num_batches, split
 
@@ -243,14 +244,14 @@ class _Plan:
         config, train = self.config, self.config.train
         warm = config.warm_start
         if warm.num_demos:
-            is_all = len(self.tasks) < train.num_tasks
-            count = min(warm.num_demos, len(self.tasks)) if is_all else warm.num_demos
-            count *= warm.demos_per_task
+            count = self._num_demonstrations()
             yield _line(
                 "warm start",
-                f"{count} demonstrations with {warm.noise:g} noise, {_many(warm.epochs, 'epoch')} in batches "
-                f"of {warm.batch_size} = {_many(self._num_imitated(count), 'update')}",
+                f"{count} demonstrations with {warm.noise:g} noise in batches of {warm.batch_size}, "
+                f"{'at most ' if has_goal(warm) else ''}{_many(self._num_imitated(count), 'update')}",
             )
+            if has_goal(warm):
+                yield _line("", f"until {describe_goal(warm)}, looked at every {warm.check_every} updates")
         limits = [f"{train.num_updates} updates = {train.num_updates * self.num_trajectories:,} episodes"]
         limits += [f"{train.max_env_steps:,} actions"] if train.max_env_steps is not None else []
         limits += [f"{train.max_seconds:g} s"] if train.max_seconds is not None else []
@@ -258,6 +259,13 @@ class _Plan:
         episodes = len(self.held_out) * config.eval.samples_per_task
         yield _line("the run", f"{' or '.join(limits)}, whichever comes first" if limits[1:] else limits[0])
         yield _line("", f"evaluated {often}before and after, {episodes} episodes each")
+
+    def _num_demonstrations(self) -> int:
+        """A robot's tasks are each shown once; other agents' are repeated where they are few."""
+        warm = self.config.warm_start
+        is_short = self.parts.is_robot and len(self.tasks) < self.config.train.num_tasks
+        num_demos = min(warm.num_demos, len(self.tasks)) if is_short else warm.num_demos
+        return num_demos * warm.demos_per_task
 
     def _num_imitated(self, count: int) -> int:
         """Updates of a warm start from so many demonstrations."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -106,7 +107,7 @@ def _finishing(loop: SyncLoop, baselines: list[Score]) -> Iterator[None]:
 def new_folder(config: RunConfig) -> Path:
     """A folder of its own for a fresh run."""
     name = config.name or (
-        f"{config.env.name.replace(':', '-')}-{config.recipe.name}-seed{config.seed}-"
+        f"{_name_of_env(config.env.name)}-{config.recipe.name}-seed{config.seed}-"
         f"{datetime.now():%Y%m%d-%H%M%S}"
     )
     folder = Path(config.folder) / name
@@ -119,6 +120,13 @@ def new_folder(config: RunConfig) -> Path:
             f"folder: cannot make {folder} ({error.strerror}); choose another `folder`"
         ) from error
     return folder
+
+
+def _name_of_env(name: str) -> str:
+    """`folder/my_env.py:NumberLine` as a part of a folder's name: `my_env-NumberLine`."""
+    where, separator, rest = name.rpartition(":")
+    is_file = where.endswith(".py")
+    return re.sub(r"[^\w.-]+", "-", f"{Path(where).stem}{separator}{rest}" if is_file else name)
 
 
 def machine() -> dict[str, Any]:

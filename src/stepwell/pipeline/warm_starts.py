@@ -18,9 +18,10 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from stepwell.config.run import WarmStartConfig
 from stepwell.core import InfraError
 from stepwell.monitors.files import write_error
 from stepwell.pipeline.parts import Parts
@@ -28,6 +29,24 @@ from stepwell.training.checkpoint import damage, load_policy, save_checkpoint
 
 _WHERE = {"name", "folder", "num_threads", "checkpoint", "monitor", "pool", "groups"}
 _LATER = {"recipe", "train", "parity", "offline"}
+
+
+def has_goal(warm: WarmStartConfig) -> bool:
+    """Whether the warm start may end before its last update."""
+    return warm.stop_at is not None or warm.stop_at_format is not None
+
+
+def describe_goal(warm: WarmStartConfig) -> str:
+    """What ends a warm start, in words."""
+    form = f"{warm.stop_at_format:.0%} of replies have the asked form" if warm.stop_at_format else ""
+    solved = f"{warm.stop_at:.0%} of training tasks are solved" if warm.stop_at else ""
+    return " and ".join(filter(None, (form, solved)))
+
+
+def is_warm(warm: WarmStartConfig, values: Mapping[str, float]) -> bool:
+    """Whether an evaluation on training tasks reaches every goal that the settings give."""
+    knows_form = values.get("format_share", 1.0) >= (warm.stop_at_format or 0.0)
+    return knows_form and values["success"] >= (warm.stop_at or 0.0)
 
 
 def key_of(parts: Parts) -> str:

@@ -13,18 +13,17 @@ environment, and therefore plays one episode at a time in its process.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import os
 import random
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from stepwell.core import ConfigError, Task
+from stepwell.core.user_code import import_file
 
 OFFERED: dict[str, str] = {
     "task": "the task: .content, .instruction, .env, .seed, .id",
@@ -92,7 +91,8 @@ def load_agent(target: str) -> AgentTarget:
     where, separator, name = target.rpartition(":")
     if not separator or not where or not name:
         raise ConfigError(f"agent {target!r} must be written module:function, or folder/file.py:function")
-    module = _from_file(target, where) if where.endswith(".py") else _imported(target, where)
+    is_file = where.endswith(".py")
+    module = import_file(where, f"agent {target!r}") if is_file else _imported(target, where)
     function = module
     for part in name.split("."):
         if not hasattr(function, part):
@@ -143,18 +143,6 @@ def _imported(target: str, name: str) -> ModuleType:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
         raise ConfigError(f"agent {target!r}: there is no module {name!r} here or installed") from error
-
-
-def _from_file(target: str, where: str) -> ModuleType:
-    path = Path(where).resolve()
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if not path.is_file() or spec is None or spec.loader is None:
-        raise ConfigError(f"agent {target!r}: there is no file {where}")
-    sys.path.append(str(path.parent))  # so that it may import what lies beside it
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def _is_own(module: ModuleType, value: Any) -> bool:
