@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,24 @@ def test_a_missing_blob_is_a_key_error_and_a_damaged_one_says_so(tmp_path: Path)
         store.path(key).write_bytes(damage)
         with pytest.raises(EncodingError, match="is damaged"):
             store.get(key)
+
+
+@pytest.mark.parametrize("flush", [True, False])
+def test_the_next_put_of_the_same_content_repairs_a_damaged_blob(tmp_path: Path, flush: bool) -> None:
+    store = BlobStore(tmp_path, flush=flush)
+    key = store.put(b"hello" * 100)
+    for damage in (b"", b"rubbish", store.path(key).read_bytes()[:-3], zlib.compress(b"another content")):
+        store.path(key).write_bytes(damage)
+        assert not store.refresh(key)
+        assert store.put(b"hello" * 100) == key
+        assert store.get(key) == b"hello" * 100
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [key]
+
+
+def test_a_store_that_is_only_read_makes_no_folder(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path / "images")
+    assert list(store.keys()) == [] and store.size_bytes() == 0 and hash_bytes(b"x") not in store
+    assert not (tmp_path / "images").exists()
 
 
 def test_bytes_that_are_no_image_are_not_read_as_one(tmp_path: Path) -> None:

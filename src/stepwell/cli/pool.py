@@ -270,14 +270,17 @@ def run_export(args: argparse.Namespace) -> int:
 
 
 def run_import(args: argparse.Namespace) -> int:
-    with _opened(args.pool, must_exist=False) as pool, progress("importing", None) as tell:
+    with (
+        _opened(args.pool, must_exist=False, require_write=True) as pool,
+        progress("importing", None) as tell,
+    ):
         count = pool.import_(args.file, channel=args.channel, tags=args.tag, progress=tell)
     print(f"{count} new trajectories in {args.pool}")
     return 0
 
 
 def run_tag(args: argparse.Namespace) -> int:
-    with _opened(args.pool) as pool:
+    with _opened(args.pool, require_write=True) as pool:
         ids = [entry.id for entry in pool.find(_filter(args))]
         (pool.untag if args.remove else pool.tag)(ids, args.tag)
     print(f"{len(ids)} trajectories {'no longer' if args.remove else 'now'} bear {args.tag!r}")
@@ -289,7 +292,7 @@ def run_gc(args: argparse.Namespace) -> int:
 
     if args.max_size is None and args.max_age is None:
         raise ConfigError("give --max-size, --max-age or both: what may stay")
-    with _opened(args.pool) as pool:
+    with _opened(args.pool, require_write=not args.dry_run) as pool:
         gone = pool.gc(
             max_bytes=args.max_size,
             max_age_s=args.max_age,
@@ -309,14 +312,14 @@ def run_gc(args: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _opened(where: str, *, must_exist: bool = True) -> Iterator[Pool]:
+def _opened(where: str, *, must_exist: bool = True, require_write: bool = False) -> Iterator[Pool]:
     from stepwell.core.errors import ConfigError
     from stepwell.pool import open_pool
 
     path = Path(where)
     if must_exist and "://" not in where and not (path / "pool.db" if path.is_dir() else path).is_file():
         raise ConfigError(f"there is no pool at {where}; give its file, a folder with pool.db, or a URL")
-    with open_pool(where) as pool:
+    with open_pool(where, require_write=require_write) as pool:
         yield pool
 
 

@@ -70,6 +70,12 @@ def _add_gateway(services: Any) -> None:
     parser.add_argument("--upstream", metavar="URL", help="an OpenAI-compatible API; recorded only")
     parser.add_argument("--upstream-model", metavar="NAME", help="ask for this model, whatever agents say")
     parser.add_argument("--pool", metavar="URL", default="pool.db", help="file or database; default pool.db")
+    parser.add_argument(
+        "--durable",
+        choices=("process", "power"),
+        default="process",
+        help="what recorded steps survive: a killed process (default), or also a power cut (slower)",
+    )
     parser.add_argument("--config", metavar="FILE", help="TOML with any settings of the gateway; options win")
     parser.add_argument("--host", help="default 127.0.0.1; others need --keys")
     parser.add_argument("--port", type=int, help="default 8080; 0 for any free one")
@@ -288,14 +294,14 @@ def _gateway(args: argparse.Namespace, config: GatewayConfig) -> tuple[Keeper, A
     if args.upstream is not None:
         from stepwell.services.gateway.upstream import UpstreamGateway
 
-        pool = stack.enter_context(open_pool(args.pool))
+        pool = stack.enter_context(open_pool(args.pool, durable=args.durable, require_write=True))
         key = os.environ.get("STEPWELL_UPSTREAM_KEY", "")
         upstream = UpstreamGateway(args.upstream, pool, config, api_key=key, model=args.upstream_model)
         return upstream, stack.close
     from stepwell.rendering import Renderer
     from stepwell.services.gateway.gateway import Gateway
 
-    pool = stack.enter_context(open_pool(args.pool))
+    pool = stack.enter_context(open_pool(args.pool, durable=args.durable, require_write=True))
     engine, tokenizer, sight = _engine(args, stack, pool)
     renderer = Renderer(tokenizer, args.history, context_length=engine.max_length, **sight)
     return Gateway(engine, renderer, pool, config), stack.close

@@ -1,8 +1,8 @@
 """Writing files of a run folder: whole or not at all, with an error that says what to do.
 
 A run folder is read while it is written (reports, dashboards, a second terminal), and a run
-may be killed at any moment. So a file is written beside its place and renamed, and the
-failure of a disk is told as what it is, with the file's name.
+may be killed, or lose power, at any moment. So a file is written beside its place, flushed and
+renamed, its folder is flushed, and the failure of a disk is told as what it is, with the file's name.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import errno
 import os
 from pathlib import Path
 
+from stepwell.core.disk import rename_durably
 from stepwell.core.errors import InfraError
 
 
@@ -23,7 +24,7 @@ def write_whole(path: Path, data: bytes | str) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+        rename_durably(temporary, path)
     except OSError as error:
         raise write_error(path, error) from error
     finally:

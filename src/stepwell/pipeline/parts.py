@@ -236,7 +236,7 @@ class Parts:
         """Where trajectories are kept: the pool that settings name, or the run's own."""
         config = self.config.pool
         if config.url is not None:
-            return open_pool(config.url, durable=config.durable, blobs=config.blobs)
+            return open_pool(config.url, durable=config.durable, blobs=config.blobs, require_write=True)
         if self.folder is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="stepwell-")
         return open_pool(

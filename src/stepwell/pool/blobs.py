@@ -9,9 +9,11 @@ Invariants
   what is read back is checked: damage is an `EncodingError`, never a wrong picture.
   Files are compressed, but the name comes from the bytes before that, so that it is the
   same whichever compressor a machine has.
-* A blob is either whole or absent. It is written to a temporary file, flushed to disk (unless a
-  pool need not outlive a power cut: `flush=False`) and renamed, so that a killed writer leaves at
-  most a stray `.tmp` that `sweep` removes.
+* A blob is either whole or absent. It is written to a temporary file and renamed, so that a killed
+  writer leaves at most a stray `.tmp` that `sweep` removes. File and folders are flushed to disk
+  before `put` returns, unless a pool need not outlive a power cut (`flush=False`).
+* Storing the same content again repairs a damaged blob: `put` reads what is there before it trusts it.
+* Reading makes no folder and changes nothing, so a store that cannot be written can be read.
 * Any number of processes may write at the same time; the last rename wins with equal bytes.
 * Storing a blob that is there makes it young again, and `remove_old` never takes one that became
   young while it looked: whoever stores an image and then refers to it finds it.
@@ -19,19 +21,23 @@ Invariants
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import time
 import zlib
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
 from stepwell.core.arrays import AnyArray
-from stepwell.core.errors import EncodingError, InputError
+from stepwell.core.disk import flush_file, make_folder_durably, rename_durably
+from stepwell.core.errors import ConfigError, EncodingError, InfraError, InputError, StepwellError
 from stepwell.core.ids import hash_bytes, is_content_hash
 
+_NUM_FLUSHED = 65536  # blobs remembered as flushed, so that each is flushed about once
 _IMAGE_HEADER = "swimg1 {height} {width}\n"
 
 
@@ -41,7 +47,7 @@ class BlobStore:
     def __init__(self, root: Path | str, *, flush: bool = True) -> None:
         self.root = Path(root)
         self._flush = flush
-        self.root.mkdir(parents=True, exist_ok=True)
+        self._flush_once = lru_cache(_NUM_FLUSHED)(self._flush_stored)
 
     def path(self, key: str) -> Path:
         """Where the blob `key` lives, whether or not it is there."""
@@ -52,42 +58,77 @@ class BlobStore:
     def put(self, data: bytes) -> str:
         """Store `data`, if it is not there yet, and return its key."""
         key = hash_bytes(data)
+        try:
+            if not self.refresh(key):
+                self._write(key, data)
+        except OSError as error:
+            raise self._write_error(error) from error
+        return key
+
+    def _write(self, key: str, data: bytes) -> None:
         path = self.path(key)
-        if _touched(path):
-            return key
-        path.parent.mkdir(exist_ok=True)
+        make_folder = make_folder_durably if self._flush else _make_folder
+        make_folder(path.parent)
         temporary = path.parent / f"{key}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
         try:
-            with temporary.open("wb") as file:
-                file.write(zlib.compress(data, level=1))
-                if self._flush:
-                    file.flush()
-                    os.fsync(file.fileno())
-            temporary.replace(path)
+            temporary.write_bytes(zlib.compress(data, level=1))
+            if self._flush:
+                flush_file(temporary)
+                rename_durably(temporary, path)
+                flush_file(self.root)  # another writer may have made the folder in between just now
+            else:
+                temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-        return key
+
+    def _flush_stored(self, key: str) -> None:
+        """Flush a blob that another store wrote, perhaps without flushing it."""
+        path = self.path(key)
+        for part in (path, path.parent, self.root):
+            flush_file(part)
+
+    def _write_error(self, error: OSError) -> StepwellError:
+        what = f"cannot store an image in {self.root} ({error.strerror or error})"
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return ConfigError(f"{what}: the folder is read-only; give it write permission or choose another")
+        return InfraError(f"{what}: free some space or check the disk")
 
     def get(self, key: str) -> bytes:
         """The bytes stored under `key`, checked against it."""
         try:
-            stored = self.path(key).read_bytes()
+            data = self._read(key)
         except FileNotFoundError:
             raise KeyError(f"blob {key} is not in {self.root}") from None
+        if data is None:
+            raise EncodingError(
+                f"blob {key} in {self.root} is damaged; store the same content again to repair it"
+            )
+        return data
+
+    def _read(self, key: str) -> bytes | None:
+        """The bytes of a blob; None where they are not what its name says."""
+        stored = self.path(key).read_bytes()
         try:
             data = zlib.decompress(stored)
         except zlib.error:
-            data = b""
-        if hash_bytes(data) != key:
-            raise EncodingError(f"blob {key} in {self.root} is damaged; delete the file and store it again")
-        return data
+            return None
+        return data if hash_bytes(data) == key else None
 
     def __contains__(self, key: str) -> bool:
         return self.path(key).exists()
 
     def refresh(self, key: str) -> bool:
-        """Make a blob young again, as storing it would; False where there is none."""
-        return _touched(self.path(key))
+        """Make a blob young again, as storing it would; False where there is none, or a damaged one."""
+        path = self.path(key)
+        try:
+            if self._read(key) is None:
+                return False  # not touched: whoever collects it now must see how old it is
+            os.utime(path)
+            if self._flush:
+                self._flush_once(key)
+        except FileNotFoundError:
+            return False
+        return True
 
     def keys(self) -> Iterator[str]:
         """Every key in the store, in no particular order."""
@@ -147,10 +188,5 @@ class BlobStore:
             raise EncodingError(f"blob {key} is not an image") from error
 
 
-def _touched(path: Path) -> bool:
-    """Make a file young again; False where there is none."""
-    try:
-        os.utime(path)
-    except FileNotFoundError:
-        return False
-    return True
+def _make_folder(path: Path) -> None:
+    path.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,8 @@ PostgreSQL commits are always flushed by the server (`synchronous_commit` stays 
 a killed server process could take committed steps with it. What it plans must not depend on the
 statistics it happens to have (`_PLANNING`), or a pool that was just filled is slow.
 
+A SQLite file that may not be written is opened for reading only (`read_only`).
+
 Leases are timed by one clock for all: the machine's for SQLite, the server's for PostgreSQL.
 """
 
@@ -29,9 +31,11 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.sql.schema import Table
 
+from stepwell.core.disk import make_folder_durably
 from stepwell.core.errors import ConfigError, InputError
 from stepwell.pool.commits import Committer, as_ours, patiently
-from stepwell.pool.migrating import current_revision, upgrade
+from stepwell.pool.migrating import current_revision, require_current, upgrade
+from stepwell.pool.read_only import is_read_only, make_reading_engine
 from stepwell.pool.schema import REVISION
 
 T = TypeVar("T")
@@ -74,15 +78,13 @@ class Database:
         self.url = database_url(where)
         self.is_postgres = self.url.get_backend_name() == "postgresql"
         self.path = None if self.is_postgres else Path(str(self.url.database))
+        self.is_read_only = self.path is not None and is_read_only(self.path)
         self._prepared: dict[str, Prepared] = {}
         self._insertions: dict[tuple[str, str], Any] = {}
         self._is_patient = self.is_postgres or durable == "power"  # a commit waits for a server or a disk
         self._pid = os.getpid()
         self._is_closed = False
-        self._lock_file: int | None = None
-        if self.path is not None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock_file = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._lock_file = self._open_lock_file(durable)
         self._engine = self._make_engine(durable)
         self._committer = Committer(self._connect_to_write, self._other_processes_kept_out)
         try:
@@ -94,14 +96,39 @@ class Database:
             self.close()
             raise
 
+    def _open_lock_file(self, durable: Durable) -> int | None:
+        if self.path is None or self.is_read_only:
+            return None
+        try:
+            if durable == "power":
+                make_folder_durably(self.path.parent)
+            else:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            return os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot make a pool at {self.path} ({error.strerror}); choose a folder that you may write to"
+            ) from error
+
+    def require_write(self) -> None:
+        """Refuse a pool that can only be read."""
+        if self.is_read_only:
+            raise ConfigError(
+                f"the pool {self.path} is read-only: nothing can be written to it; give yourself write "
+                "permission for the file and its folder, or copy it"
+            )
+
     def write(self, work: Callable[[Connection], T]) -> T:
         """`work(connection)` in a transaction, committed when this returns. May run more than once."""
         self._check()
+        self.require_write()
         return self._committer.run(work)
 
     def is_quick(self) -> bool:
         """Whether a small write now would wait neither for another one nor for a disk or a server."""
-        return not self._is_patient and self._committer.is_free(self._is_other_process_out)
+        if self._is_patient or self.is_read_only:
+            return False
+        return self._committer.is_free(self._is_other_process_out)
 
     def _is_other_process_out(self) -> bool:
         assert self._lock_file is not None
@@ -156,6 +183,7 @@ class Database:
 
     def shrink(self) -> None:
         """Give freed pages back to the file system, where the database does not do it by itself."""
+        self.require_write()
         if self.is_postgres:
             return
         with self._other_processes_kept_out(), self._engine.connect() as connection:
@@ -178,6 +206,8 @@ class Database:
             raise InputError("this pool is closed; call open_pool again")
 
     def _make_engine(self, durable: Durable) -> Any:
+        if self.path is not None and self.is_read_only:
+            return make_reading_engine(self.path, _BUSY_TIMEOUT_S)
         return self._make_postgres_engine() if self.is_postgres else self._make_sqlite_engine(durable)
 
     def _make_postgres_engine(self) -> Any:
@@ -237,6 +267,10 @@ class Database:
 
     def _prepare(self) -> None:
         """Make the schema, or bring it up to date. The lock also covers the switch to WAL."""
+        if self.is_read_only:
+            with self._engine.connect() as connection:
+                require_current(connection, self.path)
+            return
         with self._other_processes_kept_out(), self._connect_to_write() as connection:
             if current_revision(connection) == REVISION:
                 return

@@ -24,6 +24,18 @@ def current_revision(connection: Connection) -> str | None:
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
 
 
+def require_current(connection: Connection, path: Path | None) -> None:
+    """Refuse a pool that is not of this version's schema, where it cannot be brought up to date."""
+    found = current_revision(connection)
+    if found is None:
+        raise ConfigError(f"{path} is not a pool, and nothing can be written to it")
+    if found != REVISION:
+        raise ConfigError(
+            f"the pool {path} has schema {found}, this Stepwell reads {REVISION}, and it is read-only: "
+            "copy it to where it can be written, or open it with the version that wrote it"
+        )
+
+
 def upgrade(connection: Connection, target: str = REVISION) -> None:
     """Run what is missing up to `target`, in the transaction `connection` is in."""
     from alembic import command

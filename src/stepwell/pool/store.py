@@ -51,13 +51,22 @@ _EVERYTHING = Filter()
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.002, 0.1
 
 
-def open_pool(where: str | Path, *, durable: Durable = "process", blobs: str | Path | None = None) -> Pool:
+def open_pool(
+    where: str | Path,
+    *,
+    durable: Durable = "process",
+    blobs: str | Path | None = None,
+    require_write: bool = False,
+) -> Pool:
     """Open the pool at a file, a folder or a database URL; makes it, or brings it up to date.
 
+    A file that may not be written opens for reading only; with `require_write` it is refused at once.
     `durable="process"`: a commit survives the kill of any process; `"power"`: also the loss of power.
     `blobs` is the folder for images; for SQLite it is beside the database unless given.
     """
     db = Database(where, durable)
+    if require_write:
+        db.require_write()
     if blobs is None and db.path is not None:
         blobs = db.path.with_suffix(".blobs")
     return Pool(db, blobs, flush_blobs=durable == "power")
@@ -73,6 +82,11 @@ class Pool:
         self._blobs: BlobStore | None = None
         self._recent = Recent()
         self._holder = new_id("holder")
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether this pool can only be read: its file, or the folder around it, may not be written."""
+        return self._db.is_read_only
 
     @property
     def blobs(self) -> BlobStore:
