@@ -76,7 +76,7 @@ def test_a_slow_run_is_heard_of_by_time_and_a_fast_one_by_count() -> None:
 
 
 def test_at_a_terminal_the_view_holds_what_a_watcher_asks() -> None:
-    entries = [Entry("warm_start", 0, 1.0, 0, {"loss": 1.5}), update(1), evaluation(1, 0.2)]
+    entries = [Entry("warm_start", 0, 0.0, 0, {"loss": 1.5}), update(1), evaluation(1, 0.2)]
     entries += [update(2), evaluation(2, 0.6), update(3), evaluation(3, 0.5)]
     text = shown(terminal=True, entries=entries, note="watch [this]")
     assert "\x1b[" in text
@@ -111,6 +111,48 @@ def test_time_left_follows_the_recent_pace_and_the_time_limit() -> None:
     limited.take(update(1))
     limited.take(update(11))
     assert limited.left_s == pytest.approx(30.0 - 22.0)
+
+
+def make_entry(kind: str, k: int, time_s: float, **values: float) -> Entry:
+    return Entry(kind, k, time_s, 0, values)  # type: ignore[arg-type]
+
+
+def test_time_left_is_right_from_the_first_update_on_and_counts_evaluations() -> None:
+    settings = {"eval": {"num_tasks": 8, "every": 10}, "train": {"max_seconds": None}}
+    progress = Progress(RunInfo(Path("r"), "r", "e", "s", 0, 40, settings))
+    progress.take(make_entry("warm_start", 0, 60.0, step=10.0, num_steps=10.0))
+    progress.take(make_entry("eval", 0, 65.0, success=0.1))
+    progress.take(make_entry("update", 1, 67.0))
+    assert progress.left_s == pytest.approx(39 * 2.0 + 4 * 5.0)  # after 10, 20, 30 and 40 updates
+    progress.take(make_entry("update", 10, 85.0))
+    assert progress.left_s == pytest.approx(30 * 2.0 + 3 * 5.0)  # that of update 10 is under way
+    progress.take(make_entry("eval", 10, 88.0, success=0.2))
+    assert progress.left_s == pytest.approx(30 * 2.0 + 3 * 3.0)
+    progress.take(make_entry("update", 40, 200.0))
+    assert progress.left_s == 0.0
+
+
+def test_a_time_limit_counts_from_the_end_of_the_warm_start() -> None:
+    progress = Progress(RunInfo(Path("r"), "r", "e", "s", 0, 270, {"train": {"max_seconds": 215.0}}))
+    progress.take(make_entry("warm_start", 0, 300.0, step=96.0, num_steps=96.0))
+    progress.take(make_entry("update", 1, 302.0))
+    assert progress.left_s == pytest.approx(213.0)
+
+
+def test_before_the_first_update_the_time_left_is_what_was_expected() -> None:
+    progress = Progress(RunInfo(Path("r"), "r", "e", "s", 0, 40, expected_s=100.0))
+    assert progress.left_s == 100.0
+    progress.take(make_entry("warm_start", 0, 30.0, step=20.0, num_steps=50.0))
+    assert progress.left_s == 70.0
+    progress.take(make_entry("update", 1, 35.0))
+    assert progress.left_s == pytest.approx(39 * 5.0)
+
+
+def test_a_warm_start_says_how_far_it_is() -> None:
+    entries = [make_entry("warm_start", 0, 9.0, step=20.0, num_steps=50.0, loss=1.5)]
+    assert "warm start 20/50  loss 1.50" in shown(terminal=False, entries=entries)
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown(terminal=True, entries=entries))
+    assert "warm start 20/50" in plain
 
 
 def test_an_evaluation_that_is_not_a_number_is_never_the_best() -> None:

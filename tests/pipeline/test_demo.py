@@ -10,6 +10,7 @@ import pytest
 from stepwell.config.loading import load_config
 from stepwell.monitors.summary import read_summary
 from stepwell.pipeline import demo
+from stepwell.pipeline.demo_pace import Pace
 
 SMALL = (
     "train.num_updates=2",
@@ -27,7 +28,9 @@ def test_the_last_line_tells_what_the_summary_and_the_report_hold(
 ) -> None:
     monkeypatch.setattr(demo, "NUM_BLIND_BOARDS", 100)
     run = demo.run_demo(1, tmp_path, SMALL)
-    line = capsys.readouterr().out.strip().splitlines()[-1]
+    told = capsys.readouterr().out.strip().splitlines()
+    assert re.fullmatch(r"about \d+:\d\d of training on this machine, then the comparison", told[0])
+    line = told[-1]
     found = re.fullmatch(r"held-out success (\d\.\d\d) -> (\d\.\d\d)  report (.+report\.html)", line)
     summary = read_summary(run)
     assert found is not None and summary is not None
@@ -46,6 +49,14 @@ def test_the_last_line_tells_what_the_summary_and_the_report_hold(
     ]
     assert all(name in page for name in names)
     assert summary.seed == 1 and summary.recipe == "steppo" and summary.decoding["temperature"] == 1.0
+
+
+def test_the_demo_makes_the_same_updates_however_slow_the_machine_is() -> None:
+    config = load_config("demo")
+    assert config.train.max_seconds is None and config.train.max_env_steps is None
+    fast, slow = Pace(0.1, 0.6, 0.5), Pace(0.2, 1.2, 1.0)
+    assert slow.whole_s(config) == pytest.approx(2 * fast.whole_s(config))
+    assert 270 * 0.6 < fast.whole_s(config) < 300
 
 
 def test_neither_a_blind_plan_nor_luck_solves_the_demos_boards() -> None:

@@ -42,6 +42,7 @@ class RunInfo:
     num_updates: int
     config: dict[str, Any] = field(default_factory=dict)
     resumed_from: int | None = None
+    expected_s: float | None = None  # how long the whole run should take here, where that was measured
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,9 @@ terminal (a file, a pipe, CI) one line is written now and then (every `every` up
 when the last line is older than `every_s` seconds) and one for every evaluation, in ASCII and
 without control characters, so that the output can be searched and kept.
 
-`Progress` holds what is known so far; it knows nothing of terminals.
+`Progress` holds what is known so far; it knows nothing of terminals. The time left is the time of the
+updates that are left, at the pace of the last ones, and of the evaluations among them, each as long as the
+last one took. Before the first update it is what was expected (`RunInfo.expected_s`), if anything was.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from stepwell.monitors.base import Entry, Monitor, RunInfo
 RECENT = 30  # updates whose pace predicts the time left
 SPARKS = "▁▂▃▄▅▆▇█"
 GROUPS = ("simulators", "generators", "trainers")
+_UPDATE_TIMES = ("time/rollout_s", "time/update_s", "time/publish_s")
 SHARES = frozenset({"success", "low", "high", "clip_share", "format_share", "explained_variance"})
 
 
@@ -41,21 +44,38 @@ class Progress:
     values: dict[str, float] = field(default_factory=dict)
     evals: list[Entry] = field(default_factory=list)
     now: dict[str, float] = field(default_factory=dict)  # of the resource groups, at this moment
-    pace: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=RECENT))
+    update_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))  # each of the last updates
+    eval_s: float = 0.0  # the last evaluation
+    warm_start_s: float = 0.0
+    last_s: float | None = None  # when the last entry came; None before the first one
 
     def take(self, entry: Entry) -> None:
         """Learn from one entry."""
-        self.time_s = entry.time_s
+        self._time(entry)
+        self.time_s = self.last_s = entry.time_s
         if entry.kind == "update":
             self.update, self.values = entry.update, entry.values
             self.now = {name: value for name, value in entry.values.items() if name.split("/")[0] in GROUPS}
-            self.pace.append((entry.update, entry.time_s))
             self.phase = "training"
         elif entry.kind == "eval":
             self.evals.append(entry)
             self.phase = "training"
         elif entry.kind == "warm_start":
-            self.values, self.phase = entry.values, "warm start"
+            self.values, self.phase = entry.values, _warm_start_title(entry.values)
+
+    def _time(self, entry: Entry) -> None:
+        """How long what this entry tells of has taken: everything since the entry before it."""
+        took_s = None if self.last_s is None else entry.time_s - self.last_s
+        if entry.kind == "update":
+            if took_s is None:  # the first entry of a resumed run: its own clock is all there is
+                took_s = sum(entry.values.get(name, 0.0) for name in _UPDATE_TIMES)
+            num_updates = max(entry.update - self.update, 1)
+            if took_s > 0:
+                self.update_s.append(took_s / num_updates)
+        elif entry.kind == "eval" and took_s is not None:
+            self.eval_s = took_s
+        elif entry.kind == "warm_start":
+            self.warm_start_s = entry.time_s
 
     @property
     def best(self) -> Entry | None:
@@ -65,13 +85,25 @@ class Progress:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds to the end at the present pace, or to the run's own time limit if that is sooner."""
-        if len(self.pace) < 2 or self.pace[-1][0] == self.pace[0][0]:
-            return None
-        (first, began), (last, now) = self.pace[0], self.pace[-1]
-        left = (now - began) / (last - first) * (self.info.num_updates - last)
-        limit = (self.info.config.get("train") or {}).get("max_seconds")
-        return max(0.0, min(left, limit - now) if limit else left)
+        """Seconds to the end, or to the run's own time limit if that is sooner; None: not known yet."""
+        if not self.update_s:
+            expected_s = self.info.expected_s
+            return None if expected_s is None else max(expected_s - self.time_s, 0.0)
+        pace_s = sum(self.update_s) / len(self.update_s)
+        evals_s = self._num_evals_left() * self.eval_s
+        left_s = pace_s * (self.info.num_updates - self.update) + evals_s
+        limit_s = (self.info.config.get("train") or {}).get("max_seconds")
+        if limit_s:
+            left_s = min(left_s, limit_s + self.warm_start_s - self.time_s + min(evals_s, self.eval_s))
+        return max(0.0, left_s)
+
+    def _num_evals_left(self) -> int:
+        """Evaluations after the present update: every so often, and one at the end."""
+        settings = self.info.config.get("eval") or {}
+        if self.update >= self.info.num_updates or not settings.get("num_tasks"):
+            return 0
+        every, whole = settings.get("every") or self.info.num_updates, self.info.num_updates
+        return whole // every - self.update // every + (whole % every > 0)
 
     @property
     def title(self) -> str:
@@ -84,6 +116,12 @@ class Progress:
             if self.update
             else self.phase
         )
+
+
+def _warm_start_title(values: dict[str, float]) -> str:
+    if "num_steps" not in values:
+        return "warm start"
+    return f"warm start {values['step']:.0f}/{values['num_steps']:.0f}"
 
 
 class ConsoleMonitor(Monitor):
@@ -165,11 +203,11 @@ def plain_line(entry: Entry, progress: Progress) -> str:
         best = progress.best
         words += [f"best {best.values['success']:.2f} at {best.update}"] if best else []
         return "  ".join(words)
-    words.append("warm start" if entry.kind == "warm_start" else progress.title)
+    words.append(progress.title)
     for name in ("success", "reward", "loss", "entropy", "kl", "tokens_per_s"):
         if name in values:
             words.append(f"{name.replace('tokens_per_s', 'tokens/s')} {_shown(name, values[name])}")
-    if (left := progress.left_s) is not None and entry.kind == "update":
+    if (left := progress.left_s) is not None:
         words.append(f"left {duration(left)}")
     return "  ".join(words)
 
@@ -214,6 +252,8 @@ def live_view(progress: Progress, console: Console, since_s: float = 0.0) -> Ren
 def _head(progress: Progress, since_s: float) -> Table:
     head = Table.grid(padding=(0, 2))
     done, whole = progress.update, max(progress.info.num_updates, 1)
+    if not done and "num_steps" in progress.values:  # the warm start has a bar of its own
+        done, whole = int(progress.values["step"]), max(int(progress.values["num_steps"]), 1)
     clock = duration(progress.time_s + since_s)
     if (left := progress.left_s) is not None:
         clock += f", {duration(max(left - since_s, 0.0))} left"

@@ -1,6 +1,7 @@
 """The demo: an agent learns to cross FrozenLake, and what it is to be compared with.
 
-    one core      warm start ─► StepPO for two to three minutes ─► before and after on held-out boards
+    first         each kind of work once, timed ─► how long it will take here (`demo_pace.py`)
+    one core      warm start ─► a fixed number of StepPO updates ─► before and after on held-out boards
     the other     imitation of the same demonstrations, from the same first weights, just as long
     then          the best blind plan, random play, greedy decoding ─► summary and report
 
@@ -20,9 +21,11 @@ from stepwell.config.run import RunConfig
 from stepwell.core import Split
 from stepwell.envs.baselines import best_blind_plan, random_play
 from stepwell.envs.tasks import draw_tasks
+from stepwell.monitors.console import duration
 from stepwell.monitors.report import write_report
 from stepwell.monitors.summary import Score, read_summary, write_summary
 from stepwell.pipeline.demo_imitation import ImitationBeside
+from stepwell.pipeline.demo_pace import measure_pace
 from stepwell.pipeline.evaluation import evaluate_run, wilson
 from stepwell.pipeline.parts import HELD_OUT_SEED
 from stepwell.pipeline.run import new_folder, train
@@ -37,8 +40,11 @@ def run_demo(seed: int = 0, folder: Path = Path("runs"), overrides: tuple[str, .
     config = load_config("demo", [f"seed={seed}", f"folder={folder}", *overrides])
     run = new_folder(config)
     config = config.model_copy(update={"name": run.name})
+    with Console(stderr=True).status("measuring how fast this machine is"):
+        expected_s = measure_pace(config).whole_s(config)
+    print(f"about {duration(expected_s)} of training on this machine, then the comparison", flush=True)
     with ImitationBeside(config) as beside:
-        train(config)
+        train(config, expected_s=expected_s)
     with Console(stderr=True).status("what it is to be compared with"):
         scores = [*_without_looking(config), _imitation(beside.result()), *_greedy(run, config)]
     return _told(run, scores)

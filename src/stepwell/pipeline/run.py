@@ -16,6 +16,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -47,9 +48,13 @@ Status = Literal["finished", "stopped_early", "interrupted", "failed"]
 
 
 def train(
-    config: RunConfig | None = None, *, resume: Path | None = None, baselines: list[Score] | None = None
+    config: RunConfig | None = None,
+    *,
+    resume: Path | None = None,
+    baselines: list[Score] | None = None,
+    expected_s: float | None = None,
 ) -> Path:
-    """Run to the end; returns the run's folder."""
+    """Run to the end; returns the run's folder. `expected_s` is how long that should take, if known."""
     config = (config or RunConfig()) if resume is None else _config_of(resume)
     config = placed(config)
     set_numerics(config.num_threads)
@@ -75,6 +80,7 @@ def train(
     if groups is not None:
         groups.on_figures = monitors.watch
     info = _info(config, folder, parts, saved, is_resumed=resume is not None)
+    info = replace(info, expected_s=expected_s)
     with _finishing(loop, baselines or []):
         monitors.start(info)
         for note in notes:
