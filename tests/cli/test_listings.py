@@ -10,6 +10,7 @@ import pytest
 
 from stepwell.algos import RECIPES
 from stepwell.cli.main import main
+from stepwell.config.presets import preset_names
 from stepwell.envs import env_names, env_type
 from stepwell.envs.registry import LANGUAGE_ENVS
 
@@ -107,3 +108,19 @@ def test_a_world_that_breaks_the_contract_ends_with_exit_code_1(
     (tmp_path / "odd_walk.py").write_text(source.replace('["More"] * gap if', '["Less"] * gap if'))
     assert main(["envs", "check", "odd_walk:OddWalk"]) == 1
     assert "FAILED  oracle_solves_the_tasks" in capsys.readouterr().out
+
+
+def test_presets_are_listed_with_what_they_train(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["presets"]) == 0
+    lines = capsys.readouterr().out.split("\n")
+    for name in preset_names():
+        (line,) = [line for line in lines if line.split(" ")[0] == name]
+        assert len(line.split()) > 6, line
+
+
+def test_a_preset_is_shown_in_full_and_a_typo_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["presets", "show", "frozenlake"]) == 0
+    shown = capsys.readouterr().out
+    assert "[env]" in shown and "stepwell train frozenlake" in shown
+    assert main(["presets", "show", "frozenlak"]) == 2
+    assert "Did you mean frozenlake?" in capsys.readouterr().err

@@ -62,7 +62,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._read()
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = self._body()
         if self.headers.get("Authorization") != f"Bearer {self.state.token}":
             self._answer(401, {"error": "Invalid username or password."})
             return
@@ -79,7 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, {"files": [one | {"shouldIgnore": False} for one in files]})
         elif "/commit/" in path:
             name = path.removeprefix("/api/models/").partition("/commit/")[0]
-            for line in body.split(b"\n"):
+            for line in body.strip().split(b"\n"):
                 entry = json.loads(line)
                 if entry["key"] == "file":
                     content = base64.b64decode(entry["value"]["content"])
@@ -88,6 +88,16 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, {"commitUrl": url, "commitOid": COMMIT})
         else:
             self._answer(404, {"error": path})
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = b""
+        while size := int(self.rfile.readline(), 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return body
 
     def _read(self) -> None:
         path = unquote(urlsplit(self.path).path)

@@ -12,10 +12,24 @@ import sys
 from collections.abc import Sequence
 
 from stepwell import __version__
-from stepwell.cli import demo, envs, eval, init, play, pool, recipes, report, serve, study, train
+from stepwell.cli import (
+    demo,
+    envs,
+    eval,
+    export,
+    init,
+    play,
+    pool,
+    presets,
+    recipes,
+    report,
+    serve,
+    study,
+    train,
+)
 from stepwell.core.errors import StepwellError
 
-COMMANDS = (train, eval, play, demo, study, serve, pool, report, recipes, envs, init)
+COMMANDS = (train, eval, play, demo, study, serve, pool, report, export, presets, recipes, envs, init)
 _DESCRIPTION = "Train agents that act in many steps with reinforcement learning."
 _EPILOG = """\
 examples:

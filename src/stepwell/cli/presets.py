@@ -1,0 +1,71 @@
+"""`stepwell presets`: every preset in one line, or one in full."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import tomllib
+from typing import Any
+
+from stepwell.cli.command import add_command, console
+
+_EXAMPLES = (
+    ("stepwell presets", "all of them"),
+    ("stepwell presets show frozenlake", "one, with all it sets"),
+    ("stepwell train frozenlake", "trains by it"),
+)
+
+
+def add(commands: Any) -> None:
+    parser = add_command(
+        commands,
+        "presets",
+        run,
+        summary="list the presets, or show one",
+        description="A preset is a configuration that comes with Stepwell: `stepwell train NAME`.",
+        examples=_EXAMPLES,
+    )
+    parser.add_argument("words", nargs="*", metavar="show NAME", help="show this one in full")
+
+
+def run(args: argparse.Namespace) -> int:
+    from stepwell.config.presets import preset_names, preset_text
+
+    words = args.words[1:] if args.words[:1] == ["show"] else args.words
+    if not words and args.words:
+        words = [""]
+    if not words:
+        _print_table()
+        return 0
+    name = words[0]
+    if name not in preset_names():
+        from stepwell.core.errors import ConfigError
+
+        near = difflib.get_close_matches(name, preset_names(), n=1)
+        guess = f" Did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"there is no preset {name!r}.{guess} Presets: {', '.join(preset_names())}")
+    print(preset_text(name).rstrip())
+    print(f"\n# stepwell train {name} --dry-run says what it would do; stepwell train {name} does it")
+    return 0
+
+
+def _print_table() -> None:
+    from rich.table import Table
+
+    from stepwell.config.presets import preset_names, preset_text
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("preset", "environment", "recipe", "what it trains"):
+        table.add_column(heading, no_wrap=heading == "preset")
+    for name in preset_names():
+        text = preset_text(name)
+        values = tomllib.loads(text)
+        recipe = values.get("recipe", {}).get("name", "steppo")
+        table.add_row(name, values.get("env", {}).get("name", "–"), recipe, explain_preset(text))
+    console().print(table)
+    print("\nstepwell presets show NAME shows one in full; stepwell train NAME trains by it")
+
+
+def explain_preset(text: str) -> str:
+    """The first line of a preset's opening comment."""
+    return text.split("\n")[0].lstrip("# ").strip()

@@ -1,0 +1,95 @@
+"""Model cards: what an exported policy is, how it was trained, how good it is, and how to load it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import stepwell
+from stepwell.config.run import RunConfig
+from stepwell.config.writing import dump_config
+from stepwell.monitors.summary import Score, Summary
+
+_LOAD = """\
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("{name}")
+tokenizer = AutoTokenizer.from_pretrained("{name}")
+```
+"""
+
+
+def write_card(
+    path: Path, name: str, config: RunConfig, summary: Summary | None, checkpoint: str, licence: str
+) -> None:
+    """Write README.md: YAML for the hub, then the same for people."""
+    path.write_text(
+        f"---\n{_front_matter(config, summary, licence)}---\n\n{_body(name, config, summary, checkpoint)}",
+        encoding="utf-8",
+    )
+
+
+def _front_matter(config: RunConfig, summary: Summary | None, licence: str) -> str:
+    lines: dict[str, Any] = {"library_name": "transformers", "pipeline_tag": "text-generation"}
+    base = _public_base(config)
+    if base is not None:
+        lines |= {"base_model": base, "base_model_relation": "finetune"}
+    lines |= {
+        "license": licence,
+        "tags": ["stepwell", "reinforcement-learning", config.env.name.split(":")[-1]],
+    }
+    text = "".join(f"{key}: {json.dumps(value)}\n" for key, value in lines.items())
+    if summary is not None and summary.after is not None:
+        metric = {"type": "success_rate", "name": "held-out success", "value": summary.after.success}
+        dataset = {"name": summary.env, "type": summary.env}
+        result = {"task": {"type": "reinforcement-learning"}, "dataset": dataset, "metrics": [metric]}
+        text += f"model-index: {json.dumps([{'name': config.name or summary.env, 'results': [result]}])}\n"
+    return text
+
+
+def _public_base(config: RunConfig) -> str | None:
+    """The base model, where its name means something on another machine."""
+    from stepwell.policies.hub import is_hub_id
+
+    model = config.policy.model
+    if model == "smollm2-135m":
+        return "HuggingFaceTB/SmolLM2-135M-Instruct"
+    return model if is_hub_id(model) and not Path(model).is_dir() else None
+
+
+def _body(name: str, config: RunConfig, summary: Summary | None, checkpoint: str) -> str:
+    recipe = summary.recipe if summary else config.recipe.name
+    rows = [
+        (
+            "base model",
+            config.policy.model + (f" ({config.policy.revision})" if config.policy.revision else ""),
+        ),
+        ("environment", config.own_agent.function or config.env.name),
+        ("recipe", recipe),
+        ("checkpoint", checkpoint),
+        ("held-out success before", _score(summary.before if summary else None)),
+        ("held-out success after", _score(summary.after if summary else None)),
+        ("seed", str(config.seed)),
+        ("trained with", f"Stepwell {stepwell.__version__}"),
+    ]
+    if config.policy.lora is not None:
+        rows.append(("adapters", f"LoRA of rank {config.policy.lora.rank}, merged into the weights"))
+    table = "".join(f"| {key} | {value} |\n" for key, value in rows)
+    return (
+        f"# {name}\n\nA language model trained to act in `{config.env.name}` by reinforcement learning "
+        f"({recipe}).\n\n| | |\n|---|---|\n{table}\n## Load it\n\n{_LOAD.format(name=name)}\n"
+        "The chat template is the tokenizer's own (`tokenizer.apply_chat_template`).\n\n"
+        "## Train it again\n\nSave the settings below as `train.toml`:\n\n"
+        "```bash\nstepwell train train.toml\n```\n\n"
+        f"```toml\n{dump_config(config).strip()}\n```\n"
+    )
+
+
+def _score(score: Score | None) -> str:
+    if score is None:
+        return "not evaluated"
+    tasks = f" on {score.num_tasks} tasks" if score.num_tasks else ""
+    interval = "" if score.low is None or score.high is None else f" ({score.low:.2f} to {score.high:.2f})"
+    return f"{score.success:.2f}{interval}{tasks}"
