@@ -24,12 +24,13 @@ from stepwell.cli import (
     recipes,
     report,
     serve,
+    sft,
     study,
     train,
 )
 from stepwell.core.errors import StepwellError
 
-COMMANDS = (train, eval, play, demo, study, serve, pool, report, export, presets, recipes, envs, init)
+COMMANDS = (train, eval, play, demo, study, serve, pool, report, sft, export, presets, recipes, envs, init)
 _DESCRIPTION = "Train agents that act in many steps with reinforcement learning."
 _EPILOG = """\
 examples:
