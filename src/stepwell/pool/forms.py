@@ -31,7 +31,7 @@ from stepwell.core import (
 )
 from stepwell.core.encoding import decode_step
 from stepwell.core.errors import EncodingError, InputError
-from stepwell.pool.entries import Channel, Report, RewardEntry, Stored
+from stepwell.pool.entries import Channel, Report, RewardEntry, Stored, reward_entry
 from stepwell.pool.given import Ending, Opening, Whole
 from stepwell.pool.records import decode_state, encode_rows, encode_state
 
@@ -126,14 +126,18 @@ def _state_form(state: State | None) -> dict[str, Any] | None:
 
 
 def whole_of(form: Mapping[str, Any], channel: Channel | None, tags: Sequence[str]) -> Whole:
-    """What a form describes, ready to be stored."""
+    """What a form describes, ready to be stored; `InputError` where it is not one."""
+    from stepwell.pool.form_types import check_types  # here: most processes import no files
+
     try:
-        if form["stepwell"] != FORMAT:
-            raise InputError(f"form {form['stepwell']}; this Stepwell reads form {FORMAT}")
+        if isinstance(form, dict) and form.get("stepwell", FORMAT) != FORMAT:
+            raise InputError(f"form {form['stepwell']!r:.20}; this Stepwell reads form {FORMAT}")
+        check_types(form)
         return _whole(form, channel, tags)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        what = f"field {error} is missing" if isinstance(error, KeyError) else str(error)
-        raise InputError(f"not a trajectory as `export` writes it: {what}") from error
+    except ValueError as error:
+        raise InputError(f"not a trajectory as `export` writes it: {error}") from error
+    except RecursionError:
+        raise InputError("not a trajectory as `export` writes it: it is nested too deeply") from None
 
 
 def _whole(form: Mapping[str, Any], channel: Channel | None, tags: Sequence[str]) -> Whole:
@@ -159,14 +163,22 @@ def _whole(form: Mapping[str, Any], channel: Channel | None, tags: Sequence[str]
         info=form["info"],
         finished_s=form["finished_s"],
     )
+    steps = {each["number"]: _step(each) for each in form["steps"]}
+    if len(steps) < len(form["steps"]):
+        raise InputError("two steps have the same number")
     return Whole(
         opening,
-        {each["number"]: _step(each) for each in form["steps"]},
+        steps,
         ending,
-        rewards=[RewardEntry(**given) for given in form["rewards"]],
+        rewards=[_reward(given) for given in form["rewards"]],
         reports=[Report(**report) for report in form["reports"]],
         is_served=form["is_served"],
     )
+
+
+def _reward(form: Mapping[str, Any]) -> RewardEntry:
+    checked = reward_entry(form["step"], form["part"], form["value"], form["source"])
+    return replace(checked, created_s=form["created_s"])
 
 
 def _step(form: Mapping[str, Any]) -> Step:

@@ -29,6 +29,7 @@ class Opening:
     def __post_init__(self) -> None:
         checked_name(self.id, "id")
         checked_name(self.group or self.id, "group")
+        checked_name(self.task.env, "task.env")
         checked_channel(self.channel)
         for tag in self.tags:
             checked_name(tag, "tag")
