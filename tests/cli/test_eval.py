@@ -35,6 +35,7 @@ def test_one_checkpoint_is_measured_like_its_run(run: Path, capsys: pytest.Captu
     for agent in (run, run / "checkpoints" / "best"):
         assert main(["eval", str(agent), "eval.num_tasks=4", "--json"]) == 0
         outputs.append(json.loads(capsys.readouterr().out))
+    assert outputs[0].pop("checkpoint") == "the best of those that were evaluated, of update 0"
     assert outputs[0] == outputs[1]
 
 

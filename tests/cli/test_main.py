@@ -14,7 +14,7 @@ import pytest
 
 import stepwell.cli.main as cli
 from stepwell.cli.main import main
-from stepwell.config.loading import dump_config
+from stepwell.config.loading import dump_config, load_config
 from stepwell.config.run import RunConfig
 from stepwell.core import EngineError
 
@@ -136,9 +136,16 @@ def test_runs_beside_a_missing_one_are_named(capsys: pytest.CaptureFixture[str],
     assert failed(capsys, "report", str(tmp_path / "lake-1")).endswith(f"Runs there: {run}")
 
 
-def test_a_resumed_run_keeps_its_settings(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    problem = failed(capsys, "train", "--resume", str(run), "train.num_updates=9")
-    assert problem == "--resume goes on with the run's own settings; leave out 'train.num_updates=9'"
+def test_a_resumed_run_takes_no_other_file_and_no_other_environment(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problem = failed(capsys, "train", "--resume", str(run), "sokoban")
+    assert problem == "--resume goes on with the run's own settings; leave out 'sokoban'"
+    (run / "run.json").write_text(
+        json.dumps({"id": "", "name": "lake", "settings": load_config(run).model_dump(mode="json")})
+    )
+    problem = failed(capsys, "train", "--resume", str(run), "env.name=sokoban", "--dry-run")
+    assert 'env.name "frozenlake" -> "sokoban" is refused, because earlier results' in problem
 
 
 def test_debug_shows_where_an_error_arose() -> None:
@@ -210,11 +217,16 @@ def test_the_last_line_of_a_run_has_its_figures(tmp_path: Path) -> None:
     from stepwell.cli.summary import summary_line
 
     assert summary_line(tmp_path) == f"run {tmp_path}"
-    (tmp_path / "summary.json").write_text(json.dumps({"success_before": 0.3125, "success_after": 0.9218}))
+    fixed = {"env_steps": 9, "wall_s": 1.0, "seed": 0, "recipe": "steppo", "env": "frozenlake"}
+    figures = {"success_before": 0.3125, "success_after": 0.9218, **fixed}
+    (tmp_path / "summary.json").write_text(json.dumps(figures))
     (tmp_path / "report.html").write_text("<html>")
     assert summary_line(tmp_path) == f"held-out success 0.31 -> 0.92  report {tmp_path / 'report.html'}"
-    (tmp_path / "summary.json").write_text(json.dumps({"success_before": 0.5, "success_after": None}))
-    assert summary_line(tmp_path).startswith("held-out success 0.50 -> ?  ")
+    figures |= {"success_before": 0.5, "success_after": None, "status": "interrupted", "num_updates": 7}
+    (tmp_path / "summary.json").write_text(json.dumps(figures))
+    assert summary_line(tmp_path).startswith(
+        "held-out success 0.50 before training, not measured after update 7, the last one  "
+    )
 
 
 def test_an_agent_inside_a_run_has_the_settings_of_that_run(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from stepwell.config.run import EvalConfig, TrainConfig
-from stepwell.pipeline.interrupts import counted_signals, first_interrupt
+from stepwell.pipeline.interrupts import Terminated, counted_signals, first_stop_request
 from stepwell.pipeline.loop_state import LoopState
 
 
@@ -72,14 +72,22 @@ def ordinary() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("ordinary")
-def test_the_second_interrupt_is_an_ordinary_one() -> None:
-    asked: list[str] = []
-    with pytest.raises(KeyboardInterrupt), first_interrupt(lambda: asked.append("stop")):
-        os.kill(os.getpid(), signal.SIGINT)
-        assert asked == ["stop"]
-        os.kill(os.getpid(), signal.SIGINT)
-    assert asked == ["stop"]
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("second", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)]
+)
+def test_the_first_request_is_handed_on_and_the_second_stops_at_once(
+    first: signal.Signals, second: signal.Signals, error: type[BaseException]
+) -> None:
+    asked: list[signal.Signals] = []
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt) as raised, first_stop_request(asked.append):
+        os.kill(os.getpid(), first)
+        assert asked == [first]
+        os.kill(os.getpid(), second)
+    assert asked == [first] and raised.type is error
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 @pytest.mark.usefixtures("ordinary")
@@ -95,7 +103,7 @@ def test_outside_the_main_thread_signals_are_left_alone() -> None:
     before, seen = signal.getsignal(signal.SIGINT), []
 
     def inside() -> None:
-        with first_interrupt(lambda: None):
+        with first_stop_request(lambda asked: None):
             seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=inside)

@@ -29,6 +29,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_folder_is_complete(whole: Path) -> None:
     names = {path.name for path in whole.iterdir()}
     assert names == {
+        ".lock",
         "checkpoints",
         "config.toml",
         "eval_episodes.jsonl",
@@ -36,6 +37,7 @@ def test_a_run_folder_is_complete(whole: Path) -> None:
         "reference.safetensors",
         "replays.json",
         "report.html",
+        "run.json",
         "summary.json",
         "tensorboard",
         "pool",

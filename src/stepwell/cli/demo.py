@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
 from typing import Any
 
-from stepwell.cli.command import add_command
+from stepwell.cli.command import add_command, newest_runs
 
 _EXAMPLES = (
     ("stepwell demo", ""),
@@ -22,6 +23,7 @@ def add(commands: Any) -> None:
         summary="watch an agent learn to cross FrozenLake",
         description="Trains a tiny model from nothing and measures it before and after on held-out boards.",
         examples=_EXAMPLES,
+        after_interrupt=_how_to_go_on,
     )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of everything (default 0)")
     parser.add_argument("--folder", type=Path, default=Path("runs"), help="where the run goes (runs)")
@@ -32,7 +34,13 @@ def run(args: argparse.Namespace) -> int:
 
     if args.seed < 0:
         raise ConfigError(f"--seed must be at least 0, got {args.seed}")
+    args.began = time.time()
     from stepwell.pipeline.demo import run_demo
 
     run_demo(args.seed, args.folder)
     return 0
+
+
+def _how_to_go_on(args: argparse.Namespace) -> str:
+    begun = newest_runs(args.folder, since=args.began) if hasattr(args, "began") else []
+    return f"Go on, without the comparison, with: stepwell train --resume {begun[0]}" if begun else ""

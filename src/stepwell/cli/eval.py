@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stepwell.pipeline.evaluation import EvalReport
 
 _EXAMPLES = (
-    ("stepwell eval runs/NAME", "the best checkpoint of a run, with the run's own settings"),
+    ("stepwell eval runs/NAME", "the best known checkpoint of a run, with its own settings"),
     ("stepwell eval runs/NAME --num-tasks 512 --samples 8 --temperature 1", "pass@1 to pass@8"),
     ("stepwell eval runs/NAME/checkpoints/update-000050", "one checkpoint"),
     ("stepwell eval smollm2-135m sokoban", "a model as it is, on a preset's tasks"),

@@ -1,7 +1,7 @@
 """`stepwell`: finds the command, runs it, and turns what goes wrong into one line.
 
 Exit codes: 0 done; 1 the command ran and its answer is no (a world that fails its check);
-2 a mistake that the message names; 130 interrupted, with a line on how to go on.
+2 a mistake that the message names; 130 interrupted by Ctrl-C and 143 by SIGTERM, with a line on how to go on.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from stepwell.cli import (
     train,
 )
 from stepwell.core.errors import StepwellError
+from stepwell.pipeline.interrupts import Terminated, sigterm_as_interrupt
 
 COMMANDS = (train, eval, play, demo, study, serve, pool, report, sft, export, presets, recipes, envs, init)
 _DESCRIPTION = "Train agents that act in many steps with reinforcement learning."
@@ -60,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; gives its exit code."""
     args = _parse(argv)
     try:
-        code = int(args.run(args))
+        with sigterm_as_interrupt():
+            code = int(args.run(args))
         sys.stdout.flush()  # a reader that has left is noticed here, not at exit
         return code
     except (StepwellError, OSError) as error:
@@ -70,9 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print(f"\ninterrupted. {args.after_interrupt(args)}".rstrip(), file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as error:
+        is_terminated = isinstance(error, Terminated)
+        word = "stopped by SIGTERM" if is_terminated else "interrupted"
+        print(f"\n{word}. {args.after_interrupt(args)}".rstrip(), file=sys.stderr)
+        return 143 if is_terminated else 130
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -75,9 +75,10 @@ def _pilot(config: RunConfig, folder: Path | None, args: argparse.Namespace) -> 
 
     model = args.model
     if folder is not None:
-        from stepwell.pipeline.evaluation import checkpoint_of
+        from stepwell.pipeline.evaluation import choose_checkpoint
 
-        model = checkpoint_of(folder)
+        model, why = choose_checkpoint(folder)
+        print(f"checkpoint: {why}")
     return open_pilot(model, config, args.temperature) if model else None
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.command import add_command, add_settings, newest_runs, read_settings, run_folder
-from stepwell.cli.summary import summary_line, was_interrupted
+from stepwell.cli.summary import summary_line
 
 if TYPE_CHECKING:
     from stepwell.config.run import RunConfig
@@ -20,6 +20,7 @@ _EXAMPLES = (
     ("stepwell train my.toml recipe.name=grpo train.group_size=8", "a file, two settings changed"),
     ("stepwell train sokoban --dry-run", "what it would do, and how much memory it needs"),
     ("stepwell train --resume runs/NAME", "go on from the last checkpoint"),
+    ("stepwell train --resume runs/NAME train.num_updates=600", "go on for longer"),
     ("stepwell train demo --agent my_agent.py:agent", "an agent of your own, through the gateway"),
     ("stepwell train my.toml recipe.name=awr offline.pool=pool.db", "from stored trajectories"),
 )
@@ -43,7 +44,7 @@ def add(commands: Any) -> None:
         help="train in this environment (module:Class, file.py:Class or a name); without CONFIG: by the "
         "preset `own`, fitted to it",
     )
-    parser.add_argument("--resume", metavar="RUN", help="go on with this run, by its own settings")
+    parser.add_argument("--resume", metavar="RUN", help="go on with this run; key=value changes a setting")
     parser.add_argument(
         "--agent",
         metavar="MODULE:FUNCTION",
@@ -62,11 +63,12 @@ def run(args: argparse.Namespace) -> int:
     from stepwell.core.errors import ConfigError
 
     resume = run_folder(args.resume) if args.resume else None
-    if resume is not None and args.settings:
-        raise ConfigError(f"--resume goes on with the run's own settings; leave out {args.settings[0]!r}")
+    source, _ = split_settings(args.settings)
+    if resume is not None and source is not None:
+        raise ConfigError(f"--resume goes on with the run's own settings; leave out {source!r}")
     if resume is not None and args.env:
         raise ConfigError("--resume goes on in the run's own environment; leave out --env")
-    if resume is None and args.env is None and split_settings(args.settings)[0] is None:
+    if resume is None and args.env is None and source is None:
         raise ConfigError(
             f"give a TOML file or a preset ({', '.join(preset_names())}), --env MODULE:CLASS, or --resume RUN"
         )
@@ -79,19 +81,22 @@ def run(args: argparse.Namespace) -> int:
     config = (
         read_settings(settings, default=resume) if args.env is None else _read_for_env(args.env, settings)
     )
+    if args.dry_run and resume is not None:
+        from stepwell.pipeline.run_record import read_record, take_changes
+
+        take_changes(read_record(resume, config), resume, config)
     if args.dry_run:
         from stepwell.pipeline.planning import plan
 
         print(plan(config))
         return 0
-    from stepwell.pipeline.run import train
+    from stepwell.pipeline.run import raise_if_interrupted, train
 
     args.folder, args.began = Path(config.folder), time.time()
     folder = train(config, resume=resume)
     print(summary_line(folder))
-    if was_interrupted(folder):  # it saved itself and ended in order; what is left to say is the same
-        args.resume = folder
-        raise KeyboardInterrupt
+    args.resume = folder
+    raise_if_interrupted(folder)  # it saved itself and ended in order; what is left to say is the same
     return 0
 
 

@@ -240,6 +240,9 @@ class CheckpointConfig(Settings):
     """What is kept on disk."""
 
     every: int = Field(50, ge=0, description="updates between checkpoints; 0: only the last one")
+    every_minutes: float = Field(
+        10.0, ge=0, description="a checkpoint is written too when the last one is so old; 0: never"
+    )
     keep: int = Field(2, ge=1, description="most recent checkpoints kept, besides the best one")
     trajectories_mb: float = Field(200.0, ge=0, description="disk for trajectories; the oldest go first")
 

@@ -43,6 +43,7 @@ class RunInfo:
     config: dict[str, Any] = field(default_factory=dict)
     resumed_from: int | None = None
     expected_s: float | None = None  # how long the whole run should take here, where that was measured
+    id: str = ""  # stays when the folder is renamed
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from stepwell.monitors.charts import Bar, Level, bar_chart
 from stepwell.monitors.console import duration
 from stepwell.monitors.curves import learning_curve, training_panels, warm_start_panels
 from stepwell.monitors.files import write_whole
-from stepwell.monitors.summary import Score, Summary, read_summary
+from stepwell.monitors.summary import Score, Summary, describe_changes, describe_success, read_summary
 from stepwell.monitors.timeline import read_timeline, timeline_chart
 
 FILE_NAME = "report.html"
@@ -188,8 +188,14 @@ def _state(run: RunFolder) -> str:
         )
     if run.summary.status in ("interrupted", "failed"):
         word = "was interrupted" if run.summary.status == "interrupted" else "failed"
-        return f"This run {word} at {reached}. What follows is what it had reached by then."
-    return ""
+        told = f"This run {word} at {reached}. What follows is what it had reached by then."
+        return f"{told} {_sentence(run.summary)}" if run.summary.success_after is None else told
+    return _sentence(run.summary) if run.summary.success_after is None else ""
+
+
+def _sentence(summary: Summary) -> str:
+    told = describe_success(summary)
+    return f"{told[0].upper()}{told[1:]}."
 
 
 def _ends(run: RunFolder) -> tuple[Score | None, Score | None]:
@@ -234,6 +240,7 @@ def _facts(run: RunFolder) -> list[tuple[str, str]]:
     ]
     facts += [] if run.is_evaluation else [("updates", f"{run.last_update:,}")]
     facts += [("seed", str(seed))] if seed != "" else []
+    facts += [("changed", change) for change in describe_changes(run.summary)] if run.summary else []
     agent = run.config.get("agent", {}).get("strategy")
     return facts + ([("agent", str(agent))] if agent else [])
 

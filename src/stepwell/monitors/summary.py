@@ -16,6 +16,7 @@ from stepwell.core.errors import EncodingError
 from stepwell.monitors.files import write_whole
 
 FILE_NAME = "summary.json"
+_SCORES = ("before", "after", "latest", "best")
 T = TypeVar("T", "Score", "Summary")
 
 
@@ -34,7 +35,12 @@ class Score:
 
 @dataclass(slots=True)
 class Summary:
-    """A run in figures; `status` says whether it came to its end."""
+    """A run in figures; `status` says whether it came to its end.
+
+    `after` is that of the last weights, and None where they were not evaluated; `latest` and `best` are those
+    of the evaluations that were made, each with its update as its name. `changes` are settings that were
+    changed when the run went on.
+    """
 
     success_before: float | None
     success_after: float | None
@@ -46,17 +52,55 @@ class Summary:
     status: Literal["finished", "stopped_early", "interrupted", "failed"] = "finished"
     before: Score | None = None
     after: Score | None = None
+    latest: Score | None = None
+    best: Score | None = None
     baselines: list[Score] = field(default_factory=list)
+    changes: list[dict[str, Any]] = field(default_factory=list)
+    interrupted_by: str = ""
     decoding: dict[str, Any] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)
     command: str = ""
     more: dict[str, Any] = field(default_factory=dict)
 
 
+def describe_success(summary: Summary) -> str:
+    """What is known of held-out success, in one sentence without an end.
+
+    >>> describe_success(Summary(0.31, 0.92, 100, 1.0, 0, "steppo", "frozenlake"))
+    'held-out success 0.31 -> 0.92'
+    """
+    before, after, latest = summary.success_before, summary.success_after, summary.latest
+    is_changed = summary.before is not None and bool(summary.before.note)
+    if before is not None and after is not None:
+        told = " (before: with other eval settings)" if is_changed else ""
+        return f"held-out success {before:.2f} -> {after:.2f}{told}"
+    if after is not None:
+        return f"held-out success {after:.2f} (not measured before training)"
+    if before is None and latest is None:
+        is_over = summary.status in ("finished", "stopped_early")
+        why = "eval.num_tasks is 0" if is_over else "the run ended before its first evaluation"
+        return f"held-out success was not measured ({why})"
+    told = "held-out success" if before is None else f"held-out success {before:.2f} before training,"
+    last = f"update {summary.more.get('num_updates', 0)}"
+    if latest is not None and latest.name not in ("update 0", last):
+        told += f" {latest.success:.2f} at {latest.name},"
+    if summary.more.get("num_updates", 0) == 0:
+        return f"{told} no update was made"
+    return f"{told} not measured after {last}, the last one"
+
+
+def describe_changes(summary: Summary) -> list[str]:
+    """The settings that were changed when the run went on, one sentence each."""
+    return [
+        f"{change['key']} from {change['old']} to {change['new']} after update {change['update']}"
+        for change in summary.changes
+    ]
+
+
 def write_summary(folder: Path, summary: Summary) -> Path:
     """Write `summary.json` of a run folder, whole or not at all."""
     content = _flat(asdict(summary))
-    for name in ("before", "after"):
+    for name in _SCORES:
         content[name] = _flat(content[name]) if content[name] else None
     content["baselines"] = [_flat(score) for score in content["baselines"]]
     path = folder / FILE_NAME
@@ -71,7 +115,7 @@ def read_summary(folder: Path) -> Summary | None:
         return None
     try:
         content = json.loads(path.read_bytes())
-        for name in ("before", "after"):
+        for name in _SCORES:
             content[name] = _known(Score, content[name]) if content.get(name) else None
         content["baselines"] = [_known(Score, item) for item in content.get("baselines", [])]
         return _known(Summary, content)

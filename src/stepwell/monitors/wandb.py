@@ -34,7 +34,7 @@ class WandbMonitor(Monitor):
         self._run = wandb.init(
             project=self._project,
             name=info.name,
-            id=hashlib.sha256(str(info.folder.resolve()).encode()).hexdigest()[:16],
+            id=info.id or hashlib.sha256(str(info.folder.resolve()).encode()).hexdigest()[:16],
             resume="allow" if info.resumed_from is not None else None,
             dir=str(info.folder),
             config=info.config,

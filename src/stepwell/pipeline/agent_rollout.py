@@ -67,7 +67,13 @@ class AgentRollout:
 
     @classmethod
     def start(
-        cls, config: RunConfig, engine: Sampler, renderer: Renderer, pool: Pool, folder: Path | None
+        cls,
+        config: RunConfig,
+        engine: Sampler,
+        renderer: Renderer,
+        pool: Pool,
+        folder: Path | None,
+        run_name: str,
     ) -> AgentRollout:
         """Start the gateway and the agent's processes; refuses an agent that cannot be called."""
         from stepwell.services.gateway.app import create_app
@@ -98,8 +104,7 @@ class AgentRollout:
         except BaseException:
             processes.close()
             raise
-        name = "" if folder is None else folder.name
-        rollout = cls(gateway, url, stop, processes, config.rewards.scale, own.keep_sampling, name)
+        rollout = cls(gateway, url, stop, processes, config.rewards.scale, own.keep_sampling, run_name)
         gateway.adjust = rollout._adjusted
         return rollout
 

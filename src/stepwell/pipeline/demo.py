@@ -23,12 +23,13 @@ from stepwell.envs.baselines import best_blind_plan, random_play
 from stepwell.envs.tasks import draw_tasks
 from stepwell.monitors.console import duration
 from stepwell.monitors.report import write_report
-from stepwell.monitors.summary import Score, read_summary, write_summary
+from stepwell.monitors.summary import Score, describe_success, read_summary, write_summary
 from stepwell.pipeline.demo_imitation import ImitationBeside
 from stepwell.pipeline.demo_pace import measure_pace
 from stepwell.pipeline.evaluation import evaluate_run, wilson
 from stepwell.pipeline.parts import HELD_OUT_SEED
-from stepwell.pipeline.run import new_folder, train
+from stepwell.pipeline.run import new_folder, raise_if_interrupted, train
+from stepwell.pipeline.run_lock import hold_run_folder
 from stepwell.training import list_checkpoints
 
 NUM_BLIND_BOARDS = 4000
@@ -45,14 +46,16 @@ def run_demo(seed: int = 0, folder: Path = Path("runs"), overrides: tuple[str, .
     print(f"about {duration(expected_s)} of training on this machine, then the comparison", flush=True)
     with ImitationBeside(config) as beside:
         train(config, expected_s=expected_s)
-    with Console(stderr=True).status("what it is to be compared with"):
-        scores = [*_without_looking(config), _imitation(beside.result()), *_greedy(run, config)]
-    return _told(run, scores)
+        raise_if_interrupted(run)
+    with hold_run_folder(run):
+        with Console(stderr=True).status("what it is to be compared with"):
+            scores = [*_without_looking(config), _imitation(beside.result()), *_greedy(run, config)]
+        return _told(run, scores)
 
 
 def _told(run: Path, scores: list[Score]) -> Path:
     summary = read_summary(run)
-    assert summary is not None and summary.success_before is not None and summary.success_after is not None
+    assert summary is not None
     summary.baselines = scores
     summary.command = f"stepwell demo --seed {summary.seed}"
     write_summary(run, summary)
@@ -60,10 +63,7 @@ def _told(run: Path, scores: list[Score]) -> Path:
     for score in scores:
         note = f"  ({score.note})" if score.note else ""
         print(f"{score.name:<28} {score.success:.2f}{note}")
-    print(
-        f"held-out success {summary.success_before:.2f} -> {summary.success_after:.2f}  report {report}",
-        flush=True,
-    )
+    print(f"{describe_success(summary)}  report {report}", flush=True)
     return run
 
 

@@ -28,7 +28,7 @@ from stepwell.pipeline.parts import HELD_OUT_SEED, Parts
 from stepwell.policies.numerics import set_numerics
 from stepwell.rollout import Job
 from stepwell.rollout.usage import reply_length, tool_use
-from stepwell.training.checkpoint import BEST, latest_checkpoint, require_whole
+from stepwell.training.checkpoint import BEST, Checkpoint, latest_checkpoint, require_whole
 
 _Z = 1.959964
 
@@ -147,7 +147,10 @@ def held_out_tasks(parts: Parts, count: int | None = None) -> list[Task]:
 
 @dataclass(eq=False)
 class EvalReport:
-    """An evaluation as a person reads it. `more` are figures besides those of the episodes, by name."""
+    """An evaluation as a person reads it. `more` are figures besides those of the episodes, by name.
+
+    `checkpoint` says which one of a run was taken, and why.
+    """
 
     model: str
     env: str
@@ -155,11 +158,13 @@ class EvalReport:
     seed: int
     more: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    checkpoint: str = ""
 
     def to_json(self) -> str:
         """All figures."""
         content = {
             "model": self.model,
+            **({"checkpoint": self.checkpoint} if self.checkpoint else {}),
             "env": self.env,
             "num_tasks": self.result.num_tasks,
             "samples_per_task": self.result.samples_per_task,
@@ -178,6 +183,7 @@ class EvalReport:
         decoding = "greedy" if result.temperature == 0 else f"temperature {result.temperature:g}"
         lines = [
             f"model      {self.model}",
+            *([f"checkpoint {self.checkpoint}"] if self.checkpoint else []),
             f"world      {self.env}, {result.num_tasks} held-out tasks, "
             f"{result.samples_per_task} attempt(s) each, {decoding}",
             f"success    {result.success:.3f}   (95 % interval {low:.3f} to {high:.3f})",
@@ -206,15 +212,15 @@ def evaluate_run(
     folder: Path | None = None,
     command: str = "",
 ) -> EvalReport:
-    """Evaluate a run's best (else latest) checkpoint, or any model in the world of `config`.
+    """Evaluate a checkpoint of a run (`choose_checkpoint`), or any model in the environment of `config`.
 
     With `folder`, everything about it is kept there: figures, trajectories, a page with replays.
     """
-    model = str(run_or_model)
+    model, checkpoint = str(run_or_model), ""
     run = Path(model)
     if (run / "config.toml").exists():
         config = config or load_config(run / "config.toml")
-        model = str(checkpoint_of(run))
+        model, checkpoint = map(str, choose_checkpoint(run))
     elif config is None:
         config = RunConfig()
     if (config.eval.num_tasks if num_tasks is None else num_tasks) < 1:
@@ -230,7 +236,7 @@ def evaluate_run(
         tasks = held_out_tasks(parts, num_tasks)
         began = time.perf_counter()
         result = evaluate(parts, tasks, temperature=temperature, samples_per_task=samples, seed=seed)
-        report = EvalReport(model, config.env.name, result, seed)
+        report = EvalReport(model, config.env.name, result, seed, checkpoint=checkpoint)
         if folder is not None:
             ids = [task.id for task in tasks]
             told = eval_folders.evaluation_of(parts, model, ids, temperature, samples, seed)
@@ -252,13 +258,46 @@ def _with_own_pool(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"pool": RunPoolConfig()})
 
 
-def checkpoint_of(folder: Path) -> Path:
-    """The checkpoint of a run that stands for it: the best, else the latest."""
+def choose_checkpoint(folder: Path) -> tuple[Path, str]:
+    """The checkpoint that stands for a run, and why it does.
+
+    It is the best of those that were evaluated. Where only the weights before training were, the best is not
+    known, and it is the last.
+    """
     best = folder / "checkpoints" / BEST
-    if best.exists():
+    if best.exists() and _update_of(best) > 0:
         require_whole(best)
-        return best
-    found = latest_checkpoint(folder / "checkpoints", lambda text: None)
-    if found is None:
+        return best, _describe_best(best)
+    last = latest_checkpoint(folder / "checkpoints", lambda text: None)
+    if last is not None and (_is_unjudged(last) or not best.exists()):
+        told = "no weights after training were evaluated" if best.exists() else "none was evaluated"
+        return last.path, f"the last, of update {last.update}: {told}"
+    if not best.exists():
         raise ModelError(f"{folder} has no whole checkpoint yet; let the run reach its first one")
-    return found.path
+    require_whole(best)
+    return best, _describe_best(best)
+
+
+def checkpoint_of(folder: Path) -> Path:
+    """The checkpoint that stands for a run."""
+    return choose_checkpoint(folder)[0]
+
+
+def _is_unjudged(last: Checkpoint) -> bool:
+    """Whether a run has trained since its only evaluation, the one before training."""
+    state = last.loop.get("state", {})
+    return last.update > 0 and state.get("evaluated_at", last.update) in (None, 0)
+
+
+def _update_of(best: Path) -> int:
+    try:
+        return int(json.loads((best / "loop.json").read_text())["update"])
+    except (OSError, ValueError, KeyError):  # `require_whole` says what is wrong with it
+        return 1
+
+
+def _describe_best(best: Path) -> str:
+    loop = json.loads((best / "loop.json").read_text())
+    values = loop.get("state", {}).get("last") or {}
+    success = f", held-out success {values['success']:.2f}" if "success" in values else ""
+    return f"the best of those that were evaluated, of update {loop['update']}{success}"

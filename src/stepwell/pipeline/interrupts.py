@@ -1,4 +1,7 @@
-"""Signals that let what is at hand finish."""
+"""Signals that let what is at hand finish.
+
+Ctrl-C (SIGINT) and SIGTERM ask for the same thing. They differ in the exit code of a command: 130 and 143.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +12,38 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, raised where Ctrl-C would raise `KeyboardInterrupt`."""
+
 
 @contextmanager
-def first_interrupt(ask: Callable[[], None]) -> Iterator[None]:
-    """While inside, the first Ctrl-C calls `ask`; the next one is an ordinary one."""
+def sigterm_as_interrupt() -> Iterator[None]:
+    """While inside, SIGTERM raises `Terminated`, so that whatever runs can clean up."""
 
     def handle(number: int, frame: Any) -> None:
-        ask()
-        signal.signal(signal.SIGINT, before)
+        raise Terminated
 
-    try:
-        before = signal.signal(signal.SIGINT, handle)
-    except ValueError:  # not in the main thread: whoever runs us handles signals
+    with _handling({signal.SIGTERM: handle}):
         yield
-        return
-    try:
+
+
+@contextmanager
+def first_stop_request(ask: Callable[[signal.Signals], None]) -> Iterator[None]:
+    """While inside, the first Ctrl-C or SIGTERM calls `ask`; the next one of either kind stops at once."""
+
+    def stop_at_once(number: int, frame: Any) -> None:
+        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+    def handle(number: int, frame: Any) -> None:
+        for each in STOP_SIGNALS:
+            signal.signal(each, stop_at_once)
+        ask(signal.Signals(number))
+
+    with _handling(dict.fromkeys(STOP_SIGNALS, handle)):
         yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @dataclass(slots=True)
@@ -40,16 +57,23 @@ class Asked:
 def counted_signals() -> Iterator[Asked]:
     """Ctrl-C and SIGTERM as a count: the work ends in order, whatever it was doing."""
     asked = Asked()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
 
     def ask(number: int, frame: Any) -> None:
         asked.times += 1
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with _handling(dict.fromkeys(STOP_SIGNALS, ask)):
         yield asked
+
+
+@contextmanager
+def _handling(handlers: dict[signal.Signals, Callable[[int, Any], None]]) -> Iterator[None]:
+    """Handle signals so while inside; outside the main thread whoever runs us handles them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -18,12 +18,15 @@ Invariants
   has been evaluated.
 * With resource groups (`groups.mode`) the same loop learns from another source, whose episodes go on in
   the background; what an update then gets depends on time, and a resumed run goes on without repeating.
-* Ctrl-C lets the update at hand finish and writes a checkpoint, without an evaluation that the
-  run would otherwise not have made; a second one stops at once.
+* Ctrl-C or SIGTERM lets the update at hand finish and writes a checkpoint, without an evaluation that
+  the run would otherwise not have made; a second one stops at once.
+* When a checkpoint is written depends on the clock too (`checkpoint.every_minutes`); nothing that is learnt
+  depends on when it is written.
 """
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -39,7 +42,7 @@ from stepwell.engines.parity import TOLERANCE
 from stepwell.monitors import Entry, Monitor
 from stepwell.pipeline.eval_episodes import write_episodes
 from stepwell.pipeline.evaluation import EvalResult, evaluate, held_out_tasks
-from stepwell.pipeline.interrupts import first_interrupt
+from stepwell.pipeline.interrupts import first_stop_request
 from stepwell.pipeline.loop_state import LoopState
 from stepwell.pipeline.parts import Parts
 from stepwell.pipeline.references import keep_reference, restore_reference
@@ -51,6 +54,7 @@ from stepwell.training import checkpoint, imitate, num_batches
 
 if TYPE_CHECKING:
     from stepwell.pipeline.groups import Groups
+    from stepwell.pipeline.run_record import RunRecord
 
 Ending = Literal["finished", "stopped_early", "interrupted"]
 
@@ -67,13 +71,24 @@ class SyncLoop:
     groups: Groups | None = None  # of an asynchronous run
     last_eval: EvalResult | None = None
     ending: Ending = "finished"
+    record: RunRecord | None = None
+    has_other_measure: bool = False  # success is from here on measured otherwise than before
+    stop_signal: str = ""  # the signal that asked the run to stop
 
     def __post_init__(self) -> None:
         self._tasks: list[Task] = []
         self._held_out: list[Task] = []
         self._source: Source
         self._clock = time.perf_counter()
-        self._stop_asked = False
+        self._saved_at = self._clock
+
+    @property
+    def _stop_asked(self) -> bool:
+        return bool(self.stop_signal)
+
+    @property
+    def _run_name(self) -> str:
+        return self.parts.run_name or self.folder.name
 
     # --- the whole ------------------------------------------------------------------------
 
@@ -85,7 +100,7 @@ class SyncLoop:
         self._held_out = held_out_tasks(self.parts) if has_eval else []
         self._source = self._make_source()
         self._tell_what_differs()
-        with first_interrupt(self._ask_to_stop):
+        with first_stop_request(self._ask_to_stop):
             is_over = self._begin() if resume is None else self._go_on_from(resume)
             while not is_over:
                 is_over = self._settle() if self._update() else self._stop_here()
@@ -108,6 +123,8 @@ class SyncLoop:
         checkpoint.sweep(saved.path.parent, after=saved.update)
         checkpoint.load_checkpoint(saved, self.parts.policy, self.parts.trainer)
         self.state = LoopState.of(saved)
+        if self.has_other_measure:
+            self.state.forget_best()
         if self.parts.batch_judge is not None and (told := saved.loop.get("judge")):
             self.parts.batch_judge.restore(told)
         self._source.go_on_from(self.state.update)
@@ -118,6 +135,8 @@ class SyncLoop:
         is_over = self._reaches_limit() or self.state.stops_early(self.config.eval)
         if is_over:
             self.monitor.note(f"nothing is left to do: the run was over after {self.state.update} updates")
+            if not self.state.is_evaluated and self._evaluate() is not None:
+                self._save()
         return is_over
 
     def _settle(self) -> bool:
@@ -132,9 +151,15 @@ class SyncLoop:
         elif self._stop_asked and not is_last:
             self.ending = "interrupted"
         is_over = is_last or is_early or self._stop_asked
-        if is_first or is_over or _is_due(self.config.checkpoint.every, update):
+        if is_first or is_over or self._checkpoint_is_due(update):
             self._save()
         return is_over
+
+    def _checkpoint_is_due(self, update: int) -> bool:
+        config = self.config.checkpoint
+        waited_s = time.perf_counter() - self._saved_at
+        is_late = config.every_minutes > 0 and waited_s >= 60 * config.every_minutes
+        return is_late or _is_due(config.every, update)
 
     def _reaches_limit(self) -> bool:
         reached = self.state.limit_reached(self.config.train, self._time())
@@ -259,7 +284,12 @@ class SyncLoop:
             from stepwell.pipeline.async_source import StreamedSource
 
             return StreamedSource(
-                self.config, self.parts, self.folder.name, self._tasks, self.groups, lambda: self._stop_asked
+                self.config,
+                self.parts,
+                self._run_name,
+                self._tasks,
+                self.groups,
+                lambda: self._stop_asked,
             )
         if self.config.offline.pool is not None:
             source = StoredSource(self.config, self.parts.recipe)
@@ -267,7 +297,7 @@ class SyncLoop:
                 f"offline: {source.num_trajectories} trajectories of {self.config.offline.pool}"
             )
             return source
-        return PlayedSource(self.config, self.parts, self.folder.name, self._tasks)
+        return PlayedSource(self.config, self.parts, self._run_name, self._tasks)
 
     def _publish(self) -> None:
         """Hand the weights to the engine, which must then report the fingerprint of what was handed."""
@@ -276,7 +306,7 @@ class SyncLoop:
         else:
             published = self._load_engine()
         if self._source.is_fresh and published is not None:
-            self.parts.pool.publish_version(self.state.update, published, {"run": self.folder.name})
+            self.parts.pool.publish_version(self.state.update, published, {"run": self._run_name})
 
     def _load_engine(self) -> str:
         weights, engine = self.parts.policy.model_weights(), self.parts.engine
@@ -337,6 +367,8 @@ class SyncLoop:
             self._source.saving(self.state.update)
         checkpoint.save_checkpoint(folder, self.parts.policy, trainer, loop, name)
         checkpoint.prune(folder, self.config.checkpoint.keep)
+        if name is None:
+            self._saved_at = time.perf_counter()
 
     def _tell(self, kind: Literal["warm_start", "update", "eval"], values: dict[str, float]) -> None:
         self.monitor.record(Entry(kind, self.state.update, self._time(), self.state.env_steps, values))
@@ -344,10 +376,11 @@ class SyncLoop:
     def _time(self) -> float:
         return time.perf_counter() - self._clock
 
-    def _ask_to_stop(self) -> None:
-        self._stop_asked = True
+    def _ask_to_stop(self, asked: signal.Signals) -> None:
+        self.stop_signal = asked.name
         at_hand = "this update" if self.state.before is not None else "the start"
-        self.monitor.note(f"interrupted: finishing {at_hand}, then saving (Ctrl-C again stops at once)")
+        by, again = ("", "Ctrl-C") if asked == signal.SIGINT else (f" by {asked.name}", asked.name)
+        self.monitor.note(f"interrupted{by}: finishing {at_hand}, then saving ({again} again stops at once)")
 
 
 def _is_due(every: int, update: int) -> bool:

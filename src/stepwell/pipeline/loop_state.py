@@ -30,11 +30,24 @@ class LoopState:
     before: dict[str, float] | None = None
     last: dict[str, float] | None = None
     warm_start_s: float = 0.0
+    evaluated_at: int | None = None  # the update of `last`
+    best_update: int | None = None
+    best_values: dict[str, float] | None = None
 
     @classmethod
     def of(cls, saved: Checkpoint) -> LoopState:
-        """The loop's part of a checkpoint."""
-        return cls(**saved.loop["state"])
+        """The loop's part of a checkpoint. Of an older one it is not known when it was evaluated."""
+        values = saved.loop["state"]
+        return cls(**{"evaluated_at": saved.update if values["last"] else None, **values})
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether the weights as they are now were evaluated."""
+        return self.evaluated_at == self.update
+
+    def forget_best(self) -> None:
+        """From here on success is measured otherwise: the next evaluation is the best so far."""
+        self.best, self.num_since_best, self.best_update, self.best_values = -1.0, 0, None, None
 
     def as_dict(self) -> dict[str, Any]:
         """As a checkpoint keeps it."""
@@ -49,10 +62,11 @@ class LoopState:
 
     def count_eval(self, values: dict[str, float]) -> bool:
         """One more evaluation; True where it is the best so far."""
-        self.last = values
+        self.last, self.evaluated_at = values, self.update
         is_best = values["success"] > self.best
         self.num_since_best = 0 if is_best else self.num_since_best + 1
-        self.best = max(self.best, values["success"])
+        if is_best:
+            self.best, self.best_update, self.best_values = values["success"], self.update, values
         return is_best
 
     def limit_reached(self, train: TrainConfig, time_s: float) -> str | None:

@@ -101,6 +101,11 @@ class Parts:
 
     config: RunConfig
     folder: Path | None = None
+    run_name: str = ""  # under which the pool knows the run's episodes; empty: the folder's name
+
+    def __post_init__(self) -> None:
+        if not self.run_name and self.folder is not None:
+            self.run_name = self.folder.name
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -250,7 +255,9 @@ class Parts:
             return self.rollout_with(self.engine)
         from stepwell.pipeline.agent_rollout import AgentRollout
 
-        return AgentRollout.start(self.config, self.engine, self.renderer, self.pool, self.folder)
+        return AgentRollout.start(
+            self.config, self.engine, self.renderer, self.pool, self.folder, self.run_name
+        )
 
     def rollout_with(self, sampler: BlockingSampler) -> Rollout:
         """The episodes of this run with another sampler."""

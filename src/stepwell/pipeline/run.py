@@ -1,11 +1,12 @@
 """A training run from settings to report: its folder, its monitors, its end.
 
-    runs/NAME/  config.toml  metrics.jsonl  eval_episodes.jsonl  summary.json  checkpoints/  pool/
-                tensorboard/  replays.json  report.html
+    runs/NAME/  config.toml  run.json  metrics.jsonl  eval_episodes.jsonl  summary.json  checkpoints/
+                pool/  tensorboard/  replays.json  report.html
 
-A fresh run makes its folder; `resume` goes on in one, from its newest whole checkpoint, with the
-settings it was started with. What settings get wrong is refused before a folder is made. However
-a run ends after that, what it has is summarised and reported.
+A fresh run makes its folder; `resume` goes on in one, from its newest whole checkpoint, with its own
+settings or with changes that `config/changing.py` allows. One process trains in a folder at a time
+(`run_lock.py`). A start that fails leaves a folder that the next one of that name may use. However a run
+ends after its start, what it has is summarised and reported.
 """
 
 from __future__ import annotations
@@ -32,15 +33,25 @@ from stepwell.monitors.console import ConsoleMonitor
 from stepwell.monitors.files import write_whole
 from stepwell.monitors.jsonl import JsonlMonitor
 from stepwell.monitors.report import write_report
-from stepwell.monitors.summary import Score, Summary, write_summary
+from stepwell.monitors.summary import Score, Summary, read_summary, write_summary
 from stepwell.monitors.tensorboard import TensorboardMonitor
 from stepwell.monitors.timeline import write_timeline
 from stepwell.monitors.wandb import WandbMonitor
 from stepwell.pipeline.groups import placed, start_groups
+from stepwell.pipeline.interrupts import Terminated
 from stepwell.pipeline.loop import SyncLoop
 from stepwell.pipeline.loop_state import LoopState
 from stepwell.pipeline.parts import Parts
 from stepwell.pipeline.replays import keep_replays
+from stepwell.pipeline.run_lock import hold_run_folder
+from stepwell.pipeline.run_record import (
+    RunRecord,
+    clear_failed_start,
+    is_failed_start,
+    new_record,
+    read_record,
+    take_changes,
+)
 from stepwell.policies.numerics import set_numerics
 from stepwell.training.checkpoint import Checkpoint, latest_checkpoint
 
@@ -54,39 +65,73 @@ def train(
     baselines: list[Score] | None = None,
     expected_s: float | None = None,
 ) -> Path:
-    """Run to the end; returns the run's folder. `expected_s` is how long that should take, if known."""
-    config = (config or RunConfig()) if resume is None else _config_of(resume)
+    """Run to the end; returns the run's folder. `expected_s` is how long that should take, if known.
+
+    With `resume` the run of that folder goes on, with its own settings or with those of `config`, which may
+    differ where a run can go on with the difference.
+    """
+    if config is None:
+        config = RunConfig() if resume is None else _config_of(resume)
     config = placed(config)
     set_numerics(config.num_threads)
     folder = new_folder(config) if resume is None else resume
-    parts, groups = Parts(config, folder), None
+    with hold_run_folder(folder):
+        loop, saved, notes = _start(config, folder) if resume is None else _go_on(config, folder)
+        info = replace(_info(loop, saved, is_resumed=resume is not None), expected_s=expected_s)
+        with _finishing(loop, baselines or []):
+            loop.monitor.start(info)
+            for note in notes:
+                loop.monitor.note(note)
+            loop.run(saved)
+    return folder
+
+
+def _start(config: RunConfig, folder: Path) -> tuple[SyncLoop, None, list[str]]:
+    """A fresh run, ready to begin; where that fails nothing is left."""
     try:
-        saved, notes = (None, []) if resume is None else _resumed(resume)
+        clear_failed_start(folder)
+        record = new_record(folder, config)
+        loop = _build(config, folder, record)
+        write_whole(folder / "config.toml", dump_config(config))
+        record.write(folder)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return loop, None, []
+
+
+def _go_on(config: RunConfig, folder: Path) -> tuple[SyncLoop, Checkpoint | None, list[str]]:
+    """A run that goes on; its files change only once everything is there to go on with."""
+    record = read_record(folder, config)
+    changes = take_changes(record, folder, config)
+    saved, notes = _resumed(folder)
+    loop = _build(config, folder, record)
+    if saved is not None:
+        loop.state = LoopState.of(saved)
+    if changes:
+        record.add_changes(changes, config, loop.state.update)
+        write_whole(folder / "config.toml", dump_config(config))
+    record.write(folder)
+    loop.has_other_measure = any(change.is_measure for change in changes)
+    notes += [f"changed from here on: {change} ({change.rule.reason})" for change in changes]
+    return loop, saved, notes
+
+
+def _build(config: RunConfig, folder: Path, record: RunRecord) -> SyncLoop:
+    """The loop with all its parts, which are closed again where one of them cannot be built."""
+    parts, groups = Parts(config, folder, record.name), None
+    try:
         torch.manual_seed(config.seed)
         if config.groups.mode != "off":
             groups = start_groups(config, parts)
         parts.prepare()
-        if resume is None:
-            write_whole(folder / "config.toml", dump_config(config))
+        monitors = Monitors(_monitors(config))
     except BaseException:
         parts.close()
-        if resume is None:  # nothing has begun: the name stays free for another try
-            shutil.rmtree(folder, ignore_errors=True)
         raise
-    monitors = Monitors(_monitors(config))
-    loop = SyncLoop(
-        config, folder, parts, monitors, LoopState() if saved is None else LoopState.of(saved), groups
-    )
     if groups is not None:
         groups.on_figures = monitors.watch
-    info = _info(config, folder, parts, saved, is_resumed=resume is not None)
-    info = replace(info, expected_s=expected_s)
-    with _finishing(loop, baselines or []):
-        monitors.start(info)
-        for note in notes:
-            monitors.note(note)
-        loop.run(saved)
-    return folder
+    return SyncLoop(config, folder, parts, monitors, LoopState(), groups, record=record)
 
 
 @contextmanager
@@ -110,6 +155,13 @@ def _finishing(loop: SyncLoop, baselines: list[Score]) -> Iterator[None]:
         shutil.rmtree(loop.folder / "pool", ignore_errors=True)  # the run is over: nothing is left to learn
 
 
+def raise_if_interrupted(folder: Path) -> None:
+    """Raise what the signal would have raised that this run has saved itself and ended for."""
+    summary = read_summary(folder)
+    if summary is not None and summary.status == "interrupted":
+        raise Terminated if summary.interrupted_by == "SIGTERM" else KeyboardInterrupt
+
+
 def new_folder(config: RunConfig) -> Path:
     """A folder of its own for a fresh run."""
     name = config.name or (
@@ -117,7 +169,7 @@ def new_folder(config: RunConfig) -> Path:
         f"{datetime.now():%Y%m%d-%H%M%S}"
     )
     folder = Path(config.folder) / name
-    if folder.exists() and any(folder.iterdir()):
+    if folder.exists() and any(folder.iterdir()) and not is_failed_start(folder):
         raise ConfigError(f"{folder} exists already; go on with --resume {folder}, or give another `name`")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -188,17 +240,17 @@ def _monitors(config: RunConfig) -> list[Monitor]:
     return chosen
 
 
-def _info(
-    config: RunConfig, folder: Path, parts: Parts, saved: Checkpoint | None, *, is_resumed: bool
-) -> RunInfo:
+def _info(loop: SyncLoop, saved: Checkpoint | None, *, is_resumed: bool) -> RunInfo:
+    config, folder = loop.config, loop.folder
     return RunInfo(
         folder=folder,
         name=folder.name,
         env=config.env.name,
-        recipe=parts.recipe.name,
+        recipe=loop.parts.recipe.name,
         seed=config.seed,
         num_updates=config.train.num_updates,
         config=config.model_dump(mode="json"),
+        id="" if loop.record is None else loop.record.id,
         resumed_from=(-1 if saved is None else saved.update) if is_resumed else None,
     )
 
@@ -212,7 +264,12 @@ def _score(values: dict[str, float] | None, name: str) -> Score | None:
 def _finish(loop: SyncLoop, status: Status, baselines: list[Score]) -> None:
     """Summary, replays and report of whatever there is."""
     config, state, folder = loop.config, loop.state, loop.folder
-    first, after = _score(state.before, "before"), _score(state.last, "after")
+    first, after = _score(state.before, "before"), None
+    if state.is_evaluated and (state.update or status in ("finished", "stopped_early")):
+        after = _score(state.last, "after")
+    changes = [] if loop.record is None else loop.record.changes
+    if first is not None and loop.record is not None and loop.record.has_other_measure:
+        first.note = "measured with the eval settings of the start, which have changed since"
     temperature = config.eval.temperature
     write_summary(
         folder,
@@ -231,6 +288,10 @@ def _finish(loop: SyncLoop, status: Status, baselines: list[Score]) -> None:
             decoding={"temperature": temperature, "samples_per_task": config.eval.samples_per_task},
             machine=machine(),
             command=f"stepwell train {folder}/config.toml",
+            latest=_score(state.last, f"update {state.evaluated_at}"),
+            best=_score(state.best_values, f"update {state.best_update}"),
+            changes=changes,
+            interrupted_by=loop.stop_signal,
             more={"num_updates": state.update, "warm_start_s": round(state.warm_start_s, 2)},
         ),
     )

@@ -33,7 +33,7 @@ from rich.console import Console
 from stepwell.config.run import RunConfig
 from stepwell.config.study import PlannedRun, StudyConfig, load_study, plan_runs
 from stepwell.core.errors import ConfigError, InfraError, StepwellError
-from stepwell.monitors.summary import read_summary
+from stepwell.monitors.summary import describe_success, read_summary
 from stepwell.pipeline.interrupts import counted_signals
 from stepwell.pipeline.study_folder import adopt, earlier_sittings, hold, known_runs
 from stepwell.pipeline.study_pages import write_pages
@@ -189,12 +189,9 @@ def _tell(progress: StudyProgress, ended: Ended) -> None:
         progress.ended(ended, "saved, to be gone on with", "")
         return
     summary = read_summary(folder)
-    assert summary is not None and summary.success_before is not None and summary.success_after is not None
-    figures = (
-        f"{summary.success_before:.2f} -> {summary.success_after:.2f}  "
-        f"{summary.env_steps:,} steps in {ended.wall_s:.0f} s"
-    )
-    progress.ended(ended, "", figures)
+    assert summary is not None
+    told = describe_success(summary).removeprefix("held-out success ")
+    progress.ended(ended, "", f"{told}  {summary.env_steps:,} steps in {ended.wall_s:.0f} s")
 
 
 def _queue(plan: _Plan) -> list[PlannedRun]:

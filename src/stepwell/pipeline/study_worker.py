@@ -78,10 +78,8 @@ def _run(config: dict[str, Any], folder: Path) -> None:
 
     if (folder / "config.toml").exists():
         train(resume=folder)
-        return
-    if folder.exists():
-        shutil.rmtree(folder)
-    train(RunConfig.model_validate(config))
+    else:  # what a process left that was killed at the start, `train` clears away
+        train(RunConfig.model_validate(config))
 
 
 def _try_elsewhere(folder: Path, configs: dict[str, Any]) -> None:

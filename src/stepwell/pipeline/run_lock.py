@@ -1,0 +1,91 @@
+"""The lock of a run folder: one process trains in it at a time.
+
+    runs/NAME/.lock     {"pid": 4711, "host": "node7", "since": "2026-01-31 12:00:00"}
+
+The kernel holds the lock (`flock`) and releases it when the process ends, however it ends: a lock is never
+left behind, only the file is. Reading a run (`eval`, `report`, `play`) needs no lock.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import IO
+
+from stepwell.core.errors import ConfigError
+from stepwell.monitors.files import write_error
+
+LOCK_FILE = ".lock"
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
+
+
+@contextmanager
+def hold_run_folder(folder: Path) -> Iterator[None]:
+    """Keep the folder to this process; refused with the holder's pid and host while another has it."""
+    file = _lock(folder)
+    try:
+        holder = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "since": f"{datetime.now():%Y-%m-%d %H:%M:%S}",
+        }
+        file.seek(0)
+        file.truncate()
+        file.write(json.dumps(holder))
+        file.flush()
+        yield
+    finally:
+        file.close()
+
+
+def _lock(folder: Path) -> IO[str]:
+    path = folder / LOCK_FILE
+    while True:
+        try:
+            file = path.open("a+", encoding="utf-8")
+        except OSError as error:
+            raise write_error(path, error) from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            told = _read_holder(file)
+            file.close()
+            raise _explain_failure(folder, error, told) from None
+        if _is_same_file(file, path):
+            return file
+        file.close()  # whoever held it has deleted the folder meanwhile
+
+
+def _explain_failure(folder: Path, error: OSError, holder: str) -> ConfigError:
+    if error.errno in _NO_LOCKS:
+        return ConfigError(
+            f"folder: the filesystem of {folder} has no file locks ({error.strerror}), which a run needs so "
+            "that no second process trains in it; choose a `folder` on another disk"
+        )
+    return ConfigError(
+        f"{folder} is in use by {holder}; wait until it ends, or stop it. It saves and stops after Ctrl-C or "
+        "SIGTERM"
+    )
+
+
+def _read_holder(file: IO[str]) -> str:
+    file.seek(0)
+    try:
+        told = json.loads(file.read())
+        return f"process {told['pid']} on host {told['host']} since {told['since']}"
+    except (ValueError, KeyError, TypeError):  # it has not written its name yet
+        return "another process"
+
+
+def _is_same_file(file: IO[str], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
