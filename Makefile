@@ -1,8 +1,12 @@
 # Every target makes and reuses its own .venv; nothing needs to be done before.
 #
 #   make demo     watch an agent learn, in minutes
-#   make test     the whole suite (make test-extra-vllm, -robosuite, -libero, -alfworld, …: what needs an environment
-#                 of its own)
+#   make test     what every change must pass: all tests but the slow ones, some minutes
+#   make test-fast    the inner loop: tests of what you changed, nearest first, at most 90 seconds
+#   make test-slow    the rest: kills, learning, studies, and every property on more examples
+#   make test-full    both, as CI runs them
+#   make test-extra-NAME    what needs an environment of its own: vllm, robosuite, libero, alfworld, …
+#   make coverage    make test-full, with the lines it covers
 #   make check    formatting, lint, types
 #   make bench    every benchmark that runs on a CPU, results to benchmarks/results/
 #   make docs     the documentation as a site in site/
@@ -17,7 +21,11 @@ demo_seed ?= 0
 
 EXTRAS := robosuite libero alfworld scienceworld textworld_express lerobot maniskill
 
-.PHONY: install demo test test-extra-vllm $(EXTRAS:%=test-extra-%) check format bench docs clean
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# Files run beside each other, the tests of one file one after the other: they share what they build.
+BESIDE := -n auto --maxprocesses 4 --dist loadfile
+
+.PHONY: install demo test test-fast test-slow test-full coverage test-needs test-extra-vllm $(EXTRAS:%=test-extra-%) check format bench docs clean
 
 install: $(STAMP)
 
@@ -39,12 +47,27 @@ demo: $(STAMP)
 	$(BIN)/stepwell demo --seed $(demo_seed)
 
 # The pool is tested against a real PostgreSQL, robots with pictures: what that needs of the system is
-# installed here where that is allowed, else said aloud. A file's tests run one after the other, files beside
-# each other.
-test: $(STAMP)
+# installed here where that is allowed, else said aloud.
+test-needs: $(STAMP)
 	@bash scripts/install_gl.sh
 	@$(BIN)/python tests/pool/postgres.py --install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+
+test: test-needs
+	$(PYTEST) $(BESIDE) -m "not slow"
+
+# Which tests a change reaches is read from imports; 70 seconds leave time for what is under way.
+test-fast: $(STAMP)
+	@tests=$$($(BIN)/python scripts/changed_tests.py $(base)); \
+	if [ -z "$$tests" ]; then echo "no test is reached by what was changed"; exit 0; fi; \
+	$(PYTEST) $(BESIDE) --no-loadscope-reorder --time-budget 70 -m "not slow" $$tests
+
+test-slow: test-needs
+	STEPWELL_TESTS=thorough $(PYTEST) -n auto --maxprocesses 4 --dist worksteal -m "slow or hypothesis"
+
+test-full: test test-slow
+
+coverage: test-needs
+	STEPWELL_TESTS=thorough $(PYTEST) $(BESIDE) --cov --cov-report=term --cov-report=html
 
 # A real vLLM in an environment of its own (2 GB), and the remote engine against it.
 test-extra-vllm: $(STAMP)
@@ -78,4 +101,4 @@ docs: $(STAMP)
 	@echo "site/index.html"
 
 clean:
-	rm -rf $(VENV) site build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site build dist htmlcov .coverage* src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,31 +1,80 @@
-"""Shared set-up: one thread, a model cache inside the checkout, GPU tests only where a GPU is."""
+"""Shared set-up: one thread, a model cache in the checkout, GPU tests only where a GPU is, a time budget."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import settings
+from tests.properties import IS_THOROUGH
 
+# One thread here and in every process that a test starts: set before torch is imported, which reads it once.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Models that tests build or convert stay in the checkout, not in the user's own cache.
 os.environ.setdefault("STEPWELL_CACHE", str(Path(__file__).parent.parent / ".cache"))
 # No test asks the real hub; those about downloads start a small server of their own.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=50)
-settings.load_profile("repeatable")
-torch.set_num_threads(1)
+settings.register_profile("quick", derandomize=True, deadline=None, max_examples=15)
+settings.register_profile("thorough", derandomize=True, deadline=None, max_examples=50)
+settings.load_profile("thorough" if IS_THOROUGH else "quick")
 # What a shell starts in the background ignores Ctrl-C, and so would every process that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+TIME_IS_OVER = "the time budget is over"
+# Workers inherit it from the process that starts them.
+STARTED_AT = float(os.environ.setdefault("STEPWELL_TESTS_STARTED_AT", repr(time.time())))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    help_text = "start no test after this many seconds, and say how many are left"
+    parser.addoption("--time-budget", type=float, metavar="SECONDS", help=help_text)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if torch.cuda.is_available():
+    on_gpu = [item for item in items if "gpu" in item.keywords]
+    if not on_gpu:
         return
-    skip = pytest.mark.skip(reason="needs a CUDA device")
-    for item in items:
-        if "gpu" in item.keywords:
-            item.add_marker(skip)
+    import torch  # heavy: only for those who need it
+
+    if not torch.cuda.is_available():
+        for item in on_gpu:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_collection_finish() -> None:
+    """Leave a million objects of imports and tests out of every collection from now on.
+
+    Python collects old objects only after their number has grown by a quarter: with all of that counted,
+    models that hang in a cycle, such as those of a failed run, would stay for most of the suite.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.collect()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_what_a_module_left() -> Iterator[None]:
+    yield
+    gc.collect()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    budget = item.config.option.time_budget
+    if budget is not None and time.time() - STARTED_AT > budget:
+        pytest.skip(TIME_IS_OVER)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    skipped = terminalreporter.stats.get("skipped", [])
+    left = [report for report in skipped if TIME_IS_OVER in str(report.longrepr)]
+    if left:
+        budget = config.option.time_budget
+        terminalreporter.write_line(
+            f"{len(left)} tests were not started: the {budget:g} s are over. `make test` runs them all."
+        )
