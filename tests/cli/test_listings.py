@@ -14,6 +14,8 @@ from stepwell.config.presets import preset_names
 from stepwell.envs import env_names, env_type
 from stepwell.envs.registry import LANGUAGE_ENVS
 
+SLOW_ENVS = ("navigation", "svg")  # what they draw takes seconds; their own folders check them as well
+
 
 def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     assert main(argv) == 0
@@ -86,7 +88,9 @@ def test_commands_for_a_new_environment_in_another_folder_name_its_file(
     assert "ok      oracle_solves_the_tasks" in printed(capsys, *check.split()[1:])
 
 
-@pytest.mark.parametrize("name", LANGUAGE_ENVS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW_ENVS else ()) for n in LANGUAGE_ENVS]
+)
 def test_the_built_in_worlds_pass_the_check(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     has_size = "tiny" in str(env_type(name).Options.model_json_schema()["properties"].get("size"))
     options = ["--set", "size=tiny"] if has_size else []

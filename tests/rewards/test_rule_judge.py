@@ -8,6 +8,7 @@ import time
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from stepwell.core import StateForm
 from stepwell.envs.grid import relation
@@ -97,7 +98,7 @@ _LOOSE = st.lists(st.sampled_from([*PIECES.split(), "\n"]), max_size=60).map(" "
 
 
 @given(_LOOSE)
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_any_jumble_of_its_own_words_is_read(text: str) -> None:
     verdict = judged(text)
     assert 0.0 <= verdict.score <= verdict.f1 <= 1.0

@@ -20,6 +20,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
+from tests.properties import examples
 from tests.services.dialects.test_reading import JSON_VALUES, WHOLE, changed
 
 from stepwell.config.engine import EngineConfig
@@ -92,6 +93,7 @@ def check(status: int, text: str, sent: str) -> None:
     ("only", "num_examples"), [("/v1/", 6), ("/s/{session}/", 2), ("/sessions", 20), ("/", 5)]
 )
 @pytest.mark.parametrize("mode", list(GenerationMode))
+@pytest.mark.hypothesis  # its properties are made inside
 def test_no_endpoint_breaks_under_what_its_schema_makes(
     served: Served, only: str, num_examples: int, mode: GenerationMode
 ) -> None:
@@ -105,7 +107,7 @@ def test_no_endpoint_breaks_under_what_its_schema_makes(
             continue  # nothing in a GET of ours can be of a wrong type
 
         @settings(
-            max_examples=num_examples,
+            max_examples=examples(num_examples, 1),
             database=None,
             phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
@@ -133,7 +135,7 @@ def test_extreme_options_are_served(served: Served, top_p: float, temperature: f
     assert reply.status_code == 200, reply.text
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.sampled_from(GOOD), st.lists(st.integers(0, 9), min_size=1, max_size=6), JSON_VALUES)
 def test_no_good_body_spoilt_in_one_place_breaks_anything(
     served: Served, good: tuple[str, dict[str, Any]], place: list[int], new: Any

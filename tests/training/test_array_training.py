@@ -38,6 +38,7 @@ def shown(count: int = 10) -> list[Trajectory]:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", HEADS)
 def test_ten_demonstrations_are_learnt_by_heart(head: str) -> None:
     small = shape(head)

@@ -144,6 +144,7 @@ def test_an_only_microbatch_is_pulled_without_being_run_again(trajectories: list
 # --- several processes -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_three_ranks_learn_what_one_device_learns_in_float64(trajectories: list[Trajectory]) -> None:
     policies = [language(dtype="float64") for _ in range(2)]
     with trainer(policies[0], "grpo", 1) as alone, trainer(policies[1], "grpo", 3) as together:
@@ -155,6 +156,7 @@ def test_three_ranks_learn_what_one_device_learns_in_float64(trajectories: list[
         assert_same_update(alone, together, lone, 1e-8)
 
 
+@pytest.mark.slow
 def test_two_ranks_learn_with_critic_and_passes_one_goes_on_and_other_weights_are_refused(
     trajectories: list[Trajectory], tmp_path: Path
 ) -> None:

@@ -55,7 +55,9 @@ def updated(scene: Scene, steps: list[Step]) -> tuple[np.ndarray, dict[str, np.n
     return logprobs[0], weights
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family", [pytest.param(f, marks=pytest.mark.slow if f != "tiny" else ()) for f in FAMILIES]
+)
 def test_updates_on_a_gpu_are_those_on_the_cpu(machine: str, directory_of: DirectoryOf, family: str) -> None:
     found = []
     for device in WHERE:

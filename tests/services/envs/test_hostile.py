@@ -12,6 +12,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
+from tests.properties import examples
 from websockets.exceptions import ConnectionClosedError
 from websockets.sync.client import connect
 
@@ -99,14 +100,14 @@ def test_paths_that_lead_elsewhere_are_not_found(url: str, path: str) -> None:
         assert http.send(request).status_code in (404, 405)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.binary(max_size=300))
 def test_bytes_that_are_no_frame_are_refused(url: str, body: bytes) -> None:
     reply = HTTP.post(f"{url}/call", content=body)
     assert reply.status_code == 400 and "no Stepwell frame" in reply.json()["detail"]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(0, 400), st.integers(1, 255))
 def test_a_frame_with_one_byte_changed_is_refused(url: str, place: int, change: int) -> None:
     header, arrays = pack_actions([("Up",)])
@@ -115,7 +116,7 @@ def test_a_frame_with_one_byte_changed_is_refused(url: str, place: int, change: 
     assert HTTP.post(f"{url}/call", content=bytes(body)).status_code == 400
 
 
-@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(300), suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(OPS), st.dictionaries(st.sampled_from(FIELDS), JSON_VALUES), st.booleans())
 def test_no_frame_of_whatever_content_breaks_the_service(
     url: str, session: str, op: str, header: dict[str, Any], is_known: bool
@@ -127,6 +128,7 @@ def test_no_frame_of_whatever_content_breaks_the_service(
 
 
 @pytest.mark.parametrize("mode", list(GenerationMode))
+@pytest.mark.hypothesis  # its properties are made inside
 def test_no_endpoint_breaks_under_what_its_schema_makes(url: str, mode: GenerationMode) -> None:
     schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
     operations = [found.ok() for found in schema.get_all_operations()]
@@ -136,7 +138,10 @@ def test_no_endpoint_breaks_under_what_its_schema_makes(url: str, mode: Generati
             continue  # nothing in a GET of ours can be of a wrong type
 
         @settings(
-            max_examples=20, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+            max_examples=examples(20),
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
         )
         @given(operation.as_strategy(generation_mode=mode))
         def send(case: Any) -> None:
@@ -146,7 +151,7 @@ def test_no_endpoint_breaks_under_what_its_schema_makes(url: str, mode: Generati
         send()
 
 
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), suppress_health_check=list(HealthCheck))
 @given(
     st.sampled_from(["/sessions/reset", "/sessions/step"]),
     st.dictionaries(st.sampled_from(["seeds", "tasks", "actions", "with_state", "images"]), JSON_VALUES),
@@ -161,7 +166,7 @@ def test_no_body_for_a_real_session_breaks_the_service(
     assert reply.status_code < 500, reply.text
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.binary(max_size=100) | st.text(max_size=20))
 def test_a_websocket_says_why_and_stays_open(url: str, message: bytes | str) -> None:
     with connect(f"{url.replace('http', 'ws')}/ws", proxy=None) as socket:
