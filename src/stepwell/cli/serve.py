@@ -23,6 +23,7 @@ _GATEWAY_EXAMPLES = (
 _ENVS_EXAMPLES = (
     ("stepwell serve envs", "every built-in world, for this machine"),
     ("stepwell serve envs --env sokoban --env maze:Maze", "these worlds and no others"),
+    ("stepwell serve envs --env shop --set shop.size=tiny", "with options that callers cannot change"),
     ("stepwell serve envs --host 0.0.0.0 --keys keys.json", "for other machines, with keys"),
     ("stepwell train CONFIG env.name=remote:http://HOST:8090#sokoban", "train in it"),
 )
@@ -107,6 +108,13 @@ def _add_envs(services: Any) -> None:
     parser.add_argument(
         "--env", dest="envs", metavar="NAME", action="append", help="host this world; default: all built in"
     )
+    parser.add_argument(
+        "--set",
+        dest="env_options",
+        metavar="NAME.OPTION=VALUE",
+        action="append",
+        help="an option that you set as the host, such as shop.url=http://127.0.0.1:8095",
+    )
     parser.add_argument("--config", metavar="FILE", help="TOML with any settings of the service; options win")
     parser.add_argument("--host", help="default 127.0.0.1; others need --keys")
     parser.add_argument("--port", type=int, help="default 8090; 0 for any free one")
@@ -180,7 +188,7 @@ def run_key(args: argparse.Namespace) -> int:
 
 def run_envs(args: argparse.Namespace) -> int:
     from stepwell.config.env_service import EnvServiceConfig
-    from stepwell.envs.registry import env_type
+    from stepwell.envs.registry import read_options
     from stepwell.services.serving import serve
 
     given = {
@@ -194,13 +202,30 @@ def run_envs(args: argparse.Namespace) -> int:
         "rate_per_s": args.rate,
         "access_log": args.access_log,
     }
+    if args.env_options is not None:
+        given["env_options"] = _host_options(args.env_options)
     config = _validated(EnvServiceConfig, args.config, given)
-    for name in config.envs:
-        env_type(name)  # a misspelt one is told now
+    for name in {*config.envs, *config.env_options}:
+        read_options(name, config.env_options.get(name))  # a misspelt name or option is told now
     from stepwell.services.envs.app import create_env_app
 
     serve(create_env_app(config), config.host, config.port, shutdown_timeout_s=config.shutdown_timeout_s)
     return 0
+
+
+def _host_options(texts: list[str]) -> dict[str, dict[str, Any]]:
+    """`shop.url=http://…` as options by environment. Names may hold dots, options hold none."""
+    from stepwell.config.loading import parse_options
+    from stepwell.core.errors import ConfigError
+
+    found: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        name, dot, option = key.rpartition(".")
+        if not (equals and dot and name and option):
+            raise ConfigError(f"--set {text}: write NAME.OPTION=VALUE, such as shop.size=tiny")
+        found.setdefault(name, {}).update(parse_options([f"{option}={value}"]))
+    return found
 
 
 def run_shop(args: argparse.Namespace) -> int:

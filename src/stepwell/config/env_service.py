@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from stepwell.config.base import Settings
 
@@ -14,6 +14,11 @@ class EnvServiceConfig(Settings):
     port: int = Field(8090, ge=0, le=65535, description="port to listen on; 0 takes any free one")
     envs: tuple[str, ...] = Field(
         (), description="worlds that may be opened; none named: all built-in ones, and nothing by import path"
+    )
+
+    env_options: dict[str, dict[str, JsonValue]] = Field(
+        default_factory=dict,
+        description="options that the host sets, by environment; callers cannot change them",
     )
 
     num_threads: int = Field(4, ge=1, description="threads that worlds run in; a world stays in its own")

@@ -11,6 +11,7 @@ from functools import lru_cache
 DIRECTIONS: dict[str, tuple[int, int]] = {"Up": (-1, 0), "Down": (1, 0), "Left": (0, -1), "Right": (0, 1)}
 NAMES = tuple(DIRECTIONS)
 Cell = tuple[int, int]
+MAX_SIDE = 64  # rows and columns of a board that a task may bring
 OPPOSITE = {"Up": "Down", "Down": "Up", "Left": "Right", "Right": "Left"}
 
 

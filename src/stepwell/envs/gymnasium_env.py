@@ -25,6 +25,7 @@ from pydantic import Field, JsonValue
 from stepwell.config.base import Settings
 from stepwell.core import JSON, Actions, ConfigError, Observation, Task, World
 from stepwell.envs.base import NOTHING, Effect, Env, Image
+from stepwell.envs.options import declare_host_option
 
 DEFAULT_MAX_TURNS = 100
 
@@ -32,15 +33,20 @@ DEFAULT_MAX_TURNS = 100
 class GymnasiumOptions(Settings):
     """How a Gymnasium environment is made, named, shown and judged."""
 
-    kwargs: dict[str, JsonValue] = Field(default_factory=dict, description="passed to gymnasium.make")
+    kwargs: dict[str, JsonValue] = declare_host_option({}, description="passed to gymnasium.make")
     action_names: tuple[str, ...] | None = Field(
         None, description="names of the discrete actions in order; None: their numbers"
     )
     guide: str | None = Field(None, description="what the agent is told; None: a sentence with the id")
     max_turns: int | None = Field(
-        None, ge=1, description=f"None: the environment's own time limit, or {DEFAULT_MAX_TURNS}"
+        None,
+        ge=1,
+        le=1_000_000,
+        description=f"None: the environment's own time limit, or {DEFAULT_MAX_TURNS}",
     )
-    max_actions_per_turn: int = Field(1, ge=1, description="actions of one turn (discrete actions only)")
+    max_actions_per_turn: int = Field(
+        1, ge=1, le=1000, description="actions of one turn (discrete actions only)"
+    )
     observation: Literal["text", "image", "both"] = Field("text", description="what the agent is shown")
     decimals: int = Field(3, ge=0, le=12, description="places after the point of numbers in a text")
     success_reward: float | None = Field(

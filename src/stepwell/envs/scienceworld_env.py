@@ -73,9 +73,13 @@ class ScienceWorldOptions(Settings):
     """Tasks, what is made simpler, limits, and what is shown."""
 
     tasks: tuple[str, ...] = Field(tuple(VARIATIONS), min_length=1, description="tasks, drawn alike")
-    simplifications: str = Field("easy", description="as the package takes them; 'easy' is all, '' is none")
+    simplifications: str = Field(
+        "easy", max_length=1000, description="as the package takes them; 'easy' is all, '' is none"
+    )
     held_out: Literal["dev", "test"] = Field("dev", description="the package's variations that are held out")
-    max_turns: int = Field(100, ge=1, description="turns of an episode; reaching them unsolved is a failure")
+    max_turns: int = Field(
+        100, ge=1, le=10_000, description="turns of an episode; reaching them unsolved is a failure"
+    )
     commands: Literal["forms", "all"] = Field(
         "forms", description="what is listed: forms of commands and things in reach, or every valid command"
     )

@@ -36,9 +36,13 @@ class TextWorldExpressOptions(Settings):
     """Game, its parameters, which seeds are held out, and the limit."""
 
     game: Game = Field("cookingworld", description="which game")
-    params: str = Field("", description="the game's parameters, such as 'numLocations=5, includeDoors=0'")
+    params: str = Field(
+        "", max_length=1000, description="the game's parameters, such as 'numLocations=5, includeDoors=0'"
+    )
     held_out: Literal["dev", "test"] = Field("dev", description="the package's seeds that are held out")
-    max_turns: int = Field(100, ge=1, description="turns of an episode; reaching them unsolved is a failure")
+    max_turns: int = Field(
+        100, ge=1, le=10_000, description="turns of an episode; reaching them unsolved is a failure"
+    )
 
 
 class TextWorldExpress(Env):

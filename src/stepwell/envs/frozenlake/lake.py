@@ -16,7 +16,7 @@ import numpy as np
 
 from stepwell.core import JSON, ConfigError, InputError, Task
 from stepwell.envs.frozenlake.options import FrozenLakeOptions
-from stepwell.envs.grid import Cell, distances, move_table
+from stepwell.envs.grid import MAX_SIDE, Cell, distances, move_table
 
 ICE, HOLE = "_", "O"
 RING = ("Left", "Down", "Right", "Up")  # the sides of a move are its neighbours in this ring
@@ -48,6 +48,10 @@ class Lake:
     def from_rows(cls, rows: list[str], start: Cell, goal: Cell) -> Lake:
         """A lake from rows of `_` (ice) and `O` (hole)."""
         num_columns = len(rows[0]) if rows else 0
+        if max(len(rows), num_columns) > MAX_SIDE:
+            raise InputError(
+                f"a board has at most {MAX_SIDE} rows and columns, got {len(rows)} x {num_columns}"
+            )
         cells = "".join(rows)
         if not cells or any(len(row) != num_columns for row in rows) or set(cells) - {ICE, HOLE}:
             raise InputError(f"board must be rows of equal length made of '_' and 'O', got {rows}")

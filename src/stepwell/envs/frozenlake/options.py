@@ -19,9 +19,11 @@ class FrozenLakeOptions(Settings):
     is_slippery: bool = Field(
         False, description="a move goes as meant in one of three cases, else to one of its two sides"
     )
-    min_actions: int = Field(2, ge=1, description="shortest solution of a board, at least")
-    max_actions_per_turn: int = Field(3, ge=1, description="actions of one turn")
-    max_turns: int = Field(3, ge=1, description="turns of an episode; reaching them unsolved is a failure")
+    min_actions: int = Field(2, ge=1, le=1000, description="shortest solution of a board, at least")
+    max_actions_per_turn: int = Field(3, ge=1, le=1000, description="actions of one turn")
+    max_turns: int = Field(
+        3, ge=1, le=1000, description="turns of an episode; reaching them unsolved is a failure"
+    )
     observation: Literal["text", "image", "both"] = Field("text", description="what the agent is shown")
     compass: bool = Field(
         False, description="a first line of the text says how far the goal is, such as `2 up, 1 left`"

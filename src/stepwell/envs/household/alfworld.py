@@ -47,11 +47,12 @@ class PublishedGame:
                 f"task {task.id} is a game of ALFWorld's; env.options.games must name the folder that holds "
                 f"{task.content['game']}"
             )
-        path = Path(options.games) / str(task.content["game"])
-        if not path.is_file():
-            raise InputError(f"env.options.games: {path} is not there")
+        folder, game = Path(options.games), str(task.content["game"])
+        path = folder / game
+        if not path.resolve().is_relative_to(folder.resolve()) or not path.is_file():
+            raise InputError(f"there is no game {game!r} in the folder of env.options.games")
         if hash_bytes(path.read_bytes()) != task.content["hash"]:
-            raise InputError(f"env.options.games: {path} is not the file that task {task.id} was made of")
+            raise InputError(f"game {game!r} in env.options.games is not the file of task {task.id}")
         self._instruction = task.instruction
         self._engine: Any = _idle_engines.pop() if _idle_engines else _new_engine()
         try:

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from stepwell.config.base import Settings
 from stepwell.envs.household.catalogue import CATALOGUES, FAMILIES, Catalogue, Family
+from stepwell.envs.options import declare_host_option
 
 
 class HouseholdOptions(Settings):
@@ -21,14 +22,14 @@ class HouseholdOptions(Settings):
         "seen", description="held-out tasks: new goals in the layouts of training, or other rooms and layouts"
     )
     num_layouts: int = Field(60, ge=1, le=10_000, description="layouts that training tasks are drawn from")
-    max_turns: int | None = Field(None, ge=1, description="turns of an episode; None: 20, tiny 10")
+    max_turns: int | None = Field(None, ge=1, le=1000, description="turns of an episode; None: 20, tiny 10")
     spare_turns: int | None = Field(
-        None, ge=0, description="turns left over by a shortest plan, at least; None: 6, tiny 2"
+        None, ge=0, le=1000, description="turns left over by a shortest plan, at least; None: 6, tiny 2"
     )
     oracle: Literal["plan", "explorer"] = Field(
         "plan", description="plan: a shortest plan, all known; explorer: one that has to look for things"
     )
-    games: str | None = Field(
+    games: str | None = declare_host_option(
         None, description="folder of ALFWorld's games (game.tw-pddl files) to play instead of generated ones"
     )
 

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from stepwell.config.base import Settings
 from stepwell.data.search import Kind
+from stepwell.envs.options import declare_host_option
 
 FULL_RESULTS, TINY_RESULTS = 5, 1
 
@@ -21,21 +22,23 @@ class MultihopOptions(Settings):
     domain: Literal["in", "out"] = Field(
         "in", description="the questions to learn from, or those from other sources with their own index"
     )
-    dataset: str | None = Field(
+    dataset: str | None = declare_host_option(
         None, description="a file of HotpotQA, 2WikiMultihopQA or MuSiQue, in place of the built-in questions"
     )
     max_hops: int | None = Field(
-        None, ge=1, description="leave out questions that take more searches one after the other"
+        None, ge=1, le=100, description="leave out questions that take more searches one after the other"
     )
     index: Kind = Field("bm25", description="search by words, by meaning (dense), or by both (hybrid)")
     num_results: int | None = Field(
         None, ge=1, le=50, description="passages that a search shows; None: 5, or 1 where size is tiny"
     )
-    passage_chars: int = Field(500, ge=20, description="longer passages are cut")
+    passage_chars: int = Field(500, ge=20, le=100_000, description="longer passages are cut")
     turns_shown: int = Field(
         1, ge=1, le=20, description="turns whose results an observation holds; 1: those of the last one"
     )
-    max_turns: int = Field(5, ge=1, description="turns of an episode; reaching the limit is a failure")
+    max_turns: int = Field(
+        5, ge=1, le=1000, description="turns of an episode; reaching the limit is a failure"
+    )
     max_searches: int = Field(4, ge=1, le=16, description="searches that may be made in one turn")
 
     @property

@@ -23,9 +23,11 @@ class NavigationOptions(Settings):
     must_face: bool = Field(
         False, description="success needs the agent turned to the target, in view, as well"
     )
-    min_actions: int = Field(4, ge=1, description="shortest solution of a task, at least")
-    max_actions_per_turn: int = Field(5, ge=1, description="actions of one turn")
-    max_turns: int = Field(4, ge=1, description="turns of an episode; reaching them unsolved is a failure")
+    min_actions: int = Field(4, ge=1, le=1000, description="shortest solution of a task, at least")
+    max_actions_per_turn: int = Field(5, ge=1, le=1000, description="actions of one turn")
+    max_turns: int = Field(
+        4, ge=1, le=1000, description="turns of an episode; reaching them unsolved is a failure"
+    )
     observation: Literal["text", "image", "both"] = Field(
         "text", description="what the agent is shown: things in view in words, a picture, or both"
     )

@@ -102,6 +102,7 @@ class Room:
         return math.hypot(thing.x - pose.column * self.step, thing.y - pose.row * self.step)
 
 
+MAX_SIDE, MIN_STEP = 12.0, 0.1  # metres; a larger room or a finer grid only costs memory
 _furnished = lru_cache(maxsize=256)(Room.furnished)  # siblings of a group all start in the same room
 
 
@@ -123,6 +124,8 @@ def read_room(content: Mapping[str, Any]) -> tuple[Room, Pose, Thing]:
         column, row, heading = (int(number) for number in content["start"])
         target = next(thing for thing in things if thing.kind.name == content["target"])
         step = float(content["step"])
+        if not (0 < width <= MAX_SIDE and 0 < depth <= MAX_SIDE and step >= MIN_STEP):
+            raise ValueError(f"its sides are at most {MAX_SIDE} m and its steps at least {MIN_STEP} m")
     except (KeyError, TypeError, ValueError, StopIteration) as error:
         raise InputError(
             f"a task of navigation holds no whole room: {type(error).__name__} {error}"

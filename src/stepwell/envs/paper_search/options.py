@@ -9,6 +9,7 @@ from pydantic import Field
 
 from stepwell.config.base import Settings
 from stepwell.data.papers import GraphSpec
+from stepwell.envs.options import declare_host_option
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,10 @@ class PaperSearchOptions(Settings):
         "planner", description="planner: knows the answers; searcher: knows only how things can be said"
     )
     search: Literal["bm25", "dense", "hybrid"] = Field("bm25", description="how search finds papers")
-    num_papers: int | None = Field(None, ge=100, le=200_000, description="papers of the generated graph")
-    graph_seed: int = Field(0, ge=0, description="another seed, another graph")
+    num_papers: int | None = declare_host_option(
+        None, ge=100, le=200_000, description="papers of the generated graph"
+    )
+    graph_seed: int = declare_host_option(0, ge=0, lt=2**63, description="another seed, another graph")
     num_results: int | None = Field(None, ge=1, le=100, description="papers that a search returns")
     num_citing: int | None = Field(None, ge=0, le=1000, description="citing papers that expand returns")
     num_cited: int | None = Field(None, ge=0, le=1000, description="cited papers that expand returns")
@@ -55,12 +58,16 @@ class PaperSearchOptions(Settings):
         None, ge=0, le=2000, description="of an abstract shown with a new paper"
     )
     success_threshold: float | None = Field(None, gt=0, le=1, description="F1 at the end for success")
-    min_answers: int | None = Field(None, ge=1, description="fewer answers make no task")
-    max_answers: int | None = Field(None, ge=1, description="more answers make no task")
+    min_answers: int | None = Field(None, ge=1, le=10_000, description="fewer answers make no task")
+    max_answers: int | None = Field(None, ge=1, le=10_000, description="more answers make no task")
     penalty: float = Field(0.5, ge=0, description="points off for a repeat or an invalid expansion")
     max_query_chars: int = Field(500, ge=10, le=2000, description="longer queries are refused")
-    snapshot: str | None = Field(None, description="folder of a Semantic Scholar snapshot, for a real graph")
-    requests: str | None = Field(None, description="JSONL of requests and their answers, with snapshot")
+    snapshot: str | None = declare_host_option(
+        None, description="folder of a Semantic Scholar snapshot, for a real graph"
+    )
+    requests: str | None = declare_host_option(
+        None, description="JSONL of requests and their answers, with snapshot"
+    )
 
     @property
     def limits(self) -> Limits:

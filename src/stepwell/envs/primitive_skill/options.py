@@ -16,7 +16,9 @@ class PrimitiveSkillOptions(Settings):
         "any", description="what is to be done; any: one of the four, by the seed"
     )
     max_actions_per_turn: int = Field(2, ge=1, le=8, description="primitives of one turn, with | between")
-    max_turns: int = Field(3, ge=2, description="turns of an episode; reaching them unsolved is a failure")
+    max_turns: int = Field(
+        3, ge=2, le=1000, description="turns of an episode; reaching them unsolved is a failure"
+    )
     observation: Literal["text", "image", "both"] = Field(
         "text",
         description="text: positions with names; image: a picture, and positions without names; both: both",

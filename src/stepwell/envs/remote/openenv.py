@@ -30,6 +30,7 @@ from pydantic import Field, JsonValue
 from stepwell.config.base import Settings
 from stepwell.core import JSON, Actions, ConfigError, EnvError, Observation, Task, World
 from stepwell.envs.base import NOTHING, Effect, Env
+from stepwell.envs.options import declare_host_option
 
 _OWN_FIELDS = frozenset({"metadata"})
 
@@ -45,8 +46,10 @@ class OpenEnvOptions(Settings):
     )
     text_field: str | None = Field(None, description="field of an observation that is shown; None: all, JSON")
     guide: str | None = Field(None, description="what the agent is told; None: the server's description")
-    max_turns: int = Field(20, ge=1, description="turns of an episode; reaching them is a failure")
-    reset: dict[str, JsonValue] = Field(default_factory=dict, description="further arguments of reset")
+    max_turns: int = Field(
+        20, ge=1, le=1_000_000, description="turns of an episode; reaching them is a failure"
+    )
+    reset: dict[str, JsonValue] = declare_host_option({}, description="further arguments of reset")
     success_reward: float | None = Field(
         None, description="return that counts as success; None: any return above 0"
     )

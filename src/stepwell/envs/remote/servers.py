@@ -165,8 +165,10 @@ class Server:
         except (ValueError, KeyError, TypeError, AttributeError):
             detail, kind = body[:200].decode(errors="replace"), ""
         words = f"{self.url}: {detail}"
-        if status in (401, 403):
+        if status == 401:
             return ConfigError(f"{words} (the key is read from {KEY_VARIABLE})")
+        if status == 403:
+            return ConfigError(words)
         if status == GONE and "session" in detail:
             return SessionGone(words)
         if status == GONE:

@@ -60,11 +60,13 @@ Arrays = dict[str, npt.NDArray[Any]]
 class RobotOptions(Settings):
     """What every robot's world can be asked for."""
 
-    max_actions: int = Field(100, ge=1, description="actions after which an episode has failed")
+    max_actions: int = Field(100, ge=1, le=100_000, description="actions after which an episode has failed")
     observation: Literal["state", "camera", "both"] = Field(
         "state", description="what the policy sees beside the robot itself: true positions, pictures, both"
     )
-    camera: tuple[str, ...] = Field((), description="cameras by name, one or several; the first one renders")
+    camera: tuple[str, ...] = Field(
+        (), max_length=16, description="cameras by name, one or several; the first one renders"
+    )
     image_size: int = Field(64, ge=8, le=1024, description="height and width of a picture in pixels")
     reward: Literal["sparse", "dense"] = Field(
         "sparse", description="sparse: 1 at success; dense: the simulator's own reward per action"

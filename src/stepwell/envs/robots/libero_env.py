@@ -39,8 +39,10 @@ class LiberoOptions(RobotOptions):
         "libero_spatial", description="libero_spatial, libero_object, libero_goal, libero_10, libero_90, ..."
     )
     task: str | int = Field(0, description="a task of the suite by name or number")
-    max_actions: int = Field(300, ge=1, description="actions after which an episode has failed")
-    num_settling: int = Field(10, ge=0, description="actions without motion before an episode starts")
+    max_actions: int = Field(300, ge=1, le=100_000, description="actions after which an episode has failed")
+    num_settling: int = Field(
+        10, ge=0, le=1000, description="actions without motion before an episode starts"
+    )
     camera: tuple[str, ...] = Field(
         ("agentview", "robot0_eye_in_hand"),
         description="of agentview, robot0_eye_in_hand, frontview, birdview, sideview, galleryview",

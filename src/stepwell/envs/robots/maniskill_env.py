@@ -41,7 +41,9 @@ NO_LIMIT = 1 << 30
 class ManiSkillOptions(RobotOptions):
     """Which task and controller, and what every robot's world can be asked for."""
 
-    task: str = Field("PickCube-v1", description="a Gymnasium id that ManiSkill registers")
+    task: str = Field(  # no "module:" before the id: Gymnasium would import it
+        "PickCube-v1", pattern=r"^[A-Za-z0-9_.-]+$", description="a Gymnasium id that ManiSkill registers"
+    )
     control_mode: str = Field("pd_ee_delta_pose", description="one of the robot's controllers")
     camera: tuple[str, ...] = Field(("base_camera",), description="sensors of the task's scene")
 

@@ -36,7 +36,7 @@ class RoboCasaOptions(RobotOptions):
     task: str = Field("PickPlaceCounterToCabinet", description="a RoboCasa environment")
     robot: str = Field("PandaOmron", description="a robosuite robot with a moving base")
     kitchens: Literal["all", "pretrain", "target"] = Field("all", description="RoboCasa's split of scenes")
-    max_actions: int = Field(500, ge=1, description="actions after which an episode has failed")
+    max_actions: int = Field(500, ge=1, le=100_000, description="actions after which an episode has failed")
     observation: Literal["state", "camera", "both"] = Field("camera", description="what the policy sees")
     camera: tuple[str, ...] = Field(
         ("robot0_agentview_left", "robot0_eye_in_hand"),

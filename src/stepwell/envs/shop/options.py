@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from stepwell.config.base import Settings
+from stepwell.envs.options import declare_host_option
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +28,19 @@ class ShopOptions(Settings):
     """Catalogue, pages, limits, and where the shop runs."""
 
     size: Literal["full", "tiny"] = Field("full", description="full: for real models; tiny: short words, few")
-    num_products: int | None = Field(None, ge=20, description="generated products; None: 50,000, tiny 300")
-    catalogue_seed: int = Field(0, ge=0, description="seed of the generated products")
-    webshop_files: str | None = Field(None, description="folder of WebShop's own product files, instead")
+    num_products: int | None = declare_host_option(
+        None, ge=20, le=2_000_000, description="generated products; None: 50,000, tiny 300"
+    )
+    catalogue_seed: int = declare_host_option(0, ge=0, lt=2**63, description="seed of the generated products")
+    webshop_files: str | None = declare_host_option(
+        None, description="folder of WebShop's own product files, instead"
+    )
     page_size: int | None = Field(None, ge=1, le=50, description="results on a page; None: 10, tiny 3")
-    max_turns: int | None = Field(None, ge=3, description="turns of an episode; None: 15, tiny 8")
-    transport: Literal["process", "http"] = Field(
+    max_turns: int | None = Field(None, ge=3, le=1000, description="turns of an episode; None: 15, tiny 8")
+    transport: Literal["process", "http"] = declare_host_option(
         "process", description="http: ask a server on this machine, which the world starts"
     )
-    url: str | None = Field(
+    url: str | None = declare_host_option(
         None, description="http://HOST:PORT of a shop that runs already; shared by worlds"
     )
     timeout_s: float = Field(30.0, gt=0, le=600, description="how long an answer of the server may take")

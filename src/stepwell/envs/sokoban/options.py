@@ -16,13 +16,17 @@ class SokobanOptions(Settings):
     num_columns: int = Field(6, ge=3, le=16, description="columns of the room, walls around it included")
     num_boxes: int = Field(1, ge=1, le=8, description="boxes, and as many targets")
     wall_rate: float = Field(0.2, ge=0, lt=1, description="chance that a cell inside the room is a wall")
-    min_actions: int = Field(5, ge=1, description="shortest solution of a room, at least")
+    min_actions: int = Field(5, ge=1, le=1000, description="shortest solution of a room, at least")
     max_actions: int | None = Field(
-        None, ge=1, description="shortest solution of a room, at most; None: all there is time for"
+        None, ge=1, le=1000, description="shortest solution of a room, at most; None: all there is time for"
     )
-    max_steps: int = Field(100, ge=1, description="executed actions of an episode; then it has failed")
-    max_actions_per_turn: int = Field(3, ge=1, description="actions of one turn")
-    max_turns: int = Field(3, ge=1, description="turns of an episode; reaching them unsolved is a failure")
+    max_steps: int = Field(
+        100, ge=1, le=100_000, description="executed actions of an episode; then it has failed"
+    )
+    max_actions_per_turn: int = Field(3, ge=1, le=1000, description="actions of one turn")
+    max_turns: int = Field(
+        3, ge=1, le=1000, description="turns of an episode; reaching them unsolved is a failure"
+    )
     observation: Literal["text", "image", "both"] = Field("text", description="what the agent is shown")
     tile_size: int = Field(32, ge=8, le=256, description="pixels per cell of a picture")
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from stepwell.core import InputError
-from stepwell.envs.grid import NAMES, Cell, move_table, put
+from stepwell.envs.grid import MAX_SIDE, NAMES, Cell, move_table, put
 
 WALL, FLOOR, TARGET, BOX, PLAYER, STORED, PLAYER_ON_TARGET = "#", "_", "O", "X", "P", "*", "S"
 SYMBOLS = "#_OXP*S"
@@ -86,6 +86,8 @@ def read_room(rows: Sequence[str]) -> tuple[Room, Situation]:
 @lru_cache(maxsize=1024)  # siblings play in the same room
 def _read_room(rows: tuple[str, ...]) -> tuple[Room, Situation]:
     num_columns = len(rows[0]) if rows else 0
+    if max(len(rows), num_columns) > MAX_SIDE:
+        raise InputError(f"a room has at most {MAX_SIDE} rows and columns, got {len(rows)} x {num_columns}")
     cells = "".join(rows)
     if not cells or any(len(row) != num_columns for row in rows) or set(cells) - set(SYMBOLS):
         raise InputError(f"room must be rows of equal length made of the symbols {SYMBOLS}, got {list(rows)}")

@@ -19,7 +19,9 @@ answer again, so that a call whose answer was lost can be sent once more.
 Invariants
 * A mistake about the call itself is `Refused` and nothing was done; what goes wrong in one world is that
   session's error among the turns, and the other worlds of the call have had theirs.
-* A caller opens worlds that the service names, never one by an import path of the caller's choosing.
+* A caller opens environments that the service names, never one by an import path of the caller's choosing.
+* Options that name what the host has (`envs/options.py`), and those that the host set, are the host's. A
+  caller is never told their values.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ import numpy as np
 from stepwell.config.env_service import EnvServiceConfig
 from stepwell.core import EncodingError, EnvError, StepwellError, Task
 from stepwell.envs.batch import Turn
+from stepwell.envs.options import list_host_options
 from stepwell.envs.registry import ENVS, env_type, make_env, read_options
 from stepwell.envs.remote import wire
 from stepwell.envs.remote.wire import Frame
@@ -156,7 +159,24 @@ class Calls:
             )
         if not isinstance(options, dict):
             raise Refused(Kind.INVALID, "options must be an object of options by name", param="options")
-        return read_options(name, options)
+        host = self.config.env_options.get(name, {})
+        kind = env_type(name).Options
+        settings = read_options(name, {**options, **host})
+        for option in sorted(set(options) & (set(list_host_options(kind)) | set(host))):
+            ours = settings.model_dump(mode="json")[option] if option in host else _default(kind, option)
+            if options[option] != ours:
+                raise Refused(
+                    Kind.FORBIDDEN,
+                    f"env.options.{option} of {name} belongs to the host and cannot be set by callers; the host "
+                    f"sets it with `stepwell serve envs --set {name}.{option}=VALUE`",
+                    param=option,
+                )
+        return settings
+
+    def _shown_options(self, name: str, settings: Any) -> dict[str, Any]:
+        """The options in force that are not the host's."""
+        hidden = {*list_host_options(type(settings)), *self.config.env_options.get(name, {})}
+        return {option: v for option, v in settings.model_dump(mode="json").items() if option not in hidden}
 
     async def _describe(self, owner: str, frame: Frame) -> Frame:
         name, options = frame.header.get("env"), frame.header.get("options", {})
@@ -166,7 +186,7 @@ class Calls:
             described = await self.sessions.work(None, partial(_description, name, settings))
             if len(self._described) >= _MAX_DESCRIBED:
                 self._described.clear()
-            self._described[key] = described
+            self._described[key] = described | {"options": self._shown_options(str(name), settings)}
         return Frame("description", self._described[key])
 
     async def _tasks(self, owner: str, frame: Frame) -> Frame:
@@ -255,6 +275,11 @@ def _with_state(frame: Frame) -> bool:
     return frame.header.get("with_state") is True
 
 
+def _default(kind: Any, option: str) -> Any:
+    field = kind.model_fields.get(option)
+    return None if field is None else field.get_default(call_default_factory=True)
+
+
 def _opened(name: str, settings: Any) -> Any:
     kind = env_type(name)
     if kind.is_robot:
@@ -307,7 +332,6 @@ def _description(name: str, settings: Any) -> dict[str, Any]:
             "is_deterministic": bool(env.is_deterministic),
             "has_oracle": bool(env.has_oracle),
             "has_process": bool(env.has_process),
-            "options": settings.model_dump(mode="json"),
             "world": wire.describe_world(env.world),
         }
     finally:

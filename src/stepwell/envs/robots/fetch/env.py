@@ -50,7 +50,7 @@ class FetchOptions(RobotOptions):
     """Which task, and what every robot's world can be asked for."""
 
     task: Literal["reach", "push", "slide", "pick_and_place"] = Field("reach", description="the task")
-    max_actions: int = Field(50, ge=1, description="actions after which an episode has failed")
+    max_actions: int = Field(50, ge=1, le=100_000, description="actions after which an episode has failed")
     camera: tuple[str, ...] = Field(
         ("external_camera_0",),
         description="of external_camera_0, head_camera_rgb, gripper_camera_rgb, lidar",

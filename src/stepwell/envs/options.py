@@ -1,0 +1,81 @@
+"""Which options of an environment belong to its host.
+
+An option that names a file, a folder, a URL or a module, or that makes the host build and keep data, is a
+*host option*. Whoever runs the environment in their own process may set it. A caller of an environment
+service may not: the service refuses it, and the host sets it when it serves
+(`stepwell serve envs --set shop.url=http://127.0.0.1:8095`).
+
+    class ShopOptions(Settings):
+        url: str | None = declare_host_option(None, description="http://HOST:PORT of a shop that runs already")
+
+Invariants
+* The declaration stands beside the option, in its schema (`host_only`), and nowhere else.
+* An option without a declaration that looks like a host option is treated as one. An environment that wants
+  to leave such an option to callers says `declare_host_option(…, host_only=False)`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+from typing import Any, get_args, get_origin
+
+from pydantic import AnyUrl, Field
+from pydantic.fields import FieldInfo
+
+from stepwell.config.base import Settings
+
+HOST_ONLY = "host_only"
+_NAMES = frozenset(
+    "path paths file files folder folders dir directory url urls uri host hosts endpoint address server module "
+    "modules import class kwargs dataset snapshot checkpoint weights command".split()
+)
+_WORDS = re.compile(
+    r"\b(files?|folders?|paths?|urls?|https?|modules?|director(y|ies)|jsonl)\b", re.IGNORECASE
+)
+
+
+def declare_host_option(default: Any, *, host_only: bool = True, **field: Any) -> Any:
+    """A field of an environment's options that its host sets and callers may not; otherwise pydantic's `Field`."""
+    return Field(default, json_schema_extra={HOST_ONLY: host_only}, **field)
+
+
+def list_host_options(kind: type[Settings]) -> tuple[str, ...]:
+    """The options that belong to the host: declared, or undeclared and of the looks of one."""
+    return tuple(name for name, field in kind.model_fields.items() if _is_host_option(name, field))
+
+
+def find_undeclared_options(kind: type[Settings]) -> tuple[str, ...]:
+    """Options that look like host options and do not say whether they are."""
+    fields = kind.model_fields.items()
+    return tuple(name for name, field in fields if _declared(field) is None and _looks_like_one(name, field))
+
+
+def _is_host_option(name: str, field: FieldInfo) -> bool:
+    declared = _declared(field)
+    return _looks_like_one(name, field) if declared is None else declared
+
+
+def _declared(field: FieldInfo) -> bool | None:
+    extra = field.json_schema_extra
+    return bool(extra[HOST_ONLY]) if isinstance(extra, dict) and HOST_ONLY in extra else None
+
+
+def _looks_like_one(name: str, field: FieldInfo) -> bool:
+    types = _types(field.annotation)
+    if any(isinstance(type_, type) and issubclass(type_, (PurePath, AnyUrl)) for type_ in types):
+        return True
+    takes_text = bool(types & {str, bytes, dict, Any})
+    named = not _NAMES.isdisjoint(name.lower().split("_"))
+    return takes_text and (named or _WORDS.search(field.description or "") is not None)
+
+
+def _types(annotation: Any) -> set[Any]:
+    """The plain types inside an annotation; a `Literal` has none, since its values are fixed."""
+    if get_origin(annotation) is None:
+        return {annotation}
+    found = {get_origin(annotation)}
+    for part in get_args(annotation):
+        if not isinstance(part, (str, int)) or isinstance(part, type):
+            found |= _types(part)
+    return found
