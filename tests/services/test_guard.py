@@ -189,7 +189,7 @@ def test_a_body_that_never_ends_is_refused(tmp_path: Path) -> None:
     with serving(tmp_path, body_timeout_s=0.1) as served:
         host, port = served.url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=30) as connection:
-            headers = "host: x\r\ncontent-type: application/json\r\ncontent-length: 100"
+            headers = "host: localhost\r\ncontent-type: application/json\r\ncontent-length: 100"
             connection.sendall(f'POST /sessions HTTP/1.1\r\n{headers}\r\n\r\n{{"id":'.encode())
             assert connection.recv(4096).startswith(b"HTTP/1.1 400")
 

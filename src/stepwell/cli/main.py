@@ -95,3 +95,7 @@ def _output_is_gone() -> int:
     """The reader of our output (`| head`) has left: nothing more to say, also not at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -31,7 +31,9 @@ class EnvServiceConfig(Settings):
         120.0, gt=0, description="a world that takes longer for one call is given up"
     )
     max_stuck: int = Field(
-        8, ge=1, description="worlds that never came back, after which no new one is opened"
+        8,
+        ge=1,
+        description="calls of one caller that may hang at once; with more it opens no new environment",
     )
 
     keys: dict[str, str] = Field(
@@ -44,17 +46,27 @@ class EnvServiceConfig(Settings):
     max_batch: int = Field(1024, ge=1, description="worlds that one call may speak of")
     max_body_bytes: int = Field(4 * 2**20, ge=1024, description="largest request")
     max_reply_bytes: int = Field(64 * 2**20, ge=1024, description="largest answer; pictures make it large")
+    header_timeout_s: float = Field(
+        10.0, gt=0, description="how long a connection may take to send the headers of a request"
+    )
     body_timeout_s: float = Field(30.0, gt=0, description="how long a client may take to send a body")
+    allowed_hosts: tuple[str, ...] = Field(
+        (), description="names that Host and Origin may have besides loopback's, such as that of a proxy"
+    )
 
     access_log: str | None = Field(None, description="file for the access log, one JSON object per line")
     shutdown_timeout_s: float = Field(
         10.0, gt=0, description="how long calls in flight may take to finish after Ctrl-C"
     )
 
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only programs on this machine can connect."""
+        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+
     @model_validator(mode="after")
     def _closed(self) -> EnvServiceConfig:
-        is_loopback = self.host in ("localhost", "::1") or self.host.startswith("127.")
-        if not is_loopback and not (self.keys or self.keys_file):
+        if not self.is_loopback and not (self.keys or self.keys_file):
             raise ValueError(
                 f"host {self.host} can be reached from other machines and nobody would need a key; make one "
                 "with `stepwell serve key NAME --keys FILE` and set keys_file, or listen on 127.0.0.1"

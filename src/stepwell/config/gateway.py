@@ -51,8 +51,17 @@ class GatewayConfig(Settings):
     max_pixels: int = Field(
         4 * 2**20, ge=1, description="largest picture that a policy that sees is shown: width x height"
     )
+    header_timeout_s: float = Field(
+        10.0, gt=0, description="how long a connection may take to send the headers of a request"
+    )
     body_timeout_s: float = Field(30.0, gt=0, description="how long a client may take to send a body")
+    allowed_hosts: tuple[str, ...] = Field(
+        (), description="names that Host and Origin may have besides loopback's, such as that of a proxy"
+    )
 
+    max_waiting_prompts: int = Field(
+        1024, ge=1, description="prompts that may wait to be tokenized; calls beyond are told to try again"
+    )
     num_pool_threads: int = Field(
         8, ge=1, description="threads that write to the pool; calls that wait together share a commit"
     )

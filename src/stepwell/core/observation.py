@@ -9,18 +9,23 @@ import numpy as np
 from stepwell.core import arrays
 from stepwell.core.arrays import AnyArray
 from stepwell.core.errors import InputError
+from stepwell.core.text import replace_half_surrogates
 from stepwell.core.tools import ToolSchema
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observation:
-    """Text, pictures (uint8 RGB, [H, W, 3]) and the tools that may be called now."""
+    """Text, pictures (uint8 RGB, [H, W, 3]) and the tools that may be called now.
+
+    Half surrogates in the text are replaced, since they have no encoding.
+    """
 
     text: str = ""
     images: tuple[AnyArray, ...] = ()
     tools: tuple[ToolSchema, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "text", replace_half_surrogates(self.text))
         frozen = []
         for index, image in enumerate(self.images):
             array = np.asarray(image)

@@ -1,8 +1,9 @@
 """Many copies of one world, stepped together; one that fails does not stop the others.
 
-A world that raises yields a `Turn` with an `EnvError` (the cause attached) and is left out until
-its next reset. Mistakes of the caller about the batch itself (an index that is not there, as many
-actions as indices) are raised at once. The worlds take turns: a batch belongs to one thread at a time.
+An environment that raises yields a `Turn` with an `EnvError` (the cause attached) and is left out until
+its next reset. So does one that calls `sys.exit`: it ends no process of ours. Mistakes of the caller about
+the batch itself (an index that is not there, as many actions as indices) are raised at once. The environments
+take turns: a batch belongs to one thread at a time.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, Self
 
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ArrayState, EnvError, InputError, Observation, Task
+from stepwell.core.text import clean_texts, replace_half_surrogates
 from stepwell.envs.base import Env
 from stepwell.envs.registry import make_env
 from stepwell.envs.robots.base import RobotEnv
@@ -38,6 +40,17 @@ class Turn:
     def is_over(self) -> bool:
         """Whether no further turn follows."""
         return self.terminated or self.truncated or self.error is not None
+
+
+def take_turn(env: Any, actions: Any) -> Turn:
+    """One turn of an environment, its words fit to be stored."""
+    observation, reward, terminated, truncated, info = env.step(actions)
+    return Turn(observation, reward, terminated, truncated, clean_texts(info))
+
+
+def read_state(env: Any) -> dict[str, str]:
+    """The true state of an environment by form."""
+    return {form.value: replace_half_surrogates(text) for form, text in env.state().items()}
 
 
 def _silent() -> None:
@@ -84,8 +97,8 @@ class EnvBatch:
             try:
                 seed = None if seeds is None else seeds[position]
                 observation, info = self.envs[index].reset(seed=seed, options={"task": task})
-                turns.append(Turn(observation, info=info))
-            except Exception as error:
+                turns.append(Turn(observation, info=clean_texts(info)))
+            except (Exception, SystemExit) as error:
                 turns.append(self._failed(index, error))
             progress()
         if with_state:
@@ -105,8 +118,8 @@ class EnvBatch:
         turns = []
         for index, acts in zip(indices, actions, strict=True):
             try:
-                turns.append(Turn(*self.envs[index].step(acts)))
-            except Exception as error:
+                turns.append(take_turn(self.envs[index], acts))
+            except (Exception, SystemExit) as error:
                 turns.append(self._failed(index, error))
             progress()
         if with_state:
@@ -118,8 +131,8 @@ class EnvBatch:
             if turn.error is not None:
                 continue
             try:
-                turn.state = {form.value: text for form, text in self.envs[index].state().items()}
-            except Exception as error:
+                turn.state = read_state(self.envs[index])
+            except (Exception, SystemExit) as error:
                 turn.error = EnvError(f"{self.name}: state() raised {type(error).__name__}: {error}")
                 turn.error.__cause__ = error
 
@@ -136,7 +149,7 @@ class EnvBatch:
         if len(set(indices)) != len(indices):
             raise InputError(f"each world takes one turn at a time, got indices {list(indices)}")
 
-    def _failed(self, index: int, error: Exception) -> Turn:
+    def _failed(self, index: int, error: BaseException) -> Turn:
         problem = EnvError(f"{self.name} (world {index}) raised {type(error).__name__}: {error}")
         problem.__cause__ = error
         return Turn(error=problem)

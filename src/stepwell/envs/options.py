@@ -6,7 +6,7 @@ service may not: the service refuses it, and the host sets it when it serves
 (`stepwell serve envs --set shop.url=http://127.0.0.1:8095`).
 
     class ShopOptions(Settings):
-        url: str | None = declare_host_option(None, description="http://HOST:PORT of a shop that runs already")
+        url: str | None = declare_host_option(None, description="http://HOST:PORT of a shop")
 
 Invariants
 * The declaration stands beside the option, in its schema (`host_only`), and nowhere else.
@@ -27,16 +27,19 @@ from stepwell.config.base import Settings
 
 HOST_ONLY = "host_only"
 _NAMES = frozenset(
-    "path paths file files folder folders dir directory url urls uri host hosts endpoint address server module "
-    "modules import class kwargs dataset snapshot checkpoint weights command".split()
-)
+    (
+        "path", "paths", "file", "files", "folder", "folders", "dir", "directory", "url", "urls", "uri",
+        "host", "hosts", "endpoint", "address", "server", "module", "modules", "import", "class", "kwargs",
+        "dataset", "snapshot", "checkpoint", "weights", "command",
+    )
+)  # fmt: skip
 _WORDS = re.compile(
     r"\b(files?|folders?|paths?|urls?|https?|modules?|director(y|ies)|jsonl)\b", re.IGNORECASE
 )
 
 
 def declare_host_option(default: Any, *, host_only: bool = True, **field: Any) -> Any:
-    """A field of an environment's options that its host sets and callers may not; otherwise pydantic's `Field`."""
+    """A field of an environment's options that its host sets and callers may not."""
     return Field(default, json_schema_extra={HOST_ONLY: host_only}, **field)
 
 

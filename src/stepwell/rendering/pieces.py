@@ -8,17 +8,19 @@ Invariants
 * The ids are those of encoding the whole at once. A token is cut at only if that holds for it: no
   blanks around it are swallowed, no normalizer changes it, no other token overlaps its beginning.
 * Tokenizers that say nothing of their special tokens are not cut anywhere.
-* At most `_REMEMBERED` pieces are kept.
+* At most `_REMEMBERED` pieces are kept, and none that is longer than `_LONGEST_REMEMBERED`.
+* A long text is encoded without holding up other threads.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-_REMEMBERED = 8192
+_REMEMBERED, _LONGEST_REMEMBERED = 8192, 65_536  # pieces, characters of a piece
+_SHORT = 4096  # characters that are encoded before anyone waits for it
 _PROBES = ("", "x", " x ", "\n\nThe end.", "  \t", "é…", "Hello there.\n")
 
 Encode = Callable[[str], list[int]]
@@ -32,8 +34,9 @@ class PieceEncoder:
         self._cut = re.compile("|".join(map(re.escape, cuts))) if cuts else None
         self._cuts = tuple(cuts)
         direct = _direct(tokenizer, whole)
-        self._piece: Callable[[str], tuple[int, ...]] = lru_cache(maxsize=_REMEMBERED)(
-            lambda text: tuple(direct(text))
+        remembered = lru_cache(maxsize=_REMEMBERED)(lambda text: tuple(direct(text)))
+        self._piece: Callable[[str], Sequence[int]] = lambda text: (
+            direct(text) if len(text) > _LONGEST_REMEMBERED else remembered(text)
         )
         if not all(self.encode(text) == whole(text) for text in _probe_texts(cuts)):
             self._cut, self._cuts = None, ()
@@ -85,6 +88,8 @@ def _direct(tokenizer: Any, whole: Encode) -> Encode:
         # Whoever else uses the tokenizer may have left it cutting or padding.
         if core.truncation is not None or core.padding is not None or core.encode_special_tokens:
             return whole(text)
+        if len(text) > _SHORT:  # a batch of one lets other threads run meanwhile; `encode` does not
+            return list(core.encode_batch_fast([text], add_special_tokens=False)[0].ids)
         return list(core.encode(text, add_special_tokens=False).ids)
 
     return encode if all(encode(text) == whole(text) for text in _probe_texts(())) else whole

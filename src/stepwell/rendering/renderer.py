@@ -229,7 +229,8 @@ class Renderer:
                 return False
             if len(self._passing) >= _REMEMBERED:
                 self._passing.clear()
-            self._passing[key] = passes(self.report.ending, mould, whole, len(before))
+            self._passing[key] = found = passes(self.report.ending, mould, whole, len(before))
+            return found
         return self._passing[key]
 
     def _extended(self, previous: Recorded, new: Sequence[Message], found: Continuation) -> Rendered:

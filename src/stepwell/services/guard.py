@@ -1,13 +1,16 @@
 """Who comes in, how often and with how much: everything that is decided before a body is read.
 
-    request ─► key ─► rate and concurrency ─► body, counted while it is read ─► the app ─► access log
+    request ─► host ─► key ─► body, counted and timed ─► rate and concurrency ─► the app ─► access log
 
 A plain ASGI layer around an app, since it runs for every request. It puts the key's name into
 `scope["state"]["key_name"]`. Refusals are written by the function it is given, in whatever form the
 path's API has.
 
 Invariants
-* A body is never held beyond its limit, whether it states its length or comes in chunks.
+* A body is never held beyond its limit, whether it states its length or comes in chunks. It has
+  `body_timeout_s` from the end of the headers (those have their own time: `http_protocol.py`).
+* A request counts against its key when it is there as a whole. One that is still being sent counts for
+  nothing but its bytes: unfinished bodies of a key hold at most `max_unfinished_bytes`.
 * A refused request never reaches the app; a request that the app answered is never refused afterwards.
 * Whatever happens to a request, its key's count of running calls goes down again.
 """
@@ -17,11 +20,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from stepwell.services import pages
 from stepwell.services.access_log import AccessLog
 from stepwell.services.gateway.exchange import Kind, Refused
+from stepwell.services.hosts import HostCheck
 from stepwell.services.keys import KeyRing
 from stepwell.services.limits import Limits
 
@@ -32,11 +38,12 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Refuse = Callable[[str, Refused, Mapping[str, str]], App]
 
 _log = logging.getLogger(__name__)
-_OPEN_PATHS = frozenset({"/health", "/ready"})
+_OPEN_PATHS = frozenset({"/health", "/ready"}) | pages.OPEN_PATHS
+_NOT_ALLOWED = 1008  # WebSocket's own code
 
 
-class _BodyRefused(Exception):
-    """Ends the app's reading of a body that is refused while it is read."""
+class _HungUp(Exception):
+    """The client left before its request was there."""
 
 
 class Guard:
@@ -50,36 +57,55 @@ class Guard:
         limits: Limits,
         max_body_bytes: int,
         body_timeout_s: float,
+        hosts: HostCheck,
         refuse: Refuse,
+        max_unfinished_bytes: int = 256 * 2**20,
         log: AccessLog | None = None,
     ) -> None:
         self._app = app
         self._keys, self._limits = keys, limits
         self._max_body_bytes, self._body_timeout_s = max_body_bytes, body_timeout_s
-        self._refuse = refuse
+        self._hosts, self._refuse = hosts, refuse
+        self._unfinished: Counter[str] = Counter()  # bytes of bodies that are being sent, by key
+        self._max_unfinished_bytes = max_unfinished_bytes
         self._log = log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._open_socket(scope, receive, send)
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        visit = _Visit(scope, receive, send, self._max_body_bytes, self._body_timeout_s)
+        visit = _Visit(scope, receive, send, self._max_body_bytes)
         try:
             await self._serve(visit)
         finally:
             if self._log is not None:
                 self._log.write(**visit.fields())
 
+    async def _open_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            self._hosts.refuse(_headers(scope))
+        except Refused:
+            await receive()
+            await send({"type": "websocket.close", "code": _NOT_ALLOWED})  # before it is accepted: HTTP 403
+            return
+        await self._app(scope, receive, send)
+
     async def _serve(self, visit: _Visit) -> None:
         try:
+            self._hosts.refuse(visit.headers)
             name = self._name(visit)
             visit.scope.setdefault("state", {})["key_name"] = visit.key_name = name
             if visit.scope["path"] in _OPEN_PATHS:
                 await self._run(visit)
                 return
-            refusal = self._limits.enter(name)
-            if refusal is not None:
-                raise Refused(Kind.LIMITED, f"too many calls: {refusal[0]}", retry_after_s=refusal[1])
+            _check(self._limits.refusal(name))
+            await self._read_body(visit, name)
+            _check(self._limits.enter(name))
+        except _HungUp:
+            return
         except Refused as refused:
             await self._say(visit, refused)
             return
@@ -88,12 +114,31 @@ class Guard:
         finally:
             self._limits.leave(name)
 
+    async def _read_body(self, visit: _Visit, name: str) -> None:
+        """The whole body, before anything is counted or done."""
+        visit.check_stated_length()
+        num_read = 0
+        try:
+            async with asyncio.timeout(self._body_timeout_s):
+                while (size := await visit.read_part()) is not None:
+                    num_read += size
+                    self._unfinished[name] += size
+                    if self._unfinished[name] > self._max_unfinished_bytes:
+                        raise Refused(
+                            Kind.LIMITED, "too many large bodies are being sent at once", retry_after_s=1.0
+                        )
+        except TimeoutError:
+            raise Refused(
+                Kind.INVALID, f"the body took longer than {self._body_timeout_s:g} s to come (body_timeout_s)"
+            ) from None
+        finally:
+            self._unfinished[name] -= num_read
+            if not self._unfinished[name]:
+                del self._unfinished[name]
+
     async def _run(self, visit: _Visit) -> None:
         try:
-            visit.check_stated_length()
             await self._app(visit.scope, visit.receive, visit.send)
-        except _BodyRefused:
-            pass  # `visit.refused` says why; the app may as well have swallowed this
         except Refused as refused:
             visit.refused = refused
         except Exception:
@@ -103,7 +148,7 @@ class Guard:
             await self._say(visit, visit.refused)
 
     async def _say(self, visit: _Visit, refused: Refused) -> None:
-        visit.refused, visit.is_refusing = refused, True
+        visit.refused = refused
         reply = self._refuse(visit.scope["path"], refused, visit.headers)
         await reply(visit.scope, visit.receive, visit.send)
 
@@ -126,45 +171,50 @@ class Guard:
 class _Visit:
     """One request on its way through: counts what is read and written."""
 
-    def __init__(
-        self, scope: Scope, receive: Receive, send: Send, max_body_bytes: int, body_timeout_s: float
-    ) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, max_body_bytes: int) -> None:
         self.scope = scope
-        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        self.headers = _headers(scope)
         self.key_name = ""
         self.refused: Refused | None = None
-        self.is_refusing = False
         self.has_begun = False
         self._receive, self._send = receive, send
-        self._max_body_bytes, self._body_timeout_s = max_body_bytes, body_timeout_s
+        self._max_body_bytes = max_body_bytes
         self._began_s = time.perf_counter()
         self._status = 0
         self._num_read = self._num_written = 0
-        self._has_body = False
+        self._parts: list[bytes] = []
+        self._has_body = self._was_read = False
 
     def check_stated_length(self) -> None:
         length = self.headers.get("content-length", "0")
         if length.isdigit() and int(length) > self._max_body_bytes:
             raise self._too_large()
 
-    async def receive(self) -> dict[str, Any]:
+    async def read_part(self) -> int | None:
+        """Read what comes next of the body and keep it; its size, or None when the body is whole."""
         if self._has_body:
+            return None
+        message = await self._receive()
+        if message["type"] != "http.request":
+            raise _HungUp
+        part = message.get("body", b"")
+        self._parts.append(part)
+        self._num_read += len(part)
+        self._has_body = not message.get("more_body", False)
+        if self._num_read > self._max_body_bytes:
+            raise self._too_large()
+        return len(part)
+
+    async def receive(self) -> dict[str, Any]:
+        """What the app reads: the body that was kept, at once, and then what the client does."""
+        if self._was_read or not self._has_body:
             return await self._receive()
-        if self._num_read:
-            message = await self._next_part()
-        else:
-            message = await self._receive()
-        if message["type"] == "http.request":
-            self._num_read += len(message.get("body", b""))
-            self._has_body = not message.get("more_body", False)
-            if self._num_read > self._max_body_bytes:
-                self.refused = self._too_large()
-                raise _BodyRefused
-        return message
+        self._was_read = True
+        body = b"".join(self._parts)
+        self._parts.clear()
+        return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(self, message: dict[str, Any]) -> None:
-        if self.refused is not None and not self.is_refusing:
-            return  # an app's own words about a body that was refused under its hands
         if message["type"] == "http.response.start":
             self.has_begun = True
             self._status = message["status"]
@@ -187,17 +237,16 @@ class _Visit:
             "client": self.scope["client"][0] if self.scope.get("client") else None,
         }
 
-    async def _next_part(self) -> dict[str, Any]:
-        left_s = self._body_timeout_s - (time.perf_counter() - self._began_s)
-        try:
-            return await asyncio.wait_for(self._receive(), max(0.0, left_s))
-        except TimeoutError:
-            self.refused = Refused(
-                Kind.INVALID, f"the body took longer than {self._body_timeout_s:g} s to come"
-            )
-            raise _BodyRefused from None
-
     def _too_large(self) -> Refused:
         return Refused(
             Kind.TOO_LARGE, f"the body is larger than {self._max_body_bytes} bytes; send less at once"
         )
+
+
+def _headers(scope: Scope) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+def _check(refusal: tuple[str, float] | None) -> None:
+    if refusal is not None:
+        raise Refused(Kind.LIMITED, f"too many calls: {refusal[0]}", retry_after_s=refusal[1])

@@ -37,6 +37,15 @@ class Limits:
 
     def enter(self, key_name: str) -> tuple[str, float] | None:
         """Count a call as running; or say why not, and after how many seconds to try again."""
+        refusal = self.refusal(key_name)
+        if refusal is None:
+            use = self._uses[key_name]
+            use.num_running += 1
+            use.tokens -= self._rate_per_s > 0
+        return refusal
+
+    def refusal(self, key_name: str) -> tuple[str, float] | None:
+        """Why a call could not run now, and after how many seconds to try again; counts nothing."""
         now = self._clock()
         use = self._uses.get(key_name)
         if use is None:
@@ -51,8 +60,6 @@ class Limits:
                 return f"more than {self._rate_per_s:g} calls per second", (
                     1.0 - use.tokens
                 ) / self._rate_per_s
-            use.tokens -= 1.0
-        use.num_running += 1
         return None
 
     def leave(self, key_name: str) -> None:

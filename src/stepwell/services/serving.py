@@ -10,7 +10,7 @@ from typing import Any
 
 from stepwell.core.errors import ConfigError, InfraError
 
-_STARTING_S = 30.0
+_STARTING_S, _HEADER_TIMEOUT_S = 30.0, 10.0
 
 
 def serve(app: Any, host: str, port: int, *, shutdown_timeout_s: float = 60.0) -> None:
@@ -52,8 +52,12 @@ def _server(app: Any, shutdown_timeout_s: float) -> Any:
         import uvicorn
     except ImportError as error:
         raise ConfigError("serving needs the extra 'serve': pip install 'stepwell[serve]'") from error
+    from stepwell.services.http_protocol import make_http_protocol
+
+    header_timeout_s = getattr(getattr(app, "state", None), "header_timeout_s", _HEADER_TIMEOUT_S)
     config = uvicorn.Config(
         app,
+        http=make_http_protocol(header_timeout_s),
         log_level="warning",
         access_log=False,
         server_header=False,

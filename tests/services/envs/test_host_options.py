@@ -84,7 +84,7 @@ def test_what_the_host_set_cannot_be_changed_and_may_be_repeated(service: Servic
 
 
 def test_a_remote_run_that_sets_a_host_option_is_told_which(url: str) -> None:
-    with pytest.raises(ConfigError, match="env.options.dataset of multihop_qa belongs to the host"):
+    with pytest.raises(ConfigError, match=r"env\.options\.dataset of multihop_qa belongs to the host"):
         make_env(f"remote:{url}#multihop_qa", {"dataset": "/etc/passwd"})
 
 

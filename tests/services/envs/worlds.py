@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
-from stepwell.core import Task
+from stepwell.core import Observation, StateForm, Task
 from stepwell.envs.base import Effect
 from stepwell.envs.frozenlake.env import FrozenLake
 
@@ -26,3 +27,32 @@ class Stubborn(FrozenLake):
         if action == "Down":
             raise OSError("the simulator is gone")
         return super().act(action)
+
+
+class Odd(Stubborn):
+    """A lake whose Up exits, and whose words hold half of a character."""
+
+    name = "odd"
+
+    def act(self, action: str) -> Effect:
+        if action == "Up":
+            sys.exit("no licence")
+        return FrozenLake.act(self, action)
+
+    def observe(self) -> Observation:
+        return Observation("half \ud83d, whole \ud83d\ude00")
+
+    def result(self) -> str:
+        return "lost \ude00"
+
+    def state(self) -> dict[StateForm, str]:
+        return {StateForm.NATURAL_LANGUAGE: "half \ud83d"}
+
+
+class Exits(FrozenLake):
+    """An environment that cannot even be made."""
+
+    name = "exits"
+
+    def __init__(self, options: object = None) -> None:
+        sys.exit(3)

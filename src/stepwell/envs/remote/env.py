@@ -110,7 +110,7 @@ class Visit:
                 raise
             except EnvError:
                 self.leave()
-        self._server, frame = self._servers.first_that(lambda server: self._entered(server, header))
+        self._server, frame = self._servers.least_busy_that(lambda server: self._entered(server, header))
         return self._played(frame)
 
     def step(self, actions: Any) -> Any:

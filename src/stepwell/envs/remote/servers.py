@@ -8,8 +8,12 @@ Invariants
   for the same number again gives the answer that was lost.
 * What the caller did wrong keeps its kind (`InputError`, `ConfigError`); a server that is gone, full or
   has forgotten the session is an `EnvError`.
-* A server that could not be reached is asked last for `retry_after_s`; when no other is left it is asked
-  all the same.
+* A server that could not be reached, or that froze, is asked last for `retry_after_s`; when no other is left
+  it is asked all the same. Sessions that it held fail at once meanwhile.
+* Every wait is bounded. An answer may take `timeout_s` (`STEPWELL_ENV_TIMEOUT_S`, 180) as long as the server
+  is alive: a server that has been silent for `silent_s` is asked for `/health`, and is given up where it does
+  not answer that either.
+* A new session goes to the server that hosts the fewest; of equals, to one at random.
 * Sessions that are held get a heartbeat three times as often as they would expire; one whose holder was
   dropped without a word gets none, and is closed when the next one is created.
 """
@@ -20,7 +24,10 @@ import contextlib
 import http.client
 import itertools
 import json
+import math
 import os
+import random
+import select
 import threading
 import time
 import weakref
@@ -33,9 +40,12 @@ from stepwell.core.arrays import AnyArray
 from stepwell.envs.remote import wire
 from stepwell.envs.remote.wire import Frame
 
-KEY_VARIABLE = "STEPWELL_ENV_KEY"
+KEY_VARIABLE, TIMEOUT_VARIABLE = "STEPWELL_ENV_KEY", "STEPWELL_ENV_TIMEOUT_S"
+_TIMEOUT_S, _SILENT_S = 180.0, 10.0
+_RETRY_AFTER_S = 5.0
 GONE = 404
 T = TypeVar("T")
+Wait = Callable[[Callable[[float], bool]], None]
 _MINE: dict[str, type[Exception]] = {
     "InputError": InputError,
     "ConfigError": ConfigError,
@@ -47,13 +57,20 @@ class ServerGone(EnvError):
     """The server cannot be reached, or the connection broke before it had answered."""
 
 
+class ServerFrozen(ServerGone):
+    """The server takes connections and answers nothing."""
+
+
 class SessionGone(EnvError):
     """The server knows nothing of the session (any more)."""
 
 
 class _Connection(Protocol):
-    def send(self, body: bytes) -> tuple[int, bytes, bool]:
-        """Status, body, and whether the body is a frame. `OSError` where the connection broke."""
+    def send(self, body: bytes, wait: Wait) -> tuple[int, bytes, bool]:
+        """Status, body, and whether the body is a frame. `OSError` where the connection broke.
+
+        `wait` is called with how long an answer may be waited for at a time.
+        """
 
     def close(self) -> None: ...
 
@@ -62,14 +79,22 @@ class Server:
     """One server."""
 
     def __init__(
-        self, url: str, *, key: str | None = None, connect_timeout_s: float = 5.0, timeout_s: float = 180.0
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        connect_timeout_s: float = 5.0,
+        timeout_s: float | None = None,
+        silent_s: float = _SILENT_S,
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https", "ws", "wss") or not parts.hostname:
             raise ConfigError(f"{url!r} is no address of a server; write http://HOST:PORT or ws://HOST:PORT")
         self.url = url.rstrip("/")
         self._key = os.environ.get(KEY_VARIABLE) if key is None else key
-        self._connect_timeout_s, self._timeout_s = connect_timeout_s, timeout_s
+        self._timeout_s = _read_timeout() if timeout_s is None else timeout_s
+        self._silent_s = min(silent_s, self._timeout_s)
+        self._connect_timeout_s = min(connect_timeout_s, self._timeout_s)
         self._idle: list[_Connection] = []
         self._lock = threading.Lock()
         self._held: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
@@ -77,18 +102,25 @@ class Server:
         self._beat_s = 0.0
         self._beating: threading.Thread | None = None
         self.down_until_s = 0.0
+        self._is_frozen = False
         self.num_sent = self.num_received = 0  # bytes of frames
 
     def call(
         self, op: str, header: dict[str, Any], arrays: Sequence[AnyArray] = (), *, tries: int = 2
     ) -> Frame:
         """The server's answer. A broken connection is tried again, `tries` times in all."""
+        if self._is_frozen and time.monotonic() < self.down_until_s:
+            raise ServerFrozen(f"the env server at {self.url} does not answer; it is left alone for a while")
+        self._is_frozen = False
         body = wire.to_bytes(Frame(op, header, arrays))
         for attempt in range(tries):
             try:
                 with self._connection(fresh=attempt > 0) as connection:
-                    status, answer, is_frame = connection.send(body)
+                    status, answer, is_frame = connection.send(body, self._wait)
                 break
+            except ServerFrozen:
+                self._is_frozen, self.down_until_s = True, time.monotonic() + _RETRY_AFTER_S
+                raise
             except (OSError, http.client.HTTPException) as error:
                 if attempt + 1 == tries:
                     why = str(error) or type(error).__name__
@@ -106,6 +138,37 @@ class Server:
         if frame.op == "error":  # how a WebSocket says what HTTP says by a status
             raise self._refused(int(frame.header.get("status", 500)), json.dumps(frame.header).encode())
         return frame
+
+    def try_anew(self) -> None:
+        """Ask the server again, however it behaved before."""
+        self._is_frozen = False
+
+    def count_sessions(self) -> int:
+        """How many sessions the server holds, of all callers."""
+        return int(self.call("load", {}, tries=1).header["num_sessions"])
+
+    def _wait(self, is_there: Callable[[float], bool]) -> None:
+        """Until an answer is there, for as long as the server is alive and `timeout_s` is not over."""
+        until = time.monotonic() + self._timeout_s
+        while not is_there(max(0.001, min(self._silent_s, until - time.monotonic()))):
+            if time.monotonic() >= until:
+                words = f"took longer than {self._timeout_s:g} s ({TIMEOUT_VARIABLE})"
+                raise ServerFrozen(f"the env server at {self.url} {words}")
+            if not self._is_alive():
+                raise ServerFrozen(f"the env server at {self.url} has frozen: not even /health answers")
+
+    def _is_alive(self) -> bool:
+        parts = urlsplit(self.url)
+        is_safe = parts.scheme in ("https", "wss")
+        kind = http.client.HTTPSConnection if is_safe else http.client.HTTPConnection
+        connection = kind(parts.hostname or "", parts.port, timeout=self._connect_timeout_s)
+        try:
+            connection.request("GET", f"{parts.path}/health")
+            return connection.getresponse().status < 500
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
 
     def created(self, session: str, session_timeout_s: float, holder: object) -> None:
         """Keep a session alive from now on, for as long as its holder is there."""
@@ -155,7 +218,7 @@ class Server:
     def _connected(self) -> _Connection:
         headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
         if urlsplit(self.url).scheme in ("ws", "wss"):
-            return _Socket(self.url, headers, self._connect_timeout_s, self._timeout_s)
+            return _Socket(self.url, headers, self._connect_timeout_s)
         return _Http(self.url, headers, self._connect_timeout_s, self._timeout_s)
 
     def _refused(self, status: int, body: bytes) -> Exception:
@@ -199,8 +262,9 @@ class _Http:
         self._path = f"{parts.path}/call"
         self._headers = {**headers, "content-type": wire.CONTENT_TYPE}
 
-    def send(self, body: bytes) -> tuple[int, bytes, bool]:
+    def send(self, body: bytes, wait: Wait) -> tuple[int, bytes, bool]:
         self._connection.request("POST", self._path, body, self._headers)
+        wait(self._is_readable)
         response = self._connection.getresponse()
         is_frame = response.getheader("content-type", "") == wire.CONTENT_TYPE
         return response.status, response.read(), is_frame
@@ -208,17 +272,21 @@ class _Http:
     def close(self) -> None:
         self._connection.close()
 
+    def _is_readable(self, timeout_s: float) -> bool:
+        return bool(select.select([self._connection.sock], [], [], timeout_s)[0])
+
 
 class _Socket:
     """A WebSocket."""
 
-    def __init__(self, url: str, headers: dict[str, str], connect_timeout_s: float, timeout_s: float) -> None:
+    def __init__(self, url: str, headers: dict[str, str], connect_timeout_s: float) -> None:
         try:
             from websockets.exceptions import InvalidStatus, WebSocketException
             from websockets.sync.client import connect
         except ImportError as error:
             raise ConfigError("env servers over ws:// need the package websockets; or use http://") from error
-        self._error, self._timeout_s = WebSocketException, timeout_s
+        self._error = WebSocketException
+        self._answer: str | bytes = b""
         self._opened = contextlib.ExitStack()
         try:
             opening = connect(
@@ -233,35 +301,68 @@ class _Socket:
         except (WebSocketException, TimeoutError) as error:
             raise OSError(str(error)) from error
 
-    def send(self, body: bytes) -> tuple[int, bytes, bool]:
+    def send(self, body: bytes, wait: Wait) -> tuple[int, bytes, bool]:
         try:
             self._socket.send(body)
-            answer = self._socket.recv(timeout=self._timeout_s)
+            wait(self._has_answer)
         except (self._error, TimeoutError) as error:
             raise OSError(str(error)) from error
+        answer = self._answer
         return (200, answer.encode(), False) if isinstance(answer, str) else (200, answer, True)
 
     def close(self) -> None:
         self._opened.close()
 
+    def _has_answer(self, timeout_s: float) -> bool:
+        try:
+            self._answer = self._socket.recv(timeout=timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
 
 class Servers:
     """Several servers that host the same world."""
 
-    def __init__(self, urls: Sequence[str], *, retry_after_s: float = 5.0, **connection: Any) -> None:
+    def __init__(
+        self, urls: Sequence[str], *, retry_after_s: float = _RETRY_AFTER_S, **connection: Any
+    ) -> None:
         if not urls:
             raise ConfigError("name at least one env server: remote:http://HOST:PORT#NAME")
         self.all = [Server(url, **connection) for url in urls]
         self._retry_after_s = retry_after_s
         self._turn = itertools.count()
+        self._chance = random.SystemRandom()  # leaves the run's own chance alone
 
     def first_that(self, do: Callable[[Server], T]) -> tuple[Server, T]:
         """Do something with one server, the next in turn; where it is gone, with another."""
-        start, now = next(self._turn), time.monotonic()
+        start = next(self._turn)
         order = [self.all[(start + i) % len(self.all)] for i in range(len(self.all))]
+        return self._first_of(order, do)
+
+    def least_busy_that(self, do: Callable[[Server], T]) -> tuple[Server, T]:
+        """Do something with the server that holds the fewest sessions; where it is gone, with another."""
+        order = self._chance.sample(self.all, len(self.all))
+        if len(order) > 1:
+            loads = {server.url: self._load(server) for server in order}
+            order.sort(key=lambda server: loads[server.url])
+        return self._first_of(order, do)
+
+    def _load(self, server: Server) -> float:
+        if server.down_until_s > time.monotonic():
+            return math.inf
+        try:
+            return server.count_sessions()
+        except (EnvError, ConfigError):  # whoever plays there finds out by itself
+            server.down_until_s = max(server.down_until_s, time.monotonic() + self._retry_after_s)
+            return math.inf
+
+    def _first_of(self, order: Sequence[Server], do: Callable[[Server], T]) -> tuple[Server, T]:
+        now = time.monotonic()
         problem: Exception | None = None
         for server in sorted(order, key=lambda server: server.down_until_s > now):
             try:
+                server.try_anew()
                 return server, do(server)
             except (InputError, ConfigError, EncodingError):
                 raise
@@ -269,3 +370,14 @@ class Servers:
                 server.down_until_s = time.monotonic() + self._retry_after_s
                 problem = error
         raise EnvError(f"none of {len(self.all)} env servers serves: {problem}") from problem
+
+
+def _read_timeout() -> float:
+    text = os.environ.get(TIMEOUT_VARIABLE, "")
+    try:
+        found = float(text) if text else _TIMEOUT_S
+    except ValueError:
+        found = 0.0
+    if found <= 0:
+        raise ConfigError(f"{TIMEOUT_VARIABLE} must be a number of seconds above 0, got {text!r}")
+    return found

@@ -45,7 +45,7 @@ def serve_simulator(link: Link, marks: Marks, call: int, settings: dict[str, Any
             marks.begin()
             try:
                 answer = host.answer(frame)
-            except Exception as error:
+            except (Exception, SystemExit) as error:  # an environment's `sys.exit` ends no simulator
                 answer = error_frame(error)
             marks.end()
             _send(link, call, answer)
@@ -98,7 +98,7 @@ def _built(link: Link, call: int, build: Callable[[], Any]) -> Any:
     """What was to be built; None once the parent knows why not."""
     try:
         built = build()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         link.send(call, error_frame(error))
         return None
     link.send(call, Frame("ready", {"pid": os.getpid()}))

@@ -4,6 +4,7 @@ GET  /envs         what is hosted
 POST /call         a frame in, a frame out          (calls.py: the workers' protocol)
 WS   /ws           the same frames, one after the other, on one connection
 POST /sessions…    the same in JSON                 (json_api.py)
+GET  /, /docs      what this is, for people
 GET  /health       is the process there
 GET  /ready        can it open a world
 
@@ -33,9 +34,19 @@ from stepwell.services.envs.json_api import json_router
 from stepwell.services.envs.sessions import Sessions
 from stepwell.services.gateway.exchange import STATUS, Kind, Refused
 from stepwell.services.guard import App, Guard
+from stepwell.services.hosts import HostCheck
 from stepwell.services.keys import KeyRing
 from stepwell.services.limits import Limits
+from stepwell.services.pages import add_pages
 
+_ABOUT = (
+    "This service hosts Stepwell environments for training runs elsewhere. A run opens one as "
+    "env.name = remote:URL#NAME; other programs use the JSON calls. docs/env_service.md describes it."
+)
+_FRAMES = (
+    ("POST", "/call", "A frame in, a frame out: what remote environments use."),
+    ("WS", "/ws", "The same frames on one connection."),
+)
 _TOO_BIG, _NOT_ALLOWED = 1009, 1008  # WebSocket's own codes
 
 
@@ -59,7 +70,8 @@ def create_env_app(config: EnvServiceConfig | None = None) -> FastAPI:
     app = FastAPI(
         title="Stepwell environments", version=__version__, lifespan=life, docs_url=None, redoc_url=None
     )
-    app.state.sessions = sessions
+    app.state.sessions, app.state.header_timeout_s = sessions, config.header_timeout_s
+    add_pages(app, _ABOUT, _FRAMES)
     _add_state(app, calls, sessions)
     _add_calls(app, calls)
     app.include_router(json_router(calls))
@@ -72,6 +84,7 @@ def create_env_app(config: EnvServiceConfig | None = None) -> FastAPI:
         limits=limits,
         max_body_bytes=config.max_body_bytes,
         body_timeout_s=config.body_timeout_s,
+        hosts=HostCheck(is_loopback=config.is_loopback, host=config.host, allowed_hosts=config.allowed_hosts),
         refuse=_refusal,
         log=log,
     )

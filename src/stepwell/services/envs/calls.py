@@ -9,6 +9,7 @@
     state      sessions                                               states
     oracle     sessions                                               actions
     render     sessions                                               pictures
+    load                                                              num_sessions
     heartbeat  sessions                                               alive
     close      sessions                                               closed
 
@@ -37,7 +38,8 @@ import numpy as np
 
 from stepwell.config.env_service import EnvServiceConfig
 from stepwell.core import EncodingError, EnvError, StepwellError, Task
-from stepwell.envs.batch import Turn
+from stepwell.core.text import clean_texts
+from stepwell.envs.batch import Turn, read_state, take_turn
 from stepwell.envs.options import list_host_options
 from stepwell.envs.registry import ENVS, env_type, make_env, read_options
 from stepwell.envs.remote import wire
@@ -66,6 +68,7 @@ class Calls:
             "state": self._state,
             "oracle": self._oracle,
             "render": self._render,
+            "load": self._load,
             "heartbeat": self._heartbeat,
             "close": self._close,
         }
@@ -109,7 +112,7 @@ class Calls:
             options = None if tasks is None else {"task": tasks[place]}
             seed = None if seeds is None else seeds[place]
             observation, info = session.env.reset(seed=seed, options=options)
-            return Turn(observation, info=info)
+            return Turn(observation, info=clean_texts(info))
 
         return await self.sessions.run(sessions, partial(_played, begin, with_state))
 
@@ -133,7 +136,7 @@ class Calls:
                 return session.last
             if number != session.num_turns + 1:
                 raise EnvError(f"turn {number} was sent, the session is at turn {session.num_turns}")
-            turn = Turn(*session.env.step(actions[place]))
+            turn = take_turn(session.env, actions[place])
             if not math.isfinite(turn.reward):
                 raise EnvError(f"{session.env_name} gave the reward {turn.reward}")
             session.num_turns, session.last = number, turn
@@ -167,8 +170,8 @@ class Calls:
             if options[option] != ours:
                 raise Refused(
                     Kind.FORBIDDEN,
-                    f"env.options.{option} of {name} belongs to the host and cannot be set by callers; the host "
-                    f"sets it with `stepwell serve envs --set {name}.{option}=VALUE`",
+                    f"env.options.{option} of {name} belongs to the host and cannot be set by callers; the "
+                    f"host sets it with `stepwell serve envs --set {name}.{option}=VALUE`",
                     param=option,
                 )
         return settings
@@ -183,7 +186,7 @@ class Calls:
         settings = self._read(name, options)
         key = f"{name} {json.dumps(settings.model_dump(mode='json'), sort_keys=True)}"
         if key not in self._described:
-            described = await self.sessions.work(None, partial(_description, name, settings))
+            described = await self.sessions.work(None, partial(_description, name, settings), owner)
             if len(self._described) >= _MAX_DESCRIBED:
                 self._described.clear()
             self._described[key] = described | {"options": self._shown_options(str(name), settings)}
@@ -194,7 +197,9 @@ class Calls:
         seeds = self._seeds(frame, needed=True)
         assert seeds is not None
         kind = env_type(frame.header["env"])
-        tasks = await self.sessions.work(None, lambda: [kind.make_task(settings, seed) for seed in seeds])
+        tasks = await self.sessions.work(
+            None, lambda: [kind.make_task(settings, seed) for seed in seeds], owner
+        )
         return Frame("tasks", wire.pack_tasks(tasks))
 
     async def _create(self, owner: str, frame: Frame) -> Frame:
@@ -220,7 +225,7 @@ class Calls:
 
     async def _state(self, owner: str, frame: Frame) -> Frame:
         sessions = self.sessions.find(owner, self._ids(frame))
-        states = await self.sessions.run(sessions, partial(_asked, _forms))
+        states = await self.sessions.run(sessions, partial(_asked, read_state))
         return Frame("states", {"states": states})
 
     async def _oracle(self, owner: str, frame: Frame) -> Frame:
@@ -233,6 +238,9 @@ class Calls:
         sessions = self.sessions.find(owner, self._ids(frame))
         pictures = await self.sessions.run(sessions, partial(_asked, lambda env: np.asarray(env.render())))
         return Frame("pictures", {}, pictures)
+
+    async def _load(self, owner: str, frame: Frame) -> Frame:
+        return Frame("load", {"num_sessions": len(self.sessions)})
 
     async def _heartbeat(self, owner: str, frame: Frame) -> Frame:
         self.sessions.find(owner, self._ids(frame))
@@ -292,16 +300,12 @@ def _played(play: Callable[[Session, int], Turn], with_state: bool, session: Ses
     try:
         turn = play(session, place)
         if with_state and not turn.state:
-            turn.state = _forms(session.env)
+            turn.state = read_state(session.env)
         return turn
     except StepwellError as error:
         return Turn(error=error)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return Turn(error=EnvError(f"{session.env_name} raised {type(error).__name__}: {error}"))
-
-
-def _forms(env: Any) -> dict[str, str]:
-    return {form.value: text for form, text in env.state().items()}
 
 
 def _advice(env: Any) -> Any:
@@ -316,7 +320,7 @@ def _asked(ask: Callable[[Any], T], session: Session, _: int) -> T:
         return ask(session.env)
     except StepwellError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         words = f"{session.env_name} raised {type(error).__name__}: {error}"
         raise Refused(Kind.CONFLICT, words) from error
 

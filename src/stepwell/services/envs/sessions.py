@@ -9,8 +9,10 @@ Invariants
 * One session is worked on by one call at a time, in order of arrival; a call on many takes their locks in
   one order, so that two calls never wait for each other.
 * A session is found by its owner alone; to others it does not exist.
-* A world that takes longer than `call_timeout_s` is given up with its thread, and the other sessions of
-  that lane with it; they are told so. `num_stuck` counts such threads, for nobody can end them.
+* An environment that takes longer than `call_timeout_s` is given up with its thread, and the other sessions
+  of that lane with it; they are told so. `num_stuck` counts such threads for as long as they hang, since
+  nobody can end them. They are counted against the caller whose call hangs: one with `max_stuck` of them
+  opens no further environment until one comes back, and other callers notice nothing.
 * The worlds open at once, and of one owner, are never more than the limits.
 """
 
@@ -23,12 +25,15 @@ import queue
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from stepwell.config.env_service import EnvServiceConfig
+from stepwell.core import EnvError
 from stepwell.envs.batch import Turn
 from stepwell.envs.robots.cameras import release
 from stepwell.services.gateway.exchange import Kind, Refused
@@ -43,29 +48,37 @@ class Lane:
 
     def __init__(self, number: int) -> None:
         self.number, self.num_sessions = number, 0
-        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self.owner = ""  # whose job it does now, or did last
+        self._on_end: Callable[[], None] | None = None
+        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any], str] | None]
+        self._jobs = queue.SimpleQueue()
         threading.Thread(target=self._work, name=f"stepwell-envs-{number}", daemon=True).start()
 
-    def submit(self, do: Callable[[], T]) -> Future[T]:
-        """Do something when those before are done."""
+    def submit(self, do: Callable[[], T], owner: str) -> Future[T]:
+        """Do something for a caller when those before are done."""
         future: Future[T] = Future()
-        self._jobs.put((future, do))
+        self._jobs.put((future, do, owner))
         return future
 
-    def stop(self) -> None:
-        """End after the jobs that wait."""
+    def stop(self, on_end: Callable[[], None] | None = None) -> None:
+        """End after the jobs that wait; `on_end` is then called in the lane's thread."""
+        self._on_end = on_end
         self._jobs.put(None)
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            future, do = job
+            future, do, self.owner = job
             if not future.set_running_or_notify_cancel():
                 continue
             try:
                 future.set_result(do())
+            except SystemExit as error:  # would end the event loop that hears of it
+                future.set_exception(EnvError(f"the environment called sys.exit({error})"))
             except BaseException as error:  # it is the caller's, whatever it is
                 future.set_exception(error)
         release()
+        if self._on_end is not None:
+            self._on_end()
 
 
 @dataclass(slots=True)
@@ -93,7 +106,8 @@ class Sessions:
         self._num_opening: dict[str, int] = {}
         self._lanes = [Lane(number) for number in range(config.num_threads)]
         self._reaper: asyncio.Task[None] | None = None
-        self.num_stuck = self.num_expired = 0
+        self._stuck: Counter[str] = Counter()  # threads that hang, by caller
+        self.num_expired = 0
 
     def __len__(self) -> int:
         return len(self._open)
@@ -101,7 +115,12 @@ class Sessions:
     @property
     def is_ready(self) -> bool:
         """Whether a new world could be opened."""
-        return self.num_stuck < self._config.max_stuck and len(self) < self._config.max_sessions
+        return self._stuck[""] < self._config.max_stuck and len(self) < self._config.max_sessions
+
+    @property
+    def num_stuck(self) -> int:
+        """Threads that hang in an environment."""
+        return self._stuck.total()
 
     def start(self) -> None:
         """Begin to look for sessions that fell silent."""
@@ -126,7 +145,7 @@ class Sessions:
                 lane = min(self._lanes, key=lambda lane: lane.num_sessions)
                 lane.num_sessions += 1
                 try:
-                    env = await self.work(lane, make)
+                    env = await self.work(lane, make, owner)
                 except BaseException:
                     lane.num_sessions -= 1
                     raise
@@ -178,7 +197,7 @@ class Sessions:
                     done[place] = work(sessions[place], place)
 
             jobs = [
-                self.work(sessions[places[0]].lane, lambda places=places: play(places))
+                self.work(sessions[places[0]].lane, lambda places=places: play(places), sessions[0].owner)
                 for places in by_lane.values()
             ]
             results = await asyncio.gather(*jobs, return_exceptions=True)
@@ -199,14 +218,16 @@ class Sessions:
             session.is_closed = True
             session.lane.num_sessions -= 1
             try:
-                await self.work(session.lane, session.env.close)
+                await self.work(session.lane, session.env.close, session.owner)
             except Exception:
                 _log.exception("closing %s failed", session.env_name)
 
-    async def work(self, lane: Lane | None, do: Callable[[], T]) -> T:
+    async def work(self, lane: Lane | None, do: Callable[[], T], owner: str) -> T:
         """Do something in a lane's thread (None: the least busy one's); a hang gives the lane up."""
+        if lane is None:
+            self._check_stuck(owner)
         lane = lane or min(self._lanes, key=lambda lane: lane.num_sessions)
-        future = asyncio.wrap_future(lane.submit(do))
+        future = asyncio.wrap_future(lane.submit(do, owner))
         try:
             async with asyncio.timeout(self._config.call_timeout_s):
                 return await asyncio.shield(future)
@@ -222,17 +243,29 @@ class Sessions:
     def _give_up(self, lane: Lane) -> None:
         if self._lanes[lane.number] is not lane:
             return  # another call found it out first
-        self.num_stuck += 1
-        _log.error("a world of lane %d never came back; its thread is left behind", lane.number)
+        owner, loop = lane.owner, asyncio.get_running_loop()
+        self._stuck[owner] += 1
+        _log.error("a call in lane %d takes too long; its thread is left behind", lane.number)
         self._lanes[lane.number] = Lane(lane.number)
-        lane.stop()
+        lane.stop(partial(_tell_loop, loop, partial(self._come_back, owner)))
         for session in [session for session in self._open.values() if session.lane is lane]:
             session.is_closed = True
             del self._open[session.id]
 
+    def _come_back(self, owner: str) -> None:
+        self._stuck[owner] -= 1
+
+    def _check_stuck(self, owner: str) -> None:
+        if self._stuck[owner] >= self._config.max_stuck:
+            raise Refused(
+                Kind.UNAVAILABLE,
+                f"{self._stuck[owner]} calls of yours hang (max_stuck is {self._config.max_stuck}); "
+                "try again when one has come back",
+                retry_after_s=5.0,
+            )
+
     def _check_room(self, owner: str, count: int) -> None:
-        if self.num_stuck >= self._config.max_stuck:
-            raise Refused(Kind.UNAVAILABLE, f"{self.num_stuck} worlds never came back; restart the service")
+        self._check_stuck(owner)
         held = len(self._open) + sum(self._num_opening.values())
         if held + count > self._config.max_sessions:
             raise Refused(
@@ -261,3 +294,8 @@ class Sessions:
         while True:
             await asyncio.sleep(min(_MANY_LOOKS_S, self._config.session_timeout_s / 4))
             await self.expire()
+
+
+def _tell_loop(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
+    with contextlib.suppress(RuntimeError):  # the service has ended meanwhile
+        loop.call_soon_threadsafe(what)

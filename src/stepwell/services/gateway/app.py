@@ -3,6 +3,7 @@
 /v1/…               session by header `X-Stepwell-Session`, or that of the key
 /s/{session}/v1/…   session by path: what an agent gets as its base URL
 /sessions…          begin, look at, reward and complete sessions      (control.py)
+/, /docs            what this is, for people                          (pages.py)
 /health, /ready     is the process there; can it serve
 """
 
@@ -24,13 +25,20 @@ from stepwell.services.gateway.dialects import refusal_response, routers
 from stepwell.services.gateway.dialects.refusals import refused_body
 from stepwell.services.gateway.exchange import STATUS, Caller, Kind, Refused
 from stepwell.services.guard import App, Guard
+from stepwell.services.hosts import HostCheck
 from stepwell.services.keys import KeyRing
 from stepwell.services.limits import Limits
+from stepwell.services.pages import add_pages
 
 if TYPE_CHECKING:
     from stepwell.services.gateway.gateway import Gateway
     from stepwell.services.gateway.upstream import UpstreamGateway
 
+_ABOUT = (
+    "This is a Stepwell gateway. It serves a policy to agents as a chat API and records every call. "
+    "Point an agent's base URL at /s/SESSION/v1 (OpenAI) or /s/SESSION (Anthropic). "
+    "docs/gateway.md describes it."
+)
 SESSION_HEADER = "x-stepwell-session"
 _RETRY_HEADER = "x-stainless-retry-count"  # what the openai and anthropic clients say about themselves
 _KINDS = {status: kind for kind, status in STATUS.items()} | {405: Kind.INVALID}
@@ -50,6 +58,8 @@ def create_app(gateway: Gateway | UpstreamGateway, config: GatewayConfig | None 
             log.close()
 
     app = FastAPI(title="Stepwell gateway", version=__version__, lifespan=life, docs_url=None, redoc_url=None)
+    app.state.header_timeout_s = config.header_timeout_s
+    add_pages(app, _ABOUT)
     for router in routers(gateway, caller_of):
         app.include_router(router)
         app.include_router(router, prefix="/s/{session}")
@@ -62,6 +72,7 @@ def create_app(gateway: Gateway | UpstreamGateway, config: GatewayConfig | None 
         limits=Limits(config.rate_per_s, config.burst, config.max_concurrent),
         max_body_bytes=config.max_body_bytes,
         body_timeout_s=config.body_timeout_s,
+        hosts=HostCheck(is_loopback=config.is_loopback, host=config.host, allowed_hosts=config.allowed_hosts),
         refuse=_refusal,
         log=log,
     )

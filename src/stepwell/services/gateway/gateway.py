@@ -19,6 +19,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 
 from stepwell.config.gateway import GatewayConfig
 from stepwell.core import (
@@ -52,6 +53,7 @@ from stepwell.services.gateway.history import Turn
 from stepwell.services.gateway.keeper import Keeper, checked_messages
 from stepwell.services.gateway.notes import note
 from stepwell.services.gateway.outflow import Outflow, first_bytes
+from stepwell.services.gateway.prompt_threads import PromptThreads, find_prompt_limit
 from stepwell.services.gateway.prompting import Call, Prompter
 from stepwell.services.gateway.reading import LiveReader, Reading, read
 from stepwell.services.gateway.streams import merged
@@ -80,6 +82,8 @@ class Gateway(Keeper):
         self.renderer = renderer
         context = renderer.context_length or getattr(sampler, "max_length", None)
         self._prompter = Prompter(renderer, self.config, context)
+        longest = find_prompt_limit(renderer.template.tokenizer, context)
+        self._prompts = PromptThreads(self.config.max_waiting_prompts, longest)
         self._tokens = TokenReader(renderer.template.tokenizer)
 
     @property
@@ -115,9 +119,15 @@ class Gateway(Keeper):
         """Tokens of a prompt, as a conversation of its own."""
         try:
             messages = checked_messages(ask.messages or (), with_images=self.see is not None)
-            return int(self.renderer.start(messages, ask.tools).prompt_ids.size)
+            rendered = await self._prompts.make(ask, lambda: self.renderer.start(messages, ask.tools))
+            return int(rendered.prompt_ids.size)
         except (InputError, RenderError, ContextLengthError) as error:
             raise Refused(Kind.INVALID, str(error), param="messages") from error
+
+    async def stop(self) -> None:
+        """Stop watching and let go of the threads."""
+        await super().stop()
+        self._prompts.close()
 
     async def is_ready(self) -> bool:
         """Whether calls can be served now: the pool answers, and the engine if it can be asked."""
@@ -140,7 +150,9 @@ class Gateway(Keeper):
             ask = self.adjust(session.id, ask)
         first = session.begin_call(ask.num_choices)
         try:
-            return self._prompter.call(caller, ask, session, first)
+            place = self._prompter.place(ask, session)
+            make = partial(self._prompter.call, caller, ask, session, first, place)
+            return await self._prompts.make(ask, make)
         except ContextLengthError as error:
             session.end_call()
             param = "messages" if ask.messages is not None else "prompt"

@@ -53,15 +53,20 @@ class Prompter:
     config: GatewayConfig
     context_length: int | None  # tokens that prompt and action may have together; None: unknown
 
-    def call(self, caller: Caller, ask: Ask, session: Session, first: int) -> Call:
-        """The call numbered `first` of its session, ready to be sampled."""
+    def place(self, ask: Ask, session: Session) -> Place | None:
+        """Where the call belongs in its session; None for plain text. Quick, and on the event loop."""
         if ask.messages is None:
+            return None
+        messages = checked_messages(ask.messages, with_images=self.renderer.image_format is not None)
+        return session.history.place(messages, ask.tools)
+
+    def call(self, caller: Caller, ask: Ask, session: Session, first: int, place: Place | None) -> Call:
+        """The call numbered `first` of its session, ready to be sampled. May take long: for a thread."""
+        if ask.messages is None or place is None:
             state = TokenState(np.asarray(self._prompt_ids(ask.prompt), dtype=np.int64))
             noted = CallNote(ask.id, first, None, (), (), metadata=ask.metadata)
             return Call(ask, session, first, state, self._requests(ask, session, first, state), noted)
-        messages = checked_messages(ask.messages, with_images=self.renderer.image_format is not None)
-        place = session.history.place(messages, ask.tools)
-        rendered = self._rendered(place, messages, ask)
+        rendered = self._rendered(place, tuple(ask.messages), ask)
         state = rendered.state
         noted = CallNote(
             ask.id,

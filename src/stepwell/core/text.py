@@ -1,0 +1,36 @@
+"""Text that can be encoded: half surrogates are joined to characters, or replaced.
+
+Python strings can hold half of a surrogate pair (`"\\ud83d"`), for instance from JSON that was cut inside an
+escape. Such text has no UTF-8 form, so a tokenizer, a database or a file would refuse it later. What comes
+from an environment passes here once, where it enters (`Observation`, `envs/batch.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def replace_half_surrogates(text: str) -> str:
+    """The text with pairs joined to their character and lone halves as U+FFFD.
+
+    >>> replace_half_surrogates("a\\ud83d\\ude00b\\ud83d") == "a\U0001f600b\ufffd"
+    True
+    """
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+        return text
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def clean_texts(value: Any) -> Any:
+    """A JSON value in which every text can be encoded."""
+    if isinstance(value, str):
+        return replace_half_surrogates(value)
+    if isinstance(value, dict):
+        return {clean_texts(name): clean_texts(entry) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [clean_texts(entry) for entry in value]
+    return value

@@ -1,0 +1,46 @@
+"""Whether a request was meant for this service: its Host and its Origin.
+
+A service on loopback needs no key, so a web page that the user has open must not reach it. A page of a
+foreign site sends its own `Origin`; a page whose name was re-pointed to 127.0.0.1 (DNS rebinding) sends its
+own name as `Host`. Both are refused. A service that other machines can reach needs a key for every call,
+which no page has; there hosts are checked only where `allowed_hosts` names some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from urllib.parse import urlsplit
+
+from stepwell.services.gateway.exchange import Kind, Refused
+
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class HostCheck:
+    """Refuses requests for other hosts and from other sites."""
+
+    def __init__(self, *, is_loopback: bool, host: str, allowed_hosts: Sequence[str] = ()) -> None:
+        allowed = {name.lower() for name in allowed_hosts}
+        self._is_checked = is_loopback or bool(allowed)
+        self._hosts = _LOOPBACK | allowed | {host.lower()}
+
+    def refuse(self, headers: Mapping[str, str]) -> None:
+        """`Refused` where Host or Origin names another site."""
+        if not self._is_checked:
+            return
+        host, origin = headers.get("host"), headers.get("origin")
+        if host is not None and _name(f"//{host}") not in self._hosts:
+            raise Refused(Kind.FORBIDDEN, _words("Host", host))
+        if origin is not None and _name(origin) not in self._hosts:
+            raise Refused(Kind.FORBIDDEN, _words("Origin", origin))
+
+
+def _name(address: str) -> str | None:
+    try:
+        return urlsplit(address).hostname
+    except ValueError:
+        return None
+
+
+def _words(header: str, value: str) -> str:
+    return f"{header} {value[:100]!r} is not served here; the host can add its name to allowed_hosts"

@@ -1,0 +1,77 @@
+"""Connections that send nothing, or too slowly, are closed.
+
+uvicorn waits for ever for the headers of a request. The protocol here gives them `header_timeout_s`, from the
+first moment of a connection and again from the first byte of each later request. A connection whose time is
+up is closed; it never reached the app and counts against nobody.
+
+Invariants
+* While a request is being served no timer runs here: bodies are the guard's (`guard.py`), answers the app's.
+* Bytes that come after the answer of a request (the rest of a body that was refused) have the same time.
+* Headers hold at most `MAX_HEADER_BYTES`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+MAX_HEADER_BYTES = 65_536
+
+
+def make_http_protocol(header_timeout_s: float) -> type[asyncio.Protocol]:
+    """uvicorn's protocol with a time-out for headers."""
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+    base: Any = AutoHTTPProtocol
+
+    class TimedProtocol(base):  # type: ignore[misc]  # whichever of its two parsers uvicorn has
+        """One connection."""
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self._timer: asyncio.TimerHandle | None = None
+            self._num_header_bytes = 0
+
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            super().connection_made(transport)
+            self._start_timer()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self._is_serving:
+                self._stop_timer()
+                return
+            self._start_timer()
+            if self.cycle is None or not self.cycle.more_body:
+                self._num_header_bytes += len(data)
+            if self._num_header_bytes > MAX_HEADER_BYTES:
+                self._hang_up()
+
+        def handle_websocket_upgrade(self, *args: Any) -> None:
+            self._stop_timer()
+            super().handle_websocket_upgrade(*args)
+
+        def connection_lost(self, error: Exception | None) -> None:
+            self._stop_timer()
+            super().connection_lost(error)
+
+        @property
+        def _is_serving(self) -> bool:
+            return self.cycle is not None and not self.cycle.response_complete
+
+        def _start_timer(self) -> None:
+            if self._timer is None and not self.transport.is_closing():
+                self._timer = self.loop.call_later(header_timeout_s, self._hang_up)
+
+        def _stop_timer(self) -> None:
+            self._num_header_bytes = 0
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+        def _hang_up(self) -> None:
+            self._stop_timer()
+            if not self.transport.is_closing():
+                self.transport.abort()
+
+    return TimedProtocol

@@ -1,0 +1,59 @@
+"""`/` and `/docs` of a service: what it is and what it answers, as HTML that loads nothing from elsewhere.
+
+Both say only what is the same for everyone, so they need no key.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.responses import HTMLResponse
+
+OPEN_PATHS = frozenset({"/", "/docs"})
+_STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
+    "table{border-collapse:collapse}td,th{text-align:left;padding:.3rem .8rem .3rem 0;vertical-align:top}"
+)
+_HEADERS = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"}
+
+
+def add_pages(app: FastAPI, about: str, others: tuple[tuple[str, str, str], ...] = ()) -> None:
+    """Add both pages. `others` are calls that the OpenAPI description lacks: method, path, words."""
+
+    @app.get("/", include_in_schema=False)
+    async def show_service() -> HTMLResponse:
+        links = "".join(f"<li><a href='{path}'>{path}</a>: {words}</li>" for path, words in _LINKS)
+        return _page(app.title, f"<p>{escape(about)}</p><ul>{links}</ul>")
+
+    @app.get("/docs", include_in_schema=False)
+    async def show_calls() -> HTMLResponse:
+        rows = "".join(_row(*call) for call in (*_calls(app.openapi()), *others))
+        head = "<tr><th>call</th><th>what it does</th></tr>"
+        return _page(f"{app.title}: calls", f"<p>{escape(about)}</p><table>{head}{rows}</table>")
+
+
+_LINKS = (
+    ("/docs", "every call in one line"),
+    ("/openapi.json", "the same for programs, with every field (needs a key where keys are set)"),
+    ("/health", "whether the process is there"),
+    ("/ready", "whether it can serve"),
+)
+
+
+def _calls(described: dict[str, Any]) -> list[tuple[str, str, str]]:
+    return [
+        (method.upper(), path, str(call.get("description") or call.get("summary") or ""))
+        for path, calls in described["paths"].items()
+        for method, call in calls.items()
+    ]
+
+
+def _row(method: str, path: str, words: str) -> str:
+    return f"<tr><td><code>{escape(f'{method} {path}')}</code></td><td>{escape(words)}</td></tr>"
+
+
+def _page(title: str, body: str) -> HTMLResponse:
+    head = f"<!doctype html><meta charset=utf-8><title>{escape(title)}</title><style>{_STYLE}</style>"
+    return HTMLResponse(f"{head}<h1>{escape(title)}</h1>{body}", headers=_HEADERS)

@@ -1,0 +1,212 @@
+"""Slow, large and forged requests from real sockets, against both services."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from tests.services.gateways import Served, serving, user
+from tests.services.listener import Listener
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from stepwell.config.env_service import EnvServiceConfig
+from stepwell.services.envs.app import create_env_app
+from stepwell.services.serving import serve_in_thread
+
+SHORT = {"header_timeout_s": 0.5, "body_timeout_s": 0.5, "max_concurrent": 16, "max_body_bytes": 2**20}
+SLOW_HEADERS = b"POST /sessions HTTP/1.1\r\nhost: localhost\r\n"
+SLOW_BODY = SLOW_HEADERS + b"content-type: application/json\r\ncontent-length: 100\r\n\r\n"
+CALL = {"model": "m", "messages": [user("hello")], "max_tokens": 2}
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("pool"), **SHORT) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def envs() -> Iterator[str]:
+    url, stop = serve_in_thread(create_env_app(EnvServiceConfig(num_threads=1, **SHORT)))  # type: ignore[arg-type]
+    yield url
+    stop()
+
+
+@pytest.fixture(params=["gateway", "envs"])
+def url(request: pytest.FixtureRequest) -> str:
+    found = request.getfixturevalue(request.param)
+    return found if isinstance(found, str) else found.url
+
+
+def dial(url: str) -> socket.socket:
+    host, port = url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the other side ends the connection; waits for it."""
+    try:
+        while connection.recv(65_536):
+            continue
+    except ConnectionResetError:
+        return True
+    return True
+
+
+@pytest.mark.parametrize("sent", [b"", SLOW_HEADERS, SLOW_BODY, SLOW_BODY + b'{"id":'])
+def test_slow_connections_lock_nobody_out_and_are_ended(url: str, sent: bytes) -> None:
+    with contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(dial(url)) for _ in range(20)]
+        for connection in slow:
+            connection.sendall(sent)
+        began = time.monotonic()
+        assert httpx.get(f"{url}/openapi.json", timeout=30).status_code == 200
+        assert httpx.get(f"{url}/health", timeout=30).status_code == 200
+        if sent.startswith(SLOW_BODY):
+            replies = [connection.recv(4096) for connection in slow]
+            assert all(b"longer than 0.5 s" in reply for reply in replies)
+        else:
+            assert all(is_closed(connection) for connection in slow)
+        assert time.monotonic() - began < 20
+
+
+def test_headers_that_come_byte_by_byte_do_not_buy_time(url: str) -> None:
+    with dial(url) as connection:
+        began = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() - began < 20:
+                connection.sendall(b"x")
+                connection.settimeout(0.05)
+                with contextlib.suppress(TimeoutError):
+                    if not connection.recv(1):
+                        break
+        assert time.monotonic() - began < 20
+
+
+def test_headers_without_end_are_cut_off(url: str) -> None:
+    with dial(url) as connection:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(SLOW_HEADERS)
+            for _ in range(100):
+                connection.sendall(b"x-more: " + b"x" * 4000 + b"\r\n")
+        assert is_closed(connection)
+
+
+def test_the_rest_of_a_refused_body_buys_no_time_either(url: str) -> None:
+    with dial(url) as connection:
+        connection.sendall(SLOW_HEADERS + b"content-length: 99999999\r\n\r\n")
+        assert connection.recv(4096).startswith(b"HTTP/1.1 413")
+        began = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() - began < 20:
+                connection.sendall(b"x")
+                time.sleep(0.02)
+        assert time.monotonic() - began < 20
+
+
+def test_a_large_body_is_refused_by_its_stated_length(url: str) -> None:
+    with dial(url) as connection:
+        connection.sendall(SLOW_HEADERS + b"content-length: 1073741824\r\n\r\n")
+        assert connection.recv(4096).startswith(b"HTTP/1.1 413")
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "evil.example"}, 403),
+        ({"host": "evil.example:8080"}, 403),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": "http://localhost:3000"}, 200),
+        ({"host": "localhost"}, 200),
+        ({"host": "[::1]:80"}, 200),
+    ],
+)
+def test_on_loopback_other_hosts_and_sites_are_refused(
+    url: str, headers: dict[str, str], status: int
+) -> None:
+    for path in ("/health", "/openapi.json", "/"):
+        reply = httpx.get(url + path, headers=headers)
+        assert reply.status_code == status
+        assert status == 200 or "is not served here" in reply.text
+
+
+def test_a_web_page_of_another_site_opens_no_socket(envs: str) -> None:
+    address = f"{envs.replace('http', 'ws')}/ws"
+    with pytest.raises(InvalidStatus, match="403"):
+        connect(address, origin="http://evil.example", proxy=None)  # type: ignore[arg-type]
+    with connect(address, proxy=None):
+        pass
+
+
+def test_a_host_that_is_allowed_by_name_is_served() -> None:
+    url, stop = serve_in_thread(create_env_app(EnvServiceConfig(allowed_hosts=("rl.example",))))
+    assert httpx.get(f"{url}/health", headers={"host": "rl.example"}).status_code == 200
+    stop()
+
+
+def test_the_first_page_and_the_list_of_calls_answer_and_load_nothing(url: str) -> None:
+    for path in ("/", "/docs"):
+        reply = httpx.get(url + path)
+        assert reply.status_code == 200 and reply.headers["content-type"].startswith("text/html")
+        assert "Stepwell" in reply.text and "http://" not in reply.text and "https://" not in reply.text
+        assert "src=" not in reply.text and "default-src 'none'" in reply.headers["content-security-policy"]
+    assert "/sessions" in httpx.get(f"{url}/docs").text
+
+
+def test_a_picture_by_url_is_never_fetched(gateway: Served) -> None:
+    with Listener() as listener:
+        image = {"type": "image_url", "image_url": {"url": f"{listener.url}/secret.png"}}
+        body = {**CALL, "messages": [{"role": "user", "content": [image]}]}
+        reply = gateway.post("/s/fetch/v1/chat/completions", body)
+        assert reply.status_code == 400 and listener.num_connections == 0
+
+
+def test_a_prompt_that_cannot_fit_is_refused_by_its_bytes_before_it_is_tokenized(gateway: Served) -> None:
+    body = {**CALL, "messages": [user("many words " * 80_000)]}
+    for path in ("/s/big/v1/chat/completions", "/s/big/v1/messages", "/s/big/v1/messages/count_tokens"):
+        reply = gateway.post(path, body, timeout=60)
+        assert reply.status_code == 400 and "bytes, and the context holds at most" in reply.text, reply.text
+    reply = gateway.post("/s/big/v1/completions", {"model": "m", "prompt": "x" * 900_000}, timeout=60)
+    assert reply.status_code == 400 and "bytes, and the context holds at most" in reply.text
+
+
+def test_while_a_long_prompt_is_tokenized_others_are_answered(gateway: Served) -> None:
+    vocabulary = gateway.gateway.renderer.template.tokenizer.get_vocab()
+    largest = gateway.gateway.renderer.context_length * max(len(piece.encode()) for piece in vocabulary)
+    text = ("Where is it? " * largest)[: largest - 100]
+    replies: list[httpx.Response] = []
+
+    def send_long_prompt() -> None:
+        body = {**CALL, "messages": [user(text)]}
+        replies.append(gateway.post("/s/long/v1/messages/count_tokens", body, timeout=60))
+
+    encode = gateway.gateway.renderer.template.encode
+    began, may_end = threading.Event(), threading.Event()
+
+    def encode_slowly(text: str) -> list[int]:
+        if len(text) > 20_000:
+            began.set()
+            assert may_end.wait(30)
+        return encode(text)
+
+    gateway.gateway.renderer.template.encode = encode_slowly  # type: ignore[method-assign]
+    try:
+        thread = threading.Thread(target=send_long_prompt)
+        thread.start()
+        assert began.wait(30)
+        assert gateway.get("/health", timeout=30).status_code == 200
+        assert gateway.post("/s/short/v1/chat/completions", CALL, timeout=30).status_code == 200
+        assert not replies
+    finally:
+        may_end.set()
+        thread.join()
+        del gateway.gateway.renderer.template.encode  # type: ignore[attr-defined]
+    assert json.loads(replies[0].text)
