@@ -237,3 +237,15 @@ def test_a_packed_file_that_is_cut_short_or_damaged_is_refused(
         with pytest.raises(InputError, match=r"x\.jsonl\.gz, line \d"):
             pool.import_(tmp_path / "x.jsonl.gz")
     assert pool.count() == 0
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_an_impossible_token_keeps_its_logprob_in_every_format(
+    pool: Pool, tmp_path: Path, ending: str
+) -> None:
+    never = Step.from_tokens([1, 2], [3, 4], behavior_logprobs=[-0.5, float("-inf")])
+    pool.add([trajectory("a", [never])])
+    pool.export(tmp_path / f"x.{ending}")
+    with open_pool(tmp_path / "other.db") as other:
+        assert other.import_(tmp_path / f"x.{ending}") == 1
+        assert other.get("a").trajectory.steps == [never]

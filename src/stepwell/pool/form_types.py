@@ -7,19 +7,29 @@ ids, no number beyond what a column holds, no NaN. Fields that a form does not h
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from pydantic_core import ErrorDetails
 
 from stepwell.core.errors import InputError
 
 _MAX_INT32, _MAX_INT64, _MAX_FLOAT32 = 2**31 - 1, 2**63 - 1, 3.4028235e38
+
+
+def _check_float32(value: float) -> float:
+    """Infinities are kept (Parquet has them); a finite number must not become one."""
+    if math.isfinite(value) and abs(value) > _MAX_FLOAT32:
+        raise ValueError("number is beyond float32")
+    return value
+
+
 Count = Annotated[int, Field(ge=0, le=_MAX_INT32)]
 Version = Annotated[int, Field(ge=0, le=_MAX_INT64)]
 Seed = Annotated[int, Field(ge=-_MAX_INT64 - 1, le=_MAX_INT64)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
-LogProb = Annotated[float, Field(ge=-_MAX_FLOAT32, le=_MAX_FLOAT32)] | Literal["-inf", "inf"]
+LogProb = Annotated[float, AfterValidator(_check_float32)] | Literal["-inf", "inf"]
 Objects = dict[str, JsonValue]
 
 
