@@ -172,8 +172,8 @@ def test_the_warm_start_ends_where_enough_training_tasks_are_solved(tmp_path: Pa
     settings = [f"warm_start.{item}" for item in (*start, "optimizer.learning_rate=5e-3")]
     config = small_config(*settings, "train.num_updates=0", "eval.num_tasks=16", folder=tmp_path)
     folder = train(config)
-    (told,) = [text for text in notes(folder) if "warm_start.stop_at" in text]
-    number = int(re.search(r"after (\d+) updates", told)[1])  # type: ignore[index]
+    (told,) = [text for text in notes(folder) if text.endswith("(enough)")]
+    number = int(re.search(r"update (\d+) of at most 200", told)[1])  # type: ignore[index]
     assert number % 3 == 0 and number < 200  # fifty epochs would be 200 updates
 
 

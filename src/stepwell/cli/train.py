@@ -85,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
         from stepwell.pipeline.run_record import read_record, take_changes
 
         take_changes(read_record(resume, config), resume, config)
+    _warn_of_foreign_preset(settings, config)
     if args.dry_run:
         from stepwell.pipeline.planning import plan
 
@@ -98,6 +99,22 @@ def run(args: argparse.Namespace) -> int:
     args.resume = folder
     raise_if_interrupted(folder)  # it saved itself and ended in order; what is left to say is the same
     return 0
+
+
+def _warn_of_foreign_preset(settings: list[str], config: RunConfig) -> None:
+    """Say that a preset was made for another environment than the user's own."""
+    from stepwell.cli.command import split_settings
+    from stepwell.config.loading import load_config
+    from stepwell.config.presets import preset_names
+
+    source, _ = split_settings(settings)
+    if source not in preset_names() or source == "own" or ":" not in config.env.name:
+        return
+    print(
+        f"warning: the preset {source} is tuned for {load_config(source).env.name}; its rewards, warm start "
+        f"and limits may not fit {config.env.name}. For settings that fit: "
+        f"stepwell train --env {config.env.name}"
+    )
 
 
 def _read_for_env(env: str, settings: list[str]) -> RunConfig:

@@ -47,6 +47,7 @@ from stepwell.pipeline.loop_state import LoopState
 from stepwell.pipeline.parts import Parts
 from stepwell.pipeline.references import keep_reference, restore_reference
 from stepwell.pipeline.replays import keep_replays
+from stepwell.pipeline.reward_balance import describe_imbalance
 from stepwell.pipeline.rollout_metrics import num_tokens, rollout_metrics
 from stepwell.pipeline.sources import PlayedSource, Source, StoredSource
 from stepwell.pipeline.warm_starts import describe_goal, has_goal, is_warm, take_or_make
@@ -201,6 +202,7 @@ class SyncLoop:
         shown = self.parts.demonstrations(warm.num_demos, warm.noise, self.config.seed, warm.demos_per_task)
         wins = np.mean([t.status is Status.SUCCESS for t in shown])
         self.monitor.note(f"warm start: {len(shown)} demonstrations, {wins:.2f} of them succeed")
+        self._warn_of_imbalance(shown)
         total = num_batches(warm, len(shown))
         train = self.config.train
         updates = imitate(
@@ -216,6 +218,13 @@ class SyncLoop:
                 self._tell("warm_start", values | {"step": float(number), "num_steps": float(total)})
             if has_goal(warm) and number % warm.check_every == 0 and self._is_warm(number, total):
                 break
+
+    def _warn_of_imbalance(self, shown: Sequence[Trajectory]) -> None:
+        if self.parts.is_robot:
+            return
+        max_turns, rewarded = self.parts.agent.world.max_turns, self.parts.demonstrated_parts
+        if (text := describe_imbalance(shown, self.config.rewards, rewarded, max_turns)) is not None:
+            self.monitor.note(f"warning: {text}")
 
     def _is_warm(self, number: int, total: int) -> bool:
         """Whether the policy has learnt enough from demonstrations, by some training tasks; told aloud."""

@@ -78,10 +78,7 @@ class LoopState:
         if train.max_seconds is not None and time_s - self.warm_start_s >= train.max_seconds:
             return f"train.max_seconds ({train.max_seconds:g}) over: {self.update} updates"
         if 0 < train.max_silent_updates <= self.num_silent:
-            return (
-                f"hardly an action in {self.num_silent} updates (train.max_silent_updates): the "
-                "policy has collapsed; lower the learning rate, or reward the form of replies"
-            )
+            return f"hardly an action in {self.num_silent} updates (train.max_silent_updates)"
         return None
 
     def stops_early(self, evaluation: EvalConfig) -> bool:

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
-from stepwell.core import ConfigError, Status, Trajectory
+from stepwell.core import ConfigError, Trajectory
 from stepwell.envs.registry import env_type
 from stepwell.pipeline.parts import Parts
+from stepwell.pipeline.reward_balance import pay_of_success
 
 PRESET = "own"
 NUM_PLAYED = 16
@@ -80,11 +81,3 @@ def _fit_to_demonstrations(shown: list[Trajectory], max_turns: int, scale: float
             f"rewards.format={form:.3g} ({FORM_SHARE:.0%} of a success over {max_turns} turns); {room}",
         ),
     )
-
-
-def pay_of_success(shown: list[Trajectory], scale: float) -> float | None:
-    """The average task reward of the successes, before scaling; None where it is not positive."""
-    won = [t for t in shown if t.status is Status.SUCCESS]
-    totals = [sum(step.reward_parts.get("task", 0.0) for step in t.steps) / scale for t in won]
-    paid = sum(totals) / len(totals) if totals else 0.0
-    return paid if paid > 0 else None

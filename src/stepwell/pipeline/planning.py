@@ -19,6 +19,7 @@ from stepwell.packing import pack
 from stepwell.pipeline.evaluation import held_out_tasks
 from stepwell.pipeline.model_size import ModelSize
 from stepwell.pipeline.parts import Parts
+from stepwell.pipeline.reward_balance import describe_imbalance
 from stepwell.pipeline.warm_starts import describe_goal, has_goal
 from stepwell.policies.numerics import check_dtype
 from stepwell.training import num_batches, split
@@ -104,6 +105,9 @@ class _Plan:
             own = first - system + turns * reply + (turns - 1) * between
             return Talk(system, first, reply, between, turns, own)
         shown = parts.demonstrations(NUM_SHOWN, 0.3, config.seed)
+        max_turns, rewarded = parts.agent.world.max_turns, parts.demonstrated_parts
+        if (warning := describe_imbalance(shown, config.rewards, rewarded, max_turns)) is not None:
+            self.warnings.append(warning)
         steps = [step for t in shown for step in t.steps]
         reply = sum(step.num_units for step in steps) / len(steps)
         sizes = [[step.state.prompt_ids.size for step in t.steps] for t in shown]  # type: ignore[union-attr]

@@ -16,6 +16,17 @@ def num_tokens(trajectories: Sequence[Trajectory]) -> int:
     return sum(step.num_units for t in trajectories for step in t.steps)
 
 
+def equal_groups(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """The share of groups whose siblings all got the same reward; nothing where there are no siblings."""
+    totals: dict[str, list[float]] = {}
+    for t in trajectories:
+        totals.setdefault(t.group, []).append(t.total_reward)
+    groups = [rewards for rewards in totals.values() if len(rewards) > 1]
+    if not groups:
+        return {}
+    return {"equal_groups": sum(max(g) - min(g) < 1e-9 for g in groups) / len(groups)}
+
+
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Success, reward and its parts, turns, tokens, the use of tools."""
     steps: list[Step] = [step for t in trajectories for step in t.steps]
@@ -27,6 +38,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "success": float(np.mean([t.status is Status.SUCCESS for t in trajectories])),
         "reward": float(np.mean([t.total_reward for t in trajectories])),
         **parts,
+        **equal_groups(trajectories),
         "turns": len(steps) / len(trajectories),
         **format_share(steps),
         "tokens": float(num_tokens(trajectories)),

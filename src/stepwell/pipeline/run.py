@@ -31,12 +31,14 @@ from stepwell.core import ConfigError, EncodingError, StepwellError
 from stepwell.monitors.base import Monitor, Monitors, RunInfo
 from stepwell.monitors.console import ConsoleMonitor
 from stepwell.monitors.files import write_whole
-from stepwell.monitors.jsonl import JsonlMonitor
+from stepwell.monitors.jsonl import FILE_NAME as METRICS
+from stepwell.monitors.jsonl import JsonlMonitor, read_entries
 from stepwell.monitors.report import write_report
 from stepwell.monitors.summary import Score, Summary, read_summary, write_summary
 from stepwell.monitors.tensorboard import TensorboardMonitor
 from stepwell.monitors.timeline import write_timeline
 from stepwell.monitors.wandb import WandbMonitor
+from stepwell.pipeline.diagnosis import diagnose
 from stepwell.pipeline.groups import placed, start_groups
 from stepwell.pipeline.interrupts import Terminated
 from stepwell.pipeline.loop import SyncLoop
@@ -261,6 +263,17 @@ def _score(values: dict[str, float] | None, name: str) -> Score | None:
     return Score(values["success"], values["low"], values["high"], int(values["num_tasks"]), name)
 
 
+def _diagnosed(loop: SyncLoop) -> list[str]:
+    """Why the run learnt nothing, said aloud; nothing where it learnt, or learnt from stored episodes."""
+    if loop.config.offline.pool is not None:
+        return []
+    has_warm_start = loop.config.warm_start.num_demos > 0
+    findings = diagnose(read_entries(loop.folder / METRICS), has_warm_start=has_warm_start)
+    for text in findings:
+        loop.monitor.note(text)
+    return findings
+
+
 def _finish(loop: SyncLoop, status: Status, baselines: list[Score]) -> None:
     """Summary, replays and report of whatever there is."""
     config, state, folder = loop.config, loop.state, loop.folder
@@ -271,6 +284,7 @@ def _finish(loop: SyncLoop, status: Status, baselines: list[Score]) -> None:
     if first is not None and loop.record is not None and loop.record.has_other_measure:
         first.note = "measured with the eval settings of the start, which have changed since"
     temperature = config.eval.temperature
+    findings = _diagnosed(loop) if status in ("finished", "stopped_early") else []
     write_summary(
         folder,
         Summary(
@@ -292,7 +306,11 @@ def _finish(loop: SyncLoop, status: Status, baselines: list[Score]) -> None:
             best=_score(state.best_values, f"update {state.best_update}"),
             changes=changes,
             interrupted_by=loop.stop_signal,
-            more={"num_updates": state.update, "warm_start_s": round(state.warm_start_s, 2)},
+            more={
+                "num_updates": state.update,
+                "warm_start_s": round(state.warm_start_s, 2),
+                **({"diagnosis": findings} if findings else {}),
+            },
         ),
     )
     if loop.groups is not None:

@@ -1,0 +1,141 @@
+"""Why a run learnt nothing, from its own figures: every cause with the figures that show it and a remedy.
+
+    diagnose(entries of metrics.jsonl, has_warm_start) -> sentences; none where the run learnt
+
+A run learnt if held-out success rose by `RISE`, or ended at `GOOD` or above. Else each cause is looked for
+in the updates: the first `WINDOW` of them against the last. A cause that no figure shows is not named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean
+
+from stepwell.monitors.base import Entry
+
+RISE, GOOD = 0.1, 0.9
+WINDOW = 5
+KNOWN_FORM = 0.5  # share of replies in the asked form from which on the form counts as known
+LOW_ENTROPY = 0.02
+EQUAL_GROUPS = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    """The figures of a run's updates, by name."""
+
+    updates: Sequence[dict[str, float]]
+    has_warm_start: bool
+
+    def early(self, name: str) -> float | None:
+        return _mean_of(self.updates[:WINDOW], name)
+
+    def late(self, name: str) -> float | None:
+        return _mean_of(self.updates[-WINDOW:], name)
+
+    def whole(self, name: str) -> float | None:
+        return _mean_of(self.updates, name)
+
+
+def diagnose(entries: Sequence[Entry], *, has_warm_start: bool) -> list[str]:
+    """The reasons why a run learnt nothing; an empty list where it learnt, or made no update."""
+    updates = [entry.values for entry in entries if entry.kind == "update"]
+    scores = [entry.values["success"] for entry in entries if entry.kind == "eval"]
+    if not updates:
+        return []
+    figures = _Figures(updates, has_warm_start)
+    before, after, name = (
+        (scores[0], scores[-1], "held-out success")
+        if len(scores) > 1
+        else (figures.early("success") or 0.0, figures.late("success") or 0.0, "success while training")
+    )
+    if after >= GOOD or after - before >= RISE:
+        return []
+    causes = [cause for find in _CAUSES if (cause := find(figures)) is not None]
+    unknown = (
+        "No single cause shows in the figures. Train longer (train.num_updates, train.max_seconds), on more "
+        "episodes per update (train.tasks_per_update), or with a larger model (policy.model)."
+    )
+    return [f"The run learnt little: {name} {before:.2f} -> {after:.2f}.", *(causes or [unknown])]
+
+
+def _find_lost_form(figures: _Figures) -> str | None:
+    early, late = figures.early("format_share"), figures.late("format_share")
+    if early is None or late is None or early < KNOWN_FORM or late >= early / 2:
+        return None
+    return (
+        f"The form of replies was known and got lost: {early:.2f} of replies had it, then {late:.2f}. The "
+        "updates were too large: lower train.optimizer.learning_rate (and muon_learning_rate), or hold the "
+        "policy to its start (recipe.kl_coef)."
+    )
+
+
+def _find_unknown_form(figures: _Figures) -> str | None:
+    early, late = figures.early("format_share"), figures.late("format_share")
+    if early is None or late is None or max(early, late) >= KNOWN_FORM:
+        return None
+    remedy = (
+        "Make the warm start longer (warm_start.max_updates, warm_start.stop_at_format), and check that "
+        "sampling.max_tokens leaves room for a reply."
+        if figures.has_warm_start
+        else "There was no warm start: set warm_start.num_demos (the environment needs an oracle()), or "
+        "start from a model that follows instructions (policy.model, agent.guide=true)."
+    )
+    return f"The policy does not know the form of replies: only {late:.2f} of them have it. {remedy}"
+
+
+def _find_no_success(figures: _Figures) -> str | None:
+    if max(values.get("success", 0.0) for values in figures.updates) > 0:
+        return None
+    return (
+        f"No episode of {len(figures.updates)} updates succeeded, so the reward never said what to do. "
+        "Give demonstrations (warm_start.num_demos), easier tasks first (env.options), or a reward for "
+        "coming nearer (Effect.process and rewards.process)."
+    )
+
+
+def _find_equal_groups(figures: _Figures) -> str | None:
+    share = figures.whole("equal_groups")
+    if share is None or share < EQUAL_GROUPS:
+        return None
+    return (
+        f"In {share:.2f} of all groups every sibling got the same reward, so there was nothing to compare: "
+        "advantages are zero. Raise train.group_size or sampling.temperature, or choose tasks that are "
+        "sometimes solved and sometimes not."
+    )
+
+
+def _find_paid_form(figures: _Figures) -> str | None:
+    form, task = figures.late("reward/format"), figures.late("reward/task")
+    if form is None or task is None or form <= max(task, 0.0):
+        return None
+    return (
+        f"The form of replies pays more than the task: {form:.3g} against {task:.3g} per episode at the end. "
+        "Lower rewards.format."
+    )
+
+
+def _find_low_entropy(figures: _Figures) -> str | None:
+    early, late = figures.early("entropy"), figures.late("entropy")
+    if early is None or late is None or late >= LOW_ENTROPY or late >= early / 2:
+        return None
+    return (
+        f"The policy stopped exploring: its entropy fell from {early:.3g} to {late:.3g}. Raise "
+        "recipe.entropy_coef, or lower train.optimizer.learning_rate."
+    )
+
+
+_CAUSES = (
+    _find_lost_form,
+    _find_unknown_form,
+    _find_no_success,
+    _find_equal_groups,
+    _find_paid_form,
+    _find_low_entropy,
+)
+
+
+def _mean_of(updates: Sequence[dict[str, float]], name: str) -> float | None:
+    values = [values[name] for values in updates if name in values]
+    return mean(values) if values else None
