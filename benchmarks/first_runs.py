@@ -1,0 +1,110 @@
+"""What a newcomer runs first, by the printed commands alone: does it learn, and how long does it take?
+
+    python benchmarks/first_runs.py --seeds 0 1 2      # results/first_runs.json
+
+NumberLine is cut out of README.md, the environment of `init env` is written by `stepwell init env`, and
+the tool agent is trained by the commands of docs/agents_as_they_are.md. Each case must rise by at least
+0.3 on held-out tasks, in under five minutes on two cores of a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from stepwell.pipeline.run import machine
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULT = Path(__file__).parent / "results" / "first_runs.json"
+STEPWELL = [sys.executable, "-m", "stepwell"]
+RISE, LIMIT_S = 0.3, 300.0
+
+
+def prepare_number_line(folder: Path, seed: int) -> list[list[str]]:
+    """README's environment, as printed."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    (code,) = [block for block in blocks if "class NumberLine" in block]
+    (folder / "my_module.py").write_text(code)
+    return [[*STEPWELL, "train", "--env", "my_module:NumberLine", f"seed={seed}", "name=run"]]
+
+
+def prepare_init_env(folder: Path, seed: int) -> list[list[str]]:
+    """What `stepwell init env` writes, by the command that it prints."""
+    told = subprocess.run(
+        [*STEPWELL, "init", "env", "coin_walk"], cwd=folder, check=True, capture_output=True, text=True
+    ).stdout
+    (line,) = [line for line in told.splitlines() if line.strip().startswith("stepwell train")]
+    return [[*STEPWELL, *line.split()[1:], f"seed={seed}", "name=run"]]
+
+
+def prepare_tool_agent(folder: Path, seed: int) -> list[list[str]]:
+    """The tool agent, by the commands of its page."""
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    page = (ROOT / "docs" / "agents_as_they_are.md").read_text()
+    lines = [line.split("  #")[0].split() for line in page.splitlines() if "examples/tool_agent" in line]
+    python = [[sys.executable, *words[1:]] for words in lines if words and words[0] == "python"]
+    train = [[*STEPWELL, *words[1:], f"seed={seed}"] for words in lines if words[:2] == ["stepwell", "train"]]
+    train[-1].append("name=run")
+    return [*python, *train]
+
+
+CASES = {
+    "number_line": prepare_number_line,
+    "init_env": prepare_init_env,
+    "tool_agent": prepare_tool_agent,
+}
+
+
+def measure(case: str, seed: int) -> dict[str, Any]:
+    """One case from an empty folder: held-out success before and after, and all of its time."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        commands = CASES[case](folder, seed)
+        began = time.perf_counter()
+        for command in commands:
+            subprocess.run(command, cwd=folder, check=True, env=os.environ | {"PYTHONUNBUFFERED": "1"})
+        seconds = time.perf_counter() - began
+        summary = json.loads((folder / "runs" / "run" / "summary.json").read_text())
+    before, after = summary["before"], summary["after"]
+    return {
+        "case": case,
+        "seed": seed,
+        "before": before,
+        "after": after,
+        "rise": after["success"] - before["success"],
+        "seconds": round(seconds, 1),
+        "num_updates": summary["num_updates"],
+        "holds": after["success"] - before["success"] >= RISE and seconds < LIMIT_S,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
+    args = parser.parse_args()
+    rows = []
+    for case in args.cases:
+        for seed in args.seeds:
+            rows.append(measure(case, seed))
+            RESULT.write_text(json.dumps({"machine": machine(), "runs": rows}, indent=2) + "\n")
+    for row in rows:
+        figures = f"{row['before']['success']:.2f} -> {row['after']['success']:.2f}"
+        print(
+            f"{row['case']:<12} seed {row['seed']}  {figures}  {row['seconds']:.0f} s  holds: {row['holds']}"
+        )
+
+
+if __name__ == "__main__":
+    main()
