@@ -1,20 +1,32 @@
 """The demo for several seeds: held-out success before and after, curves and baselines, in one file.
 
-python benchmarks/demo_seeds.py                     three seeds, three to four minutes each
+python benchmarks/demo_seeds.py                     three seeds, one after the other
+python benchmarks/demo_seeds.py --parallel 3        side by side, two cores each (taskset)
 python benchmarks/demo_seeds.py --from RUN [RUN …]  of runs that were made already
+DNNL_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 python benchmarks/demo_seeds.py --name avx2
+
+The last one computes as an x86 CPU without AVX-512 and bfloat16 does; its result has a name of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import queue
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from stepwell.monitors.jsonl import read_entries
 from stepwell.monitors.summary import read_summary
 
-RESULT = Path(__file__).parent / "results" / "demo_seeds.json"
+RESULTS = Path(__file__).parent / "results"
+FLAGS = ("DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
+CORES_PER_DEMO = 2
 
 
 def told(folder: Path) -> dict[str, Any]:
@@ -37,7 +49,30 @@ def told(folder: Path) -> dict[str, Any]:
             if e.kind == "eval"
         ],
         "machine": summary.machine,
+        "environment": {name: os.environ[name] for name in FLAGS if name in os.environ},
     }
+
+
+def run_seeds(seeds: list[int], folder: Path, parallel: int) -> list[Path]:
+    """The demo of each seed in a process of its own, so many at a time, each on cores of its own."""
+    places = queue.SimpleQueue[int]()
+    for place in range(parallel):
+        places.put(place)
+
+    def run_one(seed: int) -> Path:
+        place, own = places.get(), folder / f"demo-seed{seed}-{time.time_ns()}"
+        cores = range(place * CORES_PER_DEMO, (place + 1) * CORES_PER_DEMO)
+        pinned = ["taskset", "-c", ",".join(map(str, cores))] if parallel > 1 else []
+        command = [*pinned, sys.executable, "-m", "stepwell", "demo", "--seed", str(seed)]
+        subprocess.run([*command, "--folder", str(own)], check=True)
+        places.put(place)
+        return next(path.parent for path in own.glob("*/summary.json"))
+
+    needed = parallel * CORES_PER_DEMO
+    if parallel > 1 and needed > (os.cpu_count() or 1):
+        raise SystemExit(f"--parallel {parallel} needs {needed} cores, there are {os.cpu_count()}")
+    with ThreadPoolExecutor(parallel) as pool:
+        return list(pool.map(run_one, seeds))
 
 
 def main() -> None:
@@ -47,19 +82,18 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--folder", type=Path, default=Path("runs"))
     parser.add_argument("--from", dest="runs", type=Path, nargs="+", help="folders of runs made already")
+    parser.add_argument("--parallel", type=int, default=1, help="so many seeds at a time")
+    parser.add_argument("--name", default="", help="added to the name of the result")
     args = parser.parse_args()
-    folders = args.runs
-    if folders is None:
-        from stepwell.pipeline.demo import run_demo
-
-        folders = [run_demo(seed, args.folder) for seed in args.seeds]
+    folders = args.runs or run_seeds(args.seeds, args.folder, args.parallel)
     results = [told(folder) for folder in folders]
     for result in results:
         print(
             f"seed {result['seed']}: {result['success_before']:.3f} -> {result['success_after']:.3f} in "
             f"{result['wall_s']:.0f} s, {result['env_steps']:,} environment steps  {result['baselines']}"
         )
-    RESULT.write_text(json.dumps(results, indent=2) + "\n")
+    name = "_".join(["demo_seeds", *([args.name] if args.name else [])])
+    (RESULTS / f"{name}.json").write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":

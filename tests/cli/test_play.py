@@ -228,11 +228,14 @@ def test_arrow_keys_play_on_a_terminal(tmp_path: Path) -> None:
     )
     try:
         os.write(ours, b"\x1b[A\x1b[D\nq\n")
-        out, _ = started.communicate(timeout=30)
+        out, _ = started.communicate(timeout=200)
     finally:
         started.kill()
         os.close(ours)
         os.close(theirs)
     assert started.returncode == 0
+    first, second = out.splitlines()[:2]
+    assert first.startswith("actions: arrow keys, ") and "Up" in first
+    assert second == "commands: a agent acts, h hint, n next task, q end, ? this help"
     assert "> Up,Left\n" in out
     assert "turn 1: Up" in out

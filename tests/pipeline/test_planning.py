@@ -20,6 +20,17 @@ POLE = ("env.name=gymnasium:CartPole-v1", "env.options={}")
 OWN = ("policy.critic=own", "train.optimizer.kind=muon")
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [(), ("agent.memory=steps",), ("sampling.max_tokens=3",), ("env.options={size=3, max_turns=6}",)],
+)
+def test_what_is_typical_is_never_above_what_is_possible(settings: tuple[str, ...]) -> None:
+    parts = small_parts(*settings)
+    found = _Plan(parts.config, parts)
+    parts.close()
+    assert found.typical_tokens <= found.most_tokens
+
+
 @pytest.mark.parametrize("preset", ["frozenlake", "sokoban"])
 def test_a_preset_is_planned_in_thirty_readable_lines(preset: str) -> None:
     text = plan(load_config(preset, ["train.num_tasks=64", "eval.num_tasks=16"]))

@@ -103,6 +103,7 @@ class _Table:
         """Read and obey lines until `q` or the end of input."""
         from stepwell.core.errors import ContextLengthError, InputError
 
+        self._explain()
         self._start(first)
         does: dict[str, Callable[[], None]] = {
             "a": lambda: self._tell(self._session.let_agent_act()),
@@ -177,7 +178,8 @@ class _Table:
         tools = ", ".join(f"{tool.name} {' '.join(tool.properties)}".strip() for tool in actions.tools)
         names = ", ".join(actions.names) or tools or "any text"
         slash = "/" if actions.is_text else ""
-        print(f"actions: {names} (up to {actions.max_per_turn} per turn)")
+        keys = "arrow keys, " if self._keyboard is not None and not actions.is_text else ""
+        print(f"actions: {keys}{names} (up to {actions.max_per_turn} per turn)")
         print("commands: " + ", ".join(f"{slash}{key} {word}" for key, word in _WORDS.items()))
 
 

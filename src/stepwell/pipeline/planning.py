@@ -40,10 +40,16 @@ class Talk:
     between: float
     turns: float
     own: float
+    widest: int = 0  # the most that any turn was seen to add besides its reply
+    largest: int = 0  # the longest prompt seen, where every prompt is made afresh; 0: dialogues grow
 
     def longest(self, max_turns: int, max_tokens: int) -> int:
-        """Tokens of the longest possible episode."""
-        return math.ceil(self.first + max_turns * max_tokens + (max_turns - 1) * self.between)
+        """Tokens of the longest possible sequence."""
+        if self.largest:
+            return self.largest + max_tokens
+        return math.ceil(
+            self.first + max_turns * max_tokens + (max_turns - 1) * max(self.between, self.widest)
+        )
 
 
 def plan(config: RunConfig) -> str:
@@ -83,6 +89,7 @@ class _Plan:
         self.num_trajectories = train.tasks_per_update * train.group_size
         world = parts.agent.world
         own_most = self.talk.longest(world.max_turns, config.sampling.max_tokens) - self.talk.system
+        own_most *= world.max_turns if self.talk.largest else 1
         self.typical_tokens = self.talk.system + round(self.num_trajectories * self.talk.own)
         self.most_tokens = self.talk.system + self.num_trajectories * own_most
         self._find_problems(self.talk.longest(world.max_turns, config.sampling.max_tokens))
@@ -109,12 +116,29 @@ class _Plan:
         if (warning := describe_imbalance(shown, config.rewards, rewarded, max_turns)) is not None:
             self.warnings.append(warning)
         steps = [step for t in shown for step in t.steps]
-        reply = sum(step.num_units for step in steps) / len(steps)
+        most = config.sampling.max_tokens
+        reply = sum(min(step.num_units, most) for step in steps) / len(steps)
         sizes = [[step.state.prompt_ids.size for step in t.steps] for t in shown]  # type: ignore[union-attr]
-        grown = [b - a for row in sizes for a, b in pairwise(row)]
-        between = sum(grown) / len(grown) - reply if grown else float(first - system)
-        own = (pack(steps).num_tokens - system) / len(shown)
-        return Talk(system, first, reply, max(between, 0.0), len(steps) / len(shown), own)
+        grown = [
+            b.state.prompt_ids.size - a.state.prompt_ids.size - a.num_units  # type: ignore[union-attr]
+            for t in shown
+            for a, b in pairwise(t.steps)
+        ]
+        between = sum(grown) / len(grown) if grown else float(first - system)
+        too_long = sum(max(step.num_units - most, 0) for step in steps)  # what a policy could not write
+        own = (pack(steps).num_tokens - system - too_long) / len(shown)
+        first = max(first, *(row[0] for row in sizes))
+        largest = 0 if parts.agent.keeps_dialogue else max(max(row) for row in sizes)
+        return Talk(
+            system,
+            first,
+            reply,
+            max(between, 0.0),
+            len(steps) / len(shown),
+            own,
+            max(grown, default=0),
+            largest,
+        )
 
     def _num_shared(self) -> int:
         """Leading tokens that the first prompts of two tasks have in common."""

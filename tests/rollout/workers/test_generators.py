@@ -25,6 +25,7 @@ from stepwell.core import (
     Request,
     Sampled,
     SamplingParams,
+    TokenAction,
     TokenState,
     VersionSpan,
     WeightsError,
@@ -73,6 +74,17 @@ def tokens(count: int, length: int = 12) -> list[Request]:
     ]
 
 
+def assert_near(found: list[Sampled], expected: list[Sampled]) -> None:
+    """Another process may choose other kernels: the last bits of sums can differ, and no more than these."""
+    for one, other in zip(found, expected, strict=True):
+        if isinstance(one.action, TokenAction):
+            assert one.action == other.action
+        else:
+            np.testing.assert_allclose(one.action.chunk, other.action.chunk, rtol=1e-5, atol=1e-5)  # type: ignore[union-attr]
+        np.testing.assert_allclose(one.logprobs, other.logprobs, rtol=1e-4, atol=1e-4)
+        assert one.sampling == other.sampling and one.policy_version == other.policy_version
+
+
 def assert_same(found: list[Sampled], expected: list[Sampled]) -> None:
     for one, other in zip(found, expected, strict=True):
         assert one.action == other.action and equal(one.logprobs, other.logprobs)
@@ -84,11 +96,11 @@ async def test_the_embedded_engine_in_a_process_samples_what_it_samples_here() -
     settings = {"model": MODEL, "config": {"max_batch_size": 4, "num_slots": 8}}
     here = EmbeddedEngine.from_pretrained(MODEL, EngineConfig(max_batch_size=4, num_slots=8))
     half = {name: tensor.to(torch.bfloat16) * 0.5 for name, tensor in here.model.state_dict().items()}
-    async with generator(EMBEDDED, settings, num_threads=1) as gen:
-        assert_same(await gen.generate(tokens(3)), here.generate_blocking(tokens(3)))
+    async with generator(EMBEDDED, settings, num_threads=1, hang_s=600) as gen:
+        assert_near(await gen.generate(tokens(3)), here.generate_blocking(tokens(3)))
         await gen.forget()
         here.forget()
-        assert_same(await gen.generate(tokens(3)), here.generate_blocking(tokens(3)))
+        assert_near(await gen.generate(tokens(3)), here.generate_blocking(tokens(3)))
 
         with pytest.raises(WeightsError, match="weights of another model"):
             await gen.load_weights(1, {"other": torch.zeros(3)})
@@ -100,7 +112,7 @@ async def test_the_embedded_engine_in_a_process_samples_what_it_samples_here() -
         assert {sample.policy_version for sample in await long} == {VersionSpan(0, 1)}
         await gen.forget()
         here.forget()
-        assert_same(await gen.generate(tokens(3)), here.generate_blocking(tokens(3)))
+        assert_near(await gen.generate(tokens(3)), here.generate_blocking(tokens(3)))
     here.close()
 
 
@@ -112,14 +124,14 @@ async def test_a_robot_policy_in_a_process_samples_what_it_samples_here(tmp_path
     requests = [
         Request(state, SamplingParams(seed=seed)) for seed, state in enumerate(states(5, picture=True))
     ]
-    async with generator(ARRAY, {"model": str(tmp_path / "policy")}, num_threads=1) as gen:
-        assert_same(await gen.generate(requests), here.generate_blocking(requests))
+    async with generator(ARRAY, {"model": str(tmp_path / "policy")}, num_threads=1, hang_s=600) as gen:
+        assert_near(await gen.generate(requests), here.generate_blocking(requests))
         weights = {name: tensor * 0.9 for name, tensor in made.model.state_dict().items()}
         fingerprint = await gen.load_weights(2, weights)
         here.load_weights(2, weights)
         assert fingerprint == here.fingerprint()
         found = await gen.generate(requests)
-        assert_same(found, here.generate_blocking(requests))
+        assert_near(found, here.generate_blocking(requests))
         assert {sample.policy_version for sample in found} == {VersionSpan.at(2)}
 
 
