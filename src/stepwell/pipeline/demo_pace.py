@@ -5,8 +5,8 @@
     evaluation    a rollout of held-out tasks  × before, every so often, after
 
 What is timed works on weights of its own that nobody uses afterwards, so that the run itself is the same
-with and without it. An agent that has learnt nothing yet plays full episodes; later ones are shorter, so
-that the estimate is rather too long than too short.
+with and without it. It is an estimate: a trained agent's episodes have other lengths, and how long the
+warm start lasts is assumed (TYPICAL_WARM).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stepwell.training import imitate, num_batches
 
 NUM_WARM = 4
 TYPICAL_WARM = 0.4
-"""The share of a warm start's updates after which an agent usually knows enough (`warm_start.stop_at`)."""
+"""Assumed: the share of a warm start's updates after which it ends by `warm_start.stop_at`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ torch prints a stack trace and switches oneDNN off for the rest of the process, 
 bits of everything after it. Here a matrix is orthogonalised
 
 * in bfloat16 on a CUDA device that has units for it;
-* in its own precision (float32 or float64) everywhere else, so that every CPU computes the same thing.
-  On CPUs that do have bfloat16 units, float32 is still faster for matrices of this size.
+* in its own precision (float32 or float64) everywhere else, also on CPUs with bfloat16
+  units: results then do not depend on which CPU it is.
 
 Invariant: the state has torch's own names, so that checkpoints of either class load in the other.
 """

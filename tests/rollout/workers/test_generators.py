@@ -75,7 +75,7 @@ def tokens(count: int, length: int = 12) -> list[Request]:
 
 
 def assert_near(found: list[Sampled], expected: list[Sampled]) -> None:
-    """Another process may choose other kernels: the last bits of sums can differ, and no more than these."""
+    """Two processes may differ in the last bits (seen on aarch64), and in no more."""
     for one, other in zip(found, expected, strict=True):
         if isinstance(one.action, TokenAction):
             assert one.action == other.action
