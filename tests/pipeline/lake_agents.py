@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+from pathlib import Path
 from typing import Any
 
 from openai import AsyncOpenAI
@@ -65,3 +68,35 @@ async def miscounts(task: Any, base_url: str, model: str) -> dict[str, Any]:
         model=model, messages=messages, max_tokens=2
     )
     return {"step_rewards": [1.0, 1.0], "success": True}
+
+
+async def always_raises(task: Any, base_url: str) -> float:
+    """Fails before its first call."""
+    return float(task.content["no_such_field"])
+
+
+async def never_calls(task: Any, base_url: str) -> float:
+    """Full marks, and the policy has no part in it."""
+    return 1.0
+
+
+async def is_refused(task: Any, base_url: str, model: str) -> float:
+    """A request that no gateway takes."""
+    await CLIENT.with_options(base_url=base_url).chat.completions.create(model=model, messages=[])
+    return 1.0
+
+
+async def hangs(task: Any, base_url: str, model: str) -> float:
+    """Waits for ever."""
+    await asyncio.Event().wait()
+    return 1.0
+
+
+async def fails_later(task: Any, base_url: str, model: str) -> float:
+    """One call; what comes after it fails once a file says so."""
+    messages = [{"role": "user", "content": "Go."}]
+    client = CLIENT.with_options(base_url=base_url)
+    await client.chat.completions.create(model=model, messages=messages, max_tokens=2)
+    if Path(os.environ["LAKE_AGENT_FAILS"]).exists():
+        raise RuntimeError("the tool broke")
+    return 1.0

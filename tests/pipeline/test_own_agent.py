@@ -12,11 +12,25 @@ import numpy as np
 import pytest
 from tests.pipeline.small import played, small_config
 
-from stepwell.core import ConfigError, EngineError, Split, Status
+from stepwell.config.run import OwnAgentConfig
+from stepwell.core import (
+    AgentError,
+    ConfigError,
+    EngineError,
+    Split,
+    Status,
+    Step,
+    Task,
+    TokenAction,
+    TokenState,
+    Trajectory,
+)
 from stepwell.monitors.jsonl import read_entries
 from stepwell.monitors.summary import read_summary
+from stepwell.pipeline.agent_failures import AgentFailures
 from stepwell.pipeline.agent_rollout import AgentRollout
 from stepwell.pipeline.parts import Parts
+from stepwell.pipeline.planning import plan
 from stepwell.pipeline.run import train
 from stepwell.pool import Filter, open_pool
 from stepwell.rollout import Job
@@ -96,6 +110,106 @@ def test_an_agent_that_raises_costs_an_agent_error_and_training_goes_on(tmp_path
     assert all("the tool broke" in t.error for t in stored if t.status is Status.AGENT_ERROR)
     rewards = {t.status: {t.total_reward} for t in stored}
     assert rewards == {Status.AGENT_ERROR: {0.0}, Status.SUCCESS: {0.1}}  # times rewards.scale
+
+
+def test_what_was_the_agents_fault_is_not_learnt_from_unless_asked_for() -> None:
+    config, task = OwnAgentConfig(function="m:f"), Task("t", {})
+    step = Step(TokenState(np.array([1])), TokenAction(np.array([2])), np.zeros(1, np.float32))
+    fine = Trajectory(task, [step], Status.FAILURE)
+    broken = Trajectory(task, [step], Status.AGENT_ERROR, error="the tool broke")
+    failures = AgentFailures(config, "run", print)
+    assert failures.choose_learnable([fine, broken]) == [fine]
+    asked = AgentFailures(config.model_copy(update={"learn_from_errors": True}), "run", print)
+    assert asked.choose_learnable([fine, broken]) == [fine, broken]
+
+
+def test_failures_of_the_agent_are_told_once_counted_and_in_the_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = (*own("sometimes_raises"), "recipe.name=reinforce++", "monitor.report=true")
+    settings += ("monitor.console=true", "own_agent.max_failed_share=1", "train.tasks_per_update=8")
+    folder = train(small_config(*settings, folder=tmp_path))
+    told = capsys.readouterr().out
+    assert told.count("RuntimeError: the tool broke") == 1 and "site-packages" not in told
+    updates = [e for e in read_entries(folder / "metrics.jsonl") if e.kind == "update"]
+    assert len(updates) == 2
+    for entry in updates:
+        count = entry.values["agent_failures/raised"]
+        assert f"agent failed {count:.0f} raised" in told
+    page = (folder / "report.html").read_text()
+    assert "Failures of the agent" in page and "RuntimeError: the tool broke" in page
+    assert "lake_agents:sometimes_raises" in page and "frozenlake</h1>" not in page
+    assert "on lake_agents:sometimes_raises" in told
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "words"),
+    [
+        ("always_raises", "raised an exception", "KeyError: 'no_such_field'"),
+        ("never_calls", "ended without a call of the model", "never called the model"),
+        ("is_refused", "got an error 4xx from the gateway", "messages"),
+        ("hangs", "did not end in time", "no end within 1 s"),
+    ],
+)
+def test_an_agent_that_always_fails_stops_the_run_at_once_with_its_first_error(
+    function: str, kind: str, words: str, tmp_path: Path
+) -> None:
+    settings = (*own(function), "recipe.name=grpo", "train.episode_timeout_s=1", "eval.num_tasks=2")
+    with pytest.raises(AgentError) as stopped:
+        train(small_config(*settings, folder=tmp_path))
+    told = str(stopped.value)
+    assert "held-out evaluation: all 2 episodes failed in the agent" in told
+    assert f"2 {kind}" in told and words in told and "own_agent.max_failed_share" in told
+    assert f"--resume {tmp_path / 'run'}" in told
+    summary = read_summary(tmp_path / "run")
+    assert summary is not None and summary.status == "failed" and summary.success_after is None
+
+
+def test_a_share_above_the_limit_stops_the_run_and_a_mended_agent_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flag = tmp_path / "broken"
+    flag.touch()
+    monkeypatch.setenv("LAKE_AGENT_FAILS", str(flag))
+    settings = (*own("fails_later"), "recipe.name=reinforce++", "eval.num_tasks=0", "train.num_updates=3")
+    with pytest.raises(AgentError, match="update 1: all 8 episodes failed in the agent"):
+        train(small_config(*settings, folder=tmp_path))
+    flag.unlink()
+    folder = train(resume=tmp_path / "run")
+    summary = read_summary(folder)
+    assert summary is not None and summary.status == "finished"
+    assert "the tool broke" in summary.more["agent_errors"]["raised"]
+    updates = [e for e in read_entries(folder / "metrics.jsonl") if e.kind == "update"]
+    assert [("loss" in e.values, e.values["success"]) for e in updates] == [
+        (False, 0.0),
+        (True, 1.0),
+        (True, 1.0),
+    ]
+
+
+def test_the_share_is_taken_over_a_window_of_updates() -> None:
+    def episodes(num_failed: int) -> list[Trajectory]:
+        task = Task("t", {})
+        fine = [Trajectory(task, [], Status.SUCCESS)] * (4 - num_failed)
+        return [Trajectory(task, [], Status.AGENT_ERROR, error="x")] * num_failed + fine
+
+    def last_answer(*counts: int) -> list[bool]:
+        failures = AgentFailures(OwnAgentConfig(function="m:f"), "run", lambda text: None)
+        return [failures.watch("u", episodes(n), is_update=True) is not None for n in counts]
+
+    assert last_answer(4) == [True]
+    assert last_answer(0, 4, 0, 4, 0, 4) == [False] * 5 + [True]  # 12 of the last 20 episodes
+    assert last_answer(2, 2, 2, 2, 2, 2) == [False] * 6  # not more than half
+
+
+def test_the_plan_of_an_own_agent_with_its_own_tasks_names_both(tmp_path: Path) -> None:
+    (tmp_path / "tasks.jsonl").write_text("\n".join(json.dumps({"name": f"n{i}"}) for i in range(40)))
+    settings = (*own("greets"), f"own_agent.tasks={tmp_path / 'tasks.jsonl'}", "recipe.name=grpo")
+    told = plan(small_config(*settings))
+    assert "lake_agents:greets" in told and "tasks.jsonl: 8 for training, 5 held out" in told
+    assert "frozenlake" not in told
+    with pytest.raises(ConfigError, match="has no 'greet'"):
+        plan(small_config(*settings, f"own_agent.function={AGENTS}:greet"))
 
 
 def test_rewards_that_do_not_fit_the_calls_are_the_agents_error(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import json
 import os
 import re
 import signal
@@ -73,6 +74,11 @@ async def does(task, base_url):  # one episode per way of going wrong
         return 1.0
     if how == "raise":
         raise KeyError("no such tool")
+    if how == "eat":
+        task.content["eaten"] = bytes(1) * (600 << 20)
+        time.sleep(30)
+    if how == "library":
+        json.loads("{")
     if how == "group":
         raise ExceptionGroup("several", [ValueError("one"), KeyError("two")])
     if how == "unreadable":
@@ -153,6 +159,9 @@ def plain_does(task, base_url):
     time.sleep(0.1)
     if how == "abort":
         os.abort()
+    if how == "eat":
+        task.content["eaten"] = bytes(1) * (600 << 20)
+        time.sleep(600)
     if how == "sleep":
         time.sleep(600)
     if how == "fine":

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.core import AgentError
-from stepwell.rollout.agent_outcome import failure_of, is_infra, last_lines, read_return
+from stepwell.rollout.agent_outcome import failure_of, is_infra, own_lines, read_return
 from stepwell.rollout.agent_target import look_at
 
 ELSEWHERE = "http://127.0.0.1:9"
@@ -150,7 +150,7 @@ def test_of_a_long_traceback_the_end_is_kept() -> None:
     try:
         deeper(40)
     except ValueError as error:
-        told = last_lines(error)
+        told = own_lines(error)
     assert told.endswith("ValueError: the bottom") and len(told.splitlines()) <= 12
 
 

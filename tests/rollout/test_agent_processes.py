@@ -47,7 +47,7 @@ def gone(pids: list[int], within_s: float = 5.0) -> bool:
 
 @pytest.fixture(scope="module")
 def doing() -> Iterator[AgentProcesses]:
-    with processes("does", num_processes=2, concurrency=4) as shared:
+    with processes("does", num_processes=2, concurrency=4, block_timeout_s=3.0) as shared:
         yield shared
 
 
@@ -225,6 +225,27 @@ def test_a_plain_function_out_of_time_is_stopped_with_its_process() -> None:
         assert agents.pids != before
     assert (results[0].status, results[0].timed_out) == ("agent_error", True)
     assert results[1].status == "done"
+
+
+@pytest.mark.parametrize("function", ["does", "plain_does"])
+def test_an_agent_that_eats_memory_is_ended_and_blamed_for_it(function: str) -> None:
+    with processes(function, num_processes=1, concurrency=2, memory_mb=500, block_timeout_s=20) as agents:
+        results = agents.run([job("a", how="fine"), job("b", how="eat")])
+    assert [(r.status, r.failure) for r in results] == [("done", ""), ("agent_error", "out_of_memory")]
+    assert "more than own_agent.memory_mb = 500" in results[1].error
+
+
+def test_a_failure_says_its_kind(doing: AgentProcesses) -> None:
+    kinds = {"raise": "raised", "nan": "bad_return", "abort": "crashed", "never": "timed_out"}
+    results = doing.run([job(how, 0.5 if how == "never" else 20.0, how=how) for how in kinds])
+    assert {result.id: result.failure for result in results} == kinds
+
+
+def test_a_traceback_is_cut_to_the_agents_own_frames(doing: AgentProcesses) -> None:
+    (result,) = doing.run([job("a", how="library")])
+    lines = result.error.splitlines()
+    assert len(lines) == 4 and "odd_agents.py" in lines[0] and lines[1].strip() == 'json.loads("{")'
+    assert lines[2].strip().endswith("frames of libraries below)") and "JSONDecodeError" in lines[3]
 
 
 def test_a_process_killed_from_outside_is_nobodys_fault() -> None:

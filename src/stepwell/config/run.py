@@ -6,6 +6,7 @@ then happens. Defaults make a run that works on a laptop.
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -83,6 +84,19 @@ class OwnAgentConfig(Settings):
     )
     num_processes: int = Field(2, ge=1, description="worker processes that the function runs in")
     concurrency: int = Field(32, ge=1, description="episodes at once in each of them")
+    memory_mb: float = Field(
+        4096, gt=0, description="most memory of each of them; the episode that needs more fails (Linux)"
+    )
+    max_failed_share: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="stop when a larger share of the episodes of 5 updates fails in the agent, or all of the "
+        "first update; 1: never",
+    )
+    learn_from_errors: bool = Field(
+        False, description="learn from episodes that failed in the agent, as if the policy had failed"
+    )
     keep_sampling: bool = Field(
         False, description="sample as the agent's calls ask for; else as tables `sampling` and `eval` say"
     )
@@ -305,6 +319,14 @@ class RunConfig(Settings):
     pool: RunPoolConfig = Field(default_factory=RunPoolConfig)
     monitor: MonitorConfig = Field(default_factory=MonitorConfig)
     parity: ParityConfig = Field(default_factory=ParityConfig)
+
+    @property
+    def title(self) -> str:
+        """What the run is about, for titles: its environment, or the user's own agent."""
+        if self.own_agent.function is None:
+            return self.env.name
+        where, _, name = self.own_agent.function.rpartition(":")
+        return f"{PurePath(where).stem if where.endswith('.py') else where}:{name}"
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:

@@ -30,6 +30,7 @@ RECENT = 30  # updates whose pace predicts the time left
 SPARKS = "▁▂▃▄▅▆▇█"
 GROUPS = ("simulators", "generators", "trainers")
 _UPDATE_TIMES = ("time/rollout_s", "time/update_s", "time/publish_s")
+FAILURES = "agent_failures/"
 SHARES = frozenset({"success", "low", "high", "clip_share", "format_share", "explained_variance"})
 
 
@@ -179,7 +180,8 @@ class ConsoleMonitor(Monitor):
         if entry.kind == "update":
             assert self._progress is not None
             is_last = entry.update == self._progress.info.num_updates
-            return is_late or is_last or entry.update == 1 or entry.update % self._every == 0
+            is_shown = is_last or entry.update == 1 or entry.update % self._every == 0
+            return is_late or is_shown or bool(failures_in(entry.values))
         return is_late or entry.kind == "eval"
 
     def _say(self, text: str) -> None:
@@ -202,14 +204,24 @@ def plain_line(entry: Entry, progress: Progress) -> str:
         words += [f"update {entry.update}/{progress.info.num_updates}", f"held-out {_success(entry)}"]
         best = progress.best
         words += [f"best {best.values['success']:.2f} at {best.update}"] if best else []
+        words += [f"agent failed {failed}"] if (failed := failures_in(values)) else []
         return "  ".join(words)
     words.append(progress.title)
     for name in ("success", "reward", "loss", "entropy", "kl", "tokens_per_s"):
         if name in values:
             words.append(f"{name.replace('tokens_per_s', 'tokens/s')} {_shown(name, values[name])}")
+    words += [f"agent failed {failed}"] if (failed := failures_in(values)) else []
     if (left := progress.left_s) is not None:
         words.append(f"left {duration(left)}")
     return "  ".join(words)
+
+
+def failures_in(values: dict[str, float]) -> str:
+    """What a user's own agent got wrong, by kind: `3 raised, 1 timed_out`."""
+    counts = {
+        name.removeprefix(FAILURES): value for name, value in values.items() if name.startswith(FAILURES)
+    }
+    return ", ".join(f"{value:.0f} {kind}" for kind, value in counts.items() if value)
 
 
 def group_lines(now: dict[str, float]) -> list[tuple[str, str]]:
@@ -282,6 +294,7 @@ def _rows(progress: Progress, is_unicode: bool) -> list[tuple[str, list[Text]]]:
         ("reward", _figures(values, {"reward": "all", **parts})),
         ("policy", _figures(values, {**policy, "explained_variance": "explained", "grad_norm": "gradient"})),
         ("speed", _figures(values, speed)),
+        ("agent failed", [Text(failed, style="bold red")] if (failed := failures_in(values)) else []),
         *((group, [Text(figures, style="bold")]) for group, figures in group_lines(progress.now)),
     ]
 

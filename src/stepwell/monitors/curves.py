@@ -70,6 +70,7 @@ PANELS = (
     Panel("Tokens per second", ("tokens_per_s",), "Sampled tokens over the time of the whole update.", 0.0),
     Panel("Tokens per update", ("tokens",), "Tokens learnt from.", 0.0),
     Panel("Seconds per update", ("time/",), "Where the time of an update goes.", 0.0),
+    Panel("Failures of the agent", ("agent_failures/",), "Episodes that your agent failed, by kind.", 0.0),
     Panel("Failures of the system", ("infra_errors",), "Episodes lost to it; they are sampled again.", 0.0),
 )
 

@@ -25,7 +25,7 @@ from stepwell.core.errors import EncodingError, InputError
 from stepwell.monitors import jsonl, replays
 from stepwell.monitors.base import Entry
 from stepwell.monitors.charts import Bar, Level, bar_chart
-from stepwell.monitors.console import duration
+from stepwell.monitors.console import FAILURES, duration
 from stepwell.monitors.curves import learning_curve, training_panels, warm_start_panels
 from stepwell.monitors.files import write_whole
 from stepwell.monitors.summary import Score, Summary, describe_changes, describe_success, read_summary
@@ -151,6 +151,7 @@ def _content(run: RunFolder) -> dict[str, Any]:
         "timelines": [(size, timeline_chart(run.timeline, width)) for size, width in _SIZES]
         if run.timeline
         else [],
+        "agent_failures": _agent_failures(run),
         "panels": training_panels(run.entries),
         "warm_panels": warm_start_panels(run.entries),
         "events": [entry for entry in run.entries if entry.kind == "event"],
@@ -159,6 +160,19 @@ def _content(run: RunFolder) -> dict[str, Any]:
         "command": (summary.command if summary else "") or f"stepwell train {_short(run.path)}/config.toml",
         "duration": duration,
     }
+
+
+def _agent_failures(run: RunFolder) -> list[dict[str, Any]]:
+    """What a user's own agent got wrong: kind, how often, in which update first, and the first error."""
+    rows: dict[str, dict[str, Any]] = {}
+    errors = run.summary.more.get("agent_errors", {}) if run.summary else {}
+    for entry in run.entries:
+        for name, value in entry.values.items():
+            kind = name.removeprefix(FAILURES)
+            if kind != name and value:
+                fresh = {"kind": kind, "count": 0, "first": entry.update, "error": errors.get(kind, "")}
+                rows.setdefault(kind, fresh)["count"] += round(value)
+    return list(rows.values())
 
 
 _SIZES = (("wide", WIDE), ("narrow", NARROW))

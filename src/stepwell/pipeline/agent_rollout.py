@@ -8,9 +8,9 @@ The same interface as `Rollout`, so that the loop does not know who plays. What 
 episodes run at their own pace, so a rollout does not repeat bit for bit; and what was played is in
 the pool already when `run` returns (`Rolled.is_stored`).
 
-* An agent that fails costs one `agent_error`, which is trained on with what reward it has. An engine
-  or a process that fails costs one `infra_error`, is tried again in a session of its own, and is
-  never trained on.
+* An agent that fails costs one `agent_error`, whose kind stands in `info["failure"]`. So does one that
+  never called the model: whatever it returned, the policy had no part in it. An engine or a process
+  that fails costs one `infra_error`, is tried again in a session of its own, and is never trained on.
 * Calls are sampled as the run's settings say, whatever the agent asks for (`own_agent.keep_sampling`
   leaves it to the agent); the seed of a call follows from the job's seed and the call's place.
 """
@@ -39,6 +39,7 @@ from stepwell.services.gateway.registry import Opening
 
 _SEED_STEP = 1_000_003
 _DAY_S = 86_400.0
+DEFAULT_TIMEOUT_S = 600.0
 _AT_ONCE = 16  # endings that share commits
 
 
@@ -62,6 +63,7 @@ class AgentRollout:
     reward_scale: float
     keep_sampling: bool
     run_name: str
+    timeout_s: float = DEFAULT_TIMEOUT_S
     _episodes: dict[str, _Episode] = field(default_factory=dict)
     _params: SamplingParams = field(default_factory=SamplingParams)
 
@@ -86,6 +88,7 @@ class AgentRollout:
             num_processes=own.num_processes,
             concurrency=own.concurrency,
             retries=config.train.max_env_retries,
+            memory_mb=own.memory_mb,
             log_folder=None if folder is None else folder / "agent_logs",
         )
         try:
@@ -104,7 +107,10 @@ class AgentRollout:
         except BaseException:
             processes.close()
             raise
-        rollout = cls(gateway, url, stop, processes, config.rewards.scale, own.keep_sampling, run_name)
+        limit_s = config.train.episode_timeout_s or DEFAULT_TIMEOUT_S
+        rollout = cls(
+            gateway, url, stop, processes, config.rewards.scale, own.keep_sampling, run_name, limit_s
+        )
         gateway.adjust = rollout._adjusted
         return rollout
 
@@ -152,7 +158,7 @@ class AgentRollout:
                 episode.job.task,
                 f"{self.url}/s/{episode.session}",
                 seed=episode.job.seed % 2**32,
-                timeout_s=timeout_s or 600.0,
+                timeout_s=timeout_s or self.timeout_s,
             )
             for place, episode in enumerate(episodes)
         ]
@@ -215,7 +221,7 @@ class AgentRollout:
         if session.is_over:
             return
         numbers = session.path()
-        result = _checked(result, len(numbers))
+        result = _checked(result, len(numbers), episode.num_calls)
         given = partial(registry.reward, session, part="task", source="agent")
         if result.step_rewards is not None:
             for number, value in zip(numbers, result.step_rewards, strict=True):
@@ -242,15 +248,28 @@ async def _all(work: Sequence[Coroutine[Any, Any, None]]) -> None:
     await asyncio.gather(*work)
 
 
-def _checked(result: AgentResult, num_calls: int) -> AgentResult:
-    """Refuse rewards that cannot be told which call they are for."""
+def _checked(result: AgentResult, num_calls: int, num_asked: int) -> AgentResult:
+    """Refuse rewards that are not the policy's, or that cannot be told which call they are for."""
     rewards = result.step_rewards
+    if result.status == "done" and num_calls == 0:
+        asked = f"its {num_asked} calls got no answer" if num_asked else "it never called the model"
+        problem = (
+            f"{asked}, so what it returned is not the policy's doing and does not count; send the calls to "
+            "base_url (openai), anthropic_base_url, or the addresses in the environment"
+        )
+        return _failed(result, "no_call", problem)
     if rewards is None or len(rewards) == num_calls:
         return result
     problem = (
         f"it returned {len(rewards)} step_rewards, but called the model {num_calls} times; give one each"
     )
-    return replace(result, status="agent_error", step_rewards=None, reward=None, error=problem)
+    return _failed(result, "bad_return", problem)
+
+
+def _failed(result: AgentResult, failure: str, problem: str) -> AgentResult:
+    return replace(
+        result, status="agent_error", failure=failure, step_rewards=None, reward=None, error=problem
+    )
 
 
 def _status(result: AgentResult) -> Status:
@@ -261,4 +280,5 @@ def _status(result: AgentResult) -> Status:
 
 
 def _info(result: AgentResult) -> dict[str, Any]:
-    return {**result.info, "num_tries": result.num_tries, "agent_s": round(result.wall_s, 4)}
+    failure = {"failure": result.failure} if result.failure else {}
+    return {**result.info, **failure, "num_tries": result.num_tries, "agent_s": round(result.wall_s, 4)}

@@ -170,7 +170,7 @@ def _summary(
         wall_s=round(wall_s, 2),
         seed=report.seed,
         recipe=report.model,
-        env=config.env.name,
+        env=config.title,
         status="finished" if is_whole else "interrupted",
         after=score,
         decoding={key: evaluation.how[key] for key in ("temperature", "samples_per_task")},
@@ -184,7 +184,7 @@ def _write_metrics(folder: Path, config: RunConfig, entry: Entry) -> None:
     """`metrics.jsonl` with the one entry there is."""
     (folder / jsonl.FILE_NAME).unlink(missing_ok=True)
     monitor = jsonl.JsonlMonitor()
-    monitor.start(RunInfo(folder, folder.name, config.env.name, "", config.seed, 0))
+    monitor.start(RunInfo(folder, folder.name, config.title, "", config.seed, 0))
     monitor.record(entry)
     monitor.close()
 

@@ -24,6 +24,7 @@ from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig, RunPoolConfig
 from stepwell.core import ConfigError, EnvError, ModelError, Split, Status, Step, Task, Trajectory
 from stepwell.pipeline import eval_folders
+from stepwell.pipeline.agent_failures import count_failures, describe_failures, first_errors
 from stepwell.pipeline.parts import HELD_OUT_SEED, Parts
 from stepwell.policies.numerics import set_numerics
 from stepwell.rollout import Job
@@ -91,6 +92,7 @@ class EvalResult:
             **format_share(steps),
             **reply_length(self.trajectories),
             **tool_use(self.trajectories),
+            **count_failures(self.trajectories),
         }
 
 
@@ -236,7 +238,8 @@ def evaluate_run(
         tasks = held_out_tasks(parts, num_tasks)
         began = time.perf_counter()
         result = evaluate(parts, tasks, temperature=temperature, samples_per_task=samples, seed=seed)
-        report = EvalReport(model, config.env.name, result, seed, checkpoint=checkpoint)
+        notes = _failure_notes(result)
+        report = EvalReport(model, config.title, result, seed, checkpoint=checkpoint, notes=notes)
         if folder is not None:
             ids = [task.id for task in tasks]
             told = eval_folders.evaluation_of(parts, model, ids, temperature, samples, seed)
@@ -251,6 +254,15 @@ def evaluate_run(
     finally:
         parts.close()
     return report
+
+
+def _failure_notes(result: EvalResult) -> list[str]:
+    """What a user's own agent got wrong: episodes that are no success of the policy's."""
+    told = describe_failures(count_failures(result.trajectories))
+    if not told:
+        return []
+    errors = [f"{kind}: {error}" for kind, error in first_errors(result.trajectories).items()]
+    return [f"of {len(result.trajectories)} episodes {told}; they count as failures", *errors]
 
 
 def _with_own_pool(config: RunConfig) -> RunConfig:

@@ -36,10 +36,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from stepwell.config.run import RunConfig
-from stepwell.core import Gaps, ParityError, Split, Status, Task, Trajectory, WeightsError
+from stepwell.core import AgentError, Gaps, ParityError, Split, Status, Task, Trajectory, WeightsError
 from stepwell.engines import fingerprint_of
 from stepwell.engines.parity import TOLERANCE
 from stepwell.monitors import Entry, Monitor
+from stepwell.pipeline.agent_failures import AgentFailures
 from stepwell.pipeline.eval_episodes import write_episodes
 from stepwell.pipeline.evaluation import EvalResult, evaluate, held_out_tasks
 from stepwell.pipeline.interrupts import first_stop_request
@@ -82,6 +83,10 @@ class SyncLoop:
         self._source: Source
         self._clock = time.perf_counter()
         self._saved_at = self._clock
+        own = self.config.own_agent
+        self.failures = (
+            AgentFailures(own, str(self.folder), self.monitor.note) if own.function is not None else None
+        )
 
     @property
     def _stop_asked(self) -> bool:
@@ -251,7 +256,10 @@ class SyncLoop:
         version = self.state.update if batch.is_mixed else None
         judged = self._judge(batch.trajectories)
         trainer = self.parts.trainer
-        metrics = judged | trainer.update(batch.trajectories, check_parity=check_parity, version=version)
+        learnable = self._choose_learnable(batch.trajectories)
+        metrics = judged
+        if learnable:
+            metrics |= trainer.update(learnable, check_parity=check_parity, version=version)
         learnt = time.perf_counter()
         self.state.count_update(batch.num_actions, len(batch.trajectories), is_fresh=self._source.is_fresh)
         self._publish()
@@ -264,7 +272,29 @@ class SyncLoop:
             "infra_errors": float(batch.num_retries),
         }
         self._tell("update", rollout_metrics(batch.trajectories) | metrics | times | batch.metrics)
+        self._watch_agent(f"update {self.state.update}", batch.trajectories, is_update=True)
         return True
+
+    def _choose_learnable(self, trajectories: list[Trajectory]) -> list[Trajectory]:
+        """What an update learns from: not what a user's own agent got wrong."""
+        if self.failures is None:
+            return trajectories
+        learnable = self.failures.choose_learnable(trajectories)
+        if not learnable:
+            self.monitor.note(
+                f"update {self.state.update + 1}: nothing to learn from, every episode failed in the agent"
+            )
+        return learnable
+
+    def _watch_agent(self, place: str, trajectories: Sequence[Trajectory], *, is_update: bool) -> None:
+        """Tell what a user's own agent got wrong, and stop where that is too much."""
+        if self.failures is None:
+            return
+        reason = self.failures.watch(place, trajectories, is_update=is_update)
+        if reason is not None:
+            if is_update:  # so that a run that goes on plays the next update, not this one again
+                self._save()
+            raise AgentError(reason)
 
     def _judge(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         """Rewards that only a whole batch shows, where settings ask for them; figures of the judge."""
@@ -358,6 +388,7 @@ class SyncLoop:
         write_episodes(self.folder, result.trajectories)
         values = result.values()
         self._tell("eval", values)
+        self._watch_agent("held-out evaluation", result.trajectories, is_update=False)
         self.last_eval = result
         if self.state.count_eval(values | {"num_tasks": float(result.num_tasks)}):
             self._save(checkpoint.BEST)

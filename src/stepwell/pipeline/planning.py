@@ -59,7 +59,9 @@ def plan(config: RunConfig) -> str:
     parts = Parts(config)
     try:
         kind = _Plan
-        if parts.is_robot:
+        if config.own_agent.function is not None:
+            from stepwell.pipeline.agent_planning import AgentPlan as kind  # a _Plan, too
+        elif parts.is_robot:
             from stepwell.pipeline.robot_planning import RobotPlan as kind  # a _Plan, too
         lines = list(kind(config, parts).lines())
         if config.groups.mode != "off":

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from stepwell.core import Status, Step, Trajectory
+from stepwell.pipeline.agent_failures import count_failures
 from stepwell.pipeline.evaluation import format_share
 from stepwell.rollout.usage import tool_use
 
@@ -43,4 +44,5 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         **format_share(steps),
         "tokens": float(num_tokens(trajectories)),
         **tool_use(trajectories),
+        **count_failures(trajectories),
     }

@@ -167,8 +167,7 @@ def raise_if_interrupted(folder: Path) -> None:
 def new_folder(config: RunConfig) -> Path:
     """A folder of its own for a fresh run."""
     name = config.name or (
-        f"{_name_of_env(config.env.name)}-{config.recipe.name}-seed{config.seed}-"
-        f"{datetime.now():%Y%m%d-%H%M%S}"
+        f"{_name_of_env(config.title)}-{config.recipe.name}-seed{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
     )
     folder = Path(config.folder) / name
     if folder.exists() and any(folder.iterdir()) and not is_failed_start(folder):
@@ -247,7 +246,7 @@ def _info(loop: SyncLoop, saved: Checkpoint | None, *, is_resumed: bool) -> RunI
     return RunInfo(
         folder=folder,
         name=folder.name,
-        env=config.env.name,
+        env=config.title,
         recipe=loop.parts.recipe.name,
         seed=config.seed,
         num_updates=config.train.num_updates,
@@ -274,6 +273,15 @@ def _diagnosed(loop: SyncLoop) -> list[str]:
     return findings
 
 
+def _agent_errors(loop: SyncLoop) -> dict[str, Any]:
+    """The first error of each kind that a user's own agent made, those before a resume included."""
+    if loop.failures is None:
+        return {}
+    before = read_summary(loop.folder)
+    known = before.more.get("agent_errors", {}) if before is not None else {}
+    return {"agent_errors": {**loop.failures.errors, **known}}
+
+
 def _finish(loop: SyncLoop, status: Status, baselines: list[Score]) -> None:
     """Summary, replays and report of whatever there is."""
     config, state, folder = loop.config, loop.state, loop.folder
@@ -294,7 +302,7 @@ def _finish(loop: SyncLoop, status: Status, baselines: list[Score]) -> None:
             wall_s=round(loop._time(), 2),
             seed=config.seed,
             recipe=loop.parts.recipe.name,
-            env=config.env.name,
+            env=config.title,
             status=status,
             before=first,
             after=after,
@@ -310,6 +318,7 @@ def _finish(loop: SyncLoop, status: Status, baselines: list[Score]) -> None:
                 "num_updates": state.update,
                 "warm_start_s": round(state.warm_start_s, 2),
                 **({"diagnosis": findings} if findings else {}),
+                **_agent_errors(loop),
             },
         ),
     )

@@ -7,7 +7,8 @@
     a dict              "reward", "success", "step_rewards" (one per call of the model), the rest is info
 
 Anything else is the agent's error, and so is whatever it raises, except where the gateway could
-not be reached or answered with an error of its own: that is the system's doing.
+not be reached or answered with an error of its own: that is the system's doing. An agent's error
+is of one of the kinds in `FAILURES`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sysconfig
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
@@ -23,10 +25,24 @@ from urllib.parse import urlsplit
 
 from stepwell.core import AgentError
 
-_OURS = os.path.join(os.path.dirname(__file__), "agent_")
-NUM_LINES, MAX_ERROR, MAX_INFO = 12, 2000, 1 << 20
+FAILURES: dict[str, str] = {
+    "raised": "raised an exception",
+    "refused": "got an error 4xx from the gateway",
+    "bad_return": "returned something that is no reward",
+    "timed_out": "did not end in time",
+    "crashed": "took its process down",
+    "out_of_memory": "used too much memory",
+    "no_call": "ended without a call of the model",
+}
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+NUM_FRAMES, MAX_ERROR, MAX_INFO = 4, 2000, 1 << 20
 _CLIENTS = {"openai", "anthropic", "httpx", "httpx2", "httpcore", "httpcore2"}
 _UNREACHABLE = {"APIConnectionError", "NetworkError", "TimeoutException", "RemoteProtocolError"}
+
+
+class ReturnError(AgentError):
+    """What an agent returned is no reward."""
 
 
 def read_return(value: Any) -> dict[str, Any]:
@@ -57,15 +73,28 @@ def number_of(name: str, value: Any) -> float:
     except OverflowError:  # an integer that no float holds
         number = math.inf
     if not math.isfinite(number):
-        raise AgentError(f"{name} is {number}; rewards must be finite")
+        raise ReturnError(f"{name} is {number}; rewards must be finite")
     return number
 
 
 def failure_of(error: BaseException, base_url: str) -> dict[str, Any]:
     """The fields of a result that an exception says."""
-    status = "infra_error" if is_infra(error, base_url) else "agent_error"
     is_told = isinstance(error, AgentError) and bool(str(error))  # our own words, or words meant for us
-    return {"status": status, "error": str(error)[:MAX_ERROR] if is_told else last_lines(error)}
+    text = str(error)[:MAX_ERROR] if is_told else own_lines(error)
+    if is_infra(error, base_url):
+        return {"status": "infra_error", "error": text}
+    return {"status": "agent_error", "error": text, "failure": _failure_kind(error, base_url)}
+
+
+def _failure_kind(error: BaseException, base_url: str) -> str:
+    """Which of `FAILURES` an exception is."""
+    if isinstance(error, ReturnError):
+        return "bad_return"
+    if any(isinstance(e, MemoryError) for e in chain_of(error)):
+        return "out_of_memory"
+    gateway = urlsplit(base_url).netloc
+    is_refused = any(400 <= _http_status(e) < 500 and _address_of(e) == gateway for e in chain_of(error))
+    return "refused" if is_refused else "raised"
 
 
 def is_infra(error: BaseException, base_url: str) -> bool:
@@ -92,14 +121,28 @@ def chain_of(error: BaseException) -> Iterator[BaseException]:
         waiting += [e for e in (at.__cause__, at.__context__, *members) if e is not None]
 
 
-def last_lines(error: BaseException) -> str:
-    """The end of a traceback, which begins in the agent's code."""
-    at = error.__traceback__
-    while at is not None and at.tb_frame.f_code.co_filename.startswith(_OURS):
-        at = at.tb_next
-    text = "".join(traceback.format_exception(type(error), error, at))
-    lines = [line for line in text.splitlines() if line.strip()]
-    return "\n".join(lines[-NUM_LINES:])[-MAX_ERROR:]
+def own_lines(error: BaseException) -> str:
+    """The frames of a traceback that are the agent's own code, and what was raised, causes included."""
+    lines: list[str] = []
+    for at in chain_of(error):
+        told = "".join(traceback.format_exception_only(at)).strip()
+        lines.append(f"{_frames_of(at)}{told}" if at is error else f"caused by {told[: MAX_ERROR // 4]}")
+    return "\n".join(lines)[:MAX_ERROR]
+
+
+def _frames_of(error: BaseException) -> str:
+    """The last frames of an agent's own code; frames of libraries count as one line."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
+    own = [frame for frame in frames if not frame.filename.startswith((*_LIBRARIES, "<frozen"))]
+    if not own:
+        return "".join(traceback.format_list(frames[-NUM_FRAMES:]))
+    num_below = len(frames) - 1 - frames.index(own[-1])
+    below = f"  ({num_below} frames of libraries below)\n" if num_below else ""
+    return "".join(traceback.format_list(own[-NUM_FRAMES:])) + below
+
+
+def _is_ours(filename: str) -> bool:
+    return filename.startswith(os.path.join(_PACKAGE, ""))
 
 
 def _is_unreachable(error: BaseException) -> bool:
@@ -110,8 +153,13 @@ def _is_unreachable(error: BaseException) -> bool:
 
 
 def _is_server_error(error: BaseException) -> bool:
+    return _http_status(error) >= 500
+
+
+def _http_status(error: BaseException) -> int:
+    """Of the answer that an exception carries; 0 where it carries none."""
     status = getattr(getattr(error, "response", None), "status_code", None)
-    return isinstance(status, int) and status >= 500
+    return status if isinstance(status, int) else 0
 
 
 def _address_of(error: BaseException) -> str | None:
@@ -138,10 +186,10 @@ def _check_info(info: Mapping[str, Any]) -> None:
     try:
         size = len(json.dumps(info, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
-        raise AgentError(f"the dict it returned must hold JSON values without NaN: {error}") from None
+        raise ReturnError(f"the dict it returned must hold JSON values without NaN: {error}") from None
     if size > MAX_INFO:
-        raise AgentError(f"the dict it returned is {size} bytes of JSON; at most {MAX_INFO} are kept")
+        raise ReturnError(f"the dict it returned is {size} bytes of JSON; at most {MAX_INFO} are kept")
 
 
 def _wrong(name: str, value: Any, wanted: str) -> AgentError:
-    return AgentError(f"{name} is {value!r:.80} ({type(value).__name__}); it must be {wanted}")
+    return ReturnError(f"{name} is {value!r:.80} ({type(value).__name__}); it must be {wanted}")

@@ -22,6 +22,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from stepwell.rollout.process_memory import tree_memory_mb
+
 MARKS_BYTES = 16
 STATUSES = ("done", "agent_error", "infra_error")
 NUM_LOG_LINES, LOG_TAIL_BYTES = 10, 4096
@@ -139,6 +141,10 @@ class AgentProcess:
             return os.waitid(os.P_PID, self.pid, options) is not None
         except ChildProcessError:  # someone else in this process has collected it
             return True
+
+    def memory_mb(self) -> float:
+        """Resident memory of it and what it started."""
+        return tree_memory_mb(self.pid)
 
     def trim_log(self, max_bytes: int) -> None:
         """Start the log anew once it is too large."""

@@ -5,14 +5,15 @@
 
 Whose fault it is decides what an episode costs
 * The agent's (it raises, returns nonsense, exits, crashes or blocks its process, never ends): one
-  `agent_error`, never tried again, because what the policy said may have led there.
+  `agent_error`, never tried again, because what the policy said may have led there. `failure` names
+  its kind (`agent_outcome.FAILURES`).
 * The system's (gateway unreachable, process lost through no doing of its own): tried again up to
   `retries` times, after a pause where the gateway was at fault; then one `infra_error`.
 
-When a process dies, the episode whose code it was in is to blame; the others that ran in it are
-tried again elsewhere. Where that is not known (code in threads), each of them is tried again in
-a process of its own, and who takes that one down too is to blame. A process killed from outside
-while it waits is nobody's fault.
+When a process dies, or is ended because it occupies more than `memory_mb`, the episode whose code it
+was in is to blame; the others that ran in it are tried again elsewhere. Where that is not known (code
+in threads), each of them is tried again in a process of its own, and who takes that one down too is
+to blame. A process killed from outside while it waits is nobody's fault.
 
 Invariants
 * Every job has exactly one result, and results come in the order of jobs.
@@ -83,6 +84,7 @@ class AgentResult:
 
     `reward` and `success` are None where the agent did not say. `step_rewards`, if it gave any,
     has one number per call of the model, in order. `info` is the rest of the dict it returned.
+    `failure` is the kind of an agent_error, one of `agent_outcome.FAILURES`.
     """
 
     id: str
@@ -94,6 +96,7 @@ class AgentResult:
     wall_s: float = 0.0
     num_tries: int = 1
     timed_out: bool = False
+    failure: str = ""
     info: dict[str, JSON] = field(default_factory=dict)
 
 
@@ -128,6 +131,7 @@ class AgentProcesses:
     Each plays up to `concurrency` episodes at once. Output of the agent goes to `log_folder`, one
     file per process. `environment` is added to this process's own. An event loop that one episode
     holds for `block_timeout_s` is taken for dead; `grace_s` is what a cancelled one may take to end.
+    A process that occupies more than `memory_mb`, with what it started, is ended (None: no limit).
     """
 
     def __init__(
@@ -141,6 +145,7 @@ class AgentProcesses:
         grace_s: float = 3.0,
         block_timeout_s: float = 30.0,
         start_timeout_s: float = 120.0,
+        memory_mb: float | None = None,
         log_folder: Path | None = None,
         max_log_bytes: int = 64 << 20,
         environment: Mapping[str, str] | None = None,
@@ -151,7 +156,7 @@ class AgentProcesses:
         self.target = target
         self.num_processes, self.concurrency, self.retries = num_processes, concurrency, retries
         self.backoff_s, self.grace_s, self.block_timeout_s = backoff_s, grace_s, block_timeout_s
-        self.start_timeout_s, self.max_log_bytes = start_timeout_s, max_log_bytes
+        self.start_timeout_s, self.max_log_bytes, self.memory_mb = start_timeout_s, max_log_bytes, memory_mb
         self._own_folder = None if log_folder else tempfile.mkdtemp(prefix="stepwell-agents-")
         self.log_folder = Path(log_folder or self._own_folder)  # type: ignore[arg-type]
         self.log_folder.mkdir(parents=True, exist_ok=True)
@@ -324,6 +329,8 @@ class AgentProcesses:
             process.trim_log(self.max_log_bytes)
             if process.has_died():
                 self._take_in_and_bury(worker)
+            elif self.memory_mb is not None and (used_mb := process.memory_mb()) > self.memory_mb:
+                self._end_large(worker, used_mb)
             elif process.ready is None:
                 if now - process.started_s > self.start_timeout_s:
                     self._died(worker)
@@ -363,23 +370,31 @@ class AgentProcesses:
         how, from_outside = self._remove(worker)
         if not was_ready:
             self._start_failed(how)
-        if holder in worker.running:
-            blamed: int | None = holder
-        elif holder or from_outside:
-            blamed = 0  # nobody who still runs
-        else:
-            blamed = next(iter(worker.running)) if len(worker.running) == 1 else None
-        self._part(worker, blamed, how)
+        blamed = 0 if from_outside and holder not in worker.running else _find_blamed(worker, holder)
+        self._part(worker, blamed, how, "crashed")
+
+    def _end_large(self, worker: _Worker, used_mb: float) -> None:
+        """End a process that occupies too much."""
+        was_ready, blamed = worker.process.ready is not None, _find_blamed(worker, worker.process.holder())
+        how, _ = self._remove(worker)
+        why = (
+            f"its process occupied {used_mb:,.0f} MB, more than own_agent.memory_mb = {self.memory_mb:,.0f}; "
+            f"let the agent keep less, or raise the limit; {how}"
+        )
+        if not was_ready:
+            self._start_failed(why)
+        self._part(worker, blamed, why, "out_of_memory")
 
     def _stop(self, worker: _Worker, blamed: int, why: str) -> None:
         how, _ = self._remove(worker)
-        self._part(worker, blamed, f"{why}; {how}", timed_out=True)
+        self._part(worker, blamed, f"{why}; {how}", "timed_out")
 
-    def _part(self, worker: _Worker, blamed: int | None, why: str, timed_out: bool = False) -> None:
+    def _part(self, worker: _Worker, blamed: int | None, why: str, failure: str) -> None:
         """One result for the blamed episode, another try for those that were with it."""
+        is_late = failure == "timed_out"
         for attempt in worker.running.values():
             if attempt.number == blamed:
-                self._settle(attempt, attempt.result("agent_error", why, timed_out=timed_out))
+                self._settle(attempt, attempt.result("agent_error", why, timed_out=is_late, failure=failure))
                 continue
             attempt.is_alone |= blamed is None
             self._again(attempt, attempt.result("infra_error", f"lost with others: {why}"), pause_s=0.0)
@@ -423,7 +438,17 @@ class _Round:
     on_retry: Callable[[AgentJob, AgentResult], AgentJob] | None
 
 
-_RESULT_FIELDS = ("reward", "success", "step_rewards", "wall_s", "timed_out", "info")
+_RESULT_FIELDS = ("reward", "success", "step_rewards", "wall_s", "timed_out", "failure", "info")
+
+
+def _find_blamed(worker: _Worker, holder: int) -> int | None:
+    """Who ends with its process: whose code the loop was in (0: nobody who still runs), else the only one.
+
+    None: one of several, nobody knows which.
+    """
+    if holder:
+        return holder if holder in worker.running else 0
+    return next(iter(worker.running)) if len(worker.running) == 1 else None
 
 
 def _worker_environment(added: Mapping[str, str]) -> dict[str, str]:

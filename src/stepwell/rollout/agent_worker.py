@@ -37,7 +37,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from stepwell.core import ConfigError
-from stepwell.rollout.agent_outcome import failure_of, last_lines, read_return
+from stepwell.rollout.agent_outcome import failure_of, own_lines, read_return
 from stepwell.rollout.agent_process import MARKS_BYTES
 from stepwell.rollout.agent_target import AgentTarget, load_agent, offered_of
 
@@ -135,7 +135,12 @@ class AgentWorker:
         if number in self._cancelled:
             said = outcome.get("error", "")
             told = f"no end within {job['timeout_s']:g} s" + (f"; it was at\n{said}" if said else "")
-            outcome = {"status": "agent_error", "error": told, "timed_out": True}
+            outcome = {
+                "status": "agent_error",
+                "error": told,
+                "timed_out": True,
+                "failure": "timed_out",
+            }
         del self._tasks[number]
         self._cancelled.discard(number)
         self._send({"over": number, "wall_s": time.perf_counter() - started} | outcome)
@@ -193,7 +198,7 @@ def load_or_say_why(hello: dict[str, Any], send: Send) -> AgentTarget | None:
     except ConfigError as error:
         send({"refused": str(error)})
     except BaseException as error:  # whatever a user's module does while it is imported
-        send({"refused": f"agent {hello['target']!r} cannot be imported:\n{last_lines(error)}"})
+        send({"refused": f"agent {hello['target']!r} cannot be imported:\n{own_lines(error)}"})
     return None
 
 
