@@ -87,7 +87,7 @@ def test_recipes_of_steps_units_and_groups_update_a_robot_policy(head: str, reci
     played = episodes(made)
     before = made.model.state_dict()["head.project.weight" if head == "token" else "head.out.weight"].clone()
     seen: list[float] = []
-    metrics = trainer.update(played, check_parity=lambda gaps: seen.extend((gaps.max_abs, gaps.mean_abs)))
+    metrics = trainer.update(played, check_parity=lambda gaps, _: seen.extend((gaps.max_abs, gaps.mean_abs)))
     after = made.model.state_dict()["head.project.weight" if head == "token" else "head.out.weight"]
     assert seen == pytest.approx([metrics["parity/max"], metrics["parity/mean"]])
     assert max(seen) < 1e-4  # fresh samples: the trainer's logprobs are the engine's

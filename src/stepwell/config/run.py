@@ -290,9 +290,12 @@ class ParityConfig(Settings):
     tolerance: float | None = Field(
         None,
         gt=0,
-        description="largest difference of a logprob, and ten times the average; None: usual for the dtype",
+        description="difference of a logprob that at most one token in a thousand may exceed; the mean may "
+        "reach a tenth of it. None: 0.001 in float32, 1 in bfloat16",
     )
-    on_mismatch: Literal["stop", "warn"] = Field("stop", description="what a larger difference leads to")
+    on_mismatch: Literal["stop", "warn"] = Field(
+        "stop", description="what a difference that is not rounding leads to; one outlier is only reported"
+    )
 
 
 class RunConfig(Settings):

@@ -12,7 +12,7 @@ Invariants
 * Trajectories are in the pool before they are learnt from (`sources.py`), and everything told about
   update u is told before its checkpoint is written.
 * Weights reach the engine with a version and a fingerprint; in every update the trainer's logprobs
-  of fresh samples are compared with the engine's, and beyond the tolerance the run stops.
+  of fresh samples are compared with the engine's, and a difference that is not rounding stops the run.
 * A limit that ends the run (updates, environment steps, time, an agent that ceased to act) is
   followed by an evaluation, and that by the last checkpoint: a checkpoint at which a run is over
   has been evaluated.
@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -38,7 +38,7 @@ import numpy as np
 from stepwell.config.run import RunConfig
 from stepwell.core import AgentError, Gaps, ParityError, Split, Status, Task, Trajectory, WeightsError
 from stepwell.engines import fingerprint_of
-from stepwell.engines.parity import TOLERANCE
+from stepwell.engines.parity import ParityMonitor
 from stepwell.monitors import Entry, Monitor
 from stepwell.pipeline.agent_failures import AgentFailures
 from stepwell.pipeline.eval_episodes import write_episodes
@@ -82,6 +82,7 @@ class SyncLoop:
         self._held_out: list[Task] = []
         self._source: Source
         self._clock = time.perf_counter()
+        self._parity: ParityMonitor | None = None
         self._saved_at = self._clock
         own = self.config.own_agent
         self.failures = (
@@ -358,21 +359,24 @@ class SyncLoop:
             )
         return published
 
-    def _check_parity(self, gaps: Gaps) -> None:
-        dtype = str(self.parts.engine.model.dtype if self.groups is None else self.groups.dtype)
-        dtype = dtype.removeprefix("torch.")
-        tolerance = self.config.parity.tolerance or TOLERANCE[dtype]
-        if gaps.within(tolerance):
+    def _check_parity(self, gaps: Gaps, measure_rounding: Callable[[], Gaps | None]) -> None:
+        if self._parity is None:
+            dtype = str(self.parts.engine.model.dtype if self.groups is None else self.groups.dtype)
+            self._parity = ParityMonitor(dtype.removeprefix("torch."), self.config.parity.tolerance)
+        verdict = self._parity.judge(gaps, measure_rounding)
+        place = f"update {self.state.update + 1}"
+        if verdict.outlier is not None:
+            self.monitor.note(f"{place}: an outlier between engine and trainer: {verdict.outlier}")
+        if verdict.fault is None:
             return
-        text = f"engine and trainer disagree about fresh samples: {gaps}"
+        text = f"engine and trainer disagree about fresh samples: {gaps}; {verdict.fault}"
         if self.config.parity.on_mismatch == "stop":
             raise ParityError(
-                f"update {self.state.update + 1}: {text}; tolerance {tolerance:g}, a tenth of it on average. "
-                "The data are not what the ratio takes them for: "
+                f"{place}: {text}. The data are not what the ratio takes them for: "
                 "compare dtypes and kernels of policy and engine, or set parity.tolerance if you know why. "
                 "The weights were not changed"
             )
-        self.monitor.note(f"update {self.state.update + 1}: {text}")
+        self.monitor.note(f"{place}: {text}")
 
     def _evaluate(self) -> EvalResult | None:
         config = self.config.eval

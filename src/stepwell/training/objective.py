@@ -109,8 +109,13 @@ class Objective:
         self.gaps = gaps = self.minibatch.gaps_to_engine(policy, self.version)
         if gaps is None:
             return {}
-        told = {"parity/max": gaps.max_abs, "parity/mean": gaps.mean_abs}
-        return {name: torch.tensor(value, device=policy.device) for name, value in told.items()}
+        figures = {
+            "parity/max": gaps.max_abs,
+            "parity/mean": gaps.mean_abs,
+            "parity/typical_mean": gaps.typical_mean,
+            "parity/quantile_99": gaps.typical_quantile(0.99),
+        }
+        return {name: torch.tensor(value, device=policy.device) for name, value in figures.items()}
 
     def _with_values(self, outputs: Outputs) -> Timeline:
         """The timeline with what the critic says now, and the KL as token rewards if it goes there."""

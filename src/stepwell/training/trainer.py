@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,9 @@ from stepwell.training.optimizer import Optimizer, rate_share, told_as_divergenc
 from stepwell.training.policy import Policy
 from stepwell.training.rank_share import cut_for
 from stepwell.training.ranks import TIMEOUT_S, Ranks, SharedBatch
+from stepwell.training.rounding import measure_rounding
+
+CheckParity = Callable[[Gaps, Callable[[], Gaps | None]], None]
 
 _ADVICE = (
     "Lower train.optimizer.learning_rate, raise train.warmup_updates, scale rewards down (rewards.scale), "
@@ -88,13 +92,14 @@ class Trainer:
         self,
         trajectories: Sequence[Trajectory],
         *,
-        check_parity: Callable[[Gaps], None] | None = None,
+        check_parity: CheckParity | None = None,
         version: int | None = None,
     ) -> dict[str, float]:
         """Learn from trajectories; returns the figures of the update.
 
-        `check_parity` hears, before any weight changes, how far the policy's logprobs are from those of
-        the engine that sampled; it may raise. `version` is that of the present
+        `check_parity` gets, before any weight changes, the gaps between the policy's logprobs and those of
+        the engine that sampled, and a function that measures rounding; it may raise. `version` is that of
+        the present
         weights: what older ones sampled is then left out of that comparison and learnt from under the
         truncated ratio.
         """
@@ -121,7 +126,7 @@ class Trainer:
     def _update(
         self,
         trajectories: Sequence[Trajectory],
-        check_parity: Callable[[Gaps], None] | None,
+        check_parity: CheckParity | None,
         version: int | None,
     ) -> dict[str, float]:
         kept, counts = trainable(trajectories)
@@ -202,7 +207,7 @@ class Trainer:
         return Objective(self.recipe, minibatch, ref, self.horizon, self.value_clip, version, proximal)
 
     def _step(
-        self, objective: Objective, *, is_first: bool, check_parity: Callable[[Gaps], None] | None
+        self, objective: Objective, *, is_first: bool, check_parity: CheckParity | None
     ) -> dict[str, Tensor]:
         self.optimizer.zero_grad()
         _, metrics, _ = backward(
@@ -216,7 +221,7 @@ class Trainer:
         if not is_first:  # the weights have moved: what the engine said of them compares no more
             metrics = {name: x for name, x in metrics.items() if not name.startswith("parity/")}
         elif check_parity is not None and objective.gaps is not None:
-            check_parity(objective.gaps)
+            check_parity(objective.gaps, partial(measure_rounding, self.policy, objective.minibatch.steps))
         norm = torch.nn.utils.clip_grad_norm_(self.optimizer.parameters, self.config.optimizer.grad_clip)
         self._check(float(norm), metrics)
         self.optimizer.step()

@@ -1,0 +1,191 @@
+"""Does the parity check stop a faulty run at once, and a healthy one never?
+
+One run is trained for many updates in bfloat16. At some of them a fault is planted in the engine, one
+after the other, and the update is tried: it must stop before any weight changes. Then the engine gets
+its true weights back and the run goes on. Every update without a planted fault must pass.
+
+    python benchmarks/parity_faults.py household-tiny policy.model=smollm2-135m policy.dtype=bfloat16 \\
+        policy.device=cuda train.num_updates=100 --name h200_seed0
+
+The result holds, for every healthy update, the mean gap between engine and trainer and the mean that
+rounding explains, so that the distance to the limit can be seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stepwell.config.loading import load_config
+from stepwell.core import Gaps, ParityError
+from stepwell.engines import parity
+from stepwell.monitors.console import ConsoleMonitor
+from stepwell.pipeline.loop import SyncLoop
+from stepwell.pipeline.parts import Parts
+
+RESULTS = Path(__file__).parent / "results"
+JUMP_AT = 64
+WRONG_TEMPERATURE = 1.1
+Weights = dict[str, torch.Tensor]
+
+
+@dataclass(eq=False)
+class FaultyLoop(SyncLoop):
+    """The training loop, with faults planted before the updates in `plant_at`."""
+
+    plant_at: frozenset[int] = frozenset()
+    healthy: list[dict[str, float]] = field(default_factory=list)
+    planted: list[dict[str, Any]] = field(default_factory=list)
+    _previous: Weights | None = None
+
+    def _update(self) -> bool:
+        if self.state.update in self.plant_at:
+            for name, plant in FAULTS.items():
+                self._try_fault(name, plant)
+        previous = {name: tensor.clone() for name, tensor in self.parts.policy.model_weights().items()}
+        is_done = super()._update()
+        self._previous = previous
+        return is_done
+
+    def _try_fault(self, name: str, plant: Callable[[FaultyLoop], Any]) -> None:
+        update = self.state.update
+        with plant(self):
+            try:
+                super()._update()
+                message = None
+            except ParityError as error:
+                message = str(error)
+        self.planted.append({"update": update + 1, "fault": name, "is_caught": message is not None})
+        if message is not None:
+            self.healthy.pop()  # what `_check_parity` noted is the fault's
+            self.planted[-1]["message"] = message.split("; ", 1)[-1].split(". The data")[0]
+        self._publish()
+
+    def _check_parity(self, gaps: Gaps, measure_rounding: Callable[[], Gaps | None]) -> None:
+        self.healthy.append(
+            {"typical_mean": gaps.typical_mean, "max": gaps.max_abs, "tokens": gaps.num_tokens}
+        )
+        super()._check_parity(gaps, measure_rounding)
+        if self._parity is not None and self._parity.rounding is not None:
+            self.healthy[-1]["rounding"] = self._parity.rounding
+
+
+@contextmanager
+def load_other(loop: FaultyLoop, change: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
+    """The engine runs on changed weights under the version that was published."""
+    weights = {name: change(tensor) for name, tensor in loop.parts.policy.model_weights().items()}
+    if "lm_head.weight" in weights and loop.parts.policy.model.config.tie_word_embeddings:
+        weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+    loop.parts.engine.load_weights(loop.state.update, weights)
+    yield
+
+
+def scale(tensor: torch.Tensor) -> torch.Tensor:
+    return (tensor.float() * 1.01).to(tensor.dtype)
+
+
+def add_noise(tensor: torch.Tensor) -> torch.Tensor:
+    return (tensor.float() * (1.0 + 0.01 * torch.randn_like(tensor.float()))).to(tensor.dtype)
+
+
+@contextmanager
+def load_previous(loop: FaultyLoop) -> Iterator[None]:
+    """The engine keeps the weights of the update before."""
+    assert loop._previous is not None, "plant faults after the first update"
+    loop.parts.engine.load_weights(loop.state.update, loop._previous)
+    yield
+
+
+@contextmanager
+def shift_positions(loop: FaultyLoop) -> Iterator[None]:
+    """From position 64 on, the engine turns heads as if every token stood one place later."""
+    rotation = loop.parts.engine._core.runner.forward._ops._rotation
+    tables = (rotation.cos, rotation.sin, rotation.signed_sin)
+    kept = [table.clone() for table in tables]
+    loop.parts.engine.forget()
+    for table in tables:
+        table[JUMP_AT:-1] = table[JUMP_AT + 1 :].clone()
+    yield
+    for table, original in zip(tables, kept, strict=True):
+        table.copy_(original)
+    loop.parts.engine.forget()
+
+
+@contextmanager
+def record_other_temperature(loop: FaultyLoop) -> Iterator[None]:
+    """The trainer is told another temperature than the engine sampled with."""
+    trainer = loop.parts.trainer
+    update = trainer.update
+
+    def mislead(trajectories: Any, **options: Any) -> Any:
+        for step in (step for trajectory in trajectories for step in trajectory.steps):
+            step.sampling = replace(step.sampling, temperature=WRONG_TEMPERATURE)
+        return update(trajectories, **options)
+
+    trainer.update = mislead  # type: ignore[method-assign]
+    yield
+    trainer.update = update  # type: ignore[method-assign]
+
+
+FAULTS: dict[str, Callable[[FaultyLoop], Any]] = {
+    "weights times 1.01": lambda loop: load_other(loop, scale),
+    "weights with 1 % noise": lambda loop: load_other(loop, add_noise),
+    "weights of the update before": load_previous,
+    "positions shifted by one": shift_positions,
+    "temperature 1.1 instead of 1": record_other_temperature,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("config", help="a preset or a TOML file")
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("--plants", type=int, default=3, help="updates at which every fault is planted")
+    parser.add_argument("--name", required=True, help="of the result: parity_faults_NAME.json")
+    args = parser.parse_args()
+    parity.ROUNDING_AGE = 1  # measured in every update, for the record
+    with tempfile.TemporaryDirectory() as folder:
+        config = load_config(args.config, [*args.overrides, f"folder={folder}"])
+        total = config.train.num_updates
+        places = frozenset(max(1, total * (i + 1) // args.plants - 1) for i in range(args.plants))
+        parts = Parts(config, Path(folder))
+        loop = FaultyLoop(config, Path(folder), parts, ConsoleMonitor(), plant_at=places)
+        stopped = None
+        try:
+            loop.run()
+        except ParityError as error:
+            stopped = str(error)
+        finally:
+            parts.close()
+    missed = [row for row in loop.planted if not row["is_caught"]]
+    result = {
+        "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
+        "overrides": args.overrides,
+        "num_updates": loop.state.update,
+        "false_stop": stopped,
+        "num_planted": len(loop.planted),
+        "num_missed": len(missed),
+        "planted": loop.planted,
+        "healthy": loop.healthy,
+    }
+    (RESULTS / f"parity_faults_{args.name}.json").write_text(json.dumps(result, indent=1) + "\n")
+    print(
+        f"{loop.state.update} updates, false stop: {stopped}; {len(missed)} of {len(loop.planted)} faults missed"
+    )
+    for row in loop.planted:
+        print(f"  update {row['update']}: {row['fault']}: {row.get('message', 'NOT CAUGHT')}")
+
+
+if __name__ == "__main__":
+    main()
