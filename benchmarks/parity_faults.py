@@ -28,9 +28,10 @@ import torch
 from stepwell.config.loading import load_config
 from stepwell.core import Gaps, ParityError
 from stepwell.engines import parity
-from stepwell.monitors.console import ConsoleMonitor
+from stepwell.monitors import Monitor
 from stepwell.pipeline.loop import SyncLoop
 from stepwell.pipeline.parts import Parts
+from stepwell.pipeline.sources import PlayedSource
 
 RESULTS = Path(__file__).parent / "results"
 JUMP_AT = 64
@@ -57,7 +58,9 @@ class FaultyLoop(SyncLoop):
         return is_done
 
     def _try_fault(self, name: str, plant: Callable[[FaultyLoop], Any]) -> None:
-        update = self.state.update
+        update, source = self.state.update, self._source
+        groups = f"{self.folder.name}-fault-{len(self.planted)}"  # a group of siblings is named once
+        self._source = PlayedSource(self.config, self.parts, groups, self._tasks)
         with plant(self):
             try:
                 super()._update()
@@ -68,6 +71,7 @@ class FaultyLoop(SyncLoop):
         if message is not None:
             self.healthy.pop()  # what `_check_parity` noted is the fault's
             self.planted[-1]["message"] = message.split("; ", 1)[-1].split(". The data")[0]
+        self._source = source
         self._publish()
 
     def _check_parity(self, gaps: Gaps, measure_rounding: Callable[[], Gaps | None]) -> None:
@@ -77,6 +81,13 @@ class FaultyLoop(SyncLoop):
         super()._check_parity(gaps, measure_rounding)
         if self._parity is not None and self._parity.rounding is not None:
             self.healthy[-1]["rounding"] = self._parity.rounding
+
+
+class PrintedNotes(Monitor):
+    """Notes on standard output, figures nowhere."""
+
+    def note(self, text: str) -> None:
+        print(text, flush=True)
 
 
 @contextmanager
@@ -160,7 +171,7 @@ def main() -> None:
         total = config.train.num_updates
         places = frozenset(max(1, total * (i + 1) // args.plants - 1) for i in range(args.plants))
         parts = Parts(config, Path(folder))
-        loop = FaultyLoop(config, Path(folder), parts, ConsoleMonitor(), plant_at=places)
+        loop = FaultyLoop(config, Path(folder), parts, PrintedNotes(), plant_at=places)
         stopped = None
         try:
             loop.run()
@@ -180,9 +191,8 @@ def main() -> None:
         "healthy": loop.healthy,
     }
     (RESULTS / f"parity_faults_{args.name}.json").write_text(json.dumps(result, indent=1) + "\n")
-    print(
-        f"{loop.state.update} updates, false stop: {stopped}; {len(missed)} of {len(loop.planted)} faults missed"
-    )
+    print(f"{loop.state.update} updates, false stop: {stopped}")
+    print(f"{len(missed)} of {len(loop.planted)} faults missed")
     for row in loop.planted:
         print(f"  update {row['update']}: {row['fault']}: {row.get('message', 'NOT CAUGHT')}")
 

@@ -75,6 +75,7 @@ class ParityMonitor:
         self._recent.append((gaps.num_tokens, gaps.count_beyond(self.tolerance)))
         fault = self._find_fault(gaps) or self._find_excess(gaps, measure_rounding)
         if fault is not None:
+            self._recent.pop()  # a run that goes on all the same is not blamed twice
             return Verdict(fault=fault)
         return Verdict(outlier=str(gaps) if gaps.max_abs > self.tolerance else None)
 
