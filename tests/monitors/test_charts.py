@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.core.errors import InputError
-from stepwell.monitors.axes import Scale, nice_range, nice_ticks, tick_labels
+from stepwell.monitors.axes import CHAR_WIDTH, Scale, nice_range, nice_ticks, tick_labels
 from stepwell.monitors.charts import Bar, Level, Series, bar_chart, line_chart, smoothed, thinned
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -175,3 +175,67 @@ def test_series_of_unequal_lengths_are_refused_by_name() -> None:
 def test_a_scale_maps_ends_to_ends() -> None:
     scale = Scale(-1, 3, 100, 20)
     assert (scale(-1), scale(3), scale(1)) == (100, 20, 60)
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(0.99999988, 1.0000001), (6e-6, 1.7e-5), (3.9e-7, 5.1e-7), (12_345.0, 12_345.6), (0, 1e300)],
+)
+def test_neighbouring_ticks_never_have_the_same_label(low: float, high: float) -> None:
+    labels = tick_labels(nice_ticks(low, high, 5))
+    assert len(set(labels)) == len(labels) >= 3
+    assert max(map(len, labels)) <= 11
+
+
+def test_small_ticks_read_with_the_digits_they_need() -> None:
+    assert tick_labels([8e-6, 1e-5, 1.2e-5]) == ["8e-6", "1.0e-5", "1.2e-5"]
+    assert tick_labels([0.9999999, 1.0, 1.0000001]) == ["0.9999999", "1.0000000", "1.0000001"]
+
+
+def places(svg: str) -> list[tuple[float, float, float]]:
+    """Left end, right end and height of every text, by the width that charts reckon with."""
+    found = []
+    for node in drawn(svg).iter(f"{SVG}text"):
+        width, x = CHAR_WIDTH * len(node.text or ""), float(node.attrib["x"])
+        left = x - {"start": 0.0, "middle": width / 2, "end": width}[node.attrib["text-anchor"]]
+        if node.text:
+            found.append((left, left + width, float(node.attrib["y"])))
+    return found
+
+
+def assert_no_overlap(svg: str) -> None:
+    for one, other in itertools.combinations(places(svg), 2):
+        is_beside = one[1] <= other[0] or other[1] <= one[0]
+        assert is_beside or abs(one[2] - other[2]) >= 9.5, (one, other)
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(1, 12), st.integers(1, 30), bounded, st.floats(1e-7, 1e6), st.sampled_from([340, 360, 860])
+)
+def test_labels_of_a_chart_do_not_overlap(
+    num_series: int, num_points: int, base: float, spread: float, width: int
+) -> None:
+    y = [base + spread * (index % 3) for index in range(num_points)]
+    x = [1.0 + index for index in range(num_points)]
+    series = [Series(f"series {index}", x, y) for index in range(num_series)]
+    assert_no_overlap(line_chart(series, width=width, height=190))
+
+
+def test_updates_are_counted_in_whole_numbers() -> None:
+    labels = words(drawn(line_chart([Series("reward", [1, 2, 3], [0.5, 5.5, 7.5])])))
+    assert {"1", "2", "3"} <= set(labels) and "1.5" not in labels
+
+
+def test_names_of_levels_near_the_top_stay_inside_the_chart() -> None:
+    levels = [Level(f"baseline {index}", 0.99) for index in range(4)]
+    svg = line_chart([Series("s", [0, 1], [0, 1])], y_range=(0.0, 1.0), levels=levels)
+    names = [node for node in drawn(svg).iter(f"{SVG}text") if (node.text or "").startswith("baseline")]
+    assert len(names) == 4 and all(float(node.attrib["y"]) >= 10 for node in names)
+    assert_no_overlap(svg)
+
+
+def test_a_long_name_leaves_its_bar_room() -> None:
+    name = "supervised training for the same wall time on the same demonstrations, then nothing else"
+    (bar,) = drawn(bar_chart([Bar(name, 0.5)], high=1.0)).iter(f"{SVG}rect")
+    assert float(bar.attrib["width"]) > 200

@@ -25,7 +25,7 @@ class Scale:
     @property
     def attribute(self) -> str:
         """For the page's script, which reads values back from pixels."""
-        return f"{self.low:.6g} {self.high:.6g} {self.start:.6g} {self.stop:.6g}"
+        return f"{self.low:.15g} {self.high:.15g} {self.start:.6g} {self.stop:.6g}"
 
 
 def extent(values: Iterable[float]) -> tuple[float, float] | None:
@@ -42,10 +42,14 @@ def widened(low: float, high: float) -> tuple[float, float]:
     return low - room, high + room
 
 
-def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """About `count` round values (1, 2 or 5 times a power of ten apart) within [low, high]."""
+def nice_ticks(low: float, high: float, count: int = 5, *, whole: bool = False) -> list[float]:
+    """About `count` round values (1, 2 or 5 times a power of ten apart) within [low, high].
+
+    `whole` allows only whole numbers: there is no update 1.5.
+    """
     low, high = widened(low, high)
     step = _nice_step(low, high, count)
+    step = max(step, 1.0) if whole else step
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [index * step for index in range(first, last + 1)]
 
@@ -66,19 +70,28 @@ def _nice_step(low: float, high: float, count: int) -> float:
 
 
 def tick_labels(ticks: Sequence[float]) -> list[str]:
-    """Labels with just the digits that tell neighbours apart: 0, 0.5, 1 or 0, 20k, 40k."""
+    """Labels with the digits that tell neighbours apart, and no more: 0, 0.5, 1 or 0, 20k, 40k."""
     if not ticks:
         return []
     largest = max(abs(tick) for tick in ticks)
-    step = min((abs(b - a) for a, b in pairwise(ticks)), default=largest or 1.0)
+    step = min((abs(b - a) for a, b in pairwise(ticks)), default=largest) or 1.0
+    if largest >= 1e15 or (step < 1e-4 and largest < 1e-2):
+        return [_label_power(tick, step) for tick in ticks]
     for limit, sign in ((1e9, "B"), (1e6, "M"), (1e4, "k")):
         if largest >= limit:
             unit = {"B": 1e9, "M": 1e6, "k": 1e3}[sign]
             places = _places(step / unit)
             return ["0" if tick == 0 else f"{tick / unit:.{places}f}{sign}" for tick in ticks]
-    if largest and step < 1e-4:
-        return ["0" if abs(tick) < step / 2 else f"{tick:.0e}".replace("e-0", "e-") for tick in ticks]
     return [f"{tick:.{_places(step)}f}" if abs(tick) >= step / 2 else "0" for tick in ticks]
+
+
+def _label_power(tick: float, step: float) -> str:
+    """`1.2e-5`: as many digits as the step needs at this height."""
+    if abs(tick) < step / 2:
+        return "0"
+    digits = max(0, math.floor(math.log10(abs(tick)) + 1e-9) - math.floor(math.log10(step) + 1e-9))
+    mantissa, _, power = f"{tick:.{digits}e}".partition("e")
+    return f"{mantissa}e{int(power)}"
 
 
 def _places(step: float) -> int:

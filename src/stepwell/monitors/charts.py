@@ -90,33 +90,37 @@ def line_chart(
     y_extent = y_range or extent(_all_y(series, levels))
     if x_extent is None or y_extent is None:
         return picture(width, height, title, [text(width / 2, height / 2, "no data yet", anchor="middle")])
-    count = _num_ticks(height, 40)
-    low, high = y_extent if y_range else nice_range(*y_extent, count=count)
-    ticks = nice_ticks(low, high, count)
     has_legend = len(series) > 1 if legend is None else legend
     top, head = _legend(series, width) if has_legend else (10.0 + 14 * bool(y_label), [text(2, 12, y_label)])
+    height += max(0, round(top - 42))  # a legend of many rows adds to the height: the plot keeps its own
+    bottom = height - (42 if x_label else 26)
+    count = _num_ticks(bottom - top, 30)
+    low, high = y_extent if y_range else nice_range(*y_extent, count=count)
+    ticks = nice_ticks(low, high, count)
     left = 12 + CHAR_WIDTH * max(map(len, tick_labels(ticks)), default=1)
     x = Scale(*widened(*x_extent), left, width - 12)
-    y = Scale(*widened(low, high), height - (42 if x_label else 26), top)
+    y = Scale(*widened(low, high), bottom, top)
     head.append(text((x.start + x.stop) / 2, height - 6, x_label, anchor="middle"))
     plot = [_band(item, x, y) for item in series] + [_line(item, x, y) for item in series]
     marks = [_marks(item, x, y) for item in series if item.marks or len(item.x) == 1]
-    behind = [*_y_axis(y, ticks, x), *_x_axis(x, y), *_levels(levels, x, y)]
-    parts = [*head, *behind, _clipped(plot, x, y), *marks]
+    is_whole = all(value.is_integer() for item in series for value in map(float, item.x))
+    behind = [*_y_axis(y, ticks, x), *_x_axis(x, y, whole=is_whole), *_level_lines(levels, x, y)]
+    parts = [*head, *behind, _clipped(plot, x, y), *marks, *_level_names(levels, x, y)]
     return picture(width, height, title, parts, data_x=x.attribute, data_y=y.attribute)
 
 
 def bar_chart(bars: Sequence[Bar], *, title: str = "", width: int = 720, high: float | None = None) -> str:
     """Horizontal bars from 0 (to `high`), with intervals as whiskers, and their values in words.
 
-    Below 500 px of width names stand above their bars.
+    Names stand above their bars below 500 px of width, and where they would take half of it.
     """
     shown = [bar for bar in bars if math.isfinite(bar.value)]
     if not shown:
         return picture(width, 60, title, [text(width / 2, 34, "no data yet", anchor="middle")])
-    is_narrow = width < 500
+    names = 14 + 7.0 * max(len(bar.name) for bar in shown)
+    is_narrow = width < 500 or names > width / 2
     row, thickness = (46, 14) if is_narrow else (34, 18)
-    left = 4.0 if is_narrow else 14 + 7.0 * max(len(bar.name) for bar in shown)
+    left = 4.0 if is_narrow else names
     most = max(max(bar.value, bar.high or 0.0) for bar in shown)
     room = 118 if any(bar.high is not None for bar in shown) else 48
     scale = Scale(0.0, high or most or 1.0, left, width - room)
@@ -179,26 +183,45 @@ def _y_axis(y: Scale, ticks: Sequence[float], x: Scale) -> list[str]:
     return parts
 
 
-def _x_axis(x: Scale, y: Scale) -> list[str]:
-    ticks = nice_ticks(x.low, x.high, _num_ticks(x.stop - x.start, 72))
-    parts = []
-    for tick, label in zip(ticks, tick_labels(ticks), strict=True):
-        anchor = "end" if x(tick) > x.stop - 10 else "middle"
-        parts.append(text(x(tick), y.start + 16, label, anchor=anchor))
-    return parts
-
-
-def _levels(levels: Sequence[Level], x: Scale, y: Scale) -> list[str]:
-    """Dashed lines with their names above them, from the lowest up, so that no name covers another."""
+def _x_axis(x: Scale, y: Scale, *, whole: bool) -> list[str]:
+    """Labels from right to left; one that would touch the label before it is left out."""
+    ticks = nice_ticks(x.low, x.high, _num_ticks(x.stop - x.start, 72), whole=whole)
     parts, free = [], math.inf
-    for level in sorted(levels, key=lambda level: level.y):
-        at, style = y(level.y), f"stroke:{MUTED};stroke-width:1.2"
-        free = min(at - 4, free - 12)
-        parts.append(
-            element("line", x1=x.start, x2=x.stop, y1=at, y2=at, stroke_dasharray="2 4", style=style)
-        )
-        parts.append(text(x.stop, free, level.name, anchor="end"))
+    for tick, label in reversed(list(zip(ticks, tick_labels(ticks), strict=True))):
+        width = CHAR_WIDTH * len(label)
+        is_last = x(tick) + width / 2 > x.stop + 10
+        right = x(tick) + (0 if is_last else width / 2)
+        if right <= free:
+            parts.append(text(x(tick), y.start + 16, label, anchor="end" if is_last else "middle"))
+            free = right - width - 6
     return parts
+
+
+def _level_lines(levels: Sequence[Level], x: Scale, y: Scale) -> list[str]:
+    style = f"stroke:{MUTED};stroke-width:1.2"
+    return [
+        element(
+            "line", x1=x.start, x2=x.stop, y1=y(level.y), y2=y(level.y), stroke_dasharray="2 4", style=style
+        )
+        for level in levels
+    ]
+
+
+def _level_names(levels: Sequence[Level], x: Scale, y: Scale) -> list[str]:
+    """Names above their lines, 12 px apart at least and inside the chart; a rim sets them off from lines."""
+    ordered = sorted(levels, key=lambda level: level.y)
+    heights: list[float] = []
+    for level in ordered:
+        heights.append(min(y(level.y) - 4, heights[-1] - 12 if heights else math.inf))
+    lowest_allowed = y.stop + 8.0
+    for index in reversed(range(len(heights))):  # names pushed out at the top push the others down
+        heights[index] = max(heights[index], lowest_allowed)
+        lowest_allowed = heights[index] + 12
+    rim = f"stroke:{PAPER};stroke-width:3;paint-order:stroke;stroke-linejoin:round"
+    return [
+        text(x.stop, height, level.name, anchor="end", more=rim)
+        for level, height in zip(ordered, heights, strict=True)
+    ]
 
 
 def _clipped(parts: Sequence[str], x: Scale, y: Scale) -> str:

@@ -72,10 +72,12 @@ def timeline_chart(timeline: dict[str, Any], width: float) -> str:
         share = sum(b - a for a, b in row["spans"]) / seconds
         parts.append(text(width - _SHARE + 6, y + 12, f"{100 * share:.0f} %"))
         y += _ROW
-    for at in range(6):
-        moment = seconds * at / 5
-        anchor = "start" if at == 0 else "end" if at == 5 else "middle"
-        parts.append(text(_LABEL + moment * scale, y + 14, f"{moment:.3g} s", anchor=anchor))
+    num_parts = max(1, min(5, int(seconds * scale / 70)))
+    for at in range(num_parts + 1):
+        moment = seconds * at / num_parts
+        anchor = "start" if at == 0 else "end" if at == num_parts else "middle"
+        words = f"{moment:,.0f} s" if seconds >= 100 else f"{moment:.3g} s"
+        parts.append(text(_LABEL + moment * scale, y + 14, words, anchor=anchor))
     if num_hidden:
         parts.append(text(_LABEL, y + 30, f"and {num_hidden} more workers"))
     return picture(width, y + (38 if num_hidden else 22), "who worked when", parts)
