@@ -211,6 +211,8 @@ def _problem(path: tuple[str, ...], found: Any) -> tuple[str, str]:
         return key, "unknown key" + (f"; did you mean {near}?" if near else "")
     if found["type"] == "value_error":
         return key, str(found["ctx"]["error"])
+    if found["type"] == "missing":
+        return key, "is missing"
     setting = field_at(RunConfig, path)
     if setting is None:
         return key, f"{found['msg']}, got {found['input']!r}"

@@ -17,6 +17,9 @@ from stepwell.config.groups import GroupsConfig
 from stepwell.config.judge import JudgeConfig
 from stepwell.config.policy import PolicyConfig
 
+PART_NAMES = ("task", "process", "format", "outcome", "grounding", "world_modeling", "repetition", "success")
+"""The reward parts that steps may have by themselves."""
+
 
 class EnvConfig(Settings):
     """Which world, with which of its own settings."""
@@ -123,6 +126,14 @@ class SamplingConfig(Settings):
     max_tokens: int = Field(128, ge=1, description="longest action")
 
 
+class OwnPartConfig(Settings):
+    """A reward part of one's own: `weight` times what a function returns for a step."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="of the part, in the record and in figures")
+    function: str = Field(description="`module:function` or `folder/file.py:function`")
+    weight: float = Field(1.0, description="times what the function returns")
+
+
 class RewardConfig(Settings):
     """Weights of the parts of a step's reward; the recipe says which parts count."""
 
@@ -135,7 +146,22 @@ class RewardConfig(Settings):
     scale: float = Field(
         1.0, gt=0, description="every part is multiplied by it, so that a critic's values stay small"
     )
+    parts: tuple[OwnPartConfig, ...] = Field(
+        (),
+        description="parts of one's own, each a table `[[rewards.parts]]` with `name`, `function` "
+        "(`module:function` or `folder/file.py:function`) and `weight` (default 1); all of them count",
+    )
     judge: JudgeConfig = Field(default_factory=JudgeConfig)
+
+    @model_validator(mode="after")
+    def _refuse_taken_names(self) -> RewardConfig:
+        names = [*PART_NAMES, *(part.name for part in self.parts)]
+        if taken := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+            raise ValueError(
+                f"the name {taken[0]!r} in rewards.parts is taken; give each part a name of its own, "
+                f"other than {', '.join(PART_NAMES)}"
+            )
+        return self
 
 
 class OptimizerConfig(Settings):
@@ -337,5 +363,10 @@ class RunConfig(Settings):
             raise ValueError(
                 f"train.minibatches ({self.train.minibatches}) exceeds the trajectories of an update "
                 f"({self.train.tasks_per_update * self.train.group_size}); lower it"
+            )
+        if self.rewards.parts and self.own_agent.function is not None:
+            raise ValueError(
+                "rewards.parts: an agent of your own returns its whole reward; add the part to what "
+                f"{self.own_agent.function} returns"
             )
         return self

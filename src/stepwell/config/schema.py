@@ -184,12 +184,17 @@ def _words(kind: Any) -> str:
         choices = [toml_value(choice) for choice in get_args(kind)]
         return f"one of {', '.join(choices)}" if len(choices) > 1 else choices[0]
     if origin in (tuple, list):
-        return f"a list of {_words(get_args(kind)[0]).removeprefix('a ')}"
+        return _list_of(get_args(kind)[0])
     if origin is dict:
         return "a table"
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return "a table"
     return _WORDS.get(kind, getattr(kind, "__name__", str(kind)))
+
+
+def _list_of(kind: Any) -> str:
+    words = _words(kind).removeprefix("a ")
+    return f"a list of {words}s" if words == "table" else f"a list of {words}"
 
 
 def _limit(item: Any) -> str | None:

@@ -33,6 +33,8 @@ def toml_value(value: Any, where: str = "") -> str:
         return repr(value)
     if isinstance(value, list | tuple):
         return "[" + ", ".join(toml_value(item, where) for item in value) + "]"
+    if isinstance(value, BaseModel):
+        value = _given(value)
     if isinstance(value, Mapping):
         pairs = (f"{_key(key)} = {toml_value(item, where)}" for key, item in value.items())
         return "{" + ", ".join(pairs) + "}"

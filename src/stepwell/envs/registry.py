@@ -15,9 +15,6 @@ made. Options are checked against the world's own settings; a misspelt one is re
 from __future__ import annotations
 
 import difflib
-import importlib
-import os
-import sys
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
@@ -26,7 +23,7 @@ from pydantic import ValidationError
 
 from stepwell.config.base import Settings
 from stepwell.core import ConfigError
-from stepwell.core.user_code import import_file
+from stepwell.core.user_code import import_user_module
 from stepwell.envs.base import Env
 from stepwell.envs.robots.base import RobotEnv
 
@@ -102,11 +99,7 @@ def make_env(name: str, options: Mapping[str, Any] | Settings | None = None) -> 
 
 def _imported(path: str) -> type[Env] | type[RobotEnv]:
     module_name, _, class_name = path.rpartition(":")
-    module = (
-        import_file(module_name, f"env {path!r}")
-        if module_name.endswith(".py")
-        else _imported_module(path, module_name)
-    )
+    module = import_user_module(module_name, f"env {path!r}")
     found = getattr(module, class_name, None)
     if found is None:
         raise ConfigError(
@@ -115,17 +108,6 @@ def _imported(path: str) -> type[Env] | type[RobotEnv]:
     if not (isinstance(found, type) and issubclass(found, (Env, RobotEnv))):
         raise ConfigError(f"env {path!r} must be a subclass of stepwell.envs.Env, or of RobotEnv for a robot")
     return found
-
-
-def _imported_module(path: str, module_name: str) -> ModuleType:
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # an installed command does not look in the present folder by itself
-    try:
-        return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module_name + ".").startswith(error.name + "."):
-            raise
-        raise ConfigError(f"env {path!r}: there is no module {module_name!r} here or installed") from error
 
 
 def _nearest_env(module: ModuleType, class_name: str) -> str:

@@ -109,7 +109,10 @@ class Parts:
 
     @cached_property
     def recipe(self) -> Recipe:
-        return resolve_recipe(self.config.recipe)
+        """The recipe that settings name; the user's own reward parts count in every recipe."""
+        recipe = resolve_recipe(self.config.recipe)
+        own = tuple(part.name for part in self.config.rewards.parts)
+        return replace(recipe, reward_parts=(*(recipe.reward_parts or ("task",)), *own)) if own else recipe
 
     @cached_property
     def is_robot(self) -> bool:
@@ -131,7 +134,7 @@ class Parts:
     def agent(self) -> Agent:
         env = self.envs.envs[0]
         agent = Agent(env.world, self.config.agent)
-        offered = part_names(agent.strategy, list(StateForm), agent.form)
+        offered = part_names(agent.strategy, list(StateForm), agent.form, self.config.rewards.parts)
         rewarded = dict.fromkeys((*self.recipe.reward_parts, *self.demonstrated_parts))
         if missing := [part for part in rewarded if part not in offered]:
             raise ConfigError(

@@ -26,7 +26,7 @@ from stepwell.agents import Agent, Past, Reply
 from stepwell.config.run import RunConfig
 from stepwell.core import InputError, Observation, StateForm, Task
 from stepwell.envs import EnvBatch, Turn
-from stepwell.rewards import step_parts
+from stepwell.rewards import StepOutcome, load_own_parts, step_parts
 
 if TYPE_CHECKING:
     from stepwell.pipeline.pilot import Pilot
@@ -59,6 +59,7 @@ class PlaySession:
         self.num_turns = 0
         self.total_reward = 0.0
         self._past: list[Past] = []
+        self._own_parts = load_own_parts(config.rewards.parts)
 
     def start(self, task: Task) -> Observation:
         """Begin an episode."""
@@ -66,7 +67,7 @@ class PlaySession:
         if turn.error is not None:
             raise turn.error
         self.observation, self.is_over, self.num_turns, self.total_reward = turn.observation, False, 0, 0.0
-        self._past = []
+        self._past, self._task = [], task
         if self.pilot is not None:
             self.pilot.start(self.agent, self.agent.first(self.observation), self.observation)
         return self.observation
@@ -133,6 +134,18 @@ class PlaySession:
             weights=self._config.rewards,
             strategy=self.agent.strategy,
         )
+        outcome = StepOutcome(
+            text=text,
+            actions=reply.actions,
+            observation=self.observation,
+            next_observation=turn.observation,
+            env_reward=turn.reward,
+            is_last=turn.is_over,
+            success=success,
+            task=self._task,
+            turn=self.num_turns,
+        )
+        parts |= {part.config.name: part.score(outcome) for part in self._own_parts}
         self.observation, self.is_over = turn.observation, turn.is_over
         self.num_turns += 1
         self.total_reward += turn.reward

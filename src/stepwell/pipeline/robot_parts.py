@@ -25,6 +25,8 @@ def check_settings(config: RunConfig, recipe: Recipe) -> None:
     """Refuse what a robot's run cannot do."""
     if config.own_agent.function is not None:
         raise ConfigError("own_agent.function: a robot's world is played by a robot policy; leave it out")
+    if config.rewards.parts:
+        raise ConfigError("rewards.parts: a robot's step has no text to reward; put it into the environment")
     if recipe.flat_sequence:
         raise ConfigError(f"recipe {recipe.name} learns from flat token sequences, which a robot has not")
     if missing := [part for part in recipe.reward_parts if part not in PARTS]:

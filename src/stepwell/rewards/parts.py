@@ -9,17 +9,17 @@
 
 The last two exist only where the strategy writes a state and the world knows its own in the
 asked form; who compares them is `rewards.judge.kind`. A judge behind an endpoint and the part
-`repetition` need a whole batch: see `batch.py`. A part is a float in a dictionary, so a part of
-one's own is one more entry; the recipe says which are summed, and `Step.assign_reward` keeps each.
+`repetition` need a whole batch: see `batch.py`; for parts of a user's own (`rewards.parts`) see `own.py`.
+The recipe says which parts are summed, and `Step.assign_reward` keeps each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from stepwell.agents.reply import Reply
 from stepwell.agents.strategy import Field, Strategy, strategy_named
-from stepwell.config.run import RewardConfig
+from stepwell.config.run import OwnPartConfig, RewardConfig
 from stepwell.core.errors import ConfigError
 from stepwell.core.world import StateForm
 from stepwell.rewards.judge.rule import RuleJudge
@@ -29,10 +29,16 @@ _ALWAYS = ("task", "format", "outcome")
 _FIELD_OF = {"grounding": Field.OBSERVATION, "world_modeling": Field.PREDICTION}
 
 
-def part_names(strategy: Strategy | str, forms: Collection[StateForm], form: StateForm) -> tuple[str, ...]:
-    """The parts `step_parts` gives for a strategy in a world that knows its state in `forms`."""
+def part_names(
+    strategy: Strategy | str,
+    forms: Collection[StateForm],
+    form: StateForm,
+    own: Sequence[OwnPartConfig] = (),
+) -> tuple[str, ...]:
+    """The parts of a step for a strategy in a world that knows its state in `forms`, and the user's own."""
     fields = strategy_named(strategy).fields if form in forms else ()
-    return (*_ALWAYS, *(part for part, field in _FIELD_OF.items() if field in fields))
+    written = (part for part, field in _FIELD_OF.items() if field in fields)
+    return (*_ALWAYS, *written, *(part.name for part in own))
 
 
 def step_parts(

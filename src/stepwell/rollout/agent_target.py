@@ -12,18 +12,15 @@ environment, and therefore plays one episode at a time in its process.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import os
 import random
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 from stepwell.core import ConfigError, Task
-from stepwell.core.user_code import import_file
+from stepwell.core.user_code import find_user_function
 
 OFFERED: dict[str, str] = {
     "task": "the task: .content, .instruction, .env, .seed, .id",
@@ -88,20 +85,7 @@ def environment_of(offered: Mapping[str, Any]) -> dict[str, str]:
 
 def load_agent(target: str) -> AgentTarget:
     """The agent behind a name; `ConfigError` says what is wrong. What its module raises goes through."""
-    where, separator, name = target.rpartition(":")
-    if not separator or not where or not name:
-        raise ConfigError(f"agent {target!r} must be written module:function, or folder/file.py:function")
-    is_file = where.endswith(".py")
-    module = import_file(where, f"agent {target!r}") if is_file else _imported(target, where)
-    function = module
-    for part in name.split("."):
-        if not hasattr(function, part):
-            known = [key for key, value in vars(module).items() if _is_own(module, value)]
-            raise ConfigError(
-                f"agent {target!r}: {where} has no {name!r}; it has {', '.join(known) or 'no functions'}"
-            )
-        function = getattr(function, part)
-    return look_at(target, function)
+    return look_at(target, find_user_function(target, f"agent {target!r}"))
 
 
 def look_at(target: str, function: Any) -> AgentTarget:
@@ -132,18 +116,3 @@ def _asked_for(target: str, function: Callable[..., Any]) -> tuple[tuple[str, ..
                 f"and give anything else a default: {_EXAMPLE}"
             )
     return tuple(positional), tuple(by_name)
-
-
-def _imported(target: str, name: str) -> ModuleType:
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # an installed command does not look in the present folder by itself
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise
-        raise ConfigError(f"agent {target!r}: there is no module {name!r} here or installed") from error
-
-
-def _is_own(module: ModuleType, value: Any) -> bool:
-    return inspect.isfunction(value) and value.__module__ == module.__name__

@@ -40,7 +40,15 @@ from stepwell.core import (
 )
 from stepwell.envs.batch import Turn
 from stepwell.rendering import Conversation, Message, Renderer
-from stepwell.rewards import compose, needs_batch, part_names, rule_judge_for, step_parts
+from stepwell.rewards import (
+    StepOutcome,
+    compose,
+    load_own_parts,
+    needs_batch,
+    part_names,
+    rule_judge_for,
+    step_parts,
+)
 from stepwell.rollout.jobs import Job
 from stepwell.rollout.showing import begun, user_message
 
@@ -144,6 +152,7 @@ class TextPlayer:
         self.pictures = pictures
         self.parts, self.optional_parts = tuple(parts), tuple(optional_parts)
         self.weights = weights or RewardConfig()
+        self.own_parts = load_own_parts(self.weights.parts)
         self.reward_scale = reward_scale
         if not judged_later:
             needs_batch(self.weights.judge)
@@ -228,9 +237,27 @@ class TextPlayer:
             process=turn.info.get("process"),  # type: ignore[arg-type]
             judge=self.judge,
         )
+        parts |= self._own_parts_of(step, episode, reply, turn)
         chosen = compose(parts, self.parts, self.optional_parts)
         step.assign_reward({name: self.reward_scale * value for name, value in chosen.items()})
         step.info = {"actions": list(reply.actions), "parts": dict(parts), "strict": reply.is_strict}
+
+    def _own_parts_of(self, step: Step, episode: Episode, reply: Reply, turn: Turn) -> dict[str, float]:
+        """The parts of the user's own functions (`rewards.parts`)."""
+        if not self.own_parts:
+            return {}
+        outcome = StepOutcome(
+            text=step.action.text,  # type: ignore[union-attr]
+            actions=tuple(reply.actions),
+            observation=episode.observation,  # type: ignore[arg-type]
+            next_observation=turn.observation,  # type: ignore[arg-type]
+            env_reward=turn.reward,
+            is_last=turn.terminated or turn.truncated,
+            success=bool(turn.info.get("success")),
+            task=episode.job.task,
+            turn=len(episode.steps),
+        )
+        return {part.config.name: part.score(outcome) for part in self.own_parts}
 
     def _go_on(self, episode: Episode, step: Step, observation: Observation | ArrayState) -> None:
         assert isinstance(observation, Observation)

@@ -1,0 +1,97 @@
+"""Reward parts of a user's own: functions named in `[[rewards.parts]]`, called once per step.
+
+    def reward(step):                      # a StepOutcome
+        return -0.01 * len(step.text)      # any finite number; the part is weight times it
+
+A function that raises, or returns something that is no finite number, ends the run with its name.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stepwell.config.run import OwnPartConfig
+from stepwell.core.errors import ConfigError
+from stepwell.core.observation import Observation
+from stepwell.core.task import Task
+from stepwell.core.user_code import find_user_function
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """What a reward function is told about one step."""
+
+    text: str
+    """the reply, as the agent wrote it"""
+    actions: tuple[str, ...]
+    """the actions read from it; empty where it could not be read"""
+    observation: Observation
+    """what the agent saw before it replied (`.text`, `.images`)"""
+    next_observation: Observation
+    """what it saw after its actions"""
+    env_reward: float
+    """what the environment gave for the step"""
+    is_last: bool
+    """whether the episode ended with this step"""
+    success: bool
+    """whether the task is solved after this step"""
+    task: Task
+    """the task of the episode (`.content`, `.seed`)"""
+    turn: int
+    """number of the step in its episode, from 0"""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPart:
+    """One part: its settings and the function behind them."""
+
+    config: OwnPartConfig
+    function: Callable[[StepOutcome], Any]
+
+    def score(self, outcome: StepOutcome) -> float:
+        """The part of one step: `weight` times what the function returns."""
+        try:
+            value = self.function(outcome)
+        except Exception as error:
+            raise ConfigError(
+                f"{_where(self.config)} raised {type(error).__name__}: {error}{_line_of(error)}"
+            ) from error
+        is_number = not isinstance(value, str | bytes) and hasattr(value, "__float__")
+        if not is_number or not math.isfinite(float(value)):
+            raise ConfigError(f"{_where(self.config)} returned {value!r}; it must return a finite number")
+        return self.config.weight * float(value)
+
+
+def load_own_parts(configs: Sequence[OwnPartConfig]) -> tuple[OwnPart, ...]:
+    """The functions behind `rewards.parts`, imported and looked at."""
+    return tuple(OwnPart(config, _load_function(config)) for config in configs)
+
+
+def _load_function(config: OwnPartConfig) -> Callable[[StepOutcome], Any]:
+    function: Any = find_user_function(config.function, _where(config))
+    if not callable(function) or inspect.iscoroutinefunction(function):
+        kind = "async" if callable(function) else type(function).__name__
+        raise ConfigError(f"{_where(config)} is {kind}, not a plain function; write def reward(step): ...")
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        raise ConfigError(
+            f"{_where(config)} must take one argument, the step: def reward(step): ..."
+        ) from None
+    return function  # type: ignore[no-any-return]
+
+
+def _where(config: OwnPartConfig) -> str:
+    return f"rewards.parts {config.name!r}: {config.function}"
+
+
+def _line_of(error: Exception) -> str:
+    """The place in the user's code where an error arose."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
