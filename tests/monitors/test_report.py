@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,8 +14,9 @@ import pytest
 
 from stepwell.core.errors import InputError
 from stepwell.monitors.base import Entry, RunInfo
-from stepwell.monitors.curves import training_panels
+from stepwell.monitors.curves import Drawn, training_panels, warm_start_panels
 from stepwell.monitors.jsonl import JsonlMonitor
+from stepwell.monitors.panels import PANELS, WARM_START_PANELS, Panel
 from stepwell.monitors.replays import Frame, Replay, png_bytes, save_replays
 from stepwell.monitors.report import write_report
 from stepwell.monitors.summary import Score, Summary, write_summary
@@ -186,8 +188,77 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
         write_report(tmp_path)
 
 
-def test_every_recorded_metric_has_a_panel_and_idle_ones_do_not(tmp_path: Path) -> None:
-    values = {"reward": 1.0, "reward/format": 0.25, "kl": math.nan, "my/metric": 3.0, "infra_errors": 0}
-    entries = [Entry("update", update, 1.0, 10, values) for update in (1, 2)]
-    panels = {panel.title: panel.last for panel in training_panels(entries)}
-    assert panels == {"Reward": "1", "Reward parts": "0.25", "KL": "not a number", "my/metric": "3"}
+def panels_of(**values: Sequence[float]) -> dict[str, Drawn]:
+    """Panels by title, for metrics over updates; `__` stands for a slash."""
+    rows = {name.replace("__", "/"): row for name, row in values.items()}
+    length = max(map(len, rows.values()))
+    entries = [
+        Entry("update", i + 1, 1.0, 10, {name: row[i] for name, row in rows.items()}) for i in range(length)
+    ]
+    return {panel.title: panel for panel in training_panels(entries)}
+
+
+def test_every_recorded_metric_is_shown_and_an_unknown_one_under_its_raw_name() -> None:
+    panels = panels_of(reward=[1, 2], kl=[0.1, 0.5], my__metric=[3, 4], parity__max=[1e-6, 2e-6])
+    titles = {
+        "Reward",
+        "Distance (KL)",
+        "my/metric",
+        "Engine gap, worst tokens",
+    }
+    assert panels.keys() == titles and all(panel.svg for panel in panels.values())
+    assert panels["my/metric"].meaning == "" and panels["Reward"].meaning
+
+
+def test_what_never_changes_is_told_as_text_with_its_value_and_not_drawn() -> None:
+    panels = panels_of(
+        learning_rate=[8e-4] * 3,
+        ratio=[1.0, 0.99999994, 1.0000001],
+        kl=[math.nan] * 3,
+        my__own=[0.0, math.nan, 0.0],
+    )
+    told = {title: (panel.last, panel.svg) for title, panel in panels.items()}
+    assert told == {
+        "Distance (KL)": ("not a number", ""),
+        "Probability ratio": ("1", ""),
+        "Learning rate": ("0.0008", ""),
+        "my/own": ("0, without a value in 1 of 3", ""),
+    }
+
+
+def test_a_line_that_never_changes_is_drawn_beside_one_that_does_and_told_alone_otherwise() -> None:
+    assert "process" in panels_of(reward__task=[0, 1], reward__process=[0, 0])["Parts of the reward"].svg
+    alone = panels_of(reward__task=[0.5, 0.5], reward__process=[0, 0])
+    assert {title: panel.last for title, panel in alone.items()} == {
+        "Parts of the reward: task": "0.5",
+        "Parts of the reward: process": "0",
+    }
+
+
+def test_a_single_update_is_told_as_text(tmp_path: Path) -> None:
+    make_run(tmp_path, num_updates=1)
+    text = " ".join(Page(write_report(tmp_path).read_text()).text.split())
+    assert "Did not change" in text and "my/metric3" in text
+
+
+def test_the_warm_start_is_drawn_over_its_updates_without_charts_of_its_counters() -> None:
+    entries = [
+        Entry("warm_start", 0, 9.0 * i * i, 0, {"loss/policy": 4.0 / i, "step": 10.0 * i, "num_steps": 40.0})
+        for i in (1, 2, 3, 4)
+    ]
+    loss, planned = warm_start_panels(entries)
+    assert (loss.title, planned.title) == ("Imitation loss", "Planned updates")
+    assert 'data-x="10 40 ' in loss.svg and (planned.svg, planned.last) == ("", "40")
+
+
+@pytest.mark.parametrize("panel", [*PANELS, *WARM_START_PANELS], ids=lambda panel: panel.title)
+def test_every_panel_says_in_words_what_it_means_and_docs_name_its_metrics(panel: Panel) -> None:
+    assert not set("/_") & set(panel.title.removesuffix("/s"))
+    assert panel.meaning.endswith(".") and len(panel.meaning) < 160
+    docs = (Path(__file__).parents[2] / "docs" / "report.md").read_text()
+    assert all(f"`{metric}" in docs for metric in panel.metrics)
+
+
+def test_no_metric_belongs_to_two_charts() -> None:
+    metrics = [metric for panel in PANELS for metric in panel.metrics]
+    assert len(set(metrics)) == len(metrics)

@@ -94,7 +94,7 @@ def line_chart(
     top, head = _legend(series, width) if has_legend else (10.0 + 14 * bool(y_label), [text(2, 12, y_label)])
     height += max(0, round(top - 42))  # a legend of many rows adds to the height: the plot keeps its own
     bottom = height - (42 if x_label else 26)
-    count = _num_ticks(bottom - top, 30)
+    count = _num_ticks(bottom - top, 36)
     low, high = y_extent if y_range else nice_range(*y_extent, count=count)
     ticks = nice_ticks(low, high, count)
     left = 12 + CHAR_WIDTH * max(map(len, tick_labels(ticks)), default=1)

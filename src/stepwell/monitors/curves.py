@@ -1,8 +1,8 @@
-"""Which curves a report shows, and what each of them means.
+"""Which curves a report shows: small charts of training, and the learning curve from evaluations.
 
-A `Panel` is one small chart of training: the metrics it draws, and one sentence on what is
-healthy. Metrics nobody named here (of a custom recipe or reward) get a panel of their own,
-so that whatever was recorded can be seen. The learning curve is drawn from evaluations.
+`panels` says what belongs together and what it means. What never changed is not drawn: a flat line
+says no more than its value, which is listed instead. A metric that is not known there is shown
+under its raw name, so that whatever was recorded can be seen.
 """
 
 from __future__ import annotations
@@ -13,85 +13,56 @@ from dataclasses import dataclass
 
 from stepwell.monitors.base import Entry
 from stepwell.monitors.charts import Level, Series, line_chart
+from stepwell.monitors.panels import PANELS, WARM_START_PANELS, Panel
 
 WIDTH, HEIGHT = 340, 190
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """One small chart. A metric that ends in `/` stands for all names that begin with it."""
-
-    title: str
-    metrics: tuple[str, ...]
-    meaning: str
-    low: float | None = None
-    high: float | None = None
+SAME = 1e-6  # relative; what differs by less is rounding in 32 bits
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A panel as the page shows it; `last` is the mean over the last tenth of the run."""
+    """A panel as the page shows it; `last` is the mean over the last tenth of the run.
+
+    `svg` is empty where nothing changed: then `last` is the value.
+    """
 
     title: str
     meaning: str
     last: str
-    svg: str
-
-
-PANELS = (
-    Panel("Success while training", ("success",), "Share of sampled episodes that succeed.", 0.0, 1.0),
-    Panel("Reward", ("reward",), "Mean return of an episode; it should rise with success."),
-    Panel("Reward parts", ("reward/",), "What the return consists of."),
-    Panel(
-        "Entropy",
-        ("entropy",),
-        "Uncertainty of the policy per token. A slow fall is learning, a sudden one ends exploration.",
-        0.0,
-    ),
-    Panel("KL", ("kl",), "Distance from the reference policy. Steady growth is normal, a jump is not."),
-    Panel("Ratio", ("ratio",), "New over old probability of the sampled actions; stays near 1."),
-    Panel(
-        "Clipped", ("clip_share",), "Share beyond the clip range; much above 0.3 is too large a step.", 0.0
-    ),
-    Panel(
-        "Explained variance",
-        ("explained_variance",),
-        "How much of the returns the critic foresees: 1 is all, 0 is none, below 0 it misleads.",
-        -1.0,
-        1.0,
-    ),
-    Panel("Losses", ("loss/",), "Only the value loss should fall; the policy loss has no such meaning."),
-    Panel(
-        "Gradient norm", ("grad_norm",), "Before clipping. Peaks are harmless, a rising floor is not.", 0.0
-    ),
-    Panel("Learning rate", ("learning_rate",), "As scheduled.", 0.0),
-    Panel("Asked form", ("format_share",), "Share of replies in exactly the asked form.", 0.0, 1.0),
-    Panel("Turns", ("turns",), "Mean number of turns of an episode.", 0.0),
-    Panel("Tokens per second", ("tokens_per_s",), "Sampled tokens over the time of the whole update.", 0.0),
-    Panel("Tokens per update", ("tokens",), "Tokens learnt from.", 0.0),
-    Panel("Seconds per update", ("time/",), "Where the time of an update goes.", 0.0),
-    Panel("Failures of the agent", ("agent_failures/",), "Episodes that your agent failed, by kind.", 0.0),
-    Panel("Failures of the system", ("infra_errors",), "Episodes lost to it; they are sampled again.", 0.0),
-)
+    svg: str = ""
 
 
 def training_panels(entries: Sequence[Entry]) -> list[Drawn]:
-    """A panel for everything recorded in updates: those of `PANELS`, then what is not named there."""
+    """Everything recorded in updates: what the table of panels names, then what it does not."""
     updates = [entry for entry in entries if entry.kind == "update"]
-    names = list(dict.fromkeys(name for entry in updates for name in entry.values))
-    claimed = {name for panel in PANELS for name in _names_of(panel, names)}
-    others = [Panel(name, (name,), "") for name in names if name not in claimed]
-    drawn = [_draw(panel, _names_of(panel, names), updates) for panel in (*PANELS, *others)]
-    return [panel for panel in drawn if panel is not None]
+    return _draw_all(PANELS, updates, [float(entry.update) for entry in updates])
 
 
 def warm_start_panels(entries: Sequence[Entry]) -> list[Drawn]:
-    """What was recorded in the warm start, over its time."""
+    """What was recorded in the warm start, over its own updates."""
     warm = [entry for entry in entries if entry.kind == "warm_start"]
-    names = dict.fromkeys(name for entry in warm for name in entry.values)
-    panels = [Panel(f"Warm start: {name}", (name,), "Supervised start, over its seconds.") for name in names]
-    drawn = [_draw(panel, list(panel.metrics), warm, over_time=True) for panel in panels]
-    return [panel for panel in drawn if panel is not None]
+    has_steps = all("step" in entry.values for entry in warm)
+    x = [entry.values["step"] if has_steps else entry.time_s for entry in warm]
+    return _draw_all(WARM_START_PANELS, warm, x, hidden="step")
+
+
+def _draw_all(
+    panels: Sequence[Panel],
+    entries: Sequence[Entry],
+    x: Sequence[float],
+    *,
+    hidden: str = "",
+    other: str = "{}",
+) -> list[Drawn]:
+    left = list(dict.fromkeys(name for entry in entries for name in entry.values if name != hidden))
+    drawn: list[Drawn] = []
+    for panel in panels:
+        chosen = panel.choose(left)
+        left = [name for name in left if name not in chosen]
+        drawn += _draw(panel, chosen, entries, x)
+    for name in left:
+        drawn += _draw(Panel(name, (name,), ""), [name], entries, x)
+    return drawn
 
 
 def learning_curve(entries: Sequence[Entry], over: str, levels: Sequence[Level], width: int) -> str:
@@ -122,36 +93,39 @@ def learning_curve(entries: Sequence[Entry], over: str, levels: Sequence[Level],
     )
 
 
-def _names_of(panel: Panel, names: Sequence[str]) -> list[str]:
-    return [
-        name
-        for metric in panel.metrics
-        for name in names
-        if name == metric or (metric.endswith("/") and name.startswith(metric))
-    ]
-
-
-def _draw(
-    panel: Panel, names: Sequence[str], entries: Sequence[Entry], over_time: bool = False
-) -> Drawn | None:
-    x = [entry.time_s if over_time else float(entry.update) for entry in entries]
+def _draw(panel: Panel, names: Sequence[str], entries: Sequence[Entry], x: Sequence[float]) -> list[Drawn]:
+    """One chart, or one line of text for each metric where none of them ever changed."""
     rows = {name: [entry.values.get(name, math.nan) for entry in entries] for name in names}
-    if not rows or (panel.metrics == ("infra_errors",) and not any(rows["infra_errors"])):
-        return None
+    if all(_is_constant(row) for row in rows.values()):
+        return [
+            Drawn(_name_alone(panel, name, rows), panel.meaning, _constant(row)) for name, row in rows.items()
+        ]
     series = [
-        Series(_label(name, panel), x, row, color=index, smooth=len(row) // 30 if len(row) > 60 else 0)
+        Series(panel.label(name), x, row, color=index, smooth=len(row) // 30 if len(row) > 60 else 0)
         for index, (name, row) in enumerate(rows.items())
     ]
     svg = line_chart(
         series, title=panel.title, width=WIDTH, height=HEIGHT, y_range=_range(panel, list(rows.values()))
     )
-    return Drawn(panel.title, panel.meaning, _last(rows[names[0]]) if len(names) == 1 else "", svg)
+    return [Drawn(panel.title, panel.meaning, _last(rows[names[0]]) if len(names) == 1 else "", svg)]
 
 
-def _label(name: str, panel: Panel) -> str:
-    """`time/rollout_s` among its like is `rollout`."""
-    prefix = next((metric for metric in panel.metrics if metric.endswith("/")), None)
-    return name.removeprefix(prefix).removesuffix("_s") if prefix else name
+def _is_constant(row: Sequence[float]) -> bool:
+    """Whether there is nothing to draw: no finite value, or always the same one."""
+    finite = [value for value in row if math.isfinite(value)]
+    return not finite or max(finite) - min(finite) <= SAME * max(map(abs, finite))
+
+
+def _constant(row: Sequence[float]) -> str:
+    """The one value, and how often there was none."""
+    num_missing = sum(not math.isfinite(value) for value in row)
+    is_mixed = 0 < num_missing < len(row)
+    finite = [value for value in row if math.isfinite(value)]
+    return _last(finite) + (f", without a value in {num_missing} of {len(row)}" if is_mixed else "")
+
+
+def _name_alone(panel: Panel, name: str, rows: dict[str, list[float]]) -> str:
+    return panel.title if len(rows) == 1 and name in panel.metrics else f"{panel.title}: {panel.label(name)}"
 
 
 def _range(panel: Panel, rows: Sequence[Sequence[float]]) -> tuple[float, float] | None:
@@ -169,4 +143,4 @@ def _last(row: Sequence[float]) -> str:
     if not tail:
         return "not a number"
     mean = sum(tail) / len(tail)
-    return f"{mean:,.0f}" if abs(mean) >= 1000 else f"{mean:.3g}"
+    return f"{mean:,.0f}" if 1000 <= abs(mean) < 1e15 else f"{mean:.3g}".replace("e-0", "e-")

@@ -1,0 +1,314 @@
+"""The table of metrics: which chart shows each, under which title, what it means and what is good.
+
+A metric that is not in the table (of a custom recipe or reward) gets a chart under its raw name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One small chart. A metric that ends in `/` stands for all names that begin with it.
+
+    `low` and `high` fix the axis; `labels` name lines where the end of the metric's name would not do.
+    """
+
+    title: str
+    metrics: tuple[str, ...]
+    meaning: str
+    low: float | None = None
+    high: float | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+
+    def choose(self, names: Sequence[str]) -> list[str]:
+        """Those of `names` that this panel shows, in the panel's order."""
+        return [
+            name
+            for metric in self.metrics
+            for name in names
+            if name == metric or (metric.endswith("/") and name.startswith(metric))
+        ]
+
+    def label(self, name: str) -> str:
+        """What a line is called in the legend: `time/rollout_s` among its like is `rollout`."""
+        if name in self.labels:
+            return self.labels[name]
+        return name.rpartition("/")[2].removesuffix("_s") if len(self.metrics) > 1 else self._short(name)
+
+    def _short(self, name: str) -> str:
+        prefix = self.metrics[0]
+        return name.removeprefix(prefix).removesuffix("_s") if prefix.endswith("/") else name
+
+
+PANELS = (
+    # --- what is learnt --------------------------------------------------------------------
+    Panel(
+        "Success while training",
+        ("success",),
+        "Share of sampled episodes that succeed. It should rise.",
+        0.0,
+        1.0,
+    ),
+    Panel("Reward", ("reward",), "Mean reward of an episode. It should rise with success."),
+    Panel(
+        "Parts of the reward",
+        ("reward/",),
+        "What the reward consists of. The task's part should grow; another that grows alone is being gamed.",
+    ),
+    Panel(
+        "Replies in form",
+        ("format_share",),
+        "Share of replies in exactly the asked form. Good is near 1, soon.",
+        0.0,
+        1.0,
+    ),
+    Panel(
+        "Turns per episode",
+        ("turns",),
+        "Mean number of turns. It falls as plans get shorter; at the limit nothing gets solved.",
+        0.0,
+    ),
+    Panel(
+        "Groups all alike",
+        ("equal_groups",),
+        "Share of groups whose episodes all got the same reward: nothing is learnt from them. Low is good.",
+        0.0,
+        1.0,
+    ),
+    # --- how it is learnt ------------------------------------------------------------------
+    Panel(
+        "Entropy",
+        ("entropy",),
+        "Uncertainty of the policy per token. A slow fall is learning; a sudden one ends exploration.",
+        0.0,
+    ),
+    Panel(
+        "Distance (KL)",
+        ("kl",),
+        "How far the policy has moved from the reference. Steady growth is normal, a jump is not.",
+    ),
+    Panel(
+        "Probability ratio",
+        ("ratio",),
+        "New over old probability of sampled actions, on average. It should stay within a few percent of 1.",
+    ),
+    Panel(
+        "Clipped share",
+        ("clip_share",),
+        "Share of tokens beyond the clip range. 0.01 to 0.2 is usual; above 0.3 the steps are too large.",
+        0.0,
+    ),
+    Panel(
+        "Kept share",
+        ("kept_share",),
+        "Share of tokens of the episodes that were good enough to imitate. At 0 nothing is learnt.",
+        0.0,
+        1.0,
+    ),
+    Panel(
+        "Correction of old samples",
+        ("correction",),
+        "Mean weight of samples from older weights. It should stay near 1.",
+    ),
+    Panel(
+        "Corrections at the cap",
+        ("correction_capped_share",),
+        "Share of tokens whose correction was cut off. Low is good; otherwise the samples are too old.",
+        0.0,
+    ),
+    Panel(
+        "Explained variance",
+        ("explained_variance",),
+        "How much of the returns the critic foresees: 1 is all, 0 none, below 0 it misleads. It should rise.",
+        -1.0,
+        1.0,
+    ),
+    Panel(
+        "Losses",
+        ("loss", "loss/"),
+        "The value loss should fall. The height of the policy loss means nothing by itself.",
+        labels={"loss": "total"},
+    ),
+    Panel(
+        "Gradient norm",
+        ("grad_norm",),
+        "Length of the gradient before clipping. Single peaks are harmless, a rising floor is not.",
+        0.0,
+    ),
+    Panel("Learning rate", ("learning_rate",), "As scheduled; there is no good or bad.", 0.0),
+    # --- engine and trainer ----------------------------------------------------------------
+    Panel(
+        "Engine gap, mean",
+        ("parity/typical_mean", "parity/mean"),
+        "How far the engine's log-probabilities are from the trainer's for the same tokens, on average. "
+        "Good is small and level.",
+        labels={"parity/typical_mean": "without outliers", "parity/mean": "all tokens"},
+    ),
+    Panel(
+        "Engine gap, worst tokens",
+        ("parity/quantile_99", "parity/max"),
+        "The same gap for the worst tokens. A single peak is harmless; a rising level is a fault.",
+        labels={"parity/quantile_99": "99 of 100 are below", "parity/max": "worst"},
+    ),
+    # --- cost ------------------------------------------------------------------------------
+    Panel(
+        "Tokens per second",
+        ("tokens_per_s",),
+        "Sampled tokens over the time of the whole update. Steady is good.",
+        0.0,
+    ),
+    Panel(
+        "Tokens per update",
+        ("tokens",),
+        "Sampled tokens that an update learns from. Growth without gain in reward is waste.",
+        0.0,
+    ),
+    Panel(
+        "Computed positions",
+        ("packed_tokens",),
+        "What the trainer runs through: prompts included, shared beginnings once. Less is faster.",
+        0.0,
+    ),
+    Panel(
+        "Seconds per update",
+        ("time/",),
+        "Where the time of an update goes. Steady is good.",
+        0.0,
+        labels={"time/publish_s": "handing out weights"},
+    ),
+    # --- tools and judges ------------------------------------------------------------------
+    Panel(
+        "Tool calls per episode",
+        ("calls", "calls/"),
+        "How often tools are called, in all and by tool. Good is as few as the task needs.",
+        0.0,
+        labels={"calls": "all"},
+    ),
+    Panel(
+        "Lost tool calls",
+        ("lost_calls",),
+        "Calls per episode that were not made, because a reply could not be followed. Good is 0.",
+        0.0,
+    ),
+    Panel(
+        "Agreement of the judge",
+        ("judge/agreement",),
+        "Share of the judge's answers that a fixed rule gives as well. Good is near 1.",
+        0.0,
+        1.0,
+    ),
+    Panel(
+        "Tokens of the judge",
+        ("judge/prompt_tokens", "judge/completion_tokens"),
+        "What judging has cost so far. Good is slow growth.",
+        0.0,
+        labels={"judge/prompt_tokens": "questions", "judge/completion_tokens": "answers"},
+    ),
+    Panel(
+        "Work of the judge",
+        ("judge/",),
+        "Counts since the start. Failures, fallbacks and unreadable answers should stay near 0.",
+        0.0,
+    ),
+    Panel(
+        "Repeated sentences",
+        ("repetition/",),
+        "Share of texts with the most repeated sentence (top_share; low is good), and of sentences that "
+        "are distinct (high is good).",
+        0.0,
+        1.0,
+    ),
+    # --- workers ---------------------------------------------------------------------------
+    Panel(
+        "Busy share",
+        ("simulators/busy", "generators/busy", "trainers/busy"),
+        "Share of the time that each group of workers is busy. The slowest should be near 1.",
+        0.0,
+        1.0,
+        labels={f"{group}/busy": group for group in ("simulators", "generators", "trainers")},
+    ),
+    Panel(
+        "Waiting work",
+        ("generators/queue", "trainers/queue"),
+        "Requests that wait for a generator, and groups that wait for the trainer. Low is good.",
+        0.0,
+        labels={"generators/queue": "requests", "trainers/queue": "groups"},
+    ),
+    Panel(
+        "Episodes under way",
+        ("simulators/episodes",),
+        "Episodes that are being played. Steady is good.",
+        0.0,
+    ),
+    Panel(
+        "Requests per batch",
+        ("generators/batch",),
+        "Requests that a generator answers at a time. High is good.",
+        0.0,
+    ),
+    Panel(
+        "Wait for a generator, ms",
+        ("generators/wait_ms",),
+        "Mean time until a request is taken up. Low is good.",
+        0.0,
+    ),
+    Panel(
+        "Age of samples, versions",
+        ("staleness/mean", "staleness/max"),
+        "How many updates old the weights were that sampled. It stays within groups.max_staleness.",
+        0.0,
+    ),
+    Panel(
+        "Samples past their age",
+        ("staleness/over", "staleness/dropped"),
+        "Groups older than groups.max_staleness: learnt from all the same (over), or dropped. Good is 0.",
+        0.0,
+    ),
+    Panel(
+        "Memory, MB",
+        ("simulators/memory_mb", "generators/memory_mb", "trainers/memory_mb"),
+        "Memory of each group of workers. A line that only rises is a leak.",
+        0.0,
+        labels={f"{group}/memory_mb": group for group in ("simulators", "generators", "trainers")},
+    ),
+    Panel(
+        "Restarts of workers",
+        ("simulators/restarts", "generators/restarts"),
+        "Workers that died and were started again, since the start. Good is 0.",
+        0.0,
+        labels={"simulators/restarts": "simulators", "generators/restarts": "generators"},
+    ),
+    # --- failures --------------------------------------------------------------------------
+    Panel(
+        "Failures of the agent",
+        ("agent_failures/",),
+        "Episodes that your agent failed, by kind. Good is 0.",
+        0.0,
+    ),
+    Panel(
+        "Failures of the system",
+        ("infra_errors", "episodes/refilled"),
+        "Episodes that were lost to the system and sampled again. Good is 0.",
+        0.0,
+        labels={"infra_errors": "lost", "episodes/refilled": "sampled again"},
+    ),
+)
+
+WARM_START_PANELS = (
+    Panel(
+        "Imitation loss",
+        ("loss/policy",),
+        "How unlikely the demonstrations still are to the policy. It should fall, then level off.",
+    ),
+    Panel("Value loss", ("loss/value",), "The critic's error. It should fall."),
+    Panel(
+        "Gradient norm",
+        ("grad_norm",),
+        "Length of the gradient before clipping. Single peaks are harmless.",
+        0.0,
+    ),
+    Panel("Planned updates", ("num_steps",), "The most it may make; it can end earlier."),
+)
