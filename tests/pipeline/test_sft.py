@@ -7,10 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.pipeline.small import notes, small_config
 
 from stepwell.cli.main import main
 from stepwell.core import ConfigError
+from stepwell.monitors.jsonl import read_entries
 from stepwell.pipeline.chats import read_chats
+from stepwell.pipeline.parts import Parts
+from stepwell.pipeline.run import train
+from stepwell.pipeline.warm_starts import key_of
 from stepwell.policies import resolve_model
 from stepwell.rendering import Renderer, load_tokenizer
 
@@ -91,3 +96,47 @@ def test_a_model_learns_the_chats_and_is_written_for_runs(
     assert resolve_model(tmp_path / "warm") == tmp_path / "warm"
     assert main(argv) == 2
     assert "exists and is not empty" in capsys.readouterr().err
+
+
+LAKE = ("user", "P _ G"), ("assistant", "<answer>Right</answer>")
+FROM_CHATS = (
+    "policy.model=tiny-0.3m",
+    "warm_start.batch_size=2",
+    "warm_start.epochs=6",
+    "train.num_updates=1",
+)
+
+
+def test_a_run_learns_the_chats_before_it_plays_and_its_critic_learns_nothing_from_them(
+    tmp_path: Path,
+) -> None:
+    source = write(tmp_path / "chats.jsonl", *[chat(*LAKE)] * 4)
+    config = small_config(*FROM_CHATS, f"warm_start.chats={source}", "eval.num_tasks=0", folder=tmp_path)
+    folder = train(config)
+    entries = list(read_entries(folder / "metrics.jsonl"))
+    (warm,) = [entry for entry in entries if entry.kind == "warm_start"][-1:]
+    assert (warm.values["step"], warm.values["num_steps"]) == (12, 12)
+    assert warm.values["loss/policy"] < 2 and "loss/value" not in warm.values
+    assert [entry.kind for entry in entries if entry.kind != "event"][-1] == "update"
+    assert any("4 chats of" in note for note in notes(folder))
+
+
+def test_a_kept_warm_start_depends_on_what_the_chats_say_not_on_their_files_name(tmp_path: Path) -> None:
+    def key(source: Path) -> str:
+        return key_of(Parts(small_config(*FROM_CHATS, f"warm_start.chats={source}")))
+
+    one = write(tmp_path / "one.jsonl", chat(*LAKE))
+    same = write(tmp_path / "same.jsonl", chat(*LAKE))
+    other = write(tmp_path / "other.jsonl", chat(("user", "P _ G"), ("assistant", "<answer>Up</answer>")))
+    assert key(one) == key(same) != key(other)
+
+
+def test_the_dry_run_tells_the_chats_and_refuses_a_missing_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write(tmp_path / "chats.jsonl", *[chat(*LAKE)] * 4)
+    quick = ["train", "frozenlake", "warm_start.num_demos=0", "--dry-run"]
+    assert main([*quick, f"warm_start.chats={source}"]) == 0
+    assert "4 chats of chats.jsonl in batches of" in capsys.readouterr().out
+    assert main([*quick, "warm_start.chats=nowhere.jsonl"]) == 2
+    assert "warm_start.chats: cannot read nowhere.jsonl" in capsys.readouterr().err

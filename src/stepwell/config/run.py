@@ -176,8 +176,13 @@ class OptimizerConfig(Settings):
 
 
 class WarmStartConfig(Settings):
-    """Supervised start from the oracle's demonstrations. `num_demos = 0` leaves it out."""
+    """Supervised start from chats, then from the oracle's demonstrations; without either it is left out."""
 
+    chats: str | None = Field(
+        None,
+        description="learn the assistant's turns of this file first: one chat per row, "
+        '`{"messages": [...], "tools": [...]}` in OpenAI\'s form; JSONL, JSON, Parquet or a data set',
+    )
     num_demos: int = Field(
         0,
         ge=0,
@@ -213,6 +218,11 @@ class WarmStartConfig(Settings):
     )
     cache: str | None = Field(None, description="folder in which runs with equal settings share it")
     optimizer: OptimizerConfig = Field(default_factory=lambda: OptimizerConfig(learning_rate=1e-3))
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there is a warm start at all."""
+        return self.num_demos > 0 or self.chats is not None
 
 
 class RecipeConfig(Settings):

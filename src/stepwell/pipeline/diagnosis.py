@@ -79,7 +79,8 @@ def _find_unknown_form(figures: _Figures) -> str | None:
         "Make the warm start longer (warm_start.max_updates, warm_start.stop_at_format), and check that "
         "sampling.max_tokens leaves room for a reply."
         if figures.has_warm_start
-        else "There was no warm start: set warm_start.num_demos (the environment needs an oracle()), or "
+        else "There was no warm start: set warm_start.num_demos (the environment needs an oracle()) or "
+        "warm_start.chats, or "
         "start from a model that follows instructions (policy.model, agent.guide=true)."
     )
     return f"The policy does not know the form of replies: only {late:.2f} of them have it. {remedy}"

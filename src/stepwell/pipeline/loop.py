@@ -1,7 +1,7 @@
 """The loop: play, learn, publish, and now and then look at held-out tasks.
 
     SyncLoop.run
-      ├─ _warm_start    demonstrations ─► imitation             (once, before update 1)
+      ├─ _warm_start    chats, demonstrations ─► imitation      (once, before update 1)
       ├─ _evaluate      held-out tasks, the same every time     (before, every so often, after)
       └─ _update        source.batch ─► trainer.update ─► publish ─► checkpoint
 
@@ -35,12 +35,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from stepwell.config.run import RunConfig
+from stepwell.config.run import RunConfig, WarmStartConfig
 from stepwell.core import AgentError, Gaps, ParityError, Split, Status, Task, Trajectory, WeightsError
 from stepwell.engines import fingerprint_of
 from stepwell.engines.parity import ParityMonitor
 from stepwell.monitors import Entry, Monitor
 from stepwell.pipeline.agent_failures import AgentFailures
+from stepwell.pipeline.chats import read_chats
 from stepwell.pipeline.eval_episodes import write_episodes
 from stepwell.pipeline.evaluation import EvalResult, evaluate, held_out_tasks
 from stepwell.pipeline.interrupts import first_stop_request
@@ -102,7 +103,7 @@ class SyncLoop:
     def run(self, resume: checkpoint.Checkpoint | None = None) -> None:
         """Train to the end, an early stop or an interrupt."""
         is_offline, has_eval = self.config.offline.pool is not None, self.config.eval.num_tasks > 0
-        if not is_offline or self.config.warm_start.num_demos:
+        if not is_offline or self.config.warm_start.is_wanted:
             self._tasks = self.parts.tasks(Split.TRAIN, self.config.train.num_tasks, self.config.seed)
         self._held_out = held_out_tasks(self.parts) if has_eval else []
         self._source = self._make_source()
@@ -194,7 +195,7 @@ class SyncLoop:
 
     def _warm_start(self) -> None:
         warm = self.config.warm_start
-        if warm.num_demos == 0:
+        if not warm.is_wanted:
             return
         if warm.cache is None:
             self._imitate()
@@ -203,12 +204,27 @@ class SyncLoop:
         self.state.warm_start_s = self._time()
 
     def _imitate(self) -> None:
+        """Learn the user's chats, then the oracle's demonstrations, as far as settings ask for them."""
+        warm = self.config.warm_start
+        if warm.chats is not None:
+            self.monitor.phase("chats")
+            chats = read_chats(warm.chats, self.parts.renderer, "warm_start.chats")
+            self.monitor.note(f"warm start: {len(chats)} chats of {warm.chats}")
+            # what a chat is worth is not known: the critic learns nothing from it
+            self._learn_from(chats, warm.model_copy(update={"value_coef": 0.0}))
+        if warm.num_demos:
+            self._learn_from(self._demonstrate(), warm)
+
+    def _demonstrate(self) -> list[Trajectory]:
         warm = self.config.warm_start
         self.monitor.phase("demonstrations")
         shown = self.parts.demonstrations(warm.num_demos, warm.noise, self.config.seed, warm.demos_per_task)
         wins = np.mean([t.status is Status.SUCCESS for t in shown])
         self.monitor.note(f"warm start: {len(shown)} demonstrations, {wins:.2f} of them succeed")
         self._warn_of_imbalance(shown)
+        return shown
+
+    def _learn_from(self, shown: Sequence[Trajectory], warm: WarmStartConfig) -> None:
         total = num_batches(warm, len(shown))
         train = self.config.train
         updates = imitate(

@@ -11,10 +11,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 from stepwell.algos.recipes import Call, Recipe
 from stepwell.config.run import RunConfig
 from stepwell.core import Split, Status, Task, Trajectory
+from stepwell.data.rows import read_rows
 from stepwell.packing import pack
 from stepwell.pipeline.evaluation import held_out_tasks
 from stepwell.pipeline.model_size import ModelSize
@@ -273,6 +275,13 @@ class _Plan:
     def _run_lines(self) -> Iterator[str]:
         config, train = self.config, self.config.train
         warm = config.warm_start
+        if warm.chats is not None:
+            count = sum(1 for _ in read_rows(warm.chats, "warm_start.chats"))
+            yield _line(
+                "warm start",
+                f"{_many(count, 'chat')} of {Path(warm.chats).name} in batches of {warm.batch_size}, "
+                f"{'at most ' if has_goal(warm) else ''}{_many(self._num_imitated(count), 'update')}",
+            )
         if warm.num_demos:
             count = self._num_demonstrations()
             yield _line(
@@ -280,8 +289,8 @@ class _Plan:
                 f"{count} demonstrations with {warm.noise:g} noise in batches of {warm.batch_size}, "
                 f"{'at most ' if has_goal(warm) else ''}{_many(self._num_imitated(count), 'update')}",
             )
-            if has_goal(warm):
-                yield _line("", f"until {describe_goal(warm)}, looked at every {warm.check_every} updates")
+        if warm.is_wanted and has_goal(warm):
+            yield _line("", f"until {describe_goal(warm)}, looked at every {warm.check_every} updates")
         limits = [f"{train.num_updates} updates = {train.num_updates * self.num_trajectories:,} episodes"]
         limits += [f"{train.max_env_steps:,} actions"] if train.max_env_steps is not None else []
         limits += [f"{train.max_seconds:g} s"] if train.max_seconds is not None else []

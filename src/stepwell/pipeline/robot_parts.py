@@ -27,6 +27,8 @@ def check_settings(config: RunConfig, recipe: Recipe) -> None:
         raise ConfigError("own_agent.function: a robot's world is played by a robot policy; leave it out")
     if config.rewards.parts:
         raise ConfigError("rewards.parts: a robot's step has no text to reward; put it into the environment")
+    if config.warm_start.chats is not None:
+        raise ConfigError("warm_start.chats: a robot does not read chats; use warm_start.num_demos")
     if recipe.flat_sequence:
         raise ConfigError(f"recipe {recipe.name} learns from flat token sequences, which a robot has not")
     if missing := [part for part in recipe.reward_parts if part not in PARTS]:

@@ -266,7 +266,7 @@ def _diagnosed(loop: SyncLoop) -> list[str]:
     """Why the run learnt nothing, said aloud; nothing where it learnt, or learnt from stored episodes."""
     if loop.config.offline.pool is not None:
         return []
-    has_warm_start = loop.config.warm_start.num_demos > 0
+    has_warm_start = loop.config.warm_start.is_wanted
     findings = diagnose(read_entries(loop.folder / METRICS), has_warm_start=has_warm_start)
     for text in findings:
         loop.monitor.note(text)

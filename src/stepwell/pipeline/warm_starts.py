@@ -4,7 +4,8 @@
     warm_start.cache/KEY.lock      held by the run that makes it; others wait for it
 
 The key is a hash of every setting that the warm start depends on: world, agent, policy with the
-critic it gets, sampling, rewards, the warm start's own table, what `stop_at` looks at, the seed.
+critic it gets, sampling, rewards, the warm start's own table, what `stop_at` looks at, the seed. Chats
+and the user's own reward functions enter with their content.
 
 Invariants
 * A run that finds its warm start goes on exactly as the one that made it (weights are stored in
@@ -23,8 +24,10 @@ from pathlib import Path
 
 from stepwell.config.run import WarmStartConfig
 from stepwell.core import InfraError
+from stepwell.data.rows import read_rows
 from stepwell.monitors.files import write_error
 from stepwell.pipeline.parts import Parts
+from stepwell.rewards import load_own_parts
 from stepwell.training.checkpoint import damage, load_policy, save_checkpoint
 
 _WHERE = {"name", "folder", "num_threads", "checkpoint", "monitor", "pool", "groups"}
@@ -61,7 +64,17 @@ def key_of(parts: Parts) -> str:
         *(recipe.optional_reward_parts if config.rewards.process else ()),
     ]
     values["num_tasks"] = config.train.num_tasks
+    if config.warm_start.chats is not None:  # what a file says counts, not what it is called
+        values["warm_start"]["chats"] = _hash_rows(config.warm_start.chats)
+    values["own_rewards"] = [part.code_hash for part in load_own_parts(config.rewards.parts)]
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _hash_rows(source: str) -> str:
+    rows = hashlib.sha256()
+    for _, row in read_rows(source, "warm_start.chats"):
+        rows.update(json.dumps(row, sort_keys=True, default=str).encode() + b"\n")
+    return rows.hexdigest()
 
 
 def take_or_make(parts: Parts, folder: Path, make: Callable[[], None], tell: Callable[[str], None]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import Any
 
 from stepwell.config.run import OwnPartConfig
 from stepwell.core.errors import ConfigError
+from stepwell.core.ids import hash_bytes
 from stepwell.core.observation import Observation
 from stepwell.core.task import Task
 from stepwell.core.user_code import find_user_function
@@ -53,6 +55,12 @@ class OwnPart:
 
     config: OwnPartConfig
     function: Callable[[StepOutcome], Any]
+
+    @property
+    def code_hash(self) -> str:
+        """Of the file that holds the function: what it returns may be other where this is other."""
+        file = getattr(sys.modules.get(self.function.__module__), "__file__", None)
+        return hash_bytes(Path(file).read_bytes()) if file else ""
 
     def score(self, outcome: StepOutcome) -> float:
         """The part of one step: `weight` times what the function returns."""
