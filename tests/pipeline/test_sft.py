@@ -102,7 +102,8 @@ LAKE = ("user", "P _ G"), ("assistant", "<answer>Right</answer>")
 FROM_CHATS = (
     "policy.model=tiny-0.3m",
     "warm_start.batch_size=2",
-    "warm_start.epochs=6",
+    "warm_start.epochs=12",
+    "warm_start.optimizer.learning_rate=5e-3",
     "train.num_updates=1",
 )
 
@@ -115,8 +116,8 @@ def test_a_run_learns_the_chats_before_it_plays_and_its_critic_learns_nothing_fr
     folder = train(config)
     entries = list(read_entries(folder / "metrics.jsonl"))
     (warm,) = [entry for entry in entries if entry.kind == "warm_start"][-1:]
-    assert (warm.values["step"], warm.values["num_steps"]) == (12, 12)
-    assert warm.values["loss/policy"] < 2 and "loss/value" not in warm.values
+    assert (warm.values["step"], warm.values["num_steps"]) == (24, 24)
+    assert warm.values["loss/policy"] < 1 and "loss/value" not in warm.values
     assert [entry.kind for entry in entries if entry.kind != "event"][-1] == "update"
     assert any("4 chats of" in note for note in notes(folder))
 

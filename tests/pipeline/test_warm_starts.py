@@ -34,7 +34,7 @@ def taken(folder: Path) -> bool:
 
 
 def made(folder: Path) -> bool:
-    return any("demonstrations" in note for note in notes(folder))
+    return any("demonstrations, " in note for note in notes(folder))
 
 
 def without_warm_start(folder: Path) -> list[object]:

@@ -49,9 +49,7 @@ def imitate(
     The last two are `Minibatch`'s: they bound the memory and change no gradient.
     """
     if not demonstrations:
-        raise InputError(
-            "warm_start: there is nothing to learn from; set warm_start.num_demos or warm_start.chats"
-        )
+        raise InputError("warm_start: nothing to learn from; set warm_start.num_demos or warm_start.chats")
     if isinstance(policy, VLAPolicy):
         policy.fit_inputs([step.state for shown in demonstrations for step in shown.steps])
     optimizer = Optimizer(policy.named_parameters(), config.optimizer)
