@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import math
 import re
@@ -11,8 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from stepwell.core.errors import InputError
+from stepwell.monitors.animations import animate
 from stepwell.monitors.base import Entry, RunInfo
 from stepwell.monitors.curves import Drawn, training_panels, warm_start_panels
 from stepwell.monitors.jsonl import JsonlMonitor
@@ -123,7 +127,8 @@ def test_the_page_loads_nothing_and_is_small(tmp_path: Path) -> None:
     assert page.open == []
     for tag, attributes in page.tags:
         assert tag not in {"link", "iframe", "object", "embed"}
-        assert not {"src", "srcset", "data"} & attributes.keys()
+        assert not {"srcset", "data"} & attributes.keys()
+        assert (attributes.get("src") or "data:image/gif;base64,").startswith("data:image/gif;base64,")
         assert (attributes.get("href") or "#").startswith("#")
     assert "@import" not in html and "url(" not in html
     addresses = set(re.findall(r"https?://[^\s\"'<]+", html))
@@ -262,3 +267,71 @@ def test_every_panel_says_in_words_what_it_means_and_docs_name_its_metrics(panel
 def test_no_metric_belongs_to_two_charts() -> None:
     metrics = [metric for panel in PANELS for metric in panel.metrics]
     assert len(set(metrics)) == len(metrics)
+
+
+def board(seed: int, side: int = 8) -> bytes:
+    """An image that no compression makes small."""
+    return png_bytes(np.random.default_rng(seed).integers(0, 255, (side, side, 3), dtype=np.uint8))
+
+
+def keep_episodes(folder: Path, *, num: int = 1, num_steps: int = 3, side: int = 8, reply: str = "") -> None:
+    """A run folder with episodes as robots have them: images and actions, and no words of their own."""
+    episodes = []
+    for index in range(num):
+        images = [board(100 * index + step, side) for step in range(num_steps + 1)]
+        frames = [Frame("arm at rest", reply, ["+0.10 -0.20"], 0.0, image_png=image) for image in images[:-1]]
+        episodes.append(Replay(f"t{index}", EVIL, "success", 1.0, frames, final_image_png=images[-1]))
+    save_replays(folder / "replays.json", episodes)
+
+
+def test_an_episode_with_images_is_shown_as_an_animation(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    keep_episodes(tmp_path, num=2)
+    page = Page(write_report(tmp_path).read_text())
+    films = [attributes for tag, attributes in page.tags if tag == "img" and "src" in attributes]
+    assert [film["alt"] for film in films] == [f"{EVIL}, after training: success"] * 2
+    gif = Image.open(io.BytesIO(base64.b64decode((films[0]["src"] or "").partition(",")[2])))
+    assert (gif.format, getattr(gif, "n_frames", 1), gif.info["loop"]) == ("GIF", 4, 0)
+
+
+def test_a_robot_that_writes_nothing_has_no_box_for_it(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    keep_episodes(tmp_path)
+    text = Page(write_report(tmp_path).read_text()).text
+    assert "Does" in text and "Writes" not in text
+    keep_episodes(tmp_path, reply="<answer>Left</answer>")
+    text = Page(write_report(tmp_path).read_text()).text
+    assert "Writes" in text and "Does" not in text
+
+
+def test_many_large_images_leave_the_report_below_five_megabytes(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    keep_episodes(tmp_path, num=2, num_steps=9, side=256)
+    assert (tmp_path / "replays.json").stat().st_size > 5_000_000
+    path = write_report(tmp_path)
+    page = Page(path.read_text())
+    assert path.stat().st_size < 5_000_000 and "Images are smaller here" in page.text
+    assert sum(tag == "img" and "src" in attributes for tag, attributes in page.tags) == 2
+    assert all(frame["image"] is not None for frame in json.loads(page.scripts[0])["replays"][0]["frames"])
+
+
+def test_a_damaged_image_is_named_and_costs_only_the_images(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    frames = [Frame("x", "y", [], 0.0, image_png=png) for png in (b"no image", board(1))]
+    save_replays(tmp_path / "replays.json", [Replay("t", "", "success", 1.0, frames)])
+    page = Page(write_report(tmp_path).read_text())
+    assert "not a PNG file" in page.text and "Replays" in page.text and "Learning curve" in page.text
+
+
+def test_an_animation_that_cannot_be_small_enough_is_left_out() -> None:
+    frames = [Frame("", "", [], 0.0, image_png=board(step, 64)) for step in range(12)]
+    replay = Replay("t", "", "success", 1.0, frames)
+    assert animate(replay, 100) is None
+    small, whole = animate(replay, 20_000), animate(replay, 10**9)
+    assert small is not None and whole is not None and len(small) <= 20_000 < len(whole)
+
+
+def test_images_of_different_sizes_make_one_animation() -> None:
+    frames = [Frame("", "", [], 0.0, image_png=png) for png in (board(1, 8), None, board(2, 16))]
+    gif = animate(Replay("t", "", "success", 1.0, frames), 10**6)
+    assert gif is not None and Image.open(io.BytesIO(gif)).size == (16, 16)

@@ -5,16 +5,18 @@ time, for a run that ended, was interrupted, or is still going. What is missing 
 and said; a torn replay file does not cost the curves.
 
 Invariants
-* Self-contained: styles, script, charts and pictures are inside. A content security policy in
+* Self-contained: styles, script, charts and images are inside. A content security policy in
   the page forbids it to load anything, so opening a report never touches a network.
 * Text of models and worlds is never markup. The template escapes by default, the charts escape
   for themselves, and replays travel as JSON in which `<`, `>` and `&` are written as escapes and
   which the script only ever shows as text.
-* Without JavaScript everything but the replays can be read.
+* Without JavaScript everything can be read but the replays step by step.
+* Images take at most 4.5 MB, whatever their number and size.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import tomllib
 from dataclasses import dataclass, field
@@ -23,6 +25,7 @@ from typing import Any
 
 from stepwell.core.errors import EncodingError, InputError
 from stepwell.monitors import jsonl, replays
+from stepwell.monitors.animations import animate, bound_images, drop_images
 from stepwell.monitors.base import Entry
 from stepwell.monitors.charts import Bar, Level, bar_chart
 from stepwell.monitors.console import FAILURES, duration
@@ -33,6 +36,7 @@ from stepwell.monitors.timeline import read_timeline, timeline_chart
 
 FILE_NAME = "report.html"
 WIDE, NARROW = 860, 360
+MAX_STILL_BYTES, MAX_ANIMATION_BYTES = 1_500_000, 1_800_000  # in all; a third more as text in the page
 AXES = {"env_steps": "environment steps", "time_s": "wall time", "update": "updates"}
 
 
@@ -46,6 +50,8 @@ class RunFolder:
     entries: list[Entry] = field(default_factory=list)
     summary: Summary | None = None
     replays: list[replays.Replay] = field(default_factory=list)
+    animations: list[dict[str, str]] = field(default_factory=list)
+    has_smaller_images: bool = False
     timeline: dict[str, Any] | None = None
     problems: list[str] = field(default_factory=list)
 
@@ -75,7 +81,7 @@ def write_report(folder: Path) -> Path:
 def read_run(folder: Path) -> RunFolder:
     """Read every file of a run folder that is there and whole."""
     run = RunFolder(folder)
-    for read in (_read_config, _read_entries, _read_summary, _read_replays, _read_timeline):
+    for read in (_read_config, _read_entries, _read_summary, _read_replays, _make_images, _read_timeline):
         try:
             read(run)
         except EncodingError as error:
@@ -114,6 +120,31 @@ def _read_summary(run: RunFolder) -> None:
 
 def _read_replays(run: RunFolder) -> None:
     run.replays = replays.load_replays(run.path / replays.FILE_NAME)
+
+
+def _make_images(run: RunFolder) -> None:
+    """Animations, and stills that leave the page small; replays whose images are damaged lose them."""
+    try:
+        run.animations = _animate_all(run.replays)
+        bounded = bound_images(run.replays, MAX_STILL_BYTES)
+    except EncodingError:
+        run.animations, run.replays = [], drop_images(run.replays)
+        raise
+    run.has_smaller_images, run.replays = bounded != run.replays, bounded
+
+
+def _animate_all(shown: list[replays.Replay]) -> list[dict[str, str]]:
+    """One GIF per replay that moves, those of one task side by side; each has its share of the bytes."""
+    made, left = [], MAX_ANIMATION_BYTES
+    tasks = list(dict.fromkeys(replay.task_id for replay in shown))
+    ordered = sorted(shown, key=lambda one: (tasks.index(one.task_id), one.stage != "before"))
+    for index, replay in enumerate(ordered):
+        if gif := animate(replay, left // (len(ordered) - index)):
+            left -= len(gif)
+            data = base64.b64encode(gif).decode("ascii")
+            words = {"title": replay.title or replay.task_id, "stage": replay.stage, "status": replay.status}
+            made.append({**words, "src": f"data:image/gif;base64,{data}"})
+    return made
 
 
 def _read_timeline(run: RunFolder) -> None:
@@ -155,6 +186,7 @@ def _content(run: RunFolder) -> dict[str, Any]:
         "panels": training_panels(run.entries),
         "warm_panels": warm_start_panels(run.entries),
         "events": [entry for entry in run.entries if entry.kind == "event"],
+        "has_replies": any(frame.reply for replay in run.replays for frame in replay.frames),
         "replays_json": _script_json(replays.replays_as_json(run.replays)),
         "machine": _flat(summary.machine) if summary else [],
         "command": (summary.command if summary else "") or f"stepwell train {_short(run.path)}/config.toml",
