@@ -7,8 +7,9 @@ its true weights back and the run goes on. Every update without a planted fault 
     python benchmarks/parity_faults.py household-tiny policy.model=smollm2-135m policy.dtype=bfloat16 \\
         policy.device=cuda train.num_updates=100 --name h200_seed0
 
-The result holds, for every healthy update, the mean gap between engine and trainer and the mean that
-rounding explains, so that the distance to the limit can be seen.
+The result holds, for every healthy update, the mean gap between engine and trainer, and the share of
+tokens in which the engine is farther from float32 than the trainer, so that the distance to the limit
+can be seen.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any
 import torch
 
 from stepwell.config.loading import load_config
-from stepwell.core import Gaps, ParityError
+from stepwell.core import Errors, Gaps, ParityError
 from stepwell.engines import parity
 from stepwell.monitors import Monitor
 from stepwell.pipeline.loop import SyncLoop
@@ -74,13 +75,14 @@ class FaultyLoop(SyncLoop):
         self._source = source
         self._publish()
 
-    def _check_parity(self, gaps: Gaps, measure_rounding: Callable[[], Gaps | None]) -> None:
-        self.healthy.append(
-            {"typical_mean": gaps.typical_mean, "max": gaps.max_abs, "tokens": gaps.num_tokens}
-        )
-        super()._check_parity(gaps, measure_rounding)
-        if self._parity is not None and self._parity.rounding is not None:
-            self.healthy[-1]["rounding"] = self._parity.rounding
+    def _check_parity(self, gaps: Gaps, measure_errors: Callable[[], Errors | None]) -> None:
+        self.healthy.append({"mean": gaps.mean_abs, "max": gaps.max_abs, "tokens": gaps.num_tokens})
+        if self._parity is not None:
+            self._parity.errors = None
+        super()._check_parity(gaps, measure_errors)
+        assert self._parity is not None
+        if (errors := self._parity.errors) is not None:
+            self.healthy[-1] |= {"engine_farther": errors.engine_farther, "compared": errors.num_tokens}
 
 
 class PrintedNotes(Monitor):
@@ -165,7 +167,7 @@ def main() -> None:
     parser.add_argument("--plants", type=int, default=3, help="updates at which every fault is planted")
     parser.add_argument("--name", required=True, help="of the result: parity_faults_NAME.json")
     args = parser.parse_args()
-    parity.ROUNDING_AGE = 1  # measured in every update, for the record
+    parity.TRUTH_EVERY = 1  # in every update, for the record
     with tempfile.TemporaryDirectory() as folder:
         config = load_config(args.config, [*args.overrides, f"folder={folder}"])
         total = config.train.num_updates

@@ -14,7 +14,7 @@ from tests.engines.models import prompts_of, small_model
 
 from stepwell.core.arrays import FloatArray
 from stepwell.core.errors import InputError, ParityError
-from stepwell.core.gaps import Gaps, step_and_token
+from stepwell.core.gaps import Errors, Gaps, step_and_token
 from stepwell.core.protocols import Request, SamplingParams
 from stepwell.core.step import Step, TokenAction, TokenState
 from stepwell.core.versions import VersionSpan
@@ -100,49 +100,68 @@ def bfloat16_gaps(seed: int, scale: float = 1.0, outliers: Sequence[float] = ())
     """Gaps as they were seen in bfloat16: most tokens are certain, a few differ a hundred times as much."""
     rng = np.random.default_rng(seed)
     values = np.where(rng.random(4376) < 0.1, np.abs(rng.standard_t(3, 4376)) * 0.02, 0.0) * scale
+    values = np.minimum(values, 0.9)
     values[: len(outliers)] = outliers
     return gaps_of(values)
 
 
+def errors_of(seed: int, fault: float = 0.0, num_tokens: int = 1600) -> Errors:
+    """Both sides round by as much, token by token; the engine also errs by `fault` times that."""
+    rng = np.random.default_rng(seed)
+    scale = 0.02 * np.abs(rng.standard_t(2, num_tokens))  # a few tokens round a hundred times as much
+    truth = rng.uniform(-9, -1, num_tokens)
+    engine, trainer = (truth + scale * rng.normal(size=num_tokens) for _ in range(2))
+    return Errors.against(truth, engine=engine + fault * scale * rng.normal(size=num_tokens), trainer=trainer)
+
+
 def test_one_outlier_of_a_healthy_run_is_reported_and_does_not_stop_it() -> None:
     monitor = ParityMonitor("bfloat16")
-    for update in range(200):
+    for update in range(500):
         outliers = [1.003] if update % 10 == 9 else []
-        verdict = monitor.judge(bfloat16_gaps(update, outliers=outliers), lambda: bfloat16_gaps(10_000))
+        gaps = bfloat16_gaps(update, outliers=outliers)
+        verdict = monitor.judge(gaps, lambda update=update: errors_of(update))  # type: ignore[misc]
         assert verdict.fault is None
         assert (verdict.outlier is not None) == bool(outliers)
 
 
 def test_outliers_that_come_too_often_are_a_fault() -> None:
-    monitor = ParityMonitor("bfloat16")
-    verdict = monitor.judge(bfloat16_gaps(0, outliers=[1.5] * 6), lambda: bfloat16_gaps(1))
+    verdict = ParityMonitor("bfloat16").judge(bfloat16_gaps(0, outliers=[1.5] * 6), lambda: errors_of(1))
     assert verdict.fault is not None and "6 of the last 4376 tokens differ by more than 1" in verdict.fault
 
 
-def test_a_mean_beyond_what_rounding_explains_is_a_fault_at_once() -> None:
+def test_an_engine_that_errs_by_more_than_rounding_is_found_at_once() -> None:
     monitor = ParityMonitor("bfloat16")
-    assert monitor.judge(bfloat16_gaps(0), lambda: bfloat16_gaps(1)).fault is None
-    verdict = monitor.judge(bfloat16_gaps(2, scale=3.0), lambda: bfloat16_gaps(3))
-    assert verdict.fault is not None and "rounding to bfloat16 explains only" in verdict.fault
+    assert monitor.judge(bfloat16_gaps(0), lambda: errors_of(1)).fault is None
+    verdict = monitor.judge(bfloat16_gaps(2, scale=1.5), lambda: errors_of(3, fault=1.5))
+    assert verdict.fault is not None and "farther from the float32 result than the trainer" in verdict.fault
 
 
-def test_weights_that_round_more_are_measured_again_before_they_are_called_a_fault() -> None:
+def test_weights_that_round_more_are_no_fault() -> None:
     monitor = ParityMonitor("bfloat16")
-    assert monitor.judge(bfloat16_gaps(0), lambda: bfloat16_gaps(1)).fault is None
-    assert monitor.judge(bfloat16_gaps(2, scale=3.0), lambda: bfloat16_gaps(3, scale=3.0)).fault is None
+    assert monitor.judge(bfloat16_gaps(0), lambda: errors_of(1)).fault is None
+    assert monitor.judge(bfloat16_gaps(2, scale=3.0), lambda: errors_of(3)).fault is None
 
 
-def test_rounding_is_not_measured_in_every_update() -> None:
-    measured: list[int] = []
+def test_the_truth_is_computed_every_ten_updates_and_when_the_mean_rises() -> None:
+    computed: list[int] = []
 
-    def measure() -> Gaps:
-        measured.append(1)
-        return bfloat16_gaps(1)
+    def measure() -> Errors:
+        computed.append(update)
+        return errors_of(update)
 
     monitor = ParityMonitor("bfloat16")
-    for update in range(50):
-        assert monitor.judge(bfloat16_gaps(update), measure).fault is None
-    assert len(measured) == 2
+    for update in range(30):
+        gaps = bfloat16_gaps(1000, scale=2.0 if update == 14 else 1.0)
+        assert monitor.judge(gaps, measure).fault is None
+    assert computed == [0, 10, 14, 24]
+
+
+def test_tokens_that_siblings_repeat_count_once_and_certain_ones_not_at_all() -> None:
+    truth = np.array([-1.0, -1.0, -1.0, -2.0, -3.0])
+    errors = Errors.against(truth, engine=truth + 0.2, trainer=truth + np.array([0.1, 0.1, 0.1, 0.3, 0.2]))
+    assert errors.num_tokens == 3 and errors.engine_farther == pytest.approx(0.5)
+    assert Errors.against(truth, engine=truth, trainer=truth + 1e-5).num_tokens == 0
+    assert Errors.against(truth, engine=truth, trainer=truth).engine_farther == 0.5
 
 
 @pytest.mark.parametrize(

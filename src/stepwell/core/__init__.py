@@ -22,7 +22,7 @@ from stepwell.core.errors import (
     WeightsError,
     WorkerError,
 )
-from stepwell.core.gaps import Gaps
+from stepwell.core.gaps import Errors, Gaps
 from stepwell.core.ids import content_hash, hash_bytes, new_id
 from stepwell.core.observation import Observation
 from stepwell.core.pictures import Pictures
@@ -63,6 +63,7 @@ __all__ = [
     "EncodingError",
     "EngineError",
     "EnvError",
+    "Errors",
     "Example",
     "FinishReason",
     "Gaps",

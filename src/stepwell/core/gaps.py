@@ -11,6 +11,8 @@ from stepwell.core.arrays import FloatArray
 
 TAIL_SHARE = 1e-3
 """Share of the tokens, the worst ones, that typical figures leave out; at least one token."""
+LEAST_ERROR = 1e-4
+"""Smaller errors say nothing: such tokens are certain."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,6 +79,43 @@ class Gaps:
             f"{self.num_tokens} tokens (worst: {self.worst}, engine {self.engine_logprob:.3f}, "
             f"trainer {self.trainer_logprob:.3f})"
         )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Errors:
+    """How far engine and trainer are from the true logprobs of the same tokens.
+
+    In 16 bits both err by rounding, a token with much rounding on one side has much on the other, and
+    either is the nearer one in about half of the tokens. A faulty engine is farther off in more of them.
+
+    Invariant: one entry per distinct token in its context (siblings repeat each other's), and only where
+    one of the two errs by more than `LEAST_ERROR`.
+    """
+
+    engine: FloatArray
+    trainer: FloatArray
+
+    @classmethod
+    def against(cls, truth: FloatArray, *, engine: FloatArray, trainer: FloatArray) -> Errors:
+        """Compare flat arrays, one logprob per token."""
+        _, first = np.unique(truth, return_index=True)  # equal to the last bit: the same token and context
+        engine, trainer = (
+            np.abs(side[first].astype(np.float64) - truth[first]) for side in (engine, trainer)
+        )
+        matters = np.maximum(engine, trainer) > LEAST_ERROR
+        return cls(engine[matters], trainer[matters])
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.engine)
+
+    @property
+    def engine_farther(self) -> float:
+        """Share of the tokens in which the engine is farther from the truth than the trainer; ties half."""
+        if not self.num_tokens:
+            return 0.5
+        ties = np.mean(self.engine == self.trainer)
+        return float(np.mean(self.engine > self.trainer) + 0.5 * ties)
 
 
 def step_and_token(index: int, lengths: Sequence[int]) -> tuple[int, int]:

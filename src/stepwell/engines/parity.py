@@ -5,18 +5,19 @@ sample is 1 and the data are what they claim to be. If they do not, every gradie
 should stop. Rounding also makes them differ, and in bfloat16 single tokens differ a lot, so the check
 looks at many tokens:
 
-    typical mean        a tenth of the tolerance; in 16 bits also one and a half times what rounding explains
+    typical mean        a tenth of the tolerance
     typical quantile    half of the tolerance (99 of 100 tokens)
     tokens beyond       at most one in a thousand over the last updates, and always at least one is allowed
     any token           what no rounding of this dtype explains
+    in 16 bits          the engine may not be farther from the truth than the trainer in too many tokens
 
-Rounding is measured, not guessed: the trainer scores some of the same tokens again, with the same
-weights in 32 bits. Its distance to that result is what 16 bits cost. The engine rounds as often, so a
-healthy engine is about as far from the trainer as the trainer is from 32 bits.
+The truth is computed, not guessed: the trainer scores some of the tokens again with the same weights in
+32 bits. Rounding alone puts either side farther off in about half of the tokens, whatever its size is.
+A fault of the engine puts the engine farther off in more, even where it is as small as rounding.
 
 Invariants
 * One outlier is reported and never fatal in 16 bits.
-* A fault that moves logprobs by more than rounding does is found in the first update that it touches.
+* A fault that moves the mean gap is looked into in the first update that it touches.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import numpy as np
 
 from stepwell.core.arrays import FloatArray
 from stepwell.core.errors import InputError, ParityError
-from stepwell.core.gaps import Gaps, step_and_token
+from stepwell.core.gaps import Errors, Gaps, step_and_token
 from stepwell.core.protocols import Scorer
 from stepwell.core.step import Step
 
@@ -42,10 +43,12 @@ WINDOW = 16
 """Updates over which tokens beyond the tolerance are counted."""
 MAX_SHARE_BEYOND = 1e-3
 QUANTILE = 0.99
-ROUNDING_AGE = 25
-"""Updates after which rounding is measured again; weights that become steeper round more."""
-LEAST_ROUNDING_LIMIT = 5e-4
-"""A policy that is certain of every token hardly rounds; below this mean nothing is called a fault."""
+TRUTH_EVERY = 10
+"""Updates after which the truth is computed again, if nothing gives cause to do so earlier."""
+SUSPICIOUS_RISE = 1.2
+"""Rise of the typical mean, since the truth was last computed, that gives cause to compute it."""
+MAX_ENGINE_FARTHER = 0.57
+"""Share of tokens in which a healthy engine may be farther from the truth; four standard errors are added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +69,15 @@ class ParityMonitor:
         self.tolerance = TOLERANCE[dtype] if tolerance is None else tolerance
         if not self.tolerance > 0:
             raise InputError(f"tolerance must be positive, got {tolerance}")
-        self.rounding: float | None = None  # typical mean gap that rounding alone explains
-        self._rounding_age = 0
+        self.errors: Errors | None = None  # of the last time the truth was computed
+        self._usual_mean = -1.0  # typical mean of the gaps then
+        self._truth_age = 0
         self._recent: deque[tuple[int, int]] = deque(maxlen=WINDOW)
 
-    def judge(self, gaps: Gaps, measure_rounding: Callable[[], Gaps | None] | None = None) -> Verdict:
-        """Tell a fault from rounding. `measure_rounding` compares the trainer with itself in 32 bits."""
+    def judge(self, gaps: Gaps, measure_errors: Callable[[], Errors | None] | None = None) -> Verdict:
+        """Tell a fault from rounding. `measure_errors` compares both sides with the truth."""
         self._recent.append((gaps.num_tokens, gaps.count_beyond(self.tolerance)))
-        fault = self._find_fault(gaps) or self._find_excess(gaps, measure_rounding)
+        fault = self._find_fault(gaps) or self._find_bias(gaps, measure_errors)
         if fault is not None:
             self._recent.pop()  # a run that goes on all the same is not blamed twice
             return Verdict(fault=fault)
@@ -97,28 +101,25 @@ class ParityMonitor:
             )
         return None
 
-    def _find_excess(self, gaps: Gaps, measure_rounding: Callable[[], Gaps | None] | None) -> str | None:
-        """A mean that is too large for rounding; only 16 bits round enough to ask."""
-        if self.dtype != "bfloat16" or measure_rounding is None:
+    def _find_bias(self, gaps: Gaps, measure_errors: Callable[[], Errors | None] | None) -> str | None:
+        """An engine that is too often the farther one from the truth; only 16 bits round enough to ask."""
+        if self.dtype != "bfloat16" or measure_errors is None:
             return None
-        self._rounding_age += 1
-        is_known = self.rounding is not None and self._rounding_age < ROUNDING_AGE
-        if is_known and gaps.typical_mean <= self._rounding_limit(gaps.num_tokens):
+        self._truth_age += 1
+        is_quiet = gaps.typical_mean <= SUSPICIOUS_RISE * self._usual_mean
+        if is_quiet and self._truth_age < TRUTH_EVERY:
             return None
-        if (measured := measure_rounding()) is None:
+        if (errors := measure_errors()) is None:
             return None
-        self.rounding, self._rounding_age = measured.typical_mean, 0
-        if gaps.typical_mean <= (limit := self._rounding_limit(min(gaps.num_tokens, measured.num_tokens))):
+        self.errors = errors
+        limit = MAX_ENGINE_FARTHER + 4.0 * 0.5 / max(1, errors.num_tokens) ** 0.5
+        if errors.engine_farther <= limit:
+            self._truth_age, self._usual_mean = 0, gaps.typical_mean
             return None
         return (
-            f"the typical mean is {gaps.typical_mean:.3g}, but rounding to {self.dtype} explains only "
-            f"{self.rounding:.3g} (limit {limit:.3g})"
+            f"the engine is farther from the float32 result than the trainer in {errors.engine_farther:.2f} "
+            f"of {errors.num_tokens} tokens (limit {limit:.2f}): this is not rounding"
         )
-
-    def _rounding_limit(self, num_tokens: int) -> float:
-        """One and a half times the rounding; more for few tokens, whose means vary more."""
-        assert self.rounding is not None
-        return max(LEAST_ROUNDING_LIMIT, 1.5 * (1.0 + 10.0 / num_tokens**0.5) * self.rounding)
 
 
 def check_parity(

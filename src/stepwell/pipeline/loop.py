@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from stepwell.config.run import RunConfig, WarmStartConfig
-from stepwell.core import AgentError, Gaps, ParityError, Split, Status, Task, Trajectory, WeightsError
+from stepwell.core import AgentError, Errors, Gaps, ParityError, Split, Status, Task, Trajectory, WeightsError
 from stepwell.engines import fingerprint_of
 from stepwell.engines.parity import ParityMonitor
 from stepwell.monitors import Entry, Monitor
@@ -375,11 +375,11 @@ class SyncLoop:
             )
         return published
 
-    def _check_parity(self, gaps: Gaps, measure_rounding: Callable[[], Gaps | None]) -> None:
+    def _check_parity(self, gaps: Gaps, measure_errors: Callable[[], Errors | None]) -> None:
         if self._parity is None:
             dtype = str(self.parts.engine.model.dtype if self.groups is None else self.groups.dtype)
             self._parity = ParityMonitor(dtype.removeprefix("torch."), self.config.parity.tolerance)
-        verdict = self._parity.judge(gaps, measure_rounding)
+        verdict = self._parity.judge(gaps, measure_errors)
         place = f"update {self.state.update + 1}"
         if verdict.outlier is not None:
             self.monitor.note(f"{place}: an outlier between engine and trainer: {verdict.outlier}")

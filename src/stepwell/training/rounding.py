@@ -1,4 +1,8 @@
-"""How much rounding alone moves a policy's logprobs: the same weights, computed with in 16 and in 32 bits."""
+"""How far engine and trainer are from the truth: the same weights, computed with in float32.
+
+The truth of a token is its logprob under the policy's weights, computed in float32. In 16 bits both engine
+and trainer miss it by rounding. Their errors are compared token by token (`core/gaps.py`).
+"""
 
 from __future__ import annotations
 
@@ -8,27 +12,31 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from stepwell.core import Gaps, Step
+from stepwell.core import Errors, Step
 from stepwell.core.arrays import FloatArray
 from stepwell.training.policy import Policy
 
-MAX_TOKENS = 8192
+MAX_TOKENS = 4096
 _CHUNK = 64
 
 
-def measure_rounding(policy: Policy, steps: Sequence[Step], max_tokens: int = MAX_TOKENS) -> Gaps | None:
-    """Compare a policy with itself in float32, on steps spread evenly over `steps`.
+def measure_errors(
+    policy: Policy, steps: Sequence[Step], version: int | None = None, max_tokens: int = MAX_TOKENS
+) -> Errors | None:
+    """Errors of engine and trainer, on steps of `version` (None: any) spread evenly over `steps`.
 
     None where the device's memory does not hold the float32 copy for the moment that this takes.
     """
-    chosen = _choose_steps(steps, max_tokens)
+    fresh = [step for step in steps if version is None or step.policy_version.first >= version]
+    chosen = _choose_steps(fresh, max_tokens)
     wide = copy.copy(policy)
     try:
         wide.model = copy.deepcopy(policy.model).float()
-        exact = _score(wide, chosen)
+        truth = _score(wide, chosen)
     except torch.OutOfMemoryError:
         return None
-    return Gaps.between(exact, _score(policy, chosen), str)
+    engine = np.concatenate([step.behavior_logprobs for step in chosen])
+    return Errors.against(truth, engine=engine, trainer=_score(policy, chosen))
 
 
 def _choose_steps(steps: Sequence[Step], max_tokens: int) -> list[Step]:

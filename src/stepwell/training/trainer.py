@@ -26,7 +26,7 @@ from torch import Tensor
 
 from stepwell.algos.recipes import Recipe
 from stepwell.config.run import TrainConfig
-from stepwell.core import ConfigError, DivergenceError, Gaps, InputError, Trajectory, trainable
+from stepwell.core import ConfigError, DivergenceError, Errors, Gaps, InputError, Trajectory, trainable
 from stepwell.packing import backward, evaluate
 from stepwell.training.batch import Minibatch, split, told_as_too_large
 from stepwell.training.critic_clock import timed
@@ -36,9 +36,9 @@ from stepwell.training.optimizer import Optimizer, rate_share, told_as_divergenc
 from stepwell.training.policy import Policy
 from stepwell.training.rank_share import cut_for
 from stepwell.training.ranks import TIMEOUT_S, Ranks, SharedBatch
-from stepwell.training.rounding import measure_rounding
+from stepwell.training.rounding import measure_errors
 
-CheckParity = Callable[[Gaps, Callable[[], Gaps | None]], None]
+CheckParity = Callable[[Gaps, Callable[[], Errors | None]], None]
 
 _ADVICE = (
     "Lower train.optimizer.learning_rate, raise train.warmup_updates, scale rewards down (rewards.scale), "
@@ -98,10 +98,9 @@ class Trainer:
         """Learn from trajectories; returns the figures of the update.
 
         `check_parity` gets, before any weight changes, the gaps between the policy's logprobs and those of
-        the engine that sampled, and a function that measures rounding; it may raise. `version` is that of
-        the present
-        weights: what older ones sampled is then left out of that comparison and learnt from under the
-        truncated ratio.
+        the engine that sampled, and a function that compares both with float32; it may raise. `version` is
+        that of the present weights: what older ones sampled is then left out of that comparison and learnt
+        from under the truncated ratio.
         """
         try:
             return self._update(trajectories, check_parity, version)
@@ -221,7 +220,8 @@ class Trainer:
         if not is_first:  # the weights have moved: what the engine said of them compares no more
             metrics = {name: x for name, x in metrics.items() if not name.startswith("parity/")}
         elif check_parity is not None and objective.gaps is not None:
-            check_parity(objective.gaps, partial(measure_rounding, self.policy, objective.minibatch.steps))
+            steps, version = objective.minibatch.steps, objective.version
+            check_parity(objective.gaps, partial(measure_errors, self.policy, steps, version))
         norm = torch.nn.utils.clip_grad_norm_(self.optimizer.parameters, self.config.optimizer.grad_clip)
         self._check(float(norm), metrics)
         self.optimizer.step()
