@@ -192,10 +192,10 @@ def test_small_ticks_read_with_the_digits_they_need() -> None:
     assert tick_labels([0.9999999, 1.0, 1.0000001]) == ["0.9999999", "1.0000000", "1.0000001"]
 
 
-def places(svg: str) -> list[tuple[float, float, float]]:
+def places_of(root: ElementTree.Element) -> list[tuple[float, float, float]]:
     """Left end, right end and height of every text, by the width that charts reckon with."""
     found = []
-    for node in drawn(svg).iter(f"{SVG}text"):
+    for node in root.iter(f"{SVG}text"):
         width, x = CHAR_WIDTH * len(node.text or ""), float(node.attrib["x"])
         left = x - {"start": 0.0, "middle": width / 2, "end": width}[node.attrib["text-anchor"]]
         if node.text:
@@ -204,7 +204,7 @@ def places(svg: str) -> list[tuple[float, float, float]]:
 
 
 def assert_no_overlap(svg: str) -> None:
-    for one, other in itertools.combinations(places(svg), 2):
+    for one, other in itertools.combinations(places_of(drawn(svg)), 2):
         is_beside = one[1] <= other[0] or other[1] <= one[0]
         assert is_beside or abs(one[2] - other[2]) >= 9.5, (one, other)
 
@@ -239,3 +239,15 @@ def test_a_long_name_leaves_its_bar_room() -> None:
     name = "supervised training for the same wall time on the same demonstrations, then nothing else"
     (bar,) = drawn(bar_chart([Bar(name, 0.5)], high=1.0)).iter(f"{SVG}rect")
     assert float(bar.attrib["width"]) > 200
+
+
+def test_a_value_between_gaps_is_a_dot() -> None:
+    root = drawn(line_chart([Series("kl", [0, 1, 2, 3, 4], [0, 1, math.nan, 3, math.nan])]))
+    (dot,) = root.iter(f"{SVG}circle")
+    lone = [line.attrib["points"] for line in root.iter(f"{SVG}polyline")][1]
+    assert lone == f"{float(dot.attrib['cx']):.1f},{float(dot.attrib['cy']):.1f}"
+
+
+def test_an_interval_beyond_the_asked_end_stays_inside_the_chart() -> None:
+    root = drawn(bar_chart([Bar("expert", 0.97, 0.87, 1.09)], high=1.0, width=360))
+    assert max(right for _, right, _ in places_of(root)) <= 360

@@ -209,7 +209,7 @@ def test_every_recorded_metric_is_shown_and_an_unknown_one_under_its_raw_name() 
         "Reward",
         "Distance (KL)",
         "my/metric",
-        "Engine gap, worst tokens",
+        "Engine gap, worst",
     }
     assert panels.keys() == titles and all(panel.svg for panel in panels.values())
     assert panels["my/metric"].meaning == "" and panels["Reward"].meaning
@@ -238,6 +238,12 @@ def test_a_line_that_never_changes_is_drawn_beside_one_that_does_and_told_alone_
         "Parts of the reward: task": "0.5",
         "Parts of the reward: process": "0",
     }
+
+
+def test_a_failure_of_the_agent_in_one_update_alone_is_drawn_as_a_peak() -> None:
+    values: list[dict[str, float]] = [{}, {"agent_failures/raised": 3.0}, {}]
+    (panel,) = training_panels([Entry("update", i + 1, 1.0, 10, one) for i, one in enumerate(values)])
+    assert panel.title == "Failures of the agent" and panel.svg.count("<polyline") == 1
 
 
 def test_a_single_update_is_told_as_text(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 No library, no script, no font: a chart is a string to put into a page or into a file.
 
 Invariants
-* Nothing is hidden. A value that is not a number leaves a gap in its line; a line with one
-  point is a dot; a chart without data says so. Long lines are thinned to at most two values
+* Nothing is hidden. A value that is not a number leaves a gap in its line; a point
+  between gaps is a dot; a chart without data says so. Long lines are thinned to at most two values
   per pixel column, the lowest and the highest, so that no spike is lost.
 * All text is escaped here. Callers pass plain text.
 * A line carries its name and its axes' scales as attributes, from which a page's script may
@@ -102,7 +102,8 @@ def line_chart(
     y = Scale(*widened(low, high), bottom, top)
     head.append(text((x.start + x.stop) / 2, height - 6, x_label, anchor="middle"))
     plot = [_band(item, x, y) for item in series] + [_line(item, x, y) for item in series]
-    marks = [_marks(item, x, y) for item in series if item.marks or len(item.x) == 1]
+    plot += [_lone_dots(item, x, y) for item in series if not item.marks]
+    marks = [_marks(item, x, y) for item in series if item.marks]
     is_whole = all(value.is_integer() for item in series for value in map(float, item.x))
     behind = [*_y_axis(y, ticks, x), *_x_axis(x, y, whole=is_whole), *_level_lines(levels, x, y)]
     parts = [*head, *behind, _clipped(plot, x, y), *marks, *_level_names(levels, x, y)]
@@ -110,7 +111,7 @@ def line_chart(
 
 
 def bar_chart(bars: Sequence[Bar], *, title: str = "", width: int = 720, high: float | None = None) -> str:
-    """Horizontal bars from 0 (to `high`), with intervals as whiskers, and their values in words.
+    """Horizontal bars from 0 (to `high` at least), with intervals as whiskers, and their values in words.
 
     Names stand above their bars below 500 px of width, and where they would take half of it.
     """
@@ -123,7 +124,7 @@ def bar_chart(bars: Sequence[Bar], *, title: str = "", width: int = 720, high: f
     left = 4.0 if is_narrow else names
     most = max(max(bar.value, bar.high or 0.0) for bar in shown)
     room = 118 if any(bar.high is not None for bar in shown) else 48
-    scale = Scale(0.0, high or most or 1.0, left, width - room)
+    scale = Scale(0.0, max(high or 0.0, most) or 1.0, left, width - room)
     parts = []
     for index, bar in enumerate(shown):
         middle = 6 + row * index + (row - thickness / 2 - 4 if is_narrow else row / 2)
@@ -248,6 +249,13 @@ def _line(item: Series, x: Scale, y: Scale) -> str:
         for values, style, is_read in rows
         for piece in _pieces(item.x, values, x, y)
     )
+
+
+def _lone_dots(item: Series, x: Scale, y: Scale) -> str:
+    """A dot for each point with gaps on both sides: a line of one point cannot be seen."""
+    lone = [piece[0] for piece in _pieces(item.x, item.y, x, y) if len(piece) == 1]
+    style = f"fill:{color(item.color)}"
+    return "".join(element("circle", cx=at, cy=height, r=2.5, style=style) for at, height in lone)
 
 
 def _pieces(xs: Sequence[float], ys: Sequence[float], x: Scale, y: Scale) -> list[list[tuple[float, float]]]:

@@ -95,7 +95,7 @@ def learning_curve(entries: Sequence[Entry], over: str, levels: Sequence[Level],
 
 def _draw(panel: Panel, names: Sequence[str], entries: Sequence[Entry], x: Sequence[float]) -> list[Drawn]:
     """One chart, or one line of text for each metric where none of them ever changed."""
-    rows = {name: [entry.values.get(name, math.nan) for entry in entries] for name in names}
+    rows = {name: [entry.values.get(name, panel.absent) for entry in entries] for name in names}
     if all(_is_constant(row) for row in rows.values()):
         return [
             Drawn(_name_alone(panel, name, rows), panel.meaning, _constant(row)) for name, row in rows.items()

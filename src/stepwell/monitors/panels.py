@@ -5,6 +5,7 @@ A metric that is not in the table (of a custom recipe or reward) gets a chart un
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -13,7 +14,8 @@ from dataclasses import dataclass, field
 class Panel:
     """One small chart. A metric that ends in `/` stands for all names that begin with it.
 
-    `low` and `high` fix the axis; `labels` name lines where the end of the metric's name would not do.
+    `low` and `high` fix the axis; `labels` name lines where the end of the metric's name would not do;
+    `absent` is what an update without the metric counts as: unknown, or 0 where only what occurs is recorded.
     """
 
     title: str
@@ -22,6 +24,7 @@ class Panel:
     low: float | None = None
     high: float | None = None
     labels: dict[str, str] = field(default_factory=dict)
+    absent: float = math.nan
 
     def choose(self, names: Sequence[str]) -> list[str]:
         """Those of `names` that this panel shows, in the panel's order."""
@@ -57,6 +60,7 @@ PANELS = (
         "Parts of the reward",
         ("reward/",),
         "What the reward consists of. The task's part should grow; another that grows alone is being gamed.",
+        absent=0.0,
     ),
     Panel(
         "Replies in form",
@@ -148,7 +152,7 @@ PANELS = (
         labels={"parity/typical_mean": "without outliers", "parity/mean": "all tokens"},
     ),
     Panel(
-        "Engine gap, worst tokens",
+        "Engine gap, worst",
         ("parity/quantile_99", "parity/max"),
         "The same gap for the worst tokens. A single peak is harmless; a rising level is a fault.",
         labels={"parity/quantile_99": "99 of 100 are below", "parity/max": "worst"},
@@ -186,6 +190,7 @@ PANELS = (
         "How often tools are called, in all and by tool. Good is as few as the task needs.",
         0.0,
         labels={"calls": "all"},
+        absent=0.0,
     ),
     Panel(
         "Lost tool calls",
@@ -287,6 +292,7 @@ PANELS = (
         ("agent_failures/",),
         "Episodes that your agent failed, by kind. Good is 0.",
         0.0,
+        absent=0.0,
     ),
     Panel(
         "Failures of the system",
