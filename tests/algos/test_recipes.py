@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +13,10 @@ import torch
 
 from stepwell.algos import RECIPES, LossInputs, Recipe, Timeline, credit, kl, losses
 from stepwell.algos.recipes import Call, KLChoice, ValueChoice
+from stepwell.algos.slots import CREDIT_ARGUMENTS, KL_ESTIMATORS, LOSS_ARGUMENTS, VALUE_LOSS_NAMES
 from stepwell.core.errors import ConfigError
 
+KEYWORD = inspect.Parameter.KEYWORD_ONLY
 SITES = {"state": "state_sites", "end": "end_sites", "tokens": "token_sites"}
 
 
@@ -200,3 +204,20 @@ def test_other_combinations_are_legal() -> None:
         replace(RECIPES["grpo"], whiten="steps", entropy_coef=0.01),
     ]
     assert len(ablations) == 6
+
+
+@pytest.mark.parametrize(
+    ("declared", "functions"), [(CREDIT_ARGUMENTS, credit.CREDIT), (LOSS_ARGUMENTS, losses.LOSSES)]
+)
+def test_declared_arguments_are_those_the_functions_take(
+    declared: Mapping[str, tuple[str, ...]], functions: Mapping[str, Callable[..., Any]]
+) -> None:
+    taken = {
+        name: tuple(
+            p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY
+        )
+        for name, function in functions.items()
+    }
+    assert declared == taken
+    assert tuple(losses.VALUE_LOSSES) == VALUE_LOSS_NAMES
+    assert tuple(kl.ESTIMATORS) == KL_ESTIMATORS

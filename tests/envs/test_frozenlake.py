@@ -17,6 +17,7 @@ from stepwell.envs import draw_tasks, make_env
 from stepwell.envs.baselines import random_play
 from stepwell.envs.frozenlake.env import FrozenLake
 from stepwell.envs.frozenlake.lake import RING, Lake, best_on_slippery_ice, slips
+from stepwell.envs.grid import distance, distances, move_table, neighbour_table
 
 gymnasium = pytest.importorskip("gymnasium")
 
@@ -358,3 +359,10 @@ def test_process_counts_moves_towards_the_goal_around_the_holes() -> None:
     env.reset(options={"task": task})
     *_, info = env.step(["Right"])
     assert not info["success"] and info["process"] == -1.0
+
+
+@given(st.lists(st.booleans(), min_size=20, max_size=20), st.integers(0, 19), st.integers(0, 19))
+def test_one_distance_is_that_of_the_whole_board(holes: list[bool], start: int, goal: int) -> None:
+    holes[start] = holes[goal] = False
+    found = distance(neighbour_table(4, 5), holes, start, goal)
+    assert found == distances(move_table(4, 5), holes, goal)[start]

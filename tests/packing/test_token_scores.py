@@ -10,7 +10,7 @@ from torch import Tensor
 
 from stepwell.packing import token_scores
 
-module = importlib.import_module("stepwell.packing.token_scores")
+module = importlib.import_module("stepwell.packing.scores")
 
 ROWS = torch.tensor([0, 2, 2, 1, 0, 0])
 TARGETS = torch.tensor([3, 1, 1, 6, 0, 3])  # the pair (0, 3) and the pair (2, 1) occur twice

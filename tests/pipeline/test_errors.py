@@ -27,8 +27,8 @@ from stepwell.core import (
     WeightsError,
 )
 from stepwell.monitors.summary import read_summary
-from stepwell.pipeline.evaluation import held_out_tasks
 from stepwell.pipeline.loop import SyncLoop
+from stepwell.pipeline.parts import held_out_tasks
 from stepwell.pipeline.run import train
 from stepwell.training.checkpoint import damage, list_checkpoints
 

@@ -1,4 +1,4 @@
-"""Refusing bad input, in one place and in one voice.
+"""Refusing bad tensors, in one place and in one voice (numbers and names: `scalar_checks.py`).
 
 Every public function of `algos` checks what it was given before it computes. A refusal is an
 `InputError` whose message starts with the field's name and ends with what to do about it.
@@ -6,9 +6,6 @@ Nothing is broadcast, padded or cut to make sizes agree.
 """
 
 from __future__ import annotations
-
-import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -53,27 +50,6 @@ def check_mask(name: str, value: object, length: int, per: str, device: torch.de
             f"{name}: dtype {tensor.dtype} is not a mask; convert it with .bool() (True = trained)"
         )
     return tensor
-
-
-def check_fraction(name: str, value: float) -> None:
-    """`value` lies in [0, 1]: discounts, trace parameters, shares."""
-    if not 0.0 <= value <= 1.0:  # false for NaN too
-        raise InputError(f"{name}: {value} is outside [0, 1]")
-
-
-def check_positive(name: str, value: float) -> None:
-    if not (value > 0.0 and math.isfinite(value)):
-        raise InputError(f"{name}: {value} must be a finite number above 0")
-
-
-def check_not_negative(name: str, value: float) -> None:
-    if not (value >= 0.0 and math.isfinite(value)):
-        raise InputError(f"{name}: {value} must be a finite number of at least 0")
-
-
-def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
-    if value not in choices:
-        raise InputError(f"{name}: {value!r} is unknown; choose one of {', '.join(map(repr, choices))}")
 
 
 def _check_vector(

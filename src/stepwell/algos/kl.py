@@ -22,9 +22,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stepwell.algos.checks import FLOATS, check_choice, check_floats, check_not_negative
+from stepwell.algos.checks import FLOATS, check_floats
 from stepwell.algos.losses.inputs import Metrics
 from stepwell.algos.losses.reduction import Aggregate, Minibatch, Reduction
+from stepwell.algos.scalar_checks import check_choice, check_not_negative
 from stepwell.algos.timeline import Timeline
 from stepwell.core.errors import InputError
 

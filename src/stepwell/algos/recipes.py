@@ -28,15 +28,12 @@ Choices made here where the sources leave them open:
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from stepwell.algos.checks import check_choice, check_not_negative
-from stepwell.algos.credit import CREDIT
-from stepwell.algos.kl import ESTIMATORS
-from stepwell.algos.losses import LOSSES, VALUE_LOSSES
+from stepwell.algos.scalar_checks import check_choice, check_not_negative
+from stepwell.algos.slots import CREDIT_ARGUMENTS, KL_ESTIMATORS, LOSS_ARGUMENTS, VALUE_LOSS_NAMES
 from stepwell.core.errors import ConfigError, InputError
 
 Sites = Literal["state", "end", "tokens", "tokens_and_end"]
@@ -138,13 +135,13 @@ class Recipe:
 def _check_slots(recipe: Recipe) -> None:
     """Every name is known and every argument is one the function takes."""
     if recipe.credit is not None:
-        _check_call("credit", recipe.credit, CREDIT)
-    _check_call("loss", recipe.loss, LOSSES)
+        _check_call("credit", recipe.credit, CREDIT_ARGUMENTS)
+    _check_call("loss", recipe.loss, LOSS_ARGUMENTS)
     if recipe.value is not None:
-        check_choice("value.loss", recipe.value.loss, tuple(VALUE_LOSSES))
+        check_choice("value.loss", recipe.value.loss, VALUE_LOSS_NAMES)
         check_choice("value.sites", recipe.value.sites, SITES)
     if recipe.kl is not None:
-        check_choice("kl.estimator", recipe.kl.estimator, tuple(ESTIMATORS))
+        check_choice("kl.estimator", recipe.kl.estimator, KL_ESTIMATORS)
         check_choice("kl.kl_in", recipe.kl.kl_in, ("reward", "loss"))
         check_not_negative("kl.coef", recipe.kl.coef)
     check_choice("whiten", recipe.whiten, (None, "steps", "tokens"))
@@ -152,13 +149,9 @@ def _check_slots(recipe: Recipe) -> None:
     check_not_negative("entropy_coef", recipe.entropy_coef)
 
 
-def _check_call(slot: str, call: Call, table: Mapping[str, Callable[..., Any]]) -> None:
+def _check_call(slot: str, call: Call, table: Mapping[str, tuple[str, ...]]) -> None:
     check_choice(slot, call.name, tuple(table))
-    accepted = [
-        name
-        for name, parameter in inspect.signature(table[call.name]).parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    ]
+    accepted = table[call.name]
     for name in call.kwargs:
         if name not in accepted:
             takes = ", ".join(accepted) or "no arguments"
@@ -169,7 +162,9 @@ def _check_combination(recipe: Recipe) -> None:
     """What is read is trained, what is asked for is used."""
     credit, loss, value, kl = recipe.credit, recipe.loss, recipe.value, recipe.kl
     if credit is None and loss.name in NEEDS_ADVANTAGES:
-        raise InputError(f"credit: {loss.name} weights by advantages; choose one of {', '.join(CREDIT)}")
+        raise InputError(
+            f"credit: {loss.name} weights by advantages; choose one of {', '.join(CREDIT_ARGUMENTS)}"
+        )
     sites = credit_sites(credit)
     if sites is not None and value is None:
         raise InputError(

@@ -12,9 +12,8 @@ from pathlib import Path
 from stepwell.config.run import RunConfig
 from stepwell.core import Split
 from stepwell.pipeline.agent_rollout import DEFAULT_TIMEOUT_S
-from stepwell.pipeline.evaluation import held_out_tasks
 from stepwell.pipeline.model_size import ModelSize
-from stepwell.pipeline.parts import Parts
+from stepwell.pipeline.parts import Parts, held_out_tasks
 from stepwell.pipeline.planning import Talk, _line, _listed, _many, _Plan, minibatch_sizes
 from stepwell.rollout.agent_processes import AgentProcesses
 

@@ -22,10 +22,10 @@ import numpy as np
 
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig, RunPoolConfig
-from stepwell.core import ConfigError, EnvError, ModelError, Split, Status, Step, Task, Trajectory
+from stepwell.core import ConfigError, EnvError, ModelError, Status, Step, Task, Trajectory
 from stepwell.pipeline import eval_folders
 from stepwell.pipeline.agent_failures import count_failures, describe_failures, first_errors
-from stepwell.pipeline.parts import HELD_OUT_SEED, Parts
+from stepwell.pipeline.parts import HELD_OUT_SEED, Parts, held_out_tasks
 from stepwell.policies.numerics import set_numerics
 from stepwell.rollout import Job
 from stepwell.rollout.usage import reply_length, tool_use
@@ -140,11 +140,6 @@ def eval_jobs(tasks: Sequence[Task], samples_per_task: int, seed: int) -> list[J
         for i, task in enumerate(tasks)
         for k in range(samples_per_task)
     ]
-
-
-def held_out_tasks(parts: Parts, count: int | None = None) -> list[Task]:
-    """The held-out tasks of a run: the same whatever its seed."""
-    return parts.tasks(Split.HELD_OUT, count or parts.config.eval.num_tasks, HELD_OUT_SEED)
 
 
 @dataclass(eq=False)

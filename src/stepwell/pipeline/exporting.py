@@ -20,8 +20,9 @@ from stepwell.monitors.summary import read_summary
 from stepwell.pipeline.evaluation import checkpoint_of
 from stepwell.pipeline.model_card import write_card
 from stepwell.policies import open_policy
-from stepwell.policies.directory import ADAPTER_FILE, without_progress_bar
+from stepwell.policies.directory import without_progress_bar
 from stepwell.policies.lora import base_of
+from stepwell.policies.resolve import ADAPTER_FILE
 from stepwell.policies.writing import written_whole
 from stepwell.rendering import load_tokenizer
 from stepwell.training.checkpoint import require_whole

@@ -19,6 +19,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from stepwell import engines, policies, training
 from stepwell.agents import Agent
 from stepwell.algos.recipes import RECIPES, Call, KLChoice, Recipe
 from stepwell.config.run import RecipeConfig, RunConfig
@@ -32,28 +33,30 @@ from stepwell.core import (
     Task,
     Trajectory,
 )
-from stepwell.engines import ArrayEngine, EmbeddedEngine
 from stepwell.envs.batch import EnvBatch
 from stepwell.envs.registry import env_type
 from stepwell.envs.tasks import distinct_tasks
 from stepwell.pipeline import robot_parts, seeing
 from stepwell.pipeline.task_files import read_tasks
-from stepwell.policies import CausalLMPolicy, VLMPolicy, resolve_model
-from stepwell.policies.directory import ADAPTER_FILE
-from stepwell.policies.lora import base_of
-from stepwell.policies.vla import VLAPolicy
-from stepwell.pool import Pool, PoolPictures, open_pool
+from stepwell.policies import vla
+from stepwell.policies.resolve import ADAPTER_FILE, resolve_model
 from stepwell.rendering import ImageFormat, Renderer, load_tokenizer
+from stepwell.rendering.plain_tokenizer import read_plain_tokenizer
 from stepwell.rewards import BatchJudge, part_names
 from stepwell.rollout import BlockingSampler, LanguagePlayer, OracleSampler, Rollout, demonstrate
 from stepwell.rollout.robot_player import RobotPlayer
-from stepwell.training import Trainer
 
 if TYPE_CHECKING:
     from stepwell.pipeline.agent_rollout import AgentRollout
+    from stepwell.pool import Pool
 
 HELD_OUT_SEED = 20_261_115
 """Held-out tasks are the same in every run, whatever its seed, so that runs can be compared."""
+
+
+def held_out_tasks(parts: Parts, count: int | None = None) -> list[Task]:
+    """The held-out tasks of a run: the same whatever its seed."""
+    return parts.tasks(Split.HELD_OUT, count or parts.config.eval.num_tasks, HELD_OUT_SEED)
 
 
 def resolve_recipe(config: RecipeConfig) -> Recipe:
@@ -96,12 +99,14 @@ def _resolve_kl(base: Recipe, config: RecipeConfig) -> KLChoice | None:
 class Parts:
     """What a run is made of; each part is built when it is first asked for.
 
-    `folder` is the run's; without one (an evaluation, a plan) the pool is a temporary one.
+    `folder` is the run's; without one (an evaluation, a plan) the pool is a temporary one. `for_plan` says
+    that nothing will be sampled or learnt: the tokenizer is then read without transformers where it can be.
     """
 
     config: RunConfig
     folder: Path | None = None
     run_name: str = ""  # under which the pool knows the run's episodes; empty: the folder's name
+    for_plan: bool = False
 
     def __post_init__(self) -> None:
         if not self.run_name and self.folder is not None:
@@ -155,8 +160,11 @@ class Parts:
     @cached_property
     def base_path(self) -> Path:
         """The directory that holds the whole model: that of the base where the model is adapters."""
-        has_adapters = (self.model_path / ADAPTER_FILE).is_file()
-        return Path(base_of(self.model_path)) if has_adapters else self.model_path
+        if not (self.model_path / ADAPTER_FILE).is_file():
+            return self.model_path
+        from stepwell.policies.lora import base_of
+
+        return Path(base_of(self.model_path))
 
     @property
     def critic_kind(self) -> Literal["none", "shared", "own"]:
@@ -165,7 +173,7 @@ class Parts:
         return "shared" if self.recipe.needs_critic and wanted == "none" else wanted
 
     @cached_property
-    def policy(self) -> CausalLMPolicy | VLAPolicy:
+    def policy(self) -> policies.CausalLMPolicy | vla.VLAPolicy:
         if self.is_robot:
             return robot_parts.robot_policy(self.config, self.envs.envs[0].world, self.critic_kind)
         changes: dict[str, Any] = {"critic": self.critic_kind, "reference": False}
@@ -174,15 +182,16 @@ class Parts:
             changes["lora"] = None
         config = self.config.policy.model_copy(update=changes)
         if self.image_format is None:
-            return CausalLMPolicy.from_config(config)
+            return policies.CausalLMPolicy.from_config(config)
         seeing.check_places(self.config)
-        policy = VLMPolicy.from_config(config, self.pictures)
+        policy = policies.VLMPolicy.from_config(config, self.pictures)
         seeing.freeze_vision(policy, config.train_vision)
         return policy
 
     @cached_property
     def tokenizer(self) -> Any:
-        return load_tokenizer(self.model_path)
+        plain = read_plain_tokenizer(self.model_path) if self.for_plan else None
+        return plain or load_tokenizer(self.model_path)
 
     @cached_property
     def image_format(self) -> ImageFormat | None:
@@ -192,13 +201,17 @@ class Parts:
     @cached_property
     def pictures(self) -> Pictures:
         """What the agent has seen, kept in the pool; none where the model does not see."""
-        if self.image_format is None:
+        if self.image_format is None or self.for_plan:
             return Pictures()
+        from stepwell.pool import PoolPictures
+
         return PoolPictures(self.pool, also=self.stored_pool if self.config.offline.pool else None)
 
     @cached_property
     def stored_pool(self) -> Pool:
         """The pool that an offline run learns from: its steps show pictures of its own."""
+        from stepwell.pool import open_pool
+
         assert self.config.offline.pool is not None
         return open_pool(self.config.offline.pool)
 
@@ -223,14 +236,14 @@ class Parts:
         )
 
     @cached_property
-    def engine(self) -> EmbeddedEngine | ArrayEngine:
+    def engine(self) -> engines.EmbeddedEngine | engines.ArrayEngine:
         """Runs a copy of the policy's model, adapters merged into it."""
-        if isinstance(self.policy, VLAPolicy):
-            return ArrayEngine(self.policy.model, self.config.engine)
+        if isinstance(self.policy, vla.VLAPolicy):
+            return engines.ArrayEngine(self.policy.model, self.config.engine)
         model = self.policy.model
         if self.policy.adapters is not None:
             model = copy.deepcopy(self.policy.adapters).merge_and_unload()
-        return EmbeddedEngine(
+        return engines.EmbeddedEngine(
             model,
             self.tokenizer,
             self.config.engine,
@@ -242,6 +255,8 @@ class Parts:
     @cached_property
     def pool(self) -> Pool:
         """Where trajectories are kept: the pool that settings name, or the run's own."""
+        from stepwell.pool import open_pool
+
         config = self.config.pool
         if config.url is not None:
             return open_pool(config.url, durable=config.durable, blobs=config.blobs, require_write=True)
@@ -298,8 +313,8 @@ class Parts:
         )
 
     @cached_property
-    def trainer(self) -> Trainer:
-        return Trainer(
+    def trainer(self) -> training.Trainer:
+        return training.Trainer(
             self.policy,
             self.recipe,
             self.config.train,
@@ -311,7 +326,7 @@ class Parts:
     @property
     def _horizon(self) -> int | None:
         """Most steps of an episode, where the world says so."""
-        if isinstance(self.policy, VLAPolicy):
+        if isinstance(self.policy, vla.VLAPolicy):
             return -(-self.envs.envs[0].world.max_actions // self.policy.model.shape.config.chunk)
         return self.agent.world.max_turns if self.has_world else None
 

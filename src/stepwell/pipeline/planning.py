@@ -18,9 +18,8 @@ from stepwell.config.run import RunConfig
 from stepwell.core import Split, Status, Task, Trajectory
 from stepwell.data.rows import read_rows
 from stepwell.packing import pack
-from stepwell.pipeline.evaluation import held_out_tasks
 from stepwell.pipeline.model_size import ModelSize
-from stepwell.pipeline.parts import Parts
+from stepwell.pipeline.parts import Parts, held_out_tasks
 from stepwell.pipeline.reward_balance import describe_imbalance
 from stepwell.pipeline.warm_starts import describe_goal, has_goal
 from stepwell.policies.numerics import check_dtype
@@ -58,7 +57,7 @@ def plan(config: RunConfig) -> str:
     """What `stepwell train` would do with these settings."""
     if not config.groups.trainers.devices:  # which the policy is placed on otherwise
         check_dtype(config.policy.dtype, config.policy.device)
-    parts = Parts(config)
+    parts = Parts(config, for_plan=True)
     try:
         kind = _Plan
         if config.own_agent.function is not None:

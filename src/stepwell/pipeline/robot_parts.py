@@ -9,16 +9,18 @@ renderer) is never built, and settings that only a language agent understands ar
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from stepwell.algos.recipes import Recipe
 from stepwell.config.run import RunConfig
 from stepwell.core import ArrayState, ConfigError, EnvError, RobotWorld, Task, Trajectory
 from stepwell.envs.batch import EnvBatch
-from stepwell.policies.vla import VLAPolicy
 from stepwell.rollout.episodes import Rollout
 from stepwell.rollout.robot_demonstrations import ExpertSampler, demonstrate_robot
 from stepwell.rollout.robot_player import PARTS, RobotPlayer
+
+if TYPE_CHECKING:
+    from stepwell.policies.vla import VLAPolicy
 
 
 def check_settings(config: RunConfig, recipe: Recipe) -> None:
@@ -40,6 +42,8 @@ def check_settings(config: RunConfig, recipe: Recipe) -> None:
 
 def robot_policy(config: RunConfig, world: RobotWorld, critic: Literal["none", "shared", "own"]) -> VLAPolicy:
     """The policy that settings ask for, without a reference (the trainer freezes its own)."""
+    from stepwell.policies.vla import VLAPolicy
+
     changes = {"critic": critic, "reference": False}
     return VLAPolicy.from_config(config.policy.model_copy(update=changes), world, config.seed)
 

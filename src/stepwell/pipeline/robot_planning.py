@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 from stepwell.config.run import RunConfig
 from stepwell.core import Split
-from stepwell.pipeline.evaluation import held_out_tasks
-from stepwell.pipeline.parts import Parts
+from stepwell.pipeline.parts import Parts, held_out_tasks
 from stepwell.pipeline.planning import _bytes, _line, _listed, _many, _Plan, _rounds, minibatch_sizes
 from stepwell.training import num_batches
 

@@ -9,13 +9,14 @@ A world that shows pictures is refused before anything runs, unless the model se
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, ModelError, Observation
-from stepwell.policies import VLMPolicy
-from stepwell.policies.vlm.vision import decoder_of
 from stepwell.rendering.vision import ImageFormat, image_format_of
+
+if TYPE_CHECKING:
+    from stepwell.policies import VLMPolicy
 
 _PROJECTORS = ("projector", "merger", "connector")  # as families name what carries features to the decoder
 
@@ -42,6 +43,8 @@ def freeze_vision(policy: VLMPolicy, trained: Literal["all", "projector", "none"
     """Take what is not to be trained of encoder and projector out of training."""
     if trained == "all":
         return
+    from stepwell.policies.vlm.vision import decoder_of
+
     decoder = {id(parameter) for parameter in decoder_of(policy.model).parameters()}
     decoder |= {id(parameter) for parameter in policy.model.get_output_embeddings().parameters()}
     for name, parameter in policy.model.named_parameters():

@@ -28,7 +28,6 @@ from stepwell.data.rows import read_rows
 from stepwell.monitors.files import write_error
 from stepwell.pipeline.parts import Parts
 from stepwell.rewards import load_own_parts
-from stepwell.training.checkpoint import damage, load_policy, save_checkpoint
 
 _WHERE = {"name", "folder", "num_threads", "checkpoint", "monitor", "pool", "groups"}
 _LATER = {"recipe", "train", "parity", "offline"}
@@ -79,6 +78,8 @@ def _hash_rows(source: str) -> str:
 
 def take_or_make(parts: Parts, folder: Path, make: Callable[[], None], tell: Callable[[str], None]) -> None:
     """Leave `parts.policy` warm: from `folder`, or by `make` and then kept there for others."""
+    from stepwell.training.checkpoint import damage, load_policy, save_checkpoint
+
     path = folder / key_of(parts)
     try:
         folder.mkdir(parents=True, exist_ok=True)

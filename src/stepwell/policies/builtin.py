@@ -20,10 +20,9 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from stepwell.core.errors import ModelError
 from stepwell.rendering.tiny import TINY_CONTEXT, TINY_VOCAB_SIZE, build_tokenizer, tokenizer_digest
@@ -55,6 +54,7 @@ TINY_SIZES = {
 
 def build_tiny(name: str, seed: int = 0) -> tuple[Any, Any]:
     """A fresh float32 model and its tokenizer; the same name and seed give the same weights."""
+    import torch
     from transformers import Qwen3ForCausalLM
 
     tokenizer = build_tokenizer()
@@ -81,10 +81,8 @@ def create_tiny(name: str, directory: str | Path, seed: int = 0) -> Path:
 
 def tiny_digest(name: str) -> str:
     """Changes whenever the files of a tiny model would: part of the name it is cached under."""
-    import transformers
-
     shape = (_size(name), EMBEDDING_STD, OUTPUT_SCALE, ROPE_THETA, _DRAW)
-    parts = (*shape, tokenizer_digest(), transformers.__version__)
+    parts = (*shape, tokenizer_digest(), version("transformers"))
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
@@ -127,6 +125,8 @@ def _draw_weights(model: Any, seed: int) -> None:
     rotary base suits prompts of hundreds of tokens: with that of large models half of the
     frequencies hardly turn over a board.
     """
+    import torch
+
     generator = torch.Generator().manual_seed(seed)
     matrix_std = model.config.hidden_size**-0.5
     with torch.no_grad():

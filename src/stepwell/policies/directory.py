@@ -27,11 +27,11 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelF
 from transformers.utils import logging
 
 from stepwell.core import ModelError
+from stepwell.policies.resolve import ADAPTER_FILE, resolve_model
 
 POLICY_FILE = "stepwell_policy.json"
 HEAD_FILE = "value_head.safetensors"
 CRITIC_FOLDER = "critic"
-ADAPTER_FILE = "adapter_config.json"
 FORMAT = 1
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".safetensors.index.json")
@@ -43,8 +43,6 @@ def locate(name_or_path: str | Path) -> Path:
     """The directory of a model given by path or by the name of one that Stepwell brings."""
     path = Path(name_or_path)
     if not path.is_dir():
-        from stepwell.policies.resolve import resolve_model
-
         path = Path(resolve_model(str(name_or_path)))
     if not (path / "config.json").is_file() and not (path / ADAPTER_FILE).is_file():
         raise ModelError(

@@ -8,6 +8,7 @@ from stepwell.config import PolicyConfig
 from stepwell.core import Pictures
 from stepwell.policies import directory, lora
 from stepwell.policies.causal_lm import CausalLMPolicy
+from stepwell.policies.resolve import ADAPTER_FILE
 from stepwell.policies.vlm.policy import VLMPolicy
 from stepwell.rendering.vision import is_vision_language
 
@@ -15,7 +16,7 @@ from stepwell.rendering.vision import is_vision_language
 def sees(name_or_path: str | Path) -> bool:
     """Whether a model, given by path or built-in name, takes pictures; adapters are as their base."""
     path = directory.locate(name_or_path)
-    if (path / directory.ADAPTER_FILE).is_file() and not (path / "config.json").is_file():
+    if (path / ADAPTER_FILE).is_file() and not (path / "config.json").is_file():
         path = directory.locate(lora.base_of(path))
     return is_vision_language(path)
 

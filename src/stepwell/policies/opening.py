@@ -15,6 +15,7 @@ from stepwell.policies import directory, lora
 from stepwell.policies.critic import Critic, CriticKind, ValueHead
 from stepwell.policies.float64 import take_gradients_in_float64
 from stepwell.policies.forward import backbone_of
+from stepwell.policies.resolve import ADAPTER_FILE
 
 OpenModel = Callable[[Path, torch.dtype], Any]
 
@@ -23,7 +24,7 @@ def open_actor(
     path: Path, dtype: torch.dtype, settings: dict[str, Any] | None, open_model: OpenModel
 ) -> tuple[Any, Any | None]:
     """The model in `path`, and its adapters: saved ones, fresh ones, or none."""
-    if (path / directory.ADAPTER_FILE).is_file():
+    if (path / ADAPTER_FILE).is_file():
         if settings is not None:
             raise ConfigError(f"{path} already holds LoRA adapters; leave out `lora` to go on training them")
         model = open_model(directory.locate(lora.base_of(path)), dtype)

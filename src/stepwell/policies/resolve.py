@@ -22,6 +22,8 @@ from stepwell.policies.smollm2 import SMOLLM2, cached_smollm2
 TINY_NAMES = ("tiny-0.3m", "tiny-1m", "tiny-5m")
 TINY_VLM_NAMES = ("tiny-vlm-0.5m", "tiny-vlm-1.5m")
 SMOLLM2_VLM = "smollm2-vlm"
+ADAPTER_FILE = "adapter_config.json"
+"""In a directory that holds LoRA adapters and names its base model."""
 KNOWN_MODELS = (*TINY_NAMES, *TINY_VLM_NAMES, SMOLLM2, SMOLLM2_VLM)
 
 
@@ -116,9 +118,7 @@ def _weight_files(path: Path) -> list[Path]:
         return [path / name for name in sorted(set(map(str, shards.values())))]
     if (path / "model.safetensors").is_file():
         return [path / "model.safetensors"]
-    adapter = (
-        " It holds a LoRA adapter: name its base model." if (path / "adapter_config.json").is_file() else ""
-    )
+    adapter = " It holds a LoRA adapter: name its base model." if (path / ADAPTER_FILE).is_file() else ""
     raise ModelError(
         f"model directory {path} has no model.safetensors (nor an index of shards).{adapter} "
         "Save the weights with save_pretrained, which writes safetensors"

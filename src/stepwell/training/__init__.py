@@ -1,10 +1,21 @@
-"""Trajectories to better weights: minibatches, objective, optimizer, supervised start, checkpoints."""
+"""Trajectories to better weights: minibatches, objective, optimizer, supervised start, checkpoints.
 
-from stepwell.training.batch import Minibatch, split
-from stepwell.training.checkpoint import Checkpoint, list_checkpoints, load_checkpoint, save_checkpoint
-from stepwell.training.optimizer import Optimizer, rate_share
-from stepwell.training.sft import imitate, num_batches
-from stepwell.training.trainer import Trainer
+Names are imported when first used: how work is split is known without torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stepwell.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from stepwell.training.batch import Minibatch
+    from stepwell.training.checkpoint import Checkpoint, list_checkpoints, load_checkpoint, save_checkpoint
+    from stepwell.training.optimizer import Optimizer, rate_share
+    from stepwell.training.sft import imitate
+    from stepwell.training.splitting import num_batches, split
+    from stepwell.training.trainer import Trainer
 
 __all__ = [
     "Checkpoint",
@@ -19,3 +30,20 @@ __all__ = [
     "save_checkpoint",
     "split",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "Checkpoint": "checkpoint",
+        "Minibatch": "batch",
+        "Optimizer": "optimizer",
+        "Trainer": "trainer",
+        "imitate": "sft",
+        "list_checkpoints": "checkpoint",
+        "load_checkpoint": "checkpoint",
+        "num_batches": "splitting",
+        "rate_share": "optimizer",
+        "save_checkpoint": "checkpoint",
+        "split": "splitting",
+    },
+)

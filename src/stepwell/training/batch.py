@@ -172,27 +172,3 @@ def _reward(step: Step) -> float:
     if step.reward is None:
         raise InputError("a step's reward is None (not assigned); assign rewards before an update")
     return step.reward
-
-
-def split(
-    trajectories: Sequence[Trajectory], count: int, rng: np.random.Generator | None = None
-) -> list[list[Trajectory]]:
-    """At most `count` parts of about equal numbers of trajectories, groups kept whole.
-
-    Trajectories come in the order in which they ended: the short ones, which mostly succeeded, first. A part
-    of such alone has nothing to compare them with, so `rng` shuffles the groups; None leaves them in order.
-    """
-    groups: dict[str, list[Trajectory]] = {}
-    for trajectory in trajectories:
-        groups.setdefault(trajectory.group or trajectory.id, []).append(trajectory)
-    order = list(groups.values())
-    if rng is not None and count > 1:
-        order = [order[place] for place in rng.permutation(len(order))]
-    parts: list[list[Trajectory]] = [[]]
-    done = 0
-    for group in order:
-        if parts[-1] and done * count >= len(parts) * len(trajectories) and len(parts) < count:
-            parts.append([])
-        parts[-1] += group
-        done += len(group)
-    return [part for part in parts if part]

@@ -22,17 +22,11 @@ from stepwell.policies.vla import VLAPolicy
 from stepwell.training.batch import Minibatch, told_as_too_large
 from stepwell.training.optimizer import Optimizer, rate_share, told_as_divergence
 from stepwell.training.policy import Policy
+from stepwell.training.splitting import num_batches
 
 _GAMMA = 0.99
 _WARMUP = 10
 _ADVICE = "Lower warm_start.optimizer.learning_rate, or scale rewards down (rewards.scale)"
-
-
-def num_batches(config: WarmStartConfig, num_demos: int) -> int:
-    """How many updates a warm start from so many demonstrations makes."""
-    per_epoch = -(-num_demos // config.batch_size)
-    planned = per_epoch * config.epochs
-    return planned if config.max_updates is None else min(planned, config.max_updates)
 
 
 def imitate(

@@ -28,7 +28,7 @@ from stepwell.algos.recipes import Recipe
 from stepwell.config.run import TrainConfig
 from stepwell.core import ConfigError, DivergenceError, Errors, Gaps, InputError, Trajectory, trainable
 from stepwell.packing import backward, evaluate
-from stepwell.training.batch import Minibatch, split, told_as_too_large
+from stepwell.training.batch import Minibatch, told_as_too_large
 from stepwell.training.critic_clock import timed
 from stepwell.training.flat_sequence import flatten
 from stepwell.training.objective import Objective
@@ -37,6 +37,7 @@ from stepwell.training.policy import Policy
 from stepwell.training.rank_share import cut_for
 from stepwell.training.ranks import TIMEOUT_S, Ranks, SharedBatch
 from stepwell.training.rounding import measure_errors
+from stepwell.training.splitting import split
 
 CheckParity = Callable[[Gaps, Callable[[], Errors | None]], None]
 

@@ -17,9 +17,9 @@ from typing import Literal
 
 import torch
 
-from stepwell.algos.checks import check_choice, check_fraction
 from stepwell.algos.credit.result import CreditResult
 from stepwell.algos.credit.turn_gae import turn_gae
+from stepwell.algos.scalar_checks import check_choice, check_fraction
 from stepwell.algos.timeline import Timeline
 
 

@@ -21,9 +21,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from stepwell.algos.checks import check_fraction
 from stepwell.algos.credit.outcome import outcome_decay, outcome_of_steps
 from stepwell.algos.credit.result import CreditResult
+from stepwell.algos.scalar_checks import check_fraction
 from stepwell.algos.timeline import Timeline
 from stepwell.core.errors import InputError
 

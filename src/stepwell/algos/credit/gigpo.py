@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stepwell.algos.checks import check_fraction, check_not_negative, check_positive
 from stepwell.algos.credit.groups import minus_group_mean
 from stepwell.algos.credit.result import CreditResult
+from stepwell.algos.scalar_checks import check_fraction, check_not_negative, check_positive
 from stepwell.algos.timeline import Timeline
 
 

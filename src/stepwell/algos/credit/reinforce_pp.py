@@ -10,10 +10,10 @@ from typing import Literal
 
 import torch
 
-from stepwell.algos.checks import check_choice, check_fraction
 from stepwell.algos.credit.groups import minus_group_mean
 from stepwell.algos.credit.result import CreditResult
 from stepwell.algos.credit.whiten import whiten
+from stepwell.algos.scalar_checks import check_choice, check_fraction
 from stepwell.algos.timeline import Timeline
 
 

@@ -7,9 +7,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from stepwell.algos.checks import check_choice
 from stepwell.algos.credit.whiten import whiten
 from stepwell.algos.nested import fold
+from stepwell.algos.scalar_checks import check_choice
 from stepwell.algos.timeline import Timeline
 from stepwell.core.errors import InputError
 

@@ -10,9 +10,9 @@ from typing import Literal
 
 import torch
 
-from stepwell.algos.checks import check_choice, check_fraction
 from stepwell.algos.credit.gae import gae
 from stepwell.algos.credit.result import CreditResult
+from stepwell.algos.scalar_checks import check_choice, check_fraction
 from stepwell.algos.timeline import Timeline
 
 

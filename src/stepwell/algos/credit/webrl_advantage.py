@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import torch
 
-from stepwell.algos.checks import check_fraction
 from stepwell.algos.credit.outcome import discounted_outcome, outcome_of_steps
 from stepwell.algos.credit.result import CreditResult
+from stepwell.algos.scalar_checks import check_fraction
 from stepwell.algos.timeline import Timeline
 
 

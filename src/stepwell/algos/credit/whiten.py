@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stepwell.algos.checks import check_floats, check_mask, check_positive
+from stepwell.algos.checks import check_floats, check_mask
+from stepwell.algos.scalar_checks import check_positive
 from stepwell.core.errors import InputError
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stepwell.algos.checks import check_positive
 from stepwell.algos.losses.inputs import LossInputs, Metrics
+from stepwell.algos.scalar_checks import check_positive
 
 
 def awr_loss(inputs: LossInputs, *, beta: float = 1.0, max_weight: float = 20.0) -> tuple[Tensor, Metrics]:

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from stepwell.algos.checks import check_positive
 from stepwell.algos.losses.inputs import LossInputs, Metrics
+from stepwell.algos.scalar_checks import check_positive
 from stepwell.core.errors import InputError
 
 

@@ -18,9 +18,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stepwell.algos.checks import check_choice, check_not_negative, check_positive
 from stepwell.algos.losses.inputs import LossInputs, Metrics
 from stepwell.algos.losses.reduction import UNITS, Aggregate, Unit
+from stepwell.algos.scalar_checks import check_choice, check_not_negative, check_positive
 from stepwell.core.errors import InputError
 
 LOG_RATIO_LIMIT = 20.0

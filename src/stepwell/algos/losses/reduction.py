@@ -24,7 +24,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from stepwell.algos.checks import check_choice, check_mask
+from stepwell.algos.checks import check_mask
+from stepwell.algos.scalar_checks import check_choice
 from stepwell.algos.segments import Segments
 from stepwell.algos.timeline import Timeline
 from stepwell.core.errors import InputError

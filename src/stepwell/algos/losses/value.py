@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from stepwell.algos.checks import check_floats, check_mask, check_positive
+from stepwell.algos.checks import check_floats, check_mask
 from stepwell.algos.losses.inputs import Metrics
+from stepwell.algos.scalar_checks import check_positive
 from stepwell.core.errors import InputError
 
 

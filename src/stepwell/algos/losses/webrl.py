@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stepwell.algos.checks import check_positive
 from stepwell.algos.losses.inputs import LossInputs, Metrics
+from stepwell.algos.scalar_checks import check_positive
 
 
 def webrl_loss(

@@ -16,7 +16,7 @@ import numpy as np
 
 from stepwell.core import JSON, ConfigError, InputError, Task
 from stepwell.envs.frozenlake.options import FrozenLakeOptions
-from stepwell.envs.grid import MAX_SIDE, Cell, distances, move_table
+from stepwell.envs.grid import MAX_SIDE, Cell, distance, distances, move_table, neighbour_table
 
 ICE, HOLE = "_", "O"
 RING = ("Left", "Down", "Right", "Up")  # the sides of a move are its neighbours in this ring
@@ -75,14 +75,14 @@ class Lake:
 def make_task(name: str, options: FrozenLakeOptions, seed: int) -> Task:
     """The board of a seed, as a task."""
     size = options.size
-    moves = move_table(size, size)
+    neighbours = neighbour_table(size, size)
     rng = random.Random(seed)
     chance = rng.random
     for _ in range(MAX_DRAWS):
         start, goal = int(chance() * size * size), int(chance() * size * size)
         holes = [chance() < options.hole_rate for _ in range(size * size)]
         holes[start] = holes[goal] = False
-        needed = distances(moves, holes, goal)[start]
+        needed = distance(neighbours, holes, start, goal)
         if options.min_actions <= needed <= options.max_actions:
             cells = "".join(HOLE if hole else ICE for hole in holes)
             content: dict[str, JSON] = {

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from stepwell.policies.builtin import EMBEDDING_STD, OUTPUT_SCALE
 
 IMAGE_TOKEN = "<|image|>"
@@ -72,6 +70,7 @@ def llava_config(text: Any, eye: Eye, tokenizer: Any) -> Any:
 
 def build_llava(config: Any, tokenizer: Any, seed: int, *, draws_decoder: bool) -> Any:
     """A fresh float32 model; without `draws_decoder` the decoder's weights are still to be loaded."""
+    import torch
     from transformers import LlavaForConditionalGeneration
 
     with torch.random.fork_rng(devices=[]):  # transformers draws initial weights that we overwrite
@@ -124,6 +123,8 @@ def _draw_weights(model: Any, seed: int, draws_decoder: bool) -> None:
     updates. The place of a patch is the sum of a row's and a column's vector, so that a row read
     off one column can be read off all of them.
     """
+    import torch
+
     generator = torch.Generator().manual_seed(seed)
     text_std = model.config.text_config.hidden_size**-0.5
     with torch.no_grad():

@@ -25,6 +25,7 @@ from stepwell.packing import Microbatch, Packed
 from stepwell.policies import directory, lora
 from stepwell.policies.causal_lm import CausalLMPolicy
 from stepwell.policies.forward import Feed
+from stepwell.policies.resolve import ADAPTER_FILE
 from stepwell.policies.vlm.feeding import feed_pictures, look
 from stepwell.policies.vlm.vision import decoder_of
 from stepwell.rendering.vision import ImageFormat, image_format_of
@@ -53,7 +54,7 @@ class VLMPolicy(CausalLMPolicy):
         policy = super().from_pretrained(name_or_path, **options)
         assert isinstance(policy, VLMPolicy) and policy.source is not None
         source = policy.source
-        if (source / directory.ADAPTER_FILE).is_file():
+        if (source / ADAPTER_FILE).is_file():
             source = directory.locate(lora.base_of(source))
         found = image_format_of(source)
         assert found is not None, "it was opened as a vision-language model"

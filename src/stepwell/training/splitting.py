@@ -1,0 +1,41 @@
+"""How work is split: an update's trajectories into minibatches, demonstrations into batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from stepwell.config.run import WarmStartConfig
+from stepwell.core import Trajectory
+
+
+def num_batches(config: WarmStartConfig, num_demos: int) -> int:
+    """How many updates a warm start from so many demonstrations makes."""
+    per_epoch = -(-num_demos // config.batch_size)
+    planned = per_epoch * config.epochs
+    return planned if config.max_updates is None else min(planned, config.max_updates)
+
+
+def split(
+    trajectories: Sequence[Trajectory], count: int, rng: np.random.Generator | None = None
+) -> list[list[Trajectory]]:
+    """At most `count` parts of about equal numbers of trajectories, groups kept whole.
+
+    Trajectories come in the order in which they ended: the short ones, which mostly succeeded, first. A part
+    of such alone has nothing to compare them with, so `rng` shuffles the groups; None leaves them in order.
+    """
+    groups: dict[str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        groups.setdefault(trajectory.group or trajectory.id, []).append(trajectory)
+    order = list(groups.values())
+    if rng is not None and count > 1:
+        order = [order[place] for place in rng.permutation(len(order))]
+    parts: list[list[Trajectory]] = [[]]
+    done = 0
+    for group in order:
+        if parts[-1] and done * count >= len(parts) * len(trajectories) and len(parts) < count:
+            parts.append([])
+        parts[-1] += group
+        done += len(group)
+    return [part for part in parts if part]
