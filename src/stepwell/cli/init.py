@@ -18,28 +18,35 @@ from stepwell.cli.command import add_command
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What `stepwell init KIND NAME` is. `write` makes the files, `next_commands` tells what to do then."""
+    """What `stepwell init KIND NAME` is. `next_commands` tells what to do with the files."""
 
     summary: str
     description: str
     examples: Sequence[tuple[str, str]]
     name_help: str
-    write: Callable[[str, Path], list[Path]]
     next_commands: Callable[[str, Path], list[str]]
 
 
-def _write_env(name: str, folder: Path) -> list[Path]:
-    from stepwell.envs.template import write_template
-
-    return write_template(name, folder)
-
-
 def _env_commands(name: str, folder: Path) -> list[str]:
-    from stepwell.envs.template import class_name
+    from stepwell.cli.starting_files import class_name
 
     where = name if folder == Path(".") else str(folder / f"{name}.py")
     env = f"{where}:{class_name(name)}"
     return [f"stepwell envs check {env}", f"stepwell train --env {env}"]
+
+
+def _agent_commands(name: str, folder: Path) -> list[str]:
+    return [f"python {folder / name}.py", *_run_commands(name, folder)]
+
+
+def _run_commands(name: str, folder: Path) -> list[str]:
+    return [f"stepwell train {folder / name}.toml --dry-run", f"stepwell train {folder / name}.toml"]
+
+
+def _reward_commands(name: str, folder: Path) -> list[str]:
+    part = f'{{name="{name}", function="{folder / name}.py:reward", weight=0.1}}'
+    train = f"stepwell train frozenlake 'rewards.parts=[{part}]'"
+    return [f"{train} --dry-run", train]
 
 
 KINDS: dict[str, Kind] = {
@@ -52,8 +59,38 @@ KINDS: dict[str, Kind] = {
             ("stepwell train --env maze:Maze", "trains an agent in it"),
         ],
         name_help="a Python name such as maze or tower_of_hanoi",
-        write=_write_env,
         next_commands=_env_commands,
+    ),
+    "agent": Kind(
+        summary="an agent of your own that talks to a chat API",
+        description="Writes NAME.py, an agent with the openai client that also writes its tasks and chats, "
+        "and NAME.toml, how it is trained.",
+        examples=[
+            ("stepwell init agent helper", "writes helper.py and helper.toml"),
+            ("python helper.py", "writes helper_tasks.jsonl and helper_chats.jsonl"),
+            ("stepwell train helper.toml", "trains it"),
+        ],
+        name_help="a Python name such as helper",
+        next_commands=_agent_commands,
+    ),
+    "run": Kind(
+        summary="the settings of a run",
+        description="Writes NAME.toml, a run in FrozenLake with the settings that are changed most often.",
+        examples=[
+            ("stepwell init run first", "writes first.toml"),
+            ("stepwell train first.toml --dry-run", "says what it would do"),
+        ],
+        name_help="a name such as first",
+        next_commands=_run_commands,
+    ),
+    "reward": Kind(
+        summary="a reward of your own",
+        description="Writes NAME.py, a function that is called for every step and adds a part to its reward.",
+        examples=[
+            ("stepwell init reward brevity", "writes brevity.py"),
+        ],
+        name_help="a Python name such as brevity",
+        next_commands=_reward_commands,
     ),
 }
 
@@ -65,7 +102,7 @@ def add(commands: Any) -> None:
         one = add_command(
             kinds,
             name,
-            partial(run, kind),
+            partial(run, name, kind),
             summary=kind.summary,
             description=kind.description,
             examples=kind.examples,
@@ -74,8 +111,10 @@ def add(commands: Any) -> None:
         one.add_argument("--folder", type=Path, default=Path("."), help="where the files go (default: here)")
 
 
-def run(kind: Kind, args: argparse.Namespace) -> int:
-    for path in kind.write(args.name, args.folder):
+def run(name: str, kind: Kind, args: argparse.Namespace) -> int:
+    from stepwell.cli.starting_files import write_files
+
+    for path in write_files(name, args.name, args.folder):
         print(f"wrote {path}")
     print("now run")
     for command in kind.next_commands(args.name, args.folder):

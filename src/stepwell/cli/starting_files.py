@@ -1,0 +1,59 @@
+"""What `stepwell init KIND NAME` writes: small files that work as they are, to be changed piece by piece.
+
+One entry of `FILES` per kind; the texts are in `templates/`. Nothing that exists is overwritten.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import keyword
+from collections.abc import Mapping
+from pathlib import Path
+from string import Template
+
+from stepwell.core import InputError
+
+SOURCES = Path(__file__).parent / "templates"
+FILES: Mapping[str, Mapping[str, str]] = {
+    "env": {"{name}.py": "env.txt", "test_{name}.py": "test_env.txt"},
+    "agent": {"{name}.py": "agent.txt", "{name}.toml": "agent_settings.txt"},
+    "run": {"{name}.toml": "run.txt"},
+    "reward": {"{name}.py": "reward.txt"},
+}
+
+
+def write_files(kind: str, name: str, folder: str | Path) -> list[Path]:
+    """Write the files of a kind into `folder`; returns their paths."""
+    _check_name(kind, name)
+    folder = Path(folder)
+    sources = {folder / path.format(name=name): source for path, source in FILES[kind].items()}
+    for path in sources:
+        if path.exists():
+            raise InputError(f"{path} exists; choose another name or another folder")
+    words = {
+        "name": name,
+        "class_name": class_name(name),
+        "title": name.replace("_", " ").capitalize(),
+        "path": (folder / name).as_posix(),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, source in sources.items():
+        path.write_text(Template((SOURCES / source).read_text(encoding="utf-8")).substitute(words))
+    return list(sources)
+
+
+def class_name(name: str) -> str:
+    """The class of an environment: `coin_hunt` -> `CoinHunt`."""
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def _check_name(kind: str, name: str) -> None:
+    from stepwell.envs.registry import ENVS
+
+    if not (name.isidentifier() and name.islower() and name.isascii() and name[0] != "_"):
+        raise InputError(f"{kind} name {name!r} must be lower-case letters, digits and '_', as in coin_hunt")
+    is_module = any(path.endswith(".py") for path in FILES[kind])
+    if is_module and (keyword.iskeyword(name) or name in ENVS or importlib.util.find_spec(name) is not None):
+        raise InputError(
+            f"{kind} name {name!r} is taken by Python, a package or a world here; choose another"
+        )
