@@ -211,7 +211,7 @@ def assert_no_overlap(svg: str) -> None:
 
 @settings(max_examples=60)
 @given(
-    st.integers(1, 12), st.integers(1, 30), bounded, st.floats(1e-7, 1e6), st.sampled_from([340, 360, 860])
+    st.integers(1, 30), st.integers(1, 30), bounded, st.floats(1e-7, 1e6), st.sampled_from([340, 360, 860])
 )
 def test_labels_of_a_chart_do_not_overlap(
     num_series: int, num_points: int, base: float, spread: float, width: int

@@ -243,7 +243,7 @@ def test_a_line_that_never_changes_is_drawn_beside_one_that_does_and_told_alone_
 def test_a_failure_of_the_agent_in_one_update_alone_is_drawn_as_a_peak() -> None:
     values: list[dict[str, float]] = [{}, {"agent_failures/raised": 3.0}, {}]
     (panel,) = training_panels([Entry("update", i + 1, 1.0, 10, one) for i, one in enumerate(values)])
-    assert panel.title == "Failures of the agent" and panel.svg.count("<polyline") == 1
+    assert panel.title == "Failures of the agent: raised" and panel.svg.count("<polyline") == 1
 
 
 def test_a_single_update_is_told_as_text(tmp_path: Path) -> None:
@@ -337,7 +337,6 @@ def test_an_animation_that_cannot_be_small_enough_is_left_out() -> None:
     assert small is not None and whole is not None and len(small) <= 20_000 < len(whole)
 
 
-def test_images_of_different_sizes_make_one_animation() -> None:
+def test_text_drawn_as_images_of_different_sizes_is_not_animated() -> None:
     frames = [Frame("", "", [], 0.0, image_png=png) for png in (board(1, 8), None, board(2, 16))]
-    gif = animate(Replay("t", "", "success", 1.0, frames), 10**6)
-    assert gif is not None and Image.open(io.BytesIO(gif)).size == (16, 16)
+    assert animate(Replay("t", "", "success", 1.0, frames), 10**6) is None

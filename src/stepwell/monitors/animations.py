@@ -26,12 +26,15 @@ LAST_MS = 1500
 def animate(replay: Replay, max_bytes: int) -> bytes | None:
     """The episode as a GIF of at most `max_bytes`.
 
-    None where nothing moves (fewer than two different images) or where it cannot be made to fit.
+    None where nothing moves (fewer than two different images), where the images differ in size (text that
+    was drawn for people, which nobody reads in motion), or where it cannot be made to fit.
     """
     pngs = [png for png in (*(f.image_png for f in replay.frames), replay.final_image_png) if png is not None]
     if len(set(pngs)) < 2:
         return None
-    images = _on_one_canvas([_open_png(png) for png in _thin(pngs, MAX_FRAMES)])
+    images = [_open_png(png) for png in _thin(pngs, MAX_FRAMES)]
+    if len({image.size for image in images}) > 1:
+        return None
     side = min(MAX_SIDE, max(images[0].size))
     while len(images) > 1:
         gif = _encode_gif([_reduce(image, side) for image in images])
@@ -98,14 +101,6 @@ def _open_png(png: bytes) -> Image:
             return image.convert("RGB")
     except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
         raise EncodingError(f"an image of replays.json is not a PNG file ({error})") from error
-
-
-def _on_one_canvas(images: Sequence[Image]) -> list[Image]:
-    """Images of different sizes in the middle of frames of one size, which a GIF needs."""
-    from PIL import ImageOps
-
-    size = (max(image.width for image in images), max(image.height for image in images))
-    return [image if image.size == size else ImageOps.pad(image, size) for image in images]
 
 
 def _reduce(image: Image, side: int) -> Image:

@@ -16,7 +16,7 @@ from stepwell.monitors.charts import Level, Series, line_chart
 from stepwell.monitors.panels import PANELS, WARM_START_PANELS, Panel
 
 WIDTH, HEIGHT = 340, 190
-SAME = 1e-6  # relative; what differs by less is rounding in 32 bits
+SAME = 1e-5  # relative; what differs by less is rounding in 32 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,9 @@ def _draw(panel: Panel, names: Sequence[str], entries: Sequence[Entry], x: Seque
     svg = line_chart(
         series, title=panel.title, width=WIDTH, height=HEIGHT, y_range=_range(panel, list(rows.values()))
     )
-    return [Drawn(panel.title, panel.meaning, _last(rows[names[0]]) if len(names) == 1 else "", svg)]
+    if len(names) > 1:
+        return [Drawn(panel.title, panel.meaning, "", svg)]
+    return [Drawn(_name_alone(panel, names[0], rows), panel.meaning, _last(rows[names[0]]), svg)]
 
 
 def _is_constant(row: Sequence[float]) -> bool:
