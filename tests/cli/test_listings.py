@@ -127,4 +127,4 @@ def test_a_preset_is_shown_in_full_and_a_typo_is_answered(capsys: pytest.Capture
     shown = capsys.readouterr().out
     assert "[env]" in shown and "stepwell train frozenlake" in shown
     assert main(["presets", "show", "frozenlak"]) == 2
-    assert "Did you mean frozenlake?" in capsys.readouterr().err
+    assert "did you mean 'frozenlake'?" in capsys.readouterr().err

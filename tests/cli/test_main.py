@@ -47,8 +47,8 @@ def test_the_module_runs_like_the_script() -> None:
 
 def test_settings_may_stand_before_and_behind_options(capsys: pytest.CaptureFixture[str]) -> None:
     problem = failed(capsys, "train", "frozenlake", "sede=1", "--dry-run", "trian.x=1")
-    assert "sede: unknown key; did you mean seed? (override)" in problem
-    assert "trian: unknown key; did you mean train? (override)" in problem
+    assert "sede: unknown key; did you mean 'seed'? (override)" in problem
+    assert "trian: unknown key; did you mean 'train'? (override)" in problem
     with pytest.raises(SystemExit) as ended:
         main(["train", "frozenlake", "--dry-ran"])
     assert ended.value.code == 2
@@ -63,13 +63,13 @@ def test_settings_may_stand_before_and_behind_options(capsys: pytest.CaptureFixt
     [
         (
             ["train", "frozenlake", "train.group_sise=1"],
-            "preset frozenlake: train.group_sise: unknown key; did you mean train.group_size? (override)",
+            "preset frozenlake: train.group_sise: unknown key; did you mean 'train.group_size'? (override)",
         ),
         (["train", "frozenlake", "seed=x"], "preset frozenlake: seed: must be a whole number, at least 0"),
         (["train", "missing.toml"], "config 'missing.toml' is neither a file nor a preset"),
         (
             ["train", "frozenlak"],
-            "config 'frozenlak' is neither a file nor a preset. Did you mean frozenlake?",
+            "config 'frozenlak' is neither a file nor a preset; did you mean 'frozenlake'?",
         ),
         (["train"], "give a TOML file or a preset ("),
         (["train", "seed=1"], "give a TOML file or a preset ("),
@@ -82,7 +82,7 @@ def test_settings_may_stand_before_and_behind_options(capsys: pytest.CaptureFixt
         (["report", "nowhere"], "'nowhere' is not a run folder"),
         (["study", "none.toml"], "study file 'none.toml' does not exist"),
         (["demo", "--seed", "-1"], "--seed must be at least 0, got -1"),
-        (["recipes", "stepo"], "there is no recipe 'stepo'. Did you mean steppo?"),
+        (["recipes", "stepo"], "there is no recipe 'stepo'; did you mean 'steppo'?"),
         (["envs", "show", "frozen_lake"], "there is no env 'frozen_lake'; did you mean 'frozenlake'?"),
         (
             ["envs", "show", "frozenlake", "--set", "sise=5"],

@@ -109,7 +109,7 @@ def test_a_table_that_is_off_by_default_is_made_by_setting_into_it() -> None:
 def test_an_unknown_key_is_refused_with_the_nearest_name(key: str, near: str | None) -> None:
     with pytest.raises(ConfigError) as raised:
         load_config(None, [f"{key}=1"])
-    guess = f"; did you mean {near}?" if near else ""
+    guess = f"; did you mean {' or '.join(map(repr, near.split(' or ')))}?" if near else ""
     assert str(raised.value) == f"{key}: unknown key{guess} (override)"
 
 
@@ -159,9 +159,9 @@ def test_all_problems_are_told_at_once_with_their_lines(tmp_path: Path) -> None:
     assert first == f"{path}: 7 problems"
     assert {line.strip() for line in rest} == {
         "'junk' is not a setting; write key=value, such as train.group_size=8",
-        "sede: unknown key; did you mean seed? (line 1)",
+        "sede: unknown key; did you mean 'seed'? (line 1)",
         "train.group_size: must be a whole number, at least 1, got 'many' (line 4)",
-        "train.optimizer.learnig_rate: unknown key; did you mean train.optimizer.learning_rate? (line 5)",
+        "train.optimizer.learnig_rate: unknown key; did you mean 'train.optimizer.learning_rate'? (line 5)",
         "policy.lora.rank: must be a whole number, at least 1, got 0 (line 8)",
         "nonsense: unknown key (line 9)",
         "eval.every: must be a whole number, at least 0, got -1 (override)",
@@ -183,7 +183,7 @@ def test_a_broken_file_is_told_with_its_line(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_refused_with_what_there_is(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"'frozen_lake' is neither a file nor a preset\. Did you mean fro"):
+    with pytest.raises(ConfigError, match=r"'frozen_lake' is neither a file nor a preset; did you mean 'fro"):
         load_config("frozen_lake")
     with pytest.raises(ConfigError, match=r"neither a file nor a preset\. Presets: .*sokoban"):
         load_config(tmp_path / "none.toml")

@@ -53,7 +53,7 @@ def test_a_study_is_found_by_name_or_path_and_a_file_of_that_name_wins(
 ) -> None:
     assert "steppo" in study_names()
     assert find_study("steppo").name == "steppo.toml"
-    with pytest.raises(ConfigError, match="did you mean steppo"):
+    with pytest.raises(ConfigError, match="did you mean 'steppo"):
         find_study("stepppo")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "steppo").write_text(SMALL)
@@ -98,7 +98,7 @@ def test_a_world_may_have_a_base_of_its_own(tmp_path: Path) -> None:
     [
         ('worlds = ["lake"]', 'worlds = ["laek"]', "variant low, worlds: unknown name 'laek'; did you mean"),
         ('["steppo", "low"]', '["steppo"]', "lines: 'step' names 1 variants for 2 values"),
-        ('["steppo", "low"]', '["steppo", "lwo"]', "sweep gamma: unknown name 'lwo'; did you mean low?"),
+        ('["steppo", "low"]', '["steppo", "lwo"]', "sweep gamma: unknown name 'lwo'; did you mean 'low'?"),
         ("rollouts = 16", 'tables = ["goldne"]', "tables 1: "),
     ],
 )  # fmt: skip

@@ -170,7 +170,7 @@ def test_an_unwritable_cache_names_the_variable(tmp_path: Path, monkeypatch: pyt
 
 def test_an_unknown_name_suggests_the_nearest_and_lists_all() -> None:
     names = "tiny-0.3m, tiny-1m, tiny-5m, tiny-vlm-0.5m, tiny-vlm-1.5m, smollm2-135m"
-    with pytest.raises(ModelError, match=rf"Did you mean 'smollm2-135m'\?.*{names}"):
+    with pytest.raises(ModelError, match=rf"did you mean 'smollm2-135m'\?.*{names}"):
         resolve_model("SmolLM2-135")
     with pytest.raises(ModelError, match=r"neither a directory nor a built-in name\. Built-in models"):
         resolve_model("/somewhere/else/entirely")

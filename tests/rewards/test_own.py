@@ -81,7 +81,7 @@ def test_the_function_is_told_what_the_agent_saw_wrote_and_did() -> None:
         ("wait", "is async, not a plain function"),
         ("NUMBER", "is int, not a plain function"),
         ("compare", "must take one argument, the step: def reward(step)"),
-        ("shortness", "has no 'shortness'; it has brevity, count_turn"),
+        ("shortness", "has no 'shortness'. Its functions: brevity, count_turn"),
     ],
 )
 def test_a_function_that_cannot_reward_is_named_with_what_is_wrong(function: str, words: str) -> None:

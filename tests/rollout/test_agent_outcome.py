@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.core import AgentError
-from stepwell.rollout.agent_outcome import failure_of, is_infra, own_lines, read_return
+from stepwell.core.user_code import own_lines
+from stepwell.rollout.agent_outcome import failure_of, is_infra, read_return
 from stepwell.rollout.agent_target import look_at
 
 ELSEWHERE = "http://127.0.0.1:9"

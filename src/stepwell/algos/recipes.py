@@ -35,6 +35,7 @@ from typing import Any, Literal
 from stepwell.algos.scalar_checks import check_choice, check_not_negative
 from stepwell.algos.slots import CREDIT_ARGUMENTS, KL_ESTIMATORS, LOSS_ARGUMENTS, VALUE_LOSS_NAMES
 from stepwell.core.errors import ConfigError, InputError
+from stepwell.core.names import suggest_name
 
 Sites = Literal["state", "end", "tokens", "tokens_and_end"]
 SITES: tuple[Sites, ...] = ("state", "end", "tokens", "tokens_and_end")
@@ -154,8 +155,8 @@ def _check_call(slot: str, call: Call, table: Mapping[str, tuple[str, ...]]) -> 
     accepted = table[call.name]
     for name in call.kwargs:
         if name not in accepted:
-            takes = ", ".join(accepted) or "no arguments"
-            raise InputError(f"{slot}: {call.name} has no argument {name!r}; it takes {takes}")
+            guess = suggest_name(name, accepted, "Its arguments")
+            raise InputError(f"{slot}: {call.name} has no argument {name!r}{guess}")
 
 
 def _check_combination(recipe: Recipe) -> None:

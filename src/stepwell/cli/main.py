@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from stepwell import __version__
 from stepwell.cli import (
@@ -29,6 +31,7 @@ from stepwell.cli import (
     train,
 )
 from stepwell.core.errors import StepwellError
+from stepwell.core.names import describe_missing_module, suggest_name
 from stepwell.pipeline.interrupts import Terminated, sigterm_as_interrupt
 
 COMMANDS = (train, eval, play, demo, study, serve, pool, report, sft, export, presets, recipes, envs, init)
@@ -42,9 +45,22 @@ examples:
 """
 
 
+class Parser(argparse.ArgumentParser):
+    """As argparse's, with the nearest name where one is mistyped."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with the usage and what is wrong."""
+        if found := _CHOICE.search(message):
+            message += suggest_name(found[1], re.findall(r"[\w.-]+", found[2]))
+        super().error(message)
+
+
+_CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "stepwell",
         description=_DESCRIPTION,
         epilog=_EPILOG,
@@ -71,6 +87,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.debug:
             raise
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        if args.debug or error.name is None or error.name.startswith("stepwell"):
+            raise
+        print(f"error: {describe_missing_module(error.name)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
         is_terminated = isinstance(error, Terminated)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import tomllib
 from typing import Any
 
 from stepwell.cli.command import add_command, console
+from stepwell.core.names import suggest_name
 
 _EXAMPLES = (
     ("stepwell presets", "all of them"),
@@ -41,9 +41,7 @@ def run(args: argparse.Namespace) -> int:
     if name not in preset_names():
         from stepwell.core.errors import ConfigError
 
-        near = difflib.get_close_matches(name, preset_names(), n=1)
-        guess = f" Did you mean {near[0]}?" if near else ""
-        raise ConfigError(f"there is no preset {name!r}.{guess} Presets: {', '.join(preset_names())}")
+        raise ConfigError(f"there is no preset {name!r}{suggest_name(name, preset_names(), 'Presets')}")
     print(preset_text(name).rstrip())
     print(f"\n# stepwell train {name} --dry-run says what it would do; stepwell train {name} does it")
     return 0

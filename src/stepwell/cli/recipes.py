@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import json
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.command import add_command, console
+from stepwell.core.names import suggest_name
 
 if TYPE_CHECKING:
     from stepwell.algos.recipes import Call, Recipe
@@ -53,9 +53,7 @@ def _named(name: str) -> Recipe:
 
     if name in RECIPES:
         return RECIPES[name]
-    near = difflib.get_close_matches(name, RECIPES, n=1)
-    guess = f" Did you mean {near[0]}?" if near else ""
-    raise ConfigError(f"there is no recipe {name!r}.{guess} Recipes: {', '.join(RECIPES)}")
+    raise ConfigError(f"there is no recipe {name!r}{suggest_name(name, RECIPES, 'Recipes')}")
 
 
 def _print_table(recipes: list[Recipe]) -> None:

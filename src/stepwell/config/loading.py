@@ -16,7 +16,6 @@ is known to those parts, which refuse it in the same words.
 from __future__ import annotations
 
 import datetime
-import difflib
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,9 +27,10 @@ from pydantic import BaseModel, ValidationError
 
 from stepwell.config.presets import preset_names, preset_text
 from stepwell.config.run import RunConfig
-from stepwell.config.schema import field_at, nearest
+from stepwell.config.schema import field_at, suggest_key
 from stepwell.config.writing import dump_config
 from stepwell.core.errors import ConfigError
+from stepwell.core.names import suggest_name
 
 __all__ = ["dump_config", "load_config", "parse_options"]
 
@@ -104,11 +104,9 @@ def _text_of(file: Path) -> str:
 
 
 def _missing(text: str, name: str) -> str:
-    near = difflib.get_close_matches(name, preset_names(), n=1)
-    guess = f" Did you mean {near[0]}?" if near else ""
     return (
-        f"config {text!r} is neither a file nor a preset.{guess} "
-        f"Presets: {', '.join(preset_names())}; anything else must be the path of a TOML file"
+        f"config {text!r} is neither a file nor a preset{suggest_name(name, preset_names(), 'Presets')}; "
+        "anything else must be the path of a TOML file"
     )
 
 
@@ -207,8 +205,7 @@ def _explained(error: ValidationError, places: Mapping[str, str]) -> list[str]:
 def _problem(path: tuple[str, ...], found: Any) -> tuple[str, str]:
     key = ".".join(path)
     if found["type"] == "extra_forbidden":
-        near = nearest(RunConfig, path)
-        return key, "unknown key" + (f"; did you mean {near}?" if near else "")
+        return key, f"unknown key{suggest_key(RunConfig, path)}"
     if found["type"] == "value_error":
         return key, str(found["ctx"]["error"])
     if found["type"] == "missing":

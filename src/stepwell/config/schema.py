@@ -6,12 +6,11 @@ themselves cannot say different things.
 
     settings_of(RunConfig)              every setting with its dotted path, in order
     field_at(RunConfig, ("train",))     what stands at a path: a table, a setting, or nothing
-    nearest(RunConfig, path)            the name that was probably meant
+    suggest_key(RunConfig, path)        the name that was probably meant
 """
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import sys
 import types
@@ -27,6 +26,7 @@ from pydantic.fields import FieldInfo
 
 from stepwell.config.run import RunConfig
 from stepwell.config.writing import toml_value
+from stepwell.core.names import MIN_LIKENESS, measure_likeness
 
 MARKER = "<!-- reference: written by stepwell.config.schema -->\n\n"
 _LIMITS = {
@@ -113,24 +113,25 @@ def field_at(model: type[BaseModel], path: Sequence[str]) -> Setting | None:
     return None
 
 
-def nearest(model: type[BaseModel], path: Sequence[str]) -> str | None:
+def suggest_key(model: type[BaseModel], path: Sequence[str]) -> str:
     """The key probably meant by an unknown one: spelt most alike, and rather in the same table.
 
-    `train.learnig_rate` -> `train.optimizer.learning_rate`. Equally near ones are all named.
+    `train.learnig_rate` -> `; did you mean train.optimizer.learning_rate?`. Equally near ones are all named.
     """
     keys = [setting.path for setting in settings_of(model)]
     known = dict.fromkeys(key[:depth] for key in keys for depth in range(1, len(key) + 1))
     scores = {key: _likeness(tuple(path), key) for key in known}
     best = max(scores.values())
-    return " or ".join(".".join(key) for key in known if scores[key] == best) if best > 0 else None
+    near = " or ".join(repr(".".join(key)) for key in known if scores[key] == best)
+    return f"; did you mean {near}?" if best > 0 else ""
 
 
 def _likeness(typed: tuple[str, ...], key: tuple[str, ...]) -> float:
-    spelling = difflib.SequenceMatcher(None, typed[-1], key[-1]).ratio()
+    spelling = measure_likeness(typed[-1], key[-1])
     pairs = zip(typed, key, strict=False)
     shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
     is_sibling = typed[:-1] == key[:-1]
-    return 0.0 if spelling < 0.65 else spelling + 0.1 * shared + 0.05 * is_sibling
+    return 0.0 if spelling < MIN_LIKENESS else spelling + 0.1 * shared + 0.05 * is_sibling
 
 
 def reference() -> str:

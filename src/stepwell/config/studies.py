@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from importlib.resources import files
 from pathlib import Path
 
 from stepwell.core.errors import ConfigError
+from stepwell.core.names import suggest_name
 
 
 def study_names() -> tuple[str, ...]:
@@ -24,9 +24,8 @@ def find_study(given: str | Path) -> Path:
         return path
     if str(given) in study_names():
         return _folder() / f"{given}.toml"
-    near = difflib.get_close_matches(str(given), study_names(), n=1)
-    guess = f"did you mean {near[0]}?" if near else f"give the path of a TOML file, or {_either()}"
-    raise ConfigError(f"study file {str(given)!r} does not exist, and no study of ours is called so; {guess}")
+    guess = suggest_name(str(given), study_names()) or f"; give the path of a TOML file, or {_either()}"
+    raise ConfigError(f"study file {str(given)!r} does not exist, and no study of ours is called so{guess}")
 
 
 def _either() -> str:

@@ -32,7 +32,6 @@ Invariants
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 import tomllib
@@ -48,6 +47,7 @@ from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.config.writing import toml_value
 from stepwell.core.errors import ConfigError
+from stepwell.core.names import suggest_name
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -353,8 +353,7 @@ def _check_distinct(what: str, names: Sequence[Any]) -> None:
 def _check_known(what: str, names: Sequence[str], known: Sequence[str]) -> None:
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            guess = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known) or 'none'}"
+            guess = suggest_name(name, known) or f"; there are {', '.join(known) or 'none'}"
             raise ValueError(f"{what}: unknown name {name!r}{guess}")
 
 
@@ -372,9 +371,8 @@ def _problem(found: Any) -> str:
     key = " ".join(str(part + 1) if isinstance(part, int) else part for part in path)
     if found["type"] == "extra_forbidden":
         model = _TABLES.get(str(path[0]), StudyConfig) if len(path) > 1 else StudyConfig
-        near = difflib.get_close_matches(str(path[-1]), model.model_fields, n=1)
-        hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(model.model_fields)}"
-        return f"{key}: unknown key{hint}"
+        known = f"; known are {', '.join(model.model_fields)}"
+        return f"{key}: unknown key{suggest_name(str(path[-1]), model.model_fields) or known}"
     if found["type"] == "missing":
         return f"{key}: is missing"
     if found["type"] == "value_error":

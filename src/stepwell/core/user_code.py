@@ -1,7 +1,9 @@
-"""A user's own Python code by its name: `my_module:NumberLine` or `folder/my_env.py:NumberLine`.
+"""A user's own Python code by its name (`my_module:NumberLine`), and what it raises told by its own lines.
 
-A module is installed or lies in the present folder. A file is imported once in a process, so that its
-classes are the same objects whoever asks for them.
+    my_env                  importable, or lying in the present folder
+    folder/my_env.py        the path of a file
+
+A file is imported once in a process, so that its classes are the same objects whoever asks for them.
 """
 
 from __future__ import annotations
@@ -11,28 +13,31 @@ import importlib.util
 import inspect
 import os
 import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from stepwell.core.errors import ConfigError
+from stepwell.core.names import describe_missing_module, suggest_name
+
+NUM_FRAMES, MAX_ERROR = 4, 2000
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 def import_user_module(where: str, wanted_by: str) -> ModuleType:
-    """The module `where`, or the one in the file `where`; what it raises itself goes through.
-
-    `wanted_by` begins the error where there is none.
-    """
-    if where.endswith(".py"):
-        return import_file(where, wanted_by)
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # an installed command does not look in the present folder by itself
+    """The module `where` (a name or `folder/file.py`); `ConfigError` says why not, after `wanted_by`."""
     try:
-        return importlib.import_module(where)
+        return _import_file(where, wanted_by) if where.endswith(".py") else _import_by_name(where, wanted_by)
+    except ConfigError:
+        raise
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{where}.".startswith(f"{error.name}."):
-            raise
-        raise ConfigError(f"{wanted_by}: there is no module {where!r} here or installed") from error
+        raise ConfigError(f"{wanted_by}: {describe_missing_module(error.name or str(error))}") from error
+    except (Exception, SystemExit) as error:  # whatever a module does while it is imported
+        raise ConfigError(f"{wanted_by} cannot be imported:\n{own_lines(error)}") from error
 
 
 def find_user_function(target: str, wanted_by: str) -> Any:
@@ -46,7 +51,7 @@ def find_user_function(target: str, wanted_by: str) -> Any:
         if not hasattr(found, part):
             known = [key for key, value in vars(module).items() if _is_own_function(module, value)]
             raise ConfigError(
-                f"{wanted_by}: {where} has no {name!r}; it has {', '.join(known) or 'no functions'}"
+                f"{wanted_by}: {where} has no {name!r}{suggest_name(name, known, 'Its functions')}"
             )
         found = getattr(found, part)
     return found
@@ -56,8 +61,18 @@ def _is_own_function(module: ModuleType, value: Any) -> bool:
     return inspect.isfunction(value) and value.__module__ == module.__name__
 
 
-def import_file(where: str, wanted_by: str) -> ModuleType:
-    """The module in the file `where`; `wanted_by` begins the error where there is no such file."""
+def _import_by_name(name: str, wanted_by: str) -> ModuleType:
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # an installed command does not look in the present folder by itself
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise ConfigError(f"{wanted_by}: there is no module {name!r} here or installed") from error
+
+
+def _import_file(where: str, wanted_by: str) -> ModuleType:
     path = Path(where).expanduser().resolve()
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if not path.is_file() or spec is None or spec.loader is None:
@@ -75,3 +90,41 @@ def import_file(where: str, wanted_by: str) -> ModuleType:
         del sys.modules[path.stem]
         raise
     return module
+
+
+def chain_of(error: BaseException) -> Iterator[BaseException]:
+    """An exception, its causes, contexts and members, each once."""
+    waiting, seen = [error], set()
+    while waiting:
+        at = waiting.pop()
+        if id(at) in seen:
+            continue
+        seen.add(id(at))
+        yield at
+        members = at.exceptions if isinstance(at, BaseExceptionGroup) else ()
+        waiting += [e for e in (at.__cause__, at.__context__, *members) if e is not None]
+
+
+def own_lines(error: BaseException) -> str:
+    """The frames of a traceback that are the user's own code, and what was raised, causes included."""
+    lines: list[str] = []
+    for at in chain_of(error):
+        told = "".join(traceback.format_exception_only(at)).strip()
+        lines.append(f"{_frames_of(at)}{told}" if at is error else f"caused by {told[: MAX_ERROR // 4]}")
+    return "\n".join(lines)[:MAX_ERROR]
+
+
+def _frames_of(error: BaseException) -> str:
+    """The last frames of the user's own code; frames of libraries count as one line."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
+    own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
+    if not own:
+        return "".join(traceback.format_list(frames[-NUM_FRAMES:]))
+    num_below = len(frames) - 1 - frames.index(own[-1])
+    below = f"  ({num_below} frames of libraries below)\n" if num_below else ""
+    return "".join(traceback.format_list(own[-NUM_FRAMES:])) + below
+
+
+def _is_ours(filename: str) -> bool:
+    """Whether a frame is Stepwell's, or of the import itself."""
+    return filename.startswith((os.path.join(_PACKAGE, ""), "<frozen importlib"))

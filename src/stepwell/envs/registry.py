@@ -14,7 +14,6 @@ made. Options are checked against the world's own settings; a misspelt one is re
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
@@ -23,6 +22,7 @@ from pydantic import ValidationError
 
 from stepwell.config.base import Settings
 from stepwell.core import ConfigError
+from stepwell.core.names import suggest_name
 from stepwell.core.user_code import import_user_module
 from stepwell.envs.base import Env
 from stepwell.envs.robots.base import RobotEnv
@@ -119,15 +119,13 @@ def _nearest_env(module: ModuleType, class_name: str) -> str:
         and issubclass(value, (Env, RobotEnv))
         and value.__module__ == module.__name__
     ]
-    near = difflib.get_close_matches(class_name, own, n=1)
-    return f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(own)}" if own else ""
+    has = f"it has {', '.join(own)}" if own else "write a subclass of stepwell.envs.Env there"
+    return suggest_name(class_name, own) or f"; {has}"
 
 
 def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name, ENVS, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
     return (
-        f"there is no env {name!r}; {hint}Known: {', '.join(ENVS)}, "
+        f"there is no env {name!r}{suggest_name(name, ENVS, 'Known')}, "
         f"{GYMNASIUM}:ID, or an import path module:Class"
     )
 
@@ -137,8 +135,7 @@ def _refused(name: str, kind: type[Settings], error: ValidationError) -> str:
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(field, kind.model_fields, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        return f"env.options.{field} is no option of {name}{hint} (it has {', '.join(kind.model_fields)})"
+        guess = suggest_name(field, kind.model_fields, "Its options")
+        return f"env.options.{field} is no option of {name}{guess}"
     where = f"env.options.{field}" if field else "env.options"
     return f"{where} of {name}: {first['msg'].removeprefix('Value error, ')}"

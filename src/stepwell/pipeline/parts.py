@@ -33,10 +33,12 @@ from stepwell.core import (
     Task,
     Trajectory,
 )
+from stepwell.core.names import suggest_name
 from stepwell.envs.batch import EnvBatch
 from stepwell.envs.registry import env_type
 from stepwell.envs.tasks import distinct_tasks
 from stepwell.pipeline import robot_parts, seeing
+from stepwell.pipeline.placement import check_device
 from stepwell.pipeline.task_files import read_tasks
 from stepwell.policies import vla
 from stepwell.policies.resolve import ADAPTER_FILE, resolve_model
@@ -62,7 +64,9 @@ def held_out_tasks(parts: Parts, count: int | None = None) -> list[Task]:
 def resolve_recipe(config: RecipeConfig) -> Recipe:
     """A recipe by name with the changes that settings make to its slots."""
     if config.name not in RECIPES:
-        raise ConfigError(f"recipe.name: there is no {config.name!r}; choose one of {', '.join(RECIPES)}")
+        raise ConfigError(
+            f"recipe.name: there is no {config.name!r}{suggest_name(config.name, RECIPES, 'Recipes')}"
+        )
     base = RECIPES[config.name]
     changes: dict[str, object] = {
         name: getattr(config, name)
@@ -111,6 +115,7 @@ class Parts:
     def __post_init__(self) -> None:
         if not self.run_name and self.folder is not None:
             self.run_name = self.folder.name
+        check_device("policy.device", self.config.policy.device)
 
     @cached_property
     def recipe(self) -> Recipe:

@@ -80,6 +80,26 @@ def devices_here() -> list[str]:
     return [CORES, *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
 
 
+def check_device(key: str, device: str) -> None:
+    """Refuse a device that this machine does not have; `key` is the setting that names it."""
+    if device in (CORES, f"{CORES}:0"):
+        return
+    import torch
+
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise ConfigError(f"{key}: {device!r} is no device; write cpu, or cuda:0 for the first GPU") from None
+    other = torch.accelerator.current_accelerator()  # such as mps
+    here = devices_here()
+    if _plain(device) in here or (kind != "cuda" and other is not None and kind == other.type):
+        return
+    reason = "" if torch.cuda.is_available() else " (torch finds no CUDA: look at nvidia-smi and the driver)"
+    raise ConfigError(
+        f"{key}: there is no {device} here; this machine has {', '.join(here)}{reason}. Set {key}={here[-1]}"
+    )
+
+
 def _lists(config: GroupsConfig, policy_device: str) -> tuple[tuple[str, ...], ...]:
     default = _plain(policy_device)
     simulators = tuple(map(_plain, config.simulators.devices))

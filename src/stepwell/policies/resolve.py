@@ -8,13 +8,13 @@ file is one sentence that names the fix, not a stack trace from deep inside a lo
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import struct
 from pathlib import Path
 
 from stepwell.core.errors import ModelError
+from stepwell.core.names import find_nearest, suggest_name
 from stepwell.policies.hub import fetch_model, is_hub_id
 from stepwell.policies.model_cache import cached_model
 from stepwell.policies.smollm2 import SMOLLM2, cached_smollm2
@@ -88,24 +88,19 @@ def _fetch(model_id: str, revision: str | None) -> Path:
     try:
         return fetch_model(model_id, revision)
     except ModelError as error:
-        near = _nearest(model_id.rpartition("/")[2].removesuffix("-Instruct"), cutoff=0.75)
-        if near is None:
+        near = find_nearest(model_id.rpartition("/")[2].removesuffix("-Instruct"), KNOWN_MODELS)
+        if not near:
             raise
-        raise ModelError(f"{error}. Built in, without a download: policy.model={near}") from error
-
-
-def _nearest(text: str, cutoff: float) -> str | None:
-    return next(iter(difflib.get_close_matches(text.lower(), KNOWN_MODELS, n=1, cutoff=cutoff)), None)
+        raise ModelError(f"{error}. Built in, without a download: policy.model={near[0]}") from error
 
 
 def _unknown(text: str, path: Path) -> str:
     if path.is_file():
         return f"model {text!r} is a file; give the directory that holds config.json"
-    near = _nearest(text, cutoff=0.5)
-    guess = f" Did you mean {near!r}?" if near else ""
     return (
-        f"model {text!r} is neither a directory nor a built-in name.{guess} "
-        f"Built-in models: {', '.join(KNOWN_MODELS)}; models of the Hugging Face hub are written org/name"
+        f"model {text!r} is neither a directory nor a built-in name"
+        f"{suggest_name(text, KNOWN_MODELS, 'Built-in models')}; "
+        "models of the Hugging Face hub are written org/name"
     )
 
 

@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import sysconfig
-import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 from urllib.parse import urlsplit
 
 from stepwell.core import AgentError
+from stepwell.core.user_code import MAX_ERROR, chain_of, own_lines
 
 FAILURES: dict[str, str] = {
     "raised": "raised an exception",
@@ -34,9 +32,7 @@ FAILURES: dict[str, str] = {
     "out_of_memory": "used too much memory",
     "no_call": "ended without a call of the model",
 }
-_PACKAGE = os.path.dirname(os.path.dirname(__file__))
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-NUM_FRAMES, MAX_ERROR, MAX_INFO = 4, 2000, 1 << 20
+MAX_INFO = 1 << 20
 _CLIENTS = {"openai", "anthropic", "httpx", "httpx2", "httpcore", "httpcore2"}
 _UNREACHABLE = {"APIConnectionError", "NetworkError", "TimeoutException", "RemoteProtocolError"}
 
@@ -106,43 +102,6 @@ def is_infra(error: BaseException, base_url: str) -> bool:
     failed = [(e, _address_of(e)) for e in chain_of(error) if _is_unreachable(e) or _is_server_error(e)]
     known = {address for _, address in failed if address is not None}
     return bool(failed) and (not known or urlsplit(base_url).netloc in known)
-
-
-def chain_of(error: BaseException) -> Iterator[BaseException]:
-    """An exception, its causes, contexts and members, each once."""
-    waiting, seen = [error], set()
-    while waiting:
-        at = waiting.pop()
-        if id(at) in seen:
-            continue
-        seen.add(id(at))
-        yield at
-        members = at.exceptions if isinstance(at, BaseExceptionGroup) else ()
-        waiting += [e for e in (at.__cause__, at.__context__, *members) if e is not None]
-
-
-def own_lines(error: BaseException) -> str:
-    """The frames of a traceback that are the agent's own code, and what was raised, causes included."""
-    lines: list[str] = []
-    for at in chain_of(error):
-        told = "".join(traceback.format_exception_only(at)).strip()
-        lines.append(f"{_frames_of(at)}{told}" if at is error else f"caused by {told[: MAX_ERROR // 4]}")
-    return "\n".join(lines)[:MAX_ERROR]
-
-
-def _frames_of(error: BaseException) -> str:
-    """The last frames of an agent's own code; frames of libraries count as one line."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
-    own = [frame for frame in frames if not frame.filename.startswith((*_LIBRARIES, "<frozen"))]
-    if not own:
-        return "".join(traceback.format_list(frames[-NUM_FRAMES:]))
-    num_below = len(frames) - 1 - frames.index(own[-1])
-    below = f"  ({num_below} frames of libraries below)\n" if num_below else ""
-    return "".join(traceback.format_list(own[-NUM_FRAMES:])) + below
-
-
-def _is_ours(filename: str) -> bool:
-    return filename.startswith(os.path.join(_PACKAGE, ""))
 
 
 def _is_unreachable(error: BaseException) -> bool:

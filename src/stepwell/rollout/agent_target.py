@@ -84,7 +84,7 @@ def environment_of(offered: Mapping[str, Any]) -> dict[str, str]:
 
 
 def load_agent(target: str) -> AgentTarget:
-    """The agent behind a name; `ConfigError` says what is wrong. What its module raises goes through."""
+    """The agent behind a name; `ConfigError` says what is wrong."""
     return look_at(target, find_user_function(target, f"agent {target!r}"))
 
 

@@ -37,7 +37,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from stepwell.core import ConfigError
-from stepwell.rollout.agent_outcome import failure_of, own_lines, read_return
+from stepwell.core.user_code import own_lines
+from stepwell.rollout.agent_outcome import failure_of, read_return
 from stepwell.rollout.agent_process import MARKS_BYTES
 from stepwell.rollout.agent_target import AgentTarget, load_agent, offered_of
 

@@ -11,7 +11,6 @@ the package ships no demonstrations.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import io
 import logging
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from pydantic import Field
 
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ArraySpec, ConfigError, EnvError, InputError, RobotWorld, Task
+from stepwell.core.names import suggest_name
 from stepwell.envs.robots import cameras
 from stepwell.envs.robots.base import Arrays, FloatArray, Image, Moved, RobotEnv, RobotOptions
 from stepwell.envs.robots.packages import simulator
@@ -155,8 +155,7 @@ def scene_of(suite: str, task: str | int) -> Scene:
     benchmark = simulator("libero.libero.benchmark", world="libero", extra="libero")
     known = benchmark.get_benchmark_dict()
     if suite not in known:
-        near = difflib.get_close_matches(suite, known, n=3) or list(known)[:5]
-        raise ConfigError(f"env.options.suite: LIBERO has no {suite!r}; near: {', '.join(near)}")
+        raise ConfigError(f"env.options.suite: LIBERO has no {suite!r}{suggest_name(suite, known, 'Suites')}")
     with _quietly():
         tasks = known[suite]()
     names = tasks.get_task_names()

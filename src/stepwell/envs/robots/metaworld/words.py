@@ -7,9 +7,8 @@ share of tasks the shipped experts can be trusted to solve, where it is less tha
 
 from __future__ import annotations
 
-import difflib
-
 from stepwell.core import ConfigError
+from stepwell.core.names import suggest_name
 
 VERSION = "-v3"
 
@@ -96,7 +95,6 @@ def plain_name(task: str) -> str:
     """
     name = task.removesuffix(VERSION)
     if name not in INSTRUCTIONS:
-        near = difflib.get_close_matches(name, INSTRUCTIONS, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(f"Meta-World has no task {task!r}; {hint}It has {', '.join(sorted(INSTRUCTIONS))}")
+        guess = suggest_name(name, sorted(INSTRUCTIONS), "It has")
+        raise ConfigError(f"Meta-World has no task {task!r}{guess}")
     return name
