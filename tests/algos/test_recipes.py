@@ -143,12 +143,12 @@ STEPPO = RECIPES["steppo"]
         ({"credit": Call("step_gea")}, "recipe 'steppo': credit: 'step_gea' is unknown; .*'step_gae'"),
         (
             {"credit": Call("step_gae", {"gama": 0.9})},
-            "credit: step_gae has no argument 'gama'; it takes gamma, lam",
+            "credit: step_gae has no argument 'gama'; did you mean 'gamma'",
         ),
         ({"loss": Call("ppo")}, "loss: 'ppo' is unknown"),
         (
             {"loss": Call("sft_loss", {"beta": 1})},
-            "loss: sft_loss has no argument 'beta'; it takes no arguments",
+            "loss: sft_loss has no argument 'beta'. Its arguments: none",
         ),
         ({"value": ValueChoice("mse", "state")}, "value.loss: 'mse' is unknown"),
         ({"value": ValueChoice("value_mse", "first")}, "value.sites: 'first' is unknown"),

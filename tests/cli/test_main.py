@@ -173,7 +173,7 @@ def test_an_interrupt_is_exit_code_130_and_no_traceback(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
     assert started.stdout is not None
-    assert started.stdout.readline().startswith("task ")
+    assert started.stdout.readline().startswith("actions: ")
     started.send_signal(signal.SIGINT)
     _, err = started.communicate(timeout=20)
     assert started.returncode == 130
