@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from tests.pipeline.small import small_config
+from tests.pipeline.small import small_config, warmed_model
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from stepwell.cli import serve
 from stepwell.core import ConfigError
 from stepwell.engines import EmbeddedEngine
 from stepwell.pipeline.planning import plan
+from stepwell.pipeline.playing import open_pilot
 from stepwell.pipeline.run import train
 from stepwell.policies import CausalLMPolicy
 from stepwell.policies.numerics import set_numerics
+from stepwell.pool import open_pool
 
 
 def test_switches_that_something_else_has_turned_are_turned_back() -> None:
@@ -27,10 +35,57 @@ def test_switches_that_something_else_has_turned_are_turned_back() -> None:
     assert torch.get_num_threads() == threads
 
 
-def test_a_run_computes_with_onednn_whatever_happened_before_in_its_process(tmp_path: Path) -> None:
+def spoil_switches() -> None:
     torch.backends.mkldnn.set_flags(False)
-    train(small_config("train.num_updates=1", "eval.num_tasks=0", folder=tmp_path))
-    assert torch.backends.mkldnn.enabled
+    torch.set_float32_matmul_precision("medium")
+    torch.backends.cudnn.benchmark = True
+
+
+def switches() -> tuple[object, ...]:
+    """Everything that `set_numerics` sets."""
+    precision, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
+    return torch.backends.mkldnn.enabled, precision, threads, torch.backends.cudnn.benchmark
+
+
+def test_a_run_and_what_goes_on_with_it_compute_with_the_same_switches(tmp_path: Path) -> None:
+    spoil_switches()
+    folder = train(small_config("train.num_updates=1", "eval.num_tasks=0", folder=tmp_path))
+    first = switches()
+    spoil_switches()
+    train(resume=folder)
+    assert first == switches() == (True, "highest", 1, False)
+
+
+def test_playing_and_serving_compute_as_runs_do(tmp_path: Path) -> None:
+    spoil_switches()
+    open_pilot(warmed_model(), small_config()).close()
+    assert switches() == (True, "highest", 1, False)
+    spoil_switches()
+    args = Namespace(backend=None, model="tiny-0.3m", dtype="float32", device="cpu")
+    with open_pool(tmp_path / "pool.db") as pool, ExitStack() as stack:
+        serve._engine(args, stack, pool)
+    assert switches() == (True, "highest", 1, False)
+
+
+class RefuseHalf(TorchDispatchMode):
+    """Refuses every operation of this thread on half-precision numbers."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        tensors = [item for item in tree_leaves((args, kwargs, found)) if isinstance(item, torch.Tensor)]
+        assert not {t.dtype for t in tensors} & {torch.bfloat16, torch.float16}, func
+        return found
+
+
+def test_nothing_of_an_update_with_muon_is_computed_in_half_precision(tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.ones(4, 4))
+    weight.grad = torch.ones(4, 4)
+    with RefuseHalf(), pytest.raises(AssertionError, match="aten"):
+        torch.optim.Muon([weight]).step()  # torch's own multiplies in bfloat16: the check sees it
+    settings = ("train.num_updates=1", "train.optimizer.kind=muon", "recipe.name=steppo", "eval.num_tasks=2")
+    config = small_config(*settings, folder=tmp_path)
+    with RefuseHalf():
+        train(config)
 
 
 def test_half_precision_on_a_cpu_is_refused_with_what_to_set_instead() -> None:

@@ -337,8 +337,10 @@ def _engine(args: argparse.Namespace, stack: Any, pool: Pool) -> tuple[Any, Any,
     if args.backend is None:
         from stepwell.engines import EmbeddedEngine
         from stepwell.policies import sees
+        from stepwell.policies.numerics import set_numerics
         from stepwell.pool import PoolPictures
 
+        set_numerics()
         pictures = PoolPictures(pool) if sees(args.model) else None
         engine: Any = stack.enter_context(
             EmbeddedEngine.from_pretrained(

@@ -26,6 +26,8 @@ from stepwell.policies.numerics import check_dtype
 from stepwell.training import num_batches, split
 
 NUM_SHOWN = 8
+MOST_COUNTED = 1024
+"""Training tasks that a plan draws: enough to see that a world has many, without waiting for all."""
 _BYTES = {"float32": 4, "bfloat16": 2, "float64": 8}
 # Floats kept per token and layer for the backward pass: so many times the width, and the MLP's width.
 _PER_WIDTH, _PER_MLP = 20, 2
@@ -77,18 +79,21 @@ def plan(config: RunConfig) -> str:
 class _Plan:
     """The figures of a plan, and its lines."""
 
+    stopped_counting = False  # the world may have more training tasks than `tasks`
+
     def __init__(self, config: RunConfig, parts: Parts) -> None:
         self.config, self.parts, self.recipe = config, parts, parts.recipe
         self.warnings: list[str] = []
         self.pictures = ""
-        lora = config.policy.lora
+        lora, train = config.policy.lora, config.train
         parts.check_prompt()
         self.size = ModelSize.read(parts.base_path, 0 if lora is None else lora.rank)
-        self.tasks = parts.tasks(Split.TRAIN, config.train.num_tasks, config.seed)
+        most = train.num_tasks if config.env.tasks is not None else min(train.num_tasks, MOST_COUNTED)
+        self.tasks = parts.tasks(Split.TRAIN, most, config.seed)
+        self.stopped_counting = len(self.tasks) == most < train.num_tasks
         self.held_out = held_out_tasks(parts)
         self.limit = parts.context_limit
         self.talk = self._measure()
-        train = config.train
         self.num_trajectories = train.tasks_per_update * train.group_size
         world = parts.agent.world
         own_most = self.talk.longest(world.max_turns, config.sampling.max_tokens) - self.talk.system
@@ -181,7 +186,7 @@ class _Plan:
             (train.num_tasks, len(self.tasks), "train.num_tasks"),
             (self.config.eval.num_tasks, len(self.held_out), "eval.num_tasks"),
         ):
-            if found < asked:
+            if found < asked and not (name == "train.num_tasks" and self.stopped_counting):
                 self.warnings.append(f"{name} is {asked}, but this world has {found}")
         if recipe.replay or recipe.curriculum:
             self.warnings.append(f"recipe {recipe.name} asks for replay or curriculum: not in this loop")
@@ -196,7 +201,7 @@ class _Plan:
         yield "what would be done (nothing is trained now)"
         yield _line(
             "world",
-            f"{config.env.name}: {len(self.tasks):,} training tasks, {len(self.held_out):,} held out; "
+            f"{config.env.name}: {self._describe_tasks()}, {len(self.held_out):,} held out; "
             f"up to {_many(world.max_turns, 'turn')} of {_many(world.actions.max_per_turn, 'action')}",
         )
         yield _line(
@@ -213,6 +218,11 @@ class _Plan:
         yield from self._run_lines()
         yield from self._memory_lines()
         yield from (_line("warning", text) for text in self.warnings)
+
+    def _describe_tasks(self) -> str:
+        counted = f"{len(self.tasks):,} training tasks"
+        wanted = self.config.train.num_tasks
+        return f"at least {counted} ({wanted:,} wanted)" if self.stopped_counting else counted
 
     def _policy_lines(self) -> Iterator[str]:
         policy = self.config.policy

@@ -174,7 +174,9 @@ def open_pilot(model: str | Path, config: RunConfig, temperature: float = 0.0) -
     """The agent of a model directory, a checkpoint or a built-in name."""
     from stepwell.pipeline.pilot import Pilot
     from stepwell.policies import CausalLMPolicy, VLMPolicy, sees
+    from stepwell.policies.numerics import set_numerics
 
+    set_numerics(config.num_threads)
     kind = VLMPolicy if sees(model) else CausalLMPolicy
     policy = kind.from_pretrained(model, dtype=config.policy.dtype, device=config.policy.device)
     return Pilot(policy, config, temperature)

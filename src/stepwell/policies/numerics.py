@@ -1,8 +1,8 @@
 """How this process computes: the same settings in every process of a run.
 
 The same machine, versions and number of threads repeat a run bit for bit. So whoever computes for a run
-(its own process, a generator, a rank of the trainer, the imitation beside the demo, an evaluation) calls
-`set_numerics` first, and nobody else changes these switches.
+(its own process, a generator, a rank of the trainer, the imitation beside the demo, an evaluation, `play`,
+`serve`) calls `set_numerics` first, and nobody else changes these switches.
 """
 
 from __future__ import annotations
