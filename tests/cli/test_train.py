@@ -62,16 +62,14 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path: Path) -> None:
         text=True,
     )
     try:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 240
         while not list(tmp_path.glob("runs/*/checkpoints/update-*")) and time.monotonic() < deadline:
             time.sleep(0.1)
         started.send_signal(signal.SIGINT)
-        _, err = started.communicate(timeout=60)
+        _, err = started.communicate(timeout=240)
     finally:
         started.kill()
     (folder,) = tmp_path.glob("runs/*")
     assert started.returncode == 130, err
-    assert err.splitlines()[-1] == (
-        f"interrupted. Go on with: stepwell train --resume {folder.relative_to(tmp_path)}"
-    )
-    assert "Traceback" not in err
+    go_on = f"interrupted. Go on with: stepwell train --resume {folder.relative_to(tmp_path)}"
+    assert err.split("\n") == ["", go_on, ""]  # and nothing that a library prints
