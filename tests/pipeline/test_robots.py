@@ -141,7 +141,7 @@ def test_reinforcement_makes_a_weak_imitator_clearly_better(head: str, recipe: s
     )  # fmt: skip
     entries = read_entries(folder / "metrics.jsonl")
     before, *later = (entry.values["success"] for entry in entries if entry.kind == "eval")
-    assert 0.15 <= before <= 0.6
+    assert 0.15 <= before <= 0.7
     # The best of four evaluations, not one of them: flow with steppo went from 0.46 to 0.93 with ATen's
     # plainest kernels, and single evaluations of it lay anywhere between.
     assert max(later) >= before + 0.2
