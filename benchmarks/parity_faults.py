@@ -119,14 +119,14 @@ def load_previous(loop: FaultyLoop) -> Iterator[None]:
 
 
 @contextmanager
-def shift_positions(loop: FaultyLoop) -> Iterator[None]:
-    """From position 64 on, the engine turns heads as if every token stood one place later."""
+def shift_positions(loop: FaultyLoop, by: int) -> Iterator[None]:
+    """From position 64 on, the engine turns heads as if every token stood `by` places later."""
     rotation = loop.parts.engine._core.runner.forward._ops._rotation
     tables = (rotation.cos, rotation.sin, rotation.signed_sin)
     kept = [table.clone() for table in tables]
     loop.parts.engine.forget()
     for table in tables:
-        table[JUMP_AT:-1] = table[JUMP_AT + 1 :].clone()
+        table[JUMP_AT:-by] = table[JUMP_AT + by :].clone()
     yield
     for table, original in zip(tables, kept, strict=True):
         table.copy_(original)
@@ -153,7 +153,8 @@ FAULTS: dict[str, Callable[[FaultyLoop], Any]] = {
     "weights times 1.01": lambda loop: load_other(loop, scale),
     "weights with 1 % noise": lambda loop: load_other(loop, add_noise),
     "weights of the update before": load_previous,
-    "positions shifted by one": shift_positions,
+    "positions shifted by 1": lambda loop: shift_positions(loop, 1),
+    "positions shifted by 16": lambda loop: shift_positions(loop, 16),
     "temperature 1.1 instead of 1": record_other_temperature,
 }
 

@@ -47,7 +47,7 @@ TRUTH_EVERY = 10
 """Updates after which the truth is computed again, if nothing gives cause to do so earlier."""
 SUSPICIOUS_RISE = 1.2
 """Rise of the typical mean, since the truth was last computed, that gives cause to compute it."""
-MAX_ENGINE_FARTHER = 0.57
+MAX_ENGINE_FARTHER = 0.55
 """Share of tokens in which a healthy engine may be farther from the truth; four standard errors are added."""
 
 

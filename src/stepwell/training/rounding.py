@@ -16,7 +16,7 @@ from stepwell.core import Errors, Step
 from stepwell.core.arrays import FloatArray
 from stepwell.training.policy import Policy
 
-MAX_TOKENS = 4096
+MAX_TOKENS = 16_384
 _CHUNK = 64
 
 

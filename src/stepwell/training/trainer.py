@@ -26,7 +26,7 @@ from torch import Tensor
 
 from stepwell.algos.recipes import Recipe
 from stepwell.config.run import TrainConfig
-from stepwell.core import ConfigError, DivergenceError, Errors, Gaps, InputError, Trajectory, trainable
+from stepwell.core import ConfigError, DivergenceError, Errors, Gaps, InputError, Step, Trajectory, trainable
 from stepwell.packing import backward, evaluate
 from stepwell.training.batch import Minibatch, told_as_too_large
 from stepwell.training.critic_clock import timed
@@ -148,10 +148,13 @@ class Trainer:
         with told_as_divergence(place, _ADVICE), told_as_too_large(place, minibatches):
             objectives = [self._objective(m, version, is_first=m is minibatches[0]) for m in minibatches]
             seen: list[dict[str, Tensor]] = []
+            steps = [step for minibatch in minibatches for step in minibatch.steps]
             with timed(self.policy.critic, self.policy.device) as clock:
                 for _ in range(self.config.update_epochs):
                     for objective in objectives:
-                        seen.append(self._step(objective, is_first=not seen, check_parity=check_parity))
+                        seen.append(
+                            self._step(objective, steps, is_first=not seen, check_parity=check_parity)
+                        )
         self._require_finite()
         self.num_done += 1
         metrics = _averaged(seen) | clock.metrics()
@@ -207,7 +210,12 @@ class Trainer:
         return Objective(self.recipe, minibatch, ref, self.horizon, self.value_clip, version, proximal)
 
     def _step(
-        self, objective: Objective, *, is_first: bool, check_parity: CheckParity | None
+        self,
+        objective: Objective,
+        steps: Sequence[Step],
+        *,
+        is_first: bool,
+        check_parity: CheckParity | None,
     ) -> dict[str, Tensor]:
         self.optimizer.zero_grad()
         _, metrics, _ = backward(
@@ -221,8 +229,7 @@ class Trainer:
         if not is_first:  # the weights have moved: what the engine said of them compares no more
             metrics = {name: x for name, x in metrics.items() if not name.startswith("parity/")}
         elif check_parity is not None and objective.gaps is not None:
-            steps, version = objective.minibatch.steps, objective.version
-            check_parity(objective.gaps, partial(measure_errors, self.policy, steps, version))
+            check_parity(objective.gaps, partial(measure_errors, self.policy, steps, objective.version))
         norm = torch.nn.utils.clip_grad_norm_(self.optimizer.parameters, self.config.optimizer.grad_clip)
         self._check(float(norm), metrics)
         self.optimizer.step()
