@@ -143,6 +143,8 @@ async def test_a_world_that_raises_costs_its_own_episode_only() -> None:
         turns = await sim.step(0, [0, 1, 2], [GO, ("raise",), ("odd info",)])
         assert turns[0].error is None and texts(turns)[0] == "count 1"
         assert "the ice broke" in str(turns[1].error) and "no JSON" in str(turns[2].error)
+        (left,) = await sim.step(0, [1], [("exit",)])
+        assert "SystemExit" in str(left.error)
         assert texts(await sim.step(0, [0], [GO])) == ["count 2"]
         assert sim.health().pid == pid and sim.health().num_restarts == 0
 
@@ -150,8 +152,7 @@ async def test_a_world_that_raises_costs_its_own_episode_only() -> None:
 @pytest.mark.parametrize(
     "action, words",
     [
-        ("exit", "(?s)ended with exit code 3.*the simulator says goodbye"),
-        ("vanish", "ended with exit code 7"),
+        ("vanish", "(?s)ended with exit code 7.*the simulator says goodbye"),
         ("linger", "ended with exit code 7"),
         ("crash", "(?s)died of SIGABRT.*Fatal Python error: Aborted"),
     ],

@@ -73,9 +73,9 @@ class Odd(Env):
         if action == "hang":
             time.sleep(1000)
         if action == "exit":
-            print("the simulator says goodbye", file=sys.stderr, flush=True)
             sys.exit(3)
         if action == "vanish":
+            print("the simulator says goodbye", file=sys.stderr, flush=True)
             os._exit(7)
         if action == "linger":  # as on a loaded machine: the socket is closed long before the process ends
             os.close(int(sys.argv[1]))
