@@ -115,7 +115,7 @@ def test_mistakes_on_the_command_line_are_one_line(
         (["eval", "--endpoint", server.url], "--endpoint needs --model NAME"),
         (
             [*asked(server), "--concurrency", "0"],
-            "max_concurrent: Input should be greater than or equal to 1",
+            "max_concurrent: must be a whole number, at least 1",
         ),
         (asked(server, "--api-key-env", "HERE"), "org/outside-1 at http"),
         (["eval", "--compare", str(run)], f"{run} holds no evaluation"),

@@ -42,7 +42,7 @@ def add_command(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
-    parser.set_defaults(run=run, after_interrupt=after_interrupt)
+    parser.set_defaults(run=run, after_interrupt=after_interrupt, parser=parser)
     return parser
 
 

@@ -92,6 +92,7 @@ def _own(args: argparse.Namespace, words: Sequence[str]) -> EvalReport:
     if not words:
         raise ConfigError("name a run folder, a checkpoint or a model, or an API by --endpoint and --model")
     agent, *settings = words
+    _check_agent(agent)
     config = read_settings([*settings, *_flags(args)], default=settings_of_agent(agent))
     from stepwell.pipeline.eval_folders import new_eval_folder
     from stepwell.pipeline.evaluation import evaluate_run
@@ -159,6 +160,7 @@ def _endpoint(args: argparse.Namespace) -> ChatApiConfig:
     from pydantic import ValidationError
 
     from stepwell.config.chat_api import ChatApiConfig
+    from stepwell.config.schema import describe_problem
     from stepwell.core.errors import ConfigError
 
     if not args.model:
@@ -177,8 +179,8 @@ def _endpoint(args: argparse.Namespace) -> ChatApiConfig:
     try:
         return ChatApiConfig(url=args.endpoint, model=args.model, **chosen)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise ConfigError(f"{first['loc'][0]}: {first['msg']}, got {first['input']!r}") from None
+        key, words = describe_problem(ChatApiConfig, error.errors(include_url=False)[0])
+        raise ConfigError(f"{key}: {words}") from None
 
 
 def _resumed(args: argparse.Namespace) -> ChatApiConfig:
@@ -212,6 +214,24 @@ def _compare(folders: Sequence[str], *, as_json: bool) -> int:
     for note in notes:
         print(f"note: {note}")
     return 0
+
+
+def _check_agent(agent: str) -> None:
+    """Refuse what is neither a run nor a model; an id of the hub (`org/name`) may be one."""
+    from stepwell.core.errors import ConfigError
+    from stepwell.core.names import suggest_name
+    from stepwell.policies.resolve import KNOWN_MODELS
+
+    folder = Path(agent).expanduser()
+    if agent in KNOWN_MODELS or settings_of_agent(agent) is not None or (folder / "config.json").is_file():
+        return
+    if folder.is_dir():
+        raise ConfigError(
+            f"{agent!r} is neither a run folder (it has no {RUN_FILE}) nor a model (it has no config.json)"
+        )
+    if "/" not in agent or folder.parent.is_dir():
+        models = suggest_name(agent, KNOWN_MODELS, "Built-in models")
+        raise ConfigError(f"there is no run folder {agent!r}, and no built-in model is called so{models}")
 
 
 def settings_of_agent(agent: str) -> Path | None:

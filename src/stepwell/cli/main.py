@@ -48,6 +48,10 @@ examples:
 class Parser(argparse.ArgumentParser):
     """As argparse's, with the nearest name where one is mistyped."""
 
+    def list_options(self) -> list[str]:
+        """Its options by their long names."""
+        return [name for name in self._option_string_actions if name.startswith("--")]
+
     def error(self, message: str) -> NoReturn:
         """End with the usage and what is wrong."""
         if found := _CHOICE.search(message):
@@ -106,7 +110,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     args, rest = parser.parse_known_args(argv)
     misplaced = [text for text in rest if text.startswith("-") or not hasattr(args, "settings")]
     if misplaced:
-        parser.error(f"unrecognized arguments: {' '.join(misplaced)}")
+        command = args.parser
+        guess = suggest_name(misplaced[0].partition("=")[0], command.list_options())
+        command.error(
+            f"unrecognized arguments: {' '.join(misplaced)}{guess or '.'} See {command.prog} --help"
+        )
     if rest:
         args.settings += rest
     return args

@@ -313,13 +313,9 @@ def run_gc(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _opened(where: str, *, must_exist: bool = True, require_write: bool = False) -> Iterator[Pool]:
-    from stepwell.core.errors import ConfigError
     from stepwell.pool import open_pool
 
-    path = Path(where)
-    if must_exist and "://" not in where and not (path / "pool.db" if path.is_dir() else path).is_file():
-        raise ConfigError(f"there is no pool at {where}; give its file, a folder with pool.db, or a URL")
-    with open_pool(where, require_write=require_write) as pool:
+    with open_pool(where, must_exist=must_exist, require_write=require_write) as pool:
         yield pool
 
 

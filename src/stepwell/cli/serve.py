@@ -283,15 +283,14 @@ def _validated(kind: type[Config], file: str | None, given: dict[str, Any]) -> C
     """The settings of a file with those of the command line over them."""
     from pydantic import ValidationError
 
+    from stepwell.config.schema import describe_problem
     from stepwell.core.errors import ConfigError
 
     given = {field: value for field, value in given.items() if value is not None}
     try:
         return kind(**{**_settings(file), **given})
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        words = str(first["msg"]).removeprefix("Value error, ")
+        where, words = describe_problem(kind, error.errors(include_url=False)[0])
         raise ConfigError(f"{where}: {words}" if where else words) from error
 
 

@@ -91,6 +91,9 @@ def run(args: argparse.Namespace) -> int:
 
         print(plan(config))
         return 0
+    from stepwell.pipeline.parts import resolve_recipe
+
+    resolve_recipe(config.recipe)  # refused before anything heavy is imported
     from stepwell.pipeline.run import raise_if_interrupted, train
 
     args.folder, args.began = Path(config.folder), time.time()

@@ -27,7 +27,7 @@ from pydantic import BaseModel, ValidationError
 
 from stepwell.config.presets import preset_names, preset_text
 from stepwell.config.run import RunConfig
-from stepwell.config.schema import field_at, suggest_key
+from stepwell.config.schema import describe_problem, field_at
 from stepwell.config.writing import dump_config
 from stepwell.core.errors import ConfigError
 from stepwell.core.names import suggest_name
@@ -196,27 +196,10 @@ def _explained(error: ValidationError, places: Mapping[str, str]) -> list[str]:
     problems: dict[str, None] = {}
     for found in error.errors(include_url=False):
         path = tuple(str(part) for part in found["loc"])
-        key, words = _problem(path, found)
+        key, words = describe_problem(RunConfig, found)
         place = _place(path, places)
         problems[f"{key}: {words}{place}" if key else words + place] = None
     return list(problems)
-
-
-def _problem(path: tuple[str, ...], found: Any) -> tuple[str, str]:
-    key = ".".join(path)
-    if found["type"] == "extra_forbidden":
-        return key, f"unknown key{suggest_key(RunConfig, path)}"
-    if found["type"] == "value_error":
-        return key, str(found["ctx"]["error"])
-    if found["type"] == "missing":
-        return key, "is missing"
-    setting = field_at(RunConfig, path)
-    if setting is None:
-        return key, f"{found['msg']}, got {found['input']!r}"
-    # below a union or a list pydantic appends which branch or item failed: the field is what counts
-    item = next((int(part) + 1 for part in path[len(setting.path) :] if part.isdigit()), None)
-    got = f"; item {item} is" if item else ", got"
-    return setting.key, f"must be {setting.allowed}{got} {found['input']!r}"
 
 
 def _place(path: tuple[str, ...], places: Mapping[str, str]) -> str:

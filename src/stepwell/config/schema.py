@@ -7,6 +7,7 @@ themselves cannot say different things.
     settings_of(RunConfig)              every setting with its dotted path, in order
     field_at(RunConfig, ("train",))     what stands at a path: a table, a setting, or nothing
     suggest_key(RunConfig, path)        the name that was probably meant
+    describe_problem(RunConfig, found)  what is wrong with a value, in words
 """
 
 from __future__ import annotations
@@ -111,6 +112,23 @@ def field_at(model: type[BaseModel], path: Sequence[str]) -> Setting | None:
             return Setting(tuple(path[: depth + 1]), info, info.get_default(call_default_factory=True))
         model = table
     return None
+
+
+def describe_problem(model: type[BaseModel], found: Any) -> tuple[str, str]:
+    """The key and the words for one problem that pydantic found in the settings of a model."""
+    path = tuple(str(part) for part in found["loc"])
+    key = ".".join(path)
+    if found["type"] == "extra_forbidden":
+        return key, f"unknown key{suggest_key(model, path)}"
+    if found["type"] == "value_error":
+        return key, str(found["ctx"]["error"])
+    setting = field_at(model, path)
+    if setting is None:
+        return key, f"{found['msg']}, got {found['input']!r}"
+    # below a union or a list pydantic appends which branch or item failed: the field is what counts
+    item = next((int(part) + 1 for part in path[len(setting.path) :] if part.isdigit()), None)
+    got = f"; item {item} is" if item else ", got"
+    return setting.key, f"must be {setting.allowed}{got} {found['input']!r}"
 
 
 def suggest_key(model: type[BaseModel], path: Sequence[str]) -> str:

@@ -24,6 +24,8 @@ def find_study(given: str | Path) -> Path:
         return path
     if str(given) in study_names():
         return _folder() / f"{given}.toml"
+    if path.is_dir():
+        raise ConfigError(f"{str(given)!r} is a folder; give the TOML file of a study, or {_either()}")
     guess = suggest_name(str(given), study_names()) or f"; give the path of a TOML file, or {_either()}"
     raise ConfigError(f"study file {str(given)!r} does not exist, and no study of ours is called so{guess}")
 

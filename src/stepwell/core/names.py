@@ -82,7 +82,8 @@ def _compare(one: str, other: str) -> float:
 
 def _count_edits(one: str, other: str) -> int:
     """Letters to change between two words; a swap of neighbours is one change."""
-    before, row = [], list(range(len(other) + 1))
+    before: list[int] = []
+    row = list(range(len(other) + 1))
     for i, letter in enumerate(one):
         above, before, row = before, row, [i + 1]
         for j, wanted in enumerate(other):

@@ -127,4 +127,4 @@ def _frames_of(error: BaseException) -> str:
 
 def _is_ours(filename: str) -> bool:
     """Whether a frame is Stepwell's, or of the import itself."""
-    return filename.startswith((os.path.join(_PACKAGE, ""), "<frozen importlib"))
+    return filename.startswith((os.path.join(_PACKAGE, ""), "<frozen importlib", importlib.__file__))

@@ -41,7 +41,7 @@ def read_rows(source: str, setting: str) -> Iterator[Row]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{setting}: cannot read {path} ({error.strerror})") from error
+        raise ConfigError(f"{setting}: cannot read {path} ({error.strerror}); correct the path") from error
     return _rows_of(path, content, setting)
 
 
@@ -82,7 +82,9 @@ def _json_lines(text: str, where: str) -> Iterator[Row]:
             try:
                 value = json.loads(line)
             except ValueError as error:
-                raise ConfigError(f"{where}, {place} is not JSON ({error})") from None
+                raise ConfigError(
+                    f"{where}, {place} is not JSON ({error}); write one object per line"
+                ) from None
             yield place, _object(value, where, place)
 
 

@@ -137,5 +137,7 @@ def _refused(name: str, kind: type[Settings], error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         guess = suggest_name(field, kind.model_fields, "Its options")
         return f"env.options.{field} is no option of {name}{guess}"
-    where = f"env.options.{field}" if field else "env.options"
-    return f"{where} of {name}: {first['msg'].removeprefix('Value error, ')}"
+    from stepwell.config.schema import describe_problem
+
+    key, words = describe_problem(kind, first)
+    return f"{f'env.options.{key}' if key else 'env.options'} of {name}: {words}"

@@ -179,7 +179,7 @@ class StoredSource:
     def __post_init__(self) -> None:
         offline = self.config.offline
         assert offline.pool is not None
-        self._pool = open_pool(offline.pool)
+        self._pool = open_pool(offline.pool, must_exist=True)
         self._ids = [entry.id for entry in self._pool.find(filter_of(offline)) if entry.num_steps]
         if not self._ids:
             raise ConfigError(

@@ -38,6 +38,15 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
 _REPEATABLE = {"40P01", "40001", "23503", "57P01", "57P02", "57P03"}
 # What a server says to a new connection, without a code, when it will be there soon
 _RECOVERING = ("starting up", "recovery mode", "not yet accepting")
+_ADVICE = {
+    "is not a database": "it is another kind of file, or damaged: give another, or a copy that is whole",
+    "malformed": "the file is damaged: go back to a copy, or export what can still be read",
+    "is full": "free some space on the disk",
+    "readonly": "make the file and its folder writable, or copy the pool elsewhere",
+    "refused": "start the server, or correct the URL",
+    "does not exist": "create it on the server, or correct the URL",
+    "authentication failed": "correct user and password in the URL",
+}
 _AWAY = (*_RECOVERING, "shutting down", "server closed", "refused")
 
 
@@ -172,8 +181,15 @@ def _says(error: Exception, what: tuple[str, ...]) -> bool:
     return isinstance(error, DBAPIError) and any(words in str(error.orig) for words in what)
 
 
-def as_ours(error: Exception) -> Exception:
+def as_ours(error: Exception, where: str = "") -> Exception:
     """What the database says went wrong, as an error a caller can tell apart."""
     if isinstance(error, DBAPIError):
-        return InfraError(f"the pool's database failed: {error.orig}")
+        problem = " ".join(str(error.orig).split())
+        place = f" ({where})" if where else ""
+        return InfraError(f"the pool's database{place} failed: {problem}{_advise(problem)}")
     return error
+
+
+def _advise(problem: str) -> str:
+    """What to do about what a database says."""
+    return next((f"; {words}" for cause, words in _ADVICE.items() if cause in problem), "")

@@ -91,10 +91,13 @@ class Database:
             patiently(self._prepare, patience_s=_PATIENCE_TO_OPEN_S)
         except DBAPIError as error:
             self.close()
-            raise as_ours(error) from error
+            raise as_ours(error, self._describe_place()) from error
         except ConfigError:
             self.close()
             raise
+
+    def _describe_place(self) -> str:
+        return str(self.path) if self.path is not None else self.url.render_as_string(hide_password=True)
 
     def _open_lock_file(self, durable: Durable) -> int | None:
         if self.path is None or self.is_read_only:

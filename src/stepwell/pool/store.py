@@ -56,14 +56,19 @@ def open_pool(
     *,
     durable: Durable = "process",
     blobs: str | Path | None = None,
+    must_exist: bool = False,
     require_write: bool = False,
 ) -> Pool:
     """Open the pool at a file, a folder or a database URL; makes it, or brings it up to date.
 
+    With `must_exist` none is made: a file that is not there is refused.
     A file that may not be written opens for reading only; with `require_write` it is refused at once.
     `durable="process"`: a commit survives the kill of any process; `"power"`: also the loss of power.
     `blobs` is the folder for images; for SQLite it is beside the database unless given.
     """
+    path = Path(where)
+    if must_exist and "://" not in str(where) and not (path / "pool.db" if path.is_dir() else path).is_file():
+        raise ConfigError(f"there is no pool at {where}; give its file, a folder with pool.db, or a URL")
     db = Database(where, durable)
     if require_write:
         db.require_write()

@@ -91,15 +91,17 @@ def load_agent(target: str) -> AgentTarget:
 def look_at(target: str, function: Any) -> AgentTarget:
     """Whether and how `function` can be called as an agent."""
     if not callable(function) or isinstance(function, type):
-        raise ConfigError(
-            f"agent {target!r} is a {type(function).__name__}, not a function; write {_EXAMPLE}"
-        )
+        raise ConfigError(f"agent {target!r} is {_kind_of(function)}, not a function; write {_EXAMPLE}")
     called = function if inspect.isroutine(function) else function.__call__
     if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
         raise ConfigError(f"agent {target!r} yields; it must return its reward: {_EXAMPLE}")
     positional, by_name = _asked_for(target, function)
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
     return AgentTarget(function, positional, by_name, is_async)
+
+
+def _kind_of(value: Any) -> str:
+    return "a class" if isinstance(value, type) else f"a value of type {type(value).__name__}"
 
 
 def _asked_for(target: str, function: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -73,11 +73,10 @@ def _listen(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         listening.close()
-        raise ConfigError(
-            f"cannot listen on {host} port {port} ({error.strerror}); choose another port"
-        ) from error
+        reason = error.strerror if isinstance(error, OSError) else "ports are numbers up to 65535"
+        raise ConfigError(f"cannot listen on {host} port {port} ({reason}); choose another port") from error
     listening.listen(2048)
     return listening
 

@@ -1,0 +1,122 @@
+"""docs/mistakes.md: each command of its tables is run as typed, and must say what the page says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stepwell.cli.main import main
+
+PAGE = Path(__file__).parent.parent / "docs" / "mistakes.md"
+SLOW = "While it runs"
+FILES: dict[str, str | bytes] = {
+    "bad.toml": "[train\nx = 1\n",
+    "twice.toml": "seed = 1\nseed = 2\n",
+    "unknown.toml": "[trian]\nnum_updates = 3\n",
+    "binary.toml": b"\xff\xfe\x00",
+    "not_env.py": "class NotEnv:\n    pass\n",
+    "raising_env.py": "raise RuntimeError('no map')\n",
+    "syntax_env.py": "def f(:\n",
+    "importing_env.py": "import nmpy\n",
+    "short_env.py": "from stepwell.envs import Env\n\n\nclass ShortLine(Env):\n    pass\n",
+    "agent.py": "async def agent(task, base_url):\n    return 1.0\n\n\nclass Agent:\n    pass\n\n\n"
+    "def generate(task):\n    yield 1\n\n\ndef odd(task, thing):\n    return 1\n",
+    "empty.jsonl": "",
+    "broken.jsonl": '{"question": 1\n',
+    "parquet.jsonl": b"PAR1\x00\x01\xff\x00\x00",
+    "split.jsonl": '{"question": 1, "split": "test"}\n',
+    "study.toml": "[study]\nfoo = 1\n",
+    "text.db": "this is a text and no database, however long it is made. " * 20,
+    "broken_model/config.json": "{not json",
+    "no_weights/config.json": '{"model_type": "llama"}',
+    "broken_run/config.toml": "[train\n",
+    "empty_folder/.keep": "",
+}
+
+
+def lay_files(folder: Path) -> None:
+    """The files that the page's commands name."""
+    for name, content in FILES.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def read_rows() -> Iterator[tuple[str, str, str]]:
+    """Section, command and message of every row."""
+    section = ""
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            section = line.removeprefix("## ")
+        elif line.startswith("| `stepwell "):
+            command, message, _ = re.split(r"(?<!\\)\|", line.strip("|"))
+            yield section, *(cell.strip().strip("`").replace("\\|", "|") for cell in (command, message))
+
+
+ROWS = [
+    pytest.param(command, message, id=command, marks=[pytest.mark.slow] if section == SLOW else [])
+    for section, command, message in read_rows()
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path, modules = list(sys.path), set(sys.modules)
+    folder = tmp_path_factory.mktemp("mistakes")
+    lay_files(folder)
+    yield folder
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        if f"{name}.py" in FILES:
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize(("command", "message"), ROWS)
+def test_a_mistake_is_answered_as_the_page_says(
+    command: str,
+    message: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folder)
+    try:
+        code = main(shlex.split(command)[1:])
+    except SystemExit as ended:  # how argparse refuses
+        code = ended.code if isinstance(ended.code, int) else 1
+    told = capsys.readouterr().err
+    assert code == 2
+    assert "Traceback" not in told
+    rest = " ".join(told.replace(f"{folder}{os.sep}", "").split())
+    for words in filter(None, (part.strip() for part in message.split("…"))):
+        assert words in rest, f"{words!r} is not in what was said: {told}"
+        rest = rest.partition(words)[2]
+
+
+def test_the_page_holds_the_mistakes_that_people_make() -> None:
+    rows = list(read_rows())
+    assert len(rows) >= 70
+    assert all(len(message) > 20 for _, _, message in rows)
+    assert {command.split()[1] for _, command, _ in rows} >= {
+        "train",
+        "eval",
+        "play",
+        "pool",
+        "serve",
+        "study",
+    }
+
+
+def test_a_package_that_is_not_installed_is_one_line_with_its_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)  # as where it is not installed
+    assert main(["pool", "ls", "postgresql://nobody@127.0.0.1:9/none"]) == 2
+    told = capsys.readouterr().err
+    assert told == "error: the module 'psycopg' is not installed: pip install 'stepwell[postgres]'\n"
