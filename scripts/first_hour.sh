@@ -78,7 +78,7 @@ cd "$place/work"
 tiny=() few=() demo=(stepwell demo)
 if [ -n "$is_short" ]; then
   tiny=(eval.num_tasks=4 eval.samples_per_task=1 train.num_updates=2 train.tasks_per_update=4)
-  few=(warm_start.max_updates=10)
+  few=(warm_start.max_updates=10 warm_start.batch_size=8)
   demo=(stepwell train demo name=demo "${tiny[@]}" "${few[@]}" warm_start.num_demos=128)
 fi
 
