@@ -160,7 +160,7 @@ def test_a_task_is_a_seed_with_how_the_environment_is_made() -> None:
         ("gymnasium:NoSuchThing-v0", {}, "doesn't exist"),
         ("gymnasium:", {}, "env.name"),
         ("gymnasium:CartPole-v1", {"kwargs": {"nonsense": 1}}, "nonsense"),
-        ("gymnasium:CartPole-v1", {"kwargs": {"sutton_barto_reward": object()}}, "JSON"),
+        ("gymnasium:CartPole-v1", {"kwargs": {"sutton_barto_reward": object()}}, "env.options.kwargs"),
     ],
 )
 def test_what_cannot_be_used_is_refused_with_the_reason(name: str, options: dict, problem: str) -> None:

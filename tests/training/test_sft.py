@@ -75,7 +75,7 @@ def test_a_full_device_is_told_with_the_setting_to_lower(monkeypatch: pytest.Mon
 
 
 def test_nothing_to_learn_from_and_what_is_not_finite_are_refused() -> None:
-    with pytest.raises(InputError, match=r"no demonstrations.*warm_start\.num_demos"):
+    with pytest.raises(InputError, match=r"nothing to learn from; set warm_start\.num_demos"):
         next(imitate(fresh(), [], WarmStartConfig(), 0))
     with pytest.raises(DivergenceError, match=r"warm start, update 1: .*warm_start\.optimizer"):
         next(imitate(fresh(), [made([1e30])], WarmStartConfig(), 0))

@@ -120,6 +120,8 @@ def describe_problem(model: type[BaseModel], found: Any) -> tuple[str, str]:
     key = ".".join(path)
     if found["type"] == "extra_forbidden":
         return key, f"unknown key{suggest_key(model, path)}"
+    if found["type"] == "missing":
+        return key, "is missing"
     if found["type"] == "value_error":
         return key, str(found["ctx"]["error"])
     setting = field_at(model, path)

@@ -94,7 +94,7 @@ def test_a_remote_run_that_sets_a_host_option_is_told_which(url: str) -> None:
         ("shop", "write NAME.OPTION=VALUE"),
         ("shop.urll=x", "did you mean 'url'"),
         ("shopp.url=http://x", "did you mean 'shop'"),
-        ("frozenlake.size=99", "less than or equal to 32"),
+        ("frozenlake.size=99", "at most 32"),
     ],
 )
 def test_a_wrong_set_ends_serving_with_the_reason(

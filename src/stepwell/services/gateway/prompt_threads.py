@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from stepwell.core import ContextLengthError
+from stepwell.rendering import Message, TextPart
 from stepwell.services.gateway.exchange import Ask, Kind, Refused
 
 T = TypeVar("T")
@@ -68,8 +69,8 @@ def _check_size(ask: Ask, most: int | None) -> int:
         prompt = ask.prompt if isinstance(ask.prompt, str) else ""
         others, own = num_bytes(prompt), 0
     else:
-        others = sum(num_bytes(m.text) for m in ask.messages if m.role != "assistant")
-        own = max((num_bytes(m.text) for m in ask.messages if m.role == "assistant"), default=0)
+        others = sum(_count_text_bytes(m) for m in ask.messages if m.role != "assistant")
+        own = max((_count_text_bytes(m) for m in ask.messages if m.role == "assistant"), default=0)
     if most is not None and max(others, own) > most:
         raise ContextLengthError(
             f"the prompt has {max(others, own)} bytes, and the context holds at most {most}: send less"
@@ -80,3 +81,8 @@ def _check_size(ask: Ask, most: int | None) -> int:
 def num_bytes(text: str) -> int:
     """Bytes of a text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode(errors="replace"))
+
+
+def _count_text_bytes(message: Message) -> int:
+    """Bytes of the text in a message; its images are counted by the renderer."""
+    return sum(num_bytes(part.text) for part in message.parts if isinstance(part, TextPart))
