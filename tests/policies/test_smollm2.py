@@ -102,7 +102,7 @@ def test_the_tokenizer_reads_digits_one_by_one_and_turns_as_special(directory: P
 def test_its_template_extends_exactly(directory: Path) -> None:
     renderer = Renderer(load_tokenizer(directory))
     assert renderer.report.extends and renderer.report.extends_thinking
-    assert not renderer.report.tools
+    assert renderer.report.tools
     rendered = renderer.start([Message.user("What is the capital of France?")])
     assert rendered.text.startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM")
     action = [*renderer.template.encode_after("The capital is Paris."), renderer.end_ids[0]]

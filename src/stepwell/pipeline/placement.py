@@ -82,7 +82,7 @@ def devices_here() -> list[str]:
 
 def check_device(key: str, device: str) -> None:
     """Refuse a device that this machine does not have; `key` is the setting that names it."""
-    if device in (CORES, f"{CORES}:0"):
+    if device == CORES:
         return
     import torch
 
@@ -90,6 +90,8 @@ def check_device(key: str, device: str) -> None:
         kind = torch.device(device).type
     except RuntimeError:
         raise ConfigError(f"{key}: {device!r} is no device; write cpu, or cuda:0 for the first GPU") from None
+    if kind == CORES:  # torch takes every index: all are the same cores
+        return
     other = torch.accelerator.current_accelerator()  # such as mps
     here = devices_here()
     if _plain(device) in here or (kind != "cuda" and other is not None and kind == other.type):
