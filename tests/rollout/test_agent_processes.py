@@ -26,7 +26,7 @@ def job(name: str, timeout_s: float = 20.0, base_url: str = NOWHERE, **content: 
 
 
 def processes(function: str, **settings: object) -> AgentProcesses:
-    quick = {"grace_s": 0.3, "block_timeout_s": 0.5, "backoff_s": 0.02} | settings
+    quick = {"grace_s": 1.5, "block_timeout_s": 20.0, "backoff_s": 0.02} | settings
     return AgentProcesses(f"{ODD}:{function}", **quick)  # type: ignore[arg-type]
 
 
