@@ -26,8 +26,8 @@ from stepwell.monitors.charts import Series, line_chart
 from stepwell.monitors.jsonl import read_entries
 from stepwell.monitors.summary import read_summary
 from stepwell.monitors.svg import element, picture
-from stepwell.pipeline.studies import run_study
-from stepwell.pipeline.study_results import mean_curve
+from stepwell.studies.results import mean_curve
+from stepwell.studies.study import run_study
 
 STUDY = Path(__file__).parent.parent / "studies" / "robots.toml"
 RESULTS = Path(__file__).parent / "results" / "async_learning"

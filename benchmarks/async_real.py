@@ -37,13 +37,13 @@ from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.core import Request, Sampled, SamplingParams, Split
 from stepwell.monitors.jsonl import read_entries
-from stepwell.pipeline.groups import Groups, check_groups
-from stepwell.pipeline.parts import Parts
-from stepwell.pipeline.run import machine, train
 from stepwell.rollout import Job
-from stepwell.rollout.driver import Driver, Outcome, Start
-from stepwell.rollout.groups import WorkerHealth
-from stepwell.rollout.requests import RequestQueue
+from stepwell.runs.build.components import Parts
+from stepwell.runs.build.worker_groups import Groups, check_groups
+from stepwell.runs.run import machine, train
+from stepwell.workers.contracts import WorkerHealth
+from stepwell.workers.driver import Driver, Outcome, Start
+from stepwell.workers.request_queue import RequestQueue
 
 RESULTS = Path(__file__).parent / "results"
 MODES = ("sync", "rollout_async", "train_async", "stream")

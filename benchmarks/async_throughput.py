@@ -32,7 +32,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from stepwell.pipeline.modelled import Model, ModelledRun, bound, run_model
+from stepwell.workers.modelled import Model, ModelledRun, bound, run_model
 
 sys.path.insert(0, str(Path(__file__).parent))
 

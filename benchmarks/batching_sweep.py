@@ -1,6 +1,6 @@
 """The dynamic batcher's two bounds: throughput over the largest batch and the longest wait.
 
-Modelled devices in virtual time (`stepwell.pipeline.modelled`): six simulators with two environment batches
+Modelled devices in virtual time (`stepwell.workers.modelled`): six simulators with two environment batches
 of eight each, and two generators four fifths of whose time per call is there whatever the size. Batches that
 are too small waste that; waits that are too long leave simulators without work. While generators are busy
 slots gather by themselves, so that the rise over the wait is small and its fall is not.
@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stepwell.monitors.charts import Series, line_chart
-from stepwell.pipeline.modelled import Model, run_model
+from stepwell.workers.modelled import Model, run_model
 
 RESULT = Path(__file__).parent / "results" / "batching_sweep.json"
 ENV_BATCH = 8

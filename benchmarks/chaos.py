@@ -33,10 +33,10 @@ from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.core import Status
 from stepwell.monitors.jsonl import read_entries
-from stepwell.pipeline import groups as groups_module
-from stepwell.pipeline.groups import Groups
-from stepwell.pipeline.run import machine, train
 from stepwell.pool import Channel, Filter, open_pool
+from stepwell.runs.build import worker_groups as groups_module
+from stepwell.runs.build.worker_groups import Groups
+from stepwell.runs.run import machine, train
 
 RESULT = Path(__file__).parent / "results" / "chaos.json"
 KILLS = 60

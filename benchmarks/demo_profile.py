@@ -22,8 +22,8 @@ from torch.profiler import ProfilerActivity, profile
 from stepwell.config.loading import load_config
 from stepwell.core import Split
 from stepwell.packing import segments_cpu
-from stepwell.pipeline.parts import Parts
 from stepwell.rollout import Job
+from stepwell.runs.build.components import Parts
 from stepwell.training import batch, imitate
 
 RESULT = Path(__file__).parent / "results" / "demo_profile.json"

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stepwell.pipeline.run import machine
+from stepwell.runs.run import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULT = Path(__file__).parent / "results" / "first_runs.json"

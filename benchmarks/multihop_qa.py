@@ -31,14 +31,14 @@ from rich.console import Console
 from rich.table import Table
 
 from stepwell.core import Split, Task
-from stepwell.data.facts import SOURCES, Collection
-from stepwell.data.facts.graph import key
-from stepwell.data.search import KINDS, Kind, SearchIndex
-from stepwell.data.search.words import query_words
 from stepwell.envs import draw_tasks, make_env
 from stepwell.envs.baselines import random_play, random_turn
+from stepwell.envs.multihop_qa.facts import SOURCES, Collection
+from stepwell.envs.multihop_qa.facts.graph import key
 from stepwell.envs.multihop_qa.options import MultihopOptions
 from stepwell.envs.multihop_qa.questions import COLLECTIONS, collection_of
+from stepwell.envs.retrieval import KINDS, Kind, SearchIndex
+from stepwell.envs.retrieval.words import query_words
 
 RESULT = Path(__file__).parent / "results" / "multihop_qa.json"
 NAME = "multihop_qa"

@@ -36,13 +36,13 @@ from rich.console import Console
 from rich.table import Table
 
 from stepwell.core import Split, Task, ToolCall
-from stepwell.data.papers.generator import generate, generated_graph
 from stepwell.envs import draw_tasks
 from stepwell.envs.baselines import random_turn
 from stepwell.envs.paper_search.env import PaperSearch
 from stepwell.envs.paper_search.guide import paper_argument
 from stepwell.envs.paper_search.library import indexed
 from stepwell.envs.paper_search.options import PaperSearchOptions
+from stepwell.envs.paper_search.papers.generator import generate, generated_graph
 from stepwell.envs.paper_search.pool import asked
 from stepwell.envs.paper_search.searcher import queries_of
 

@@ -30,9 +30,9 @@ from stepwell.config.loading import load_config
 from stepwell.core import Errors, Gaps, ParityError
 from stepwell.engines import parity
 from stepwell.monitors import Monitor
-from stepwell.pipeline.loop import SyncLoop
-from stepwell.pipeline.parts import Parts
-from stepwell.pipeline.sources import PlayedSource
+from stepwell.runs.build.components import Parts
+from stepwell.runs.loop.sources import PlayedSource
+from stepwell.runs.loop.training_loop import SyncLoop
 
 RESULTS = Path(__file__).parent / "results"
 JUMP_AT = 64

@@ -27,8 +27,8 @@ from rich.table import Table
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.core import Scorer, Step
-from stepwell.pipeline.evaluation import checkpoint_of, evaluate, held_out_tasks
-from stepwell.pipeline.parts import Parts
+from stepwell.runs.build.components import Parts
+from stepwell.runs.evaluation.evaluate import checkpoint_of, evaluate, held_out_tasks
 
 RESULTS = Path(__file__).parent / "results"
 PAIRS = (("engine", "trainer"), ("trainer", "alone"), ("engine", "truth"), ("trainer", "truth"))

@@ -166,7 +166,7 @@ def config_of(options: dict[str, Any], model: Path | str, **tables: Any) -> Any:
 
 def warm_start(options: dict[str, Any], num_demos: int, out: Path) -> None:
     """The model both sides start from: it knows the form of a reply, and some of the task."""
-    from stepwell.pipeline.parts import Parts
+    from stepwell.runs.build.components import Parts
     from stepwell.training import imitate
 
     optimizer = {"kind": "muon", "learning_rate": 3e-3, "muon_learning_rate": 0.01}
@@ -182,9 +182,9 @@ def warm_start(options: dict[str, Any], num_demos: int, out: Path) -> None:
 
 def evaluate(model: Path, options: dict[str, Any], num_tasks: int) -> dict[str, float]:
     """Greedy success on held-out boards, with its 95 % interval, by our engine."""
-    from stepwell.pipeline.evaluation import evaluate as play
-    from stepwell.pipeline.evaluation import held_out_tasks
-    from stepwell.pipeline.parts import Parts
+    from stepwell.runs.build.components import Parts
+    from stepwell.runs.evaluation.evaluate import evaluate as play
+    from stepwell.runs.evaluation.evaluate import held_out_tasks
 
     parts = Parts(config_of(options, model))
     result = play(parts, held_out_tasks(parts, num_tasks), temperature=0.0)

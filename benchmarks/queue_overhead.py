@@ -26,11 +26,11 @@ from rich.table import Table
 
 from stepwell.core import SamplingParams, Task
 from stepwell.engines.batcher import BatchQueue, Slot
-from stepwell.pipeline.modelled import Model, ModelledGenerator, ModelledPlayer, ModelledSimulator
 from stepwell.rollout import Job
-from stepwell.rollout.driver import Driver, Outcome, Start
-from stepwell.rollout.requests import RequestQueue
-from stepwell.rollout.shards import Ask, even
+from stepwell.workers.driver import Driver, Outcome, Start
+from stepwell.workers.modelled import Model, ModelledGenerator, ModelledPlayer, ModelledSimulator
+from stepwell.workers.request_queue import RequestQueue
+from stepwell.workers.shards import Ask, even
 
 RESULT = Path(__file__).parent / "results" / "queue_overhead.json"
 FREE = Model(simulator=0.0, generator=0.0, sigma=0.0, num_envs=64, num_simulators=4, env_batches=2)

@@ -30,9 +30,9 @@ from rich.console import Console
 from rich.table import Table
 
 from stepwell.core import Split, Task
-from stepwell.data.products import Store, generated_catalogue
 from stepwell.envs import draw_tasks, make_env
 from stepwell.envs.shop.options import ShopOptions
+from stepwell.envs.shop.products import Store, generated_catalogue
 from stepwell.envs.shop.shop import open_shop
 
 RESULT = Path(__file__).parent / "results" / "shop.json"

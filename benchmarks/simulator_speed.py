@@ -49,7 +49,7 @@ from stepwell.core import JSON, ArraySpec, RobotWorld, Task
 from stepwell.envs import EnvBatch, make_env
 from stepwell.envs.batch import Turn
 from stepwell.envs.robots.base import Moved, RobotEnv, RobotOptions
-from stepwell.rollout.workers import ProcessSimulator
+from stepwell.workers import ProcessSimulator
 
 RESULT = Path(__file__).parent / "results" / "simulator_speed.json"
 ROUNDS = 5

@@ -30,7 +30,7 @@ from safetensors.torch import load_file
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.monitors.jsonl import read_entries
-from stepwell.pipeline.run import machine, train
+from stepwell.runs.run import machine, train
 from stepwell.training import list_checkpoints
 
 RESULTS = Path(__file__).parent / "results"

@@ -41,10 +41,10 @@ from stepwell.config.run import OptimizerConfig
 from stepwell.core import Split, StateForm, Step, TokenAction, TokenState
 from stepwell.envs import Env, distinct_tasks, make_env
 from stepwell.packing import backward, pack
-from stepwell.pipeline.seeing import freeze_vision
 from stepwell.policies import VLMPolicy, resolve_model
 from stepwell.policies.forward import actor_rows
 from stepwell.rendering import ImagePart, Message, Renderer, TextPart, load_tokenizer
+from stepwell.runs.build.vision import freeze_vision
 from stepwell.training.optimizer import Optimizer
 
 WORLDS = {"frozenlake": ("player", "goal"), "sokoban": ("player", "boxes", "targets")}

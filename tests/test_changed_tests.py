@@ -21,7 +21,7 @@ def test_a_changed_test_comes_first_and_then_the_tests_of_the_changed_folder() -
     names = order_names("tests/engines/test_slots.py", "src/stepwell/pool/blobs.py")
     assert names[0] == "tests/engines/test_slots.py"
     assert names[1] == "tests/pool/test_blobs.py"
-    assert {"tests/pool/test_serving.py", "tests/pipeline/test_resume.py"} <= set(names)
+    assert {"tests/pool/test_serving.py", "tests/runs/test_resume.py"} <= set(names)
     assert "tests/algos/test_segments.py" not in names
 
 

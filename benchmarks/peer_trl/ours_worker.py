@@ -15,8 +15,8 @@ from job import Clock, Job
 from stepwell.config.run import RunConfig
 from stepwell.core import Status
 from stepwell.engines import fingerprint_of
-from stepwell.pipeline.parts import Parts
 from stepwell.rollout import Job as Episode
+from stepwell.runs.build.components import Parts
 
 
 def run_config(job: Job, model: str) -> RunConfig:

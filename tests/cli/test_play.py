@@ -23,9 +23,9 @@ from stepwell.cli.play import COMMANDS, read_actions
 from stepwell.config.loading import load_config
 from stepwell.core import Actions, InputError, Split, ToolCall
 from stepwell.envs import draw_tasks
-from stepwell.pipeline.evaluation import checkpoint_of
-from stepwell.pipeline.parts import Parts
-from stepwell.pipeline.playing import PlaySession, open_pilot
+from stepwell.runs.build.components import Parts
+from stepwell.runs.evaluation.evaluate import checkpoint_of
+from stepwell.runs.play.episode import PlaySession, open_pilot
 
 MOVES = Actions(("Up", "Down", "Left", "Right"), max_per_turn=3)
 UP, LEFT = "\x1b[A", "\x1b[D"

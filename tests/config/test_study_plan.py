@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.pipeline.study_files import SMALL, planned, study_of
+from tests.studies.study_files import SMALL, planned, study_of
 
 from stepwell.config.study import flattened, load_study, merged, plan_runs
 from stepwell.core.errors import ConfigError
-from stepwell.pipeline.parts import resolve_recipe
-from stepwell.pipeline.studies import run_study
+from stepwell.runs.build.components import resolve_recipe
+from stepwell.studies.study import run_study
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -15,7 +15,7 @@ from stepwell.core import EncodingError
 from stepwell.monitors.base import Entry, RunInfo
 from stepwell.monitors.console import Progress, group_lines, live_view
 from stepwell.monitors.timeline import MAX_ROWS, merged, read_timeline, timeline_chart, write_timeline
-from stepwell.rollout.spans import Spans
+from stepwell.workers.busy_times import Spans
 
 
 class Clock:

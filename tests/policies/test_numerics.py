@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 import torch
-from tests.pipeline.small import small_config, warmed_model
+from tests.runs.small import small_config, warmed_model
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from stepwell.cli import serve
 from stepwell.core import ConfigError
 from stepwell.engines import EmbeddedEngine
-from stepwell.pipeline.planning import plan
-from stepwell.pipeline.playing import open_pilot
-from stepwell.pipeline.run import train
 from stepwell.policies import CausalLMPolicy
 from stepwell.policies.numerics import set_numerics
 from stepwell.pool import open_pool
+from stepwell.runs.plan.run_plan import plan
+from stepwell.runs.play.episode import open_pilot
+from stepwell.runs.run import train
 
 
 def test_switches_that_something_else_has_turned_are_turned_back() -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.pipeline.small import small_parts
 from tests.rewards.judge_server import judging
+from tests.runs.small import small_parts
 
 from stepwell.config.run import RewardConfig
 from stepwell.core import ConfigError, InfraError, StateForm, Status, Step, TokenAction, Trajectory
-from stepwell.pipeline.parts import Parts
 from stepwell.rewards import BatchJudge
 from stepwell.rollout import LanguagePlayer
+from stepwell.runs.build.components import Parts
 
 SETTINGS = ("recipe.name=vagen-full", "agent.strategy=grounding_world_modeling")
 WANTED = ("task", "format", "grounding", "world_modeling")

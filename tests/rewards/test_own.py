@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.pipeline.small import played, small_config, small_parts
 from tests.rewards import own_rewards
+from tests.runs.small import played, small_config, small_parts
 
 from stepwell.config.loading import dump_config, load_config
 from stepwell.config.run import OwnPartConfig
 from stepwell.core import ConfigError, Observation, Split, Task
 from stepwell.monitors.jsonl import read_entries
-from stepwell.pipeline.run import train
 from stepwell.rewards import StepOutcome, load_own_parts
+from stepwell.runs.run import train
 
 FUNCTIONS = "tests.rewards.own_rewards"
 OUTCOME = StepOutcome(
@@ -115,7 +115,7 @@ def test_an_agent_of_ones_own_refuses_parts_since_it_returns_the_whole_reward() 
 
 
 def test_a_robot_refuses_parts() -> None:
-    from stepwell.pipeline.parts import Parts
+    from stepwell.runs.build.components import Parts
 
     with pytest.raises(ConfigError, match="a robot's step has no text"):
         _ = Parts(load_config("metaworld-reach", [setting("brevity")])).is_robot

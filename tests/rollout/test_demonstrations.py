@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.pipeline.small import small_parts
+from tests.runs.small import small_parts
 
 from stepwell.core import ConfigError, FinishReason, Status
 

@@ -7,14 +7,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.pipeline.small import small_parts
-from tests.pipeline.worlds import BrokenLake
+from tests.runs.small import small_parts
+from tests.runs.worlds import BrokenLake
 
 from stepwell.core import Request, Sampled, Split, Status, Task, Trajectory
-from stepwell.pipeline.parts import Parts
 from stepwell.rollout import Job, Rolled, episodes
+from stepwell.runs.build.components import Parts
 
-WORLDS = "tests.pipeline.worlds"
+WORLDS = "tests.runs.worlds"
 
 
 @pytest.fixture(scope="module")

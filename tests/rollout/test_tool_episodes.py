@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.pipeline.small import played, small_config, small_parts, timeless
-from tests.pipeline.test_resume import cut_back, same
+from tests.runs.small import played, small_config, small_parts, timeless
+from tests.runs.test_resume import cut_back, same
 
 from stepwell.core import (
     FinishReason,
@@ -24,10 +24,10 @@ from stepwell.core import (
 )
 from stepwell.core.versions import VersionSpan
 from stepwell.packing import pack
-from stepwell.pipeline.parts import Parts
-from stepwell.pipeline.run import train
 from stepwell.rollout import Job
 from stepwell.rollout.episodes import Rollout
+from stepwell.runs.build.components import Parts
+from stepwell.runs.run import train
 
 NOTES = (
     "recipe.name=grpo",

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
-from tests.pipeline.small import small_parts
+from tests.runs.small import small_parts
 
 from stepwell.core import SamplingParams, Split, Status, Step, Task, TokenAction, TokenState, Trajectory
-from stepwell.pipeline.parts import Parts
 from stepwell.rollout import Job
+from stepwell.runs.build.components import Parts
 
 
 def made(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.pipeline.small import warmed_model
+from tests.runs.small import warmed_model
 from transformers.utils import logging
 
 from stepwell.algos.recipes import RECIPES

@@ -6,7 +6,7 @@ import time
 
 import pytest
 import torch
-from tests.pipeline.small import warmed_model
+from tests.runs.small import warmed_model
 from tests.training.made import sampled
 
 from stepwell.algos.recipes import RECIPES

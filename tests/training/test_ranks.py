@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.pipeline.small import warmed_model
 from tests.policies.vla.made import policy as robot
+from tests.runs.small import warmed_model
 from tests.training.made import sampled
 from tests.training.test_array_training import episodes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.pipeline.small import small_parts
+from tests.runs.small import small_parts
 from tests.training.made import made, sampled
 
 from stepwell.config.run import WarmStartConfig

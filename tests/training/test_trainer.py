@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.pipeline.small import small_config, small_parts, warmed_model
+from tests.runs.small import small_config, small_parts, warmed_model
 from tests.training.made import made, sampled
 
 from stepwell.algos.recipes import RECIPES, KLChoice

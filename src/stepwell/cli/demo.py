@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     if args.seed < 0:
         raise ConfigError(f"--seed must be at least 0, got {args.seed}")
     args.began = time.time()
-    from stepwell.pipeline.demo import run_demo
+    from stepwell.runs.demo.demo import run_demo
 
     run_demo(args.seed, args.folder)
     return 0

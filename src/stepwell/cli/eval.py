@@ -12,8 +12,8 @@ from stepwell.cli.command import RUN_FILE, add_command, add_settings, console, r
 
 if TYPE_CHECKING:
     from stepwell.config.chat_api import ChatApiConfig
-    from stepwell.pipeline.chat_evaluation import EndpointEvaluation
-    from stepwell.pipeline.evaluation import EvalReport
+    from stepwell.runs.evaluation.chat_evaluation import EndpointEvaluation
+    from stepwell.runs.evaluation.evaluate import EvalReport
 
 _EXAMPLES = (
     ("stepwell eval runs/NAME", "the best known checkpoint of a run, with its own settings"),
@@ -94,8 +94,8 @@ def _own(args: argparse.Namespace, words: Sequence[str]) -> EvalReport:
     agent, *settings = words
     _check_agent(agent)
     config = read_settings([*settings, *_flags(args)], default=settings_of_agent(agent))
-    from stepwell.pipeline.eval_folders import new_eval_folder
-    from stepwell.pipeline.evaluation import evaluate_run
+    from stepwell.runs.evaluation.evaluate import evaluate_run
+    from stepwell.runs.evaluation.folders import new_eval_folder
 
     wanted, args.folder = config.eval, None
     if args.report or args.output:
@@ -114,7 +114,7 @@ def _own(args: argparse.Namespace, words: Sequence[str]) -> EvalReport:
 
 def _outside(args: argparse.Namespace, words: Sequence[str]) -> EvalReport:
     """A model behind an API."""
-    from stepwell.pipeline.chat_progress import ChatProgress
+    from stepwell.runs.evaluation.chat_progress import ChatProgress
 
     endpoint = _resumed(args) if args.resume else _endpoint(args)
     with ChatProgress(endpoint.model) as progress:
@@ -125,8 +125,8 @@ def _evaluation(
     args: argparse.Namespace, words: Sequence[str], endpoint: ChatApiConfig, progress: Any
 ) -> EndpointEvaluation:
     from stepwell.core.errors import ConfigError
-    from stepwell.pipeline.chat_evaluation import EndpointEvaluation
-    from stepwell.pipeline.eval_folders import new_eval_folder
+    from stepwell.runs.evaluation.chat_evaluation import EndpointEvaluation
+    from stepwell.runs.evaluation.folders import new_eval_folder
 
     if args.resume and (words or _flags(args)):
         raise ConfigError("--resume goes on with the settings it was begun with; leave the others out")
@@ -148,7 +148,7 @@ def _evaluation(
 
 def _output(args: argparse.Namespace) -> Path:
     from stepwell.core.errors import ConfigError
-    from stepwell.pipeline.eval_folders import is_free
+    from stepwell.runs.evaluation.folders import is_free
 
     folder = Path(args.output)
     if not is_free(folder):
@@ -186,7 +186,7 @@ def _endpoint(args: argparse.Namespace) -> ChatApiConfig:
 def _resumed(args: argparse.Namespace) -> ChatApiConfig:
     from stepwell.config.chat_api import ChatApiConfig
     from stepwell.core.errors import ConfigError
-    from stepwell.pipeline.eval_folders import read_evaluation
+    from stepwell.runs.evaluation.folders import read_evaluation
 
     kept = read_evaluation(Path(args.resume)).endpoint
     if not kept:
@@ -197,7 +197,7 @@ def _resumed(args: argparse.Namespace) -> ChatApiConfig:
 def _compare(folders: Sequence[str], *, as_json: bool) -> int:
     import json
 
-    from stepwell.pipeline.eval_folders import comparison, read_evaluation
+    from stepwell.runs.evaluation.folders import comparison, read_evaluation
 
     named = [(folder, read_evaluation(Path(folder))) for folder in folders]
     heads, rows, notes = comparison(named)

@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     folder = run_folder(args.folder)
-    from stepwell.pipeline.exporting import export_run
+    from stepwell.runs.export.policy import export_run
 
     place = export_run(
         folder, args.to, checkpoint=args.checkpoint, licence=args.license, private=args.private

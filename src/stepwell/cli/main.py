@@ -32,7 +32,7 @@ from stepwell.cli import (
 )
 from stepwell.core.errors import StepwellError
 from stepwell.core.names import describe_missing_module, suggest_name
-from stepwell.pipeline.interrupts import Terminated, sigterm_as_interrupt
+from stepwell.runs.interrupts import Terminated, sigterm_as_interrupt
 
 COMMANDS = (train, eval, play, demo, study, serve, pool, report, sft, export, presets, recipes, envs, init)
 _DESCRIPTION = "Train agents that act in many steps with reinforcement learning."

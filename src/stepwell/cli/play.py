@@ -18,8 +18,8 @@ from stepwell.cli.keys import Keyboard
 if TYPE_CHECKING:
     from stepwell.config.run import RunConfig
     from stepwell.core import Actions, Task
-    from stepwell.pipeline.pilot import Pilot
-    from stepwell.pipeline.playing import Played, PlaySession
+    from stepwell.runs.play.agent import Pilot
+    from stepwell.runs.play.episode import Played, PlaySession
 
 COMMANDS = "ahnq?"
 _EXAMPLES = (
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         from stepwell.core.errors import ConfigError
 
         raise ConfigError(f"{config.env.name} has no task in split {args.split}; change env.held_out_share")
-    from stepwell.pipeline.playing import PlaySession
+    from stepwell.runs.play.episode import PlaySession
 
     with PlaySession(config, _pilot(config, folder, args)) as session:
         has_picture = sys.stdout.isatty() and not args.text
@@ -71,11 +71,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _pilot(config: RunConfig, folder: Path | None, args: argparse.Namespace) -> Pilot | None:
     """The agent that `--run` or `--model` names; torch is loaded for nobody else."""
-    from stepwell.pipeline.playing import open_pilot
+    from stepwell.runs.play.episode import open_pilot
 
     model = args.model
     if folder is not None:
-        from stepwell.pipeline.evaluation import choose_checkpoint
+        from stepwell.runs.evaluation.evaluate import choose_checkpoint
 
         model, why = choose_checkpoint(folder)
         print(f"checkpoint: {why}")

@@ -40,7 +40,7 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from stepwell.core.errors import ConfigError
-    from stepwell.pipeline.sft import train_on_chats
+    from stepwell.runs.sft.sft import train_on_chats
 
     numbers = ("epochs", "batch_size", "learning_rate", "max_updates")
     for name in numbers:

@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--threads must be at least 1, got {args.threads}")
     if args.limit_s is not None and args.limit_s <= 0:
         raise ConfigError(f"--limit-s must be above 0, got {args.limit_s:g}")
-    from stepwell.pipeline.studies import join_study, run_study
+    from stepwell.studies.study import join_study, run_study
 
     if args.join:
         sitting = join_study(file, args.join, quick=args.quick, folder=args.folder)

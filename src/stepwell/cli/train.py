@@ -82,19 +82,19 @@ def run(args: argparse.Namespace) -> int:
         read_settings(settings, default=resume) if args.env is None else _read_for_env(args.env, settings)
     )
     if args.dry_run and resume is not None:
-        from stepwell.pipeline.run_record import read_record, take_changes
+        from stepwell.runs.run_record import read_record, take_changes
 
         take_changes(read_record(resume, config), resume, config)
     _warn_of_foreign_preset(settings, config)
     if args.dry_run:
-        from stepwell.pipeline.planning import plan
+        from stepwell.runs.plan.run_plan import plan
 
         print(plan(config))
         return 0
-    from stepwell.pipeline.parts import resolve_recipe
+    from stepwell.runs.build.components import resolve_recipe
 
     resolve_recipe(config.recipe)  # refused before anything heavy is imported
-    from stepwell.pipeline.run import raise_if_interrupted, train
+    from stepwell.runs.run import raise_if_interrupted, train
 
     args.folder, args.began = Path(config.folder), time.time()
     folder = train(config, resume=resume)
@@ -123,7 +123,7 @@ def _warn_of_foreign_preset(settings: list[str], config: RunConfig) -> None:
 def _read_for_env(env: str, settings: list[str]) -> RunConfig:
     """The configuration for `--env`: CONFIG's with that environment, or the preset `own` fitted to it."""
     from stepwell.cli.command import split_settings
-    from stepwell.pipeline.own_env import load_own_config
+    from stepwell.runs.build.env_defaults import load_own_config
 
     source, overrides = split_settings(settings)
     if source is not None:

@@ -1,1 +1,1 @@
-"""Builders and loaders of data sets, search over documents, and the download-free cache."""
+"""Rows of data files and data sets, and a cache of what was built from them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from stepwell.data.facts import collection
+from stepwell.envs.multihop_qa.facts import collection
 from stepwell.envs.multihop_qa.options import MultihopOptions
 
 PAGE = (Path(__file__).parent.parent.parent.parent / "docs" / "multihop_qa.md").read_text()

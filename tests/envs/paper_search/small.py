@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from stepwell.core import Task, ToolCall
-from stepwell.data.papers import Facet, Need, PaperGraph
 from stepwell.envs.paper_search.env import PaperSearch
 from stepwell.envs.paper_search.library import Library, Request, indexed
 from stepwell.envs.paper_search.options import PaperSearchOptions
+from stepwell.envs.paper_search.papers import Facet, Need, PaperGraph
 
 NEED = Need(((0, 0), (1, 0)))  # "aaa ccc"
 # title, about, cited; relevance to NEED in the comment

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from stepwell.data.products import Option, Product
-from stepwell.data.products.store import Store, write_store
 from stepwell.envs.shop.goal import Goal
 from stepwell.envs.shop.options import ShopOptions
+from stepwell.envs.shop.products import Option, Product
+from stepwell.envs.shop.products.store import Store, write_store
 from stepwell.envs.shop.shop import Shop, open_shop
 
 SIZES = Option("size", ("S", "M"))

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 
 from stepwell.core import InputError, Split, StateForm, Task
-from stepwell.data.products import Product
-from stepwell.data.products.store import Store, write_store
 from stepwell.envs.baselines import random_play
 from stepwell.envs.check import check_env
 from stepwell.envs.registry import make_env
@@ -19,6 +17,8 @@ from stepwell.envs.shop.env import ShopEnv
 from stepwell.envs.shop.goal import Goal
 from stepwell.envs.shop.guide import AFTER, BEFORE, EXAMPLE_TASK, examples
 from stepwell.envs.shop.options import ShopOptions
+from stepwell.envs.shop.products import Product
+from stepwell.envs.shop.products.store import Store, write_store
 from stepwell.envs.shop.shop import Shop
 from stepwell.envs.shop.view import View
 from stepwell.envs.tasks import draw_tasks

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from stepwell.data.products.vocabulary import vocabulary
 from stepwell.envs import make_env
 from stepwell.envs.shop.options import PRESETS, ShopOptions
+from stepwell.envs.shop.products.vocabulary import vocabulary
 
 PAGE = (Path(__file__).parent.parent.parent.parent / "docs" / "shop.md").read_text()
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.data.products import Option, Product
 from stepwell.envs.shop.goal import Goal
+from stepwell.envs.shop.products import Option, Product
 from stepwell.envs.shop.score import Score, has_attribute, score_purchase, type_score
 
 GOAL = Goal("", "hiking boots", ("hiking", "boots"), ("Shoes", "Outdoor", "hiking boots"),

@@ -9,9 +9,9 @@ import torch
 from stepwell.config.run import OptimizerConfig
 from stepwell.core import Step
 from stepwell.packing import backward, pack
-from stepwell.pipeline.seeing import freeze_vision
 from stepwell.policies import VLMPolicy
 from stepwell.rendering import ImagePart, Message, Renderer, load_tokenizer
+from stepwell.runs.build.vision import freeze_vision
 from stepwell.training.optimizer import Optimizer
 
 

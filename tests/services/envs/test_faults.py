@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.pipeline.small import small_parts
+from tests.runs.small import small_parts
 
 from stepwell.core import EnvError, Request, Sampled, Split, Status
 from stepwell.envs import make_env

@@ -30,14 +30,14 @@ from stepwell.core import (
     problem_with,
     read_call,
 )
-from stepwell.data.facts import is_right
-from stepwell.data.search import SearchIndex
 from stepwell.envs.base import Effect, Env
+from stepwell.envs.multihop_qa.facts import is_right
 from stepwell.envs.multihop_qa.guide import ANSWER, SEARCH, actions, examples, guide
 from stepwell.envs.multihop_qa.options import MultihopOptions
 from stepwell.envs.multihop_qa.planning import best_query
 from stepwell.envs.multihop_qa.questions import chosen_questions, index_of
 from stepwell.envs.multihop_qa.words import Found, observation_text, state_text
+from stepwell.envs.retrieval import SearchIndex
 
 
 class MultihopQA(Env):

@@ -7,8 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from stepwell.config.base import Settings
-from stepwell.data.search import Kind
 from stepwell.envs.options import declare_host_option
+from stepwell.envs.retrieval import Kind
 
 FULL_RESULTS, TINY_RESULTS = 5, 1
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from stepwell.data.search import SearchIndex
 from stepwell.envs.multihop_qa.guide import MAX_QUERY_CHARS
+from stepwell.envs.retrieval import SearchIndex
 
 
 @lru_cache(maxsize=65_536)

@@ -6,10 +6,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from stepwell.core import ConfigError
-from stepwell.data.facts import Collection, Question, collection
-from stepwell.data.facts.published import read_published
-from stepwell.data.search import SearchIndex
+from stepwell.envs.multihop_qa.facts import Collection, Question, collection
+from stepwell.envs.multihop_qa.facts.published import read_published
 from stepwell.envs.multihop_qa.options import MultihopOptions
+from stepwell.envs.retrieval import SearchIndex
 
 COLLECTIONS = {
     ("full", "in"): "atlas",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from stepwell.data.search import Document
 from stepwell.envs.multihop_qa.options import MultihopOptions
+from stepwell.envs.retrieval import Document
 
 QUERY_CHARS = 80
 

@@ -32,12 +32,12 @@ from stepwell.core import (
     problem_with,
     read_call,
 )
-from stepwell.data.papers import Quality, quality, read_need
 from stepwell.envs.base import Effect, Env
 from stepwell.envs.paper_search import searcher
 from stepwell.envs.paper_search.guide import EXPAND, SEARCH, examples, guide, paper_argument, tools
 from stepwell.envs.paper_search.library import Library, Request, library_of
 from stepwell.envs.paper_search.options import PaperSearchOptions
+from stepwell.envs.paper_search.papers import Quality, quality, read_need
 from stepwell.envs.paper_search.planner import Planner
 from stepwell.envs.paper_search.pool import Pool, asked
 from stepwell.envs.paper_search.words import Standing, in_view, in_words, one_line, quoted, structured

@@ -6,8 +6,8 @@ The example asks for what no generated paper is about.
 from __future__ import annotations
 
 from stepwell.core import JSON, Example, StateForm, ToolCall, ToolSchema
-from stepwell.data.papers import Quality
 from stepwell.envs.paper_search.options import Limits, PaperSearchOptions
+from stepwell.envs.paper_search.papers import Quality
 from stepwell.envs.paper_search.words import Standing, in_words, structured
 
 SEARCH, EXPAND = "search", "expand"

@@ -14,10 +14,18 @@ from random import Random
 from typing import Self
 
 from stepwell.core.errors import ConfigError
-from stepwell.data.papers import GraphSpec, Need, PaperGraph, Selector, generated_graph, needs_of, request_of
-from stepwell.data.papers.semantic_scholar import read_requests, read_snapshot
-from stepwell.data.search import Document, Kind, SearchIndex
 from stepwell.envs.paper_search.options import Limits, PaperSearchOptions
+from stepwell.envs.paper_search.papers import (
+    GraphSpec,
+    Need,
+    PaperGraph,
+    Selector,
+    generated_graph,
+    needs_of,
+    request_of,
+)
+from stepwell.envs.paper_search.papers.semantic_scholar import read_requests, read_snapshot
+from stepwell.envs.retrieval import Document, Kind, SearchIndex
 
 NEED_SIZES = (2, 3)  # facets of a need
 MIN_CEILING = 0.85  # requests that the selector cannot judge better than this make no tasks

@@ -8,8 +8,8 @@ from typing import Literal
 from pydantic import Field
 
 from stepwell.config.base import Settings
-from stepwell.data.papers import GraphSpec
 from stepwell.envs.options import declare_host_option
+from stepwell.envs.paper_search.papers import GraphSpec
 
 
 @dataclass(frozen=True, slots=True)

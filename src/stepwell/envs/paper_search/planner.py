@@ -20,8 +20,8 @@ import heapq
 from collections.abc import Collection, Mapping, Sequence
 from itertools import product
 
-from stepwell.data.papers import Selector
 from stepwell.envs.paper_search.library import Library, Request
+from stepwell.envs.paper_search.papers import Selector
 from stepwell.envs.paper_search.pool import NUM_PAID, Pool, asked
 from stepwell.envs.paper_search.words import in_order
 

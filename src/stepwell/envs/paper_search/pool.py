@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
-from stepwell.data.papers import Selector
+from stepwell.envs.paper_search.papers import Selector
 
 NUM_PAID = 3
 

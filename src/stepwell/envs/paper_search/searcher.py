@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from itertools import product
 
-from stepwell.data.papers import Selector
 from stepwell.envs.paper_search.library import Library, Request
+from stepwell.envs.paper_search.papers import Selector
 from stepwell.envs.paper_search.planner import Call
 from stepwell.envs.paper_search.pool import Pool, asked
 from stepwell.envs.paper_search.words import in_order

@@ -14,8 +14,8 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from stepwell.data.papers import PaperGraph, Quality, Selector
 from stepwell.envs.paper_search.options import Limits
+from stepwell.envs.paper_search.papers import PaperGraph, Quality, Selector
 from stepwell.envs.paper_search.pool import Pool
 
 MAX_TITLE, MAX_REQUEST, MAX_SAID = 160, 1000, 60

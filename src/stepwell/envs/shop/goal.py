@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepwell.core import JSON, EncodingError, InputError, content_hash
-from stepwell.data.products import Product, Store
-from stepwell.data.products.product import dollars
+from stepwell.envs.shop.products import Product, Store
+from stepwell.envs.shop.products.product import dollars
 
 _WORDINGS = (
     "I am looking for {kind} ({attributes}){options}, for at most {limit}.",

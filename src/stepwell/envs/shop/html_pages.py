@@ -11,8 +11,8 @@ import json
 from html import escape
 from urllib.parse import quote
 
-from stepwell.data.products.product import dollars
 from stepwell.envs.shop.pages import Choice, Shown
+from stepwell.envs.shop.products.product import dollars
 from stepwell.envs.shop.view import View
 
 HEADERS = {

@@ -17,9 +17,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from stepwell.core import InputError
-from stepwell.data.products import Product, Store
-from stepwell.data.products.product import dollars
 from stepwell.envs.shop.goal import Goal
+from stepwell.envs.shop.products import Product, Store
+from stepwell.envs.shop.products.product import dollars
 from stepwell.envs.shop.score import Score, score_purchase
 from stepwell.envs.shop.view import Page, View, as_mapping
 

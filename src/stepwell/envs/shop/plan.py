@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from stepwell.data.products import Product, Store
 from stepwell.envs.shop.goal import Goal, words
 from stepwell.envs.shop.pages import BACK, BUY, NEXT, PREVIOUS, product_of
+from stepwell.envs.shop.products import Product, Store
 from stepwell.envs.shop.score import score_purchase
 from stepwell.envs.shop.view import Page, View, as_mapping
 

@@ -21,9 +21,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 
-from stepwell.data.products import Product
-from stepwell.data.products.product import all_text
 from stepwell.envs.shop.goal import Goal, words
+from stepwell.envs.shop.products import Product
+from stepwell.envs.shop.products.product import all_text
 
 _LIKE, _FAINT = 0.2, 0.1
 _SHARED_SHELVES = 2

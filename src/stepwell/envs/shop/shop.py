@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from stepwell.core import ConfigError, StateForm
-from stepwell.data.products import Product, Store, generated_catalogue, webshop_catalogue
 from stepwell.envs.shop.goal import Goal, draw_goal, listed_goal
 from stepwell.envs.shop.options import ShopOptions
 from stepwell.envs.shop.pages import (
@@ -35,6 +34,7 @@ from stepwell.envs.shop.pages import (
     show,
 )
 from stepwell.envs.shop.plan import Plan, Planner
+from stepwell.envs.shop.products import Product, Store, generated_catalogue, webshop_catalogue
 from stepwell.envs.shop.score import Score
 from stepwell.envs.shop.view import Asked, Page, View, as_mapping, quoted, read_action
 from stepwell.envs.shop.words import states

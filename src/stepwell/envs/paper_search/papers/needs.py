@@ -1,0 +1,100 @@
+"""Information needs over a generated graph: what is looked for, in which words, and what answers it.
+
+A need is a set of facet values, the domain among them or not; a paper answers it if it is about all of
+them (a mention is not enough). Its request says every value in one form, drawn by the need itself: the
+same need is always asked for in the same words, so that tasks that differ have different answers wanted.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from stepwell.core.errors import InputError
+from stepwell.envs.paper_search.papers.graph import PaperGraph
+
+REQUESTS = (
+    "Which papers study {}?",
+    "I am looking for work on {}.",
+    "Collect the literature on {}.",
+    "Find research about {}.",
+    "What has been published on {}?",
+    "Papers about {}, please.",
+)
+JOINTS = {
+    "domain": "{}",
+    "task": "{}",
+    "method": "methods based on {}",
+    "setting": "{}",
+    "dataset": "{} data",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Facet values that an answer must have: pairs of facet number and value number, in order."""
+
+    values: tuple[tuple[int, int], ...]
+
+    def answers(self, graph: PaperGraph) -> list[int]:
+        """The papers that are about all of it, oldest first."""
+        assert graph.about is not None
+        hit = np.ones(len(graph), bool)
+        for facet, value in self.values:
+            hit &= graph.about[:, facet] == value
+        return np.flatnonzero(hit).tolist()
+
+    def words(self, graph: PaperGraph) -> list[str]:
+        """The form in which the request says each value."""
+        rng = random.Random(f"words of {self.values}")
+        return [rng.choice(graph.facets[facet].values[value]) for facet, value in self.values]
+
+
+def needs_of(graph: PaperGraph, sizes: tuple[int, ...], min_answers: int, max_answers: int) -> list[Need]:
+    """Every need of so many facets (`sizes`) with a fitting number of answers, in a fixed order."""
+    assert graph.about is not None, "needs are those of a generated graph"
+    found = []
+    for kinds in _kinds(len(graph.facets), sizes):
+        rows = graph.about[:, kinds]
+        counts = Counter(map(tuple, rows[(rows >= 0).all(axis=1)].tolist()))
+        fitting = sorted(key for key, count in counts.items() if min_answers <= count <= max_answers)
+        found += [Need(tuple(zip(kinds, key, strict=True))) for key in fitting]
+    return found
+
+
+def read_need(value: Any, graph: PaperGraph) -> Need:
+    """A need from pairs of numbers, as a task holds them."""
+    sizes = [len(facet.values) for facet in graph.facets]
+    pairs = value if isinstance(value, list | tuple) else ()
+    is_good = bool(pairs) and all(
+        isinstance(pair, list | tuple) and len(pair) == 2 and all(type(number) is int for number in pair)
+        for pair in pairs
+    )
+    if not is_good or not all(0 <= f < len(sizes) and 0 <= v < sizes[f] for f, v in pairs):
+        raise InputError("a need is a list of pairs [facet, value], both numbers that the graph has")
+    return Need(tuple((facet, number) for facet, number in pairs))
+
+
+def request_of(graph: PaperGraph, need: Need, is_short: bool = False) -> str:
+    """The request in words; `is_short`: nothing but the words of the facets."""
+    said = need.words(graph)
+    if is_short:
+        return " ".join(said)
+    rng = random.Random(f"request of {need.values}")
+    named = [
+        JOINTS[graph.facets[facet].name].format(form)
+        for (facet, _), form in zip(need.values, said, strict=True)
+    ]
+    rng.shuffle(named)
+    return rng.choice(REQUESTS).format(", ".join(named[:-1]) + " and " + named[-1])
+
+
+def _kinds(num_facets: int, sizes: tuple[int, ...]) -> Iterator[list[int]]:
+    for size in sizes:
+        yield from (list(kinds) for kinds in combinations(range(num_facets), size))

@@ -1,0 +1,119 @@
+"""The selector: how relevant a paper is to a request, from 0 to 1. Agents cannot ask it.
+
+For a need of a generated graph the score of a paper is
+
+    product over the need's facets of (1 if it is about the value, 0.55 if it mentions it, 0.25 if neither)
+    times (0.75 + 0.25 * share of the request's words that its title or abstract holds)
+
+and scores below 0.1 are dropped to 0. So what answers the need scores at least 0.75, whatever words it
+uses; what misses one facet scores at most 0.55, and passes the threshold of 0.5 only if it mentions that
+facet and speaks in the request's own words (the selector's own mistakes, as a judge that reads makes
+them); what misses two facets scores near nothing. Without facets (papers of a snapshot) an annotated paper
+takes the first factor as 1 and any other as 0.45 times that share of words.
+
+The words of a request are those of its facets' forms, or all its words of more than three letters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+import numpy as np
+
+from stepwell.envs.paper_search.papers.graph import PaperGraph
+from stepwell.envs.paper_search.papers.needs import Need
+from stepwell.envs.retrieval.words import words
+
+MENTIONED, ABSENT, UNANNOTATED = 0.55, 0.25, 0.45
+WORDLESS = 0.75
+NEAR_ZERO = 0.1
+THRESHOLD = 0.5
+
+
+class Quality(NamedTuple):
+    """Of a pool, after the threshold."""
+
+    f1: float = 0.0
+    recall: float = 0.0
+    precision: float = 0.0
+
+
+class Selector:
+    """Scores of papers for one request; computed when asked for, then kept."""
+
+    def __init__(
+        self, graph: PaperGraph, request: str, answers: Collection[int], need: Need | None = None
+    ) -> None:
+        self._graph, self._need, self._answers = graph, need, frozenset(answers)
+        said = words(" ".join(need.words(graph))) if need else [w for w in words(request) if len(w) > 3]
+        self._words = frozenset(said)
+        self._scores: dict[int, float] = {}
+        self._shares: dict[int, float] = {}
+
+    def score(self, paper: int) -> float:
+        """How relevant a paper is."""
+        score = self._scores.get(paper)
+        if score is None:
+            score = self._fit(paper)
+            if score >= NEAR_ZERO:  # else no words can save it, and they need not be read
+                score *= WORDLESS + (1 - WORDLESS) * self.share_of_words(paper)
+            score = self._scores[paper] = score if score >= NEAR_ZERO else 0.0
+        return score
+
+    def keeps(self, paper: int) -> bool:
+        """Whether a paper passes the threshold."""
+        return self.score(paper) >= THRESHOLD
+
+    def mistakes(self) -> list[int]:
+        """The papers of the graph that it keeps though they are no answers."""
+        return [paper for paper in self._nearly() if paper not in self._answers and self.keeps(paper)]
+
+    def ceiling(self) -> float:
+        """F1 of a pool that holds every paper of the graph."""
+        count = len(self._answers)
+        return 2 * count / (2 * count + len(self.mistakes())) if count else 0.0
+
+    def share_of_words(self, paper: int) -> float:
+        """The share of the request's words that a paper's title or abstract holds."""
+        share = self._shares.get(paper)
+        if share is None:
+            held = self._words.intersection(words(self._graph.texts[paper]))
+            share = self._shares[paper] = len(held) / len(self._words) if self._words else 0.0
+        return share
+
+    def _nearly(self) -> list[int]:
+        """Papers that mention one facet of the need and are about the others; no others can be mistaken."""
+        about, mentions = self._graph.about, self._graph.mentions
+        if self._need is None or about is None or mentions is None:
+            return []
+        is_about = [about[:, facet] == value for facet, value in self._need.values]
+        found: set[int] = set()
+        for place, (facet, value) in enumerate(self._need.values):
+            others = [hit for k, hit in enumerate(is_about) if k != place]
+            found.update(np.flatnonzero(np.all([mentions[:, facet] == value, *others], axis=0)).tolist())
+        return sorted(found)
+
+    def _fit(self, paper: int) -> float:
+        if self._need is None:
+            return 1.0 if paper in self._answers else UNANNOTATED * self.share_of_words(paper)
+        about, mentions = self._graph.about, self._graph.mentions
+        assert about is not None and mentions is not None
+        fit = 1.0
+        for facet, value in self._need.values:
+            if about[paper, facet] != value:
+                fit *= MENTIONED if mentions[paper, facet] == value else ABSENT
+        return fit
+
+
+def quality(selector: Selector, pool: Collection[int], answers: Collection[int]) -> Quality:
+    """How good a pool is: what the selector keeps of it, against the answers.
+
+    Of four answers three kept, and one more that is none: recall 0.75, precision 0.75, F1 0.75.
+    """
+    kept = {paper for paper in pool if selector.keeps(paper)}
+    found = len(kept.intersection(answers))
+    recall = found / len(answers) if answers else 0.0
+    precision = found / len(kept) if kept else 0.0
+    f1 = 2 * precision * recall / (precision + recall) if found else 0.0
+    return Quality(f1, recall, precision)

@@ -1,0 +1,88 @@
+"""BM25 over an inverted index in plain arrays.
+
+The score of a document d for the distinct words w of a query is
+
+    sum over w of  idf(w) * f / (f + k1 * (1 - b + b * |d| / mean length)),
+    idf(w) = log(1 + (N - n + 1/2) / (n + 1/2))
+
+with f the times w is in d, n the documents that hold w, N all documents. What a word adds to a document
+does not depend on the query, so it is computed once, when the index is built; a search adds up one list
+per word. Lists are laid end to end, `starts[w]` to `starts[w + 1]` being those of word w; of the commonest
+words there is a whole row as well, since adding rows is faster than adding at places.
+A document that shares no word with the query is no result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from stepwell.envs.retrieval.ranking import Places, Scores, best
+from stepwell.envs.retrieval.words import query_words, words
+
+K1, B = 1.2, 0.75
+COMMON_SHARE, MAX_COMMON = 0.05, 64  # words in more of the documents than this have a row, so many at most
+
+
+class WordIndex:
+    """An index by words."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.num_documents = len(texts)
+        self._words: dict[str, int] = {}
+        pairs, lengths = self._pairs(texts)
+        keys, counts = np.unique(pairs, return_counts=True)
+        word_of, self._places = np.divmod(keys, self.num_documents)
+        self._starts = np.searchsorted(word_of, np.arange(len(self._words) + 1))
+        holding = np.diff(self._starts)
+        idf = np.log1p((self.num_documents - holding + 0.5) / (holding + 0.5))
+        fullness = K1 * (1 - B + B * lengths / max(lengths.mean(), 1.0))
+        self._gains = (idf[word_of] * counts / (counts + fullness[self._places])).astype(np.float32)
+        commonest = np.argsort(-holding, kind="stable")[:MAX_COMMON].tolist()
+        self._rows = {
+            number: self._row(number)
+            for number in commonest
+            if holding[number] > COMMON_SHARE * self.num_documents
+        }
+
+    def _pairs(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """One number per word of every text, which holds the word and the place of the text."""
+        known = self._words
+        found: list[npt.NDArray[np.int64]] = [np.zeros(0, np.int64)]
+        for place, text in enumerate(texts):
+            ids = [known.setdefault(word, len(known)) for word in words(text)]
+            found.append(np.array(ids, np.int64) * self.num_documents + place)
+        return np.concatenate(found), np.array([len(ids) for ids in found[1:]], np.int64)
+
+    def scores(self, query: str) -> Scores:
+        """The score of every document; 0 for those without a word of the query."""
+        totals = np.zeros(self.num_documents, np.float64)
+        for word in query_words(query):
+            number = self._words.get(word)
+            if number is None:
+                continue
+            if number in self._rows:
+                totals += self._rows[number]
+            else:
+                part = self._part(number)
+                totals[self._places[part]] += self._gains[part]  # a list holds a place at most once
+        return totals
+
+    def _part(self, number: int) -> slice:
+        return slice(int(self._starts[number]), int(self._starts[number + 1]))
+
+    def _row(self, number: int) -> npt.NDArray[np.float32]:
+        row = np.zeros(self.num_documents, np.float32)
+        row[self._places[self._part(number)]] = self._gains[self._part(number)]
+        return row
+
+    def search(self, query: str, k: int) -> list[tuple[int, float]]:
+        """(place, score) of the `k` best documents."""
+        scores = self.scores(query)
+        return [(int(place), float(scores[place])) for place in self._found(scores, k)]
+
+    def _found(self, scores: Scores, k: int) -> Places:
+        places = best(scores, k)
+        return places[scores[places] > 0]

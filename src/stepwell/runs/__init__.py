@@ -1,0 +1,1 @@
+"""Training runs from settings to report: building, planning, training, evaluating, exporting."""

@@ -1,0 +1,83 @@
+"""Settings for an environment that nobody here has seen: the preset `own`, fitted to what is measured.
+
+`stepwell train --env X` plays the oracle on a few training tasks and sets, where the user did not:
+
+    rewards.scale        one over what a success pays, so that values are near 1
+    rewards.format       per turn, so that all turns together pay `FORM_SHARE` of a success
+    sampling.max_tokens  the longest demonstrated reply, and room for a longer one
+    warm_start.num_demos 0 where the environment has no oracle to demonstrate
+
+The fitted values are ordinary settings: they are printed, and `config.toml` of the run holds them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepwell.config.loading import load_config
+from stepwell.config.run import RunConfig
+from stepwell.core import ConfigError, Trajectory
+from stepwell.envs.registry import env_type
+from stepwell.runs.build.components import Parts
+from stepwell.runs.plan.reward_balance import pay_of_success
+
+PRESET = "own"
+NUM_PLAYED = 16
+FORM_SHARE = 0.1
+NO_ORACLE = (
+    "{env} has no oracle (has_oracle = False), so there is no warm start: a tiny model that starts from "
+    "random weights does not know the form of replies and will hardly learn. Give the environment an "
+    "oracle(), or start from a model that follows instructions (policy.model, agent.guide=true)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Settings as `key=value`, and what to tell the user about them."""
+
+    overrides: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def load_own_config(env: str, settings: list[str]) -> tuple[RunConfig, tuple[str, ...]]:
+    """The preset `own` for an environment, with the user's settings on top; and what was fitted."""
+    named = f"env.name={env}"
+    if env_type(env).is_robot:
+        raise ConfigError(
+            f"--env {env}: this is a robot's environment, which needs a robot policy; start from the preset "
+            f"metaworld-reach: stepwell train metaworld-reach env.name={env} env.options={{}}"
+        )
+    fit = fit_to_env(load_config(PRESET, [named, *settings]))
+    return load_config(PRESET, [named, *fit.overrides, *settings]), fit.notes
+
+
+def fit_to_env(config: RunConfig) -> Fit:
+    """What the environment of `config` asks for, by playing its oracle."""
+    parts = Parts(config)
+    try:
+        if not parts.envs.envs[0].has_oracle:
+            return Fit(("warm_start.num_demos=0",), (NO_ORACLE.format(env=config.env.name),))
+        shown = parts.demonstrations(NUM_PLAYED, 0.0, config.seed)
+        return _fit_to_demonstrations(shown, parts.agent.world.max_turns, config.rewards.scale)
+    finally:
+        parts.close()
+
+
+def _fit_to_demonstrations(shown: list[Trajectory], max_turns: int, scale: float) -> Fit:
+    longest = max(step.num_units for t in shown for step in t.steps)
+    room = f"sampling.max_tokens={longest + max(4, longest // 2)}"
+    paid = pay_of_success(shown, scale)
+    if paid is None:
+        note = (
+            f"no success of the oracle in {len(shown)} training tasks pays a positive reward, so rewards are "
+            "left as they are (rewards.scale, rewards.format). Check the environment: stepwell envs check"
+        )
+        return Fit((room, "rewards.format=0.0"), (note,))
+    form = FORM_SHARE * paid / max_turns
+    return Fit(
+        (room, f"rewards.scale={1 / paid:.3g}", f"rewards.format={form:.3g}"),
+        (
+            f"fitted to the environment: a success pays {paid:.3g}, so rewards.scale={1 / paid:.3g} and "
+            f"rewards.format={form:.3g} ({FORM_SHARE:.0%} of a success over {max_turns} turns); {room}",
+        ),
+    )

@@ -1,0 +1,99 @@
+"""Warm starts kept on disk: runs that would imitate the same demonstrations do it once.
+
+    warm_start.cache/KEY/          the policy after the warm start, whole or not there
+    warm_start.cache/KEY.lock      held by the run that makes it; others wait for it
+
+The key is a hash of every setting that the warm start depends on: world, agent, policy with the
+critic it gets, sampling, rewards, the warm start's own table, what `stop_at` looks at, the seed. Chats
+and the user's own reward functions enter with their content.
+
+Invariants
+* A run that finds its warm start goes on exactly as the one that made it (weights are stored in
+  full, and nothing later depends on how they came about).
+* A damaged one is made again. A run that dies while it makes one leaves nothing but a lock that
+  the system has released.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from stepwell.config.run import WarmStartConfig
+from stepwell.core import InfraError
+from stepwell.data.rows import read_rows
+from stepwell.monitors.files import write_error
+from stepwell.runs.build.components import Parts
+from stepwell.rewards import load_own_parts
+
+_WHERE = {"name", "folder", "num_threads", "checkpoint", "monitor", "pool", "groups"}
+_LATER = {"recipe", "train", "parity", "offline"}
+
+
+def has_goal(warm: WarmStartConfig) -> bool:
+    """Whether the warm start may end before its last update."""
+    return warm.stop_at is not None or warm.stop_at_format is not None
+
+
+def describe_goal(warm: WarmStartConfig) -> str:
+    """What ends a warm start, in words."""
+    form = f"{warm.stop_at_format:.0%} of replies have the asked form" if warm.stop_at_format else ""
+    solved = f"{warm.stop_at:.0%} of training tasks are solved" if warm.stop_at else ""
+    return " and ".join(filter(None, (form, solved)))
+
+
+def is_warm(warm: WarmStartConfig, values: Mapping[str, float]) -> bool:
+    """Whether an evaluation on training tasks reaches every goal that the settings give."""
+    knows_form = values.get("format_share", 1.0) >= (warm.stop_at_format or 0.0)
+    return knows_form and values["success"] >= (warm.stop_at or 0.0)
+
+
+def key_of(parts: Parts) -> str:
+    """The name under which the warm start of these settings is kept."""
+    config, recipe = parts.config, parts.recipe
+    values = config.model_dump(mode="json", exclude=_WHERE | _LATER)
+    del values["warm_start"]["cache"], values["warm_start"]["reward_parts"]
+    values["eval"] = {name: values["eval"][name] for name in ("num_tasks", "temperature")}  # for `stop_at`
+    values["policy"]["critic"] = parts.critic_kind
+    values["rewarded"] = [
+        *parts.demonstrated_parts,
+        *(recipe.optional_reward_parts if config.rewards.process else ()),
+    ]
+    values["num_tasks"] = config.train.num_tasks
+    if config.warm_start.chats is not None:  # what a file says counts, not what it is called
+        values["warm_start"]["chats"] = _hash_rows(config.warm_start.chats)
+    values["own_rewards"] = [part.code_hash for part in load_own_parts(config.rewards.parts)]
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _hash_rows(source: str) -> str:
+    rows = hashlib.sha256()
+    for _, row in read_rows(source, "warm_start.chats"):
+        rows.update(json.dumps(row, sort_keys=True, default=str).encode() + b"\n")
+    return rows.hexdigest()
+
+
+def take_or_make(parts: Parts, folder: Path, make: Callable[[], None], tell: Callable[[str], None]) -> None:
+    """Leave `parts.policy` warm: from `folder`, or by `make` and then kept there for others."""
+    from stepwell.training.checkpoint import damage, load_policy, save_checkpoint
+
+    path = folder / key_of(parts)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = path.with_suffix(".lock").open("a")
+    except OSError as error:
+        raise write_error(folder, error) from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if path.exists() and damage(path) is None:
+            load_policy(path, parts.policy)
+            tell(f"warm start: taken from {path}")
+            return
+        make()
+        try:
+            save_checkpoint(folder, parts.policy, None, {"update": 0}, name=path.name)
+        except InfraError as error:
+            tell(f"warm start: not kept for other runs: {error}")

@@ -1,0 +1,110 @@
+"""Imitation beside a run, on a core of its own (`python -m stepwell.runs.demo.imitation`).
+
+    standard input   the first line: the run's settings as JSON; then it stays open as long as the
+                     run learns. Its end (also that of a run that was killed) ends imitation.
+    standard output  one line of JSON: {"success", "num_tasks", "num_updates", "num_demos", "wall_s"}
+
+Both start from the same first weights and demonstrations at the same moment and have one core each,
+so that what is compared has had the same time of the same machine.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+from stepwell.config.run import RunConfig
+from stepwell.core.errors import StepwellError
+
+_MANY = 1_000_000
+
+
+class ImitationBeside:
+    """Imitates as long as the `with` block runs; `result` waits for what it then solves."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C is the run's to handle
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(config.model_dump_json() + "\n")
+        self._process.stdin.flush()
+
+    def __enter__(self) -> ImitationBeside:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._process.stdin = None  # `communicate` would flush it
+        else:
+            self._process.kill()
+            self._process.communicate()
+
+    def result(self) -> dict[str, Any]:
+        """What it solved; to be asked for after the block."""
+        told, complaint = self._process.communicate()
+        if self._process.returncode != 0:
+            raise StepwellError(f"imitation beside the demo failed: {complaint.strip() or 'it was killed'}")
+        result: dict[str, Any] = json.loads(told)
+        return result
+
+
+def main() -> None:
+    """Imitate until standard input ends, then evaluate and tell."""
+    config = RunConfig.model_validate_json(sys.stdin.readline())
+    is_over = threading.Event()
+
+    def wait_for_the_end() -> None:
+        sys.stdin.read()
+        is_over.set()
+
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
+    print(json.dumps(imitate_until(config, is_over)), flush=True)
+
+
+def imitate_until(config: RunConfig, is_over: threading.Event) -> dict[str, Any]:
+    """Imitation of the run's demonstrations, from the run's first weights, until `is_over`."""
+    from stepwell.runs.evaluation.evaluate import evaluate, held_out_tasks
+    from stepwell.runs.build.components import Parts
+    from stepwell.policies.numerics import set_numerics
+    from stepwell.training import imitate
+
+    started = time.perf_counter()
+    set_numerics(config.num_threads)
+    parts, warm = Parts(config), config.warm_start
+    shown = parts.demonstrations(warm.num_demos, warm.noise, config.seed, warm.demos_per_task)
+    endless = warm.model_copy(update={"epochs": _MANY, "max_updates": None})
+    number = 0
+    for number, _ in enumerate(imitate(parts.policy, shown, endless, config.seed), start=1):  # noqa: B007
+        if is_over.is_set():
+            break
+    wall_s = time.perf_counter() - started
+    parts.engine.load_weights(1, parts.policy.model_weights())
+    tasks = held_out_tasks(parts)
+    success = evaluate(parts, tasks, temperature=config.eval.temperature).success
+    parts.close()
+    return {
+        "success": success,
+        "num_tasks": len(tasks),
+        "num_updates": number,
+        "num_demos": len(shown),
+        "wall_s": wall_s,
+    }
+
+
+if __name__ == "__main__":
+    main()

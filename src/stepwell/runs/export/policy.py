@@ -1,0 +1,121 @@
+"""Export: a trained policy as a plain Hugging Face directory with a model card, here or on the hub.
+
+    runs/NAME ─► its checkpoint ─► adapters merged ─► weights, tokenizer, chat template, README.md
+
+What is written opens with `AutoModelForCausalLM` and `AutoTokenizer` and gives the same logits. The
+critic and the optimizer stay behind. The directory appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from pathlib import Path
+
+from stepwell.config.loading import load_config
+from stepwell.config.run import RunConfig
+from stepwell.core import ConfigError, InfraError, ModelError
+from stepwell.envs.registry import env_type
+from stepwell.monitors.summary import read_summary
+from stepwell.runs.evaluation.evaluate import checkpoint_of
+from stepwell.runs.export.model_card import write_card
+from stepwell.policies import open_policy
+from stepwell.policies.directory import without_progress_bar
+from stepwell.policies.lora import base_of
+from stepwell.policies.resolve import ADAPTER_FILE
+from stepwell.policies.writing import written_whole
+from stepwell.rendering import load_tokenizer
+from stepwell.training.checkpoint import require_whole
+
+HUB = "hub:"
+_IMAGE_FILES = ("preprocessor_config.json", "processor_config.json")
+
+
+def export_run(
+    run: Path, to: str, *, checkpoint: str | None = None, licence: str = "other", private: bool = False
+) -> str:
+    """Write the policy of a run to a directory, or to `hub:org/name`; gives where it went."""
+    config = load_config(run / "config.toml")
+    if env_type(config.env.name).is_robot and config.own_agent.tasks is None:
+        raise ConfigError(
+            f"{run} trained a robot policy, which transformers cannot open; copy its checkpoint"
+        )
+    path = _checkpoint(run, checkpoint)
+    if to.startswith(HUB):
+        with tempfile.TemporaryDirectory(prefix="stepwell-") as place:
+            folder = Path(place) / "model"
+            write_model(run, config, path, folder, licence, name=to.removeprefix(HUB))
+            return upload_folder(folder, to.removeprefix(HUB), private=private)
+    folder = Path(to).expanduser()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"--to: {folder} exists and is not empty; choose another directory")
+    write_model(run, config, path, folder, licence, name=folder.name)
+    return str(folder)
+
+
+def write_model(run: Path, config: RunConfig, path: Path, folder: Path, licence: str, name: str) -> None:
+    """The model of one checkpoint, with its card."""
+    changes = {"model": str(path), "critic": "none", "reference": False, "lora": None, "device": "cpu"}
+    policy = open_policy(config.policy.model_copy(update=changes))
+    model = policy.model
+    if policy.adapters is not None:
+        model = copy.deepcopy(policy.adapters).merge_and_unload()
+    base = Path(base_of(path)) if (path / ADAPTER_FILE).is_file() else path
+    with written_whole(folder) as fresh, without_progress_bar():
+        model.save_pretrained(fresh)
+        load_tokenizer(path).save_pretrained(fresh)
+        for file in (base / item for item in _IMAGE_FILES):
+            if file.is_file():
+                (fresh / file.name).write_bytes(file.read_bytes())
+        write_card(fresh / "README.md", name, config, read_summary(run), path.name, licence)
+
+
+def upload_folder(folder: Path, name: str, *, private: bool = False) -> str:
+    """Put a model directory on the hub as `org/name`; gives its address."""
+    import httpx
+    from huggingface_hub import HfApi, constants, errors
+
+    if constants.is_offline_mode():
+        raise ModelError(
+            "--to hub: HF_HUB_OFFLINE is set, so nothing is uploaded; unset it, or give a directory"
+        )
+    api = HfApi()
+    try:
+        made = api.create_repo(name, private=private, exist_ok=True)
+        api.upload_folder(repo_id=name, folder_path=folder, commit_message="Export from Stepwell")
+    except (errors.HFValidationError, ValueError) as error:
+        raise ConfigError(
+            f"--to: {name!r} is no name for the hub ({_first_line(error)}); write hub:org/name"
+        ) from error
+    except errors.HfHubHTTPError as error:
+        code = error.response.status_code
+        advice = (
+            "set HF_TOKEN to a token that may write there, or run `hf auth login`"
+            if code in (401, 403)
+            else ""
+        )
+        raise InfraError(
+            f"--to: {constants.ENDPOINT} refused {name} ({_first_line(error)}); "
+            f"{advice or 'try again later, or export to a directory and upload it with `hf upload`'}"
+        ) from error
+    except (httpx.HTTPError, OSError) as error:
+        raise InfraError(
+            f"--to: {constants.ENDPOINT} cannot be reached ({_first_line(error)}). Export to a directory, "
+            f"and upload it from a machine that reaches the hub: hf upload {name} DIR"
+        ) from error
+    return str(made)
+
+
+def _checkpoint(run: Path, name: str | None) -> Path:
+    if name is None:
+        return checkpoint_of(run)
+    path = run / "checkpoints" / name
+    if not path.is_dir():
+        known = sorted(item.name for item in (run / "checkpoints").glob("[!.]*") if item.is_dir())
+        raise ConfigError(f"--checkpoint: {run} has no {name!r}; it has {', '.join(known) or 'none'}")
+    require_whole(path)
+    return path
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).split("\n")[0]

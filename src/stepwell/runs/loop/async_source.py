@@ -1,0 +1,209 @@
+"""Where an asynchronous run's updates get their trajectories: episodes that go on in the background.
+
+    StreamedSource.batch(update) ─► Groups ─► Stream.batch ─► the groups of the update, oldest first
+                                        └─► keep ─► pool: every episode as it finishes, then leased
+
+The same contract as `PlayedSource`: what is learnt from is in the pool first, bears the run's name as a tag,
+and is acknowledged under the number of the checkpoint that will contain it; a run that goes on gets back
+what later updates had taken, and finishes groups that were cut short. What an update gets depends on which
+episode was faster, so that, unlike a run in one process, it does not repeat bit for bit.
+
+Recipes that compare siblings get complete groups of `train.group_size`; for the others every trajectory is
+a group of its own and can be learnt from as soon as it is finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from stepwell.config.run import RunConfig
+from stepwell.core import Task, Trajectory
+from stepwell.runs.build.worker_groups import Groups
+from stepwell.runs.build.components import Parts
+from stepwell.runs.loop.sources import LEASE_S, Batch
+from stepwell.workers.staleness import PlayedGroup, Stock, Taken
+from stepwell.workers.stream import StreamCounts
+from stepwell.pool import Channel, Filter, Pool
+from stepwell.rollout.jobs import Job
+from stepwell.workers.request_queue import QueueCounts
+from stepwell.workers.busy_times import Mark
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Totals at the last update, from which each update's own figures follow."""
+
+    mark: Mark
+    stream: StreamCounts
+    queue: QueueCounts
+
+
+@dataclass(eq=False)
+class StreamedSource:
+    """Plays the tasks of a run in its resource groups, while the trainer learns where the mode says so."""
+
+    config: RunConfig
+    parts: Parts
+    run: str
+    tasks: Sequence[Task]
+    groups: Groups
+    should_stop: Callable[[], bool] = lambda: False
+    is_fresh: bool = True
+    _taken: list[str] = field(default_factory=list)
+    _seen: _Seen | None = None
+    _epoch: int = -1
+
+    def __post_init__(self) -> None:
+        groups, train = self.config.groups, self.config.train
+        self.group_size = train.group_size if self.parts.recipe.needs_groups else 1
+        size = groups.global_batch or train.tasks_per_update * train.group_size
+        assert groups.mode != "off"
+        self.stock = Stock(
+            groups.mode,
+            groups_per_update=math.ceil(size / self.group_size),
+            rollout_epochs=groups.rollout_epochs,
+            max_staleness=groups.max_staleness,
+            stale_data=groups.stale_data,
+            num_updates=train.num_updates,
+        )
+
+    @property
+    def pool(self) -> Pool:
+        return self.parts.pool
+
+    # --- updates --------------------------------------------------------------------------
+
+    def batch(self, update: int) -> Batch | None:
+        """What update number `update` learns from; None where the run is to stop instead."""
+        started = time.perf_counter()
+        if self._seen is None:
+            self._begin()
+        try:
+            taken = self.groups.call(self._next(), self.should_stop)
+        except CancelledError:
+            return None
+        self._taken += [group.name for group in (*taken.groups, *taken.dropped)]
+        trajectories = [trajectory for group in taken.groups for trajectory in group.trajectories]
+        metrics = self._metrics(update, taken)
+        num_actions = sum(int(t.info.get("num_actions", len(t.steps))) for t in trajectories)  # type: ignore[arg-type, misc]
+        num_retries, waited_s = int(metrics["episodes/refilled"]), time.perf_counter() - started
+        self.groups.learning(True)
+        return Batch(trajectories, num_actions, num_retries, waited_s, is_mixed=True, metrics=metrics)
+
+    async def _next(self) -> Taken:
+        return await self.groups.stream.batch()
+
+    def _begin(self) -> None:
+        """Let episodes begin: only now have the generators the weights that they shall be played with."""
+        stream, train = self.groups.stream, self.config.train
+        self._seen = self._now()
+
+        def begin() -> None:
+            stream.params = self.parts.params(self.config.sampling.temperature)
+            stream.timeout_s, stream.retries = train.episode_timeout_s, train.max_env_retries
+            stream.keep = self._keep
+            self.stock.version = self.groups.version
+            stream.stock, stream.make_group = self.stock, self.jobs
+            for jobs, found in self._cut_short:
+                stream.refill(jobs, found)
+
+        self.groups.call(_as_work(begin))
+
+    async def _keep(self, trajectories: Sequence[Trajectory], completed: Sequence[str]) -> None:
+        await asyncio.to_thread(self._store, trajectories, completed)
+
+    def _store(self, trajectories: Sequence[Trajectory], completed: Sequence[str]) -> None:
+        if self.parts.image_format is not None:
+            self.pool.keep_pictures(trajectories, self.parts.pictures)
+        self.pool.add(trajectories, group_sizes=self.group_size, source={"run": self.run}, tags=(self.run,))
+        if completed:
+            taken = self.pool.take(self.run, len(completed), where=self._own, lease_s=LEASE_S, read=False)
+            assert {item.group for item in taken} == set(completed), "the pool served other groups"
+
+    @property
+    def _own(self) -> Filter | None:
+        return None if self.config.pool.url is None else Filter(tags=(self.run,))
+
+    def jobs(self, number: int) -> list[Job]:
+        """The episodes of group `number`, a pure function of seed and number."""
+        seeds = np.random.default_rng([self.config.seed, number, 11]).integers(2**62, size=self.group_size)
+        first = number * self.group_size // self.config.train.group_size  # siblings share a task
+        epoch, place = divmod(first, len(self.tasks))
+        task = self.tasks[self._order(epoch)[place]]
+        return [Job(task, f"{self.run}/g{number}", int(seed)) for seed in seeds]
+
+    def _order(self, epoch: int) -> np.ndarray:
+        if self._epoch != epoch:
+            self._epoch = epoch
+            self._shuffled = np.random.default_rng([self.config.seed, epoch, 7]).permutation(len(self.tasks))
+        return self._shuffled
+
+    # --- checkpoints ----------------------------------------------------------------------
+
+    def saving(self, update: int) -> None:
+        self.pool.acknowledge(self.run, self._taken, update)
+        self._taken.clear()
+        if self.config.pool.url is None:
+            self.pool.gc(max_bytes=int(self.config.checkpoint.trajectories_mb * 1e6))
+
+    def go_on_from(self, update: int) -> None:
+        """Take back what later updates had, and whatever was played and not learnt from."""
+        assert self._seen is None, "episodes are under way already"
+        self._taken.clear()
+        self.pool.restore(self.run, update)
+        self.stock.num_taken = update
+        ready = self.pool.take(self.run, 10**6, where=self._own, lease_s=LEASE_S)
+        self.stock.ready = [PlayedGroup.of(item.group, item.trajectories, update) for item in ready]
+        played = list(self.pool.find(Filter(channel=Channel.TRAIN, tags=(self.run,))))
+        numbers = {int(entry.group.rpartition("/g")[2]) for entry in played}
+        self.groups.stream.next_number = max(
+            [*(n + 1 for n in numbers), update * self.stock.groups_per_update]
+        )
+        filling: dict[str, list[str]] = {}
+        for entry in played:
+            if entry.state == "filling":
+                filling.setdefault(entry.group, []).extend([entry.id] if entry.is_served else [])
+        self._cut_short = [self._found(name, ids) for name, ids in filling.items()]
+
+    def _found(self, name: str, ids: Sequence[str]) -> tuple[list[Job], dict[int, Trajectory]]:
+        """The jobs of a group that was cut short, and what was played of it."""
+        jobs = self.jobs(int(name.rpartition("/g")[2]))
+        by_seed = {t.info.get("seed"): t for t in (self.pool.get(id).trajectory for id in ids)}
+        return jobs, {i: by_seed[job.seed] for i, job in enumerate(jobs) if job.seed in by_seed}
+
+    _cut_short: Sequence[tuple[list[Job], dict[int, Trajectory]]] = ()
+
+    # --- figures --------------------------------------------------------------------------
+
+    def _now(self) -> _Seen:
+        groups = self.groups
+        return _Seen(groups.spans.mark(), replace(groups.stream.counts), replace(groups.queue.counts))
+
+    def _metrics(self, update: int, taken: Taken) -> dict[str, float]:
+        assert self._seen is not None
+        before, self._seen = self._seen, self._now()
+        now = self._seen
+        steps = [step for group in taken.groups for t in group.trajectories for step in t.steps]
+        behind = [update - 1 - step.policy_version.first for step in steps] or [0]
+        num_batches = max(now.queue.num_batches - before.queue.num_batches, 1)
+        num_requests = max(now.queue.num_requests - before.queue.num_requests, 1)
+        return self.groups.figures(before.mark, now.mark) | {
+            "staleness/mean": float(np.mean(behind)),
+            "staleness/max": float(max(behind)),
+            "staleness/over": float(taken.num_over),
+            "staleness/dropped": float(len(taken.dropped)),
+            "episodes/refilled": float(now.stream.num_refilled - before.stream.num_refilled),
+            "generators/batch": num_requests / num_batches,
+            "generators/wait_ms": 1000.0 * (now.queue.waited_s - before.queue.waited_s) / num_requests,
+        }
+
+
+async def _as_work(function: Callable[[], None]) -> None:
+    function()

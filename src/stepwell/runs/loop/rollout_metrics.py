@@ -1,0 +1,48 @@
+"""What the episodes of an update show, as figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from stepwell.core import Status, Step, Trajectory
+from stepwell.runs.loop.agent_failures import count_failures
+from stepwell.runs.evaluation.evaluate import format_share
+from stepwell.rollout.usage import tool_use
+
+
+def num_tokens(trajectories: Sequence[Trajectory]) -> int:
+    """Units that were sampled."""
+    return sum(step.num_units for t in trajectories for step in t.steps)
+
+
+def equal_groups(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """The share of groups whose siblings all got the same reward; nothing where there are no siblings."""
+    totals: dict[str, list[float]] = {}
+    for t in trajectories:
+        totals.setdefault(t.group, []).append(t.total_reward)
+    groups = [rewards for rewards in totals.values() if len(rewards) > 1]
+    if not groups:
+        return {}
+    return {"equal_groups": sum(max(g) - min(g) < 1e-9 for g in groups) / len(groups)}
+
+
+def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Success, reward and its parts, turns, tokens, the use of tools."""
+    steps: list[Step] = [step for t in trajectories for step in t.steps]
+    parts: dict[str, float] = {}
+    for step in steps:
+        for name, value in step.reward_parts.items():
+            parts[f"reward/{name}"] = parts.get(f"reward/{name}", 0.0) + value / len(trajectories)
+    return {
+        "success": float(np.mean([t.status is Status.SUCCESS for t in trajectories])),
+        "reward": float(np.mean([t.total_reward for t in trajectories])),
+        **parts,
+        **equal_groups(trajectories),
+        "turns": len(steps) / len(trajectories),
+        **format_share(steps),
+        "tokens": float(num_tokens(trajectories)),
+        **tool_use(trajectories),
+        **count_failures(trajectories),
+    }

@@ -1,0 +1,257 @@
+"""Where an update's trajectories come from: episodes played now, or a pool filled before.
+
+    PlayedSource    jobs ─► rollout ─► pool ─► take            (is_fresh: by the present weights)
+    StoredSource    pool ─► shuffled epochs                    (offline)
+    StreamedSource  resource groups ─► pool ─► oldest first    (`async_source.py`: episodes never stop)
+
+Invariants
+* What is learnt from is what the pool holds: trajectories are committed to it, then taken from it
+  (leased; what this process stored a moment ago is not decoded again).
+* What an update has taken is acknowledged under the number of the checkpoint that will contain it,
+  before that checkpoint is written. A run that goes on from an older checkpoint gets back whatever
+  came later; episodes that were played before a crash are learnt from and not played again.
+* The pool may be shared with other runs: everything of a run bears its name as a tag.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from stepwell.algos.recipes import Recipe
+from stepwell.config.run import OfflineConfig, RunConfig
+from stepwell.core import ConfigError, EnvError, Status, Task, Trajectory
+from stepwell.runs.build.components import Parts
+from stepwell.pool import Channel, Filter, Pool, open_pool
+from stepwell.rollout import Job, Rolled
+
+LEASE_S = 24 * 3600.0  # a run's own pool has no other consumer; a dead run's leases return when it resumes
+
+
+@dataclass(slots=True)
+class Batch:
+    """The trajectories of one update, in the order of their groups."""
+
+    trajectories: list[Trajectory]
+    num_actions: int = 0
+    num_retries: int = 0
+    played_s: float = 0.0
+    is_mixed: bool = False  # may hold steps of earlier versions, which the trainer must correct for
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class Source(Protocol):
+    """Hands out the trajectories of update 1, 2, …"""
+
+    is_fresh: bool
+    """Whether they were sampled by the weights they are learnt by, so that logprobs must agree."""
+
+    def batch(self, update: int) -> Batch | None:
+        """What update number `update` learns from; None where a stop was asked for meanwhile."""
+        ...
+
+    def saving(self, update: int) -> None:
+        """A checkpoint of this update is about to be written."""
+        ...
+
+    def go_on_from(self, update: int) -> None:
+        """The run continues after this update; what later ones had taken is free again."""
+        ...
+
+
+@dataclass(eq=False)
+class PlayedSource:
+    """Plays the tasks of a run, epoch by epoch in shuffled order."""
+
+    config: RunConfig
+    parts: Parts
+    run: str
+    tasks: Sequence[Task]
+    is_fresh: bool = True
+    _taken: list[str] = field(default_factory=list)
+    _epoch: int = -1
+
+    @property
+    def pool(self) -> Pool:
+        return self.parts.pool
+
+    def batch(self, update: int) -> Batch:
+        """The groups of this update: those that are in the pool already, the others played now."""
+        started = time.perf_counter()
+        jobs = self.jobs(update)
+        names = list(dict.fromkeys(job.group for job in jobs))
+        is_begun = bool(self.pool.count(Filter(group=names[0])))  # by a process that was stopped
+        found = self._take(len(names)) if is_begun else {}
+        missing = [job for job in jobs if job.group not in found]
+        num_retries = 0
+        if missing:
+            rolled = self._play(update, missing)
+            num_retries = rolled.num_retries
+            known = {} if is_begun or rolled.is_stored else _by_group(rolled.trajectories)
+            found |= self._take(len(names) - len(found), known)
+        assert found.keys() == set(names), "the pool served groups of another update"
+        self._taken += names
+        trajectories = [trajectory for name in names for trajectory in found[name]]
+        num_actions = sum(int(t.info.get("num_actions", len(t.steps))) for t in trajectories)  # type: ignore[arg-type]
+        return Batch(trajectories, num_actions, num_retries, time.perf_counter() - started)
+
+    def _play(self, update: int, jobs: Sequence[Job]) -> Rolled:
+        config = self.config.train
+        self.parts.engine.forget()
+        rolled = self.parts.rollout.run(
+            jobs,
+            self.parts.params(self.config.sampling.temperature),
+            retries=config.max_env_retries,
+            timeout_s=config.episode_timeout_s,
+        )
+        if not rolled.is_stored:
+            if self.parts.image_format is not None:
+                self.pool.keep_pictures(rolled.trajectories, self.parts.pictures)
+            self.pool.add(
+                [*rolled.trajectories, *rolled.failures],
+                group_sizes=config.group_size,
+                source={"run": self.run, "update": update},
+                tags=(self.run,),
+            )
+        if rolled.failures:
+            raise EnvError(
+                f"update {update}: {len(rolled.failures)} episodes failed, also after "
+                f"{config.max_env_retries} more tries (train.max_env_retries); the first: "
+                f"{rolled.failures[0].error}. What was played is kept; fix the world, then --resume"
+            )
+        return rolled
+
+    def _take(
+        self, count: int, known: Mapping[str, list[Trajectory]] | None = None
+    ) -> dict[str, list[Trajectory]]:
+        """The oldest complete groups of this run that no update has had, leased to it.
+
+        Those that this process has just stored (`known`) need not be read back: the record gives
+        back every bit.
+        """
+        where = None if self.config.pool.url is None else Filter(tags=(self.run,))
+        taken = self.pool.take(self.run, count, where=where, lease_s=LEASE_S, read=not known)
+        return {item.group: known[item.group] if known else item.trajectories for item in taken}
+
+    def saving(self, update: int) -> None:
+        self.pool.acknowledge(self.run, self._taken, update)
+        self._taken.clear()
+        if self.config.pool.url is None:  # a pool of its own; a shared one is its owner's to keep small
+            self.pool.gc(max_bytes=int(self.config.checkpoint.trajectories_mb * 1e6))
+
+    def go_on_from(self, update: int) -> None:
+        self._taken.clear()
+        self.pool.restore(self.run, update)
+
+    def jobs(self, update: int) -> list[Job]:
+        """The episodes of an update, a pure function of seed and update."""
+        config, count = self.config.train, len(self.tasks)
+        seeds = np.random.default_rng([self.config.seed, update]).integers(
+            2**62, size=(config.tasks_per_update, config.group_size)
+        )
+        jobs = []
+        for i in range(config.tasks_per_update):
+            epoch, place = divmod((update - 1) * config.tasks_per_update + i, count)
+            task, group = self.tasks[self._order(epoch)[place]], f"{self.run}/{update}-{i}"
+            jobs += [Job(task, group, int(seeds[i, k])) for k in range(config.group_size)]
+        return jobs
+
+    def _order(self, epoch: int) -> np.ndarray:
+        if self._epoch != epoch:
+            self._epoch = epoch
+            self._shuffled = np.random.default_rng([self.config.seed, epoch, 7]).permutation(len(self.tasks))
+        return self._shuffled
+
+
+@dataclass(eq=False)
+class StoredSource:
+    """Trajectories of a pool, epoch by epoch in shuffled order; the pool is only read."""
+
+    config: RunConfig
+    recipe: Recipe
+    is_fresh: bool = False
+    _epoch: int = -1
+
+    def __post_init__(self) -> None:
+        offline = self.config.offline
+        assert offline.pool is not None
+        self._pool = open_pool(offline.pool, must_exist=True)
+        self._ids = [entry.id for entry in self._pool.find(filter_of(offline)) if entry.num_steps]
+        if not self._ids:
+            raise ConfigError(
+                f"offline: no finished trajectory with steps in {offline.pool} fits (channel "
+                f"{offline.channel!r}, tags {list(offline.tags)}); `stepwell pool ls` shows what is there"
+            )
+
+    @property
+    def num_trajectories(self) -> int:
+        return len(self._ids)
+
+    def batch(self, update: int) -> Batch:
+        """The next `tasks_per_update` x `group_size` of them; an epoch runs over into the next."""
+        started = time.perf_counter()
+        size = self.config.train.tasks_per_update * self.config.train.group_size
+        ids = [self._at((update - 1) * size + i) for i in range(min(size, len(self._ids)))]
+        trajectories = [self._rewarded(self._pool.get(name).trajectory) for name in ids]
+        return Batch(trajectories, played_s=time.perf_counter() - started)
+
+    def _rewarded(self, trajectory: Trajectory) -> Trajectory:
+        """With the reward parts that the recipe asks for, whichever were summed when it was stored.
+
+        `outcome` follows from the status. Others are taken from what a step stores of its parts: all
+        of them where it was played here (`info["parts"]`, unscaled), else those that were given.
+        """
+        is_won, last = trajectory.status is Status.SUCCESS, len(trajectory.steps) - 1
+        for number, step in enumerate(trajectory.steps):
+            raw: Any = step.info.get("parts") or {}
+            known = {**step.reward_parts, **{k: v * self.config.rewards.scale for k, v in raw.items()}}
+            known["outcome"] = self.config.rewards.scale if is_won and number == last else 0.0
+            missing = [part for part in self.recipe.reward_parts if part not in known]
+            if missing:
+                raise ConfigError(
+                    f"offline: recipe {self.recipe.name} rewards {', '.join(missing)}, but step {number} of "
+                    f"{trajectory.id} has {', '.join(sorted(known))} only; set recipe.reward_parts, or give "
+                    "rewards (`Pool.rescore`)"
+                )
+            step.assign_reward({part: known[part] for part in self.recipe.reward_parts})
+        return trajectory
+
+    def _at(self, place: int) -> str:
+        epoch, place = divmod(place, len(self._ids))
+        if self._epoch != epoch:
+            self._epoch = epoch
+            self._order = np.random.default_rng([self.config.seed, epoch, 7]).permutation(len(self._ids))
+        return self._ids[self._order[place]]
+
+    def saving(self, update: int) -> None:
+        """Nothing is consumed: a pool can be learnt from any number of times."""
+
+    def go_on_from(self, update: int) -> None:
+        """The order follows from seed and update."""
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+def _by_group(trajectories: Sequence[Trajectory]) -> dict[str, list[Trajectory]]:
+    groups: dict[str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        groups.setdefault(trajectory.group, []).append(trajectory)
+    return groups
+
+
+def filter_of(offline: OfflineConfig) -> Filter:
+    """The trajectories that settings ask for."""
+    statuses = offline.statuses or tuple(s.value for s in Status if s is not Status.INFRA_ERROR)
+    return Filter(
+        channel=Channel(offline.channel),
+        statuses=tuple(Status(name) for name in statuses),
+        tags=offline.tags,
+        without_tags=offline.without_tags,
+        min_reward=offline.min_reward,
+        is_open=False,
+    )

@@ -1,0 +1,82 @@
+"""The agent's side of one conversation: a policy, the engine that samples from it, a renderer.
+
+What it is told and what it (or a person in its place) answered stand in one `Conversation`, so
+the ids it samples from are those of training.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stepwell.agents import Agent
+from stepwell.config.run import RunConfig
+from stepwell.core import Observation, Request, SamplingParams, TokenAction, new_id
+from stepwell.engines import EmbeddedEngine
+from stepwell.runs.build.vision import check_observation
+from stepwell.policies import CausalLMPolicy, VLMPolicy
+from stepwell.rendering import Conversation, Message, Renderer, load_tokenizer
+from stepwell.rollout.showing import begun, user_message
+
+
+class Pilot:
+    """Answers for the agent, turn by turn."""
+
+    def __init__(self, policy: CausalLMPolicy, config: RunConfig, temperature: float) -> None:
+        assert policy.source is not None, "a policy opened from a directory knows it"
+        tokenizer = load_tokenizer(policy.source)
+        self._policy, self._config = policy, config
+        sight: dict[str, Any] = {}
+        if isinstance(policy, VLMPolicy):
+            sight = {"image_format": policy.image_format, "pictures": policy.pictures}
+        self._engine = EmbeddedEngine(policy.model, tokenizer, config.engine, **sight)
+        self._renderer = Renderer(
+            tokenizer,
+            config.agent.history,
+            context_length=self._engine.max_length,
+            room=config.sampling.max_tokens,
+            **sight,
+        )
+        self._params = SamplingParams(
+            max_tokens=config.sampling.max_tokens, temperature=temperature, stop_ids=self._renderer.end_ids
+        )
+        self._talk: Conversation | None = None
+        self._episode = ""
+
+    def start(self, agent: Agent, text: str, observation: Observation) -> None:
+        """Begin a conversation."""
+        check_observation(self._config, observation, self._renderer.image_format)
+        self._talk = begun(agent, self._renderer, self._shown(text, observation))
+        self._episode = new_id("play")
+
+    def answer(self) -> str:
+        """Sample the agent's reply to the present prompt."""
+        talk = self._conversation
+        (sampled,) = self._engine.generate_blocking([Request(talk.state, self._params, self._episode)])
+        assert isinstance(sampled.action, TokenAction)
+        return talk.sampled(sampled.action.action_ids).text
+
+    def note(self, text: str) -> None:
+        """Take `text` as the reply, as if it had been sampled."""
+        ids = [*self._renderer.template.encode_after(text), self._renderer.end_ids[0]]
+        self._conversation.sampled(ids)
+
+    def tell(self, text: str, observation: Observation) -> None:
+        """Add what the world says and shows next."""
+        self._conversation.add(self._shown(text, observation))
+
+    def _shown(self, text: str, observation: Observation) -> Message:
+        return user_message(text, observation, self._renderer.pictures)
+
+    def value(self) -> float | None:
+        """What the critic expects from here; None without a critic."""
+        if self._policy.critic is None:
+            return None
+        return float(self._policy.state_values([self._conversation.state])[0])
+
+    def close(self) -> None:
+        self._engine.close()
+
+    @property
+    def _conversation(self) -> Conversation:
+        assert self._talk is not None, "start comes first"
+        return self._talk

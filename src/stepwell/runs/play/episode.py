@@ -1,0 +1,182 @@
+"""An episode played by hand: a person acts, or the agent does, turn by turn.
+
+    PlaySession ──► EnvBatch (one world)      what an action does
+        │      └──► Agent                     what is told and how replies are read
+        └─ Pilot ─► Conversation ─► engine    what the agent would do, and what the critic expects
+
+A person's turn enters the conversation as the reply the agent should have written: in exactly
+the asked form, with the true states where the strategy wants states. So the agent can take
+over at any turn, from a history that looks like its own.
+
+Invariants
+* The agent sees what it sees in training: the same messages, ids and reading of replies.
+* A turn of either player is rewarded by the same parts.
+* Without an agent nothing heavy is imported: who only wants to look at a world waits for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self
+
+from stepwell.agents import Agent, Past, Reply
+from stepwell.config.run import RunConfig
+from stepwell.core import InputError, Observation, StateForm, Task
+from stepwell.envs import EnvBatch, Turn
+from stepwell.rewards import StepOutcome, load_own_parts, step_parts
+
+if TYPE_CHECKING:
+    from stepwell.runs.play.agent import Pilot
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One turn as it went: who acted, in which words, and what came of it."""
+
+    player: Literal["person", "agent"]
+    text: str
+    reply: Reply
+    parts: dict[str, float]
+    observation: Observation
+    is_over: bool
+    success: bool
+
+
+class PlaySession:
+    """Episodes of one world, one after the other. Without a `pilot` only the person acts."""
+
+    def __init__(self, config: RunConfig, pilot: Pilot | None = None) -> None:
+        self._config = config
+        self._batch = EnvBatch(config.env.name, config.env.options, 1)
+        self.env = self._batch.envs[0]
+        self.agent = Agent(self.env.world, config.agent)
+        self.pilot = pilot
+        self.observation = Observation()
+        self.is_over = True
+        self.num_turns = 0
+        self.total_reward = 0.0
+        self._past: list[Past] = []
+        self._own_parts = load_own_parts(config.rewards.parts)
+
+    def start(self, task: Task) -> Observation:
+        """Begin an episode."""
+        (turn,) = self._batch.reset([task])
+        if turn.error is not None:
+            raise turn.error
+        self.observation, self.is_over, self.num_turns, self.total_reward = turn.observation, False, 0, 0.0
+        self._past, self._task = [], task
+        if self.pilot is not None:
+            self.pilot.start(self.agent, self.agent.first(self.observation), self.observation)
+        return self.observation
+
+    def act(self, actions: Sequence[str]) -> Played:
+        """A person's turn."""
+        self._refuse_after_end()
+        before = self.env.state()
+        turn = self._step(actions)
+        after = self.env.state()
+        form = self.agent.form
+        text = self.agent.write(actions, observation=before.get(form, ""), prediction=after.get(form, ""))
+        if self.pilot is not None:
+            self.pilot.note(text)
+        return self._played("person", text, before, turn, after)
+
+    def let_agent_act(self) -> Played:
+        """The agent's turn."""
+        self._refuse_after_end()
+        if self.pilot is None:
+            raise InputError("there is no agent here; give one with --run RUN or --model MODEL")
+        before = self.env.state()
+        text = self.pilot.answer()
+        turn = self._step(self.agent.read(text).actions)
+        return self._played("agent", text, before, turn, self.env.state())
+
+    def value(self) -> float | None:
+        """What the agent's critic expects from the present state, if there is one."""
+        return None if self.pilot is None or self.is_over else self.pilot.value()
+
+    def close(self) -> None:
+        self._batch.close()
+        if self.pilot is not None:
+            self.pilot.close()
+
+    def _refuse_after_end(self) -> None:
+        if self.is_over:
+            raise InputError("the episode is over; start another one")
+
+    def _step(self, actions: Sequence[str]) -> Turn:
+        (turn,) = self._batch.step([0], [actions])
+        if turn.error is not None:
+            raise turn.error
+        return turn
+
+    def _played(
+        self,
+        player: Literal["person", "agent"],
+        text: str,
+        before: dict[StateForm, str],
+        turn: Turn,
+        after: dict[StateForm, str],
+    ) -> Played:
+        reply = self.agent.read(text)
+        success = bool(turn.info["success"])
+        parts = step_parts(
+            turn_reward=turn.reward,
+            reply=reply,
+            is_last=turn.is_over,
+            success=success,
+            state=before,
+            next_state=after,
+            form=self.agent.form,
+            weights=self._config.rewards,
+            strategy=self.agent.strategy,
+        )
+        outcome = StepOutcome(
+            text=text,
+            actions=reply.actions,
+            observation=self.observation,
+            next_observation=turn.observation,
+            env_reward=turn.reward,
+            is_last=turn.is_over,
+            success=success,
+            task=self._task,
+            turn=self.num_turns,
+        )
+        parts |= {part.config.name: part.score(outcome) for part in self._own_parts}
+        self.observation, self.is_over = turn.observation, turn.is_over
+        self.num_turns += 1
+        self.total_reward += turn.reward
+        self._past.append(Past(reply.actions, reply.lost, str(turn.info.get("result", ""))))
+        if self.pilot is not None and not self.is_over:
+            self._tell(self.pilot)
+        return Played(player, text, reply, parts, self.observation, self.is_over, success)
+
+    def _tell(self, pilot: Pilot) -> None:
+        text = self.agent.next(self.observation, self._past)
+        if self.agent.keeps_dialogue:
+            pilot.tell(text, self.observation)
+        else:
+            pilot.start(self.agent, text, self.observation)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_pilot(model: str | Path, config: RunConfig, temperature: float = 0.0) -> Pilot:
+    """The agent of a model directory, a checkpoint or a built-in name."""
+    from stepwell.runs.play.agent import Pilot
+    from stepwell.policies import CausalLMPolicy, VLMPolicy, sees
+    from stepwell.policies.numerics import set_numerics
+
+    set_numerics(config.num_threads)
+    kind = VLMPolicy if sees(model) else CausalLMPolicy
+    policy = kind.from_pretrained(model, dtype=config.policy.dtype, device=config.policy.device)
+    return Pilot(policy, config, temperature)

@@ -1,0 +1,1 @@
+"""Many runs compared: their processes, results, tables and pages."""

@@ -1,0 +1,140 @@
+"""What a run of a study shows besides its success: how its agent went about it, and what it cost.
+
+    eval_episodes.jsonl ─► use      means per episode at the end: turns, tokens, score, calls/TOOL, …
+                        └► golden   success and extra turns by the length of the shortest plan
+    metrics.jsonl ───────► tracks   training reward, critic loss and explained variance over updates
+                        └► times    seconds of an update: rollout, actor, critic
+    elsewhere.json ──────► elsewhere  success on held-out tasks of other settings
+
+Everything is small enough for `results.json`, so that parts of a study that were run apart can be
+joined without their run folders.
+
+Terms
+* Extra turns are those of solved episodes beyond the shortest plan's: an episode that fails says
+  nothing about its length.
+* Times are medians over updates: the first one, which warms caches up, does not count for much.
+  `critic` is there where the critic has a backbone of its own; a shared one is part of `actor`.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepwell.core.errors import EncodingError
+from stepwell.runs.evaluation.episodes_file import EvalEpisode, read_episodes
+from stepwell.studies.worker import ELSEWHERE_FILE
+
+TRACKS = {"reward": "reward", "critic_loss": "loss/value", "explained": "explained_variance"}
+MAX_POINTS = 60
+Track = list[tuple[int, float]]
+
+
+def measures_of(folder: Path, entries: Sequence[Any]) -> dict[str, Any]:
+    """Fields of a `RunResult` that a run's folder fills; empty where it has no such files."""
+    try:
+        episodes = read_episodes(folder)
+    except EncodingError:  # an older evaluation's success is known without it
+        episodes = []
+    updates = [entry for entry in entries if entry.kind == "update"]
+    return {
+        "use": use_of(episodes),
+        "golden": golden_of(episodes),
+        "tracks": tracks_of(updates),
+        "times": times_of(updates),
+        "elsewhere": _elsewhere(folder),
+    }
+
+
+def use_of(episodes: Sequence[EvalEpisode]) -> dict[str, float]:
+    """Means over episodes. What some episodes do not tell is the mean of those that do."""
+    if not episodes:
+        return {}
+    found: dict[str, list[float]] = {}
+    tools = sorted({name for episode in episodes for name in episode.calls or ()})
+    for episode in episodes:
+        told: dict[str, float | None] = {
+            "turns": episode.turns,
+            "tokens": episode.tokens,
+            "score": episode.score,
+            **{f"measures/{name}": value for name, value in episode.measures.items()},
+        }
+        if tools:
+            calls = episode.calls or {}
+            told |= {f"calls/{name}": calls.get(name, 0) for name in tools}
+            told["lost_calls"] = episode.lost_calls
+        for name, value in told.items():
+            if value is not None:
+                found.setdefault(name, []).append(float(value))
+    return {name: statistics.fmean(values) for name, values in found.items()}
+
+
+def golden_of(episodes: Sequence[EvalEpisode]) -> list[dict[str, Any]]:
+    """Per length of the shortest plan: number of episodes, share solved, mean of their extra turns."""
+    rows = []
+    for golden in sorted({episode.golden for episode in episodes if episode.golden is not None}):
+        mine = [episode for episode in episodes if episode.golden == golden]
+        extra = [episode.turns - golden for episode in mine if episode.success]
+        rows.append(
+            {
+                "golden": golden,
+                "num": len(mine),
+                "success": len(extra) / len(mine),
+                "extra": statistics.fmean(extra) if extra else None,
+            }
+        )
+    return rows
+
+
+def tracks_of(updates: Sequence[Any]) -> dict[str, Track]:
+    """Figures over updates, where the run has them."""
+    tracks = {}
+    for name, key in TRACKS.items():
+        points = [(entry.update, entry.values[key]) for entry in updates if key in entry.values]
+        if points:
+            tracks[name] = thinned(points)
+    return tracks
+
+
+def thinned(track: Track, most: int = MAX_POINTS) -> Track:
+    """At most so many points: means of neighbours, at the last update of each.
+
+    >>> thinned([(1, 0.0), (2, 1.0), (3, 2.0), (4, 4.0)], 2)
+    [(2, 0.5), (4, 3.0)]
+    """
+    pieces = np.array_split(np.arange(len(track)), min(most, len(track)))
+    return [
+        (track[piece[-1]][0], statistics.fmean(track[index][1] for index in piece))
+        for piece in (list(map(int, piece)) for piece in pieces)
+    ]
+
+
+def times_of(updates: Sequence[Any]) -> dict[str, float]:
+    """Seconds of one update; empty for a run that has made none."""
+
+    def median(name: str) -> float | None:
+        values = [entry.values[name] for entry in updates if name in entry.values]
+        return statistics.median(values) if values else None
+
+    rollout, update, critic = (median(f"time/{name}_s") for name in ("rollout", "update", "critic"))
+    if rollout is None or update is None:
+        return {}
+    return {
+        "rollout": rollout,
+        "actor": update - (critic or 0.0),
+        **({} if critic is None else {"critic": critic}),
+    }
+
+
+def _elsewhere(folder: Path) -> dict[str, float]:
+    path = folder / ELSEWHERE_FILE
+    try:
+        content: dict[str, float] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except ValueError:  # torn by a full disk; told as a run without it
+        return {}
+    return content

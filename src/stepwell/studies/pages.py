@@ -1,0 +1,287 @@
+"""A study's results for people: `table.md`, plots, and one page with all of it.
+
+    main table of a world ─► tables of variants apart (their `table`) ─► further ones (`study_tables.py`)
+
+Everything is made from `Results` alone. Figures are mean ± spread over seeds; where there is
+one seed there is no spread, and the text says so.
+
+Invariants
+* The page is self-contained, and its policy forbids it to load anything (as a run's report).
+* A panel of a plot has at most `PER_PANEL` lines, so that each has a colour of its own, and the
+  baseline besides, grey and dashed where it is a guest. Bands reach from the lowest to the
+  highest seed.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from stepwell.monitors.charts import Bar, Series, bar_chart, line_chart
+from stepwell.monitors.console import duration
+from stepwell.monitors.files import write_whole
+from stepwell.monitors.svg import element, picture, text
+from stepwell.studies.results import Figure, Results, Row, compared, mean_curve
+from stepwell.studies.tables import further_tables
+
+PER_PANEL = 6
+GREY = 5
+STANDINGS = {"best": "best", "close": "≈ best", "": ""}
+_WIDTH, _PANEL, _TITLE = 860, 320, 26
+
+
+def write_pages(folder: Path, results: Results) -> None:
+    """Write every output file; each is replaced in one step."""
+    write_whole(folder / "results.json", json.dumps(results.as_json(), indent=1, allow_nan=False) + "\n")
+    write_whole(folder / "table.md", table(results))
+    for world in results.rows:
+        write_whole(folder / f"curves-{world}.svg", curves(results, world))
+        for further in further_tables(results, world):
+            for plot in further.plots:
+                write_whole(folder / f"{plot.name}.svg", plot.svg)
+    write_whole(folder / "study.html", page(results))
+
+
+def table(results: Results) -> str:
+    """All worlds in markdown."""
+    study = results.study
+    parts = [f"# {study.title or study.name}", ""]
+    parts += [study.note.strip(), ""] if study.note else []
+    parts += [" ".join(_terms(results)), ""]
+    for world, rows in results.rows.items():
+        parts += [f"## {world}", "", _area_words(results, world), ""]
+        for title, head, chosen in _world_tables(rows):
+            parts += [f"### {title}", ""] if title else []
+            parts += [*_markdown(head, [_cells(row, head) for row in chosen]), ""]
+        parts += [f"![curves](curves-{world}.svg)", ""]
+        for further in further_tables(results, world):
+            parts += [
+                f"### {further.title}",
+                "",
+                further.note,
+                "",
+                *_markdown(further.head, further.rows),
+                "",
+            ]
+            parts += [f"![{plot.title}]({plot.name}.svg)" for plot in further.plots]
+            parts += [""] if further.plots else []
+    notes = [f"* **{item.name}**: {item.note}" for item in study.variants if item.note]
+    parts += ["## Variants", "", *notes, ""] if notes else []
+    problems = _problems(results)
+    parts += ["## Not finished", "", *[f"* {problem}" for problem in problems], ""] if problems else []
+    parts += ["## Where and how", "", *[f"* {line}" for line in _setup(results)], ""]
+    return "\n".join(parts)
+
+
+def curves(results: Results, world: str) -> str:
+    """One picture: a panel of held-out success for every group of variants."""
+    panels = _panels(results, world)
+    parts = []
+    for index, (name, series) in enumerate(panels):
+        chart = line_chart(
+            series,
+            title=f"held-out success in {world}, {name or 'all'}",
+            x_label="environment steps",
+            width=_WIDTH,
+            height=_PANEL,
+            x_range=(0.0, max(results.horizons[world], 1.0)),
+            y_range=(0.0, 1.0),
+            legend=True,
+        )
+        top = index * (_PANEL + _TITLE)
+        parts.append(text(4, top + 15, f"{world}: {name}" if name else world, more="font-weight:600;"))
+        parts.append(element("g", chart, transform=f"translate(0 {top + _TITLE})"))
+    height = max(1, len(panels)) * (_PANEL + _TITLE)
+    return picture(_WIDTH, height, f"held-out success in {world} over environment steps", parts)
+
+
+def page(results: Results) -> str:
+    """The page."""
+    import jinja2
+
+    here = Path(__file__).parent
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([here / "page", here.parent / "monitors" / "page"]),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    worlds = [
+        {
+            "name": world,
+            "area": _area_words(results, world),
+            "tables": [
+                (title, head, [(row, _cells(row, head)) for row in chosen])
+                for title, head, chosen in _world_tables(rows)
+            ],
+            "further": further_tables(results, world),
+            "bars": bar_chart(_bars(rows), title=f"held-out success in {world}", width=_WIDTH, high=1.0),
+            "curves": curves(results, world),
+        }
+        for world, rows in results.rows.items()
+    ]
+    return environment.get_template("study.html.jinja").render(
+        study=results.study,
+        is_quick=results.is_quick,
+        terms=_terms(results),
+        worlds=worlds,
+        problems=_problems(results),
+        setup=_setup(results),
+        runs=results.runs,
+        facts=_facts(results),
+        duration=duration,
+    )
+
+
+_HEAD = ("variant", "seeds", "before", "after", "", "best seen", "area", "updates/min", "env steps")
+
+
+def _world_tables(rows: list[Row]) -> list[tuple[str, list[str], list[Row]]]:
+    """Title, head and rows: the main table, then those of variants apart, with what they stand beside."""
+    elsewhere = list(dict.fromkeys(name for row in rows for name in row.elsewhere))
+    head = [*_HEAD[:4], *elsewhere, *_HEAD[4:]]
+    tables = [("", head, [row for row in rows if not row.table])]
+    for title in dict.fromkeys(row.table for row in rows if row.table):
+        chosen = [row for row in rows if row.table == title]
+        names = {row.beside for row in chosen}
+        beside = [row for row in rows if row.variant in names and row not in chosen]
+        tables.append((title, head, compared([*beside, *chosen])))
+    return tables
+
+
+def _cells(row: Row, head: list[str]) -> list[str]:
+    """A row as texts, in the order of `head`: `_HEAD`, with success elsewhere after its own."""
+    seeds = (
+        str(row.num_seeds) if row.num_seeds == row.num_planned else f"{row.num_seeds} of {row.num_planned}"
+    )
+    steps = f"{row.env_steps.mean:,.0f}" if row.env_steps else "–"
+    if row.budget_share is not None and row.budget_share < 1:
+        steps += " (below the budget)"
+    if row.env_steps and not row.env_steps.high:
+        steps = "not trained"
+    elsewhere = [_figure(row.elsewhere.get(name)) for name in head if name not in _HEAD]
+    return [
+        row.variant + (" (baseline)" if row.is_baseline else ""),
+        seeds,
+        _figure(row.before),
+        _figure(row.after),
+        *elsewhere,
+        STANDINGS[row.standing],
+        _figure(row.best),
+        _figure(row.area),
+        f"{row.updates_per_min.mean:.1f}" if row.updates_per_min else "–",
+        steps,
+    ]
+
+
+def _figure(figure: Figure | None) -> str:
+    if figure is None:
+        return "–"
+    return f"{figure.mean:.3f}" + ("" if figure.spread is None else f" ± {figure.spread:.3f}")
+
+
+def _markdown(head: list[str], rows: list[list[str]]) -> list[str]:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return lines + ["| " + " | ".join(cells) + " |" for cells in rows]
+
+
+def _terms(results: Results) -> list[str]:
+    """What the figures are, in sentences."""
+    num_seeds = len(results.study.seeds)
+    sentences = [
+        f"{results.num_done} of {len(results.runs)} runs have come to their end"
+        + (" (the short form of this study)." if results.is_quick else "."),
+        "Success is that on held-out tasks, the same for all runs.",
+    ]
+    if num_seeds == 1:
+        sentences.append("One seed: there is no spread, and no difference here is told from chance.")
+    else:
+        sentences.append(
+            f"Figures are mean ± standard deviation over {num_seeds} seeds. ≈ best: mean ± deviation "
+            "overlaps with that of the best, so these seeds do not tell the two apart."
+        )
+    return [*sentences, "Updates per minute are of runs side by side, evaluations included."]
+
+
+def _area_words(results: Results, world: str) -> str:
+    return f"Area: mean success over the first {results.horizons[world]:,.0f} environment steps."
+
+
+def _problems(results: Results) -> list[str]:
+    words = {"failed": "failed", "unfinished": "is not finished yet", "waiting": "has not begun yet"}
+    return [
+        f"{run.name} {words[run.status]}" + (f": {run.error}" if run.error else "")
+        for run in results.runs
+        if not run.is_done
+    ]
+
+
+def _setup(results: Results) -> list[str]:
+    lines = []
+    for sitting in results.sittings:
+        lines.append(
+            f"`{sitting['command']}`: {duration(sitting['wall_s'])}, {sitting['workers']} runs side by side, "
+            f"{sitting['threads']} threads each, {sitting['ending']}"
+        )
+    for machine in results.machines:
+        lines.append(", ".join(f"{name} {value}" for name, value in machine.items() if value is not None))
+    return lines
+
+
+def _facts(results: Results) -> list[tuple[str, str]]:
+    return [
+        ("runs", f"{results.num_done} of {len(results.runs)}"),
+        ("seeds", ", ".join(map(str, results.study.seeds))),
+        ("environment steps", f"{sum(run.env_steps for run in results.runs):,}"),
+        ("time of all runs", duration(sum(run.wall_s for run in results.runs))),
+    ]
+
+
+def _bars(rows: list[Row]) -> list[Bar]:
+    """Held-out success of every variant; whiskers reach from the lowest to the highest seed."""
+    return [
+        Bar(
+            row.variant,
+            row.after.mean,
+            row.after.low if row.num_seeds > 1 else None,
+            row.after.high if row.num_seeds > 1 else None,
+            note=row.note,
+            color=1 if row.is_baseline else 0,
+            strong=row.standing == "best" or row.is_baseline,
+        )
+        for row in rows
+        if row.after
+    ]
+
+
+def _panels(results: Results, world: str) -> list[tuple[str, list[Series]]]:
+    """Lines of a world in panels: by group, and no more in one than there are colours."""
+    groups: dict[str, list[str]] = {}
+    for variant in results.study.variants:
+        groups.setdefault(variant.group, []).append(variant.name)
+    panels = []
+    for group, names in groups.items():
+        for start in range(0, len(names), PER_PANEL):
+            chosen = names[start : start + PER_PANEL]
+            series = [_series(results, world, name, index) for index, name in enumerate(chosen)]
+            if results.study.first not in chosen:
+                series.append(_series(results, world, results.study.first, GREY, is_guest=True))
+            panels.append((group, [item for item in series if item.x]))
+    return [panel for panel in panels if panel[1]] or [("", [])]
+
+
+def _series(results: Results, world: str, variant: str, color: int, *, is_guest: bool = False) -> Series:
+    mine = [run for run in results.runs if (run.world, run.variant) == (world, variant) and run.is_done]
+    found: dict[str, Any] = mean_curve([run.curve for run in mine])
+    has_band = len(mine) > 1 and not is_guest
+    return Series(
+        variant,
+        found["x"],
+        found["mean"],
+        low=found["low"] if has_band else None,
+        high=found["high"] if has_band else None,
+        color=color,
+        dashed=is_guest,
+    )

@@ -1,0 +1,144 @@
+"""The processes of a study: one run each, started, watched, interrupted.
+
+Invariants
+* A worker belongs to no terminal: Ctrl-C reaches the study alone, which passes on exactly one
+  interrupt (a second one would cost the checkpoint).
+* A worker does not outlive the study: it holds one end of a pipe whose other end the study
+  holds, and stops in order when that closes, also after kill -9.
+* Cores are shared out: each worker computes with `cores // workers` threads.
+* Every worker inherits the study's lock, so that the lock is free only when the last is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stepwell.config.study import PlannedRun
+from stepwell.studies.worker import ERROR_FILE
+
+_THREADS = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "TORCHINDUCTOR_COMPILE_THREADS",  # else each worker that compiles starts a process per core
+)
+
+
+@dataclass(eq=False)
+class Worker:
+    """A process at work on a run."""
+
+    run: PlannedRun
+    folder: Path
+    process: subprocess.Popen[bytes]
+    started: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A worker that is gone. `problem` is empty unless it failed."""
+
+    run: PlannedRun
+    problem: str
+    wall_s: float
+
+
+@dataclass(eq=False)
+class WorkerPool:
+    """At most `size` runs at a time, their output in `logs/NAME.log`."""
+
+    folder: Path
+    size: int
+    num_threads: int
+    keep: str
+    lock: int
+    workers: list[Worker] = field(default_factory=list)
+    is_interrupted: bool = False
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.workers) < self.size
+
+    def start(self, run: PlannedRun) -> None:
+        """Begin or go on with a run."""
+        log = self.folder / "logs" / f"{run.name}.log"
+        log.parent.mkdir(exist_ok=True)
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "stepwell.studies.worker"],
+                stdin=subprocess.PIPE,
+                bufsize=0,
+                stdout=output,
+                stderr=output,
+                env=os.environ | dict.fromkeys(_THREADS, str(self.num_threads)),
+                start_new_session=True,
+                pass_fds=(self.lock,),
+            )
+        job = {
+            "config": run.config.model_dump(mode="json"),
+            "keep": self.keep,
+            "elsewhere": {name: config.model_dump(mode="json") for name, config in run.elsewhere.items()},
+        }
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):  # it died at once: `poll` finds it and says why
+            process.stdin.write(json.dumps(job).encode() + b"\n")
+        folder = Path(run.config.folder) / run.name
+        self.workers.append(Worker(run, folder, process, time.monotonic()))
+
+    def poll(self) -> list[Ended]:
+        """The workers that have ended since the last look."""
+        gone = [worker for worker in self.workers if worker.process.poll() is not None]
+        self.workers = [worker for worker in self.workers if worker not in gone]
+        return [self._ended(worker) for worker in gone]
+
+    def interrupt(self) -> None:
+        """Ask every worker, once, to save and stop."""
+        if not self.is_interrupted:
+            self.is_interrupted = True
+            for worker in self.workers:
+                worker.process.send_signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        """End every worker now; each goes on from its last checkpoint another time."""
+        for worker in self.workers:
+            worker.process.kill()
+        for worker in self.workers:
+            worker.process.wait()
+
+    def let_go(self) -> None:
+        """Leave the workers to themselves: each notices, saves and stops."""
+        for worker in self.workers:
+            assert worker.process.stdin is not None
+            worker.process.stdin.close()
+
+    def _ended(self, worker: Worker) -> Ended:
+        code = worker.process.returncode
+        assert worker.process.stdin is not None
+        worker.process.stdin.close()
+        has_said_why = (worker.folder / ERROR_FILE).exists()  # else it was interrupted before it began
+        is_fine = code in (0, 130) or (self.is_interrupted and (code < 0 or not has_said_why))
+        return Ended(
+            worker.run,
+            "" if is_fine else self._problem(worker, code),
+            time.monotonic() - worker.started,
+        )
+
+    def _problem(self, worker: Worker, code: int) -> str:
+        """Why it failed, also kept beside the run."""
+        file = worker.folder / ERROR_FILE
+        if code == 1 and file.exists():
+            return file.read_text(encoding="utf-8").strip()
+        log = self.folder / "logs" / f"{worker.run.name}.log"
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        problem = f"its process {how}; see {log}"
+        if worker.folder.exists():
+            file.write_text(problem + "\n", encoding="utf-8")
+        return problem

@@ -1,0 +1,327 @@
+"""Further tables and plots of a study, of which its file names those it wants (`tables`, `sweeps`).
+
+    use        how agents went about it: turns, tokens, calls of tools, score, what else worlds measure
+    golden     success and extra turns by the length of the shortest plan
+    dynamics   training reward and critic loss over updates
+    time       seconds of an update: rollout, actor, critic
+    sweeps     one setting at several values, and what its change does
+
+Everything is made from `Results` alone. A figure is the mean over the seeds that have come to their end.
+A world that a table has nothing to say about has none. Sums over seeds, where a table says so, count
+every episode alike.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stepwell.config.study import SweepConfig
+from stepwell.monitors.charts import Series, line_chart
+from stepwell.studies.results import Figure, Results, RunResult, mean_curve
+
+PER_PANEL = 6
+WIDTH, HEIGHT = 860, 300
+NOTHING = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A picture with the name of its file (without the ending)."""
+
+    name: str
+    title: str
+    svg: str
+
+
+@dataclass(slots=True)
+class StudyTable:
+    """One table of one world; `head` is empty where there are only plots."""
+
+    title: str
+    note: str
+    head: list[str]
+    rows: list[list[str]]
+    plots: list[Plot] = field(default_factory=list)
+
+
+def further_tables(results: Results, world: str) -> list[StudyTable]:
+    """All that the study asks for and this world has figures for, in the order of its file."""
+    made = [_TABLES[name](results, world) for name in results.study.tables]
+    made += [_sweep(results, world, sweep) for sweep in results.study.sweeps]
+    return [table for table in made if table is not None]
+
+
+def _done(results: Results, world: str) -> dict[str, list[RunResult]]:
+    """Finished runs of a world by variant, in the order of the study."""
+    found: dict[str, list[RunResult]] = {}
+    for variant in results.study.variants:
+        runs = [run for run in results.runs if (run.world, run.variant) == (world, variant.name)]
+        if finished := [run for run in runs if run.is_done]:
+            found[variant.name] = finished
+    return found
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _told(value: float | None, digits: int = 2) -> str:
+    return NOTHING if value is None else f"{value:,.{digits}f}"
+
+
+# --- how agents went about it -------------------------------------------------------------------
+
+_USE = {"turns": "turns", "tokens": "response tokens", "score": "score", "lost_calls": "calls not done"}
+
+
+def _use(results: Results, world: str) -> StudyTable | None:
+    runs = _done(results, world)
+    names = list(dict.fromkeys(name for mine in runs.values() for run in mine for name in run.use))
+    if not names:
+        return None
+    order = sorted(names, key=lambda name: (name.startswith("measures/"), names.index(name)))
+    head = ["variant"]
+    for name in order:
+        title = _USE.get(name) or name.removeprefix("measures/")
+        head.append(f"{title}, where told" if title in head else title)
+    rows = [
+        [variant, *[_told(_mean(run.use.get(name) for run in mine)) for name in order]]
+        for variant, mine in runs.items()
+        if any(run.use for run in mine)
+    ]
+    note = "Means per held-out episode after training; response tokens are those of all turns together."
+    return StudyTable("How it was done", note, head, rows)
+
+
+# --- by the length of the shortest plan ---------------------------------------------------------
+
+
+def _golden(results: Results, world: str) -> StudyTable | None:
+    runs = _done(results, world)
+    pooled = {variant: _pooled(mine) for variant, mine in runs.items() if any(run.golden for run in mine)}
+    lengths = sorted({length for found in pooled.values() for length in found})
+    if not lengths:
+        return None
+    head = ["variant", *[f"{length} turns" for length in lengths]]
+    rows = [
+        [variant, *[_golden_cell(found.get(length)) for length in lengths]]
+        for variant, found in pooled.items()
+    ]
+    nums = {
+        length: max(found[length][0] for found in pooled.values() if length in found) for length in lengths
+    }
+    counts = ", ".join(f"{num} of {length}" for length, num in nums.items())
+    note = (
+        "Success by the turns of the shortest plan, proven; in brackets the turns of solved episodes beyond "
+        f"it. Episodes of all seeds together: {counts} turns."
+    )
+    lines: dict[str, dict[str, list[Any]]] = {
+        "success": {v: [(n, found[n][1]) for n in lengths if n in found] for v, found in pooled.items()},
+        "extra turns": {
+            v: [(n, found[n][2]) for n in lengths if n in found and found[n][2] is not None]
+            for v, found in pooled.items()
+        },
+    }
+    plots = [
+        plot
+        for what, points in lines.items()
+        for plot in _panels(
+            results, world, f"golden-{what.split()[0]}", what, "turns of the shortest plan", points
+        )
+    ]
+    return StudyTable("By the shortest plan", note, head, rows, plots)
+
+
+def _pooled(runs: Sequence[RunResult]) -> dict[int, tuple[int, float, float | None]]:
+    """Episodes, share solved and mean extra turns by length, over all seeds."""
+    found = {}
+    for length in sorted({row["golden"] for run in runs for row in run.golden}):
+        rows = [row for run in runs for row in run.golden if row["golden"] == length]
+        num = sum(row["num"] for row in rows)
+        wins = [row["success"] * row["num"] for row in rows]
+        extra = sum(
+            win * row["extra"] for win, row in zip(wins, rows, strict=True) if row["extra"] is not None
+        )
+        found[length] = (num, sum(wins) / num, extra / sum(wins) if sum(wins) else None)
+    return found
+
+
+def _golden_cell(found: tuple[int, float, float | None] | None) -> str:
+    if found is None:
+        return NOTHING
+    _, success, extra = found
+    return f"{success:.2f}" + ("" if extra is None else f" (+{extra:.1f})")
+
+
+# --- while it learns ----------------------------------------------------------------------------
+
+_DYNAMICS = {"reward": "training reward", "critic_loss": "critic loss", "explained": "explained variance"}
+
+
+def _dynamics(results: Results, world: str) -> StudyTable | None:
+    runs = _done(results, world)
+    tracks = {v: [run for run in mine if run.tracks] for v, mine in runs.items()}
+    tracks = {v: mine for v, mine in tracks.items() if mine}
+    if not tracks:
+        return None
+    names = [
+        name for name in _DYNAMICS if any(name in run.tracks for mine in tracks.values() for run in mine)
+    ]
+    head = ["variant"]
+    for name in names:
+        head += [f"{_DYNAMICS[name]}, first quarter", "last quarter"]
+    rows = [
+        [variant, *[cell for name in names for cell in _quarters(mine, name)]]
+        for variant, mine in tracks.items()
+    ]
+    plots = []
+    for name in names:
+        points = {
+            v: [run.tracks[name] for run in mine if name in run.tracks]
+            for v, mine in tracks.items()
+            if any(name in run.tracks for run in mine)
+        }
+        means = {v: _joined(mean_curve(curves)) for v, curves in points.items()}
+        plots += _panels(
+            results, world, f"dynamics-{name.replace('_', '-')}", _DYNAMICS[name], "updates", means
+        )
+    note = (
+        "Training reward is that of training episodes, as it is learnt from; critic loss the mean squared "
+        "error, explained variance the share of the targets' variance that the critic foresees."
+    )
+    return StudyTable("Training", note, head, rows, plots)
+
+
+def _joined(curve: dict[str, list[float]]) -> list[tuple[float, float]]:
+    return list(zip(curve["x"], curve["mean"], strict=True))
+
+
+def _quarters(runs: Sequence[RunResult], name: str) -> list[str]:
+    """Means of the first and of the last quarter of the points."""
+    ends: list[tuple[float, float]] = []
+    for run in runs:
+        heights = [height for _, height in run.tracks.get(name, ())]
+        if heights:
+            size = max(1, len(heights) // 4)
+            ends.append((statistics.fmean(heights[:size]), statistics.fmean(heights[-size:])))
+    return [_told(_mean(end[side] for end in ends), 4) for side in (0, 1)]
+
+
+# --- what it costs ------------------------------------------------------------------------------
+
+
+def _time(results: Results, world: str) -> StudyTable | None:
+    runs = {v: [run.times for run in mine if run.times] for v, mine in _done(results, world).items()}
+    rows = []
+    for variant, times in runs.items():
+        if times:
+            parts = [_mean(one.get(name) for one in times) for name in ("rollout", "actor", "critic")]
+            rows.append(
+                [variant, *[_told(part, 3) for part in parts], _told(sum(part or 0 for part in parts), 3)]
+            )
+    if not rows:
+        return None
+    note = (
+        "Seconds of one update (medians over updates). The critic's are those of its own passes; where it "
+        "shares the actor's backbone, or where there is none, they are not told apart. Runs side by side "
+        "slow each other down: compare within a column, not with other machines."
+    )
+    return StudyTable("Time of an update", note, ["variant", "rollout", "actor", "critic", "together"], rows)
+
+
+# --- one setting at several values --------------------------------------------------------------
+
+
+def _sweep(results: Results, world: str, sweep: SweepConfig) -> StudyTable | None:
+    runs = _done(results, world)
+    if not any(variant in runs for names in sweep.lines.values() for variant in names[1:]):
+        return None
+    head = [sweep.name, "value", "success", "score", "response tokens", "turns"]
+    rows, lines = [], {}
+    for line, variants in sweep.lines.items():
+        figures = [_sweep_figures(runs.get(variant, [])) for variant in variants]
+        rows += [
+            [line, f"{value:g}", *_sweep_cells(found)]
+            for value, found in zip(sweep.values, figures, strict=True)
+        ]
+        rows.append([line, "change", *[_change(column) for column in zip(*figures, strict=True)]])
+        heights = zip(sweep.values, (found[0] for found in figures), strict=True)
+        lines[line] = [(value, height) for value, height in heights if height is not None]
+    series = _lines(lines)
+    svg = line_chart(
+        series, title=f"{world}: success by {sweep.name}", x_label=sweep.name, width=WIDTH, height=HEIGHT
+    )
+    plots = [Plot(f"sweep-{sweep.name}-{world}", f"success by {sweep.name}", svg)]
+    note = f"{sweep.note} Change: from the first value to the last, as a share of the first.".strip()
+    return StudyTable(f"Sensitivity to {sweep.name}", note, head, rows, plots)
+
+
+def _sweep_figures(runs: Sequence[RunResult]) -> list[float | None]:
+    success = Figure.of(run.success_after for run in runs)
+    named = [_mean(run.use.get(name) for run in runs) for name in ("score", "tokens", "turns")]
+    return [None if success is None else success.mean, *named]
+
+
+def _sweep_cells(found: Sequence[float | None]) -> list[str]:
+    return [_told(value, digits) for value, digits in zip(found, (3, 3, 1, 2), strict=True)]
+
+
+def _change(column: Sequence[float | None]) -> str:
+    first, last = column[0], column[-1]
+    return NOTHING if not first or last is None else f"{100 * (last / first - 1):+.1f} %"
+
+
+# --- plots --------------------------------------------------------------------------------------
+
+
+def _panels(
+    results: Results, world: str, name: str, title: str, x_label: str, lines: dict[str, list[Any]]
+) -> list[Plot]:
+    """Lines in panels of at most `PER_PANEL`: the main variants by group, the baseline in each."""
+    groups: dict[str, list[str]] = {}
+    for variant in results.study.variants:
+        if not variant.table and lines.get(variant.name):
+            groups.setdefault(variant.group, []).append(variant.name)
+    plots: list[Plot] = []
+    for group, names in groups.items():
+        for start in range(0, len(names), PER_PANEL):
+            chosen = {v: lines[v] for v in names[start : start + PER_PANEL]}
+            first = results.study.first
+            guest = {first: lines[first]} if lines.get(first) and first not in chosen else {}
+            svg = line_chart(
+                [*_lines(chosen), *_lines(guest, dashed=True)],
+                title=f"{world}: {title}",
+                x_label=x_label,
+                width=WIDTH,
+                height=HEIGHT,
+                legend=True,
+            )
+            number = f"-{len(plots) + 1}" if plots else ""
+            plots.append(Plot(f"{name}-{world}{number}", f"{title}, {group}" if group else title, svg))
+    return plots
+
+
+def _lines(lines: dict[str, list[Any]], *, dashed: bool = False) -> list[Series]:
+    return [
+        Series(
+            name,
+            [float(x) for x, _ in points],
+            [float(y) for _, y in points],
+            color=5 if dashed else index,
+            dashed=dashed,
+            marks=len(points) <= 12,
+        )
+        for index, (name, points) in enumerate(lines.items())
+    ]
+
+
+_TABLES: dict[str, Callable[[Results, str], StudyTable | None]] = {
+    "use": _use,
+    "golden": _golden,
+    "dynamics": _dynamics,
+    "time": _time,
+}

@@ -1,0 +1,135 @@
+"""One run of a study, in a process of its own (`python -m stepwell.studies.worker`).
+
+    standard input   the first line: {"config": …, "keep": …, "elsewhere": {NAME: config, …}}; then it
+                     stays open as long as the study lives. Its end means that the study is gone,
+                     and the run stops as after Ctrl-C: the update at hand is finished and a
+                     checkpoint written.
+    exit code        0 the run ended or was interrupted in order; 1 it failed (`error.txt` says
+                     why, the log has the traceback); 130 it was interrupted before it could save
+
+A run folder with settings in it is gone on with; one without (the process was killed before it
+wrote them) is begun again. What is kept of a finished run is decided here, after its summary.
+
+A run that is to be tried elsewhere (on held-out tasks of other settings) is not done before it was:
+until then `NAME.todo` lies beside its folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Any
+
+from stepwell.runs.interrupts import counted_signals
+
+ERROR_FILE = "error.txt"
+ELSEWHERE_FILE = "elsewhere.json"
+
+
+def main() -> int:
+    """Run what standard input describes."""
+    job = json.loads(_first_line())
+    threading.Thread(target=_stop_with_the_study, daemon=True).start()
+    folder = Path(job["config"]["folder"]) / job["config"]["name"]
+    error_file = folder / ERROR_FILE
+    if _was_interrupted_at_imports():
+        return 130
+    try:
+        if error_file.exists():
+            error_file.unlink()
+        if job["elsewhere"]:
+            todo_file(folder).parent.mkdir(parents=True, exist_ok=True)
+            todo_file(folder).touch()
+        _run(job["config"], folder)
+        _try_elsewhere(folder, job["elsewhere"])
+        _tidy(folder, job["keep"])
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        traceback.print_exc()
+        folder.mkdir(parents=True, exist_ok=True)
+        error_file.write_text(f"{type(error).__name__}: {error}\n", encoding="utf-8")
+        return 1
+
+
+def _was_interrupted_at_imports() -> bool:
+    """Load what is heavy. An interrupt inside an extension's import would come out as an error of its own."""
+    with counted_signals() as asked:
+        import stepwell.runs.evaluation.evaluate
+        import stepwell.runs.run  # noqa: F401
+    return asked.times > 0
+
+
+def todo_file(folder: Path) -> Path:
+    """What says that a run is not done yet, though its training may be."""
+    return folder.parent / f"{folder.name}.todo"
+
+
+def _run(config: dict[str, Any], folder: Path) -> None:
+    from stepwell.config.run import RunConfig
+    from stepwell.runs.run import train
+
+    if (folder / "config.toml").exists():
+        train(resume=folder)
+    else:  # what a process left that was killed at the start, `train` clears away
+        train(RunConfig.model_validate(config))
+
+
+def _try_elsewhere(folder: Path, configs: dict[str, Any]) -> None:
+    """Evaluate the last weights of a finished run on other held-out tasks, as often as its own."""
+    from stepwell.config.run import RunConfig
+    from stepwell.monitors.files import write_whole
+    from stepwell.runs.evaluation.evaluate import evaluate_run
+    from stepwell.studies.results import is_over
+    from stepwell.training.checkpoint import latest_checkpoint
+
+    if not configs or not is_over(folder):
+        return
+    last = latest_checkpoint(folder / "checkpoints", print)
+    assert last is not None, "a run that is over has a checkpoint"
+    found = {}
+    for name, values in configs.items():
+        report = evaluate_run(last.path, RunConfig.model_validate(values))
+        found[name] = report.result.success
+    write_whole(folder / ELSEWHERE_FILE, json.dumps(found) + "\n")
+    todo_file(folder).unlink()
+
+
+def _tidy(folder: Path, keep: str) -> None:
+    """Of a run that needs nothing any more, keep the checkpoints asked for."""
+    from stepwell.studies.results import DONE, status_of
+
+    if keep == "all" or status_of(folder) not in DONE:
+        return
+    for path in (folder / "checkpoints").glob("*"):
+        if keep == "none" or path.name != "best":
+            shutil.rmtree(path)
+    (folder / "reference.safetensors").unlink(missing_ok=True)
+
+
+def _first_line() -> bytes:
+    """Read by the system call alone: no buffer holds a lock that would be missed at exit."""
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = os.read(0, 1 << 16)
+        if not piece:
+            raise SystemExit("the study is gone")
+        line += piece
+    return line
+
+
+def _stop_with_the_study() -> None:
+    while os.read(0, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""Simulators and generators as callers see them, wherever their worker is.
+
+`SimulatorClient` and `GeneratorClient` turn the protocols of `workers/contracts.py` into frames and leave
+the way to somebody else: a `Caller` is a process that shares memory (`process.py`) or a machine behind
+HTTP (`http.py`).
+
+Invariants
+* A caller's mistake about batches and places is an `InputError` before anything is sent.
+* A place whose episode began in an earlier start of the worker is lost: its turn carries a `WorkerError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from stepwell.core import Request, Sampled, Task, WorkerError
+from stepwell.core.arrays import AnyArray
+from stepwell.core.frames import Frame
+from stepwell.envs.batch import Turn
+from stepwell.envs.codecs import (
+    pack_actions,
+    pack_requests,
+    pack_tasks,
+    unpack_samples,
+    unpack_turns,
+)
+from stepwell.workers.contracts import WorkerHealth
+from stepwell.workers.hosts import check_places
+from stepwell.workers.weight_bytes import pack_weights
+
+
+class Caller(Protocol):
+    """The way to one worker. An answer's header says in `start` which start of the worker gave it."""
+
+    name: str
+
+    async def start(self) -> None: ...
+
+    async def call(
+        self,
+        op: str,
+        header: dict[str, Any],
+        arrays: Sequence[AnyArray] = (),
+        *,
+        timeout_s: float | None = None,
+    ) -> Frame: ...
+
+    def health(self) -> WorkerHealth: ...
+
+    async def close(self) -> None: ...
+
+
+class _Client:
+    """What both share."""
+
+    def __init__(self, caller: Caller, timeout_s: float | None) -> None:
+        self.name = caller.name
+        self._caller, self._timeout_s = caller, timeout_s
+
+    async def start(self) -> None:
+        """Start the worker and wait until it is ready; without this the first call does."""
+        await self._caller.start()
+
+    def health(self) -> WorkerHealth:
+        """How the worker is; cheap, never blocks."""
+        return self._caller.health()
+
+    async def close(self) -> None:
+        """End the worker and free all it holds; calling it twice is fine."""
+        await self._caller.close()
+
+
+class SimulatorClient(_Client):
+    """A `Simulator`. A call that takes longer than `timeout_s` costs the worker its life."""
+
+    def __init__(
+        self, caller: Caller, num_batches: int, batch_size: int, *, timeout_s: float | None = None
+    ) -> None:
+        super().__init__(caller, timeout_s)
+        self.num_batches, self.batch_size = num_batches, batch_size
+        self._begun: dict[tuple[int, int], int] = {}  # place -> start of the worker that plays it
+
+    async def reset(
+        self, batch: int, places: Sequence[int], tasks: Sequence[Task], seeds: Sequence[int]
+    ) -> list[Turn]:
+        """Start one episode per place of an environment batch."""
+        places = list(places)
+        check_places(batch, places, len(tasks), self.num_batches, self.batch_size)
+        header = {"batch": batch, "places": places, "seeds": list(seeds), **pack_tasks(tasks)}
+        answer = await self._caller.call("reset", header, timeout_s=self._timeout_s)
+        self._begun.update(((batch, place), answer.header["start"]) for place in places)
+        return unpack_turns(answer.header, answer.arrays)
+
+    async def step(self, batch: int, places: Sequence[int], actions: Sequence[Any]) -> list[Turn]:
+        """One turn in each of these places: names of actions, or a robot's chunk [C, D]."""
+        places = list(places)
+        check_places(batch, places, len(actions), self.num_batches, self.batch_size)
+        packed, arrays = pack_actions(actions)
+        header = {"batch": batch, "places": places, **packed}
+        answer = await self._caller.call("step", header, arrays, timeout_s=self._timeout_s)
+        turns, start = unpack_turns(answer.header, answer.arrays), answer.header["start"]
+        for number, place in enumerate(places):
+            if self._begun.get((batch, place), start) != start:
+                problem = f"worker {self.name} was restarted: the episode in place {place} is lost"
+                turns[number] = Turn(error=WorkerError(problem))
+        return turns
+
+
+class GeneratorClient(_Client):
+    """A `Generator`."""
+
+    async def generate(self, requests: Sequence[Request]) -> list[Sampled]:
+        """One sample per request, in order."""
+        header, arrays = pack_requests(requests)
+        answer = await self._caller.call("generate", header, arrays, timeout_s=self._timeout_s)
+        return unpack_samples(answer.header, answer.arrays)
+
+    async def load_weights(self, version: int, weights: Mapping[str, Any]) -> str:
+        """Take these weights (name -> tensor or array); gives the fingerprint of what it now has."""
+        header, arrays = await asyncio.to_thread(pack_weights, weights)  # tensors may come from a GPU
+        answer = await self._caller.call("load_weights", {"version": version, **header}, arrays)
+        return str(answer.header["fingerprint"])
+
+    async def forget(self) -> None:
+        """Drop caches of earlier conversations."""
+        await self._caller.call("forget", {}, timeout_s=self._timeout_s)

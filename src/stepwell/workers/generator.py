@@ -1,0 +1,87 @@
+"""A generator as a process of its own on this machine.
+
+The process keeps a copy of the weights that were last published: a restarted worker gets them before
+anybody can ask it for a sample, so that a crash never takes the policy back to its first version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from stepwell.core import JSON, StepwellError, WorkerError
+from stepwell.core.arrays import AnyArray
+from stepwell.core.frames import Frame
+from stepwell.workers.child_process import Life
+from stepwell.workers.clients import GeneratorClient
+from stepwell.workers.worker_process import WorkerProcess
+
+
+class ProcessGenerator(GeneratorClient):
+    """Samples in one process with the engine that `factory` makes of the settings.
+
+    `factory` is an import path `module:function` (see `engines.py`). Further settings are
+    `WorkerProcess`'s: `num_threads`, `environment`, `heartbeat_s`, `hang_s`, `start_timeout_s`,
+    `max_restarts`. `hang_s` must be longer than one call of `generate` may take.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        factory: str,
+        settings: Mapping[str, JSON] | None = None,
+        *,
+        num_threads: int | None = None,
+        timeout_s: float | None = None,
+        **process: Any,
+    ) -> None:
+        worker = GeneratorProcess(name, factory, settings, num_threads=num_threads, **process)
+        super().__init__(worker, timeout_s)
+
+
+class GeneratorProcess(WorkerProcess):
+    """The process of a generator, with the weights it must have after a restart."""
+
+    def __init__(
+        self, name: str, factory: str, settings: Mapping[str, JSON] | None = None, **process: Any
+    ) -> None:
+        told: dict[str, JSON] = {"factory": factory, "settings": dict(settings or {})}
+        super().__init__(name, "generator", told, on_start=self._publish_again, **process)
+        self._published: Frame | None = None
+        self._fingerprint: str | None = None  # of what was published; None while that is not known
+
+    async def call(
+        self,
+        op: str,
+        header: dict[str, Any],
+        arrays: Sequence[AnyArray] = (),
+        *,
+        timeout_s: float | None = None,
+    ) -> Frame:
+        """As any worker's; weights are kept until the next ones come."""
+        if op != "load_weights":
+            return await super().call(op, header, arrays, timeout_s=timeout_s)
+        before = self._published, self._fingerprint
+        copies = await asyncio.to_thread(lambda: [np.array(array) for array in arrays])
+        self._published, self._fingerprint = Frame(op, header, copies), None
+        try:
+            answer = await super().call(op, header, copies, timeout_s=timeout_s)
+        except StepwellError as error:
+            if isinstance(error, ValueError):  # refused: the engine still has the ones before
+                self._published, self._fingerprint = before
+            raise
+        self._fingerprint = answer.header["fingerprint"]
+        return answer
+
+    async def _publish_again(self, life: Life) -> None:
+        if self._published is None:
+            return
+        answer = await life.call(self._published)
+        found = answer.header["fingerprint"]
+        if self._fingerprint not in (None, found):
+            raise WorkerError(
+                f"after a restart its weights have the fingerprint {found}, not {self._fingerprint}"
+            )

@@ -1,0 +1,142 @@
+"""What a worker does with a frame: a simulator's worlds, or a generator's engine.
+
+    simulator   reset, step              one after the other, in order of arrival
+    generator   generate, forget         many at once, as the engine batches them
+                load_weights             in order, while requests under way go on where the engine can
+
+`progress` is called whenever the work has gone on (for a simulator, after every world), so that a slow
+batch is not taken for a hang.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from stepwell.core import JSON, ConfigError, InputError, Request, Sampled
+from stepwell.core.frames import Frame
+from stepwell.envs.batch import EnvBatch
+from stepwell.envs.codecs import (
+    pack_samples,
+    pack_turns,
+    unpack_actions,
+    unpack_requests,
+    unpack_tasks,
+)
+from stepwell.workers.weight_bytes import unpack_weights
+
+Progress = Callable[[], None]
+
+
+class Engine(Protocol):
+    """What a generator worker samples with."""
+
+    async def generate(self, requests: Sequence[Request]) -> list[Sampled]: ...
+
+    def load_weights(self, version: int, source: Any) -> None: ...
+
+    def fingerprint(self) -> str: ...
+
+    def forget(self) -> None: ...
+
+
+class SimulatorHost:
+    """Hosts environment batches."""
+
+    def __init__(self, settings: dict[str, Any], progress: Progress) -> None:
+        self._with_state = bool(settings["with_state"])
+        self._progress = progress
+        self._batches = [
+            EnvBatch(settings["env"], settings["options"], settings["batch_size"])
+            for _ in range(settings["num_batches"])
+        ]
+
+    def answer(self, frame: Frame) -> Frame:
+        """What a call gives; errors are raised."""
+        header = frame.header
+        number, places = header.get("batch"), header.get("places")
+        if type(number) is not int or not isinstance(places, list):
+            raise InputError(f"{frame.op} needs the number of a batch and places in it")
+        size = len(self._batches[0].envs)
+        if frame.op == "reset":
+            tasks, seeds = unpack_tasks(header), header["seeds"]
+            check_places(number, places, len(tasks), len(self._batches), size)
+            if len(seeds) != len(tasks):
+                raise InputError(f"{len(seeds)} seeds for {len(tasks)} tasks")
+            turns = self._batches[number].reset(
+                tasks, places, seeds, with_state=self._with_state, progress=self._progress
+            )
+        elif frame.op == "step":
+            actions = unpack_actions(header, frame.arrays)
+            check_places(number, places, len(actions), len(self._batches), size)
+            turns = self._batches[number].step(
+                places, actions, with_state=self._with_state, progress=self._progress
+            )
+        else:
+            raise InputError(f"a simulator knows reset and step, not {frame.op!r}")
+        return Frame("turns", *pack_turns(turns))
+
+    def close(self) -> None:
+        """Close every world."""
+        for batch in self._batches:
+            batch.close()
+
+
+class GeneratorHost:
+    """Hosts an engine. Lives on an event loop."""
+
+    def __init__(self, engine: Engine, progress: Progress) -> None:
+        self._engine = engine
+        self._progress = progress
+        self._loading = asyncio.Lock()
+
+    async def answer(self, frame: Frame) -> Frame:
+        """What a call gives; errors are raised."""
+        if frame.op == "generate":
+            samples = await self._engine.generate(unpack_requests(frame.header, frame.arrays))
+            return Frame("samples", *pack_samples(samples))
+        if frame.op == "load_weights":
+            async with self._loading:  # fair: in order of arrival
+                return Frame("loaded", {"fingerprint": await asyncio.to_thread(self._load, frame)})
+        if frame.op == "forget":
+            await asyncio.to_thread(self._engine.forget)
+            return Frame("forgotten")
+        raise InputError(f"a generator knows generate, load_weights and forget, not {frame.op!r}")
+
+    def _load(self, frame: Frame) -> str:
+        weights = unpack_weights(frame.header, frame.arrays)
+        self._engine.load_weights(int(frame.header["version"]), weights)
+        self._progress()
+        return self._engine.fingerprint()
+
+
+def build_engine(factory: str, settings: dict[str, JSON]) -> Engine:
+    """The engine that `module:function` makes of the settings."""
+    module_name, separator, name = factory.partition(":")
+    if not separator:
+        raise ConfigError(f"factory {factory!r} must be an import path module:function")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module_name + ".").startswith(error.name + "."):
+            raise
+        raise ConfigError(f"factory {factory!r}: there is no module {module_name!r}") from error
+    make = getattr(module, name, None)
+    if not callable(make):
+        raise ConfigError(f"factory {factory!r}: module {module_name!r} has no function {name!r}")
+    engine: Engine = make(settings)
+    return engine
+
+
+def check_places(number: int, places: Sequence[int], count: int, num_batches: int, batch_size: int) -> None:
+    """A caller's mistakes about environment batches, said in one sentence."""
+    if not 0 <= number < num_batches:
+        raise InputError(f"environment batches are numbered 0..{num_batches - 1}, got {number}")
+    if len(places) != count:
+        raise InputError(f"{count} tasks or actions for {len(places)} places")
+    if set(map(type, places)) - {int} or (places and not 0 <= min(places) <= max(places) < batch_size):
+        raise InputError(f"places are numbered 0..{batch_size - 1}, got {list(places)}")
+    if len(set(places)) != len(places):
+        raise InputError(f"each place takes one turn at a time, got {list(places)}")

@@ -1,0 +1,261 @@
+"""The same frames over HTTP: a worker on another machine.
+
+    client: frame ─► POST /call ─► worker_app: WorkerProcess.call ─► frame
+
+The app hosts a worker process, with all that belongs to it (heartbeat, restarts), and passes frames on;
+what is hosted is decided where it runs, never by who calls. The client is a `Caller`: simulators and
+generators behind it are the ones of `clients.py`. Bodies are frames whose arrays check themselves.
+
+    GET  /worker   what is hosted, and how it is
+    POST /call     a frame in, a frame out
+
+Invariants
+* A body is never held beyond `max_body_bytes`, whether it states its length or not.
+* Errors keep their kind: what the worker raises is an `error` frame with status 200; what is wrong with
+  the HTTP call itself has a status of its own and one sentence as JSON.
+* A call is sent once. Whether a lost answer was acted upon is not known, so it is a `WorkerError`, and
+  whoever plays an episode there begins another.
+* No call waits for a machine that is gone: while calls are under way its health is asked for every
+  `heartbeat_s`, and after `hang_s` without an answer to that they all raise `WorkerError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from stepwell.core import JSON, ConfigError, EncodingError, StepwellError, WorkerError
+from stepwell.core.arrays import AnyArray
+from stepwell.core.frames import Frame, decode, to_bytes
+from stepwell.envs.codecs import pack_error, unpack_error
+from stepwell.workers.clients import GeneratorClient, SimulatorClient
+from stepwell.workers.contracts import WorkerHealth
+from stepwell.workers.worker_process import WorkerProcess
+
+MAX_BODY_BYTES = 1 << 34
+_TYPE = "application/vnd.stepwell.frame"
+
+
+def worker_app(
+    worker: WorkerProcess,
+    *,
+    describes: dict[str, JSON] | None = None,
+    key: str | None = None,
+    max_body_bytes: int = MAX_BODY_BYTES,
+) -> Any:
+    """An ASGI app that passes calls on to a worker. With `key`, callers must send it as a bearer token.
+
+    `describes` is what callers are told of it: `num_batches` and `batch_size` of a simulator.
+    """
+    try:
+        from fastapi import FastAPI, HTTPException
+        from fastapi.responses import JSONResponse, Response
+    except ImportError as error:
+        raise ConfigError(
+            "workers over HTTP need the extra 'serve': pip install 'stepwell[serve]'"
+        ) from error
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[None]:
+        yield
+        await worker.close()
+
+    app = FastAPI(title="Stepwell worker", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+
+    def check_key(request: Any) -> None:
+        given = request.headers.get("authorization", "")
+        if key is not None and not hmac.compare_digest(given.encode(), f"Bearer {key}".encode()):
+            raise HTTPException(401, "this worker needs its key as 'Authorization: Bearer KEY'")
+
+    async def body_of(request: Any) -> bytes:
+        body, stated = bytearray(), request.headers.get("content-length", "0")
+        is_too_large = stated.isdigit() and int(stated) > max_body_bytes
+        parts = request.stream()
+        while not is_too_large:
+            try:
+                body += await anext(parts)
+            except StopAsyncIteration:
+                return bytes(body)
+            is_too_large = len(body) > max_body_bytes
+        raise HTTPException(413, f"the body is larger than {max_body_bytes} bytes; send less at once")
+
+    async def look(request: Any) -> Response:
+        check_key(request)
+        health = worker.health()
+        told = {name: getattr(health, name) for name in WorkerHealth.__slots__}
+        return JSONResponse({"worker": describes or {}, "health": told})
+
+    async def call(request: Any) -> Response:
+        check_key(request)
+        try:
+            frame = decode(await body_of(request))
+        except EncodingError as error:
+            raise HTTPException(400, str(error)) from error
+        try:
+            answer = await worker.call(frame.op, frame.header, frame.arrays)
+        except StepwellError as error:
+            answer = Frame("error", {"error": pack_error(error)})
+        return Response(to_bytes(answer), media_type=_TYPE)
+
+    app.router.add_route("/worker", look, methods=["GET"])
+    app.router.add_route("/call", call, methods=["POST"])
+    return app
+
+
+class HttpCaller:
+    """The way to a worker behind `worker_app`. `transport` is httpx's, for tests and proxies."""
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        *,
+        key: str | None = None,
+        connect_timeout_s: float = 5.0,
+        heartbeat_s: float = 5.0,
+        hang_s: float = 60.0,
+        transport: Any = None,
+    ) -> None:
+        try:
+            import httpx
+        except ImportError as error:
+            raise ConfigError(
+                "workers over HTTP need the extra 'serve': pip install 'stepwell[serve]'"
+            ) from error
+        self.name, self.url = name, url.rstrip("/")
+        self._client = httpx.AsyncClient(
+            base_url=self.url,
+            headers={"authorization": f"Bearer {key}"} if key else {},
+            timeout=httpx.Timeout(None, connect=connect_timeout_s),
+            limits=httpx.Limits(max_connections=None),
+            transport=transport,
+        )
+        self._http_error = httpx.HTTPError
+        self._heartbeat_s, self._hang_s = heartbeat_s, hang_s
+        self._pending: set[asyncio.Task[Any]] = set()
+        self._last: dict[str, Any] = {}
+        self._last_s = time.monotonic()
+        self._listening: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Ask what is there."""
+        await self.describe()
+
+    async def describe(self) -> dict[str, Any]:
+        """What the worker says of itself."""
+        response = await self._send("GET", "/worker")
+        found: dict[str, Any] = response.json()
+        self._heard(found["health"])
+        if self._listening is None:
+            self._listening = asyncio.create_task(self._listen(), name=f"health of {self.name}")
+        return dict(found["worker"])
+
+    async def call(
+        self,
+        op: str,
+        header: dict[str, Any],
+        arrays: Sequence[AnyArray] = (),
+        *,
+        timeout_s: float | None = None,
+    ) -> Frame:
+        """The worker's answer."""
+        if self._listening is None:
+            await self.describe()
+        body = to_bytes(Frame(op, header, arrays))
+        request = asyncio.create_task(
+            self._send("POST", "/call", content=body, headers={"content-type": _TYPE})
+        )
+        self._pending.add(request)
+        try:
+            async with asyncio.timeout(timeout_s):
+                response = await request
+        except TimeoutError:
+            raise WorkerError(f"worker {self.name} took longer than {timeout_s:g} s for {op}") from None
+        except asyncio.CancelledError:
+            if request in self._pending:  # it is our caller who was cancelled
+                raise
+            raise WorkerError(
+                f"worker {self.name} at {self.url} gave no sign of life for {self._hang_s:g} s"
+            ) from None
+        finally:
+            self._pending.discard(request)
+        try:
+            answer = decode(response.content)
+        except EncodingError as error:
+            raise WorkerError(
+                f"worker {self.name} at {self.url} answered what is no frame: {error}"
+            ) from error
+        if answer.op == "error":
+            raise unpack_error(answer.header.get("error"), WorkerError)
+        return answer
+
+    def health(self) -> WorkerHealth:
+        """What was last heard."""
+        last, silent_s = self._last, time.monotonic() - self._last_s
+        return WorkerHealth(
+            self.name,
+            last.get("pid"),
+            float(last.get("memory_mb", 0.0)),
+            int(last.get("num_restarts", 0)),
+            bool(last) and silent_s < 3 * self._heartbeat_s,
+            silent_s if last else 0.0,
+        )
+
+    async def close(self) -> None:
+        """Let go of the connections; the worker belongs to whoever hosts it."""
+        if self._listening is not None and not self._listening.done():
+            self._listening.cancel()
+            await asyncio.wait([self._listening])
+        await self._client.aclose()
+
+    async def _send(self, method: str, path: str, **more: Any) -> Any:
+        try:
+            response = await self._client.request(method, path, **more)
+        except self._http_error as error:
+            why = str(error) or type(error).__name__
+            raise WorkerError(f"worker {self.name} at {self.url} cannot be reached: {why}") from error
+        if response.status_code == 401:
+            raise ConfigError(f"worker {self.name} at {self.url}: {response.json()['detail']}")
+        if response.status_code != 200:
+            said = response.text[:500]
+            raise WorkerError(f"worker {self.name} at {self.url} answered {response.status_code}: {said}")
+        return response
+
+    async def _listen(self) -> None:
+        while True:
+            await asyncio.sleep(self._heartbeat_s)
+            with contextlib.suppress(WorkerError):  # its silence is what `health` tells
+                response = await self._send("GET", "/worker", timeout=self._heartbeat_s)
+                self._heard(response.json()["health"])
+            if time.monotonic() - self._last_s > self._hang_s:
+                while self._pending:
+                    self._pending.pop().cancel()
+
+    def _heard(self, health: dict[str, Any]) -> None:
+        self._last, self._last_s = health, time.monotonic()
+
+
+async def http_simulator(
+    name: str, url: str, *, timeout_s: float | None = None, **connection: Any
+) -> SimulatorClient:
+    """A `Simulator` behind HTTP. `connection` takes what `HttpCaller` does."""
+    caller = HttpCaller(name, url, **connection)
+    try:
+        found = await caller.describe()
+        if "num_batches" not in found or "batch_size" not in found:
+            raise ConfigError(f"the worker at {url} is no simulator; it says of itself {found}")
+    except StepwellError:
+        await caller.close()
+        raise
+    return SimulatorClient(caller, int(found["num_batches"]), int(found["batch_size"]), timeout_s=timeout_s)
+
+
+def http_generator(
+    name: str, url: str, *, timeout_s: float | None = None, **connection: Any
+) -> GeneratorClient:
+    """A `Generator` behind HTTP. `connection` takes what `HttpCaller` does."""
+    return GeneratorClient(HttpCaller(name, url, **connection), timeout_s)

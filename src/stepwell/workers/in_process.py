@@ -1,0 +1,105 @@
+"""Simulators and generators inside this process, each in a thread of its own.
+
+For machines with one core, for small models, and for tests: the same protocols (`groups.py`) without
+processes. Nothing here can die by itself, and nothing runs in parallel that holds Python's lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+from stepwell.core import Request, Sampled, Task
+from stepwell.envs.batch import EnvBatch, Turn
+from stepwell.workers.contracts import WorkerHealth
+
+T = TypeVar("T")
+
+
+class LocalEngine(Protocol):
+    """What a local generator samples with; `EmbeddedEngine` and `ArrayEngine` are such."""
+
+    async def generate(self, requests: Sequence[Request]) -> list[Sampled]: ...
+
+    def load_weights(self, version: int, source: Any) -> None: ...
+
+    def fingerprint(self) -> str: ...
+
+    def forget(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Local:
+    """A name and one thread."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"stepwell-{name}")
+
+    def health(self) -> WorkerHealth:
+        return WorkerHealth(self.name, None, 0.0, 0, is_alive=True, silent_s=0.0)
+
+    async def _do(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+class LocalSimulator(_Local):
+    """Environment batches, stepped by one thread."""
+
+    def __init__(
+        self,
+        name: str,
+        env_name: str,
+        options: Mapping[str, Any] | None = None,
+        num_batches: int = 1,
+        batch_size: int = 1,
+        *,
+        with_state: bool = False,
+    ) -> None:
+        super().__init__(name)
+        self.num_batches, self.batch_size, self._with_state = num_batches, batch_size, with_state
+        self._batches = [EnvBatch(env_name, options, batch_size) for _ in range(num_batches)]
+
+    async def reset(
+        self, batch: int, places: Sequence[int], tasks: Sequence[Task], seeds: Sequence[int]
+    ) -> list[Turn]:
+        envs = self._batches[batch]
+        return await self._do(lambda: envs.reset(tasks, places, seeds, with_state=self._with_state))
+
+    async def step(self, batch: int, places: Sequence[int], actions: Sequence[Any]) -> list[Turn]:
+        envs = self._batches[batch]
+        return await self._do(lambda: envs.step(places, actions, with_state=self._with_state))
+
+    async def close(self) -> None:
+        for envs in self._batches:
+            await self._do(envs.close)
+        self._batches = []
+        self._thread.shutdown()
+
+
+class LocalGenerator(_Local):
+    """An engine of this process."""
+
+    def __init__(self, name: str, engine: LocalEngine) -> None:
+        super().__init__(name)
+        self.engine = engine
+
+    async def generate(self, requests: Sequence[Request]) -> list[Sampled]:
+        return await self.engine.generate(requests)
+
+    async def load_weights(self, version: int, weights: Mapping[str, Any]) -> str:
+        def load() -> str:
+            self.engine.load_weights(version, weights)
+            return self.engine.fingerprint()
+
+        return await self._do(load)
+
+    async def forget(self) -> None:
+        await self._do(self.engine.forget)
+
+    async def close(self) -> None:
+        self.engine.close()
+        self._thread.shutdown()

@@ -1,0 +1,58 @@
+"""A simulator as a process of its own on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stepwell.core import JSON, InputError
+from stepwell.workers.clients import SimulatorClient
+from stepwell.workers.worker_process import WorkerProcess
+
+
+class ProcessSimulator(SimulatorClient):
+    """Hosts `num_batches` environment batches of the world `env_name` in one process.
+
+    `with_state` asks for the true state with every turn. Further settings are `WorkerProcess`'s:
+    `num_threads`, `environment`, `heartbeat_s`, `hang_s`, `start_timeout_s`, `max_restarts`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        env_name: str,
+        options: Mapping[str, Any] | None = None,
+        num_batches: int = 1,
+        batch_size: int = 1,
+        *,
+        with_state: bool = False,
+        timeout_s: float | None = None,
+        **process: Any,
+    ) -> None:
+        if num_batches < 1 or batch_size < 1:
+            raise InputError(f"num_batches ({num_batches}) and batch_size ({batch_size}) must be at least 1")
+        worker = simulator_process(
+            name, env_name, options, num_batches, batch_size, with_state=with_state, **process
+        )
+        super().__init__(worker, num_batches, batch_size, timeout_s=timeout_s)
+
+
+def simulator_process(
+    name: str,
+    env_name: str,
+    options: Mapping[str, Any] | None,
+    num_batches: int,
+    batch_size: int,
+    *,
+    with_state: bool = False,
+    **process: Any,
+) -> WorkerProcess:
+    """The process of a simulator."""
+    settings: dict[str, JSON] = {
+        "env": env_name,
+        "options": dict(options or {}),
+        "num_batches": num_batches,
+        "batch_size": batch_size,
+        "with_state": with_state,
+    }
+    return WorkerProcess(name, "simulator", settings, **process)

@@ -1,0 +1,250 @@
+"""Asynchronous runs, whole: real worlds, a real engine, the same loop."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.runs.small import notes, small_config, timeless
+from tests.runs.test_robots import config as robot_config
+
+from stepwell.config.run import RunConfig
+from stepwell.core import ConfigError, Status
+from stepwell.monitors import Entry, Monitor
+from stepwell.monitors.jsonl import JsonlMonitor, read_entries
+from stepwell.runs.build import worker_groups as groups_module
+from stepwell.runs.build.worker_groups import Groups
+from stepwell.runs.run import train
+from stepwell.workers.staleness import Stock
+from stepwell.pool import Filter, open_pool
+
+GROUPS = (
+    "recipe.name=rloo",
+    "groups.processes=false",
+    "groups.simulators.num_workers=2",
+    "groups.simulators.env_batches=2",
+    "groups.simulators.batch_size=2",
+    "groups.generators.max_wait_ms=1",
+    "train.num_updates=4",
+    "eval.num_tasks=4",
+)
+
+
+def run(folder: Path, mode: str, *settings: str, name: str = "run") -> Path:
+    return train(small_config(*GROUPS, f"groups.mode={mode}", *settings, folder=folder, name=name))
+
+
+def updates(folder: Path) -> list[Entry]:
+    return [entry for entry in timeless(folder) if entry.kind == "update"]
+
+
+def stored(folder: Path) -> list:  # type: ignore[type-arg]
+    with closing(open_pool(folder / "pool" / "pool.db")) as pool:
+        return list(pool.find(Filter(channel="train")))
+
+
+@pytest.mark.parametrize("mode", ["sync", "rollout_async", "train_async", "stream"])
+def test_every_mode_plays_as_many_episodes_in_whole_groups_within_the_bound(
+    mode: str, tmp_path: Path
+) -> None:
+    folder = run(tmp_path, mode)
+    found = updates(folder)
+    assert [entry.update for entry in found] == [1, 2, 3, 4]
+    played = stored(folder)
+    assert len(played) == 4 * 8 and {entry.state for entry in played} == {"consumed"}
+    assert all(entry.group_size == 2 and entry.is_served for entry in played)
+    behind = [entry.values["staleness/max"] for entry in found]
+    assert max(behind) <= {"sync": 0, "rollout_async": 0, "train_async": 1, "stream": 2}[mode]
+    assert ("correction" in found[-1].values) == (behind[-1] > 0)
+    assert (folder / "timeline.json").exists()
+
+
+@pytest.mark.slow
+def test_a_stream_of_stale_data_is_learnt_from(tmp_path: Path) -> None:
+    settings = (
+        "train.num_updates=28",
+        "train.num_tasks=2",
+        "train.tasks_per_update=2",
+        "train.group_size=16",
+        "train.optimizer.learning_rate=4e-4",
+        "recipe.kl_coef=0.02",
+        "eval.num_tasks=0",
+    )
+    found = updates(run(tmp_path, "stream", *settings))
+    success = [entry.values["success"] for entry in found]
+    assert sum(success[-4:]) / 4 > sum(success[:4]) / 4 + 0.1
+    assert max(entry.values["staleness/max"] for entry in found) >= 1
+
+
+def test_weights_go_to_the_generators_every_few_updates_and_before_an_evaluation(tmp_path: Path) -> None:
+    folder = run(tmp_path, "stream", "groups.sync_interval=2", "train.num_updates=5")
+    with closing(open_pool(folder / "pool" / "pool.db")) as pool:
+        assert [version.version for version in pool.versions()] == [0, 2, 4]
+    assert {entry.first_version for entry in stored(folder)} <= {0, 2, 4}
+
+
+def test_an_epoch_is_several_updates(tmp_path: Path) -> None:
+    folder = run(tmp_path, "rollout_async", "groups.rollout_epochs=2", "train.num_updates=5")
+    assert [entry.values["staleness/max"] for entry in updates(folder)] == [0, 1, 0, 1, 0]
+
+
+def test_a_critics_recipe_streams_single_trajectories_in_batches_of_its_own_size(tmp_path: Path) -> None:
+    folder = run(tmp_path, "stream", "recipe.name=steppo", "groups.global_batch=5", "train.num_updates=3")
+    played = stored(folder)
+    assert len(played) == 15 and {entry.group_size for entry in played} == {1}
+
+
+@pytest.mark.parametrize("head", ["token", "flow"])
+def test_a_robot_policy_streams_through_the_same_groups(head: str, tmp_path: Path) -> None:
+    settings = (*GROUPS[1:6], "groups.mode=stream", "groups.global_batch=12", "train.num_updates=3")
+    more = (f"policy.vla.head={head}", "warm_start.max_updates=2", "monitor.report=false", "eval.num_tasks=4")
+    folder = train(robot_config(*settings, *more, folder=tmp_path))
+    assert len(stored(folder)) == 36
+    assert updates(folder)[-1].values["staleness/max"] <= 2
+
+
+def test_what_an_asynchronous_run_cannot_do_is_refused_before_it_starts(tmp_path: Path) -> None:
+    for setting, reason in (
+        ("groups.sync_interval=5", "groups.max_staleness"),
+        ("groups.placement=hybrid", "at least two devices"),
+        ("groups.generators.shard=odd", "groups.generators.shard"),
+        ("offline.pool=somewhere.db", "an offline run plays nothing"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            run(tmp_path, "stream", setting)
+    assert not (tmp_path / "run").exists()
+
+
+class _Interrupts(JsonlMonitor):
+    """A record that asks for a stop when it hears of an update."""
+
+    def record(self, entry: Entry) -> None:
+        super().record(entry)
+        if entry.kind == "update" and entry.update == 2:
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupt_drains_and_a_resumed_run_goes_on_with_what_was_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def watched(config: RunConfig) -> list[Monitor]:
+        return [_Interrupts()]
+
+    with monkeypatch.context() as patched:
+        patched.setattr("stepwell.runs.run._monitors", watched)
+        folder = run(tmp_path, "stream", "train.num_updates=6")
+    assert updates(folder)[-1].update == 2
+    before = {entry.id: entry.status for entry in stored(folder)}
+    assert len(before) >= 16 and Status.INFRA_ERROR not in before.values()
+    train(resume=folder)
+    assert [entry.update for entry in updates(folder)] == [1, 2, 3, 4, 5, 6]
+    after = stored(folder)
+    assert before.keys() <= {entry.id for entry in after} and len(after) == 6 * 8  # nothing played twice
+    assert {entry.state for entry in after} == {"consumed"}
+
+
+def test_an_interrupt_while_episodes_are_waited_for_stops_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_begin = Stock.may_begin
+
+    def until_two(self: Stock) -> bool:
+        return self.num_taken < 2 and may_begin(self)
+
+    class Interrupts(JsonlMonitor):
+        def record(self, entry: Entry) -> None:
+            super().record(entry)
+            if entry.kind == "update" and entry.update == 2:
+                threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Stock, "may_begin", until_two)
+        patched.setattr("stepwell.runs.run._monitors", lambda config: [Interrupts()])
+        folder = run(tmp_path, "train_async")
+    assert (folder / "checkpoints" / "update-000002").is_dir()
+    assert '"status": "interrupted"' in (folder / "summary.json").read_text()
+    train(resume=folder)
+    assert [entry.update for entry in updates(folder)] == [1, 2, 3, 4]
+
+
+def test_a_group_that_was_cut_short_is_finished_by_the_resumed_run(tmp_path: Path) -> None:
+    folder = run(tmp_path, "stream", "train.num_updates=3")
+    seeds = np.random.default_rng([0, 50, 11]).integers(2**62, size=2)  # those of group 50
+    with closing(open_pool(folder / "pool" / "pool.db")) as pool:
+        half = pool.get(next(pool.find(Filter(channel="train"))).id).trajectory
+        half = replace(half, id="half", group="run/g50", info={**half.info, "seed": int(seeds[1])})
+        pool.add([half], group_sizes=2, tags=("run",))
+    text = (folder / "config.toml").read_text()
+    (folder / "config.toml").write_text(text.replace("num_updates = 3", "num_updates = 5"))
+    train(resume=folder)
+    played = stored(folder)
+    assert len(played) == 5 * 8 and {entry.state for entry in played} == {"consumed"}
+    members = [entry.id for entry in played if entry.group == "run/g50"]
+    assert len(members) == 2 and "half" in members
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch) -> list[Groups]:
+    """The groups of the runs that are started from now on."""
+    seen: list[Groups] = []
+    start = groups_module.Groups.start.__func__  # type: ignore[attr-defined]
+
+    def watched(cls: type[Groups], *args: object) -> Groups:
+        seen.append(start(cls, *args))
+        return seen[-1]
+
+    monkeypatch.setattr(groups_module.Groups, "start", classmethod(watched))
+    return seen
+
+
+@pytest.mark.slow
+def test_killed_workers_are_replaced_and_their_episodes_played_again(
+    tmp_path: Path, running: list[Groups]
+) -> None:
+    killed: list[int] = []
+
+    def kill() -> None:
+        """One simulator and one generator, each while it has something to do."""
+        while not running:
+            time.sleep(0.01)
+        for workers in (running[0]._simulators, running[0]._generators):
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline:
+                pid = workers[0].health().pid if running[0].stream.stock is not None else None
+                if pid is not None and running[0].driver.num_live:
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
+                    break
+                time.sleep(0.002)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    folder = run(
+        tmp_path,
+        "stream",
+        "groups.processes=true",
+        "groups.simulators.num_workers=1",
+        "train.num_updates=12",
+        "train.max_env_retries=0",
+    )
+    killer.join()
+    assert len(killed) == 2
+    played = stored(folder)
+    failed = [entry for entry in played if entry.status is Status.INFRA_ERROR]
+    assert failed and all(not entry.is_served for entry in failed)
+    assert len(played) - len(failed) == 12 * 8
+    last = [entry for entry in read_entries(folder / "metrics.jsonl") if entry.kind == "update"][-1]
+    assert last.values["simulators/restarts"] == last.values["generators/restarts"] == 1
+    for pid in killed:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert notes(folder) == summary["diagnosis"]  # that it learnt nothing, and no more

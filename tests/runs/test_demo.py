@@ -1,0 +1,66 @@
+"""The demo: one line at the end, with true figures and its baselines beside them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from stepwell.config.loading import load_config
+from stepwell.monitors.summary import read_summary
+from stepwell.runs.demo import demo
+from stepwell.runs.demo.pace import Pace
+
+SMALL = (
+    "train.num_updates=2",
+    "train.tasks_per_update=2",
+    "warm_start.num_demos=16",
+    "warm_start.epochs=1",
+    "eval.num_tasks=16",
+    "monitor.console=false",
+)
+
+
+@pytest.mark.slow
+def test_the_last_line_tells_what_the_summary_and_the_report_hold(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "NUM_BLIND_BOARDS", 100)
+    run = demo.run_demo(1, tmp_path, SMALL)
+    told = capsys.readouterr().out.strip().splitlines()
+    assert re.fullmatch(r"about \d+:\d\d of training on this machine, then the comparison", told[0])
+    line = told[-1]
+    found = re.fullmatch(r"held-out success (\d\.\d\d) -> (\d\.\d\d)  report (.+report\.html)", line)
+    summary = read_summary(run)
+    assert found is not None and summary is not None
+    assert (summary.success_before, summary.success_after) == (
+        pytest.approx(float(found[1]), abs=0.006),
+        pytest.approx(float(found[2]), abs=0.006),
+    )
+    page = Path(found[3]).read_text()
+    names = [score.name for score in summary.baselines]
+    assert names == [
+        "blind plan",
+        "random play",
+        "SFT, same wall time",
+        "warm start, greedy decoding",
+        "trained, greedy decoding",
+    ]
+    assert all(name in page for name in names)
+    assert summary.seed == 1 and summary.recipe == "steppo" and summary.decoding["temperature"] == 1.0
+
+
+def test_the_demo_makes_the_same_updates_however_slow_the_machine_is() -> None:
+    config = load_config("demo")
+    assert config.train.max_seconds is None and config.train.max_env_steps is None
+    fast, slow = Pace(0.1, 0.6, 0.5), Pace(0.2, 1.2, 1.0)
+    assert slow.whole_s(config) == pytest.approx(2 * fast.whole_s(config))
+    assert 270 * 0.6 < fast.whole_s(config) < 300
+
+
+def test_neither_a_blind_plan_nor_luck_solves_the_demos_boards() -> None:
+    config = load_config("demo")
+    assert config.eval.num_tasks >= 256 and config.env.options["size"] == 4
+    blind, luck = demo._without_looking(config)
+    assert blind.success <= 0.30 and luck.success <= 0.15

@@ -1,0 +1,138 @@
+"""Evaluation: the same tasks every time, and figures that agree with counting."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.runs.small import small_config, small_parts
+
+from stepwell.core import EnvError, ModelError, Split, Status, Task, Trajectory
+from stepwell.runs.evaluation.evaluate import (
+    EvalResult,
+    checkpoint_of,
+    evaluate,
+    evaluate_run,
+    held_out_tasks,
+    wilson,
+)
+from stepwell.runs.run import train
+
+WORLDS = "tests.runs.worlds"
+
+
+def result(outcomes: list[list[int]]) -> EvalResult:
+    """One row per task, 1 for a success."""
+    trajectories = [
+        Trajectory(Task("lake", {"n": i}), [], Status.SUCCESS if won else Status.FAILURE)
+        for i, row in enumerate(outcomes)
+        for won in row
+    ]
+    return EvalResult(trajectories, len(outcomes[0]), temperature=1.0)
+
+
+@pytest.mark.parametrize(
+    ("wins", "count", "low", "high"),
+    [
+        (8, 10, 0.4902, 0.9433),
+        (0, 10, 0.0, 0.2775),
+        (10, 10, 0.7225, 1.0),
+        (1, 2, 0.0945, 0.9055),
+    ],
+)
+def test_wilsons_interval_is_the_published_one(wins: int, count: int, low: float, high: float) -> None:
+    assert wilson(wins, count) == pytest.approx((low, high), abs=1e-4)
+
+
+@given(count=st.integers(1, 500), share=st.floats(0, 1))
+def test_wilsons_interval_holds_the_share_and_solves_its_equation(count: int, share: float) -> None:
+    wins = round(share * count)
+    low, high = wilson(wins, count)
+    assert 0.0 <= low <= wins / count <= high <= 1.0
+    for end in (low, high):
+        if 0.0 < end < 1.0:  # where the true share is the end, what was seen is 1.96 deviations away
+            gap = abs(wins / count - end) / math.sqrt(end * (1 - end) / count)
+            assert gap == pytest.approx(1.959964, rel=1e-6)
+
+
+FIVE = st.lists(st.integers(0, 1), min_size=5, max_size=5)
+
+
+@given(rows=st.lists(FIVE, min_size=1, max_size=5), k=st.integers(1, 5))
+def test_pass_at_k_is_the_share_of_choices_with_a_success(rows: list[list[int]], k: int) -> None:
+    counted = [np.mean([any(choice) for choice in itertools.combinations(row, k)]) for row in rows]
+    assert result(rows).pass_at(k) == pytest.approx(np.mean(counted))
+
+
+def test_repeated_attempts_count_as_one_where_they_always_agree() -> None:
+    together = result([[1, 1, 1, 1], [0, 0, 0, 0]] * 20)
+    alone = result([[1], [0]] * 20)
+    assert together.interval == pytest.approx(alone.interval)
+    apart = result([[1, 0, 1, 0]] * 40)
+    assert apart.interval == pytest.approx(wilson(80, 160))
+    mixed = result([[1, 1, 1, 0], [0, 1, 0, 0]] * 20)
+    assert wilson(80, 160)[0] > mixed.interval[0] > alone.interval[0]
+    sure = result([[1, 1]] * 9)
+    assert sure.interval == pytest.approx(wilson(9, 9)) and sure.interval[0] < 0.8
+
+
+def test_held_out_tasks_are_the_same_for_every_seed_and_never_trained_on() -> None:
+    one, other = small_parts("seed=1", "recipe.name=grpo"), small_parts("seed=2", "recipe.name=grpo")
+    held = held_out_tasks(one, 20)
+    assert [t.id for t in held] == [t.id for t in held_out_tasks(other, 20)]
+    trained = {t.id for p in (one, other) for t in p.tasks(Split.TRAIN, 500, p.config.seed)}
+    assert not trained & {t.id for t in held}
+    assert len({t.id for t in held}) == 20
+    assert [t.id for t in held[:5]] == [t.id for t in held_out_tasks(one, 5)]
+
+
+def test_two_evaluations_of_the_same_weights_are_equal_and_count_what_happened() -> None:
+    parts = small_parts("recipe.name=grpo")
+    tasks = held_out_tasks(parts, 5)
+    one, other = (evaluate(parts, tasks, temperature=1.0, samples_per_task=3) for _ in range(2))
+    assert [t.steps for t in one.trajectories] == [t.steps for t in other.trajectories]
+    assert one.num_tasks == 5 and one.outcomes.shape == (5, 3)
+    assert [t.task.id for t in one.trajectories[::3]] == [t.id for t in tasks]
+    values = one.values()
+    wins = [t.status is Status.SUCCESS for t in one.trajectories]
+    assert values["success"] == values["pass@1"] == pytest.approx(np.mean(wins))
+    assert values["turns"] == pytest.approx(np.mean([len(t.steps) for t in one.trajectories]))
+    assert values["reward"] == pytest.approx(np.mean([t.total_reward for t in one.trajectories]))
+    assert {"pass@1", "pass@2"} <= values.keys() and "pass@4" not in values
+    shifted = evaluate(parts, tasks, temperature=1.0, samples_per_task=3, seed=1)
+    assert [t.steps for t in shifted.trajectories] != [t.steps for t in one.trajectories]
+
+
+def test_a_world_that_fails_under_evaluation_is_no_result() -> None:
+    from tests.runs.worlds import BrokenLake
+
+    BrokenLake.num_raised = 0
+    parts = small_parts("recipe.name=grpo", f"env.name={WORLDS}:BrokenLake")
+    with pytest.raises(EnvError, match="of 4 evaluation episodes failed for the system's reasons"):
+        evaluate(parts, held_out_tasks(parts, 4), temperature=0.0)
+
+
+@pytest.mark.parametrize("extra", [(), ("policy.critic=own",), ("policy.lora={rank=2}",)])
+def test_a_run_is_evaluated_by_its_best_checkpoint_with_the_runs_own_figures(
+    tmp_path: Path, extra: tuple[str, ...]
+) -> None:
+    folder = train(small_config("train.num_updates=1", *extra, folder=tmp_path))
+    report = evaluate_run(folder)
+    assert report.model == str(folder / "checkpoints/best")
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    evals = [entry for entry in map(json.loads, lines) if entry["kind"] == "eval"]
+    best = max(evals, key=lambda entry: entry["success"])
+    told = json.loads(report.to_json())
+    assert told["success"] == best["success"] and told["reward"] == pytest.approx(best["reward"])
+    assert f"success    {best['success']:.3f}" in report.table()
+
+
+def test_a_run_without_a_checkpoint_cannot_stand_for_anything(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="has no whole checkpoint yet"):
+        checkpoint_of(tmp_path)

@@ -1,0 +1,94 @@
+"""Exported policies: what transformers opens, with the same logits, a card, and an upload that arrives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from huggingface_hub import constants
+from tests.runs.small import small_config
+from tests.policies.hub_server import serve_hub
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from stepwell.cli.main import main
+from stepwell.core import ConfigError, InfraError, ModelError
+from stepwell.runs.evaluation.evaluate import checkpoint_of
+from stepwell.runs.export.policy import export_run
+from stepwell.runs.run import train
+from stepwell.policies import CausalLMPolicy
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run with adapters."""
+    settings = ("policy.model=tiny-0.3m", "policy.lora={rank=4}", "recipe.name=grpo", "train.num_updates=1")
+    return train(small_config(*settings, folder=tmp_path_factory.mktemp("runs")))
+
+
+def test_an_exported_run_opens_in_transformers_with_the_same_logits(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "walker"
+    assert main(["export", str(run), "--to", str(folder), "--license", "mit"]) == 0
+    assert f"exported to {folder}" in capsys.readouterr().out
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "P _ G"}], tokenize=False, add_generation_prompt=True
+    )
+    ids = torch.tensor([tokenizer.encode(text, add_special_tokens=False)])
+    policy = CausalLMPolicy.from_pretrained(checkpoint_of(run), attention="replay")
+    assert policy.adapters is not None
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids).logits, policy.model(ids).logits, atol=1e-4, rtol=1e-4)
+    names = {file.name for file in folder.iterdir()}
+    assert {"README.md", "model.safetensors", "tokenizer.json", "config.json"} <= names
+    assert not names & {"adapter_config.json", "trainer.pt", "loop.json", "complete.json"}
+
+
+def test_the_card_says_what_was_trained_and_how_good_it_is(run: Path, tmp_path: Path) -> None:
+    export_run(run, str(tmp_path / "walker"), licence="apache-2.0")
+    _, front, body = (tmp_path / "walker" / "README.md").read_text().split("---\n", 2)
+    told = yaml.safe_load(front)
+    assert told["license"] == "apache-2.0" and told["library_name"] == "transformers"
+    assert told["model-index"][0]["results"][0]["metrics"][0]["name"] == "held-out success"
+    for words in (
+        "| recipe | grpo |",
+        "frozenlake",
+        "held-out success before | 0.",
+        "LoRA of rank 4, merged",
+    ):
+        assert words in body
+    assert 'AutoTokenizer.from_pretrained("walker")' in body and "stepwell train train.toml" in body
+
+
+def test_a_directory_in_use_and_an_unknown_checkpoint_are_refused(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(ConfigError, match="exists and is not empty"):
+        export_run(run, str(tmp_path / "full"))
+    with pytest.raises(ConfigError, match="has no 'update-9'; it has best"):
+        export_run(run, str(tmp_path / "new"), checkpoint="update-9")
+
+
+def test_an_upload_arrives_whole(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    with serve_hub() as hub:
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        with pytest.raises(InfraError, match=r"refused acme/walker.*HF_TOKEN"):
+            export_run(run, "hub:acme/walker")
+        monkeypatch.setenv("HF_TOKEN", hub.token)
+        assert export_run(run, "hub:acme/walker") == f"{hub.url}/acme/walker"
+        sent = hub.uploaded["acme/walker"]
+    export_run(run, str(tmp_path / "here"))
+    assert {"README.md", "model.safetensors", "tokenizer.json"} <= set(sent)
+    assert sent["model.safetensors"] == (tmp_path / "here" / "model.safetensors").read_bytes()
+
+
+def test_an_upload_offline_is_refused_with_another_way(run: Path) -> None:
+    with pytest.raises(ModelError, match="HF_HUB_OFFLINE is set"):
+        export_run(run, "hub:acme/walker")

@@ -1,0 +1,78 @@
+"""Every recipe trains: finite, and weights move; settings change its slots."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from tests.runs.small import notes, small_config, timeless, warmed_model
+
+from stepwell.algos.recipes import RECIPES
+from stepwell.config.run import RecipeConfig
+from stepwell.core import ConfigError
+from stepwell.runs.build.components import resolve_recipe
+from stepwell.runs.run import train
+from stepwell.policies import CausalLMPolicy
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_makes_two_updates_that_move_the_weights(name: str, tmp_path: Path) -> None:
+    settings = ["eval.num_tasks=2"]
+    if name == "vagen-full":
+        settings.append("recipe.reward_parts=['task', 'format']")
+    if name in ("filtered-bc", "webrl", "digirl", "awr"):  # paid for success alone, which is rare here
+        settings.append("recipe.reward_parts=['format']")
+        settings.append("rewards.format=1.0")
+        settings.append("rewards.scale=0.5")
+    folder = train(small_config(f"recipe.name={name}", *settings, folder=tmp_path))
+    updates = [entry for entry in timeless(folder) if entry.kind == "update"]
+    assert [entry.update for entry in updates] == [1, 2]
+    for entry in updates:
+        assert all(math.isfinite(value) for value in entry.values.values()), entry
+        assert entry.values["grad_norm"] > 0
+    assert ("loss/value" in updates[0].values) == RECIPES[name].needs_critic
+    assert ("kl" in updates[0].values) == (RECIPES[name].kl is not None)
+    assert (folder / "reference.safetensors").exists() == RECIPES[name].needs_reference
+    start = CausalLMPolicy.from_pretrained(warmed_model()).state_dict()
+    after = CausalLMPolicy.from_pretrained(folder / "checkpoints/update-000002").state_dict()
+    moved = [key for key in start if not torch.equal(start[key], after[key])]
+    assert len(moved) > len(start) / 2
+
+
+def test_what_a_recipe_asks_for_and_the_loop_does_not_have_is_said(tmp_path: Path) -> None:
+    quick = ("train.num_updates=0", "eval.num_tasks=1")
+    folder = train(small_config("recipe.name=webrl", *quick, folder=tmp_path))
+    (note,) = notes(folder)
+    assert note.startswith("recipe webrl asks for replay and curriculum, which this loop does not have")
+    plain = train(small_config("recipe.name=steppo", *quick, folder=tmp_path, name="plain"))
+    assert notes(plain) == []
+
+
+def test_settings_change_slots_and_leave_the_others() -> None:
+    assert resolve_recipe(RecipeConfig(name="grpo")) is RECIPES["grpo"]
+    changed = resolve_recipe(
+        RecipeConfig(name="steppo", credit={"lam": 0.9}, loss={"clip_high": 0.3}, kl_coef=0.0, value_coef=1.0)
+    )
+    assert changed.credit is not None and changed.credit.kwargs == {"gamma": 0.99, "lam": 0.9}
+    assert changed.loss.kwargs["clip_high"] == 0.3 and changed.loss.kwargs["clip_low"] == 0.2
+    assert changed.kl is None and changed.value_coef == 1.0 and changed.whiten == "steps"
+    held = resolve_recipe(RecipeConfig(name="webrl", kl_coef=0.2))
+    assert held.kl is not None and (held.kl.estimator, held.kl.coef, held.kl.kl_in) == ("k3", 0.2, "loss")
+    moved = resolve_recipe(RecipeConfig(name="ppo", kl_in="reward"))
+    assert moved.kl is not None and (moved.kl.coef, moved.kl.kl_in) == (0.001, "reward")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"name": "sft", "credit": {"gamma": 1.0}}, "sft has no credit function"),
+        ({"name": "steppo", "credit": {"lamda": 1.0}}, "step_gae has no argument 'lamda'"),
+        ({"name": "grpo", "kl_in": "reward"}, "never reads token rewards"),
+        ({"name": "grpo", "kl_estimator": "k9"}, "k9"),
+    ],
+)
+def test_a_slot_that_cannot_be_changed_so_is_refused(settings: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        resolve_recipe(RecipeConfig.model_validate(settings))

@@ -1,0 +1,113 @@
+"""A warm start taken from disk leads to the same run as one that was made."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+from tests.runs.small import notes, small_config, timeless
+from tests.runs.test_resume import same
+
+from stepwell.config.run import RunConfig
+from stepwell.core import ConfigError
+from stepwell.runs.build.components import Parts
+from stepwell.runs.run import train
+from stepwell.runs.build.warm_starts import key_of
+
+WARM = (
+    "policy.model=tiny-0.3m",
+    "agent.guide=false",
+    "warm_start.num_demos=16",
+    "warm_start.batch_size=4",
+    "warm_start.stop_at=0.99",
+    "warm_start.optimizer.learning_rate=5e-3",
+)
+
+
+def shared(tmp_path: Path, name: str, *settings: str) -> RunConfig:
+    return small_config(*WARM, f"warm_start.cache={tmp_path / 'warm'}", *settings, folder=tmp_path, name=name)
+
+
+def taken(folder: Path) -> bool:
+    return any("taken from" in note for note in notes(folder))
+
+
+def made(folder: Path) -> bool:
+    return any("demonstrations, " in note for note in notes(folder))
+
+
+def without_warm_start(folder: Path) -> list[object]:
+    return [entry for entry in timeless(folder) if entry.kind != "warm_start"]
+
+
+@pytest.mark.parametrize("recipe", ["steppo", "grpo"])
+def test_a_run_is_the_same_with_its_warm_start_made_or_taken(recipe: str, tmp_path: Path) -> None:
+    alone = train(small_config(*WARM, f"recipe.name={recipe}", folder=tmp_path, name="alone"))
+    first = train(shared(tmp_path, "first", f"recipe.name={recipe}"))
+    second = train(shared(tmp_path, "second", f"recipe.name={recipe}"))
+    assert (made(first), taken(first), made(second), taken(second)) == (True, False, False, True)
+    same(alone, first, 2)
+    assert without_warm_start(second) == without_warm_start(first)
+    (second / "metrics.jsonl").write_text((first / "metrics.jsonl").read_text())
+    same(first, second, 2)
+
+
+def test_recipes_that_imitate_alike_share_and_others_do_not(tmp_path: Path) -> None:
+    def key(*settings: str) -> str:
+        return key_of(Parts(shared(tmp_path, "run", *settings)))
+
+    task = "recipe.reward_parts=['task']"
+    assert key("recipe.name=steppo", task) == key("recipe.name=ppo", task, "train.optimizer.kind=muon")
+    assert key("recipe.name=grpo", task) == key(
+        "recipe.name=rloo", task, "train.num_updates=9", "eval.every=3", "eval.patience=2"
+    )
+    different = [
+        ("recipe.name=steppo", task),
+        ("recipe.name=grpo", task),
+        ("recipe.name=grpo", task, "seed=1"),
+        ("recipe.name=grpo", "recipe.reward_parts=['task', 'format']"),
+        ("recipe.name=grpo", task, "env.options.size=4"),
+        ("recipe.name=grpo", task, "warm_start.noise=0.5"),
+        ("recipe.name=grpo", task, "agent.guide=true"),
+        ("recipe.name=grpo", task, "train.num_tasks=9"),
+        ("recipe.name=grpo", task, "eval.temperature=1"),  # `warm_start.stop_at` plays at it
+    ]
+    assert len({key(*settings) for settings in different}) == len(different)
+    taught = "warm_start.reward_parts=['task']"
+    assert key("recipe.name=grpo", taught) == key("recipe.name=grpo", task)
+
+
+def test_demonstrations_are_rewarded_by_the_parts_that_the_warm_start_names(tmp_path: Path) -> None:
+    task, both = "recipe.reward_parts=['task']", "recipe.reward_parts=['task', 'format']"
+    taught = "warm_start.reward_parts=['task']"
+
+    def returns(*settings: str) -> list[float]:
+        parts = Parts(shared(tmp_path, "run", *settings))
+        return [sum(step.reward or 0.0 for step in t.steps) for t in parts.demonstrations(4, 0.0, 0)]
+
+    assert returns(both, taught) == returns(task) != returns(both)
+    with pytest.raises(ConfigError, match=r"rewards grounding.*warm_start\.reward_parts"):
+        _ = Parts(shared(tmp_path, "run", "warm_start.reward_parts=['grounding']")).agent
+
+
+def test_a_damaged_warm_start_is_made_again(tmp_path: Path) -> None:
+    first = train(shared(tmp_path, "first", "train.num_updates=0"))
+    (kept,) = [path for path in (tmp_path / "warm").iterdir() if path.is_dir()]
+    weights = kept / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-9])
+    second = train(shared(tmp_path, "second", "train.num_updates=0"))
+    assert made(first) and made(second) and not taken(second)
+    assert taken(train(shared(tmp_path, "third", "train.num_updates=0")))
+
+
+def test_runs_side_by_side_make_one_warm_start(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    configs = [shared(tmp_path, f"run{i}", "train.num_updates=0") for i in range(2)]
+    processes = [context.Process(target=train, args=(config,)) for config in configs]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert sorted(taken(tmp_path / f"run{i}") for i in range(2)) == [False, True]

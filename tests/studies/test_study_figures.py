@@ -1,0 +1,164 @@
+"""What the figures of a study say: means, spreads, areas, curves, pages."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.studies.study_files import THREE, planned, study_of, write_run
+
+from stepwell.config.study import plan_runs
+from stepwell.studies.pages import write_pages
+from stepwell.studies.progress import how_far
+from stepwell.studies.results import Figure, Results, area, collect, mean_curve
+
+
+def three(tmp_path: Path) -> Results:
+    study = study_of(THREE, tmp_path)
+    runs = plan_runs(study, tmp_path, tmp_path / "runs")
+    heights = {
+        "base": [[0.1, 0.2, 0.3], [0.1, 0.2, 0.3], [0.1, 0.2, 0.3]],
+        "good": [[0.1, 0.5, 0.7], [0.1, 0.4, 0.6], [0.1, 0.6, 0.8]],
+        "better": [[0.1, 0.5, 0.8], [0.1, 0.3, 0.9], [0.1, 0.9, 0.7]],
+    }
+    for run in runs:
+        if run.variant in heights:
+            write_run(run, heights[run.variant][run.seed])
+        elif run.seed == 0:
+            write_run(run, [0.1, 0.95], status="interrupted")
+        elif run.seed == 1:
+            write_run(run, [0.1, 0.0], status="failed")
+            (tmp_path / "runs" / run.name / "error.txt").write_text("DivergenceError: <nan>\n")
+    return collect(study, runs, is_quick=False, sittings=[])
+
+
+def test_rows_are_means_and_spreads_over_finished_seeds(tmp_path: Path) -> None:
+    results = three(tmp_path)
+    rows = {row.variant: row for row in results.rows["lake"]}
+    assert [row.variant for row in results.rows["lake"]] == ["base", "better", "good", "broken"]
+    good = rows["good"]
+    assert good.after and good.before and good.area and good.best and good.updates_per_min
+    assert good.after.mean == pytest.approx(0.7) and good.after.spread == pytest.approx(0.1)
+    assert (good.after.low, good.after.high) == (0.6, 0.8)
+    assert good.before.spread == 0.0 and good.best.mean == pytest.approx(0.7)
+    # seed 0 over 100 steps: trapezes 0.1..0.5..0.7 -> (0.3 + 0.6) / 2; means of seeds 0.45, 0.375, 0.525
+    assert good.area.mean == pytest.approx(0.45)
+    assert good.updates_per_min.mean == pytest.approx(
+        60 * 2 / 3.0
+    )  # 2 updates in 4 s, 1 s of them warm start
+    assert [rows[name].standing for name in ("base", "good", "better", "broken")] == ["", "close", "best", ""]
+    assert rows["broken"].after is None and (rows["broken"].num_seeds, rows["broken"].num_planned) == (0, 3)
+    assert rows["better"].best and rows["better"].best.high == 0.9  # seen before the end
+    assert results.num_done == 9
+
+
+def test_unfinished_runs_are_told_and_not_counted(tmp_path: Path) -> None:
+    results = three(tmp_path)
+    found = {run.name: (run.status, run.success_after) for run in results.runs if run.variant == "broken"}
+    assert found == {
+        "lake-broken-seed0": ("unfinished", None),
+        "lake-broken-seed1": ("failed", None),
+        "lake-broken-seed2": ("waiting", None),
+    }
+
+
+def test_outputs_hold_the_figures_and_need_nothing_else(tmp_path: Path) -> None:
+    write_pages(tmp_path, three(tmp_path))
+    table = (tmp_path / "table.md").read_text()
+    assert "| better | 3 | 0.100 ± 0.000 | 0.800 ± 0.100 | best | 0.867 ± 0.058 |" in table
+    assert "| good | 3 | 0.100 ± 0.000 | 0.700 ± 0.100 | ≈ best |" in table
+    assert "| broken | 0 of 3 | – |" in table
+    assert "over 3 seeds" in table and "9 of 12 runs" in table
+    assert "* lake-broken-seed1 failed: DivergenceError: <nan>" in table
+    saved = json.loads((tmp_path / "results.json").read_text())
+    run = next(run for run in saved["runs"] if run["name"] == "lake-good-seed1")
+    assert (run["success_after"], run["env_steps"], run["updates"]) == (0.6, 100, 2)
+    assert run["after"] == {"low": 0.5, "high": 0.7, "num_tasks": 64}
+    assert run["curve"] == [[0, 0.1], [50, 0.4], [100, 0.6]] and run["area"] == pytest.approx(0.375)
+    assert saved["machines"] == [{"processor": "abacus", "torch": "2"}]
+    page = (tmp_path / "study.html").read_text()
+    assert "Three &lt;of&gt; them" in page and "DivergenceError: &lt;nan&gt;" in page and "<nan>" not in page
+    assert set(re.findall(r"(?:https?:)?//[\w./]+", page)) == {"http://www.w3.org/2000/svg"}
+    assert "0.700 ± 0.100" in page and "<script" not in page
+
+
+def test_a_plot_has_a_line_and_a_band_for_every_finished_variant(tmp_path: Path) -> None:
+    write_pages(tmp_path, three(tmp_path))
+    root = ElementTree.fromstring((tmp_path / "curves-lake.svg").read_text())
+    lines = {line.get("data-name") for line in root.iter() if line.tag.endswith("polyline")} - {None}
+    assert lines == {"base", "good", "better"}
+    assert sum(part.tag.endswith("polygon") for part in root.iter()) == 3
+
+
+def test_one_seed_has_no_spread_and_calls_nothing_close(tmp_path: Path) -> None:
+    study = study_of(THREE.replace("[0, 1, 2]", "[0]"), tmp_path)
+    runs = plan_runs(study, tmp_path, tmp_path / "runs")
+    for run, height in zip(runs, (0.5, 0.51, 0.6, 0.6), strict=True):
+        write_run(run, [0.1, height])
+    results = collect(study, runs, is_quick=True, sittings=[])
+    assert [row.standing for row in results.rows["lake"]] == ["", "best", "best", ""]
+    write_pages(tmp_path, results)
+    assert "One seed: there is no spread" in (tmp_path / "table.md").read_text()
+    # 50 of the 100 steps that each was to use
+    assert (tmp_path / "table.md").read_text().count("50 (below the budget)") == 4
+
+
+def test_without_a_budget_the_area_is_over_the_steps_that_all_have_used(tmp_path: Path) -> None:
+    study = study_of(THREE.replace("env_steps = 100", ""), tmp_path)
+    runs = plan_runs(study, tmp_path, tmp_path / "runs")
+    for run in runs:
+        write_run(run, [0.0, 0.4, 0.8], step=100 if run.variant == "base" else 50)
+    results = collect(study, runs, is_quick=False, sittings=[])
+    assert results.horizons == {"lake": 100.0}
+    areas = {run.variant: run.area for run in results.runs}
+    assert areas["base"] == pytest.approx(0.2) and areas["good"] == pytest.approx(0.4)
+
+
+curves = st.lists(
+    st.tuples(st.integers(1, 1000), st.floats(0, 1)), min_size=1, max_size=8, unique_by=lambda point: point[0]
+).map(lambda points: [(0, points[0][1]), *sorted(points)])
+
+
+@given(curves, st.integers(1, 2000))
+def test_an_area_lies_between_the_lowest_and_the_highest_point(curve: Any, horizon: int) -> None:
+    heights = [height for _, height in curve]
+    found = area(curve, horizon)
+    assert found is not None and min(heights) - 1e-9 <= found <= max(heights) + 1e-9
+
+
+def test_the_last_value_of_a_curve_holds() -> None:
+    assert area([(0, 0.0), (10, 1.0)], 20) == pytest.approx(0.75)
+    assert area([(0, 0.5), (30, 1.0)], 15) == pytest.approx(0.625)
+    assert area([], 10) is None
+
+
+def test_a_mean_curve_reaches_as_far_as_all_of_its_curves() -> None:
+    found = mean_curve([[(0, 0.0), (10, 1.0), (20, 1.0)], [(0, 0.5), (8, 0.5)]])
+    assert found["x"] == [0, 8]
+    assert found["mean"] == pytest.approx([0.25, 0.65])
+    assert (found["low"], found["high"]) == ([0.0, 0.5], [0.5, 0.8])
+
+
+def test_intervals_overlap_when_they_touch() -> None:
+    def figure(mean: float, spread: float | None) -> Figure:
+        return Figure(mean, spread, mean, mean)
+
+    assert figure(0.75, 0.25).overlaps(figure(0.25, 0.25))
+    assert not figure(0.75, 0.125).overlaps(figure(0.25, 0.25))
+    assert not figure(0.75, None).overlaps(figure(0.75, 0.1))
+
+
+def test_progress_is_the_share_of_updates_or_budget_whichever_is_further(tmp_path: Path) -> None:
+    run = planned(THREE, tmp_path)[0]
+    folder = tmp_path / "runs" / run.name
+    assert how_far(folder, run.config) == {"phase": "starting", "share": 0.0, "success": ""}
+    write_run(run, [0.25, 0.0])
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"torn')
+    assert how_far(folder, run.config) == {"phase": "update 1", "share": 0.5, "success": "0.00"}

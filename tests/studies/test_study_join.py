@@ -1,0 +1,93 @@
+"""Parts of a study that were run apart, joined into one table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.studies.study_files import THREE, planned, study_of, write_run
+
+from stepwell.cli.main import main
+from stepwell.config.study import plan_runs
+from stepwell.core.errors import ConfigError
+from stepwell.studies.pages import write_pages
+from stepwell.studies.results import collect, join
+
+
+def part(tmp_path: Path, name: str, heights: dict[str, list[float]], *, is_quick: bool = False) -> Path:
+    """The results file of a folder in which only some runs came to their end."""
+    folder = tmp_path / name
+    folder.mkdir()
+    study = study_of(THREE, folder)
+    runs = planned(THREE, folder)
+    for run in runs:
+        if run.name in heights:
+            write_run(run, heights[run.name])
+    sittings = [
+        {"command": name, "started": "", "workers": 1, "threads": 1, "wall_s": 1.0, "ending": "limit"}
+    ]
+    write_pages(folder, collect(study, runs, is_quick=is_quick, sittings=sittings))
+    return folder / "results.json"
+
+
+def test_joined_parts_give_the_figures_of_one_study(tmp_path: Path) -> None:
+    every = {f"lake-{v}-seed{s}": [0.25, 0.1 * s] for v in ("base", "good") for s in (0, 1, 2)}
+    first = {name: heights for name, heights in every.items() if "base" in name}
+    files = [
+        part(tmp_path, "first", first),
+        part(tmp_path, "second", {n: h for n, h in every.items() if n not in first}),
+    ]
+    whole = json.loads(part(tmp_path, "whole", every).read_text())
+    study = study_of(THREE, tmp_path)
+    joined = join(study, plan_runs(study, tmp_path, tmp_path / "runs"), files)
+    # through JSON, as files hold it: tuples become lists
+    written = json.loads(json.dumps(joined.as_json()))
+    assert written["rows"] == whole["rows"] and written["runs"] == whole["runs"]
+    assert written["num_done"] == 6 and written["machines"] == whole["machines"]
+    assert [sitting["command"] for sitting in written["sittings"]] == ["first", "second"]
+
+
+def test_of_a_run_in_several_parts_the_last_finished_one_counts(tmp_path: Path) -> None:
+    name = "lake-base-seed0"
+    files = [
+        part(tmp_path, "a", {name: [0.25, 0.5]}),
+        part(tmp_path, "b", {name: [0.25, 0.75]}),
+        part(tmp_path, "c", {"lake-good-seed0": [0.25, 0.9]}),  # where that run is still waiting
+    ]
+    study = study_of(THREE, tmp_path)
+    runs = plan_runs(study, tmp_path, tmp_path / "runs")
+
+    def after(order: list[Path]) -> float | None:
+        return next(run.success_after for run in join(study, runs, order).runs if run.name == name)
+
+    assert after(files) == 0.75
+    assert after([files[1], files[0], files[2]]) == 0.5
+
+
+def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
+    quick = part(tmp_path, "quick", {}, is_quick=True)
+    whole = part(tmp_path, "whole", {})
+    study = study_of(THREE, tmp_path)
+    runs = plan_runs(study, tmp_path, tmp_path / "runs")
+    with pytest.raises(ConfigError, match="quick form"):
+        join(study, runs, [quick, whole])
+    with pytest.raises(ConfigError, match="no run lake-base-seed1"):
+        join(study, runs[:1], [whole])
+    other = study.model_copy(update={"name": "other"})
+    with pytest.raises(ConfigError, match="study 'three', not of 'other'"):
+        join(other, runs, [whole])
+    torn = tmp_path / "torn.json"
+    torn.write_text('{"name": ')
+    with pytest.raises(ConfigError, match=r"no results\.json of a study"):
+        join(study, runs, [torn])
+
+
+def test_the_command_writes_the_joined_table_and_says_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = part(tmp_path, "only", {"lake-base-seed0": [0.25, 0.5]})
+    (tmp_path / "three.toml").write_text(THREE)
+    code = main(["study", f"{tmp_path}/three.toml", "--join", str(file), "--folder", f"{tmp_path}/joined"])
+    assert code == 1 and "1 of 12 runs done" in capsys.readouterr().out
+    assert "| base (baseline) | 1 of 3 |" in (tmp_path / "joined" / "table.md").read_text()
