@@ -34,7 +34,7 @@ trap stop EXIT
 "$TESTER" - "$folder/model" <<'PY'
 import sys
 import torch
-from stepwell.policies.builtin import build_tiny
+from stepwell.policies.tiny_models import build_tiny
 
 model, tokenizer = build_tiny("tiny-0.3m", seed=3)
 with torch.no_grad():

@@ -11,7 +11,7 @@ import pytest
 from stepwell.cli.main import main
 from stepwell.core.disk import make_folder_durably
 from stepwell.monitors.files import write_whole
-from stepwell.policies.writing import written_whole
+from stepwell.policies.atomic_directory import written_whole
 from stepwell.pool import BlobStore, open_pool
 
 

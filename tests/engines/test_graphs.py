@@ -18,9 +18,9 @@ from tests.engines.models import generate_alone, prompts_of, small_model
 from stepwell.config.engine import EngineConfig
 from stepwell.core.protocols import Request, Sampled, SamplingParams
 from stepwell.core.step import TokenState
-from stepwell.engines.building import build_runner
 from stepwell.engines.core import EngineCore
 from stepwell.engines.graphs import GraphKey, GraphRunner, bucket
+from stepwell.engines.runner_factory import build_runner
 
 
 @dataclass

@@ -12,8 +12,8 @@ from tests.engines.models import STYLES, generate_alone, prompts_of, small_model
 from stepwell.config.engine import EngineConfig
 from stepwell.core.protocols import Request, SamplingParams
 from stepwell.core.step import FinishReason, TokenState
-from stepwell.engines.building import build_runner
 from stepwell.engines.core import EngineCore
+from stepwell.engines.runner_factory import build_runner
 
 FORWARDS = [(style, "auto") for style in STYLES]
 FORWARDS += [(style, "transformers") for style in STYLES if not style.startswith("gemma")]

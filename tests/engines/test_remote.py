@@ -26,9 +26,9 @@ from stepwell.core.versions import VersionSpan
 from stepwell.engines.completions import Reply, logprobs_needed, mode_of
 from stepwell.engines.parity import check_parity
 from stepwell.engines.remote import RemoteEngine
-from stepwell.engines.streaming import SampledToken, Streamer
-from stepwell.policies.builtin import build_tiny
+from stepwell.engines.token_stream import SampledToken, Streamer
 from stepwell.policies.causal_lm import CausalLMPolicy
+from stepwell.policies.tiny_models import build_tiny
 
 PROMPT = [40, 41, 42, 43, 44]
 QUICK = RemoteEngineConfig(num_retries=2, backoff_s=0.01, connect_timeout_s=2.0)

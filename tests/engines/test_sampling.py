@@ -15,8 +15,8 @@ from tests.engines.models import prompts_of, small_model
 from stepwell.config.engine import EngineConfig
 from stepwell.core.protocols import Request, Sampled, SamplingParams
 from stepwell.core.step import TokenState
-from stepwell.engines.building import build_runner
 from stepwell.engines.core import EngineCore
+from stepwell.engines.runner_factory import build_runner
 from stepwell.engines.sampling import choose, device_uniforms, uniforms
 
 

@@ -18,7 +18,7 @@ from stepwell.core.errors import EngineError, InputError
 from stepwell.core.protocols import Request, Sampled, SamplingParams
 from stepwell.core.step import FinishReason, TokenState
 from stepwell.engines.embedded import EmbeddedEngine
-from stepwell.engines.streaming import News, Outlet, SampledToken, Streamer, deliver
+from stepwell.engines.token_stream import News, Outlet, SampledToken, Streamer, deliver
 
 
 def seeded(prompt: list[int], seed: int, num_tokens: int = 20, **names: Any) -> Request:

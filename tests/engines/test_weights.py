@@ -16,9 +16,9 @@ from stepwell.core.errors import WeightsError
 from stepwell.core.protocols import Request, SamplingParams
 from stepwell.core.step import TokenState
 from stepwell.core.versions import VersionSpan
-from stepwell.engines.building import build_runner
 from stepwell.engines.core import EngineCore
 from stepwell.engines.embedded import EmbeddedEngine
+from stepwell.engines.runner_factory import build_runner
 from stepwell.engines.weights import check_weights, copy_weights, fingerprint_of
 
 PROMPT = prompts_of([10], seed=2)[0]

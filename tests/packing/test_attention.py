@@ -22,7 +22,7 @@ from stepwell.packing import (
     tree_attention,
 )
 from stepwell.packing.blockwise import blockwise_attention
-from stepwell.packing.scoring import Scoring
+from stepwell.packing.kernel_inputs import Scoring
 
 
 def layout_of(steps: list[Step], device: str = "cpu", *, padded: bool = False) -> TreeLayout:

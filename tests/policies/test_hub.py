@@ -15,8 +15,8 @@ from huggingface_hub import constants
 from tests.policies.hub_server import COMMIT, HubServer, serve_hub
 
 from stepwell.core.errors import ModelError
-from stepwell.policies.builtin import create_tiny
-from stepwell.policies.resolve import resolve_model
+from stepwell.policies.model_resolver import resolve_model
+from stepwell.policies.tiny_models import create_tiny
 
 MODEL = "acme/Walker-0.3B"
 
@@ -65,7 +65,7 @@ def test_a_cached_hub_model_is_found_offline(cache: Path, tiny: Path) -> None:
 
 def test_the_environment_variables_of_the_hub_are_obeyed(tmp_path: Path, tiny: Path) -> None:
     snapshot = _fill_cache(tmp_path / "home" / "hub", tiny)
-    code = f"from stepwell.policies.resolve import resolve_model; print(resolve_model({MODEL!r}))"
+    code = f"from stepwell.policies.model_resolver import resolve_model; print(resolve_model({MODEL!r}))"
     environ = os.environ | {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
     found = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True)
     assert found.stdout.strip() == str(snapshot), found.stderr

@@ -14,7 +14,7 @@ import torch
 from stepwell.core import ToolCall, ToolSchema
 from stepwell.core.errors import ModelError
 from stepwell.policies import smollm2
-from stepwell.policies.resolve import resolve_model
+from stepwell.policies.model_resolver import resolve_model
 from stepwell.rendering import Message, Renderer, ToolFormat, load_tokenizer, parse_reply
 
 installed = pytest.mark.skipif(

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from stepwell.core.errors import RenderError
 from stepwell.core.tools import ToolSchema
 from stepwell.rendering import Conversation, Message, Renderer
-from stepwell.rendering.mould import Moulds, plain_roles
 from stepwell.rendering.template import ChatTemplate
+from stepwell.rendering.template_skeleton import Moulds, plain_roles
 from stepwell.rendering.tiny import build_tokenizer
 
 LOOKUP = ToolSchema("lookup", "Find a fact")

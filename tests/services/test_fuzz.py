@@ -26,7 +26,7 @@ from tests.services.dialects.test_reading import JSON_VALUES, WHOLE, changed
 from stepwell.config.engine import EngineConfig
 from stepwell.config.gateway import GatewayConfig
 from stepwell.engines import EmbeddedEngine
-from stepwell.policies.builtin import build_tiny
+from stepwell.policies.tiny_models import build_tiny
 from stepwell.pool import open_pool
 from stepwell.rendering import Renderer
 from stepwell.services.gateway.app import create_app

@@ -12,7 +12,7 @@ from tests.services.gateways import Served, chat, serving, user
 
 from stepwell.core import ToolSchema
 from stepwell.engines import EmbeddedEngine
-from stepwell.policies.builtin import build_tiny
+from stepwell.policies.tiny_models import build_tiny
 from stepwell.rendering import Message, Renderer
 
 LOOK = ToolSchema("look", "Look", {"type": "object", "properties": {"at": {"type": "string"}}})

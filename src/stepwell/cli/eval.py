@@ -220,7 +220,7 @@ def _check_agent(agent: str) -> None:
     """Refuse what is neither a run nor a model; an id of the hub (`org/name`) may be one."""
     from stepwell.core.errors import ConfigError
     from stepwell.core.names import suggest_name
-    from stepwell.policies.resolve import KNOWN_MODELS
+    from stepwell.policies.model_resolver import KNOWN_MODELS
 
     folder = Path(agent).expanduser()
     if agent in KNOWN_MODELS or settings_of_agent(agent) is not None or (folder / "config.json").is_file():

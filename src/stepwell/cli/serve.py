@@ -349,7 +349,7 @@ def _engine(args: argparse.Namespace, stack: Any, pool: Pool) -> tuple[Any, Any,
         sight = {} if pictures is None else {"image_format": engine.image_format, "pictures": pictures}
         return engine, engine.tokenizer, sight
     from stepwell.engines.remote import RemoteEngine
-    from stepwell.policies.resolve import resolve_model
+    from stepwell.policies.model_resolver import resolve_model
     from stepwell.rendering import load_tokenizer
 
     tokenizer = load_tokenizer(resolve_model(args.model))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from stepwell.engines.embedded import EmbeddedEngine
     from stepwell.engines.parity import check_parity
     from stepwell.engines.remote import RemoteEngine
-    from stepwell.engines.streaming import SampledToken, Streamer
+    from stepwell.engines.token_stream import SampledToken, Streamer
     from stepwell.engines.weights import fingerprint_of
 
 __all__ = [
@@ -38,8 +38,8 @@ __getattr__ = lazy_names(
         "DynamicBatcher": "batcher",
         "EmbeddedEngine": "embedded",
         "RemoteEngine": "remote",
-        "SampledToken": "streaming",
-        "Streamer": "streaming",
+        "SampledToken": "token_stream",
+        "Streamer": "token_stream",
         "check_parity": "parity",
         "fingerprint_of": "weights",
     },

@@ -29,7 +29,7 @@ from stepwell.core.protocols import Request, Sampled
 from stepwell.core.step import ArrayAction, ArrayState, FinishReason, Sampling
 from stepwell.core.versions import VersionSpan
 from stepwell.engines.weights import check_weights, copy_weights, fingerprint_of, read_weights
-from stepwell.policies.vla.feeding import feed_states
+from stepwell.policies.vla.inputs import feed_states
 from stepwell.policies.vla.model import VLAModel
 
 ROW_LOGPROBS = "row_logprobs"

@@ -35,7 +35,7 @@ from stepwell.core.errors import EngineError, InputError
 from stepwell.core.protocols import Request, Sampled
 from stepwell.core.step import FinishReason, Sampling, TokenAction, TokenState
 from stepwell.core.versions import VersionSpan
-from stepwell.engines.streaming import SampledToken
+from stepwell.engines.token_stream import SampledToken
 
 Mode = Literal["raw", "processed"]
 LEAST_TEMPERATURE = 0.01  # vLLM raises anything between 0 and this, and would not say so

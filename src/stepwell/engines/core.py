@@ -33,10 +33,10 @@ from stepwell.core.errors import ContextLengthError, EngineError, InputError, We
 from stepwell.core.protocols import Request, Sampled
 from stepwell.core.step import FinishReason, Sampling, TokenAction, TokenState
 from stepwell.core.versions import VersionSpan
+from stepwell.engines.image_features import Sight
 from stepwell.engines.runner import Runner
-from stepwell.engines.sight import Sight
 from stepwell.engines.slots import Placement
-from stepwell.engines.stopping import StopRule, end_ids_of
+from stepwell.engines.stop_rule import StopRule, end_ids_of
 
 _LEAST_TOP_P = float(np.finfo(np.float32).tiny)  # anything smaller would be 0 in the table: no token at all
 

@@ -6,13 +6,13 @@
 A worker thread owns the core (`core.py`) and runs it while there is work; everything that
 touches the core reaches it as a command between two steps. Callers on an event loop go
 through a dynamic batcher; a cancelled task takes its requests out of the batch. `stream`
-takes the same way and watches its request being sampled (`streaming.py`).
+takes the same way and watches its request being sampled (`token_stream.py`).
 
 With one `generate` call at a time and `max_wait_ms=0` (the default) no clock is read: the
 batch is a pure function of weights, requests and seeds, and runs repeat bit for bit.
 
 With an `image_format` the model sees: prompts may name pictures, whose pixels `pictures` has
-(`sight.py`). Without one, prompts with pictures are refused.
+(`image_features.py`). Without one, prompts with pictures are refused.
 
 The engine runs a copy of the model it is given, because it replaces the model's attention
 and rearranges its weights; `copy=False` hands the model over instead.
@@ -40,10 +40,10 @@ from stepwell.core.errors import EngineError, InputError, WeightsError
 from stepwell.core.pictures import Pictures
 from stepwell.core.protocols import Request, Sampled
 from stepwell.engines.batcher import BatchQueue, DynamicBatcher, Slot
-from stepwell.engines.building import build_runner, open_model
 from stepwell.engines.core import EngineCore, Finished
 from stepwell.engines.numerics import check_dtype
-from stepwell.engines.streaming import News, Outlet, SampledToken, deliver
+from stepwell.engines.runner_factory import build_runner, open_model
+from stepwell.engines.token_stream import News, Outlet, SampledToken, deliver
 from stepwell.engines.weights import check_weights, copy_weights, fingerprint_of, read_weights
 from stepwell.policies.directory import locate
 from stepwell.rendering.vision import ImageFormat, image_format_of

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from stepwell.engines.attention import AttentionSpec, Plan, install, running
-from stepwell.engines.sight import Seen
+from stepwell.engines.image_features import Seen
 
 LEAN_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 FIXED_ROPE = ("default", "linear", "llama3", "yarn")  # others depend on the sequence's length

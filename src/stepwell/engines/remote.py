@@ -37,7 +37,7 @@ from stepwell.core.step import TokenState
 from stepwell.core.versions import VersionSpan
 from stepwell.engines import completions
 from stepwell.engines.completions import PROBE_TEMPERATURE, Mode, Reply
-from stepwell.engines.streaming import SampledToken
+from stepwell.engines.token_stream import SampledToken
 
 try:
     import httpx

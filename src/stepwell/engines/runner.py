@@ -16,9 +16,9 @@ import torch
 from stepwell.core.arrays import AnyArray
 from stepwell.engines.attention import DecodePlan, PrefillPlan
 from stepwell.engines.forward import Forward
+from stepwell.engines.image_features import Seen, Sight
 from stepwell.engines.kv_store import KVStore
 from stepwell.engines.sampling import choose, uniforms
-from stepwell.engines.sight import Seen, Sight
 from stepwell.engines.slots import SlotTable
 
 

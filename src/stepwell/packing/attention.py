@@ -13,8 +13,8 @@ from torch import Tensor
 from stepwell.packing import paths
 from stepwell.packing.blockwise import blockwise_attention
 from stepwell.packing.flex import can_use_flex, flex_tree_attention
+from stepwell.packing.kernel_inputs import Scoring
 from stepwell.packing.layout import TreeLayout
-from stepwell.packing.scoring import Scoring
 from stepwell.packing.segments import backend_for, segment_attention
 
 

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from stepwell.packing import tiles
+from stepwell.packing.kernel_inputs import Keys, Scoring
 from stepwell.packing.layout import RunGroup, TreeLayout
-from stepwell.packing.scoring import Keys, Scoring
 
 
 def blockwise_attention(

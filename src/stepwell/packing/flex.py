@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
+from stepwell.packing.kernel_inputs import Scoring
 from stepwell.packing.layout import TreeLayout
-from stepwell.packing.scoring import Scoring
 
 BLOCK = 128
 

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stepwell.packing.kernel_inputs import Scoring
 from stepwell.packing.layout import TreeLayout
-from stepwell.packing.scoring import Scoring
 
 MOST_KEYS = 2.0
 """Gathered keys per token, at most: they are kept for the backward pass."""

@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from stepwell.packing import segments_cpu, segments_cuda
+from stepwell.packing.kernel_inputs import Scoring
 from stepwell.packing.layout import Range, TreeLayout
-from stepwell.packing.scoring import Scoring
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from stepwell.packing.scoring import Keys, Scoring
+from stepwell.packing.kernel_inputs import Keys, Scoring
 
 QUERY_BLOCK = 64
 """Queries per tile. Smaller wastes less on the masked half of the diagonal square."""

@@ -14,7 +14,7 @@ from stepwell.core.lazy import lazy_names
 if TYPE_CHECKING:
     from stepwell.policies.causal_lm import CausalLMPolicy
     from stepwell.policies.kinds import open_policy, sees
-    from stepwell.policies.resolve import resolve_model
+    from stepwell.policies.model_resolver import resolve_model
     from stepwell.policies.vlm.policy import VLMPolicy
 
 __all__ = ["CausalLMPolicy", "VLMPolicy", "open_policy", "resolve_model", "sees"]
@@ -25,7 +25,7 @@ __getattr__ = lazy_names(
         "CausalLMPolicy": "causal_lm",
         "VLMPolicy": "vlm.policy",
         "open_policy": "kinds",
-        "resolve_model": "resolve",
+        "resolve_model": "model_resolver",
         "sees": "kinds",
     },
 )

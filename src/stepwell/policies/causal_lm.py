@@ -34,12 +34,13 @@ from stepwell.core import ConfigError, ContextLengthError, InputError, State, St
 from stepwell.core.arrays import FloatArray
 from stepwell.packing import Microbatch, Outputs, Packed, check_finite, evaluate, pack, replay, token_scores
 from stepwell.policies import directory, lora
+from stepwell.policies.atomic_directory import written_whole
 from stepwell.policies.attention import adopt
 from stepwell.policies.critic import Critic, CriticKind
 from stepwell.policies.forward import Feed, actor_rows, backbone_of, feed, hidden_rows
 from stepwell.policies.numerics import check_dtype
-from stepwell.policies.opening import open_actor, open_critic, quieten
-from stepwell.policies.writing import written_whole
+from stepwell.policies.policy_parts import open_actor, open_critic, quieten
+from stepwell.policies.progress_bar import hide_progress_bar
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 ATTENTIONS = ("auto", "tree", "replay")
@@ -293,7 +294,7 @@ class CausalLMPolicy:
 
         With LoRA only the adapters are written, unless `merge_lora` asks for the merged model.
         """
-        with written_whole(Path(path)) as folder, directory.without_progress_bar():
+        with written_whole(Path(path)) as folder, hide_progress_bar():
             if self.adapters is None:
                 self.model.save_pretrained(folder)
             elif merge_lora:

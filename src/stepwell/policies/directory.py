@@ -24,10 +24,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText
-from transformers.utils import logging
 
 from stepwell.core import ModelError
-from stepwell.policies.resolve import ADAPTER_FILE, resolve_model
+from stepwell.policies.model_resolver import ADAPTER_FILE, resolve_model
+from stepwell.policies.progress_bar import hide_progress_bar
 
 POLICY_FILE = "stepwell_policy.json"
 HEAD_FILE = "value_head.safetensors"
@@ -72,7 +72,7 @@ def open_backbone(path: Path, dtype: torch.dtype) -> Any:
 
 
 def _open(kind: Any, path: Path, dtype: torch.dtype, **options: Any) -> Any:
-    with _told(path), without_progress_bar():
+    with _told(path), hide_progress_bar():
         model, report = kind.from_pretrained(
             path, dtype=dtype, local_files_only=True, output_loading_info=True, **options
         )
@@ -83,18 +83,6 @@ def _open(kind: Any, path: Path, dtype: torch.dtype, **options: Any) -> Any:
             f"(first: {missing[0]}). Its files do not belong together or were cut short; save the model again"
         )
     return model
-
-
-@contextmanager
-def without_progress_bar() -> Iterator[None]:
-    """Transformers draws one for every model it opens or writes; a run has its own console."""
-    was_on = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if was_on:
-            logging.enable_progress_bar()
 
 
 @contextmanager

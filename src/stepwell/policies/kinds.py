@@ -8,7 +8,7 @@ from stepwell.config import PolicyConfig
 from stepwell.core import Pictures
 from stepwell.policies import directory, lora
 from stepwell.policies.causal_lm import CausalLMPolicy
-from stepwell.policies.resolve import ADAPTER_FILE
+from stepwell.policies.model_resolver import ADAPTER_FILE
 from stepwell.policies.vlm.policy import VLMPolicy
 from stepwell.rendering.vision import is_vision_language
 

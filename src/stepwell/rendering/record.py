@@ -15,8 +15,8 @@ from stepwell.core.arrays import IntArray
 from stepwell.core.step import ImageSpan, TokenState
 from stepwell.core.tools import ToolCall, ToolSchema
 from stepwell.rendering.messages import Message
-from stepwell.rendering.mould import Mould, Roles
 from stepwell.rendering.refusal import Refusal, RestartKind
+from stepwell.rendering.template_skeleton import Mould, Roles
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,13 +41,13 @@ from stepwell.core.step import ImageSpan
 from stepwell.core.tools import ToolSchema
 from stepwell.rendering.extension import Continuation, continue_after, passes
 from stepwell.rendering.messages import Message
-from stepwell.rendering.mould import Mould, Moulds, Roles, plain_roles
 from stepwell.rendering.probe import TemplateReport, probe_template
 from stepwell.rendering.record import Recorded, Rendered
 from stepwell.rendering.refusal import Refusal, RestartKind
 from stepwell.rendering.template import ChatTemplate, ChatTokenizer
+from stepwell.rendering.template_skeleton import Mould, Moulds, Roles, plain_roles
 from stepwell.rendering.vision.format import ImageFormat
-from stepwell.rendering.vision.placing import expanded, without_marker
+from stepwell.rendering.vision.placeholders import expanded, without_marker
 
 History = Literal["exact", "template"]
 _REMEMBERED = 2048

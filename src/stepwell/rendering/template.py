@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from stepwell.core.errors import InputError, RenderError
 from stepwell.core.tools import ToolSchema
 from stepwell.rendering.messages import ImagePart, Message
-from stepwell.rendering.pieces import PieceEncoder
+from stepwell.rendering.piece_encoder import PieceEncoder
 from stepwell.rendering.vision.format import ImageFormat
 
 _REMEMBERED = 1024

@@ -11,10 +11,10 @@ from stepwell.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from stepwell.training.batch import Minibatch
+    from stepwell.training.batch_split import num_batches, split
     from stepwell.training.checkpoint import Checkpoint, list_checkpoints, load_checkpoint, save_checkpoint
     from stepwell.training.optimizer import Optimizer, rate_share
     from stepwell.training.sft import imitate
-    from stepwell.training.splitting import num_batches, split
     from stepwell.training.trainer import Trainer
 
 __all__ = [
@@ -41,9 +41,9 @@ __getattr__ = lazy_names(
         "imitate": "sft",
         "list_checkpoints": "checkpoint",
         "load_checkpoint": "checkpoint",
-        "num_batches": "splitting",
+        "num_batches": "batch_split",
         "rate_share": "optimizer",
         "save_checkpoint": "checkpoint",
-        "split": "splitting",
+        "split": "batch_split",
     },
 )

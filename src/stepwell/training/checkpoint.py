@@ -25,7 +25,7 @@ import torch
 from safetensors import SafetensorError
 
 from stepwell.core import EncodingError, InfraError
-from stepwell.policies.writing import written_whole
+from stepwell.policies.atomic_directory import written_whole
 from stepwell.training.policy import Policy
 from stepwell.training.trainer import Trainer
 

@@ -20,9 +20,9 @@ from stepwell.core import DivergenceError, InputError, Trajectory
 from stepwell.packing import Outputs, backward
 from stepwell.policies.vla import VLAPolicy
 from stepwell.training.batch import Minibatch, told_as_too_large
+from stepwell.training.batch_split import num_batches
 from stepwell.training.optimizer import Optimizer, rate_share, told_as_divergence
 from stepwell.training.policy import Policy
-from stepwell.training.splitting import num_batches
 
 _GAMMA = 0.99
 _WARMUP = 10

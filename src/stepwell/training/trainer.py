@@ -29,6 +29,7 @@ from stepwell.config.run import TrainConfig
 from stepwell.core import ConfigError, DivergenceError, Errors, Gaps, InputError, Step, Trajectory, trainable
 from stepwell.packing import backward, evaluate
 from stepwell.training.batch import Minibatch, told_as_too_large
+from stepwell.training.batch_split import split
 from stepwell.training.critic_clock import timed
 from stepwell.training.flat_sequence import flatten
 from stepwell.training.objective import Objective
@@ -36,8 +37,7 @@ from stepwell.training.optimizer import Optimizer, rate_share, told_as_divergenc
 from stepwell.training.policy import Policy
 from stepwell.training.rank_share import cut_for
 from stepwell.training.ranks import TIMEOUT_S, Ranks, SharedBatch
-from stepwell.training.rounding import measure_errors
-from stepwell.training.splitting import split
+from stepwell.training.rounding_error import measure_errors
 
 CheckParity = Callable[[Gaps, Callable[[], Errors | None]], None]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stepwell.policies.vla import draws, flow
+from stepwell.policies.vla import flow, seeded_random
 
 MEAN, STD = 0.7, 0.4
 
@@ -130,15 +130,15 @@ def test_entropies_are_those_of_the_executed_dimensions() -> None:
 
 
 def test_draws_depend_on_seed_and_place_alone() -> None:
-    alone = draws.uniforms([7], 10)[0]
-    assert np.array_equal(draws.uniforms([3, 7, 2**63 - 1], 25)[1, :10], alone)
-    assert not np.intersect1d(draws.uniforms([8], 10), alone).size
+    alone = seeded_random.uniforms([7], 10)[0]
+    assert np.array_equal(seeded_random.uniforms([3, 7, 2**63 - 1], 25)[1, :10], alone)
+    assert not np.intersect1d(seeded_random.uniforms([8], 10), alone).size
 
 
 def test_draws_are_uniform_and_normal_and_independent_between_near_seeds() -> None:
-    many = draws.uniforms(np.arange(1000), 100)
+    many = seeded_random.uniforms(np.arange(1000), 100)
     assert many.mean() == pytest.approx(0.5, abs=0.003) and many.var() == pytest.approx(1 / 12, rel=0.01)
-    normal = draws.normals(np.arange(1000), 101)
+    normal = seeded_random.normals(np.arange(1000), 101)
     assert normal.mean() == pytest.approx(0.0, abs=0.01) and normal.std() == pytest.approx(1.0, rel=0.01)
     near = np.corrcoef(normal[:-1].ravel(), normal[1:].ravel())[0, 1]
     assert abs(near) < 0.01

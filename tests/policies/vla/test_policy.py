@@ -25,7 +25,7 @@ from stepwell.core import (
 )
 from stepwell.packing import backward, pack_arrays
 from stepwell.policies.vla import VLAPolicy, bins
-from stepwell.policies.vla.feeding import feed_states
+from stepwell.policies.vla.inputs import feed_states
 
 HEADS = ("token", "flow")
 NO_LOGPROBS = np.zeros(0, np.float32)

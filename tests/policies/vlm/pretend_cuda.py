@@ -19,7 +19,7 @@ import transformers.generation.utils  # noqa: F401  (what it reads of torch.cuda
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from stepwell.engines import building, embedded, graphs
+from stepwell.engines import embedded, graphs, runner_factory
 from stepwell.packing import attention, paths, segments_cuda
 
 CUDA = torch.device("cuda", 0)
@@ -182,7 +182,7 @@ def pretended() -> Iterator[None]:
         patch.setattr(attention, "can_use_flex", lambda *_: False)
         patch.setattr(paths, "supports", lambda *_: False)
         patch.setattr(segments_cuda, "supports", lambda *_: False)
-        patch.setattr(building, "_use_triton", lambda *_: False)
+        patch.setattr(runner_factory, "_use_triton", lambda *_: False)
         patch.setattr(graphs.GraphRunner, "_capture", lambda runner, key: _Replayed(runner, key))
         patch.setattr(embedded.EmbeddedEngine, "_work", work_there)
         before = torch.__future__.get_swap_module_params_on_conversion()

@@ -12,8 +12,8 @@ import torch
 
 from stepwell.core.pictures import Pictures
 from stepwell.policies.causal_lm import CausalLMPolicy
-from stepwell.policies.resolve import resolve_model
-from stepwell.policies.vlm.eyes import IMAGE_TOKEN
+from stepwell.policies.model_resolver import resolve_model
+from stepwell.policies.vlm.llava import IMAGE_TOKEN
 from stepwell.policies.vlm.policy import VLMPolicy
 from stepwell.rendering import load_tokenizer
 

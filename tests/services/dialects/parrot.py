@@ -23,7 +23,7 @@ from stepwell.core import (
     TokenState,
     VersionSpan,
 )
-from stepwell.engines.streaming import SampledToken
+from stepwell.engines.token_stream import SampledToken
 from stepwell.pool import open_pool
 from stepwell.rendering import Renderer
 from stepwell.rendering.tiny import TINY_CONTEXT, build_tokenizer

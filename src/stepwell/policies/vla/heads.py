@@ -3,7 +3,7 @@
     TokenHead   logits over bins for all C x D dimensions at once; one unit per executed dimension
     FlowHead    a velocity field, integrated in K steps; one unit per transition
 
-Both draw from numbers that belong to a request's seed (`draws.py`), so that a sample does not
+Both draw from numbers that belong to a request's seed (`seeded_random.py`), so that a sample does not
 depend on its batch. A demonstrated action has no draws. The token head scores the bins it lies in.
 The flow head has no likelihood at hand: it answers with minus half the squared error of its
 velocity at one random point between noise and action, per executed dimension, so that imitation
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stepwell.config.vla import VLAConfig
-from stepwell.policies.vla import bins, draws, flow
+from stepwell.policies.vla import bins, flow, seeded_random
 from stepwell.policies.vla.encoder import Block
 
 _FREQUENCIES = 16
@@ -80,7 +80,7 @@ class TokenHead(nn.Module):
 
     def sample(self, hidden: Tensor, seeds: np.ndarray, temperatures: Tensor) -> Emitted:
         """One chunk per row."""
-        drawn = draws.uniforms(seeds, self.chunk * self.action_dim)
+        drawn = seeded_random.uniforms(seeds, self.chunk * self.action_dim)
         uniforms = torch.from_numpy(drawn).to(hidden.device).view(-1, self.chunk, self.action_dim)
         logits = self.logits(hidden)
         places = bins.draw(logits, uniforms, temperatures)
@@ -130,7 +130,7 @@ class FlowHead(nn.Module):
     def sample(self, hidden: Tensor, seeds: np.ndarray, temperatures: Tensor) -> Emitted:
         """One chunk per row: the end of its chain, within [-1, 1]."""
         shape = (self.num_steps + 1, self.chunk, self.action_dim)
-        drawn = torch.from_numpy(draws.normals(seeds, math.prod(shape))).to(hidden).view(-1, *shape)
+        drawn = torch.from_numpy(seeded_random.normals(seeds, math.prod(shape))).to(hidden).view(-1, *shape)
         chain, rows = flow.sample_chain(
             lambda x, tau: self.velocity(hidden, x, tau), drawn, temperatures=temperatures, **self._sde
         )
@@ -160,9 +160,11 @@ class FlowHead(nn.Module):
         """−½(v − (x − ε))² at a random time, per executed dimension."""
         size = self.chunk * self.action_dim
         target = _held(actions.chunks, self.chunk)
-        noise = torch.from_numpy(draws.normals(actions.seeds, size)).to(hidden).view_as(target)
+        noise = torch.from_numpy(seeded_random.normals(actions.seeds, size)).to(hidden).view_as(target)
         spread = 1.0 - 1.0 / self.num_steps  # the last transition starts here
-        tau = torch.from_numpy(spread * draws.uniforms(actions.seeds ^ np.uint64(1), 1)[:, 0]).to(hidden)
+        tau = torch.from_numpy(spread * seeded_random.uniforms(actions.seeds ^ np.uint64(1), 1)[:, 0]).to(
+            hidden
+        )
         between = (1.0 - tau)[:, None, None] * noise + tau[:, None, None] * target
         error = self.velocity(hidden, between, tau) - (target - noise)
         return (-0.5 * error.square())[executed(self.chunk, actions.num_actions)].flatten()

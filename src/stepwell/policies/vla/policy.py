@@ -45,11 +45,11 @@ from stepwell.core import (
 from stepwell.core.arrays import FloatArray
 from stepwell.packing import ArrayMicrobatch, Outputs, PackedArrays, check_finite, evaluate, pack_arrays
 from stepwell.packing.arrays import stack_states
+from stepwell.policies.atomic_directory import written_whole
 from stepwell.policies.critic import Critic, CriticKind, ValueHead
 from stepwell.policies.vla.encoder import Encoder
-from stepwell.policies.vla.feeding import Fed, fed
+from stepwell.policies.vla.inputs import Fed, fed
 from stepwell.policies.vla.model import Shape, VLAModel
-from stepwell.policies.writing import written_whole
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _CRITIC_FILE = "critic.safetensors"

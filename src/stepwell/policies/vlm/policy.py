@@ -25,8 +25,8 @@ from stepwell.packing import Microbatch, Packed
 from stepwell.policies import directory, lora
 from stepwell.policies.causal_lm import CausalLMPolicy
 from stepwell.policies.forward import Feed
-from stepwell.policies.resolve import ADAPTER_FILE
-from stepwell.policies.vlm.feeding import feed_pictures, look
+from stepwell.policies.model_resolver import ADAPTER_FILE
+from stepwell.policies.vlm.inputs import feed_pictures, look
 from stepwell.policies.vlm.vision import decoder_of
 from stepwell.rendering.vision import ImageFormat, image_format_of
 

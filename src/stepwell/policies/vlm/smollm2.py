@@ -1,7 +1,7 @@
 """SmolLM2-135M behind an eye: a pretrained decoder that must learn to see.
 
 The decoder, its tokenizer and its chat template are those of `smollm2.py`; one token stands for pictures.
-The eye (`eyes.py`) is drawn from the seed, four layers of width 256, and its last layer is scaled so that
+The eye (`llava.py`) is drawn from the seed, four layers of width 256, and its last layer is scaled so that
 what it shows is as large as the embeddings of words: a decoder that has never seen a picture is not
 thrown off by the first one. All weights are stored as bfloat16, as the decoder's are.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from stepwell.policies.smollm2 import SMOLLM2_REVISION, cached_smollm2
-from stepwell.policies.vlm.eyes import DRAW, IMAGE_TOKEN, Eye, build_llava, llava_config, save_llava, written
+from stepwell.policies.vlm.llava import DRAW, IMAGE_TOKEN, Eye, build_llava, llava_config, save_llava, written
 
 EYE = Eye(num_layers=4, width=256, num_heads=8, mlp_width=768)
 _TEXT_ALONE = "{{ message.content if message.content is not none else '' }}"

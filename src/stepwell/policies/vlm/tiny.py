@@ -1,6 +1,6 @@
 """Tiny vision-language models that need no download: a small encoder on the tiny decoder.
 
-The decoders of `builtin.py` behind an eye (`eyes.py`), with the same tokenizer and one token more for
+The decoders of `tiny_models.py` behind an eye (`llava.py`), with the same tokenizer and one token more for
 pictures.
 
 | name             | parameters | decoder     | encoder: layers, width |
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.core.errors import ModelError
-from stepwell.policies.builtin import decoder_config, tiny_digest
-from stepwell.policies.vlm.eyes import (
+from stepwell.policies.tiny_models import decoder_config, tiny_digest
+from stepwell.policies.vlm.llava import (
     DRAW,
     IMAGE_TOKEN,
     IMAGES,

@@ -42,7 +42,7 @@ from stepwell.runs.build import robot_components as robot_parts
 from stepwell.workers.placement import check_device
 from stepwell.runs.build.task_files import read_tasks
 from stepwell.policies import vla
-from stepwell.policies.resolve import ADAPTER_FILE, resolve_model
+from stepwell.policies.model_resolver import ADAPTER_FILE, resolve_model
 from stepwell.rendering import ImageFormat, Renderer, load_tokenizer
 from stepwell.rendering.plain_tokenizer import read_plain_tokenizer
 from stepwell.rewards import BatchJudge, part_names

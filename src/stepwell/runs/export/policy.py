@@ -20,10 +20,10 @@ from stepwell.monitors.summary import read_summary
 from stepwell.runs.evaluation.evaluate import checkpoint_of
 from stepwell.runs.export.model_card import write_card
 from stepwell.policies import open_policy
-from stepwell.policies.directory import without_progress_bar
+from stepwell.policies.atomic_directory import written_whole
 from stepwell.policies.lora import base_of
-from stepwell.policies.resolve import ADAPTER_FILE
-from stepwell.policies.writing import written_whole
+from stepwell.policies.model_resolver import ADAPTER_FILE
+from stepwell.policies.progress_bar import hide_progress_bar
 from stepwell.rendering import load_tokenizer
 from stepwell.training.checkpoint import require_whole
 
@@ -61,7 +61,7 @@ def write_model(run: Path, config: RunConfig, path: Path, folder: Path, licence:
     if policy.adapters is not None:
         model = copy.deepcopy(policy.adapters).merge_and_unload()
     base = Path(base_of(path)) if (path / ADAPTER_FILE).is_file() else path
-    with written_whole(folder) as fresh, without_progress_bar():
+    with written_whole(folder) as fresh, hide_progress_bar():
         model.save_pretrained(fresh)
         load_tokenizer(path).save_pretrained(fresh)
         for file in (base / item for item in _IMAGE_FILES):

@@ -29,8 +29,8 @@ from stepwell.core.arrays import IntArray
 from stepwell.core.step import ImageSpan
 from stepwell.core.tools import ToolCall, ToolSchema
 from stepwell.rendering import Message, Recorded, Rendered, RestartKind
-from stepwell.rendering.mould import plain_roles
 from stepwell.rendering.template import ChatTemplate
+from stepwell.rendering.template_skeleton import plain_roles
 
 Plain = tuple[Any, ...]
 _NO_IDS: IntArray = np.zeros(0, dtype=np.int32)

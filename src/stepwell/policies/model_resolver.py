@@ -63,7 +63,7 @@ def check_model_directory(path: Path) -> None:
 
 
 def _cached_tiny(name: str, seed: int) -> Path:
-    from stepwell.policies.builtin import create_tiny, tiny_digest
+    from stepwell.policies.tiny_models import create_tiny, tiny_digest
 
     return cached_model(
         f"{name}-seed{seed}-{tiny_digest(name)}", lambda folder: create_tiny(name, folder, seed)

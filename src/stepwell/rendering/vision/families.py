@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.core.errors import ModelError
-from stepwell.rendering.loading import load_tokenizer
+from stepwell.rendering.tokenizer_loader import load_tokenizer
 from stepwell.rendering.vision.format import ImageFormat
 from stepwell.rendering.vision.idefics import IdeficsFormat
 from stepwell.rendering.vision.llava import LlavaFormat

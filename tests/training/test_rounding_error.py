@@ -10,7 +10,7 @@ import torch
 from stepwell.core import Step
 from stepwell.core.versions import VersionSpan
 from stepwell.policies import CausalLMPolicy
-from stepwell.training.rounding import measure_errors
+from stepwell.training.rounding_error import measure_errors
 
 
 def make_steps(policy: CausalLMPolicy, offset: float, version: int = 0) -> list[Step]:

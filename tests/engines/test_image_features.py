@@ -16,8 +16,8 @@ from stepwell.core.protocols import Request, SamplingParams
 from stepwell.core.step import ImageSpan, TokenState
 from stepwell.engines.embedded import EmbeddedEngine
 from stepwell.engines.forward import LeanForward
+from stepwell.engines.image_features import Sight
 from stepwell.engines.parity import TOLERANCE
-from stepwell.engines.sight import Sight
 from stepwell.engines.weights import fingerprint_of
 
 CLOSE = TOLERANCE["float64"]  # norms are taken in float32 also in float64 models
@@ -136,7 +136,7 @@ def test_features_over_their_limit_are_forgotten_oldest_first(monkeypatch: pytes
         states = states_of(engine)
         sight = engine._core.sight
         assert sight is not None
-        monkeypatch.setattr("stepwell.engines.sight.FEATURE_BYTES", 0)
+        monkeypatch.setattr("stepwell.engines.image_features.FEATURE_BYTES", 0)
         for state in (states[0], states[1], states[4], states[0]):
             (sampled,) = sample(engine, state)
             assert (

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stepwell.policies.builtin import EMBEDDING_STD, OUTPUT_SCALE
+from stepwell.policies.progress_bar import hide_progress_bar
+from stepwell.policies.tiny_models import EMBEDDING_STD, OUTPUT_SCALE
 
 IMAGE_TOKEN = "<|image|>"
 IMAGE_SIZE, PATCH_SIZE = 96, 16
@@ -84,9 +85,7 @@ def build_llava(config: Any, tokenizer: Any, seed: int, *, draws_decoder: bool) 
 
 def save_llava(model: Any, tokenizer: Any, directory: Path) -> None:
     """Write an ordinary Hugging Face directory."""
-    from stepwell.policies.directory import without_progress_bar  # heavy: transformers
-
-    with without_progress_bar():
+    with hide_progress_bar():
         model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     for file, content in (("preprocessor_config.json", IMAGES), ("processor_config.json", PROCESSOR)):
@@ -118,7 +117,7 @@ PROCESSOR = {
 def _draw_weights(model: Any, seed: int, draws_decoder: bool) -> None:
     """Draw every parameter in the order of their names: norms are one, biases zero.
 
-    Decoder matrices as in `builtin.py`. In the encoder and the projector each matrix keeps a
+    Decoder matrices as in `tiny_models.py`. In the encoder and the projector each matrix keeps a
     signal's size: weights as small as the embeddings of words would be thrown about by the first
     updates. The place of a patch is the sum of a row's and a column's vector, so that a row read
     off one column can be read off all of them.

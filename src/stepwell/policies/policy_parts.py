@@ -15,7 +15,7 @@ from stepwell.policies import directory, lora
 from stepwell.policies.critic import Critic, CriticKind, ValueHead
 from stepwell.policies.float64 import take_gradients_in_float64
 from stepwell.policies.forward import backbone_of
-from stepwell.policies.resolve import ADAPTER_FILE
+from stepwell.policies.model_resolver import ADAPTER_FILE
 
 OpenModel = Callable[[Path, torch.dtype], Any]
 

@@ -18,10 +18,10 @@ from stepwell.config.engine import EngineConfig
 from stepwell.core.errors import ConfigError
 from stepwell.core.pictures import Pictures
 from stepwell.engines.forward import Forward, LeanForward, ModelForward, is_lean
+from stepwell.engines.image_features import Sight
 from stepwell.engines.kv_store import KVStore
 from stepwell.engines.runner import Runner
 from stepwell.engines.self_check import Check
-from stepwell.engines.sight import Sight
 from stepwell.engines.slots import SlotTable
 from stepwell.policies import directory
 from stepwell.policies.vlm.vision import encode

@@ -12,9 +12,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stepwell.core.errors import ModelError
-from stepwell.policies.builtin import TINY_SIZES, build_tiny, create_tiny
 from stepwell.policies.model_cache import cached_model, find_damage
-from stepwell.policies.resolve import KNOWN_MODELS, TINY_NAMES, resolve_model
+from stepwell.policies.model_resolver import KNOWN_MODELS, TINY_NAMES, resolve_model
+from stepwell.policies.tiny_models import TINY_SIZES, build_tiny, create_tiny
 from stepwell.policies.vlm.tiny import TINY_VLM_SIZES
 
 

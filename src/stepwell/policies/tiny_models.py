@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.core.errors import ModelError
+from stepwell.policies.progress_bar import hide_progress_bar
 from stepwell.rendering.tiny import TINY_CONTEXT, TINY_VOCAB_SIZE, build_tokenizer, tokenizer_digest
 
 EMBEDDING_STD = 0.02
@@ -69,11 +70,9 @@ def build_tiny(name: str, seed: int = 0) -> tuple[Any, Any]:
 
 def create_tiny(name: str, directory: str | Path, seed: int = 0) -> Path:
     """Write a tiny model as an ordinary Hugging Face directory; the same seed writes the same bytes."""
-    from stepwell.policies.directory import without_progress_bar  # heavy: transformers
-
     directory = Path(directory)
     model, tokenizer = build_tiny(name, seed)
-    with without_progress_bar():
+    with hide_progress_bar():
         model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     return directory
