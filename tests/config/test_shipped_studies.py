@@ -10,7 +10,7 @@ from stepwell.cli.main import main
 from stepwell.config.studies import find_study, study_names
 from stepwell.config.study import PlannedRun, StudyConfig, load_study, plan_runs
 from stepwell.core.errors import ConfigError
-from stepwell.runs.build.components import resolve_recipe
+from stepwell.runs.build.recipe import resolve_recipe
 
 SMALL = """
 name = "small"

@@ -13,7 +13,7 @@ from tests.studies.study_files import SMALL, planned, study_of
 
 from stepwell.config.study import flattened, load_study, merged, plan_runs
 from stepwell.core.errors import ConfigError
-from stepwell.runs.build.components import resolve_recipe
+from stepwell.runs.build.recipe import resolve_recipe
 from stepwell.studies.study import run_study
 
 ROOT = Path(__file__).parent.parent.parent

@@ -13,7 +13,7 @@ from tests.runs.test_resume import cut_back, same
 
 from stepwell.core import ConfigError, InfraError, Trajectory
 from stepwell.packing import pack
-from stepwell.runs.build.components import resolve_recipe
+from stepwell.runs.build.recipe import resolve_recipe
 from stepwell.runs.run import train
 from stepwell.runs.loop.sources import PlayedSource, StoredSource
 from stepwell.policies import CausalLMPolicy

@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
         print(plan(config))
         return 0
-    from stepwell.runs.build.components import resolve_recipe
+    from stepwell.runs.build.recipe import resolve_recipe
 
     resolve_recipe(config.recipe)  # refused before anything heavy is imported
     from stepwell.runs.run import raise_if_interrupted, train

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from stepwell import engines, policies, training
 from stepwell.agents import Agent
-from stepwell.algos.recipes import RECIPES, Call, KLChoice, Recipe
-from stepwell.config.run import RecipeConfig, RunConfig
+from stepwell.algos.recipes import Recipe
+from stepwell.config.run import RunConfig
 from stepwell.core import (
     ConfigError,
     ContextLengthError,
@@ -33,13 +33,13 @@ from stepwell.core import (
     Task,
     Trajectory,
 )
-from stepwell.core.names import suggest_name
 from stepwell.envs.batch import EnvBatch
 from stepwell.envs.registry import env_type
 from stepwell.envs.tasks import distinct_tasks
 from stepwell.runs.build import vision as seeing
 from stepwell.runs.build import robot_components as robot_parts
 from stepwell.workers.placement import check_device
+from stepwell.runs.build.recipe import resolve_recipe
 from stepwell.runs.build.task_files import read_tasks
 from stepwell.policies import vla
 from stepwell.policies.model_resolver import ADAPTER_FILE, resolve_model
@@ -60,44 +60,6 @@ HELD_OUT_SEED = 20_261_115
 def held_out_tasks(parts: Parts, count: int | None = None) -> list[Task]:
     """The held-out tasks of a run: the same whatever its seed."""
     return parts.tasks(Split.HELD_OUT, count or parts.config.eval.num_tasks, HELD_OUT_SEED)
-
-
-def resolve_recipe(config: RecipeConfig) -> Recipe:
-    """A recipe by name with the changes that settings make to its slots."""
-    if config.name not in RECIPES:
-        raise ConfigError(
-            f"recipe.name: there is no {config.name!r}{suggest_name(config.name, RECIPES, 'Recipes')}"
-        )
-    base = RECIPES[config.name]
-    changes: dict[str, object] = {
-        name: getattr(config, name)
-        for name in ("entropy_coef", "value_coef", "reward_parts", "bootstrap_truncated")
-        if getattr(config, name) is not None
-    }
-    if config.credit:
-        if base.credit is None:
-            raise ConfigError(f"recipe.credit: {base.name} has no credit function to give arguments to")
-        changes["credit"] = Call(base.credit.name, {**base.credit.kwargs, **config.credit})
-    if config.loss:
-        changes["loss"] = Call(base.loss.name, {**base.loss.kwargs, **config.loss})
-    kl = _resolve_kl(base, config)
-    if kl != base.kl:
-        changes["kl"] = kl
-    return replace(base, **changes) if changes else base  # type: ignore[arg-type]
-
-
-def _resolve_kl(base: Recipe, config: RecipeConfig) -> KLChoice | None:
-    if config.kl_coef == 0:
-        return None
-    given = config.kl_coef, config.kl_estimator, config.kl_in
-    if all(item is None for item in given):
-        return base.kl
-    start = base.kl or KLChoice("k3", 0.001, "loss")
-    return KLChoice(
-        config.kl_estimator or start.estimator,
-        start.coef if config.kl_coef is None else config.kl_coef,
-        config.kl_in or start.kl_in,
-    )
 
 
 @dataclass(eq=False)
