@@ -47,8 +47,8 @@ from rich.table import Table
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ArraySpec, RobotWorld, Task
 from stepwell.envs import EnvBatch, make_env
-from stepwell.envs.batch import Turn
 from stepwell.envs.robots.base import Moved, RobotEnv, RobotOptions
+from stepwell.envs.turns import Turn
 from stepwell.workers import ProcessSimulator
 
 RESULT = Path(__file__).parent / "results" / "simulator_speed.json"

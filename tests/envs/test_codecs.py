@@ -34,7 +34,7 @@ from stepwell.core import (
 from stepwell.core.arrays import equal
 from stepwell.core.frames import Frame, decode, to_bytes
 from stepwell.envs import codecs
-from stepwell.envs.batch import Turn
+from stepwell.envs.turns import Turn
 
 named = st.dictionaries(st.text(max_size=5), any_array, max_size=3)
 json_dict = st.dictionaries(st.text(max_size=5), any_json, max_size=3)

@@ -21,7 +21,8 @@ from stepwell.core import (
     Task,
 )
 from stepwell.core.versions import VersionSpan
-from stepwell.envs.batch import EnvBatch, Turn
+from stepwell.envs.batch import EnvBatch
+from stepwell.envs.turns import Turn
 from stepwell.rollout.episodes import Rollout
 from stepwell.rollout.jobs import Job
 from stepwell.rollout.robot_demonstrations import ExpertSampler, chunked, demonstrate_robot

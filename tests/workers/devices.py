@@ -20,7 +20,7 @@ from stepwell.core import (
     VersionSpan,
     WorkerError,
 )
-from stepwell.envs.batch import Turn
+from stepwell.envs.turns import Turn
 from stepwell.rollout.jobs import Job
 from stepwell.workers.driver import Outcome, Start
 from stepwell.workers.modelled import Model, ModelledGenerator, ModelledSimulator

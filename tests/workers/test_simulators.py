@@ -21,7 +21,7 @@ from tests.workers.worlds import ODD, POINT, Odd, Point
 
 from stepwell.core import ConfigError, EnvError, InputError, Split, Task, WorkerError
 from stepwell.envs import EnvBatch, draw_tasks
-from stepwell.envs.batch import Turn
+from stepwell.envs.turns import Turn
 from stepwell.workers import ProcessSimulator
 
 GO = ("go",)

@@ -4,9 +4,10 @@ Opening a world imports that world only; nothing here imports torch.
 """
 
 from stepwell.envs.base import Effect, Env
-from stepwell.envs.batch import EnvBatch, Turn
+from stepwell.envs.batch import EnvBatch
 from stepwell.envs.registry import env_names, env_type, make_env, read_options
 from stepwell.envs.tasks import distinct_tasks, draw_tasks
+from stepwell.envs.turns import Turn
 
 __all__ = [
     "Effect",

@@ -29,14 +29,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
-import numpy as np
-import numpy.typing as npt
-
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ConfigError, InputError, Observation, StateForm, Task, World, random_call
 from stepwell.envs.tables import Table
-
-Image = npt.NDArray[np.uint8]
+from stepwell.envs.tiles import Image, draw_text
 
 
 class Effect(NamedTuple):
@@ -149,9 +145,7 @@ class Env(ABC):
 
     def render(self) -> Image:
         """The present state as a picture; by default the words of the observation."""
-        from stepwell.envs.tiles import text_image
-
-        return text_image(self.observe().text)
+        return draw_text(self.observe().text)
 
     def close(self) -> None:  # noqa: B027 (most worlds hold nothing)
         """Release what the world holds; calling it twice is fine."""

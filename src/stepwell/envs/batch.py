@@ -9,48 +9,16 @@ take turns: a batch belongs to one thread at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
 from stepwell.config.base import Settings
-from stepwell.core import JSON, ArrayState, EnvError, InputError, Observation, Task
-from stepwell.core.text import clean_texts, replace_half_surrogates
+from stepwell.core import EnvError, InputError, Task
+from stepwell.core.text import clean_texts
 from stepwell.envs.base import Env
 from stepwell.envs.registry import make_env
 from stepwell.envs.robots.base import RobotEnv
-
-
-@dataclass(slots=True)
-class Turn:
-    """What one world answered: to a reset (reward 0) or to a turn. With `error` the rest means nothing.
-
-    `state` is the true state by form (`core.StateForm`), where it was asked for.
-    """
-
-    observation: Observation | ArrayState = field(default_factory=Observation)
-    reward: float = 0.0
-    terminated: bool = False
-    truncated: bool = False
-    info: dict[str, JSON] = field(default_factory=dict)
-    error: Exception | None = None
-    state: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether no further turn follows."""
-        return self.terminated or self.truncated or self.error is not None
-
-
-def take_turn(env: Any, actions: Any) -> Turn:
-    """One turn of an environment, its words fit to be stored."""
-    observation, reward, terminated, truncated, info = env.step(actions)
-    return Turn(observation, reward, terminated, truncated, clean_texts(info))
-
-
-def read_state(env: Any) -> dict[str, str]:
-    """The true state of an environment by form."""
-    return {form.value: replace_half_surrogates(text) for form, text in env.state().items()}
+from stepwell.envs.turns import Turn, read_state, take_turn
 
 
 def _silent() -> None:

@@ -43,7 +43,7 @@ from stepwell.core import (
 )
 from stepwell.core.arrays import AnyArray
 from stepwell.core.frames import is_json
-from stepwell.envs.batch import Turn
+from stepwell.envs.turns import Turn
 
 MAX_STACKED_BYTES = 4096  # of one array: larger ones gain nothing from a copy more
 Header = dict[str, Any]

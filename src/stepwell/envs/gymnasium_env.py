@@ -24,8 +24,9 @@ from pydantic import Field, JsonValue
 
 from stepwell.config.base import Settings
 from stepwell.core import JSON, Actions, ConfigError, Observation, Task, World
-from stepwell.envs.base import NOTHING, Effect, Env, Image
+from stepwell.envs.base import NOTHING, Effect, Env
 from stepwell.envs.options import declare_host_option
+from stepwell.envs.tiles import Image
 
 DEFAULT_MAX_TURNS = 100
 

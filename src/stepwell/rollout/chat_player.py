@@ -16,7 +16,7 @@ from typing import Unpack
 
 from stepwell.agents import Agent, Reply
 from stepwell.core import ArrayState, Pictures, Request, Step, ToolSchema
-from stepwell.envs.batch import Turn
+from stepwell.envs.turns import Turn
 from stepwell.rendering import Message
 from stepwell.rollout.chat_messages import Said, answered, message_note
 from stepwell.rollout.player import Episode, Rewarding, TextPlayer

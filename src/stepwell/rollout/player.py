@@ -38,7 +38,7 @@ from stepwell.core import (
     hash_bytes,
     read_call,
 )
-from stepwell.envs.batch import Turn
+from stepwell.envs.turns import Turn
 from stepwell.rendering import Conversation, Message, Renderer
 from stepwell.rewards import (
     StepOutcome,

@@ -33,7 +33,7 @@ from stepwell.core import (
     Trajectory,
 )
 from stepwell.core.arrays import AnyArray
-from stepwell.envs.batch import Turn
+from stepwell.envs.turns import Turn
 from stepwell.rewards import compose
 from stepwell.rollout.jobs import Job
 from stepwell.rollout.player import Episode

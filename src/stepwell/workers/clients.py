@@ -18,7 +18,6 @@ from typing import Any, Protocol
 from stepwell.core import Request, Sampled, Task, WorkerError
 from stepwell.core.arrays import AnyArray
 from stepwell.core.frames import Frame
-from stepwell.envs.batch import Turn
 from stepwell.envs.codecs import (
     pack_actions,
     pack_requests,
@@ -26,6 +25,7 @@ from stepwell.envs.codecs import (
     unpack_samples,
     unpack_turns,
 )
+from stepwell.envs.turns import Turn
 from stepwell.workers.contracts import WorkerHealth
 from stepwell.workers.hosts import check_places
 from stepwell.workers.weight_bytes import pack_weights

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from stepwell.core import Request, Sampled, Task
-from stepwell.envs.batch import Turn
+from stepwell.envs.turns import Turn
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from stepwell.core import InfraError, Request, Sampled, SamplingParams, Status, Trajectory, WorkerError
-from stepwell.envs.batch import Turn
+from stepwell.envs.turns import Turn
 from stepwell.rollout.jobs import Job
 from stepwell.rollout.player import Episode, Player
 from stepwell.workers.busy_times import Spans

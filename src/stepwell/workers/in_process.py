@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from stepwell.core import Request, Sampled, Task
-from stepwell.envs.batch import EnvBatch, Turn
+from stepwell.envs.batch import EnvBatch
+from stepwell.envs.turns import Turn
 from stepwell.workers.contracts import WorkerHealth
 
 T = TypeVar("T")

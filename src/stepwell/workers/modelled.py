@@ -35,7 +35,7 @@ from stepwell.core import (
     Trajectory,
     VersionSpan,
 )
-from stepwell.envs.batch import Turn
+from stepwell.envs.turns import Turn
 from stepwell.rollout.jobs import Job
 from stepwell.rollout.player import Episode
 from stepwell.workers.busy_times import Spans

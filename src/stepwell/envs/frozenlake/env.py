@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from stepwell.config.base import Settings
 from stepwell.core import Actions, InputError, Observation, StateForm, Task, World
-from stepwell.envs.base import Effect, Env, Image
+from stepwell.envs.base import Effect, Env
 from stepwell.envs.frozenlake.guide import examples, guide
 from stepwell.envs.frozenlake.lake import (
     SLIPS,
@@ -28,9 +28,11 @@ from stepwell.envs.frozenlake.lake import (
     shortest_way,
 )
 from stepwell.envs.frozenlake.options import FrozenLakeOptions
+from stepwell.envs.frozenlake.tiles import TILES
 from stepwell.envs.frozenlake.words import compass, empty_board, in_words, place_player, structured
 from stepwell.envs.grid import NAMES
 from stepwell.envs.tables import Table, tabulate
+from stepwell.envs.tiles import Image, draw_board
 
 REACHED = Effect(10.0, terminated=True, success=True, process=1.0)
 FELL = Effect(-0.1, terminated=True, process=-1.0)
@@ -123,9 +125,7 @@ class FrozenLake(Env):
 
     def render(self) -> Image:
         """The board as tiles."""
-        from stepwell.envs.tiles import draw
-
-        return draw("frozenlake", self._text(), self.options.tile_size)
+        return draw_board(TILES, self._text(), self.options.tile_size)
 
     def _text(self) -> str:
         return place_player(self._board, self.lake, self.place)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from stepwell.config.base import Settings
 from stepwell.core import Actions, InputError, Observation, StateForm, Task, World
-from stepwell.envs.base import Effect, Env, Image
+from stepwell.envs.base import Effect, Env
 from stepwell.envs.navigation.generator import goal, make_task
 from stepwell.envs.navigation.guide import examples, guide
 from stepwell.envs.navigation.options import NavigationOptions
@@ -25,6 +25,7 @@ from stepwell.envs.navigation.routes import shortest
 from stepwell.envs.navigation.sight import Sight
 from stepwell.envs.navigation.words import forms, view_in_words
 from stepwell.envs.tables import Table, tabulate
+from stepwell.envs.tiles import Image
 
 ARRIVED, ACTED = 10.0, -0.1
 

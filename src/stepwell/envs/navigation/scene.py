@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 import threading
 
-from stepwell.envs.base import Image
 from stepwell.envs.navigation.room import EYE_HEIGHT, TURN, Pose, Room
 from stepwell.envs.navigation.things import KINDS, PALETTE, Part
 from stepwell.envs.robots import cameras, models
+from stepwell.envs.tiles import Image
 
 EXTRA = "navigation"
 FAR = (0.0, 0.0, -50.0)

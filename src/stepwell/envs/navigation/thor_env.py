@@ -21,7 +21,7 @@ from pydantic import Field
 
 from stepwell.config.base import Settings
 from stepwell.core import JSON, Actions, EnvError, InputError, Observation, StateForm, Task, World
-from stepwell.envs.base import Effect, Env, Image
+from stepwell.envs.base import Effect, Env
 from stepwell.envs.navigation.env import ACTED, ARRIVED
 from stepwell.envs.navigation.generator import say
 from stepwell.envs.navigation.guide import guide
@@ -31,6 +31,7 @@ from stepwell.envs.navigation.sight import Seen, bearing_of, direction_of
 from stepwell.envs.navigation.things import BY_NAME
 from stepwell.envs.navigation.words import in_words, structured_view, view_in_words
 from stepwell.envs.robots.packages import simulator
+from stepwell.envs.tiles import Image
 
 THOR_ACTIONS = dict(
     zip(

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from stepwell.config.base import Settings
 from stepwell.core import JSON, Actions, Observation, StateForm, Task, World
-from stepwell.envs.base import Effect, Env, Image
+from stepwell.envs.base import Effect, Env
 from stepwell.envs.primitive_skill.guide import examples, guide
 from stepwell.envs.primitive_skill.maniskill_scene import TASKS as MANISKILL_TASKS
 from stepwell.envs.primitive_skill.maniskill_scene import ManiSkillScene
@@ -38,6 +38,7 @@ from stepwell.envs.primitive_skill.table import (
     stages_of,
 )
 from stepwell.envs.primitive_skill.words import forms, listed
+from stepwell.envs.tiles import Image
 
 SOLVED, ACTED, PER_STAGE = 10.0, -0.1, 2.0
 

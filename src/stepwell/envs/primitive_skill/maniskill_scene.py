@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.core import ConfigError
-from stepwell.envs.base import Image
 from stepwell.envs.primitive_skill.scene import GRASP
 from stepwell.envs.primitive_skill.table import CUBE, Layout, Point
 from stepwell.envs.robots.packages import simulator
+from stepwell.envs.tiles import Image
 
 TASKS = ("place", "stack", "align")
 COLOURS = {

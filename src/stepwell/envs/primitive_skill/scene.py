@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 
 from stepwell.core import EnvError
-from stepwell.envs.base import Image
 from stepwell.envs.primitive_skill.table import (
     CUBE,
     DRAWER_CLOSED,
@@ -39,6 +38,7 @@ from stepwell.envs.primitive_skill.table import (
     Point,
 )
 from stepwell.envs.robots import cameras, models
+from stepwell.envs.tiles import Image
 
 EXTRA = "primitive_skill"
 CAMERA = "table"

@@ -38,10 +38,11 @@ from stepwell.core import (
     Task,
     World,
 )
-from stepwell.envs.base import NOTHING, Effect, Env, Image
+from stepwell.envs.base import NOTHING, Effect, Env
 from stepwell.envs.remote import wire
 from stepwell.envs.remote.servers import Server, Servers
 from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv
+from stepwell.envs.tiles import Image
 
 IMAGES = "raw"  # what is asked for; a slow network may prefer "png"
 

@@ -51,9 +51,9 @@ from stepwell.core import (
 )
 from stepwell.envs.base import task_to_play
 from stepwell.envs.robots.packages import simulator
+from stepwell.envs.tiles import Image
 
 FloatArray = npt.NDArray[np.float32]
-Image = npt.NDArray[np.uint8]
 Arrays = dict[str, npt.NDArray[Any]]
 
 

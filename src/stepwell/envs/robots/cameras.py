@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from stepwell.core import ConfigError, InputError
-from stepwell.envs.robots.base import Image
+from stepwell.envs.tiles import Image
 
 BACKENDS = {"egl": "EGL", "osmesa": "OSMesa"}
 NO_GL = (

@@ -25,9 +25,10 @@ from stepwell.config.base import Settings
 from stepwell.core import JSON, ArraySpec, ConfigError, EnvError, InputError, RobotWorld, Task
 from stepwell.core.names import suggest_name
 from stepwell.envs.robots import cameras
-from stepwell.envs.robots.base import Arrays, FloatArray, Image, Moved, RobotEnv, RobotOptions
+from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv, RobotOptions
 from stepwell.envs.robots.packages import simulator
 from stepwell.envs.robots.robosuite_env import COLLISION_GEOMS, positions_of, vectors_of
+from stepwell.envs.tiles import Image
 
 FIXTURE_SEED = 0
 

@@ -22,10 +22,11 @@ from pydantic import Field
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ArraySpec, ConfigError, EnvError, InputError, RobotWorld, Task
 from stepwell.envs.robots import cameras
-from stepwell.envs.robots.base import Arrays, FloatArray, Image, Moved, RobotEnv, RobotOptions
+from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv, RobotOptions
 from stepwell.envs.robots.maniskill_env import in_words
 from stepwell.envs.robots.packages import simulator
 from stepwell.envs.robots.robosuite_env import positions_of
+from stepwell.envs.tiles import Image
 
 PROPRIO = ("gripper_qpos", "base_pos", "base_quat", "base_to_eef_pos", "base_to_eef_quat")
 

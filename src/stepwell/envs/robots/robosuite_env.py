@@ -21,8 +21,9 @@ from pydantic import Field
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ArraySpec, ConfigError, InputError, RobotWorld, Task
 from stepwell.envs.robots import cameras
-from stepwell.envs.robots.base import Arrays, FloatArray, Image, Moved, RobotEnv, RobotOptions, numbers
+from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv, RobotOptions, numbers
 from stepwell.envs.robots.packages import simulator
+from stepwell.envs.tiles import Image
 
 INSTRUCTIONS = {
     "Lift": "lift the red cube",

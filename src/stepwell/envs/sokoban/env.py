@@ -17,15 +17,17 @@ from typing import Any, ClassVar
 
 from stepwell.config.base import Settings
 from stepwell.core import Actions, Observation, StateForm, Task, World
-from stepwell.envs.base import Effect, Env, Image
+from stepwell.envs.base import Effect, Env
 from stepwell.envs.grid import NAMES
 from stepwell.envs.sokoban.generator import make_task
 from stepwell.envs.sokoban.guide import examples, guide
 from stepwell.envs.sokoban.options import SokobanOptions
 from stepwell.envs.sokoban.room import empty_room, furnish, read_room
 from stepwell.envs.sokoban.solver import solver_of
+from stepwell.envs.sokoban.tiles import TILES
 from stepwell.envs.sokoban.words import in_words, structured
 from stepwell.envs.tables import Table, tabulate
+from stepwell.envs.tiles import Image, draw_board
 
 SOLVED, PLACED, ACTED = 10.0, 1.0, -0.1
 
@@ -104,9 +106,7 @@ class Sokoban(Env):
 
     def render(self) -> Image:
         """The room as tiles."""
-        from stepwell.envs.tiles import draw
-
-        return draw("sokoban", self._text(), self.options.tile_size)
+        return draw_board(TILES, self._text(), self.options.tile_size)
 
     def _text(self) -> str:
         return furnish(self._empty, self.room, self.situation)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from stepwell.core import ConfigError
-from stepwell.envs.base import Image
+from stepwell.envs.tiles import Image
 
 MEAN, SPREAD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from stepwell.config.base import Settings
 from stepwell.core import JSON, Actions, InputError, Observation, StateForm, Task, World
-from stepwell.envs.base import Effect, Env, Image
+from stepwell.envs.base import Effect, Env
 from stepwell.envs.svg.guide import examples, guide
 from stepwell.envs.svg.icons import icons
 from stepwell.envs.svg.markup import RefusedSvg, read_markup
@@ -24,6 +24,7 @@ from stepwell.envs.svg.options import SvgOptions
 from stepwell.envs.svg.rasteriser import draw
 from stepwell.envs.svg.similarity import TITLES, Judge, Score
 from stepwell.envs.svg.words import Outcome, in_words, structured
+from stepwell.envs.tiles import Image
 
 ASK = "Write SVG code that draws this icon."
 

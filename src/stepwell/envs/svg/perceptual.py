@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from stepwell.core import ConfigError
-from stepwell.envs.base import Image
+from stepwell.envs.tiles import Image
 
 WEIGHTS = "weights/vST0.0/alex_shift_tolerant.pth"
 MISSING = (

@@ -24,9 +24,9 @@ from typing import IO
 import numpy as np
 
 from stepwell.core import ConfigError, EnvError
-from stepwell.envs.base import Image
 from stepwell.envs.svg.markup import XMLNS, RefusedSvg
 from stepwell.envs.svg.rasteriser_child import ANSWER, REQUEST
+from stepwell.envs.tiles import Image
 
 START_S = 30.0  # importing the rasteriser on a busy machine, once per process
 EMPTY = f'<svg xmlns="{XMLNS}" viewBox="0 0 1 1"></svg>'

@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.core import ConfigError
-from stepwell.envs.base import Image
 from stepwell.envs.svg import perceptual
 from stepwell.envs.svg.backbones import backbone
 from stepwell.envs.svg.options import SvgOptions
+from stepwell.envs.tiles import Image
 
 TITLES = {
     "dreamsim": "DreamSim",

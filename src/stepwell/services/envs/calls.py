@@ -39,11 +39,11 @@ import numpy as np
 from stepwell.config.env_service import EnvServiceConfig
 from stepwell.core import EncodingError, EnvError, StepwellError, Task
 from stepwell.core.text import clean_texts
-from stepwell.envs.batch import Turn, read_state, take_turn
 from stepwell.envs.options import list_host_options
 from stepwell.envs.registry import ENVS, env_type, make_env, read_options
 from stepwell.envs.remote import wire
 from stepwell.envs.remote.wire import Frame
+from stepwell.envs.turns import Turn, read_state, take_turn
 from stepwell.services.envs.sessions import Session, Sessions
 from stepwell.services.gateway.exchange import Kind, Refused
 

@@ -23,8 +23,8 @@ from starlette.responses import Response
 
 from stepwell.core import ArrayState, Task
 from stepwell.core.arrays import AnyArray
-from stepwell.envs.batch import Turn
 from stepwell.envs.remote.wire import pack_error, png_bytes
+from stepwell.envs.turns import Turn
 from stepwell.services.envs.calls import Calls, refusing
 from stepwell.services.gateway.exchange import Kind, Refused
 

@@ -34,8 +34,8 @@ from typing import Any, TypeVar
 
 from stepwell.config.env_service import EnvServiceConfig
 from stepwell.core import EnvError
-from stepwell.envs.batch import Turn
 from stepwell.envs.robots.cameras import release
+from stepwell.envs.turns import Turn
 from stepwell.services.gateway.exchange import Kind, Refused
 
 T = TypeVar("T")

@@ -18,9 +18,10 @@ from pydantic import Field
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ArraySpec, InputError, RobotWorld, Task
 from stepwell.envs.robots import cameras
-from stepwell.envs.robots.base import Arrays, FloatArray, Image, Moved, RobotEnv, RobotOptions, numbers
+from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv, RobotOptions, numbers
 from stepwell.envs.robots.fetch.expert import EXPERTS
 from stepwell.envs.robots.fetch.simulator import open_simulator
+from stepwell.envs.tiles import Image
 
 ACTION_DIM, DECIMALS = 4, 5
 MIN_APART = 0.1  # of the goal from what must be brought there; the goal's radius is 0.05

@@ -18,7 +18,7 @@ from pydantic import Field, field_validator
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ArraySpec, ConfigError, InputError, RobotWorld, Task
 from stepwell.envs.robots import cameras
-from stepwell.envs.robots.base import Arrays, FloatArray, Image, Moved, RobotEnv, RobotOptions, numbers
+from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv, RobotOptions, numbers
 from stepwell.envs.robots.metaworld.simulator import SharedModel, expert_of, open_simulator, vector_bounds
 from stepwell.envs.robots.metaworld.words import (
     EXPERT_SHARE,
@@ -28,6 +28,7 @@ from stepwell.envs.robots.metaworld.words import (
     VERSION,
     plain_name,
 )
+from stepwell.envs.tiles import Image
 
 ACTION_DIM, FRAME, HAND = 4, 18, 4  # the observation is two frames and the goal; a frame starts with the hand
 DECIMALS = 5
