@@ -45,7 +45,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stepwell.config.base import Settings
-from stepwell.core import JSON, ArraySpec, RobotWorld, Task
+from stepwell.core import JSON, ArraySpec, RobotEnvDescription, Task
 from stepwell.envs import EnvBatch, make_env
 from stepwell.envs.robots.base import Moved, RobotEnv, RobotOptions
 from stepwell.envs.turns import Turn
@@ -83,10 +83,10 @@ class GymWorld(RobotEnv):
     def make_task(cls, options: Any, seed: int) -> Task:
         return Task(cls.name, {"seed": seed}, seed=seed)
 
-    def layout(self) -> RobotWorld:
+    def layout(self) -> RobotEnvDescription:
         actions = 1 if self._is_discrete else self._gym.action_space.shape[0]
         shape = self._gym.observation_space.shape
-        return RobotWorld(self.name, {"state": ArraySpec(shape)}, actions, self.options.max_actions)
+        return RobotEnvDescription(self.name, {"state": ArraySpec(shape)}, actions, self.options.max_actions)
 
     def begin(self, task: Task, seed: int) -> None:
         self._seen, _ = self._gym.reset(seed=task.content["seed"])
@@ -118,8 +118,8 @@ class IdleWorld(GymWorld):
         RobotEnv.__init__(self, options)
         self._seen = np.zeros(39, np.float32)
 
-    def layout(self) -> RobotWorld:
-        return RobotWorld(self.name, {"state": ArraySpec((39,))}, 4, self.options.max_actions)
+    def layout(self) -> RobotEnvDescription:
+        return RobotEnvDescription(self.name, {"state": ArraySpec((39,))}, 4, self.options.max_actions)
 
     def begin(self, task: Task, seed: int) -> None:
         return

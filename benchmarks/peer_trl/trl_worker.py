@@ -31,7 +31,7 @@ from stepwell.rendering import Conversation, Message, Renderer, load_tokenizer
 MICROBATCH = 64  # trajectories of one pass: 16, 32 and 128 took 7 to 12 % more CPU time
 
 
-class World:
+class EnvDescription:
     """Boards behind prompts, and what replies lead to."""
 
     def __init__(self, job: Job) -> None:
@@ -135,7 +135,7 @@ def outcome_of(outcome: list[float], **_: Any) -> list[float]:
     return outcome
 
 
-def check_prompts(world: World, tokenizer: Any) -> None:
+def check_prompts(world: EnvDescription, tokenizer: Any) -> None:
     """TRL's chat template gives the very ids that our renderer gives."""
     prompt = world.rows[0]["prompt"]
     theirs = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=False)
@@ -188,7 +188,7 @@ def settings(job: Job) -> GRPOConfig:
 
 def main(job: Job) -> None:
     torch.set_num_threads(job.num_threads)
-    world = World(job)
+    world = EnvDescription(job)
     tokenizer = AutoTokenizer.from_pretrained(job.model)
     check_prompts(world, tokenizer)
     several = job.num_turns > 1

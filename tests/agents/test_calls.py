@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from stepwell.agents import STRATEGIES, Agent
 from stepwell.config.run import AgentConfig
 from stepwell.core import (
-    Actions,
-    Example,
+    ActionSpace,
+    EnvDescription,
+    ExampleTurn,
     InputError,
     Observation,
     StateForm,
     ToolCall,
     ToolSchema,
-    World,
     problem_with,
     read_call,
 )
@@ -38,8 +38,10 @@ EXPAND = ToolSchema(
 ANSWER = ToolSchema(
     "answer", "", {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 )
-QA = World("qa", "Answer.", Actions(tools=(SEARCH, EXPAND, ANSWER), max_per_turn=3, answer="answer"), 5)
-CALLS = World("pool", "Search.", Actions(tools=(SEARCH, EXPAND), max_per_turn=3), 5)
+QA = EnvDescription(
+    "qa", "Answer.", ActionSpace(tools=(SEARCH, EXPAND, ANSWER), max_per_turn=3, answer="answer"), 5
+)
+CALLS = EnvDescription("pool", "Search.", ActionSpace(tools=(SEARCH, EXPAND), max_per_turn=3), 5)
 AGENTS = {name: Agent(QA, AgentConfig(strategy=name)) for name in STRATEGIES}  # type: ignore[arg-type]
 
 
@@ -51,11 +53,11 @@ def answered(text: str) -> tuple[str, ...]:
     return (ToolCall("answer", {"text": text}).text,)
 
 
-def agent(world: World = QA, **settings: object) -> Agent:
+def agent(world: EnvDescription = QA, **settings: object) -> Agent:
     return Agent(world, AgentConfig(**settings))  # type: ignore[arg-type]
 
 
-def told(reply: str, world: World = QA) -> tuple[tuple[str, ...], str]:
+def told(reply: str, world: EnvDescription = QA) -> tuple[tuple[str, ...], str]:
     read = agent(world).read(reply)
     return read.actions, read.lost
 
@@ -108,7 +110,9 @@ garbage = st.lists(st.sampled_from(PIECES) | st.text(max_size=8), max_size=24).m
 
 
 @given(strategy_names, st.sampled_from([QA, CALLS]), garbage)
-def test_no_text_makes_reading_fail_and_what_is_read_can_be_done(name: str, world: World, text: str) -> None:
+def test_no_text_makes_reading_fail_and_what_is_read_can_be_done(
+    name: str, world: EnvDescription, text: str
+) -> None:
     reply = Agent(world, AgentConfig(strategy=name)).read(text)  # type: ignore[arg-type]
     assert reply.is_strict == (reply.problem == "")
     assert reply.actions or reply.lost
@@ -240,8 +244,8 @@ def test_the_prompt_lists_the_tools_but_not_the_one_that_answers_stand_for() -> 
 
 
 def test_examples_of_calls_are_written_as_replies() -> None:
-    example = Example("", "Both.", "", "\n".join([search("a"), search("b")]))
-    world = World("qa", "Answer.", QA.actions, 5, {StateForm.NATURAL_LANGUAGE: example})
+    example = ExampleTurn("", "Both.", "", "\n".join([search("a"), search("b")]))
+    world = EnvDescription("qa", "Answer.", QA.actions, 5, {StateForm.NATURAL_LANGUAGE: example})
     written = agent(world, strategy="free_think").system().splitlines()[-1]
     calls = "".join(f"<tool_call>{search(query)}</tool_call>" for query in "ab")
     assert written == f"Example: <think>Both.</think>{calls}"
@@ -252,8 +256,8 @@ def test_a_plan_is_cut_into_turns_with_the_answer_alone() -> None:
     assert QA.actions.first_turn(plan) == [search("a")]
     assert QA.actions.first_turn(plan[1:]) == list(answered("x"))
     assert CALLS.actions.first_turn([search(str(n)) for n in range(5)]) == [search(str(n)) for n in range(3)]
-    assert Actions(("Up", "Down"), 2).first_turn(["Up", "Up", "Down"]) == ["Up", "Up"]
-    assert Actions().first_turn([]) == []
+    assert ActionSpace(("Up", "Down"), 2).first_turn(["Up", "Up", "Down"]) == ["Up", "Up"]
+    assert ActionSpace().first_turn([]) == []
 
 
 def test_observation_texts_of_tools_are_those_of_the_world() -> None:

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from stepwell.agents import Agent, Past
 from stepwell.agents.history import LINE_CHARS, history_text
 from stepwell.config.run import AgentConfig
-from stepwell.core import Actions, Observation, ToolCall, ToolSchema, World
+from stepwell.core import ActionSpace, EnvDescription, Observation, ToolCall, ToolSchema
 
 LOOK = ToolSchema("look", "", {"type": "object", "properties": {"at": {}, "times": {"type": "integer"}}})
-TOOLS = Actions(tools=(LOOK,), max_per_turn=2)
-NAMES = Actions(("Up", "Down"), max_per_turn=3)
+TOOLS = ActionSpace(tools=(LOOK,), max_per_turn=2)
+NAMES = ActionSpace(("Up", "Down"), max_per_turn=3)
 SEEN = Observation("A room.")
 
 
@@ -21,8 +21,8 @@ def look(**arguments: object) -> str:
     return ToolCall("look", arguments).text  # type: ignore[arg-type]
 
 
-def agent(actions: Actions = TOOLS, **settings: object) -> Agent:
-    return Agent(World("room", "Look.", actions, 5), AgentConfig(**settings))  # type: ignore[arg-type]
+def agent(actions: ActionSpace = TOOLS, **settings: object) -> Agent:
+    return Agent(EnvDescription("room", "Look.", actions, 5), AgentConfig(**settings))  # type: ignore[arg-type]
 
 
 def test_a_dialogue_tells_the_present_observation_only() -> None:
@@ -80,7 +80,7 @@ texts = st.text(max_size=600)
 
 @given(st.lists(st.builds(Past, st.tuples(texts), texts, texts), max_size=8), st.integers(0, 1500))
 def test_a_history_is_never_longer_than_asked_and_has_one_line_per_turn(past: list[Past], most: int) -> None:
-    written = history_text(Actions(), past, most)
+    written = history_text(ActionSpace(), past, most)
     lines = written.split("\n")[1:]
     numbered = [line for line in lines if not line.startswith("(")]
     assert sum(len(line) + 1 for line in numbered) <= most

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from stepwell.agents import STRATEGIES, Agent
 from stepwell.config.run import AgentConfig
-from stepwell.core import Actions, InputError, World
+from stepwell.core import ActionSpace, EnvDescription, InputError
 
 NAMES = ("Left", "Down", "Right", "turn left")
-WORLD = World("lake", "Walk.", Actions(NAMES, max_per_turn=3), max_turns=5)
-TEXT_WORLD = World("shop", "Buy.", Actions(), max_turns=5)
+WORLD = EnvDescription("lake", "Walk.", ActionSpace(NAMES, max_per_turn=3), max_turns=5)
+TEXT_WORLD = EnvDescription("shop", "Buy.", ActionSpace(), max_turns=5)
 AGENTS = {
     name: Agent(WORLD, AgentConfig(strategy=name))  # type: ignore[arg-type]
     for name in STRATEGIES
@@ -171,14 +171,14 @@ def test_free_text_is_one_action_with_its_own_capitals_and_commas() -> None:
 def test_other_separators_are_read_with_the_same_ease(
     separator: str, answer: str, actions: tuple[str, ...]
 ) -> None:
-    world = World("w", "", Actions(("Go", "Stay"), 2, separator), 1)
+    world = EnvDescription("w", "", ActionSpace(("Go", "Stay"), 2, separator), 1)
     reply = Agent(world, AgentConfig()).read(f"<answer>{answer}</answer>")
     assert reply.actions == actions
     assert reply.is_strict
 
 
 def test_a_separator_within_names_is_split_only_in_full() -> None:
-    world = World("w", "", Actions(("move 1,2", "stay"), 2, ", "), 1)
+    world = EnvDescription("w", "", ActionSpace(("move 1,2", "stay"), 2, ", "), 1)
     agent = Agent(world, AgentConfig())
     assert agent.read(agent.write(["move 1,2", "stay"])).actions == ("move 1,2", "stay")
 

@@ -11,22 +11,22 @@ import pytest
 
 from stepwell.agents import STRATEGIES, Agent, Field, Strategy, Tag, strategy_named
 from stepwell.config.run import AgentConfig
-from stepwell.core import Actions, Example, InputError, Observation, StateForm, World
+from stepwell.core import ActionSpace, EnvDescription, ExampleTurn, InputError, Observation, StateForm
 
-LAKE = Actions(("Left", "Down", "Right", "Up"), max_per_turn=3)
+LAKE = ActionSpace(("Left", "Down", "Right", "Up"), max_per_turn=3)
 EXAMPLES = {
-    StateForm.NATURAL_LANGUAGE: Example("The target is above the player.", "Go up.", "There.", "Up"),
-    StateForm.SYMBOLIC: Example("_G\n_P", "Go up.", "_*\n__", "Up"),
+    StateForm.NATURAL_LANGUAGE: ExampleTurn("The target is above the player.", "Go up.", "There.", "Up"),
+    StateForm.SYMBOLIC: ExampleTurn("_G\n_P", "Go up.", "_*\n__", "Up"),
 }
 
 
-def lake(actions: Actions = LAKE, examples: Mapping[StateForm, Example] = EXAMPLES) -> World:
-    return World("lake", "Walk from P to G. O is a hole.", actions, max_turns=5, examples=examples)
+def lake(actions: ActionSpace = LAKE, examples: Mapping[StateForm, ExampleTurn] = EXAMPLES) -> EnvDescription:
+    return EnvDescription("lake", "Walk from P to G. O is a hole.", actions, max_turns=5, examples=examples)
 
 
 def agent(strategy: str = "no_think", form: str = "natural_language", **more: object) -> Agent:
     world = more.pop("world", None) or lake()
-    assert isinstance(world, World)
+    assert isinstance(world, EnvDescription)
     return Agent(world, AgentConfig(strategy=strategy, state_form=form, **more))  # type: ignore[arg-type]
 
 
@@ -65,7 +65,7 @@ def test_the_state_form_decides_instruction_and_example() -> None:
 
 def test_without_a_wish_the_form_is_the_first_that_the_world_shows() -> None:
     forms = (StateForm.STRUCTURED, StateForm.NATURAL_LANGUAGE)
-    suited = lake(examples={form: Example("Here.", "So.", "There.", "Up") for form in forms})
+    suited = lake(examples={form: ExampleTurn("Here.", "So.", "There.", "Up") for form in forms})
     assert Agent(suited, AgentConfig(strategy="grounding")).form is StateForm.STRUCTURED
     wished = AgentConfig(strategy="grounding", state_form="natural_language")
     assert Agent(suited, wished).form is StateForm.NATURAL_LANGUAGE
@@ -89,13 +89,13 @@ def test_only_strategies_that_describe_states_are_told_how() -> None:
 
 
 def test_one_action_and_free_text_are_asked_for_as_such() -> None:
-    one = lake(Actions(("Go", "Stay")))
+    one = lake(ActionSpace(("Go", "Stay")))
     assert "Actions: Go, Stay. Answer with one.\n" in agent(world=lake(one.actions, {})).system()
-    assert "one action in text" in agent(world=lake(Actions(), {})).system()
+    assert "one action in text" in agent(world=lake(ActionSpace(), {})).system()
 
 
 def test_an_example_that_is_no_reply_is_refused() -> None:
-    wrong = {StateForm.SYMBOLIC: Example("_", "", "_", "Jump")}
+    wrong = {StateForm.SYMBOLIC: ExampleTurn("_", "", "_", "Jump")}
     with pytest.raises(InputError, match="'Jump' is not an action"):
         agent(world=lake(examples=wrong))
 

@@ -21,13 +21,13 @@ from stepwell.cli.main import main
 from stepwell.cli.picture import ansi_picture
 from stepwell.cli.play import COMMANDS, read_actions
 from stepwell.config.loading import load_config
-from stepwell.core import Actions, InputError, Split, ToolCall
+from stepwell.core import ActionSpace, InputError, Split, ToolCall
 from stepwell.envs import draw_tasks
 from stepwell.runs.build.components import Parts
 from stepwell.runs.evaluation.evaluate import checkpoint_of
 from stepwell.runs.play.episode import PlaySession, open_pilot
 
-MOVES = Actions(("Up", "Down", "Left", "Right"), max_per_turn=3)
+MOVES = ActionSpace(("Up", "Down", "Left", "Right"), max_per_turn=3)
 UP, LEFT = "\x1b[A", "\x1b[D"
 
 
@@ -73,8 +73,8 @@ def test_calls_are_typed_as_json_or_as_a_name_and_a_text() -> None:
 
 def test_a_beginning_that_fits_two_names_is_refused() -> None:
     with pytest.raises(InputError, match="'push' is no action"):
-        read_actions(Actions(("push_left", "push_right")), "push")
-    assert read_actions(Actions(("push", "push_right")), "push") == ["push"]
+        read_actions(ActionSpace(("push_left", "push_right")), "push")
+    assert read_actions(ActionSpace(("push", "push_right")), "push") == ["push"]
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_keys_become_a_line(keys: list[str], line: str | None) -> None:
 
 def test_an_arrow_is_a_whole_turn_where_a_turn_is_one_action() -> None:
     shown: list[str] = []
-    assert edit_line(iter([UP, LEFT]), Actions(("Up", "Left")), COMMANDS, shown.append) == "Up"
-    assert edit_line(iter([UP, "h", "\r"]), Actions(("hold",)), COMMANDS, shown.append) == "h"
+    assert edit_line(iter([UP, LEFT]), ActionSpace(("Up", "Left")), COMMANDS, shown.append) == "Up"
+    assert edit_line(iter([UP, "h", "\r"]), ActionSpace(("hold",)), COMMANDS, shown.append) == "h"
 
 
 @given(st.lists(st.text(max_size=4)))

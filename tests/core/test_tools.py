@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.core import Actions, InputError, ToolCall, ToolSchema, problem_with, random_call, read_call
+from stepwell.core import ActionSpace, InputError, ToolCall, ToolSchema, problem_with, random_call, read_call
 
 SEARCH = ToolSchema(
     "search",
@@ -140,15 +140,15 @@ def test_huge_names_and_arguments_are_not_repeated_whole() -> None:
 
 
 def test_tools_are_actions_of_their_own_kind() -> None:
-    actions = Actions(tools=(SEARCH, ANSWER), max_per_turn=4, answer="answer")
+    actions = ActionSpace(tools=(SEARCH, ANSWER), max_per_turn=4, answer="answer")
     assert not actions.is_text
     assert actions.callable_tools == (SEARCH,) and actions.answer_argument == "text"
-    assert Actions(tools=TOOLS).callable_tools == TOOLS and Actions(tools=TOOLS).answer_argument == ""
+    assert ActionSpace(tools=TOOLS).callable_tools == TOOLS and ActionSpace(tools=TOOLS).answer_argument == ""
     with pytest.raises(InputError, match="either names or calls"):
-        Actions(("Up",), tools=TOOLS)
+        ActionSpace(("Up",), tools=TOOLS)
     with pytest.raises(InputError, match="not distinct"):
-        Actions(tools=(STOP, STOP))
+        ActionSpace(tools=(STOP, STOP))
     with pytest.raises(InputError, match="not among the tools"):
-        Actions(tools=TOOLS, answer="answer")
+        ActionSpace(tools=TOOLS, answer="answer")
     with pytest.raises(InputError, match="exactly one argument, a string"):
-        Actions(tools=TOOLS, answer="stop")
+        ActionSpace(tools=TOOLS, answer="stop")

@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from stepwell.core.arrays import AnyArray
-from stepwell.core.pictures import Pictures
+from stepwell.core.images import ImageStore
 from stepwell.core.step import ImageSpan, TokenState
 from stepwell.rendering.vision import ImageFormat
 from stepwell.rendering.vision.idefics import IdeficsFormat
@@ -96,7 +96,7 @@ def picture(seed: int, height: int = 16, width: int = 16) -> AnyArray:
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
-def prompt(image_format: ImageFormat, pictures: Pictures, *parts: int | list[int]) -> TokenState:
+def prompt(image_format: ImageFormat, pictures: ImageStore, *parts: int | list[int]) -> TokenState:
     """A prompt of pictures (by number, see `picture`) and lists of ids between them."""
     ids: list[int] = []
     spans = []
@@ -112,7 +112,7 @@ def prompt(image_format: ImageFormat, pictures: Pictures, *parts: int | list[int
 
 
 def own_logprobs(
-    model: Any, image_format: ImageFormat, pictures: Pictures, state: TokenState, action: list[int]
+    model: Any, image_format: ImageFormat, pictures: ImageStore, state: TokenState, action: list[int]
 ) -> AnyArray:
     """Logprobs of an action by the model's own whole forward, from pixels, without any cache."""
     ids = torch.tensor([[*state.prompt_ids.tolist(), *action]])

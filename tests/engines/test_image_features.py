@@ -11,7 +11,7 @@ from tests.engines.seeing_models import FAMILIES, PLACEHOLDER, own_logprobs, pic
 
 from stepwell.config.engine import EngineConfig
 from stepwell.core.errors import InputError, WeightsError
-from stepwell.core.pictures import Pictures
+from stepwell.core.images import ImageStore
 from stepwell.core.protocols import Request, SamplingParams
 from stepwell.core.step import ImageSpan, TokenState
 from stepwell.engines.embedded import EmbeddedEngine
@@ -27,7 +27,7 @@ WORDS = [5, 6, 7, 8, 9, 10, 11, 12]
 def engine_of(family: str, dtype: torch.dtype = torch.float64, **settings: Any) -> tuple[EmbeddedEngine, Any]:
     model, image_format = seeing_model(family, dtype)
     config = EngineConfig(max_batch_size=4, num_slots=8, **settings)
-    return EmbeddedEngine(model, None, config, image_format=image_format, pictures=Pictures()), model
+    return EmbeddedEngine(model, None, config, image_format=image_format, pictures=ImageStore()), model
 
 
 def sample(engine: EmbeddedEngine, *states: TokenState, talk: str | None = None) -> list[Any]:
@@ -228,7 +228,7 @@ def test_pictures_that_cannot_be_seen_are_refused_with_the_reason() -> None:
 
 def test_numbers_of_pictures_are_negative_and_never_given_twice() -> None:
     _, image_format = seeing_model("idefics")
-    pictures = Pictures()
+    pictures = ImageStore()
     sight = Sight(image_format, pictures, lambda pixels: [])
     one = prompt(image_format, pictures, WORDS, 1, [4])
     keys = sight.keyed(one)

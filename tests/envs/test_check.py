@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 from tests.envs.tool_worlds import Notes
 
-from stepwell.core import Actions, Example, InputError, Observation, StateForm, Task, World, read_call
+from stepwell.core import (
+    ActionSpace,
+    EnvDescription,
+    ExampleTurn,
+    InputError,
+    Observation,
+    StateForm,
+    Task,
+    read_call,
+)
 from stepwell.envs import Effect, Env
 from stepwell.envs.check import check_env, check_type
 from stepwell.envs.check_words import CHECKS
@@ -22,8 +31,10 @@ class Sound(Env):
     name: ClassVar[str] = "line"
 
     @property
-    def world(self) -> World:
-        return World(self.name, "Walk to the target.", Actions(("More", "Less"), max_per_turn=3), max_turns=7)
+    def world(self) -> EnvDescription:
+        return EnvDescription(
+            self.name, "Walk to the target.", ActionSpace(("More", "Less"), max_per_turn=3), max_turns=7
+        )
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:
@@ -48,14 +59,14 @@ class Sound(Env):
 
 class NoGuide(Sound):
     @property
-    def world(self) -> World:
-        return World(self.name, " ", Actions(("More", "Less"), max_per_turn=3), max_turns=7)
+    def world(self) -> EnvDescription:
+        return EnvDescription(self.name, " ", ActionSpace(("More", "Less"), max_per_turn=3), max_turns=7)
 
 
 class OtherName(Sound):
     @property
-    def world(self) -> World:
-        return World("circle", "Walk.", Actions(("More", "Less"), max_per_turn=3), max_turns=7)
+    def world(self) -> EnvDescription:
+        return EnvDescription("circle", "Walk.", ActionSpace(("More", "Less"), max_per_turn=3), max_turns=7)
 
 
 class ImpureTasks(Sound):
@@ -209,10 +220,10 @@ class OracleMoves(Sound):
 
 class ExampleWithoutForm(Sound):
     @property
-    def world(self) -> World:
+    def world(self) -> EnvDescription:
         plain = super().world
-        examples = {StateForm.SYMBOLIC: Example("P__G", "", "_P_G", "More")}
-        return World(plain.name, plain.guide, plain.actions, plain.max_turns, examples)
+        examples = {StateForm.SYMBOLIC: ExampleTurn("P__G", "", "_P_G", "More")}
+        return EnvDescription(plain.name, plain.guide, plain.actions, plain.max_turns, examples)
 
 
 class GreyPicture(Sound):

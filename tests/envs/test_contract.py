@@ -6,7 +6,16 @@ import random
 
 import pytest
 
-from stepwell.core import Actions, ConfigError, InputError, Observation, Split, StateForm, Task, World
+from stepwell.core import (
+    ActionSpace,
+    ConfigError,
+    EnvDescription,
+    InputError,
+    Observation,
+    Split,
+    StateForm,
+    Task,
+)
 from stepwell.envs import Effect, Env, EnvBatch, draw_tasks, env_type, make_env, read_options
 from stepwell.envs.registry import LANGUAGE_ENVS
 
@@ -17,8 +26,8 @@ class Echo(Env):
     name = "echo"
 
     @property
-    def world(self) -> World:
-        return World(self.name, "Say the word.", Actions(), max_turns=2)
+    def world(self) -> EnvDescription:
+        return EnvDescription(self.name, "Say the word.", ActionSpace(), max_turns=2)
 
     @classmethod
     def make_task(cls, options: object, seed: int) -> Task:

@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 
 from stepwell.config.base import Settings
 from stepwell.core import (
-    Actions,
+    ActionSpace,
+    EnvDescription,
     InputError,
     Observation,
     StateForm,
     Task,
     ToolCall,
     ToolSchema,
-    World,
     problem_with,
     read_call,
 )
@@ -53,12 +53,12 @@ class Notes(Env):
     tells_golden = True
 
     @property
-    def world(self) -> World:
-        actions = Actions(
+    def world(self) -> EnvDescription:
+        actions = ActionSpace(
             tools=(LOOK, ANSWER), max_per_turn=3, answer="answer" if self.options.with_answer else ""
         )
         guide = "Each note names the next. Say the last names of both chains, as in: xy."
-        return World(self.name, guide, actions, self.options.max_turns)
+        return EnvDescription(self.name, guide, actions, self.options.max_turns)
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.pool.made import TASK, dialogue, fill, step, trajectories, trajectory
 
 from stepwell.core import ImageSpan, InputError, Status, Step
-from stepwell.pool import Channel, Filter, Pool, Stored, open_pool
+from stepwell.pool import Channel, Filter, Pool, StoredTrajectory, open_pool
 
 shared_pool = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
 _numbers = itertools.count()
@@ -27,7 +27,7 @@ def other(tmp_path: Path) -> Iterator[Pool]:
         yield opened
 
 
-def known(stored: Stored) -> tuple[object, ...]:
+def known(stored: StoredTrajectory) -> tuple[object, ...]:
     """Everything that must be the same after a journey."""
     history = [(r.step, r.part, r.value, r.source, r.created_s) for r in stored.reward_history]
     entry = stored.entry

@@ -20,8 +20,8 @@ from tests.pool.postgres import database
 from stepwell.core import ConfigError, Status
 from stepwell.pool import Channel, open_pool
 from stepwell.pool.database import Database, database_url
-from stepwell.pool.migrating import current_revision, upgrade
 from stepwell.pool.schema import REVISION, metadata
+from stepwell.pool.schema_version import current_revision, upgrade
 
 OLD = Path(__file__).parent / "data" / "pool_0001.db"  # made by make_old_pool.py beside it
 
@@ -123,7 +123,7 @@ def test_a_pool_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> 
 def test_the_code_knows_the_newest_revision() -> None:
     from alembic.script import ScriptDirectory
 
-    from stepwell.pool.migrating import FOLDER
+    from stepwell.pool.schema_version import FOLDER
 
     assert ScriptDirectory(str(FOLDER)).get_current_head() == REVISION
 

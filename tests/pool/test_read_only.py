@@ -18,7 +18,7 @@ from sqlalchemy import create_engine, text
 from tests.pool.made import step, trajectory
 
 from stepwell.cli.main import main
-from stepwell.core import ConfigError, ImageSpan, Pictures, Status, Step
+from stepwell.core import ConfigError, ImageSpan, ImageStore, Status, Step
 from stepwell.pool import Pool, open_pool
 
 IMAGE = np.full((4, 4, 3), 9, np.uint8)
@@ -102,7 +102,7 @@ def test_a_read_only_pool_is_read_whole(read_only: Path, out: Path) -> None:
         assert [entry.id for entry in pool.find()] == ["a"] and pool.count() == 1
         (found,) = pool.trajectories()
         assert found.steps[0] == step(0, reward=1.0)
-        assert (pool.picture(found.steps[1].state.images[0].image) == IMAGE).all()  # type: ignore[union-attr]
+        assert (pool.load_image(found.steps[1].state.images[0].image) == IMAGE).all()  # type: ignore[union-attr]
         assert pool.stats().num_blobs == 1
         assert pool.export(out / "x.jsonl") == 1
         assert pool.gc(max_age_s=0, dry_run=True).num_trajectories == 0
@@ -145,7 +145,7 @@ def test_every_write_to_a_read_only_pool_is_refused(folder: Path) -> None:
     fill(place).close()
     close_for_others(place)
     task = trajectory("b").task
-    pictures = Pictures()
+    pictures = ImageStore()
     other = Step.from_tokens([5, 5, 6], [7], images=(ImageSpan(pictures.add(IMAGE + 1), 0, 2),))
     with someone_else(), open_pool(place) as pool:
         assert not pool.is_quick()
@@ -155,7 +155,7 @@ def test_every_write_to_a_read_only_pool_is_refused(folder: Path) -> None:
             lambda: pool.reward("a", 1.0),
             lambda: pool.finish("a", Status.FAILURE),
             lambda: pool.add([trajectory("b")]),
-            lambda: pool.keep_pictures([trajectory("c", [other])], pictures),
+            lambda: pool.store_images([trajectory("c", [other])], pictures),
             lambda: pool.take("trainer", 1),
             lambda: pool.tag(["a"], "x"),
             lambda: pool.gc(max_bytes=0, unconsumed=True),

@@ -10,7 +10,7 @@ from sqlalchemy import update
 from tests.pool.made import TASK, fill, step, trajectory
 
 from stepwell.core import ImageSpan, InputError, Status, Step
-from stepwell.pool import Collected, Filter, Pool
+from stepwell.pool import Filter, GcResult, Pool
 from stepwell.pool.schema import trajectories
 
 
@@ -39,7 +39,7 @@ def test_data_nobody_took_goes_only_when_asked_for_and_a_leased_group_never(pool
     for name in "ab":
         fill(pool, name)
     pool.take("me", 1)
-    assert pool.gc(max_bytes=0) == Collected()
+    assert pool.gc(max_bytes=0) == GcResult()
     assert pool.gc(max_bytes=0, unconsumed=True).num_trajectories == 1
     assert left(pool) == "a/0"
 
@@ -62,7 +62,7 @@ def test_the_oldest_go_until_the_size_fits(pool: Pool) -> None:
     collected = pool.gc(max_bytes=2 * size)
     assert (collected.num_trajectories, collected.num_steps, collected.num_bytes) == (2, 2, 2 * size)
     assert left(pool) == "c d"
-    assert pool.gc(max_bytes=2 * size) == Collected()
+    assert pool.gc(max_bytes=2 * size) == GcResult()
 
 
 def test_what_finished_long_ago_goes_by_age(pool: Pool) -> None:
@@ -72,7 +72,7 @@ def test_what_finished_long_ago_goes_by_age(pool: Pool) -> None:
     pool.add([trajectory("new")], channel="eval")
     assert pool.gc(max_age_s=1800).num_trajectories == 1
     assert left(pool) == "new"
-    assert pool.gc() == Collected()
+    assert pool.gc() == GcResult()
 
 
 def test_a_channel_can_be_collected_alone_and_a_dry_run_removes_nothing(pool: Pool) -> None:

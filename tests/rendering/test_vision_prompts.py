@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepwell.core import InputError, Pictures, RenderError
+from stepwell.core import ImageStore, InputError, RenderError
 from stepwell.rendering import Conversation, ImagePart, Message, Renderer, TextPart, fold_system
 from stepwell.rendering.tiny import build_tokenizer
 from stepwell.rendering.vision.qwen import QwenFormat
@@ -40,7 +40,7 @@ def _tokenizer(template: str) -> Any:
     return tokenizer
 
 
-def _renderer(template: str, pictures: Pictures, **options: Any) -> Renderer:
+def _renderer(template: str, pictures: ImageStore, **options: Any) -> Renderer:
     tokenizer = _tokenizer(template)
     marker_id = tokenizer.convert_tokens_to_ids(MARKER)
     form = QwenFormat(MARKER, marker_id, {}, {"patch_size": 7, "merge_size": 2, "min_pixels": 196})
@@ -48,16 +48,16 @@ def _renderer(template: str, pictures: Pictures, **options: Any) -> Renderer:
 
 
 @pytest.fixture
-def shown() -> tuple[Pictures, str, str]:
+def shown() -> tuple[ImageStore, str, str]:
     """A picture of four tokens and one of two."""
-    pictures = Pictures()
+    pictures = ImageStore()
     large = pictures.add(np.full((28, 28, 3), 7, dtype=np.uint8))
     return pictures, large, pictures.add(np.full((14, 28, 3), 9, dtype=np.uint8))
 
 
 @pytest.mark.parametrize("template", [WITH_STRINGS, PARTS_ALONE])
 def test_every_picture_becomes_its_run_and_the_rest_is_as_the_tokenizer_says(
-    shown: tuple[Pictures, str, str], template: str
+    shown: tuple[ImageStore, str, str], template: str
 ) -> None:
     pictures, large, small = shown
     renderer = _renderer(template, pictures)
@@ -78,7 +78,7 @@ def test_every_picture_becomes_its_run_and_the_rest_is_as_the_tokenizer_says(
 @pytest.mark.parametrize("history", ["exact", "template"])
 @pytest.mark.parametrize("template", [WITH_STRINGS, PARTS_ALONE])
 def test_a_conversation_goes_on_from_its_exact_ids_with_pictures_in_later_turns(
-    shown: tuple[Pictures, str, str], template: str, history: Any
+    shown: tuple[ImageStore, str, str], template: str, history: Any
 ) -> None:
     pictures, large, small = shown
     renderer = _renderer(template, pictures, history=history)
@@ -97,7 +97,7 @@ def test_a_conversation_goes_on_from_its_exact_ids_with_pictures_in_later_turns(
     assert whole.state == conversation.state, "the same as rendering the messages afresh"
 
 
-def test_another_picture_in_an_old_message_is_not_the_same_prompt(shown: tuple[Pictures, str, str]) -> None:
+def test_another_picture_in_an_old_message_is_not_the_same_prompt(shown: tuple[ImageStore, str, str]) -> None:
     pictures, large, _ = shown
     other = pictures.add(np.full((28, 28, 3), 8, dtype=np.uint8))
     for history in ("exact", "template"):
@@ -110,7 +110,7 @@ def test_another_picture_in_an_old_message_is_not_the_same_prompt(shown: tuple[P
         assert not rendered.extended and rendered.state.images[0].image == other
 
 
-def test_text_that_spells_the_marker_is_no_picture(shown: tuple[Pictures, str, str]) -> None:
+def test_text_that_spells_the_marker_is_no_picture(shown: tuple[ImageStore, str, str]) -> None:
     pictures, large, _ = shown
     renderer = _renderer(WITH_STRINGS, pictures)
     marker_id = renderer.image_format.marker_id  # type: ignore[union-attr]
@@ -123,7 +123,7 @@ def test_text_that_spells_the_marker_is_no_picture(shown: tuple[Pictures, str, s
     assert len(renderer.start(conversation.messages).state.images) == 1
 
 
-def test_pictures_are_refused_where_they_have_no_place(shown: tuple[Pictures, str, str]) -> None:
+def test_pictures_are_refused_where_they_have_no_place(shown: tuple[ImageStore, str, str]) -> None:
     pictures, large, _ = shown
     with pytest.raises(RenderError, match="writes two pictures as"):
         _renderer(BLIND, pictures)
@@ -131,7 +131,7 @@ def test_pictures_are_refused_where_they_have_no_place(shown: tuple[Pictures, st
     with pytest.raises(RenderError, match="this renderer writes text only"):
         blind.start([Message.user([ImagePart(large)])])
     with pytest.raises(InputError, match="is unknown here"):
-        _renderer(WITH_STRINGS, Pictures()).start([Message.user([ImagePart(large)])])
+        _renderer(WITH_STRINGS, ImageStore()).start([Message.user([ImagePart(large)])])
 
 
 def test_a_system_message_is_folded_in_front_of_pictures() -> None:

@@ -8,7 +8,7 @@ from tests.rendering.conftest import make_tokenizer
 
 from stepwell.agents import Agent
 from stepwell.config.run import AgentConfig
-from stepwell.core import Observation, Pictures
+from stepwell.core import ImageStore, Observation
 from stepwell.rendering import Renderer
 from stepwell.rollout.showing import begun, user_message
 
@@ -26,7 +26,7 @@ def test_tools_are_told_by_the_template_or_by_the_agent(
     family: str, by_template: bool, roles: list[str]
 ) -> None:
     agent = Agent(Notes().world, AgentConfig())
-    told = user_message("Begin.", Observation("Begin."), Pictures())
+    told = user_message("Begin.", Observation("Begin."), ImageStore())
     prompt = begun(agent, Renderer(make_tokenizer(family)), told).prompt
     assert prompt.tools == ((LOOK,) if by_template else ())
     assert ("<tools>" in prompt.messages[0].text) != by_template

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any, ClassVar
 
-from stepwell.core import Actions, Observation, Task, World
+from stepwell.core import ActionSpace, EnvDescription, Observation, Task
 from stepwell.envs import Effect, Env
 
 
@@ -17,8 +17,10 @@ class ShortLine(Env):
     max_turns: ClassVar[int] = 5
 
     @property
-    def world(self) -> World:
-        return World(self.name, "Reach b.", Actions(("More", "Less"), max_per_turn=2), self.max_turns)
+    def world(self) -> EnvDescription:
+        return EnvDescription(
+            self.name, "Reach b.", ActionSpace(("More", "Less"), max_per_turn=2), self.max_turns
+        )
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:

@@ -266,7 +266,7 @@ def test_pictures_are_sent_as_they_are_seen(server: ChatServer, tmp_path: Path) 
     sent = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB"))
     shown = report.result.trajectories[0].steps[0].info["messages"][1]["images"]  # type: ignore[index,call-overload]
     with open_pool(tmp_path / "eval" / "pool" / "pool.db") as pool:
-        known = [pool.picture(m["images"][0]) for t in report.result.trajectories for m in _shown(t)]
+        known = [pool.load_image(m["images"][0]) for t in report.result.trajectories for m in _shown(t)]
         assert any(np.array_equal(sent, picture) for picture in known)
     assert len(shown) == 1
     server.refuse = lambda body: refusal(400, "this model does not read image_url parts")

@@ -21,7 +21,7 @@ from stepwell.core import Status, TokenAction, Trajectory
 from stepwell.engines import EmbeddedEngine
 from stepwell.runs.evaluation.chat_evaluation import evaluate_endpoint
 from stepwell.runs.evaluation.evaluate import EvalReport, evaluate_run
-from stepwell.pool import PoolPictures, open_pool
+from stepwell.pool import PoolImageStore, open_pool
 from stepwell.rendering import Renderer
 from stepwell.services.gateway.app import create_app
 from stepwell.services.gateway.gateway import Gateway
@@ -85,7 +85,7 @@ def test_a_model_that_sees_says_the_same_behind_an_api(tmp_path: Path) -> None:
     world = "env.options={size=3, max_turns=2, observation='image', tile_size=8}"
     config = small_config("eval.num_tasks=4", world, "agent.guide=false", "engine.max_length=300")
     with open_pool(tmp_path / "pool.db") as pool:
-        pictures = PoolPictures(pool)
+        pictures = PoolImageStore(pool)
         engine = EmbeddedEngine.from_pretrained(VLM, EngineConfig(max_batch_size=8), pictures=pictures)
         renderer = Renderer(
             engine.tokenizer,

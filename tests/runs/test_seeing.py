@@ -96,7 +96,7 @@ def test_every_picture_of_a_run_is_stored_once_and_is_what_the_world_showed(run:
             observation, _ = env.reset(seed=seed, options={"task": trajectory.task})
             for number, step in enumerate(trajectory.steps):
                 assert len(step.state.images) == number + 1  # type: ignore[union-attr]
-                seen = pool.picture(step.state.images[-1].image)  # type: ignore[union-attr]
+                seen = pool.load_image(step.state.images[-1].image)  # type: ignore[union-attr]
                 assert np.array_equal(seen, observation.images[0])
                 observation = env.step([str(a) for a in step.info["actions"]])[0]  # type: ignore[union-attr]
 

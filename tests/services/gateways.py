@@ -17,7 +17,7 @@ from stepwell.config.engine import EngineConfig
 from stepwell.config.gateway import GatewayConfig
 from stepwell.core import Step
 from stepwell.engines import EmbeddedEngine
-from stepwell.pool import Pool, Stored, open_pool
+from stepwell.pool import Pool, StoredTrajectory, open_pool
 from stepwell.rendering import Renderer
 from stepwell.services.gateway.app import create_app
 from stepwell.services.gateway.gateway import Gateway
@@ -57,7 +57,7 @@ class Served:
     def post(self, path: str, json: Any = None, **options: Any) -> httpx.Response:
         return httpx.post(self.url + path, json=json, **options)
 
-    def stored(self, session: str) -> Stored:
+    def stored(self, session: str) -> StoredTrajectory:
         return self.pool.get(session, whole=True)
 
     def steps(self, session: str) -> dict[int, Step]:

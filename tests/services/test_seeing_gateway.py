@@ -20,9 +20,9 @@ from tests.services.gateways import Served, chat, said, user
 
 from stepwell.config.engine import EngineConfig
 from stepwell.config.gateway import GatewayConfig
-from stepwell.core import Pictures, Request, SamplingParams, Step, TokenState
+from stepwell.core import ImageStore, Request, SamplingParams, Step, TokenState
 from stepwell.engines import EmbeddedEngine
-from stepwell.pool import PoolPictures, open_pool
+from stepwell.pool import PoolImageStore, open_pool
 from stepwell.rendering import Renderer
 from stepwell.services.gateway.app import create_app
 from stepwell.services.gateway.gateway import Gateway
@@ -56,7 +56,7 @@ def engine(folder: Path) -> EmbeddedEngine:
     return EmbeddedEngine.from_pretrained(
         MODEL,
         EngineConfig(max_batch_size=4, num_slots=8),
-        pictures=PoolPictures(open_pool(folder / "pool.db")),
+        pictures=PoolImageStore(open_pool(folder / "pool.db")),
     )
 
 
@@ -68,7 +68,7 @@ def serving(folder: Path) -> Iterator[Served]:
             sampler.tokenizer,
             context_length=sampler.max_length,
             image_format=sampler.image_format,
-            pictures=PoolPictures(pool),
+            pictures=PoolImageStore(pool),
         )
         gateway = Gateway(sampler, renderer, pool, GatewayConfig(max_pixels=MAX_PIXELS))
         url, stop = serve_in_thread(create_app(gateway))
@@ -95,14 +95,14 @@ def images(step: Step) -> list[str]:
 
 
 def names(*seeds: int) -> list[str]:
-    return [Pictures().add(picture(seed)) for seed in seeds]
+    return [ImageStore().add(picture(seed)) for seed in seeds]
 
 
 def test_a_picture_of_a_chat_is_sampled_from_and_kept_with_the_step(served: Served) -> None:
     reply = chat(served.openai("chat"), [shown(picture(1), "Where now?")])
     (step,) = served.steps("chat").values()
     assert images(step) == names(1)
-    assert np.array_equal(served.pool.picture(images(step)[0]), picture(1))
+    assert np.array_equal(served.pool.load_image(images(step)[0]), picture(1))
     again = served.gateway.sampler.generate_blocking(  # type: ignore[attr-defined]
         [Request(step.state, SamplingParams(max_tokens=8, seed=1))]
     )[0]
@@ -170,7 +170,7 @@ def test_a_jpeg_is_read_as_pillow_reads_it(served: Served) -> None:
     chat(served.openai("jpeg"), [{"role": "user", "content": [part, {"type": "text", "text": "?"}]}])
     (step,) = served.steps("jpeg").values()
     expected = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB"))
-    assert images(step) == [Pictures().add(expected)]
+    assert images(step) == [ImageStore().add(expected)]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from stepwell.config.base import Settings
-from stepwell.core import JSON, Actions, ArraySpec, Observation, RobotWorld, Task, World
+from stepwell.core import JSON, ActionSpace, ArraySpec, EnvDescription, Observation, RobotEnvDescription, Task
 from stepwell.envs.base import Effect, Env
 from stepwell.envs.robots.base import Moved, RobotEnv, RobotOptions
 
@@ -41,7 +41,7 @@ class Odd(Env):
         self.count = 0
 
     @property
-    def world(self) -> World:
+    def world(self) -> EnvDescription:
         names = (
             "go",
             "raise",
@@ -55,7 +55,7 @@ class Odd(Env):
             "odd info",
             "pid",
         )
-        return World(self.name, "Do as you are told.", Actions(names, 3), 10_000)
+        return EnvDescription(self.name, "Do as you are told.", ActionSpace(names, 3), 10_000)
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:
@@ -120,11 +120,11 @@ class Point(RobotEnv):
         place = np.random.default_rng(seed).uniform(-1, 1, 2).round(6).tolist()
         return Task(cls.name, {"place": place}, "go to the middle", seed)
 
-    def layout(self) -> RobotWorld:
+    def layout(self) -> RobotEnvDescription:
         arrays = {"proprio": ArraySpec((2,)), "state": ArraySpec((3,), "float64")}
         if self.options.cameras:
             arrays["top"] = ArraySpec((self.options.image_size, self.options.image_size, 3), "uint8")
-        return RobotWorld(self.name, arrays, 2, self.options.max_actions)
+        return RobotEnvDescription(self.name, arrays, 2, self.options.max_actions)
 
     def begin(self, task: Task, seed: int) -> None:
         self.place = np.array(task.content["place"])

@@ -24,15 +24,15 @@ from stepwell.agents.prompt import reply_line, system_prompt
 from stepwell.agents.reply import Reply, join_actions, read_reply, write_reply
 from stepwell.agents.strategy import Field, Strategy, strategy_named
 from stepwell.config.run import AgentConfig
+from stepwell.core.env_description import EnvDescription, StateForm
 from stepwell.core.observation import Observation
 from stepwell.core.tools import ToolSchema
-from stepwell.core.world import StateForm, World
 
 
 class Agent:
     """Speaks for a policy in one world. `strategy` replaces the one that `config` names."""
 
-    def __init__(self, world: World, config: AgentConfig, strategy: Strategy | None = None) -> None:
+    def __init__(self, world: EnvDescription, config: AgentConfig, strategy: Strategy | None = None) -> None:
         self.world = world
         self.config = config
         self.strategy = strategy or strategy_named(config.strategy)
@@ -112,7 +112,7 @@ class Agent:
         )
 
 
-def form_of(world: World, config: AgentConfig) -> StateForm:
+def form_of(world: EnvDescription, config: AgentConfig) -> StateForm:
     """The form that is asked for, or the first that the world has an example of: it suits the world best."""
     if config.state_form is not None:
         return StateForm(config.state_form)

@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepwell.agents.strategy import Strategy
+from stepwell.core.env_description import ActionSpace
 from stepwell.core.errors import InputError
 from stepwell.core.tools import ToolCall, call_of, problem_with, read_call, read_json
-from stepwell.core.world import Actions
 
 CALL, ANSWER = "tool_call", "answer"
 _OPENINGS = {
@@ -68,7 +68,7 @@ def cut_thinking(strategy: Strategy, text: str) -> tuple[str, str]:
     return "", text
 
 
-def read_calls(actions: Actions, text: str) -> ReadCalls:
+def read_calls(actions: ActionSpace, text: str) -> ReadCalls:
     """The calls, or the answer, of what follows the thinking."""
     blocks, outside = _blocks(actions, text)
     answers = sorted((block for block in blocks if block.name == ANSWER), key=lambda block: block.is_closed)
@@ -94,7 +94,7 @@ def read_calls(actions: Actions, text: str) -> ReadCalls:
     return ReadCalls(tuple(done[: actions.max_per_turn]), told, num_lost, misspelled)
 
 
-def write_calls(actions: Actions, calls: Sequence[str]) -> str:
+def write_calls(actions: ActionSpace, calls: Sequence[str]) -> str:
     """The blocks of a turn that makes `calls` (JSON texts); `InputError` where it cannot be made."""
     read = [read_call(call) for call in calls]
     for call in read:
@@ -109,13 +109,13 @@ def write_calls(actions: Actions, calls: Sequence[str]) -> str:
     return "".join(f"<{CALL}>{_unmarked(call.text)}</{CALL}>" for call in read)
 
 
-def skeleton(actions: Actions) -> str:
+def skeleton(actions: ActionSpace) -> str:
     """The form of what follows the thinking, in a few words."""
     call = f"<{CALL}>...</{CALL}>"
     return f"{call} or <{ANSWER}>...</{ANSWER}>" if actions.answer else call
 
 
-def _blocks(actions: Actions, text: str) -> tuple[list[_Block], str]:
+def _blocks(actions: ActionSpace, text: str) -> tuple[list[_Block], str]:
     """Every block in order, and what stands outside of them, if it is more than blanks."""
     found: list[_Block] = []
     outside: list[str] = []
@@ -136,7 +136,7 @@ def _blocks(actions: Actions, text: str) -> tuple[list[_Block], str]:
     return found, "".join(outside).strip()
 
 
-def _read_block(actions: Actions, block: _Block) -> tuple[ToolCall | None, str, str]:
+def _read_block(actions: ActionSpace, block: _Block) -> tuple[ToolCall | None, str, str]:
     """A call, why it cannot be made, and what is wrong with how it was written."""
     try:
         value = read_json(block.body)
@@ -154,7 +154,7 @@ def _read_block(actions: Actions, block: _Block) -> tuple[ToolCall | None, str, 
     return call, problem, block.flaw or flaw
 
 
-def _read_answer(actions: Actions, block: _Block, num_others: int, outside: str) -> ReadCalls:
+def _read_answer(actions: ActionSpace, block: _Block, num_others: int, outside: str) -> ReadCalls:
     try:
         call = call_of({"name": actions.answer, "arguments": {actions.answer_argument: block.body}})
         problem = problem_with(actions.tools, call) if block.body else "the answer is empty"
@@ -168,7 +168,7 @@ def _read_answer(actions: Actions, block: _Block, num_others: int, outside: str)
     return ReadCalls((call.text,), beside, num_others, block.flaw or outside)
 
 
-def _write_answer(actions: Actions, calls: Sequence[ToolCall]) -> str:
+def _write_answer(actions: ActionSpace, calls: Sequence[ToolCall]) -> str:
     if len(calls) != 1:
         raise InputError("answer cannot be written: an answer stands alone, without calls beside it")
     text = str(calls[0].arguments[actions.answer_argument]).strip()

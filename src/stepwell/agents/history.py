@@ -18,8 +18,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stepwell.core.env_description import ActionSpace
 from stepwell.core.tools import read_call
-from stepwell.core.world import Actions
 
 LINE_CHARS = 240
 
@@ -33,7 +33,9 @@ class Past:
     result: str = ""
 
 
-def history_text(actions: Actions, past: Sequence[Past], max_chars: int, *, with_lost: bool = True) -> str:
+def history_text(
+    actions: ActionSpace, past: Sequence[Past], max_chars: int, *, with_lost: bool = True
+) -> str:
     """The turns of `past`, one line each; empty where there are none."""
     lines: list[str] = []
     num_chars = 0
@@ -48,7 +50,7 @@ def history_text(actions: Actions, past: Sequence[Past], max_chars: int, *, with
     return "\n".join(["Done so far:", *reversed(lines)]) if lines else ""
 
 
-def spelled(actions: Actions, action: str) -> str:
+def spelled(actions: ActionSpace, action: str) -> str:
     """An action on one line; a call as people write one: `search(query="wells")`."""
     if not actions.tools:
         return " ".join(action.split())
@@ -59,7 +61,7 @@ def spelled(actions: Actions, action: str) -> str:
     return f"{call.name}({given})"
 
 
-def _line(actions: Actions, turn: Past, with_lost: bool) -> str:
+def _line(actions: ActionSpace, turn: Past, with_lost: bool) -> str:
     """What one turn did, what came of it, and what was not done."""
     between = "; " if actions.tools else actions.separator
     done = between.join(spelled(actions, action) for action in turn.actions) or "nothing"

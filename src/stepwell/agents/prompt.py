@@ -15,7 +15,7 @@ import json
 from stepwell.agents.calls import ANSWER, CALL
 from stepwell.agents.reply import write_reply
 from stepwell.agents.strategy import Field, Strategy
-from stepwell.core.world import Actions, Example, StateForm, World
+from stepwell.core.env_description import ActionSpace, EnvDescription, ExampleTurn, StateForm
 
 _HOW = {
     StateForm.NATURAL_LANGUAGE: "in words: where things are relative to each other",
@@ -26,7 +26,12 @@ _SAYS = {Field.OBSERVATION: "the state now", Field.PREDICTION: "the state after 
 
 
 def system_prompt(
-    world: World, strategy: Strategy, form: StateForm, *, with_guide: bool = True, with_tools: bool = True
+    world: EnvDescription,
+    strategy: Strategy,
+    form: StateForm,
+    *,
+    with_guide: bool = True,
+    with_tools: bool = True,
 ) -> str:
     """All an agent is told before the first observation; without the guide, only how to reply."""
     told = (world.guide.strip(), _turns_line(world)) if with_guide else ("", "")
@@ -41,7 +46,7 @@ def system_prompt(
     return "\n".join(line for line in lines if line)
 
 
-def actions_line(actions: Actions) -> str:
+def actions_line(actions: ActionSpace) -> str:
     """What the answer holds."""
     if actions.tools:
         most = actions.max_per_turn
@@ -55,13 +60,13 @@ def actions_line(actions: Actions) -> str:
     return f'{names} Answer with 1 to {actions.max_per_turn}, separated by "{actions.separator}".'
 
 
-def tools_text(actions: Actions) -> str:
+def tools_text(actions: ActionSpace) -> str:
     """The tools in their OpenAI schema, one a line, between tags; empty without tools."""
     tools = [json.dumps(tool.to_openai(), ensure_ascii=False) for tool in actions.callable_tools]
     return "\n".join(["<tools>", *tools, "</tools>"]) if tools else ""
 
 
-def reply_line(strategy: Strategy, actions: Actions) -> str:
+def reply_line(strategy: Strategy, actions: ActionSpace) -> str:
     """The form of a reply."""
     if not actions.tools:
         return f"Reply: {strategy.skeleton}"
@@ -72,7 +77,7 @@ def reply_line(strategy: Strategy, actions: Actions) -> str:
     return f"Reply: {call}{more}{answer}"
 
 
-def written_example(actions: Actions, strategy: Strategy, example: Example) -> str:
+def written_example(actions: ActionSpace, strategy: Strategy, example: ExampleTurn) -> str:
     """One turn of the world as this strategy writes it; `InputError` where its answer is none."""
     fields = {
         Field.OBSERVATION: example.observation,
@@ -83,11 +88,11 @@ def written_example(actions: Actions, strategy: Strategy, example: Example) -> s
     return write_reply(strategy, actions, fields)
 
 
-def _turns_line(world: World) -> str:
+def _turns_line(world: EnvDescription) -> str:
     return f"You have {world.max_turns} turn{'s' if world.max_turns > 1 else ''}."
 
 
-def _example(world: World, strategy: Strategy, form: StateForm) -> Example | None:
+def _example(world: EnvDescription, strategy: Strategy, form: StateForm) -> ExampleTurn | None:
     """The example in the asked form; any will do where the strategy writes no state."""
     if set(strategy.fields) & set(_SAYS):
         return world.examples.get(form)

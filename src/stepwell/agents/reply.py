@@ -24,9 +24,9 @@ from functools import lru_cache
 
 from stepwell.agents.calls import ReadCalls, cut_thinking, read_calls, write_calls
 from stepwell.agents.strategy import Field, Mark, Strategy
+from stepwell.core.env_description import ActionSpace
 from stepwell.core.errors import InputError
 from stepwell.core.tools import read_call
-from stepwell.core.world import Actions
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class _Piece:
     after: str
 
 
-def read_reply(strategy: Strategy, actions: Actions, text: str) -> Reply:
+def read_reply(strategy: Strategy, actions: ActionSpace, text: str) -> Reply:
     """Read `text` as a reply in the form of `strategy` for a world with `actions`."""
     thinking, rest = cut_thinking(strategy, text) if actions.tools else (text, "")
     before, pieces = _pieces(strategy, thinking)
@@ -75,7 +75,7 @@ def read_reply(strategy: Strategy, actions: Actions, text: str) -> Reply:
     )
 
 
-def write_reply(strategy: Strategy, actions: Actions, fields: Mapping[Field, str]) -> str:
+def write_reply(strategy: Strategy, actions: ActionSpace, fields: Mapping[Field, str]) -> str:
     """A strict reply that holds `fields`; those the strategy has no tag for are left out."""
     written: list[str] = []
     for mark in strategy.marks[:-2] if actions.tools else strategy.marks:
@@ -92,7 +92,7 @@ def write_reply(strategy: Strategy, actions: Actions, fields: Mapping[Field, str
     return "".join(written)
 
 
-def join_actions(actions: Actions, names: Sequence[str]) -> str:
+def join_actions(actions: ActionSpace, names: Sequence[str]) -> str:
     """The answer that does `names`."""
     if actions.is_text and len(names) != 1:
         raise InputError(f"actions: {len(names)} given; where actions are free text, a turn is one of them")
@@ -120,7 +120,7 @@ def _content(mark: Mark, pieces: Sequence[_Piece]) -> str | None:
     return None
 
 
-def _read_named(strategy: Strategy, actions: Actions, answer: str | None) -> ReadCalls:
+def _read_named(strategy: Strategy, actions: ActionSpace, answer: str | None) -> ReadCalls:
     """What an answer of names, or of free text, does."""
     if answer is None:
         return ReadCalls((), _no_answer(strategy))
@@ -154,7 +154,7 @@ def _form_problem(marks: Sequence[Mark], before: str, pieces: Sequence[_Piece]) 
     return ""
 
 
-def _read_answer(actions: Actions, answer: str) -> tuple[tuple[str, ...], str]:
+def _read_answer(actions: ActionSpace, answer: str) -> tuple[tuple[str, ...], str]:
     """What is to be done, and what is wrong with how it was said."""
     if not answer.strip():
         return (), "the answer is empty"
@@ -175,7 +175,7 @@ def _read_answer(actions: Actions, answer: str) -> tuple[tuple[str, ...], str]:
     return done, "" if respelled is None else f"{respelled!r} must be written {known[_plain(respelled)]!r}"
 
 
-def _split(actions: Actions, answer: str) -> list[str]:
+def _split(actions: ActionSpace, answer: str) -> list[str]:
     """Pieces between separators. Blanks that separate may be many; other separators may not."""
     bare = actions.separator.strip()
     if not bare:

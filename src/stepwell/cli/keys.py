@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from stepwell.core.world import Actions
+    from stepwell.core.env_description import ActionSpace
 
 ARROWS = {"A": "Up", "B": "Down", "C": "Right", "D": "Left"}
 ERASE, ENTER, END = ("\x7f", "\b"), ("\r", "\n"), "\x04"
 
 
 def edit_line(
-    keys: Iterator[str], actions: Actions, commands: str, show: Callable[[str], None]
+    keys: Iterator[str], actions: ActionSpace, commands: str, show: Callable[[str], None]
 ) -> str | None:
     """The line that `keys` type; None at the end of input. `show` is given the line after every key."""
     at_once = {c for c in commands if not any(name.lower().startswith(c) for name in actions.names)}
@@ -51,7 +51,7 @@ class Keyboard:
         self._stdin = sys.stdin.fileno()
         self._typed = ""
 
-    def read_line(self, prompt: str, actions: Actions, commands: str) -> str | None:
+    def read_line(self, prompt: str, actions: ActionSpace, commands: str) -> str | None:
         """One line; None at the end of input."""
         import termios
         import tty
@@ -82,7 +82,7 @@ class Keyboard:
         return bool(self._typed)
 
 
-def _arrow(key: str, actions: Actions) -> str | None:
+def _arrow(key: str, actions: ActionSpace) -> str | None:
     """The action an arrow key stands for, if the world has it."""
     if len(key) != 3 or not key.startswith("\x1b"):
         return None

@@ -17,7 +17,7 @@ from stepwell.cli.keys import Keyboard
 
 if TYPE_CHECKING:
     from stepwell.config.run import RunConfig
-    from stepwell.core import Actions, Task
+    from stepwell.core import ActionSpace, Task
     from stepwell.runs.play.agent import Pilot
     from stepwell.runs.play.episode import Played, PlaySession
 
@@ -186,7 +186,7 @@ class _Table:
 _WORDS = {"a": "agent acts", "h": "hint", "n": "next task", "q": "end", "?": "this help"}
 
 
-def read_actions(actions: Actions, line: str) -> list[str]:
+def read_actions(actions: ActionSpace, line: str) -> list[str]:
     """The actions of a typed line: names or unambiguous beginnings of them, in any case."""
     from stepwell.core import InputError
 
@@ -206,7 +206,7 @@ def read_actions(actions: Actions, line: str) -> list[str]:
     return [name for name in found if name is not None]
 
 
-def _typed_calls(actions: Actions, line: str) -> list[str]:
+def _typed_calls(actions: ActionSpace, line: str) -> list[str]:
     """Calls as typed: JSON, or `tool text` where a tool takes one text; several with `&&` between them."""
     from stepwell.core import InputError, ToolCall, problem_with, read_call
 

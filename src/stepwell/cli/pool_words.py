@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stepwell.pool import Entry, Stored
+    from stepwell.pool import Entry, StoredTrajectory
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 """Seconds in each unit of an age."""
@@ -37,7 +37,7 @@ def entry_json(entry: Entry) -> dict[str, Any]:
     return asdict(entry)
 
 
-def stored_json(stored: Stored) -> dict[str, Any]:
+def stored_json(stored: StoredTrajectory) -> dict[str, Any]:
     steps = [
         {
             "number": number,

@@ -337,10 +337,10 @@ def _engine(args: argparse.Namespace, stack: Any, pool: Pool) -> tuple[Any, Any,
         from stepwell.engines import EmbeddedEngine
         from stepwell.policies import sees
         from stepwell.policies.numerics import set_numerics
-        from stepwell.pool import PoolPictures
+        from stepwell.pool import PoolImageStore
 
         set_numerics()
-        pictures = PoolPictures(pool) if sees(args.model) else None
+        pictures = PoolImageStore(pool) if sees(args.model) else None
         engine: Any = stack.enter_context(
             EmbeddedEngine.from_pretrained(
                 args.model, dtype=args.dtype, device=args.device, pictures=pictures

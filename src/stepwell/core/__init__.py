@@ -1,8 +1,9 @@
-"""The words every other part speaks: step, trajectory, task, status, errors, protocols.
+"""The shared types: step, trajectory, task, status, errors, protocols.
 
-Needs numpy and nothing else, so that a worker process can speak them without torch.
+Needs numpy only, so that a worker process can import it without torch.
 """
 
+from stepwell.core.env_description import ActionSpace, EnvDescription, ExampleTurn, StateForm
 from stepwell.core.errors import (
     AgentError,
     CancelledRequestError,
@@ -24,10 +25,11 @@ from stepwell.core.errors import (
 )
 from stepwell.core.gaps import Errors, Gaps
 from stepwell.core.ids import content_hash, hash_bytes, new_id
+from stepwell.core.images import ImageStore
+from stepwell.core.lazy import renamed_names
 from stepwell.core.observation import Observation
-from stepwell.core.pictures import Pictures
 from stepwell.core.protocols import Critic, Request, Sampled, Sampler, SamplingParams, Scorer
-from stepwell.core.robot import ArraySpec, RobotWorld
+from stepwell.core.robot_description import ArraySpec, RobotEnvDescription
 from stepwell.core.step import (
     JSON,
     Action,
@@ -45,12 +47,11 @@ from stepwell.core.task import Split, Task
 from stepwell.core.tools import ToolCall, ToolSchema, problem_with, random_call, read_call
 from stepwell.core.trajectory import Status, Trajectory, trainable
 from stepwell.core.versions import VersionSpan
-from stepwell.core.world import Actions, Example, StateForm, World
 
 __all__ = [
     "JSON",
     "Action",
-    "Actions",
+    "ActionSpace",
     "AgentError",
     "ArrayAction",
     "ArraySpec",
@@ -62,22 +63,23 @@ __all__ = [
     "DivergenceError",
     "EncodingError",
     "EngineError",
+    "EnvDescription",
     "EnvError",
     "Errors",
-    "Example",
+    "ExampleTurn",
     "FinishReason",
     "Gaps",
     "ImageSpan",
+    "ImageStore",
     "InfraError",
     "InputError",
     "ModelError",
     "Observation",
     "ParityError",
-    "Pictures",
     "QueueFullError",
     "RenderError",
     "Request",
-    "RobotWorld",
+    "RobotEnvDescription",
     "Sampled",
     "Sampler",
     "Sampling",
@@ -98,7 +100,6 @@ __all__ = [
     "VersionSpan",
     "WeightsError",
     "WorkerError",
-    "World",
     "content_hash",
     "hash_bytes",
     "new_id",
@@ -107,3 +108,14 @@ __all__ = [
     "read_call",
     "trainable",
 ]
+
+__getattr__ = renamed_names(
+    __name__,
+    {
+        "Actions": "ActionSpace",
+        "Example": "ExampleTurn",
+        "Pictures": "ImageStore",
+        "RobotWorld": "RobotEnvDescription",
+        "World": "EnvDescription",
+    },
+)

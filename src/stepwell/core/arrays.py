@@ -30,7 +30,7 @@ def token_ids(values: Iterable[int] | npt.NDArray[Any], field: str) -> IntArray:
         )
     if array.size and (array.min() < 0 or array.max() > np.iinfo(np.int32).max):
         raise InputError(f"{field} holds ids outside 0..2^31-1 (lowest {array.min()}, highest {array.max()})")
-    return frozen(array.astype(np.int32))
+    return freeze(array.astype(np.int32))
 
 
 def log_probs(values: Iterable[float] | npt.NDArray[Any], field: str) -> FloatArray:
@@ -40,10 +40,10 @@ def log_probs(values: Iterable[float] | npt.NDArray[Any], field: str) -> FloatAr
         raise InputError(f"{field} must be one value per action unit in a flat list, got rank {array.ndim}")
     if np.isnan(array).any():
         raise InputError(f"{field} contains NaN at position {int(np.isnan(array).argmax())}")
-    return frozen(array)
+    return freeze(array)
 
 
-def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def freeze(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """A contiguous, read-only version of `array` that shares no memory with a writable one."""
     flags = array.flags
     if flags.writeable or not flags.c_contiguous:

@@ -34,7 +34,7 @@ class Observation:
                     f"observation.images[{index}] must be uint8 RGB [H, W, 3], "
                     f"got {array.dtype} {array.shape}"
                 )
-            frozen.append(arrays.frozen(array))
+            frozen.append(arrays.freeze(array))
         object.__setattr__(self, "images", tuple(frozen))
 
     def __eq__(self, other: object) -> bool:

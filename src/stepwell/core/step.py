@@ -131,7 +131,7 @@ class ArrayAction:
     draws: dict[str, AnyArray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        chunk = arrays.frozen(np.asarray(self.chunk))
+        chunk = arrays.freeze(np.asarray(self.chunk))
         if chunk.ndim != 2 or chunk.dtype.kind not in "fiu":
             raise InputError(f"action.chunk must be [C, D] numbers, got {chunk.dtype} of rank {chunk.ndim}")
         if self.num_units < 0:
@@ -278,7 +278,7 @@ def _named_arrays(named: Mapping[str, AnyArray], field_name: str) -> dict[str, A
         array = np.asarray(value)
         if array.dtype.kind not in "biuf":
             raise InputError(f"{field_name}[{name!r}] has dtype {array.dtype}; numbers and booleans only")
-        result[name] = arrays.frozen(array)
+        result[name] = arrays.freeze(array)
     return result
 
 

@@ -37,7 +37,7 @@ import torch
 
 from stepwell.config.engine import EngineConfig
 from stepwell.core.errors import EngineError, InputError, WeightsError
-from stepwell.core.pictures import Pictures
+from stepwell.core.images import ImageStore
 from stepwell.core.protocols import Request, Sampled
 from stepwell.engines.batcher import BatchQueue, DynamicBatcher, Slot
 from stepwell.engines.core import EngineCore, Finished
@@ -74,7 +74,7 @@ class EmbeddedEngine:
         copy: bool = True,
         order: Callable[[Slot[Request]], Any] | None = None,
         image_format: ImageFormat | None = None,
-        pictures: Pictures | None = None,
+        pictures: ImageStore | None = None,
     ) -> None:
         self.config = config or EngineConfig()
         self.model = (copying.deepcopy(model) if copy else model).eval().requires_grad_(False)
@@ -100,7 +100,7 @@ class EmbeddedEngine:
         dtype: str = "float32",
         device: str = "cpu",
         version: int = 0,
-        pictures: Pictures | None = None,
+        pictures: ImageStore | None = None,
     ) -> EmbeddedEngine:
         """An engine for a Hugging Face directory or a built-in name, with its tokenizer if it has one.
 

@@ -1,7 +1,7 @@
 """What an engine knows of pictures: their pixels, their features, and where they stand in a slot.
 
 A prompt names its pictures by content hash (`TokenState.images`); `Sight` gets the pixels from a
-`Pictures`, the places of their features from the model's `ImageFormat`, and the features, which
+`ImageStore`, the places of their features from the model's `ImageFormat`, and the features, which
 take the place of placeholder embeddings, from the model itself.
 
 Invariants
@@ -23,7 +23,7 @@ import torch
 
 from stepwell.core.arrays import AnyArray, IntArray
 from stepwell.core.errors import EngineError, InputError
-from stepwell.core.pictures import Pictures
+from stepwell.core.images import ImageStore
 from stepwell.core.step import TokenState
 from stepwell.rendering.vision import ImageFormat, Placed
 
@@ -54,7 +54,7 @@ class _Prompt:
 class Sight:
     """Pictures of the prompts in an engine's slots."""
 
-    def __init__(self, image_format: ImageFormat, pictures: Pictures, look: Look) -> None:
+    def __init__(self, image_format: ImageFormat, pictures: ImageStore, look: Look) -> None:
         self.image_format, self.pictures = image_format, pictures
         self._look = look
         self._features: OrderedDict[str, torch.Tensor] = OrderedDict()

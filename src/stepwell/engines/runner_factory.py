@@ -16,7 +16,7 @@ import torch
 
 from stepwell.config.engine import EngineConfig
 from stepwell.core.errors import ConfigError
-from stepwell.core.pictures import Pictures
+from stepwell.core.images import ImageStore
 from stepwell.engines.forward import Forward, LeanForward, ModelForward, is_lean
 from stepwell.engines.image_features import Sight
 from stepwell.engines.kv_store import KVStore
@@ -33,7 +33,7 @@ def build_runner(
     model: Any,
     config: EngineConfig,
     image_format: ImageFormat | None = None,
-    pictures: Pictures | None = None,
+    pictures: ImageStore | None = None,
 ) -> Runner:
     """The runner for this model on its device, checked against the model itself.
 
@@ -59,7 +59,7 @@ def build_runner(
     if expected is not None:
         check.compare(runner, expected)
     if runner.sight is not None:
-        runner.sight.pictures = Pictures() if pictures is None else pictures
+        runner.sight.pictures = ImageStore() if pictures is None else pictures
         runner.sight.forget()
     return runner
 

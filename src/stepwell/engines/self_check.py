@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from stepwell.core.errors import ModelError
-from stepwell.core.pictures import Pictures
+from stepwell.core.images import ImageStore
 from stepwell.core.step import ImageSpan, TokenState
 from stepwell.engines.runner import Runner
 from stepwell.policies.vlm.vision import pixels_of
@@ -29,13 +29,13 @@ class Check:
     """The tokens of the self-check, with a picture among them where the model sees and has room."""
 
     state: TokenState
-    pictures: Pictures
+    pictures: ImageStore
     image_format: ImageFormat | None
 
     @classmethod
     def of(cls, model: Any, max_length: int, image_format: ImageFormat | None) -> Check:
         words = np.arange(NUM_TOKENS) * 7919 % model.get_input_embeddings().num_embeddings
-        pictures, spans = Pictures(), ()
+        pictures, spans = ImageStore(), ()
         if image_format is not None:
             words = words[words != image_format.marker_id]
             side = np.arange(SIDE, dtype=np.uint8)

@@ -30,7 +30,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 from stepwell.config.base import Settings
-from stepwell.core import JSON, ConfigError, InputError, Observation, StateForm, Task, World, random_call
+from stepwell.core import (
+    JSON,
+    ConfigError,
+    EnvDescription,
+    InputError,
+    Observation,
+    StateForm,
+    Task,
+    random_call,
+)
 from stepwell.envs.tables import Table
 from stepwell.envs.tiles import Image, draw_text
 
@@ -73,7 +82,7 @@ class Env(ABC):
 
     @property
     @abstractmethod
-    def world(self) -> World:
+    def world(self) -> EnvDescription:
         """What agents are told: guide, actions, turn limit, examples."""
 
     @classmethod

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from stepwell.core import InputError, Observation, Split, StateForm, Task, World
+from stepwell.core import EnvDescription, InputError, Observation, Split, StateForm, Task
 from stepwell.envs.base import Env
 from stepwell.envs.check_play import has_random_play, play_randomly
 from stepwell.envs.check_probe import HELD_OUT_SHARE, Broken, Probe, demand
@@ -29,7 +29,7 @@ def world_is_described(probe: Probe) -> str:
     """The world has a name, a guide, actions, and examples in forms it really has."""
     env = probe.env()
     world = env.world
-    demand(isinstance(world, World), f"world is a {type(world).__name__}, not a World")
+    demand(isinstance(world, EnvDescription), f"world is a {type(world).__name__}, not a World")
     demand(world.name == env.name, f"world.name is {world.name!r}, the class is named {env.name!r}")
     demand(bool(world.guide.strip()), "world.guide is empty")
     names = world.actions.names or tuple(tool.name for tool in world.actions.tools)

@@ -23,7 +23,7 @@ import numpy as np
 from pydantic import Field, JsonValue
 
 from stepwell.config.base import Settings
-from stepwell.core import JSON, Actions, ConfigError, Observation, Task, World
+from stepwell.core import JSON, ActionSpace, ConfigError, EnvDescription, Observation, Task
 from stepwell.envs.base import NOTHING, Effect, Env
 from stepwell.envs.options import declare_host_option
 from stepwell.envs.tiles import Image
@@ -95,14 +95,14 @@ class GymnasiumEnv(Env):
         self._seen: Any = None
 
     @cached_property
-    def world(self) -> World:
+    def world(self) -> EnvDescription:
         """The guide given, or one that claims nothing beyond the interface."""
         limit = self.options.max_turns or self.spec.max_episode_steps or DEFAULT_MAX_TURNS
         told = self.options.guide or (
             f"You act in the environment {self.spec.id}. Choose actions that make the total reward large."
         )
         names = tuple(self._numbers)
-        return World(self.name, told, Actions(names, self.options.max_actions_per_turn), limit)
+        return EnvDescription(self.name, told, ActionSpace(names, self.options.max_actions_per_turn), limit)
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:

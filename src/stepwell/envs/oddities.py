@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from stepwell.core import JSON, Actions, ToolCall, ToolSchema, problem_with
+from stepwell.core import JSON, ActionSpace, ToolCall, ToolSchema, problem_with
 
 MEGABYTE = 2**20
 _ODD_TEXTS: dict[str, str] = {
@@ -50,7 +50,7 @@ class Odd(NamedTuple):
     is_call: bool
 
 
-def odd_actions(actions: Actions) -> Iterator[Odd]:
+def odd_actions(actions: ActionSpace) -> Iterator[Odd]:
     """Odd actions for a world of free text or of tools; none where actions are names."""
     if actions.names:
         return
@@ -68,7 +68,7 @@ def odd_actions(actions: Actions) -> Iterator[Odd]:
         yield from _odd_calls(actions, tool)
 
 
-def _odd_calls(actions: Actions, tool: ToolSchema) -> Iterator[Odd]:
+def _odd_calls(actions: ActionSpace, tool: ToolSchema) -> Iterator[Odd]:
     """Calls of one tool: nothing given, something unknown given, and every argument filled oddly."""
     filled: dict[str, JSON] = {name: "x" for name in tool.properties}
     tried: list[tuple[str, dict[str, JSON]]] = [("no arguments", {}), ("one too many", {**filled, "z": 1})]

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from stepwell.config.base import Settings
-from stepwell.core import JSON, Actions, InputError, Observation, Split, StateForm, Task, World
+from stepwell.core import JSON, ActionSpace, EnvDescription, InputError, Observation, Split, StateForm, Task
 from stepwell.envs import java
 from stepwell.envs.base import NOTHING, Effect, Env
 from stepwell.envs.sides import stand
@@ -106,9 +106,9 @@ class ScienceWorld(Env):
         self._gold: tuple[str, list[str]] = "", []  # of the task with this id
 
     @cached_property
-    def world(self) -> World:
+    def world(self) -> EnvDescription:
         """What agents are told."""
-        return World(self.name, GUIDE, Actions(), self.options.max_turns)
+        return EnvDescription(self.name, GUIDE, ActionSpace(), self.options.max_turns)
 
     @property
     def is_deterministic(self) -> bool:

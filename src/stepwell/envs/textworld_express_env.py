@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from stepwell.config.base import Settings
-from stepwell.core import JSON, Actions, InputError, Observation, Split, StateForm, Task, World
+from stepwell.core import JSON, ActionSpace, EnvDescription, InputError, Observation, Split, StateForm, Task
 from stepwell.envs import java
 from stepwell.envs.base import NOTHING, Effect, Env
 from stepwell.envs.sides import stand
@@ -58,9 +58,9 @@ class TextWorldExpress(Env):
         self._loaded: tuple[str, str] | None = None
 
     @cached_property
-    def world(self) -> World:
+    def world(self) -> EnvDescription:
         """What agents are told."""
-        return World(self.name, GUIDE, Actions(), self.options.max_turns)
+        return EnvDescription(self.name, GUIDE, ActionSpace(), self.options.max_turns)
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:

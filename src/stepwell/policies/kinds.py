@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepwell.config import PolicyConfig
-from stepwell.core import Pictures
+from stepwell.core import ImageStore
 from stepwell.policies import directory, lora
 from stepwell.policies.causal_lm import CausalLMPolicy
 from stepwell.policies.model_resolver import ADAPTER_FILE
@@ -21,7 +21,7 @@ def sees(name_or_path: str | Path) -> bool:
     return is_vision_language(path)
 
 
-def open_policy(config: PolicyConfig, pictures: Pictures | None = None) -> CausalLMPolicy:
+def open_policy(config: PolicyConfig, pictures: ImageStore | None = None) -> CausalLMPolicy:
     """The language policy that settings describe: a `VLMPolicy` over `pictures` where the model sees."""
     if sees(config.model):
         return VLMPolicy.from_config(config, pictures)

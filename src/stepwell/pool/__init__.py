@@ -1,38 +1,38 @@
-"""The data pool: trajectories that are never lost and never served twice, and images by content hash."""
+"""The data pool: stored trajectories, never lost and never served twice, and images by content hash."""
 
 from stepwell.pool.blobs import BlobStore
-from stepwell.pool.entries import (
+from stepwell.pool.filters import Filter
+from stepwell.pool.images import PoolImageStore
+from stepwell.pool.results import (
     Channel,
     ChannelStats,
-    Collected,
-    Entry,
+    GcResult,
     Lease,
-    Report,
+    LeasedGroup,
+    PoolStats,
+    PublishedVersion,
     RewardEntry,
-    Stats,
-    Stored,
-    Taken,
-    Version,
+    StoredTrajectory,
+    TrajectoryReport,
+    TrajectorySummary,
 )
-from stepwell.pool.filters import Filter
-from stepwell.pool.pictures import PoolPictures
 from stepwell.pool.store import Pool, open_pool
 
 __all__ = [
     "BlobStore",
     "Channel",
     "ChannelStats",
-    "Collected",
-    "Entry",
     "Filter",
+    "GcResult",
     "Lease",
+    "LeasedGroup",
     "Pool",
-    "PoolPictures",
-    "Report",
+    "PoolImageStore",
+    "PoolStats",
+    "PublishedVersion",
     "RewardEntry",
-    "Stats",
-    "Stored",
-    "Taken",
-    "Version",
+    "StoredTrajectory",
+    "TrajectoryReport",
+    "TrajectorySummary",
     "open_pool",
 ]

@@ -34,9 +34,9 @@ from sqlalchemy.sql.schema import Table
 from stepwell.core.disk import make_folder_durably
 from stepwell.core.errors import ConfigError, InputError
 from stepwell.pool.commits import Committer, as_ours, patiently
-from stepwell.pool.migrating import current_revision, require_current, upgrade
 from stepwell.pool.read_only import is_read_only, make_reading_engine
 from stepwell.pool.schema import REVISION
+from stepwell.pool.schema_version import current_revision, require_current, upgrade
 
 T = TypeVar("T")
 Durable = Literal["process", "power"]
@@ -52,7 +52,7 @@ _PLANNING = "SET enable_seqscan = off; SET max_parallel_workers_per_gather = 0; 
 _MIGRATION_LOCK = 0x5357454C  # any number that nobody else takes as an advisory lock
 
 
-class Prepared:
+class PreparedStatement:
     """A statement compiled once for one database: for the few that run for every single step."""
 
     def __init__(self, statement: Any, dialect: Dialect) -> None:
@@ -79,7 +79,7 @@ class Database:
         self.is_postgres = self.url.get_backend_name() == "postgresql"
         self.path = None if self.is_postgres else Path(str(self.url.database))
         self.is_read_only = self.path is not None and is_read_only(self.path)
-        self._prepared: dict[str, Prepared] = {}
+        self._prepared: dict[str, PreparedStatement] = {}
         self._insertions: dict[tuple[str, str], Any] = {}
         self._is_patient = self.is_postgres or durable == "power"  # a commit waits for a server or a disk
         self._pid = os.getpid()
@@ -164,10 +164,10 @@ class Database:
             self._insertions[key] = statement.returning(table.c[returning]) if returning else statement
         return self._insertions[key]
 
-    def prepared(self, name: str, make: Callable[[], Any]) -> Prepared:
+    def prepared(self, name: str, make: Callable[[], Any]) -> PreparedStatement:
         """The statement that `make` builds, compiled at the first call."""
         if name not in self._prepared:
-            self._prepared[name] = Prepared(make(), self._engine.dialect)
+            self._prepared[name] = PreparedStatement(make(), self._engine.dialect)
         return self._prepared[name]
 
     def now(self, connection: Connection) -> float:

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, exists, false, func, select
 
 from stepwell.core import Status
 from stepwell.core.errors import InputError
-from stepwell.pool.entries import Channel, checked_channel
+from stepwell.pool.results import Channel, checked_channel
 from stepwell.pool.schema import groups, tags, trajectories
 
 

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, select
 
 from stepwell.core.errors import EncodingError, InputError
-from stepwell.pool.adding import add_wholes
 from stepwell.pool.blobs import BlobStore
+from stepwell.pool.bulk_insert import add_wholes
 from stepwell.pool.database import Database
-from stepwell.pool.entries import Channel, checked_name
-from stepwell.pool.exporting import (
+from stepwell.pool.file_format import whole_of
+from stepwell.pool.files import (
     JSON_COLUMNS,
     STEP_JSON_COLUMNS,
     arrow,
@@ -30,8 +30,8 @@ from stepwell.pool.exporting import (
     images_beside,
     images_in,
 )
-from stepwell.pool.forms import whole_of
-from stepwell.pool.given import Whole
+from stepwell.pool.inputs import FullTrajectory
+from stepwell.pool.results import Channel, checked_name
 from stepwell.pool.schema import trajectories
 
 _BATCH = 64
@@ -74,10 +74,10 @@ class _Placed(NamedTuple):
     """A trajectory with its place in the file, for error messages."""
 
     place: str
-    whole: Whole
+    whole: FullTrajectory
 
 
-def _read_form(place: str, form: Any, channel: Channel | None, tags: Sequence[str]) -> Whole:
+def _read_form(place: str, form: Any, channel: Channel | None, tags: Sequence[str]) -> FullTrajectory:
     try:
         return whole_of(form, channel, tags)
     except InputError as error:
@@ -119,7 +119,7 @@ def _add_placed(db: Database, connection: Connection, placed: _Placed) -> int:
         raise InputError(f"{placed.place}: {error}") from error
 
 
-def _add(db: Database, connection: Connection, batch: Sequence[Whole]) -> int:
+def _add(db: Database, connection: Connection, batch: Sequence[FullTrajectory]) -> int:
     ids = [whole.opening.id for whole in batch]
     query = select(trajectories.c.id).where(trajectories.c.id.in_(ids), trajectories.c.status.is_not(None))
     known = set(connection.execute(query).scalars())

@@ -33,7 +33,7 @@ _MIN_SHARED = 16  # fewer shared ids than this are not worth a second row to rea
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class PrefixBase:
     """What a later prompt may continue: the ids and pictures up to the end of a step."""
 
     number: int
@@ -41,14 +41,14 @@ class Base:
     images: tuple[ImageSpan, ...]
 
     @classmethod
-    def of(cls, number: int, step: Step) -> Base | None:
+    def of(cls, number: int, step: Step) -> PrefixBase | None:
         if not isinstance(step.state, TokenState) or not isinstance(step.action, TokenAction):
             return None
         ids = np.concatenate([step.state.prompt_ids, step.action.action_ids])
         return cls(number, ids, step.state.images)
 
 
-class Recent:
+class RecentSteps:
     """The last steps of the trajectories written last. Thread-safe.
 
     Entries carry the trajectory's `seq`, which is never used again: a trajectory that was removed
@@ -58,14 +58,14 @@ class Recent:
     def __init__(self, capacity: int = 512) -> None:
         self._capacity = capacity
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, tuple[int, list[Base]]] = OrderedDict()
+        self._known: OrderedDict[str, tuple[int, list[PrefixBase]]] = OrderedDict()
 
-    def bases(self, id: str) -> tuple[int | None, list[Base]]:
+    def bases(self, id: str) -> tuple[int | None, list[PrefixBase]]:
         with self._lock:
             seq, bases = self._known.get(id, (None, []))
             return seq, list(bases)
 
-    def remember(self, id: str, seq: int, bases: Iterable[Base]) -> None:
+    def remember(self, id: str, seq: int, bases: Iterable[PrefixBase]) -> None:
         with self._lock:
             known_seq, known = self._known.pop(id, (seq, []))
             merged = [*(known if known_seq == seq else []), *bases][-_NUM_BASES:]
@@ -79,20 +79,20 @@ class Recent:
 
 
 def encode_rows(
-    steps: Mapping[int, Step], bases: Sequence[Base] = ()
-) -> tuple[list[dict[str, Any]], list[Base]]:
+    steps: Mapping[int, Step], bases: Sequence[PrefixBase] = ()
+) -> tuple[list[dict[str, Any]], list[PrefixBase]]:
     """Rows of numbered steps (without their trajectory), and what the steps after them may continue."""
     rows, known, new = [], list(bases), []
     for number, step in sorted(steps.items()):
         rows.append(_row(number, step, known[-_NUM_BASES:]))
-        base = Base.of(number, step)
+        base = PrefixBase.of(number, step)
         if base is not None:
             known.append(base)
             new.append(base)
     return rows, new[-_NUM_BASES:]
 
 
-def _row(number: int, step: Step, bases: Sequence[Base]) -> dict[str, Any]:
+def _row(number: int, step: Step, bases: Sequence[PrefixBase]) -> dict[str, Any]:
     base, shared = None, 0
     if isinstance(step.state, TokenState):
         for candidate in bases:
@@ -112,7 +112,7 @@ def _row(number: int, step: Step, bases: Sequence[Base]) -> dict[str, Any]:
     }
 
 
-def _num_shared(state: TokenState, base: Base) -> int:
+def _num_shared(state: TokenState, base: PrefixBase) -> int:
     """How many leading ids may be left out: not all of them, and no part of a picture."""
     shared = min(common_prefix(state.prompt_ids, base.ids), state.prompt_ids.size - 1)
     later = [span.start for span in state.images if span.start + span.length > shared]
@@ -159,7 +159,7 @@ class RowReader:
         step = decode_step(bytes(row.record))
         if row.base is None:
             return step
-        base = Base.of(row.base, self._steps[row.base])
+        base = PrefixBase.of(row.base, self._steps[row.base])
         if base is None or base.ids.size < row.shared or not isinstance(step.state, TokenState):
             raise EncodingError(f"step {row.number} does not fit step {row.base}, which it continues")
         ids = np.concatenate([base.ids[: row.shared], step.state.prompt_ids])

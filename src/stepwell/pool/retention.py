@@ -24,7 +24,7 @@ from sqlalchemy import ColumnElement, Connection, Select, delete, exists, func, 
 from stepwell.core.errors import InputError
 from stepwell.pool.blobs import BlobStore
 from stepwell.pool.database import Database
-from stepwell.pool.entries import KEEP_TAG, Channel, Collected
+from stepwell.pool.results import KEEP_TAG, Channel, GcResult
 from stepwell.pool.schema import CONSUMED, LEASED, groups, images, steps, tags, trajectories
 
 _BATCH = 50
@@ -40,7 +40,7 @@ def collect(
     channel: Channel | None,
     unconsumed: bool,
     dry_run: bool,
-) -> Collected:
+) -> GcResult:
     """Remove groups until what is left is within both limits, or nothing more may go."""
     for name, value in (("max_bytes", max_bytes), ("max_age_s", max_age_s)):
         if value is not None and not 0 <= value < math.inf:
@@ -48,7 +48,7 @@ def collect(
     found = db.read(lambda connection: connection.execute(_candidates(channel, unconsumed)).all())
     excess = db.read(partial(_total_bytes, channel=channel)) - (max_bytes or 0)
     chosen = _chosen(found, excess, max_age_s, by_size=max_bytes is not None)
-    total = Collected(
+    total = GcResult(
         num_trajectories=sum(row.num for row in chosen),
         num_steps=sum(int(row.num_steps) for row in chosen),
         num_bytes=sum(int(row.num_bytes) for row in chosen),
@@ -60,7 +60,7 @@ def collect(
         db.write(partial(_remove, seqs=seqs, unconsumed=unconsumed))
     db.shrink()
     num_blobs = 0 if blobs is None else remove_unseen_blobs(db, blobs)
-    return Collected(total.num_trajectories, total.num_steps, total.num_bytes, num_blobs)
+    return GcResult(total.num_trajectories, total.num_steps, total.num_bytes, num_blobs)
 
 
 def _candidates(channel: Channel | None, unconsumed: bool) -> Select[Any]:

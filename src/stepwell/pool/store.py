@@ -21,31 +21,37 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from stepwell.core import JSON, Pictures, State, Status, Step, Task, Trajectory, new_id
+from stepwell.core import JSON, ImageStore, State, Status, Step, Task, Trajectory, new_id
 from stepwell.core.arrays import AnyArray
 from stepwell.core.errors import ConfigError, InputError
-from stepwell.pool import counting, curating, exporting, importing, producing, reading, retention, serving
-from stepwell.pool.adding import add_wholes
+from stepwell.pool import curation as curating
+from stepwell.pool import files as exporting
+from stepwell.pool import importing, retention
+from stepwell.pool import leases as serving
+from stepwell.pool import queries as reading
+from stepwell.pool import statistics as counting
+from stepwell.pool import writes as producing
 from stepwell.pool.blobs import BlobStore
-from stepwell.pool.curating import Score
+from stepwell.pool.bulk_insert import add_wholes
+from stepwell.pool.curation import Score
 from stepwell.pool.database import Database, Durable
-from stepwell.pool.entries import (
+from stepwell.pool.files import Format
+from stepwell.pool.filters import Filter
+from stepwell.pool.inputs import Completion, FullTrajectory, NewTrajectory
+from stepwell.pool.records import RecentSteps, encode_rows, images_of
+from stepwell.pool.results import (
     Channel,
-    Collected,
-    Entry,
-    Stats,
-    Stored,
-    Taken,
-    Version,
+    GcResult,
+    LeasedGroup,
+    PoolStats,
+    PublishedVersion,
+    StoredTrajectory,
+    TrajectorySummary,
     checked_channel,
     checked_name,
     reward_entry,
 )
-from stepwell.pool.exporting import Format
-from stepwell.pool.filters import Filter
-from stepwell.pool.given import Ending, Opening, Whole
-from stepwell.pool.records import Recent, encode_rows, images_of
-from stepwell.pool.rewarding import MAIN_PART
+from stepwell.pool.reward_history import MAIN_PART
 
 _EVERYTHING = Filter()
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.002, 0.1
@@ -85,7 +91,7 @@ class Pool:
         self._blob_folder = blobs
         self._flush_blobs = flush_blobs
         self._blobs: BlobStore | None = None
-        self._recent = Recent()
+        self._recent = RecentSteps()
         self._holder = new_id("holder")
 
     @property
@@ -128,7 +134,7 @@ class Pool:
         tags: Sequence[str] = (),
     ) -> str:
         """Begin a trajectory and give its id. The same id and task again is the same trajectory."""
-        opening = Opening(id or new_id("traj"), task, group, group_size, channel, source or {}, tags)
+        opening = NewTrajectory(id or new_id("traj"), task, group, group_size, channel, source or {}, tags)
         self._db.write(lambda connection: producing.begin(self._db, connection, opening))
         return opening.id
 
@@ -183,7 +189,7 @@ class Pool:
         info: Mapping[str, JSON] | None = None,
     ) -> None:
         """End a trajectory. `path` names the steps that are served (None: all); the rest stays stored."""
-        ending = Ending(Status(status), error, path, final_state, timings or {}, info or {})
+        ending = Completion(Status(status), error, path, final_state, timings or {}, info or {})
         self._db.write(lambda connection: producing.finish(self._db, connection, id, ending))
         self._recent.forget(id)
 
@@ -203,20 +209,20 @@ class Pool:
         """
         sizes = _group_sizes(trajectories, group_sizes)
         wholes = [
-            Whole(
-                Opening(t.id, t.task, t.group, sizes[t.group or t.id], channel, source or {}, tags),
+            FullTrajectory(
+                NewTrajectory(t.id, t.task, t.group, sizes[t.group or t.id], channel, source or {}, tags),
                 dict(enumerate(t.steps)),
-                Ending(t.status, t.error, None, t.final_state, t.timings, t.info),
+                Completion(t.status, t.error, None, t.final_state, t.timings, t.info),
             )
             for t in trajectories
         ]
         if wholes:
             self._db.write(lambda connection: add_wholes(self._db, connection, wholes))
 
-    def keep_pictures(self, trajectories: Iterable[Trajectory], pictures: Pictures) -> int:
+    def store_images(self, trajectories: Iterable[Trajectory], pictures: ImageStore) -> int:
         """Store what trajectories show, each picture once; gives how many were not there yet.
 
-        Call it before `add`: whoever finds a trajectory then finds its pictures (`pool.picture`).
+        Call it before `add`: whoever finds a trajectory then finds its pictures (`pool.load_image`).
         """
         states = (state for t in trajectories for state in (*(s.state for s in t.steps), t.final_state))
         shown = dict.fromkeys(name for state in states for name in sorted(images_of(state)))
@@ -227,27 +233,27 @@ class Pool:
 
     # Readers
 
-    def picture(self, name: str) -> AnyArray:
-        """The pixels of a picture that a trajectory shows: what `Pictures(load=pool.picture)` reads."""
+    def load_image(self, name: str) -> AnyArray:
+        """The pixels of a picture that a trajectory shows: what `ImageStore(load=pool.load_image)` reads."""
         try:
             return self.blobs.get_image(name)
         except KeyError as error:
             raise InputError(
                 f"images: picture {name} is not in this pool; whoever stored the trajectory must call "
-                "`keep_pictures` too"
+                "`store_images` too"
             ) from error
 
     def has(self, id: str) -> bool:
         """Whether a trajectory of this id was ever begun, and is still there."""
         return reading.has(self._db, id)
 
-    def get(self, id: str, *, whole: bool = False) -> Stored:
+    def get(self, id: str, *, whole: bool = False) -> StoredTrajectory:
         """One trajectory with everything about it; `whole` also with steps off its path."""
         return reading.get(self._db, id, whole=whole)
 
     def find(
         self, where: Filter = _EVERYTHING, *, newest_first: bool = False, limit: int | None = None
-    ) -> Iterator[Entry]:
+    ) -> Iterator[TrajectorySummary]:
         """Entries without steps, in order of creation."""
         return reading.find(self._db, where, newest_first=newest_first, limit=limit)
 
@@ -267,7 +273,7 @@ class Pool:
         lease_s: float = 600.0,
         wait_s: float = 0.0,
         read: bool = True,
-    ) -> list[Taken]:
+    ) -> list[LeasedGroup]:
         """Lease up to `num_groups` complete groups, the oldest first.
 
         `read=False` leaves their trajectories out, for a consumer that has them at hand.
@@ -285,7 +291,7 @@ class Pool:
             )
         )
         members = reading.served(self._db, [seq for seq, _, _ in leased]) if leased and read else {}
-        return [Taken(name, members.get(seq, []), lease) for seq, name, lease in leased]
+        return [LeasedGroup(name, members.get(seq, []), lease) for seq, name, lease in leased]
 
     def _wait_for_groups(self, channel: Channel, where: Filter | None, wait_s: float) -> bool:
         until, pause = time.monotonic() + wait_s, _FIRST_WAIT_S
@@ -346,10 +352,10 @@ class Pool:
     ) -> None:
         """Note that a policy version came into use. Once per version and fingerprint."""
         checked_name(fingerprint, "fingerprint")
-        new = Version(version, fingerprint, dict(source or {}), time.time())
+        new = PublishedVersion(version, fingerprint, dict(source or {}), time.time())
         self._db.write(lambda connection: curating.publish_version(self._db, connection, new))
 
-    def versions(self) -> list[Version]:
+    def versions(self) -> list[PublishedVersion]:
         """The versions that were published, in that order."""
         return curating.published(self._db)
 
@@ -359,7 +365,7 @@ class Pool:
         """How many trajectories fit."""
         return reading.count(self._db, where)
 
-    def stats(self) -> Stats:
+    def stats(self) -> PoolStats:
         """What the pool holds; looks at every trajectory, so not for a loop."""
         return counting.stats(self._db, self._blobs_if_any())
 
@@ -371,7 +377,7 @@ class Pool:
         channel: Channel | str | None = None,
         unconsumed: bool = False,
         dry_run: bool = False,
-    ) -> Collected:
+    ) -> GcResult:
         """Remove the oldest groups until the rest is within the limits; gives what went.
 
         Bytes are those of stored steps, ages those since the last trajectory of a group finished.

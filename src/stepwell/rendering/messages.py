@@ -26,7 +26,7 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class ImagePart:
-    """The place of a picture inside a message; `image` is its content hash (`Pictures.add` gives it)."""
+    """The place of a picture inside a message; `image` is its content hash (`ImageStore.add` gives it)."""
 
     image: str
 

@@ -36,7 +36,7 @@ import numpy.typing as npt
 from stepwell.core import arrays
 from stepwell.core.arrays import IntArray
 from stepwell.core.errors import ContextLengthError, InputError, RenderError
-from stepwell.core.pictures import Pictures
+from stepwell.core.images import ImageStore
 from stepwell.core.step import ImageSpan
 from stepwell.core.tools import ToolSchema
 from stepwell.rendering.extension import Continuation, continue_after, passes
@@ -83,14 +83,14 @@ class Renderer:
         room: int = 1,
         template_options: Mapping[str, Any] | None = None,
         image_format: ImageFormat | None = None,
-        pictures: Pictures | None = None,
+        pictures: ImageStore | None = None,
     ) -> None:
         if history not in ("exact", "template"):
             raise InputError(f'history is {history!r}; it must be "exact" or "template"')
         if room < 0 or (context_length is not None and context_length < 1):
             raise InputError(f"context_length {context_length} and room {room} must be positive")
         self.image_format = image_format
-        self.pictures = Pictures() if pictures is None else pictures
+        self.pictures = ImageStore() if pictures is None else pictures
         self.template = ChatTemplate(tokenizer, template_options, image_format)
         self.report: TemplateReport = probe_template(tokenizer, template_options, image_format)
         self.history = history

@@ -22,8 +22,8 @@ from stepwell.agents.strategy import Field
 from stepwell.config.judge import JudgeConfig
 from stepwell.config.run import RewardConfig
 from stepwell.core import Status, Step, Trajectory
+from stepwell.core.env_description import StateForm
 from stepwell.core.errors import ConfigError
-from stepwell.core.world import StateForm
 from stepwell.rewards.judge.endpoint import EndpointJudge, Question
 from stepwell.rewards.judge.prompts import Part
 from stepwell.rewards.judge.rule import rule_judge_for

@@ -20,8 +20,8 @@ from collections.abc import Collection, Mapping, Sequence
 from stepwell.agents.reply import Reply
 from stepwell.agents.strategy import Field, Strategy, strategy_named
 from stepwell.config.run import OwnPartConfig, RewardConfig
+from stepwell.core.env_description import StateForm
 from stepwell.core.errors import ConfigError
-from stepwell.core.world import StateForm
 from stepwell.rewards.judge.rule import RuleJudge
 from stepwell.rewards.state_match import match_state
 

@@ -21,7 +21,7 @@ import re
 from collections.abc import Hashable, Set
 from functools import lru_cache
 
-from stepwell.core.world import StateForm
+from stepwell.core.env_description import StateForm
 
 _Relation = tuple[str, str, str]
 

@@ -27,8 +27,8 @@ from stepwell.core import (
     ConfigError,
     ContextLengthError,
     EngineError,
+    ImageStore,
     InputError,
-    Pictures,
     Sampling,
     SamplingParams,
     ToolSchema,
@@ -73,12 +73,12 @@ class ChatCounts:
 class ChatModel:
     """The model `config.model` at `config.url`; open it with `async with`."""
 
-    def __init__(self, config: ChatApiConfig, pictures: Pictures | None = None) -> None:
+    def __init__(self, config: ChatApiConfig, pictures: ImageStore | None = None) -> None:
         self.config = config
         self.counts = ChatCounts()
         self.notes: list[str] = []
         """What was adapted, in words."""
-        self._pictures = Pictures() if pictures is None else pictures
+        self._pictures = ImageStore() if pictures is None else pictures
         self._client = ChatClient(config, self.counts)
         self._urls: OrderedDict[str, str] = OrderedDict()
         self._limit_name = "max_tokens"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from stepwell.agents import Agent, Reply
-from stepwell.core import ArrayState, Pictures, Request, Step, ToolSchema
+from stepwell.core import ArrayState, ImageStore, Request, Step, ToolSchema
 from stepwell.envs.turns import Turn
 from stepwell.rendering import Message
 from stepwell.rollout.chat_messages import Said, answered, message_note
@@ -40,7 +40,7 @@ class ChatPlayer(TextPlayer):
     """Plays with `Said` in place of samples; its conversations are `Talk`."""
 
     def __init__(
-        self, agent: Agent, pictures: Pictures, *, api_tools: bool = True, **rewarding: Unpack[Rewarding]
+        self, agent: Agent, pictures: ImageStore, *, api_tools: bool = True, **rewarding: Unpack[Rewarding]
     ) -> None:
         super().__init__(agent, pictures, **rewarding)
         self.tools: tuple[ToolSchema, ...] = agent.tools if api_tools else ()

@@ -18,7 +18,7 @@ import numpy as np
 
 from stepwell.agents import Agent, Field
 from stepwell.core import (
-    Actions,
+    ActionSpace,
     ConfigError,
     FinishReason,
     Request,
@@ -102,7 +102,7 @@ class OracleSampler:
             return []
 
 
-def _reasoning(space: Actions, actions: Sequence[str]) -> str:
+def _reasoning(space: ActionSpace, actions: Sequence[str]) -> str:
     if not space.tools:
         return f"I go {space.separator.join(actions)}."
     names = [read_call(action).name for action in actions]

@@ -27,8 +27,8 @@ from stepwell.core import (
     ArrayState,
     ContextLengthError,
     EnvError,
+    ImageStore,
     Observation,
-    Pictures,
     Request,
     Sampled,
     SamplingParams,
@@ -140,7 +140,7 @@ class TextPlayer:
     def __init__(
         self,
         agent: Agent,
-        pictures: Pictures,
+        pictures: ImageStore,
         *,
         parts: Sequence[str] = ("task",),
         optional_parts: Sequence[str] = (),

@@ -1,13 +1,13 @@
 """What an agent is told, as messages: its words, the tools, and the pictures beside them.
 
 Pictures stand before the words that speak of them. They are named by content hash in the message;
-their pixels go into the renderer's `Pictures`, where the engine and the trainer find them.
+their pixels go into the renderer's `ImageStore`, where the engine and the trainer find them.
 """
 
 from __future__ import annotations
 
 from stepwell.agents import Agent
-from stepwell.core import Observation, Pictures
+from stepwell.core import ImageStore, Observation
 from stepwell.rendering import Conversation, ImagePart, Message, Renderer, TextPart, ToolFormat, fold_system
 
 
@@ -24,7 +24,7 @@ def begun(agent: Agent, renderer: Renderer, told: Message) -> Conversation:
     return Conversation(renderer, messages if report.system else fold_system(messages), tools)
 
 
-def user_message(text: str, observation: Observation, pictures: Pictures) -> Message:
+def user_message(text: str, observation: Observation, pictures: ImageStore) -> Message:
     """What an agent is told of an observation, and shown of it."""
     if not observation.images:
         return Message.user(text)

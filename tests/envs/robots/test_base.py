@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from stepwell.core import ArraySpec, ConfigError, EnvError, InputError, RobotWorld, Split, StateForm, Task
+from stepwell.core import (
+    ArraySpec,
+    ConfigError,
+    EnvError,
+    InputError,
+    RobotEnvDescription,
+    Split,
+    StateForm,
+    Task,
+)
 from stepwell.envs import EnvBatch, draw_tasks, env_names, env_type, make_env
 from stepwell.envs.check import check_type
 from stepwell.envs.registry import ROBOT_ENVS
@@ -32,13 +41,13 @@ class Track(RobotEnv):
     extra = "track"
     Options = TrackOptions
 
-    def layout(self) -> RobotWorld:
+    def layout(self) -> RobotEnvDescription:
         arrays = {"proprio": ArraySpec((1,))}
         if self.options.shows_state:
             arrays["state"] = ArraySpec((1,))
         size = self.options.image_size
         arrays |= {camera: ArraySpec((size, size, 3), "uint8") for camera in self.options.cameras}
-        return RobotWorld(self.name, arrays, 2, self.options.max_actions)
+        return RobotEnvDescription(self.name, arrays, 2, self.options.max_actions)
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:
@@ -199,7 +208,7 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any], problem
 def test_pictures_are_shown_under_the_names_of_their_cameras() -> None:
     env = started(observation="both", camera=["left", "right"], image_size=8)
     assert list(env.observe().arrays) == list(env.world.arrays) == ["proprio", "state", "left", "right"]
-    assert env.world.pictures == ("left", "right")
+    assert env.world.images == ("left", "right")
     assert list(started(observation="camera", camera="left").observe().arrays) == ["proprio", "left"]
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from stepwell.config.base import Settings
-from stepwell.core import JSON, ArraySpec, RobotWorld, Task
+from stepwell.core import JSON, ArraySpec, RobotEnvDescription, Task
 from stepwell.envs.robots.base import Moved, RobotEnv, RobotOptions, numbers
 
 NAME = "tests.policies.vla.point_world:PointWorld"
@@ -43,13 +43,13 @@ class PointWorld(RobotEnv):
         content: dict[str, JSON] = {"point": point.tolist(), "goal": goal.tolist()}
         return Task(NAME, content, INSTRUCTIONS[seed % 2], seed)
 
-    def layout(self) -> RobotWorld:
+    def layout(self) -> RobotEnvDescription:
         arrays = {"proprio": ArraySpec((2,))}
         if self.options.shows_state:
             arrays["state"] = ArraySpec((2,))
         size = self.options.image_size
         arrays |= {camera: ArraySpec((size, size, 3), "uint8") for camera in self.options.cameras}
-        return RobotWorld(NAME, arrays, action_dim=2, max_actions=self.options.max_actions)
+        return RobotEnvDescription(NAME, arrays, action_dim=2, max_actions=self.options.max_actions)
 
     def begin(self, task: Task, seed: int) -> None:
         self.point = np.array(task.content["point"], np.float64)

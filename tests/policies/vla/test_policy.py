@@ -19,7 +19,7 @@ from stepwell.core import (
     ConfigError,
     InputError,
     ModelError,
-    RobotWorld,
+    RobotEnvDescription,
     Step,
     WeightsError,
 )
@@ -168,14 +168,14 @@ def test_a_directory_that_is_no_robot_policy_is_refused(tmp_path: Path) -> None:
 
 
 def test_settings_make_the_policy_and_a_world_of_another_kind_is_refused(tmp_path: Path) -> None:
-    world = RobotWorld("w", shape("flow").arrays, DIM, 10)
+    world = RobotEnvDescription("w", shape("flow").arrays, DIM, 10)
     config = PolicyConfig(critic="shared", vla=shape("flow").config)
     made, again = (VLAPolicy.from_config(config, world, seed) for seed in (1, 1))
     assert all(torch.equal(a, b) for a, b in zip(made.parameters(), again.parameters(), strict=True))
     made.save_pretrained(tmp_path / "p")
     config = config.model_copy(update={"model": str(tmp_path / "p")})
     VLAPolicy.from_config(config, world)
-    other = RobotWorld("other", {"proprio": ArraySpec((9,))}, DIM, 10)
+    other = RobotEnvDescription("other", {"proprio": ArraySpec((9,))}, DIM, 10)
     with pytest.raises(ConfigError, match=r"proprio \[3\].*other has proprio \[9\]"):
         VLAPolicy.from_config(config, other)
     with pytest.raises(ConfigError, match="bfloat16"):

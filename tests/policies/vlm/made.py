@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stepwell.core import Pictures, Step, TokenAction
+from stepwell.core import ImageStore, Step, TokenAction
 from stepwell.policies.vlm.policy import VLMPolicy
 from stepwell.policies.vlm.tiny import create_tiny_vlm
 from stepwell.rendering import Conversation, ImagePart, Message, Renderer, TextPart, load_tokenizer
@@ -192,7 +192,7 @@ class Scene:
 
     def __init__(self, path: Path, **options: Any) -> None:
         self.path = path
-        self.pictures = Pictures()
+        self.pictures = ImageStore()
         draw = np.random.default_rng(0)
         sizes = ((40, 60), (33, 21), (28, 28))
         self.images = [draw.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]

@@ -14,7 +14,7 @@ from tests.policies.vlm.made import FAMILIES, Scene
 from transformers import AutoModelForImageTextToText
 
 from stepwell.config import PolicyConfig
-from stepwell.core import InputError, ModelError, Pictures, TokenState
+from stepwell.core import ImageStore, InputError, ModelError, TokenState
 from stepwell.packing import backward, pack, replay
 from stepwell.policies import CausalLMPolicy, VLMPolicy, open_policy, resolve_model, sees
 from stepwell.policies.vlm.tiny import TINY_VLM_SIZES, build_tiny_vlm
@@ -154,7 +154,7 @@ def test_gradient_checkpointing_changes_nothing(
 
 
 def test_settings_open_the_kind_of_policy_a_directory_holds(directory_of: Callable[[str], Path]) -> None:
-    pictures = Pictures()
+    pictures = ImageStore()
     policy = open_policy(PolicyConfig(model=str(directory_of("llava")), critic="shared"), pictures)
     assert isinstance(policy, VLMPolicy) and policy.pictures is pictures and policy.critic is not None
     plain = open_policy(PolicyConfig(model="tiny-0.3m"), pictures)

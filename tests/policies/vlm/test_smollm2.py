@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from stepwell.core.pictures import Pictures
+from stepwell.core.images import ImageStore
 from stepwell.policies.causal_lm import CausalLMPolicy
 from stepwell.policies.model_resolver import resolve_model
 from stepwell.policies.vlm.llava import IMAGE_TOKEN
@@ -31,7 +31,7 @@ def directory() -> Path:
 
 @pytest.fixture(scope="module")
 def seeing(directory: Path) -> Any:
-    return VLMPolicy.from_pretrained(directory, pictures=Pictures()).model
+    return VLMPolicy.from_pretrained(directory, pictures=ImageStore()).model
 
 
 def test_a_text_is_written_and_continued_as_by_the_decoder_alone(directory: Path, seeing: Any) -> None:

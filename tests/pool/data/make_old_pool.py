@@ -15,14 +15,14 @@ sys.path.insert(0, str(ROOT))
 
 from tests.pool.made import TASK, dialogue, step, trajectory  # noqa: E402
 
-from stepwell.pool import database, migrating, open_pool  # noqa: E402
+from stepwell.pool import database, open_pool, schema_version  # noqa: E402
 
 
 def main() -> None:
     file = Path(__file__).parent / "pool_0001.db"
     file.unlink(missing_ok=True)
     database.REVISION = "0001"
-    database.upgrade = lambda connection: migrating.upgrade(connection, "0001")
+    database.upgrade = lambda connection: schema_version.upgrade(connection, "0001")
     with open_pool(file) as pool:
         pool.add([trajectory(f"g/{n}", [step(n, reward=1.0)], group="g") for n in range(2)])
         pool.tag(["g/1"], "old")

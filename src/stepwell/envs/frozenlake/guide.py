@@ -5,7 +5,7 @@ The example is played on a real small board, so that its words are true whatever
 
 from __future__ import annotations
 
-from stepwell.core import Actions, Example, StateForm
+from stepwell.core import ActionSpace, ExampleTurn, StateForm
 from stepwell.envs.frozenlake.lake import Lake
 from stepwell.envs.frozenlake.options import FrozenLakeOptions
 from stepwell.envs.frozenlake.words import empty_board, in_words, place_player, structured
@@ -31,7 +31,7 @@ def guide(options: FrozenLakeOptions) -> str:
     return "\n".join(lines)
 
 
-def examples(actions: Actions) -> dict[StateForm, Example]:
+def examples(actions: ActionSpace) -> dict[StateForm, ExampleTurn]:
     """One turn on a 3 x 3 board, told in every form, with as many moves as a turn allows."""
     lake = Lake.from_rows(["___", "O__", "___"], start=(2, 0), goal=(1, 1))
     way = ("Right", "Up")[: actions.max_per_turn]
@@ -46,6 +46,6 @@ def examples(actions: Actions) -> dict[StateForm, Example]:
     }
     reasoning = "Right first, past the hole above me, then up to the goal."
     return {
-        form: Example(before, reasoning, after, actions.separator.join(way))
+        form: ExampleTurn(before, reasoning, after, actions.separator.join(way))
         for form, (before, after) in forms.items()
     }

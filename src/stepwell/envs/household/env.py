@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from stepwell.config.base import Settings
-from stepwell.core import Actions, InputError, Observation, StateForm, Task, World
+from stepwell.core import ActionSpace, EnvDescription, InputError, Observation, StateForm, Task
 from stepwell.envs.base import Effect, Env
 from stepwell.envs.household.alfworld import PublishedGame, game_task
 from stepwell.envs.household.generator import make_task
@@ -38,10 +38,10 @@ class Household(Env):
         self._played: MadeHousehold | PublishedGame | None = None
 
     @cached_property
-    def world(self) -> World:
+    def world(self) -> EnvDescription:
         """What agents are told."""
         shown = {} if self.options.games else examples(self.options.catalogue)
-        return World(self.name, guide(self.options), Actions(), self.options.turns, shown)
+        return EnvDescription(self.name, guide(self.options), ActionSpace(), self.options.turns, shown)
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:

@@ -5,7 +5,7 @@ The example is played in a real small household, so that its words are true.
 
 from __future__ import annotations
 
-from stepwell.core import Example, StateForm
+from stepwell.core import ExampleTurn, StateForm
 from stepwell.envs.household.catalogue import TINY, Catalogue
 from stepwell.envs.household.goals import Goal, say
 from stepwell.envs.household.house import Command, House, first_state
@@ -35,7 +35,7 @@ def guide(options: HouseholdOptions) -> str:
     return "\n".join(lines)
 
 
-def examples(catalogue: Catalogue) -> dict[StateForm, Example]:
+def examples(catalogue: Catalogue) -> dict[StateForm, ExampleTurn]:
     """The first command in a room with three places."""
     if catalogue is TINY:
         house = House(catalogue, "hut", ("desk", "box", "bed"), ("book", "key"))
@@ -49,6 +49,8 @@ def examples(catalogue: Catalogue) -> dict[StateForm, Example]:
     reasoning = "Books lie on desks, so I look there first."
     forms = {StateForm.NATURAL_LANGUAGE: in_words, StateForm.STRUCTURED: structured}
     return {
-        form: Example(write(told, house, before), reasoning, write(told, house, after), house.text(command))
+        form: ExampleTurn(
+            write(told, house, before), reasoning, write(told, house, after), house.text(command)
+        )
         for form, write in forms.items()
     }

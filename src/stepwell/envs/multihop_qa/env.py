@@ -21,12 +21,12 @@ from typing import Any, ClassVar
 from stepwell.config.base import Settings
 from stepwell.core import (
     JSON,
+    EnvDescription,
     InputError,
     Observation,
     StateForm,
     Task,
     ToolCall,
-    World,
     problem_with,
     read_call,
 )
@@ -49,11 +49,11 @@ class MultihopQA(Env):
     options: MultihopOptions
 
     @cached_property
-    def world(self) -> World:
+    def world(self) -> EnvDescription:
         """What agents are told."""
         options = self.options
         shown = {} if options.is_tiny or options.dataset else examples()
-        return World(self.name, guide(options), actions(options), options.max_turns, shown)
+        return EnvDescription(self.name, guide(options), actions(options), options.max_turns, shown)
 
     @cached_property
     def index(self) -> SearchIndex:

@@ -5,7 +5,7 @@ The example is about a capital, and no question starts from one: it is true, but
 
 from __future__ import annotations
 
-from stepwell.core import Actions, Example, StateForm, ToolCall, ToolSchema
+from stepwell.core import ActionSpace, ExampleTurn, StateForm, ToolCall, ToolSchema
 from stepwell.envs.multihop_qa.options import MultihopOptions
 from stepwell.envs.multihop_qa.words import state_text
 
@@ -33,9 +33,9 @@ EXAMPLE_QUESTION = "What is the telephone code of the country of Oslo?"
 EXAMPLE_PLAN = ("Oslo", "Norway (country)")
 
 
-def actions(options: MultihopOptions) -> Actions:
+def actions(options: MultihopOptions) -> ActionSpace:
     """Searches, as many in a turn as are allowed, or the answer."""
-    return Actions(tools=(SEARCH, ANSWER), max_per_turn=options.max_searches, answer=ANSWER.name)
+    return ActionSpace(tools=(SEARCH, ANSWER), max_per_turn=options.max_searches, answer=ANSWER.name)
 
 
 def guide(options: MultihopOptions) -> str:
@@ -58,9 +58,9 @@ def guide(options: MultihopOptions) -> str:
     return "\n".join(lines)
 
 
-def examples() -> dict[StateForm, Example]:
+def examples() -> dict[StateForm, ExampleTurn]:
     """The first turn of a question that takes two searches, one after the other."""
     before, after = (state_text(EXAMPLE_QUESTION, EXAMPLE_PLAN, EXAMPLE_PLAN[:n], None) for n in (0, 1))
     reasoning = "I must first know the country that Oslo is in, so I search for the city."
     call = ToolCall(SEARCH.name, {"query": "Oslo"}).text
-    return {StateForm.NATURAL_LANGUAGE: Example(before, reasoning, after, call)}
+    return {StateForm.NATURAL_LANGUAGE: ExampleTurn(before, reasoning, after, call)}

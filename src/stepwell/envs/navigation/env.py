@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from stepwell.config.base import Settings
-from stepwell.core import Actions, InputError, Observation, StateForm, Task, World
+from stepwell.core import ActionSpace, EnvDescription, InputError, Observation, StateForm, Task
 from stepwell.envs.base import Effect, Env
 from stepwell.envs.navigation.generator import goal, make_task
 from stepwell.envs.navigation.guide import examples, guide
@@ -38,11 +38,11 @@ class Navigation(Env):
     options: NavigationOptions
 
     @cached_property
-    def world(self) -> World:
+    def world(self) -> EnvDescription:
         """What agents are told."""
-        actions = Actions(NAMES, self.options.max_actions_per_turn)
+        actions = ActionSpace(NAMES, self.options.max_actions_per_turn)
         told = examples(actions, self.options)
-        return World(self.name, guide(self.options), actions, self.options.max_turns, told)
+        return EnvDescription(self.name, guide(self.options), actions, self.options.max_turns, told)
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:

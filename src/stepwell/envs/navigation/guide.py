@@ -5,7 +5,7 @@ The example is played in a real small room, so that its words are true whatever 
 
 from __future__ import annotations
 
-from stepwell.core import Actions, Example, StateForm
+from stepwell.core import ActionSpace, ExampleTurn, StateForm
 from stepwell.envs.navigation.options import NavigationOptions
 from stepwell.envs.navigation.room import Pose, Room, Thing
 from stepwell.envs.navigation.sight import Sight
@@ -33,7 +33,7 @@ def guide(options: NavigationOptions) -> str:
     return "\n".join(lines)
 
 
-def examples(actions: Actions, options: NavigationOptions) -> dict[StateForm, Example]:
+def examples(actions: ActionSpace, options: NavigationOptions) -> dict[StateForm, ExampleTurn]:
     """One turn in a room with two things, told in both forms, with as many moves as a turn allows."""
     step = options.step_length
     things = (
@@ -49,6 +49,6 @@ def examples(actions: Actions, options: NavigationOptions) -> dict[StateForm, Ex
         told.append(forms(sight, pose, target))
     reasoning = "The sofa is before me and nothing stands between, so I walk up to it."
     return {
-        form: Example(told[0][form], reasoning, told[-1][form], actions.separator.join(way))
+        form: ExampleTurn(told[0][form], reasoning, told[-1][form], actions.separator.join(way))
         for form in told[0]
     }

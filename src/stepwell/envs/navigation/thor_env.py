@@ -20,7 +20,16 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from stepwell.config.base import Settings
-from stepwell.core import JSON, Actions, EnvError, InputError, Observation, StateForm, Task, World
+from stepwell.core import (
+    JSON,
+    ActionSpace,
+    EnvDescription,
+    EnvError,
+    InputError,
+    Observation,
+    StateForm,
+    Task,
+)
 from stepwell.envs.base import Effect, Env
 from stepwell.envs.navigation.env import ACTED, ARRIVED
 from stepwell.envs.navigation.generator import say
@@ -81,10 +90,10 @@ class ThorNavigation(Env):
         self._controller: Any = None
 
     @cached_property
-    def world(self) -> World:
+    def world(self) -> EnvDescription:
         """What agents are told."""
-        actions = Actions(NAMES, self.options.max_actions_per_turn)
-        return World(self.name, guide(self.options), actions, self.options.max_turns)
+        actions = ActionSpace(NAMES, self.options.max_actions_per_turn)
+        return EnvDescription(self.name, guide(self.options), actions, self.options.max_turns)
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:

@@ -22,13 +22,13 @@ from typing import Any, ClassVar
 from stepwell.config.base import Settings
 from stepwell.core import (
     JSON,
-    Actions,
+    ActionSpace,
+    EnvDescription,
     InputError,
     Observation,
     StateForm,
     Task,
     ToolCall,
-    World,
     problem_with,
     read_call,
 )
@@ -51,12 +51,12 @@ class PaperSearch(Env):
     options: PaperSearchOptions
 
     @cached_property
-    def world(self) -> World:
+    def world(self) -> EnvDescription:
         """What agents are told."""
         limits = self.options.limits
-        actions = Actions(tools=tools(self.options, limits), max_per_turn=limits.max_calls)
+        actions = ActionSpace(tools=tools(self.options, limits), max_per_turn=limits.max_calls)
         shown = {} if limits.is_short else examples(limits)
-        return World(self.name, guide(self.options, limits), actions, limits.max_turns, shown)
+        return EnvDescription(self.name, guide(self.options, limits), actions, limits.max_turns, shown)
 
     @cached_property
     def library(self) -> Library:

@@ -5,7 +5,7 @@ The example asks for what no generated paper is about.
 
 from __future__ import annotations
 
-from stepwell.core import JSON, Example, StateForm, ToolCall, ToolSchema
+from stepwell.core import JSON, ExampleTurn, StateForm, ToolCall, ToolSchema
 from stepwell.envs.paper_search.options import Limits, PaperSearchOptions
 from stepwell.envs.paper_search.papers import Quality
 from stepwell.envs.paper_search.words import Standing, in_words, structured
@@ -60,14 +60,14 @@ def guide(options: PaperSearchOptions, limits: Limits) -> str:
     )
 
 
-def examples(limits: Limits) -> dict[StateForm, Example]:
+def examples(limits: Limits) -> dict[StateForm, ExampleTurn]:
     """The first turn of a request: a search in its own words."""
     before = Standing("Which papers study bridge inspection with flying cameras?", 12)
     after = before._replace(pool_size=limits.num_results, num_searches=1, quality=Quality(0.4, 0.25, 1.0))
     reasoning = "Nothing is found yet, so I search in the words of the request."
     call = ToolCall(SEARCH, {"query": "bridge inspection flying cameras"}).text
     forms = {StateForm.NATURAL_LANGUAGE: in_words, StateForm.STRUCTURED: structured}
-    return {form: Example(tell(before), reasoning, tell(after), call) for form, tell in forms.items()}
+    return {form: ExampleTurn(tell(before), reasoning, tell(after), call) for form, tell in forms.items()}
 
 
 def _object(name: str, schema: dict[str, JSON]) -> dict[str, JSON]:

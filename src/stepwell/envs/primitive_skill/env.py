@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from stepwell.config.base import Settings
-from stepwell.core import JSON, Actions, Observation, StateForm, Task, World
+from stepwell.core import JSON, ActionSpace, EnvDescription, Observation, StateForm, Task
 from stepwell.envs.base import Effect, Env
 from stepwell.envs.primitive_skill.guide import examples, guide
 from stepwell.envs.primitive_skill.maniskill_scene import TASKS as MANISKILL_TASKS
@@ -51,10 +51,10 @@ class PrimitiveSkill(Env):
     options: PrimitiveSkillOptions
 
     @cached_property
-    def world(self) -> World:
+    def world(self) -> EnvDescription:
         """What agents are told."""
-        return World(
-            self.name, guide(self.options), Actions(), self.options.max_turns, examples(self.options)
+        return EnvDescription(
+            self.name, guide(self.options), ActionSpace(), self.options.max_turns, examples(self.options)
         )
 
     @classmethod

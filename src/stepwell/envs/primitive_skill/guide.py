@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepwell.core import Example, StateForm
+from stepwell.core import ExampleTurn, StateForm
 from stepwell.envs.primitive_skill.options import PrimitiveSkillOptions
 from stepwell.envs.primitive_skill.skills import Skill, write_skills
 from stepwell.envs.primitive_skill.table import REACH, Point
@@ -34,7 +34,7 @@ def guide(options: PrimitiveSkillOptions) -> str:
     return "\n".join(lines)
 
 
-def examples(options: PrimitiveSkillOptions) -> dict[StateForm, Example]:
+def examples(options: PrimitiveSkillOptions) -> dict[StateForm, ExampleTurn]:
     """The first turn of a stack; the structured form first, which suits this world best."""
     before: dict[str, Point] = {"red cube": (62, -55, 20), "green cube": (75, 33, 20)}
     pick, place = Skill("pick", (62, -55, 20)), Skill("place", (75, 33, 150))
@@ -44,4 +44,4 @@ def examples(options: PrimitiveSkillOptions) -> dict[StateForm, Example]:
     now, then = forms(before, None), forms(after, None if is_whole else "red cube")
     reasoning = "The red cube belongs on the green one: I pick it up and place it over the green cube."
     order = (StateForm.STRUCTURED, StateForm.NATURAL_LANGUAGE)
-    return {form: Example(now[form], reasoning, then[form], answer) for form in order}
+    return {form: ExampleTurn(now[form], reasoning, then[form], answer) for form in order}

@@ -30,13 +30,13 @@ from stepwell.core import (
     ArrayState,
     ConfigError,
     EncodingError,
+    EnvDescription,
     EnvError,
     InputError,
     Observation,
-    RobotWorld,
+    RobotEnvDescription,
     StateForm,
     Task,
-    World,
 )
 from stepwell.envs.base import NOTHING, Effect, Env
 from stepwell.envs.remote import wire
@@ -240,10 +240,10 @@ class RemoteEnv(Env):
         self.options = RemoteOptions(**self._told["options"])
 
     @property
-    def world(self) -> World:
+    def world(self) -> EnvDescription:
         """As the server describes it."""
         world = wire.read_world(self._told["world"])
-        assert isinstance(world, World)
+        assert isinstance(world, EnvDescription)
         return world
 
     @property
@@ -331,10 +331,10 @@ class RemoteRobotEnv(RobotEnv):
         """The task that the server's world makes of the seed."""
         return _made(cls.servers, cls.hosted, options, seed)
 
-    def layout(self) -> RobotWorld:
+    def layout(self) -> RobotEnvDescription:
         """As the server describes it."""
         world = wire.read_world(self._told["world"])
-        assert isinstance(world, RobotWorld)
+        assert isinstance(world, RobotEnvDescription)
         return world
 
     def reset(

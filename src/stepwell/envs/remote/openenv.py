@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, JsonValue
 
 from stepwell.config.base import Settings
-from stepwell.core import JSON, Actions, ConfigError, EnvError, Observation, Task, World
+from stepwell.core import JSON, ActionSpace, ConfigError, EnvDescription, EnvError, Observation, Task
 from stepwell.envs.base import NOTHING, Effect, Env
 from stepwell.envs.options import declare_host_option
 
@@ -89,13 +89,13 @@ class OpenEnv(Env):
         self._field = self.options.action_field or self._text_field()
 
     @cached_property
-    def world(self) -> World:
+    def world(self) -> EnvDescription:
         """The server's own words, and what an action looks like."""
         names = tuple(self.options.actions)
         told = self.options.guide or self.about
         if not names and self._field is None:
             told += f"\nAn action is a JSON object of this schema:\n{json.dumps(self._action_fields())}"
-        return World(self.name, told, Actions(names), self.options.max_turns)
+        return EnvDescription(self.name, told, ActionSpace(names), self.options.max_turns)
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:

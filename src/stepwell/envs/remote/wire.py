@@ -16,10 +16,18 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.core import Actions, ArraySpec, EncodingError, RobotWorld, StateForm, ToolSchema, World
+from stepwell.core import (
+    ActionSpace,
+    ArraySpec,
+    EncodingError,
+    EnvDescription,
+    RobotEnvDescription,
+    StateForm,
+    ToolSchema,
+)
 from stepwell.core.arrays import AnyArray
+from stepwell.core.env_description import ExampleTurn
 from stepwell.core.frames import Frame, decode, to_bytes
-from stepwell.core.world import Example
 from stepwell.envs.codecs import (
     pack_actions,
     pack_error,
@@ -102,30 +110,30 @@ def _is_picture(array: AnyArray) -> bool:
     return array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3 and array.size > 0
 
 
-def describe_world(world: World | RobotWorld) -> dict[str, Any]:
+def describe_world(world: EnvDescription | RobotEnvDescription) -> dict[str, Any]:
     """A world as JSON."""
     described = asdict(world)
-    if isinstance(world, World):
+    if isinstance(world, EnvDescription):
         described["examples"] = {form.value: asdict(example) for form, example in world.examples.items()}
     return described
 
 
-def read_world(value: dict[str, Any]) -> World | RobotWorld:
+def read_world(value: dict[str, Any]) -> EnvDescription | RobotEnvDescription:
     """The world of `describe_world`."""
     try:
         if "action_dim" in value:
             specs = {n: ArraySpec(tuple(s["shape"]), s["dtype"]) for n, s in value["arrays"].items()}
-            return RobotWorld(value["name"], specs, value["action_dim"], value["max_actions"])
+            return RobotEnvDescription(value["name"], specs, value["action_dim"], value["max_actions"])
         actions = value["actions"]
         tools = tuple(ToolSchema(**tool) for tool in actions.get("tools", ()))
-        names = Actions(
+        names = ActionSpace(
             tuple(actions["names"]),
             actions["max_per_turn"],
             actions["separator"],
             tools,
             actions.get("answer", ""),
         )
-        examples = {StateForm(form): Example(**example) for form, example in value["examples"].items()}
-        return World(value["name"], value["guide"], names, value["max_turns"], examples)
+        examples = {StateForm(form): ExampleTurn(**example) for form, example in value["examples"].items()}
+        return EnvDescription(value["name"], value["guide"], names, value["max_turns"], examples)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise EncodingError(f"the host's description of its world is not one of ours: {error!r}") from error

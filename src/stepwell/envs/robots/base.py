@@ -45,7 +45,7 @@ from stepwell.core import (
     ConfigError,
     EnvError,
     InputError,
-    RobotWorld,
+    RobotEnvDescription,
     StateForm,
     Task,
 )
@@ -144,7 +144,7 @@ class RobotEnv(ABC):
         """The task of a seed; its content holds all that decides the episode."""
 
     @abstractmethod
-    def layout(self) -> RobotWorld:
+    def layout(self) -> RobotEnvDescription:
         """What is shown and what an action is, under the present options."""
 
     @abstractmethod
@@ -187,7 +187,7 @@ class RobotEnv(ABC):
             simulator(cls.package, world=cls.name, extra=cls.extra)
 
     @cached_property
-    def world(self) -> RobotWorld:
+    def world(self) -> RobotEnvDescription:
         """What a policy is built for."""
         return self.layout()
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.core import ArrayState, ConfigError, InputError, RobotWorld, Split, StateForm, Task
+from stepwell.core import ArrayState, ConfigError, InputError, RobotEnvDescription, Split, StateForm, Task
 from stepwell.envs.check_probe import HELD_OUT_SHARE, Broken, Probe, demand
 from stepwell.envs.check_words import tasks_are_pure
 from stepwell.envs.robots.base import FloatArray, RobotEnv
@@ -29,7 +29,10 @@ NUM_SEEDS = 200  # of which both splits must get some
 def world_is_described(probe: Probe) -> str:
     """The world has arrays and an action, and every task an instruction."""
     world = opened(probe).world
-    demand(isinstance(world, RobotWorld), f"world is a {type(world).__name__}, not a RobotWorld")
+    demand(
+        isinstance(world, RobotEnvDescription),
+        f"world is a {type(world).__name__}, not a RobotEnvDescription",
+    )
     for task in probe.tasks:
         demand(bool(task.instruction.strip()), f"task {task.id} has no instruction")
     shapes = ", ".join(f"{name} {list(spec.shape)}" for name, spec in world.arrays.items())
@@ -196,7 +199,7 @@ def render_gives_a_picture(probe: Probe) -> str:
     try:
         picture = np.asarray(env.render())
     except ConfigError as error:
-        demand(not env.world.pictures, str(error))
+        demand(not env.world.images, str(error))
         return f"none here: {error}"
     good = picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3
     demand(good, f"render() gave {picture.dtype} {picture.shape}")
@@ -262,7 +265,7 @@ def opened(probe: Probe) -> RobotEnv:
     return shared
 
 
-def _demand_arrays(world: RobotWorld, observation: ArrayState) -> None:
+def _demand_arrays(world: RobotEnvDescription, observation: ArrayState) -> None:
     demand(isinstance(observation, ArrayState), f"shown was a {type(observation).__name__}")
     demand(list(observation.arrays) == list(world.arrays), f"shown was {list(observation.arrays)}")
     for name, spec in world.arrays.items():

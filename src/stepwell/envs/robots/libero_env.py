@@ -22,7 +22,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from stepwell.config.base import Settings
-from stepwell.core import JSON, ArraySpec, ConfigError, EnvError, InputError, RobotWorld, Task
+from stepwell.core import JSON, ArraySpec, ConfigError, EnvError, InputError, RobotEnvDescription, Task
 from stepwell.core.names import suggest_name
 from stepwell.envs.robots import cameras
 from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv, RobotOptions
@@ -67,7 +67,7 @@ class Libero(RobotEnv):
         self._sim: Any = None
         self._seen: dict[str, npt.NDArray[Any]] = {}
 
-    def layout(self) -> RobotWorld:
+    def layout(self) -> RobotEnvDescription:
         """Opens the simulator: the size of `state` depends on the scene."""
         if not self._seen:
             self._start(0)
@@ -75,7 +75,7 @@ class Libero(RobotEnv):
         arrays = {name: ArraySpec(array.shape) for name, array in vectors.items()}
         arrays |= self.options.pictures
         name = f"{self.name}/{self.options.suite}/{self.options.task}"
-        return RobotWorld(name, arrays, 7, self.options.max_actions)
+        return RobotEnvDescription(name, arrays, 7, self.options.max_actions)
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:

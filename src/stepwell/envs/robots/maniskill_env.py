@@ -19,7 +19,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from stepwell.config.base import Settings
-from stepwell.core import JSON, ArraySpec, ConfigError, InputError, RobotWorld, Task
+from stepwell.core import JSON, ArraySpec, ConfigError, InputError, RobotEnvDescription, Task
 from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv, RobotOptions, numbers
 from stepwell.envs.robots.packages import simulator
 from stepwell.envs.tiles import Image
@@ -66,14 +66,16 @@ class ManiSkill(RobotEnv):
         self._sim: Any = None
         self._seen: dict[str, Any] = {}
 
-    def layout(self) -> RobotWorld:
+    def layout(self) -> RobotEnvDescription:
         """Opens the simulator: sizes depend on the task and its robot."""
         if not self._seen:
             self._seen = self._opened().reset(seed=0)[0]
         arrays = {name: ArraySpec(array.shape) for name, array in self._vectors().items()}
         arrays |= self.options.pictures
         (action_dim,) = self._opened().action_space.shape
-        return RobotWorld(f"{self.name}/{self.options.task}", arrays, action_dim, self.options.max_actions)
+        return RobotEnvDescription(
+            f"{self.name}/{self.options.task}", arrays, action_dim, self.options.max_actions
+        )
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:

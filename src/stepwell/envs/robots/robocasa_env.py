@@ -20,7 +20,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from stepwell.config.base import Settings
-from stepwell.core import JSON, ArraySpec, ConfigError, EnvError, InputError, RobotWorld, Task
+from stepwell.core import JSON, ArraySpec, ConfigError, EnvError, InputError, RobotEnvDescription, Task
 from stepwell.envs.robots import cameras
 from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv, RobotOptions
 from stepwell.envs.robots.maniskill_env import in_words
@@ -62,14 +62,14 @@ class RoboCasa(RobotEnv):
         self._sim: Any = None
         self._seen: dict[str, npt.NDArray[Any]] = {}
 
-    def layout(self) -> RobotWorld:
+    def layout(self) -> RobotEnvDescription:
         """Opens the simulator: sizes depend on task and robot."""
         if not self._seen:
             self._start(0)
         arrays = {name: ArraySpec(array.shape) for name, array in self._vectors().items()}
         arrays |= self.options.pictures
         name = f"{self.name}/{self.options.task}"
-        return RobotWorld(name, arrays, int(self._sim.action_dim), self.options.max_actions)
+        return RobotEnvDescription(name, arrays, int(self._sim.action_dim), self.options.max_actions)
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from stepwell.config.base import Settings
-from stepwell.core import JSON, ArraySpec, ConfigError, InputError, RobotWorld, Task
+from stepwell.core import JSON, ArraySpec, ConfigError, InputError, RobotEnvDescription, Task
 from stepwell.envs.robots import cameras
 from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv, RobotOptions, numbers
 from stepwell.envs.robots.packages import simulator
@@ -77,7 +77,7 @@ class Robosuite(RobotEnv):
         self._sim: Any = None
         self._seen: dict[str, npt.NDArray[Any]] = {}
 
-    def layout(self) -> RobotWorld:
+    def layout(self) -> RobotEnvDescription:
         """Opens the simulator: sizes depend on task and robot."""
         if not self._seen:
             self._seen = self._opened().reset()
@@ -87,7 +87,7 @@ class Robosuite(RobotEnv):
         }
         arrays |= self.options.pictures
         name = f"{self.name}/{self.options.task}"
-        return RobotWorld(name, arrays, self._opened().action_dim, self.options.max_actions)
+        return RobotEnvDescription(name, arrays, self._opened().action_dim, self.options.max_actions)
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from stepwell.config.base import Settings
-from stepwell.core import JSON, Actions, InputError, Observation, StateForm, Task, World
+from stepwell.core import JSON, ActionSpace, EnvDescription, InputError, Observation, StateForm, Task
 from stepwell.envs.base import Effect, Env
 from stepwell.envs.shop.client import RemoteShop
 from stepwell.envs.shop.goal import Goal
@@ -37,9 +37,9 @@ class ShopEnv(Env):
     options: ShopOptions
 
     @cached_property
-    def world(self) -> World:
+    def world(self) -> EnvDescription:
         """What agents are told."""
-        return World(self.name, guide(self.options), Actions(), self.options.turns, examples())
+        return EnvDescription(self.name, guide(self.options), ActionSpace(), self.options.turns, examples())
 
     @cached_property
     def counter(self) -> Counter:

@@ -6,7 +6,7 @@ a test plays it and compares.
 
 from __future__ import annotations
 
-from stepwell.core import Example, StateForm
+from stepwell.core import ExampleTurn, StateForm
 from stepwell.envs.shop.options import ShopOptions
 
 EXAMPLE_TASK = "Buy soft cup, color: red, max $12."
@@ -38,7 +38,7 @@ def guide(options: ShopOptions) -> str:
     )
 
 
-def examples() -> dict[StateForm, Example]:
+def examples() -> dict[StateForm, ExampleTurn]:
     """The first search."""
     reasoning = "I search for the kind of thing and what it must be."
-    return {form: Example(BEFORE[form], reasoning, AFTER[form], "search[soft cup]") for form in BEFORE}
+    return {form: ExampleTurn(BEFORE[form], reasoning, AFTER[form], "search[soft cup]") for form in BEFORE}

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from stepwell.config.base import Settings
-from stepwell.core import Actions, Observation, StateForm, Task, World
+from stepwell.core import ActionSpace, EnvDescription, Observation, StateForm, Task
 from stepwell.envs.base import Effect, Env
 from stepwell.envs.grid import NAMES
 from stepwell.envs.sokoban.generator import make_task
@@ -40,10 +40,12 @@ class Sokoban(Env):
     options: SokobanOptions
 
     @cached_property
-    def world(self) -> World:
+    def world(self) -> EnvDescription:
         """What agents are told."""
-        actions = Actions(NAMES, self.options.max_actions_per_turn)
-        return World(self.name, guide(self.options), actions, self.options.max_turns, examples(actions))
+        actions = ActionSpace(NAMES, self.options.max_actions_per_turn)
+        return EnvDescription(
+            self.name, guide(self.options), actions, self.options.max_turns, examples(actions)
+        )
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:

@@ -5,7 +5,7 @@ The example is played in a real small room, so that its words are true whatever 
 
 from __future__ import annotations
 
-from stepwell.core import Actions, Example, StateForm
+from stepwell.core import ActionSpace, ExampleTurn, StateForm
 from stepwell.envs.sokoban.options import SokobanOptions
 from stepwell.envs.sokoban.room import Room, Situation, empty_room, furnish, read_room
 from stepwell.envs.sokoban.words import in_words, structured
@@ -32,7 +32,7 @@ def guide(options: SokobanOptions) -> str:
     return "\n".join(lines)
 
 
-def examples(actions: Actions) -> dict[StateForm, Example]:
+def examples(actions: ActionSpace) -> dict[StateForm, ExampleTurn]:
     """One turn in a small room, told in every form, with as many moves as a turn allows."""
     room, before = read_room(["#####", "#O__#", "#X__#", "#_P_#", "#####"])
     way = ("Left", "Up")[: actions.max_per_turn]
@@ -47,7 +47,7 @@ def examples(actions: Actions) -> dict[StateForm, Example]:
     reasoning = "I go left to stand below the box, then up to push it onto the target."
     answer = actions.separator.join(way)
     return {
-        form: Example(write(room, before), reasoning, write(room, after), answer)
+        form: ExampleTurn(write(room, before), reasoning, write(room, after), answer)
         for form, write in told.items()
     }
 

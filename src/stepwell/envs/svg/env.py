@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from stepwell.config.base import Settings
-from stepwell.core import JSON, Actions, InputError, Observation, StateForm, Task, World
+from stepwell.core import JSON, ActionSpace, EnvDescription, InputError, Observation, StateForm, Task
 from stepwell.envs.base import Effect, Env
 from stepwell.envs.svg.guide import examples, guide
 from stepwell.envs.svg.icons import icons
@@ -37,9 +37,11 @@ class Svg(Env):
     options: SvgOptions
 
     @cached_property
-    def world(self) -> World:
+    def world(self) -> EnvDescription:
         """What agents are told."""
-        return World(self.name, guide(self.options), Actions(), self.options.max_turns, examples())
+        return EnvDescription(
+            self.name, guide(self.options), ActionSpace(), self.options.max_turns, examples()
+        )
 
     @cached_property
     def judge(self) -> Judge:

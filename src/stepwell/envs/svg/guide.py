@@ -6,7 +6,7 @@ installed; a test draws it and compares.
 
 from __future__ import annotations
 
-from stepwell.core import Example, StateForm
+from stepwell.core import ExampleTurn, StateForm
 from stepwell.envs.svg.options import SvgOptions
 
 EXAMPLE_SVG = (
@@ -39,7 +39,7 @@ def guide(options: SvgOptions) -> str:
     return "\n".join(lines)
 
 
-def examples() -> dict[StateForm, Example]:
+def examples() -> dict[StateForm, ExampleTurn]:
     """One drawing that matches its target."""
     reasoning = "A red circle at the upper left and a blue bar at the lower right; one element each."
     drawn = '"drawing": {"num_shapes": 2, "similarity": 1.0}, "refused": false}'
@@ -50,4 +50,6 @@ def examples() -> dict[StateForm, Example]:
         ),
         StateForm.STRUCTURED: (SHAPES_LISTED + '"drawing": null, "refused": false}', SHAPES_LISTED + drawn),
     }
-    return {form: Example(before, reasoning, after, EXAMPLE_SVG) for form, (before, after) in forms.items()}
+    return {
+        form: ExampleTurn(before, reasoning, after, EXAMPLE_SVG) for form, (before, after) in forms.items()
+    }

@@ -33,7 +33,7 @@ class Encoder(nn.Module):
     def __init__(self, config: VLAConfig, arrays: Mapping[str, ArraySpec]) -> None:
         super().__init__()
         self.specs = dict(arrays)
-        self.pictures = tuple(name for name, spec in arrays.items() if spec.is_picture)
+        self.pictures = tuple(name for name, spec in arrays.items() if spec.is_image)
         self.numbers = tuple(name for name in arrays if name not in self.pictures)
         size = sum(int(np.prod(arrays[name].shape)) for name in self.numbers)
         self.register_buffer("centre", torch.zeros(size))

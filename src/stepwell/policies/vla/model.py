@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from stepwell.config.vla import VLAConfig
-from stepwell.core import ArraySpec, RobotWorld
+from stepwell.core import ArraySpec, RobotEnvDescription
 from stepwell.policies.vla.encoder import Encoder
 from stepwell.policies.vla.heads import HEADS, FlowHead, TokenHead
 
@@ -29,7 +29,7 @@ class Shape:
     action_dim: int
 
     @classmethod
-    def of(cls, config: VLAConfig, world: RobotWorld) -> Shape:
+    def of(cls, config: VLAConfig, world: RobotEnvDescription) -> Shape:
         """For the arrays and actions of a world."""
         return cls(config, dict(world.arrays), world.action_dim)
 

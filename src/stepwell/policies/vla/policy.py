@@ -37,7 +37,7 @@ from stepwell.core import (
     ConfigError,
     InputError,
     ModelError,
-    RobotWorld,
+    RobotEnvDescription,
     State,
     Step,
     WeightsError,
@@ -68,7 +68,7 @@ class VLAPolicy:
         self.module = nn.ModuleDict({"model": model} | ({"critic": critic} if critic is not None else {}))
 
     @classmethod
-    def from_config(cls, config: PolicyConfig, world: RobotWorld, seed: int = 0) -> VLAPolicy:
+    def from_config(cls, config: PolicyConfig, world: RobotEnvDescription, seed: int = 0) -> VLAPolicy:
         """The policy that settings describe: opened where `model` is a directory, else fresh."""
         critic: CriticKind | None = None if config.critic == "none" else config.critic
         if config.lora is not None:
@@ -240,7 +240,7 @@ class VLAPolicy:
             if encoder is not None:
                 encoder.fit(arrays)
 
-    def check_world(self, world: RobotWorld) -> None:
+    def check_world(self, world: RobotEnvDescription) -> None:
         """Refuse a world that this policy was not made for."""
         shape = self.model.shape
         if shape.arrays != world.arrays or shape.action_dim != world.action_dim:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from stepwell.core import Pictures, TokenState
+from stepwell.core import ImageStore, TokenState
 from stepwell.packing import Microbatch, Packed, StepTable
 from stepwell.policies.forward import Feed, feed
 from stepwell.policies.vlm.vision import Pixels, embed, features_of, pixels_of
@@ -43,7 +43,7 @@ class Looks:
     positions: IntArray | None
 
 
-def look(packed: Packed, image_format: ImageFormat, pictures: Pictures) -> None:
+def look(packed: Packed, image_format: ImageFormat, pictures: ImageStore) -> None:
     """Note in every microbatch where its pictures are; refuses a prompt with other tokens for them."""
     if all("looks" in microbatch.cache for microbatch in packed.microbatches):
         return
@@ -93,7 +93,7 @@ def _looked_up(microbatch: Microbatch, known: dict[int, IntArray]) -> IntArray:
 
 
 def feed_pictures(
-    microbatch: Microbatch, device: torch.device, image_format: ImageFormat, pictures: Pictures
+    microbatch: Microbatch, device: torch.device, image_format: ImageFormat, pictures: ImageStore
 ) -> Feed:
     """`microbatch` on `device` with its pictures, kept with it for the next pass."""
     key = ("feed with pictures", device)
@@ -104,7 +104,7 @@ def feed_pictures(
 
 
 def _made(
-    microbatch: Microbatch, device: torch.device, image_format: ImageFormat, pictures: Pictures
+    microbatch: Microbatch, device: torch.device, image_format: ImageFormat, pictures: ImageStore
 ) -> Feed:
     plain = feed(microbatch, device)
     looks: Looks = microbatch.cache["looks"]

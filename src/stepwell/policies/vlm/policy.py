@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.config import PolicyConfig
-from stepwell.core import Pictures
+from stepwell.core import ImageStore
 from stepwell.packing import Microbatch, Packed
 from stepwell.policies import directory, lora
 from stepwell.policies.causal_lm import CausalLMPolicy
@@ -39,12 +39,12 @@ class VLMPolicy(CausalLMPolicy):
     """
 
     image_format: ImageFormat
-    pictures: Pictures
+    pictures: ImageStore
     _open_model = staticmethod(directory.open_vision_language)
 
     @classmethod
     def from_pretrained(
-        cls, name_or_path: str | Path, *, pictures: Pictures | None = None, **options: Any
+        cls, name_or_path: str | Path, *, pictures: ImageStore | None = None, **options: Any
     ) -> VLMPolicy:
         """Open a directory, or a built-in model by name; `options` are those of `CausalLMPolicy`.
 
@@ -59,11 +59,11 @@ class VLMPolicy(CausalLMPolicy):
         found = image_format_of(source)
         assert found is not None, "it was opened as a vision-language model"
         policy.image_format = found
-        policy.pictures = Pictures() if pictures is None else pictures
+        policy.pictures = ImageStore() if pictures is None else pictures
         return policy
 
     @classmethod
-    def from_config(cls, config: PolicyConfig, pictures: Pictures | None = None) -> VLMPolicy:
+    def from_config(cls, config: PolicyConfig, pictures: ImageStore | None = None) -> VLMPolicy:
         """The policy that settings describe."""
         policy = super().from_config(config)
         assert isinstance(policy, VLMPolicy)

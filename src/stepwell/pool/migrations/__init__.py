@@ -1,1 +1,1 @@
-"""How the schema grew, one file per revision; `stepwell.pool.migrating` runs them."""
+"""How the schema grew, one file per revision; `stepwell.pool.schema_version` runs them."""

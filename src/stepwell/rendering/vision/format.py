@@ -28,7 +28,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.core import ImageSpan, InputError, Pictures, TokenState
+from stepwell.core import ImageSpan, ImageStore, InputError, TokenState
 from stepwell.core.arrays import AnyArray, IntArray
 
 
@@ -76,7 +76,7 @@ class ImageFormat(ABC):
     def arrays(self, image: AnyArray) -> dict[str, AnyArray]:
         """The vision encoder's arguments for one picture, under the model's own names."""
 
-    def placed(self, state: TokenState, pictures: Pictures) -> list[Placed]:
+    def placed(self, state: TokenState, pictures: ImageStore) -> list[Placed]:
         """The runs of a state's pictures; refused unless the prompt holds exactly those ids."""
         return [Placed(span, self._checked(state.prompt_ids, span, pictures)) for span in state.images]
 
@@ -84,10 +84,10 @@ class ImageFormat(ABC):
         """Positions [num_axes, length] of a sequence with these pictures."""
         return np.arange(length, dtype=np.int64)[None]
 
-    def _checked(self, prompt_ids: IntArray, span: ImageSpan, pictures: Pictures) -> ImageTokens:
-        tokens = self.tokens(*pictures.size(span.image))
+    def _checked(self, prompt_ids: IntArray, span: ImageSpan, pictures: ImageStore) -> ImageTokens:
+        tokens = self.tokens(*pictures.get_size(span.image))
         if span.length != tokens.ids.size:
-            height, width = pictures.size(span.image)
+            height, width = pictures.get_size(span.image)
             raise InputError(
                 f"images: the span at {span.start} has {span.length} tokens, but this model ({self.family}) "
                 f"writes a picture of {height} x {width} pixels as {tokens.ids.size}; render the prompt "

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.core import ImageSpan, Pictures, RenderError
+from stepwell.core import ImageSpan, ImageStore, RenderError
 from stepwell.rendering.messages import ImagePart, Message, Part, TextPart
 from stepwell.rendering.vision.format import ImageFormat
 
@@ -16,7 +16,7 @@ Ids = npt.NDArray[np.int32]
 
 
 def expanded(
-    ids: Ids, names: Sequence[str], image_format: ImageFormat, pictures: Pictures, offset: int
+    ids: Ids, names: Sequence[str], image_format: ImageFormat, pictures: ImageStore, offset: int
 ) -> tuple[Ids, tuple[ImageSpan, ...]]:
     """`ids` with a run for each marker, and the spans of the runs when `ids` begin at `offset`."""
     places = np.flatnonzero(ids == image_format.marker_id)
@@ -29,7 +29,7 @@ def expanded(
     spans: list[ImageSpan] = []
     done, size = 0, offset
     for place, name in zip(places.tolist(), names, strict=True):
-        run = image_format.tokens(*pictures.size(name)).ids
+        run = image_format.tokens(*pictures.get_size(name)).ids
         size += place - done
         spans.append(ImageSpan(name, size, run.size))
         parts += (ids[done:place], run)

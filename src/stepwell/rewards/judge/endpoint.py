@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from stepwell.config.judge import EndpointConfig
+from stepwell.core.env_description import StateForm
 from stepwell.core.errors import ConfigError, InfraError
-from stepwell.core.world import StateForm
 from stepwell.rewards.chat_client import ChatClient, ChatRefused, ChatReply, Unanswered
 from stepwell.rewards.judge.cache import AnswerCache, question_key
 from stepwell.rewards.judge.prompts import Part, question, read_answer

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-from stepwell.core.world import StateForm
+from stepwell.core.env_description import StateForm
 
 Part = Literal["grounding", "world_modeling"]
 

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from stepwell.core.world import StateForm
+from stepwell.core.env_description import StateForm
 from stepwell.rewards.judge.claims import Claim, PlaceClaim, claims_of
 from stepwell.rewards.judge.fields import judge_dictionary, judge_grid
 from stepwell.rewards.judge.items import Mention

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stepwell.core.world import StateForm
+from stepwell.core.env_description import StateForm
 from stepwell.rewards.judge.vocabulary import Vocabulary, words_of
 
 Place = tuple[float, ...]

@@ -26,7 +26,7 @@ from stepwell.config.run import RunConfig
 from stepwell.core import (
     ConfigError,
     ContextLengthError,
-    Pictures,
+    ImageStore,
     SamplingParams,
     Split,
     StateForm,
@@ -167,13 +167,13 @@ class Parts:
         return None if self.is_robot else seeing.find_image_format(self.base_path, self.tokenizer)
 
     @cached_property
-    def pictures(self) -> Pictures:
+    def pictures(self) -> ImageStore:
         """What the agent has seen, kept in the pool; none where the model does not see."""
         if self.image_format is None or self.for_plan:
-            return Pictures()
-        from stepwell.pool import PoolPictures
+            return ImageStore()
+        from stepwell.pool import PoolImageStore
 
-        return PoolPictures(self.pool, also=self.stored_pool if self.config.offline.pool else None)
+        return PoolImageStore(self.pool, also=self.stored_pool if self.config.offline.pool else None)
 
     @cached_property
     def stored_pool(self) -> Pool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from stepwell.algos.recipes import Recipe
 from stepwell.config.run import RunConfig
-from stepwell.core import ArrayState, ConfigError, EnvError, RobotWorld, Task, Trajectory
+from stepwell.core import ArrayState, ConfigError, EnvError, RobotEnvDescription, Task, Trajectory
 from stepwell.envs.batch import EnvBatch
 from stepwell.rollout.episodes import Rollout
 from stepwell.rollout.robot_demonstrations import ExpertSampler, demonstrate_robot
@@ -40,7 +40,9 @@ def check_settings(config: RunConfig, recipe: Recipe) -> None:
         )
 
 
-def robot_policy(config: RunConfig, world: RobotWorld, critic: Literal["none", "shared", "own"]) -> VLAPolicy:
+def robot_policy(
+    config: RunConfig, world: RobotEnvDescription, critic: Literal["none", "shared", "own"]
+) -> VLAPolicy:
     """The policy that settings ask for, without a reference (the trainer freezes its own)."""
     from stepwell.policies.vla import VLAPolicy
 
@@ -66,7 +68,7 @@ def robot_demonstrations(
     return demonstrate_robot(Rollout(envs, player, sampler), tasks, seed, chunk)
 
 
-def check_state(name: str, world: RobotWorld, observation: Any) -> None:
+def check_state(name: str, world: RobotEnvDescription, observation: Any) -> None:
     """Refuse a world that shows something else than it says."""
     if not isinstance(observation, ArrayState):
         raise EnvError(f"{name} showed a {type(observation).__name__}; a robot's world shows arrays")

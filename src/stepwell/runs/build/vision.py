@@ -1,6 +1,6 @@
 """What a run needs besides where its agent sees: pictures that the pool keeps, and clear refusals.
 
-    world ─ picture ─► PoolPictures.add ─► blob store of the pool ◄─ generators, trainer, resumed runs
+    world ─ picture ─► PoolImageStore.add ─► blob store of the pool ◄─ generators, trainer, resumed runs
                               └─► memory, the most recent ones
 
 A world that shows pictures is refused before anything runs, unless the model sees.

@@ -30,7 +30,7 @@ from stepwell.runs.evaluation import folders as eval_folders
 from stepwell.runs.evaluation.folders import Evaluation
 from stepwell.runs.evaluation.evaluate import EvalReport, EvalResult, eval_jobs, held_out_tasks
 from stepwell.runs.build.components import Parts
-from stepwell.pool import Filter, PoolPictures
+from stepwell.pool import Filter, PoolImageStore
 from stepwell.rollout import Job
 from stepwell.rollout.chat_model import ChatModel
 from stepwell.rollout.chat_player import ChatPlayer
@@ -130,7 +130,7 @@ class EndpointEvaluation:
         self._on_start(len(jobs), len(jobs) - len(missing))
         if not missing:
             return
-        pictures = PoolPictures(self.parts.pool)
+        pictures = PoolImageStore(self.parts.pool)
         async with ChatModel(self.endpoint, pictures) as model:
             try:
                 await self._ask_all([jobs[n] for n in missing], missing, model, pictures, observation)
@@ -142,7 +142,7 @@ class EndpointEvaluation:
         jobs: Sequence[Job],
         numbers: Sequence[int],
         model: ChatModel,
-        pictures: PoolPictures,
+        pictures: PoolImageStore,
         observation: Observation,
     ) -> None:
         parts, params = self.parts, self._params()

@@ -121,7 +121,7 @@ class StreamedSource:
 
     def _store(self, trajectories: Sequence[Trajectory], completed: Sequence[str]) -> None:
         if self.parts.image_format is not None:
-            self.pool.keep_pictures(trajectories, self.parts.pictures)
+            self.pool.store_images(trajectories, self.parts.pictures)
         self.pool.add(trajectories, group_sizes=self.group_size, source={"run": self.run}, tags=(self.run,))
         if completed:
             taken = self.pool.take(self.run, len(completed), where=self._own, lease_s=LEASE_S, read=False)

@@ -110,7 +110,7 @@ class PlayedSource:
         )
         if not rolled.is_stored:
             if self.parts.image_format is not None:
-                self.pool.keep_pictures(rolled.trajectories, self.parts.pictures)
+                self.pool.store_images(rolled.trajectories, self.parts.pictures)
             self.pool.add(
                 [*rolled.trajectories, *rolled.failures],
                 group_sizes=config.group_size,

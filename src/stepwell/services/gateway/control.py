@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse
 
 from stepwell.core import JSON, Status, Task, new_id
 from stepwell.core.errors import InputError
-from stepwell.pool import Stored
+from stepwell.pool import StoredTrajectory
 from stepwell.services.gateway.exchange import Kind, Refused
 from stepwell.services.gateway.keeper import Keeper
 from stepwell.services.gateway.registry import Opening, Registry
@@ -132,7 +132,7 @@ def _add_sessions(router: APIRouter, registry: Registry) -> None:
         """End a session; a reward given here is for the whole of it."""
         body = body or CompleteBody()
         found = await registry.find(session, _key(request))
-        if isinstance(found, Stored):
+        if isinstance(found, StoredTrajectory):
             return _completed_before(found, body)
         if body.reward is not None:
             await registry.reward(found, body.reward, None, "task", _key(request))
@@ -159,7 +159,7 @@ def _opening(body: SessionBody) -> Opening:
     return Opening(task, body.group, body.group_size, body.channel, tuple(body.tags))
 
 
-def _step(found: Session | Stored, body: RewardBody) -> int | None:
+def _step(found: Session | StoredTrajectory, body: RewardBody) -> int | None:
     if body.call is None:
         return body.step
     if isinstance(found, Session):
@@ -175,7 +175,7 @@ def _step(found: Session | Stored, body: RewardBody) -> int | None:
     return step
 
 
-def _completed_before(found: Stored, body: CompleteBody) -> dict[str, Any]:
+def _completed_before(found: StoredTrajectory, body: CompleteBody) -> dict[str, Any]:
     """Completing twice is fine, if it says the same."""
     status = found.entry.status
     assert status is not None
@@ -187,7 +187,7 @@ def _completed_before(found: Stored, body: CompleteBody) -> dict[str, Any]:
     return {"id": found.id, "status": status.value}
 
 
-def _describe(stored: Stored) -> dict[str, JSON]:
+def _describe(stored: StoredTrajectory) -> dict[str, JSON]:
     info = stored.trajectory.info
     return {
         "id": stored.id,

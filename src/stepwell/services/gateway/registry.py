@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from stepwell.config.gateway import GatewayConfig
 from stepwell.core import JSON, Status, Step, Task, new_id
 from stepwell.core.errors import InfraError, InputError, StepwellError
-from stepwell.pool import Filter, Pool, Stored
+from stepwell.pool import Filter, Pool, StoredTrajectory
 from stepwell.services.gateway.exchange import Caller, Kind, Refused
 from stepwell.services.gateway.history import History
 from stepwell.services.gateway.sessions import Session, outcome, rebuilt
@@ -123,7 +123,7 @@ class Registry:
             await self.run(self._begin, id_, key_name, opening)
         return session
 
-    async def find(self, id_: str, key_name: str) -> Session | Stored:
+    async def find(self, id_: str, key_name: str) -> Session | StoredTrajectory:
         """A session that exists, open or over."""
         session = self.sessions.get(id_)
         if session is not None:
@@ -161,7 +161,7 @@ class Registry:
             raise
 
     async def reward(
-        self, session: Session | Stored, value: float, step: int | None, part: str, source: str
+        self, session: Session | StoredTrajectory, value: float, step: int | None, part: str, source: str
     ) -> None:
         try:
             await self.run(self.pool.reward, session.id, value, step=step, part=part, source=source)
@@ -248,15 +248,15 @@ class Registry:
         session = self.sessions[id_] = Session(id_, key_name, History(self._prompt_extra))
         return session
 
-    async def _read_back(self, stored: Stored) -> Session:
+    async def _read_back(self, stored: StoredTrajectory) -> Session:
         return self.sessions.get(stored.id) or self._taken_back(stored)
 
-    def _taken_back(self, stored: Stored) -> Session:
+    def _taken_back(self, stored: StoredTrajectory) -> Session:
         self._left_open.pop(stored.id, None)
         session = self.sessions[stored.id] = rebuilt(stored, self._prompt_extra)
         return session
 
-    def _stored(self, id_: str) -> Stored | None:
+    def _stored(self, id_: str) -> StoredTrajectory | None:
         if not self.pool.has(id_):
             return None
         stored = self.pool.get(id_, whole=True)
@@ -266,7 +266,7 @@ class Registry:
             )
         return stored
 
-    def _stored_or_begun(self, id_: str, key_name: str, opening: Opening) -> Stored | None:
+    def _stored_or_begun(self, id_: str, key_name: str, opening: Opening) -> StoredTrajectory | None:
         """A session of the pool; None if it was not there, and now is."""
         stored = self._stored(id_)
         if stored is None:

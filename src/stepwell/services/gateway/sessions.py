@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stepwell.core import JSON, Status
-from stepwell.pool import Stored
+from stepwell.pool import StoredTrajectory
 from stepwell.rendering import Message
 from stepwell.services.gateway.exchange import Kind, Refused
 from stepwell.services.gateway.history import Branch, History, Turn
@@ -146,7 +146,7 @@ class Session:
         return value
 
 
-def rebuilt(stored: Stored, prompt_extra: str) -> Session:
+def rebuilt(stored: StoredTrajectory, prompt_extra: str) -> Session:
     """An open session as the pool knows it."""
     session = Session(stored.id, str(stored.source.get("key", "")), History(prompt_extra))
     session.created_s = stored.created_s

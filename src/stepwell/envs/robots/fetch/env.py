@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from stepwell.config.base import Settings
-from stepwell.core import JSON, ArraySpec, InputError, RobotWorld, Task
+from stepwell.core import JSON, ArraySpec, InputError, RobotEnvDescription, Task
 from stepwell.envs.robots import cameras
 from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv, RobotOptions, numbers
 from stepwell.envs.robots.fetch.expert import EXPERTS
@@ -74,13 +74,15 @@ class Fetch(RobotEnv):
         self._seen: dict[str, npt.NDArray[np.float64]] = {}
         self._has_object = TASKS[self.options.task].object_range is not None
 
-    def layout(self) -> RobotWorld:
+    def layout(self) -> RobotEnvDescription:
         """`state` is shorter in `reach`, which has no object."""
         arrays = {"proprio": ArraySpec((10,))}
         if self.options.shows_state:
             arrays["state"] = ArraySpec((18 if self._has_object else 3,))
         arrays |= self.options.pictures
-        return RobotWorld(f"{self.name}/{self.options.task}", arrays, ACTION_DIM, self.options.max_actions)
+        return RobotEnvDescription(
+            f"{self.name}/{self.options.task}", arrays, ACTION_DIM, self.options.max_actions
+        )
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pydantic import Field, field_validator
 
 from stepwell.config.base import Settings
-from stepwell.core import JSON, ArraySpec, ConfigError, InputError, RobotWorld, Task
+from stepwell.core import JSON, ArraySpec, ConfigError, InputError, RobotEnvDescription, Task
 from stepwell.envs.robots import cameras
 from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv, RobotOptions, numbers
 from stepwell.envs.robots.metaworld.simulator import SharedModel, expert_of, open_simulator, vector_bounds
@@ -75,13 +75,15 @@ class MetaWorld(RobotEnv):
         assert isinstance(other, MetaWorld) and other.options.task == self.options.task and self._sim is None
         self._shared = other._shared
 
-    def layout(self) -> RobotWorld:
+    def layout(self) -> RobotEnvDescription:
         """The same arrays for every task."""
         arrays = {"proprio": ArraySpec((2 * HAND,))}
         if self.options.shows_state:
             arrays["state"] = ArraySpec((2 * (FRAME - HAND) + 3,))
         arrays |= self.options.pictures
-        return RobotWorld(f"{self.name}/{self.options.task}", arrays, ACTION_DIM, self.options.max_actions)
+        return RobotEnvDescription(
+            f"{self.name}/{self.options.task}", arrays, ACTION_DIM, self.options.max_actions
+        )
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:

@@ -19,9 +19,9 @@ from typing import Any, Literal, Protocol
 from stepwell.core.errors import ConfigError, InputError
 from stepwell.pool.blobs import BlobStore
 from stepwell.pool.database import Database
+from stepwell.pool.file_format import form_of, to_json
 from stepwell.pool.filters import Filter
-from stepwell.pool.forms import form_of, to_json
-from stepwell.pool.reading import stored
+from stepwell.pool.queries import stored
 
 Format = Literal["parquet", "jsonl"]
 _STEPS_PER_ROW_GROUP = 2000

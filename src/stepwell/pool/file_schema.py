@@ -26,7 +26,7 @@ def _check_float32(value: float) -> float:
 
 
 Count = Annotated[int, Field(ge=0, le=_MAX_INT32)]
-Version = Annotated[int, Field(ge=0, le=_MAX_INT64)]
+PublishedVersion = Annotated[int, Field(ge=0, le=_MAX_INT64)]
 Seed = Annotated[int, Field(ge=-_MAX_INT64 - 1, le=_MAX_INT64)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 LogProb = Annotated[float, AfterValidator(_check_float32)] | Literal["-inf", "inf"]
@@ -69,8 +69,8 @@ class _StepForm(_StateForm):
     top_p: Number
     seed: Seed | None
     finish_reason: str
-    first_version: Version
-    last_version: Version
+    first_version: PublishedVersion
+    last_version: PublishedVersion
     anchor: str | None
     info: Objects
 
@@ -112,8 +112,8 @@ class _TrajectoryForm(_Form):
     status: str
     error: str
     reward: Number | None
-    first_version: Version | None
-    last_version: Version | None
+    first_version: PublishedVersion | None
+    last_version: PublishedVersion | None
     created_s: Number
     finished_s: Number
     timings: dict[str, Number]

@@ -11,11 +11,11 @@ from sqlalchemy import Connection, delete, select
 from stepwell.core import Trajectory
 from stepwell.core.errors import InputError
 from stepwell.pool.database import Database
-from stepwell.pool.entries import Version, reward_entry
 from stepwell.pool.filters import Filter
-from stepwell.pool.producing import add_tags, dumps, reward
-from stepwell.pool.reading import stored
+from stepwell.pool.queries import stored
+from stepwell.pool.results import PublishedVersion, reward_entry
 from stepwell.pool.schema import tags, trajectories, versions
+from stepwell.pool.writes import add_tags, dumps, reward
 
 Score = Callable[[Trajectory], Sequence[Mapping[str, float]]]
 
@@ -38,7 +38,7 @@ def _seqs(connection: Connection, ids: Sequence[str]) -> list[int]:
     return list(found.values())
 
 
-def publish_version(db: Database, connection: Connection, version: Version) -> None:
+def publish_version(db: Database, connection: Connection, version: PublishedVersion) -> None:
     row = {
         "version": version.version,
         "fingerprint": version.fingerprint,
@@ -48,9 +48,11 @@ def publish_version(db: Database, connection: Connection, version: Version) -> N
     connection.execute(db.insert_missing(versions), row)
 
 
-def published(db: Database) -> list[Version]:
+def published(db: Database) -> list[PublishedVersion]:
     rows = db.read(lambda connection: connection.execute(select(versions).order_by(versions.c.seq)).all())
-    return [Version(row.version, row.fingerprint, json.loads(row.source), row.created_s) for row in rows]
+    return [
+        PublishedVersion(row.version, row.fingerprint, json.loads(row.source), row.created_s) for row in rows
+    ]
 
 
 def rescore(db: Database, score: Score, where: Filter, source: str) -> int:

@@ -23,10 +23,10 @@ from sqlalchemy import Connection, bindparam, case, func, insert, select, update
 from stepwell.core import JSON, Status, Step, Task
 from stepwell.core.errors import InputError
 from stepwell.pool.database import Database
-from stepwell.pool.entries import RewardEntry
-from stepwell.pool.given import Ending, Opening, Whole
+from stepwell.pool.inputs import Completion, FullTrajectory, NewTrajectory
 from stepwell.pool.records import RowReader, encode_rows, encode_state, images_of
-from stepwell.pool.rewarding import corrections, sum_again, summed
+from stepwell.pool.results import RewardEntry
+from stepwell.pool.reward_history import corrections, sum_again, summed
 from stepwell.pool.schema import FILLING, READY, groups, images, reports, rewards, steps, tags, trajectories
 
 _FIND = select(
@@ -70,7 +70,7 @@ def unknown_trajectory(id: str) -> InputError:
 
 
 def begin(
-    db: Database, connection: Connection, opening: Opening, *, is_served: bool = True
+    db: Database, connection: Connection, opening: NewTrajectory, *, is_served: bool = True
 ) -> tuple[int, bool]:
     """An open trajectory; gives its `seq` and whether it is new."""
     name = opening.group or opening.id
@@ -100,7 +100,7 @@ def begin(
     return int(seq), True
 
 
-def _group(db: Database, connection: Connection, name: str, opening: Opening) -> tuple[int, str]:
+def _group(db: Database, connection: Connection, name: str, opening: NewTrajectory) -> tuple[int, str]:
     new = {
         "name": name,
         "channel": str(opening.channel),
@@ -217,7 +217,9 @@ def report(connection: Connection, id: str, body: JSON, created_s: float) -> Non
     connection.execute(insert(reports), row)
 
 
-def finish(db: Database, connection: Connection, id: str, ending: Ending, *, is_served: bool = True) -> None:
+def finish(
+    db: Database, connection: Connection, id: str, ending: Completion, *, is_served: bool = True
+) -> None:
     """Close a trajectory, and complete its group if it was the last one missing."""
     found = find_trajectory(connection, id, lock="alone")
     if found.status is not None:
@@ -275,7 +277,7 @@ def _place(connection: Connection, group_seq: int) -> int | None:
     return row.num_finished if row.num_finished <= row.size else None
 
 
-def add_whole(db: Database, connection: Connection, whole: Whole) -> bool:
+def add_whole(db: Database, connection: Connection, whole: FullTrajectory) -> bool:
     """A trajectory from begin to finish; whether it is new. One that is there must be the same."""
     id = whole.opening.id
     _, is_new = begin(db, connection, whole.opening, is_served=whole.is_served)

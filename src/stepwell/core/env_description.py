@@ -1,8 +1,8 @@
-"""The world: what an agent must be told about an environment, as plain data.
+"""What an agent is told about an environment, as plain data.
 
-An environment describes itself here, under its present settings (`guide` says only what is
-true: a lake that is not slippery is not called slippery). Agents build prompts from it and
-read answers against it, and so need not know any environment.
+An environment describes itself under its present settings. `guide` says only what is true: a lake
+that is not slippery is not called slippery. Agents build prompts from the description and read
+replies against it, so they need not know any environment.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stepwell.core.tools import ToolSchema, read_call
 
 
 class StateForm(StrEnum):
-    """How a state is put into words: by an environment (the truth) and by an agent (its belief)."""
+    """How a state is written as text, by an environment (the truth) or by an agent (its belief)."""
 
     NATURAL_LANGUAGE = "natural_language"
     SYMBOLIC = "symbolic"
@@ -24,14 +24,14 @@ class StateForm(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Actions:
-    """What may be done in one turn: up to `max_per_turn` of `names`, or calls of `tools`; else any one text.
+class ActionSpace:
+    """What an agent may do in one turn: up to `max_per_turn` of `names` or calls of `tools`, else one text.
 
-    With tools an action is the JSON of one call (`ToolCall.text`), and the calls of a turn are made
-    together. `answer` may name one of them that takes a single text: agents are not told of it as a
-    tool but write `<answer>text</answer>` in place of calls, which does `answer` with that text.
+    With tools, an action is the JSON of one call (`ToolCall.text`), and the calls of a turn are executed
+    together. `answer` may name a tool that takes a single text. Agents do not see it as a tool: they
+    write `<answer>text</answer>` instead of calls, which calls `answer` with that text.
 
-    >>> Actions(("Up", "Down"), max_per_turn=3).is_text
+    >>> ActionSpace(("Up", "Down"), max_per_turn=3).is_text
     False
     """
 
@@ -46,12 +46,12 @@ class Actions:
         if self.max_per_turn < 1:
             raise InputError(f"actions.max_per_turn must be at least 1, got {self.max_per_turn}")
         if self.is_text and self.max_per_turn != 1:
-            raise InputError("actions.max_per_turn must be 1 where actions are free text")
+            raise InputError("actions.max_per_turn must be 1 if actions are free text")
         if len({name.casefold() for name in self.names}) != len(self.names):
             raise InputError(f"actions.names are not distinct: {', '.join(self.names)}")
         if any(self.separator in name or name != name.strip() or not name for name in self.names):
             raise InputError(
-                f"actions.names must be free of {self.separator!r} and of blanks around: {self.names}"
+                f"actions.names must not contain {self.separator!r} or surrounding blanks: {self.names}"
             )
 
     @property
@@ -61,16 +61,16 @@ class Actions:
 
     @property
     def callable_tools(self) -> tuple[ToolSchema, ...]:
-        """The tools that agents are told of."""
+        """The tools that agents see."""
         return tuple(tool for tool in self.tools if tool.name != self.answer)
 
     @property
     def answer_argument(self) -> str:
-        """The argument of the tool `answer` that the text between answer tags is; empty without one."""
+        """The argument of the tool `answer` that gets the text between answer tags; empty without one."""
         return next((tool.required[0] for tool in self.tools if tool.name == self.answer), "")
 
     def first_turn(self, plan: Sequence[str]) -> list[str]:
-        """The actions of a plan that share its first turn: as many as are allowed, an answer alone."""
+        """The actions of a plan that form its first turn: as many as are allowed, an answer alone."""
         turn = list(plan[: self.max_per_turn])
         if not self.answer:
             return turn
@@ -79,7 +79,7 @@ class Actions:
 
     def _check_tools(self) -> None:
         if self.names and self.tools:
-            raise InputError("actions are either names or calls of tools; leave one of them empty")
+            raise InputError("actions are either names or tool calls; leave names or tools empty")
         known = [tool.name for tool in self.tools]
         if len(set(known)) != len(known):
             raise InputError(f"actions.tools are not distinct: {', '.join(known)}")
@@ -87,15 +87,15 @@ class Actions:
             return
         tool = next((tool for tool in self.tools if tool.name == self.answer), None)
         if tool is None:
-            raise InputError(f"actions.answer is {self.answer!r}, which is not among the tools")
+            raise InputError(f"actions.answer is {self.answer!r}, which is not one of the tools")
         kinds = [tool.properties.get(name, {}).get("type") for name in tool.required]
         if kinds != ["string"]:
             raise InputError(f"actions.answer: {self.answer!r} must require exactly one argument, a string")
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
-    """One turn as an agent might write it, for the prompt."""
+class ExampleTurn:
+    """One turn as an agent could write it, for the prompt."""
 
     observation: str
     reasoning: str
@@ -104,19 +104,19 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class EnvDescription:
     """An environment as its agents see it.
 
-    `guide` holds the goal, the symbols and the rules. `examples` shows one turn in each
-    state form the world has. A turn limit reached is a failure; `max_turns` says it.
+    `guide` holds the goal, the symbols and the rules. `examples` has one turn for each state form
+    of the environment. An episode that reaches `max_turns` is a failure.
     """
 
     name: str
     guide: str
-    actions: Actions
+    actions: ActionSpace
     max_turns: int
-    examples: Mapping[StateForm, Example] = field(default_factory=dict)
+    examples: Mapping[StateForm, ExampleTurn] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.max_turns < 1:
-            raise InputError(f"world.max_turns must be at least 1, got {self.max_turns}")
+            raise InputError(f"max_turns must be at least 1, got {self.max_turns}")

@@ -9,12 +9,12 @@ from typing import Any
 
 from stepwell.core import JSON, State, Status, Step, Task
 from stepwell.core.errors import InputError
-from stepwell.pool.entries import Channel, Report, RewardEntry, checked_channel, checked_name
 from stepwell.pool.records import encode_rows
+from stepwell.pool.results import Channel, RewardEntry, TrajectoryReport, checked_channel, checked_name
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class NewTrajectory:
     """What is known of a trajectory when it begins."""
 
     id: str
@@ -38,7 +38,7 @@ class Opening:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class Completion:
     """What is known of a trajectory when it is finished."""
 
     status: Status
@@ -57,17 +57,17 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class FullTrajectory:
     """A trajectory that is stored at once: its steps by number, and what became of it.
 
     `is_served=False` is one that does not count for its group: it was late where it came from.
     """
 
-    opening: Opening
+    opening: NewTrajectory
     steps: Mapping[int, Step]
-    ending: Ending
+    ending: Completion
     rewards: Sequence[RewardEntry] = ()
-    reports: Sequence[Report] = ()
+    reports: Sequence[TrajectoryReport] = ()
     is_served: bool = True
     rows: list[dict[str, Any]] = field(init=False)  # encoded here, outside of the transaction
 

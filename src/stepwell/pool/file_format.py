@@ -31,14 +31,14 @@ from stepwell.core import (
 )
 from stepwell.core.encoding import decode_step
 from stepwell.core.errors import EncodingError, InputError
-from stepwell.pool.entries import Channel, Report, RewardEntry, Stored, reward_entry
-from stepwell.pool.given import Ending, Opening, Whole
+from stepwell.pool.inputs import Completion, FullTrajectory, NewTrajectory
 from stepwell.pool.records import decode_state, encode_rows, encode_state
+from stepwell.pool.results import Channel, RewardEntry, StoredTrajectory, TrajectoryReport, reward_entry
 
 FORMAT = 1
 
 
-def form_of(stored: Stored) -> dict[str, Any]:
+def form_of(stored: StoredTrajectory) -> dict[str, Any]:
     """The form of a finished trajectory. Arrays stay numpy arrays; `to_json` writes them as lists."""
     trajectory, entry = stored.trajectory, stored.entry
     task = trajectory.task
@@ -125,9 +125,9 @@ def _state_form(state: State | None) -> dict[str, Any] | None:
     return {"prompt_ids": state.prompt_ids, "images": [_image_form(span) for span in state.images]}
 
 
-def whole_of(form: Mapping[str, Any], channel: Channel | None, tags: Sequence[str]) -> Whole:
+def whole_of(form: Mapping[str, Any], channel: Channel | None, tags: Sequence[str]) -> FullTrajectory:
     """What a form describes, ready to be stored; `InputError` where it is not one."""
-    from stepwell.pool.form_types import check_types  # here: most processes import no files
+    from stepwell.pool.file_schema import check_types  # here: most processes import no files
 
     try:
         if isinstance(form, dict) and form.get("stepwell", FORMAT) != FORMAT:
@@ -140,9 +140,9 @@ def whole_of(form: Mapping[str, Any], channel: Channel | None, tags: Sequence[st
         raise InputError("not a trajectory as `export` writes it: it is nested too deeply") from None
 
 
-def _whole(form: Mapping[str, Any], channel: Channel | None, tags: Sequence[str]) -> Whole:
+def _whole(form: Mapping[str, Any], channel: Channel | None, tags: Sequence[str]) -> FullTrajectory:
     task = form["task"]
-    opening = Opening(
+    opening = NewTrajectory(
         id=form["id"],
         task=Task(task["env"], task["content"], task["instruction"], task["seed"], tuple(task["tags"])),
         group=form["group"],
@@ -154,7 +154,7 @@ def _whole(form: Mapping[str, Any], channel: Channel | None, tags: Sequence[str]
     )
     if opening.task.id != task["id"]:
         raise InputError(f"task.id is {task['id']}, its content says {opening.task.id}")
-    ending = Ending(
+    ending = Completion(
         status=Status(form["status"]),
         error=form["error"],
         path=form["path"],
@@ -166,12 +166,12 @@ def _whole(form: Mapping[str, Any], channel: Channel | None, tags: Sequence[str]
     steps = {each["number"]: _step(each) for each in form["steps"]}
     if len(steps) < len(form["steps"]):
         raise InputError("two steps have the same number")
-    return Whole(
+    return FullTrajectory(
         opening,
         steps,
         ending,
         rewards=[_reward(given) for given in form["rewards"]],
-        reports=[Report(**report) for report in form["reports"]],
+        reports=[TrajectoryReport(**report) for report in form["reports"]],
         is_served=form["is_served"],
     )
 

@@ -18,10 +18,10 @@ from sqlalchemy import Connection, Select, bindparam, func, select
 from stepwell.core import Status, Step, Task, Trajectory
 from stepwell.core.errors import InputError
 from stepwell.pool.database import Database
-from stepwell.pool.entries import Channel, Entry, Report, RewardEntry, Stored
 from stepwell.pool.filters import Filter
 from stepwell.pool.records import RowReader, decode_state
-from stepwell.pool.rewarding import correct, corrections
+from stepwell.pool.results import Channel, RewardEntry, StoredTrajectory, TrajectoryReport, TrajectorySummary
+from stepwell.pool.reward_history import correct, corrections
 from stepwell.pool.schema import groups, reports, rewards, steps, tags, trajectories
 
 _PAGE = 500
@@ -50,7 +50,9 @@ def count(db: Database, where: Filter) -> int:
     return int(db.read(lambda connection: connection.execute(query).scalar_one()))
 
 
-def find(db: Database, where: Filter, *, newest_first: bool, limit: int | None) -> Iterator[Entry]:
+def find(
+    db: Database, where: Filter, *, newest_first: bool, limit: int | None
+) -> Iterator[TrajectorySummary]:
     """Entries in order of creation."""
     for page in _pages(db, where, newest_first=newest_first, limit=limit):
         yield from page
@@ -58,7 +60,7 @@ def find(db: Database, where: Filter, *, newest_first: bool, limit: int | None) 
 
 def _pages(
     db: Database, where: Filter, *, newest_first: bool = False, limit: int | None = None
-) -> Iterator[list[Entry]]:
+) -> Iterator[list[TrajectorySummary]]:
     conditions = where.conditions()
     order = trajectories.c.seq.desc() if newest_first else trajectories.c.seq
     last: int | None = None
@@ -74,12 +76,12 @@ def _pages(
         yield entries
 
 
-def _page(connection: Connection, query: Select[Any]) -> tuple[Sequence[Any], list[Entry]]:
+def _page(connection: Connection, query: Select[Any]) -> tuple[Sequence[Any], list[TrajectorySummary]]:
     rows = connection.execute(query).all()
     return rows, _entries(connection, rows)
 
 
-def _entries(connection: Connection, rows: Sequence[Any]) -> list[Entry]:
+def _entries(connection: Connection, rows: Sequence[Any]) -> list[TrajectorySummary]:
     seqs = [row.seq for row in rows]
     tagged = _by_trajectory(connection.execute(select(tags).where(tags.c.trajectory.in_(seqs))))
     counts = _open_counts(connection, [row.seq for row in rows if row.status is None])
@@ -102,9 +104,9 @@ def _open_counts(connection: Connection, seqs: list[int]) -> dict[int, tuple[int
     return {row.trajectory: (row.num, int(row.size)) for row in connection.execute(query)}
 
 
-def _entry(row: Any, tag_names: tuple[str, ...], counts: tuple[int, int] | None) -> Entry:
+def _entry(row: Any, tag_names: tuple[str, ...], counts: tuple[int, int] | None) -> TrajectorySummary:
     num_steps, num_bytes = counts or (row.num_steps or 0, row.num_bytes or 0)
-    return Entry(
+    return TrajectorySummary(
         id=row.id,
         channel=Channel(row.channel),
         group=_group_name(row),
@@ -142,7 +144,7 @@ def task_of(text: str) -> Task:
     return Task(env, content, instruction, seed, tuple(tag_names))
 
 
-def get(db: Database, id: str, *, whole: bool) -> Stored:
+def get(db: Database, id: str, *, whole: bool) -> StoredTrajectory:
     """One trajectory with everything about it; `whole` also with the steps off its path."""
     found = db.read(partial(_stored, query=_ROWS.where(trajectories.c.id == id), whole=whole))
     if not found:
@@ -150,7 +152,7 @@ def get(db: Database, id: str, *, whole: bool) -> Stored:
     return found[0]
 
 
-def stored(db: Database, where: Filter, *, whole: bool = True) -> Iterator[Stored]:
+def stored(db: Database, where: Filter, *, whole: bool = True) -> Iterator[StoredTrajectory]:
     """Trajectories with everything about them, in order of creation."""
     for ids in _small_pages(db, where):
         query = _ROWS.where(trajectories.c.id.in_(ids)).order_by(trajectories.c.seq)
@@ -234,7 +236,7 @@ def _corrected(step: Step, newest: dict[str, float]) -> Step:
     return step
 
 
-def _stored(connection: Connection, query: Select[Any], *, whole: bool) -> list[Stored]:
+def _stored(connection: Connection, query: Select[Any], *, whole: bool) -> list[StoredTrajectory]:
     rows = connection.execute(query).all()
     step_rows, history = _parts(connection, rows)
     seqs = [row.seq for row in rows]
@@ -244,13 +246,15 @@ def _stored(connection: Connection, query: Select[Any], *, whole: bool) -> list[
     for row, entry in zip(rows, _entries(connection, rows), strict=True):
         trajectory, numbers = _trajectory(row, RowReader(step_rows[row.seq]), history[row.seq], whole=whole)
         found.append(
-            Stored(
+            StoredTrajectory(
                 trajectory=trajectory,
                 entry=entry,
                 numbers=tuple(numbers),
                 path=tuple(json.loads(row.path)) if row.path else None,
                 source=json.loads(row.source),
-                reports=tuple(Report(json.loads(each.body), each.created_s) for each in said[row.seq]),
+                reports=tuple(
+                    TrajectoryReport(json.loads(each.body), each.created_s) for each in said[row.seq]
+                ),
                 reward_history=tuple(
                     RewardEntry(each.number, each.part, each.value, each.source, each.created_s)
                     for each in history[row.seq]

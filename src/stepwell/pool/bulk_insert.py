@@ -16,13 +16,13 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.schema import Column, Table
 
 from stepwell.pool.database import Database
-from stepwell.pool.given import Whole
-from stepwell.pool.producing import add_whole, dumps, task_text
+from stepwell.pool.inputs import FullTrajectory
 from stepwell.pool.records import encode_state, images_of
 from stepwell.pool.schema import FILLING, READY, groups, images, steps, tags, trajectories
+from stepwell.pool.writes import add_whole, dumps, task_text
 
 
-def add_wholes(db: Database, connection: Connection, wholes: Sequence[Whole]) -> int:
+def add_wholes(db: Database, connection: Connection, wholes: Sequence[FullTrajectory]) -> int:
     """Store them all; gives how many were not there yet."""
     if _are_plain(wholes):
         with connection.begin_nested() as savepoint:
@@ -32,7 +32,7 @@ def add_wholes(db: Database, connection: Connection, wholes: Sequence[Whole]) ->
     return sum(add_whole(db, connection, whole) for whole in wholes)
 
 
-def _are_plain(wholes: Sequence[Whole]) -> bool:
+def _are_plain(wholes: Sequence[FullTrajectory]) -> bool:
     """Whether each is just its steps and its end, and no group holds too many or is described twice."""
     counts = Counter(whole.group for whole in wholes if whole.is_counted)
     sizes = {whole.group: whole.opening.group_size for whole in wholes}
@@ -46,7 +46,7 @@ def _are_plain(wholes: Sequence[Whole]) -> bool:
     )
 
 
-def _write_unknown(db: Database, connection: Connection, wholes: Sequence[Whole]) -> bool:
+def _write_unknown(db: Database, connection: Connection, wholes: Sequence[FullTrajectory]) -> bool:
     """Write every row; False (and to be rolled back) where an id or a group is known already."""
     counts = Counter(whole.group for whole in wholes if whole.is_counted)
     by_name = {whole.group: _group_row(whole, counts[whole.group]) for whole in wholes}
@@ -62,7 +62,7 @@ def _write_unknown(db: Database, connection: Connection, wholes: Sequence[Whole]
     return True
 
 
-def _write_parts(connection: Connection, placed: Sequence[tuple[int, Whole]]) -> None:
+def _write_parts(connection: Connection, placed: Sequence[tuple[int, FullTrajectory]]) -> None:
     step_rows = [{"trajectory": seq, **row} for seq, whole in placed for row in whole.rows]
     tag_rows = [
         {"trajectory": seq, "tag": tag} for seq, whole in placed for tag in dict.fromkeys(whole.opening.tags)
@@ -73,7 +73,7 @@ def _write_parts(connection: Connection, placed: Sequence[tuple[int, Whole]]) ->
             connection.execute(insert(table), rows)
 
 
-def _group_row(whole: Whole, num_finished: int) -> dict[str, Any]:
+def _group_row(whole: FullTrajectory, num_finished: int) -> dict[str, Any]:
     size = whole.opening.group_size
     return {
         "name": whole.group,
@@ -84,7 +84,7 @@ def _group_row(whole: Whole, num_finished: int) -> dict[str, Any]:
     }
 
 
-def _trajectory_row(whole: Whole, group_seq: int, places: Counter[str]) -> dict[str, Any]:
+def _trajectory_row(whole: FullTrajectory, group_seq: int, places: Counter[str]) -> dict[str, Any]:
     opening, ending = whole.opening, whole.ending
     places[whole.group] += whole.is_counted
     final_state = encode_state(ending.final_state)
@@ -111,7 +111,7 @@ def _trajectory_row(whole: Whole, group_seq: int, places: Counter[str]) -> dict[
     }
 
 
-def _images(whole: Whole) -> list[str]:
+def _images(whole: FullTrajectory) -> list[str]:
     shown = set(images_of(whole.ending.final_state)).union(
         *(images_of(step.state) for step in whole.steps.values())
     )

@@ -6,19 +6,19 @@ that opens the same pool finds the pixels of every prompt and every step.
 
 from __future__ import annotations
 
-from stepwell.core import Pictures
+from stepwell.core import ImageStore
 from stepwell.core.arrays import AnyArray
 from stepwell.pool.store import Pool
 
 
-class PoolPictures(Pictures):
-    """`Pictures` over the blob store of a pool; what it lacks is read from `also`, another pool."""
+class PoolImageStore(ImageStore):
+    """`ImageStore` over the blob store of a pool; what it lacks is read from `also`, another pool."""
 
     def __init__(self, pool: Pool, *, also: Pool | None = None) -> None:
         self._blobs = pool.blobs
 
         def load(name: str) -> AnyArray:
-            return (pool if also is None or name in self._blobs else also).picture(name)
+            return (pool if also is None or name in self._blobs else also).load_image(name)
 
         super().__init__(load=load)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepwell.core import ImageSpan, InputError, Pictures, Status, Step, Task, TokenState, Trajectory
+from stepwell.core import ImageSpan, ImageStore, InputError, Status, Step, Task, TokenState, Trajectory
 from stepwell.pool import Pool, open_pool
 
 SPAN = 3
@@ -25,7 +25,7 @@ def shown(*names: str) -> TokenState:
     return TokenState(np.arange(2 + SPAN * len(names), dtype=np.int32), spans)
 
 
-def episode(pictures: Pictures, *numbers: int, id: str = "", last: int | None = None) -> Trajectory:
+def episode(pictures: ImageStore, *numbers: int, id: str = "", last: int | None = None) -> Trajectory:
     """One step per picture, each with all pictures before it, and perhaps one after the last."""
     names = [pictures.add(picture(number)) for number in numbers]
     steps = [
@@ -43,25 +43,25 @@ def kept(pool: Pool) -> set[str]:
 
 
 def test_a_picture_seen_by_many_steps_and_siblings_is_stored_once(tmp_path: Path) -> None:
-    pictures = Pictures()
+    pictures = ImageStore()
     with open_pool(tmp_path / "pool.db") as pool:
         episodes = [episode(pictures, 1, 2, 3, last=4), episode(pictures, 1, 3)]
-        assert pool.keep_pictures(episodes, pictures) == 4
+        assert pool.store_images(episodes, pictures) == 4
         pool.add(episodes)
-        assert pool.keep_pictures(episodes, pictures) == 0
+        assert pool.store_images(episodes, pictures) == 0
         assert kept(pool) == {pictures.add(picture(n)) for n in (1, 2, 3, 4)}
 
 
 def test_pixels_of_a_stored_trajectory_come_back_in_another_process_memory(tmp_path: Path) -> None:
-    pictures = Pictures()
+    pictures = ImageStore()
     with open_pool(tmp_path / "pool.db") as pool:
         given = episode(pictures, 7, 8, last=9)
-        pool.keep_pictures([given], pictures)
+        pool.store_images([given], pictures)
         pool.add([given])
     with open_pool(tmp_path / "pool.db") as pool:
         (found,) = pool.trajectories()
         assert found.steps == given.steps and found.final_state == given.final_state
-        loaded = Pictures(load=pool.picture)
+        loaded = ImageStore(load=pool.load_image)
         assert found.final_state is not None
         names = [span.image for span in found.final_state.images]  # type: ignore[union-attr]
         assert [int(loaded.get(name)[0, 0, 0]) for name in names] == [7, 8, 9]
@@ -69,29 +69,29 @@ def test_pixels_of_a_stored_trajectory_come_back_in_another_process_memory(tmp_p
 
 def test_a_picture_that_nobody_stored_is_missed_with_the_reason(tmp_path: Path) -> None:
     with open_pool(tmp_path / "pool.db") as pool:
-        loaded = Pictures(load=pool.picture)
+        loaded = ImageStore(load=pool.load_image)
         with pytest.raises(InputError, match="is not in this pool"):
-            loaded.get(Pictures().add(picture(1)))
+            loaded.get(ImageStore().add(picture(1)))
 
 
 def test_an_exported_trajectory_takes_its_pictures_to_another_pool(tmp_path: Path) -> None:
-    pictures = Pictures()
+    pictures = ImageStore()
     with open_pool(tmp_path / "one.db") as one, open_pool(tmp_path / "two.db") as two:
         given = [episode(pictures, 1, 2), episode(pictures, 2, 3)]
-        one.keep_pictures(given, pictures)
+        one.store_images(given, pictures)
         one.add(given)
         one.export(tmp_path / "out.jsonl")
         two.import_(tmp_path / "out.jsonl")
         assert kept(two) == kept(one) and len(kept(one)) == 3
         name = given[1].steps[-1].state.images[-1].image  # type: ignore[union-attr]
-        assert np.array_equal(two.picture(name), picture(3))
+        assert np.array_equal(two.load_image(name), picture(3))
 
 
 def test_collecting_keeps_pictures_that_another_trajectory_shows(tmp_path: Path) -> None:
-    pictures = Pictures()
+    pictures = ImageStore()
     with open_pool(tmp_path / "pool.db") as pool:
         given = [episode(pictures, 1, 2, id="first"), episode(pictures, 2, 3, id="second")]
-        pool.keep_pictures(given, pictures)
+        pool.store_images(given, pictures)
         pool.add(given)
         pool.tag(["second"], "keep")
         old = time.time() - 7200

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, func, select
 
 from stepwell.pool.blobs import BlobStore
 from stepwell.pool.database import Database
-from stepwell.pool.entries import Channel, ChannelStats, Stats
+from stepwell.pool.results import Channel, ChannelStats, PoolStats
 from stepwell.pool.schema import (
     CONSUMED,
     LEASED,
@@ -27,10 +27,10 @@ from stepwell.pool.schema import (
 )
 
 
-def stats(db: Database, blobs: BlobStore | None) -> Stats:
+def stats(db: Database, blobs: BlobStore | None) -> PoolStats:
     """Everything there is to count."""
     counted = db.read(_counted)
-    return Stats(
+    return PoolStats(
         **counted,
         num_blobs=0 if blobs is None else sum(1 for _ in blobs.keys()),  # noqa: SIM118
         blob_bytes=0 if blobs is None else blobs.size_bytes(),

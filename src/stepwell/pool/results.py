@@ -23,7 +23,7 @@ class Channel(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TrajectorySummary:
     """One trajectory in a list, without its steps.
 
     `state` is its group's: filling, ready, leased or consumed. `num_steps` counts all steps that are
@@ -67,7 +67,7 @@ class RewardEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class TrajectoryReport:
     """Something somebody said about a trajectory."""
 
     body: JSON
@@ -75,7 +75,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredTrajectory:
     """One trajectory with everything the pool knows about it.
 
     `numbers[i]` is the number under which `trajectory.steps[i]` was appended. While a trajectory is
@@ -83,11 +83,11 @@ class Stored:
     """
 
     trajectory: Trajectory
-    entry: Entry
+    entry: TrajectorySummary
     numbers: tuple[int, ...]
     path: tuple[int, ...] | None
     source: dict[str, JSON]
-    reports: tuple[Report, ...] = ()
+    reports: tuple[TrajectoryReport, ...] = ()
     reward_history: tuple[RewardEntry, ...] = ()
 
     @property
@@ -134,7 +134,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class LeasedGroup:
     """One complete group, leased; its trajectories in the order in which they were begun."""
 
     group: str
@@ -143,7 +143,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class PublishedVersion:
     """A policy version as it was published."""
 
     version: int
@@ -165,7 +165,7 @@ class ChannelStats:
 
 
 @dataclass(frozen=True, slots=True)
-class Stats:
+class PoolStats:
     """What a pool holds. `consumers` maps a name to (groups leased, groups consumed, newest checkpoint)."""
 
     channels: dict[Channel, ChannelStats]
@@ -180,7 +180,7 @@ class Stats:
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class GcResult:
     """What `gc` removed, or would remove."""
 
     num_trajectories: int = 0

@@ -24,8 +24,8 @@ from sqlalchemy import ColumnElement, Connection, Select, func, select, update
 
 from stepwell.core.errors import InputError
 from stepwell.pool.database import Database
-from stepwell.pool.entries import Channel, Lease
 from stepwell.pool.filters import Filter
+from stepwell.pool.results import Channel, Lease
 from stepwell.pool.schema import CONSUMED, IS_LEASED, IS_READY, LEASED, READY, groups, trajectories
 
 _FREE: dict[str, Any] = {
