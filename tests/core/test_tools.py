@@ -144,7 +144,7 @@ def test_tools_are_actions_of_their_own_kind() -> None:
     assert not actions.is_text
     assert actions.callable_tools == (SEARCH,) and actions.answer_argument == "text"
     assert ActionSpace(tools=TOOLS).callable_tools == TOOLS and ActionSpace(tools=TOOLS).answer_argument == ""
-    with pytest.raises(InputError, match="either names or calls"):
+    with pytest.raises(InputError, match="either names or tool calls"):
         ActionSpace(("Up",), tools=TOOLS)
     with pytest.raises(InputError, match="not distinct"):
         ActionSpace(tools=(STOP, STOP))
