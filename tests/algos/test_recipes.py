@@ -12,8 +12,15 @@ import pytest
 import torch
 
 from stepwell.algos import RECIPES, LossInputs, Recipe, Timeline, credit, kl, losses
-from stepwell.algos.recipes import Call, KLChoice, ValueChoice
-from stepwell.algos.slots import CREDIT_ARGUMENTS, KL_ESTIMATORS, LOSS_ARGUMENTS, VALUE_LOSS_NAMES
+from stepwell.algos.declarations import (
+    CREDIT_MODULES,
+    KL_ESTIMATORS,
+    LOSS_MODULES,
+    VALUE_LOSS_NAMES,
+    Kind,
+    find_declaration,
+)
+from stepwell.algos.recipes import FunctionSpec, KLChoice, ValueChoice
 from stepwell.core.errors import ConfigError
 
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
@@ -112,7 +119,9 @@ def test_particulars_of_the_table() -> None:
     assert RECIPES["grpo"].loss.kwargs["aggregate"] == "trajectory_mean"
     gspo = RECIPES["gspo"].loss.kwargs
     assert (gspo["ratio"], gspo["clip_low"], gspo["clip_high"]) == ("trajectory", 3e-4, 4e-4)
-    assert RECIPES["ppo"].credit == Call("token_gae", {"gamma": 0.99, "lam": 1.0, "reward_at": "step_end"})
+    assert RECIPES["ppo"].credit == FunctionSpec(
+        "token_gae", {"gamma": 0.99, "lam": 1.0, "reward_at": "step_end"}
+    )
     assert RECIPES["vanilla-ppo"].flat_sequence
     assert RECIPES["vagen-full"].reward_parts == ("task", "format", "grounding", "world_modeling")
     assert RECIPES["webrl"].replay and RECIPES["webrl"].curriculum
@@ -140,14 +149,17 @@ STEPPO = RECIPES["steppo"]
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"credit": Call("step_gea")}, "recipe 'steppo': credit: 'step_gea' is unknown; .*'step_gae'"),
         (
-            {"credit": Call("step_gae", {"gama": 0.9})},
+            {"credit": FunctionSpec("step_gea")},
+            "recipe 'steppo': credit: 'step_gea' is unknown; .*'step_gae'",
+        ),
+        (
+            {"credit": FunctionSpec("step_gae", {"gama": 0.9})},
             "credit: step_gae has no argument 'gama'; did you mean 'gamma'",
         ),
-        ({"loss": Call("ppo")}, "loss: 'ppo' is unknown"),
+        ({"loss": FunctionSpec("ppo")}, "loss: 'ppo' is unknown"),
         (
-            {"loss": Call("sft_loss", {"beta": 1})},
+            {"loss": FunctionSpec("sft_loss", {"beta": 1})},
             "loss: sft_loss has no argument 'beta'. Its arguments: none",
         ),
         ({"value": ValueChoice("mse", "state")}, "value.loss: 'mse' is unknown"),
@@ -155,9 +167,9 @@ STEPPO = RECIPES["steppo"]
         ({"value": ValueChoice("value_mse", "tokens")}, "value.sites: step_gae gives targets at 'state'"),
         ({"value": ValueChoice("value_bce", "state")}, r"value.loss: value_bce needs targets in \[0, 1\]"),
         ({"value": None}, "value: step_gae reads a critic that nothing trains"),
-        ({"credit": Call("grpo")}, "value: grpo gives the critic no targets"),
+        ({"credit": FunctionSpec("grpo")}, "value: grpo gives the critic no targets"),
         (
-            {"credit": Call("grpo"), "value": None, "kl": KLChoice("k1", 0.1, "reward")},
+            {"credit": FunctionSpec("grpo"), "value": None, "kl": KLChoice("k1", 0.1, "reward")},
             "kl.kl_in: grpo never reads",
         ),
         ({"credit": None, "value": None}, "credit: ppo_loss weights by advantages"),
@@ -166,16 +178,16 @@ STEPPO = RECIPES["steppo"]
         ({"kl": KLChoice("k3", -0.1, "loss")}, "kl.coef: -0.1 must be"),
         ({"whiten": "batch"}, "whiten: 'batch' is unknown"),
         (
-            {"credit": Call("token_gae"), "value": ValueChoice("value_mse", "tokens")},
+            {"credit": FunctionSpec("token_gae"), "value": ValueChoice("value_mse", "tokens")},
             "whiten: .*use 'tokens'",
         ),
         (
-            {"credit": Call("reinforce_pp"), "value": None, "whiten": "tokens"},
+            {"credit": FunctionSpec("reinforce_pp"), "value": None, "whiten": "tokens"},
             "whiten: reinforce_pp whitens by itself",
         ),
         (
             {
-                "credit": Call("reinforce_pp", {"baseline": "group"}),
+                "credit": FunctionSpec("reinforce_pp", {"baseline": "group"}),
                 "value": None,
                 "whiten": None,
                 "kl": KLChoice("k1", 0.1, "reward"),
@@ -194,11 +206,11 @@ def test_other_combinations_are_legal() -> None:
     ablations = [
         replace(STEPPO, loss=RECIPES["ppo"].loss),  # without the step ratio
         replace(STEPPO, credit=RECIPES["ppo"].credit, value=RECIPES["ppo"].value, whiten="tokens"),
-        replace(RECIPES["webrl"], loss=Call("reinforce_loss")),  # without the KL constraint
+        replace(RECIPES["webrl"], loss=FunctionSpec("reinforce_loss")),  # without the KL constraint
         replace(RECIPES["webrl"], value=ValueChoice("value_mse", "state")),
         replace(
             RECIPES["turn-ppo"],
-            credit=Call("turn_gae", {"site": "state"}),
+            credit=FunctionSpec("turn_gae", {"site": "state"}),
             value=ValueChoice("value_mse", "state"),
         ),
         replace(RECIPES["grpo"], whiten="steps", entropy_coef=0.01),
@@ -206,18 +218,19 @@ def test_other_combinations_are_legal() -> None:
     assert len(ablations) == 6
 
 
-@pytest.mark.parametrize(
-    ("declared", "functions"), [(CREDIT_ARGUMENTS, credit.CREDIT), (LOSS_ARGUMENTS, losses.LOSSES)]
-)
-def test_declared_arguments_are_those_the_functions_take(
-    declared: Mapping[str, tuple[str, ...]], functions: Mapping[str, Callable[..., Any]]
+@pytest.mark.parametrize(("kind", "functions"), [("credit", credit.CREDIT), ("loss", losses.LOSSES)])
+def test_declarations_read_from_source_are_those_of_the_functions(
+    kind: Kind, functions: Mapping[str, Callable[..., Any]]
 ) -> None:
-    taken = {
-        name: tuple(
+    for name, function in functions.items():
+        declared = find_declaration(kind, name)
+        assert declared == getattr(function, "__stepwell_declaration__")  # noqa: B009
+        assert declared.arguments == tuple(
             p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY
         )
-        for name, function in functions.items()
-    }
-    assert declared == taken
+    assert list(functions) == list(CREDIT_MODULES if kind == "credit" else LOSS_MODULES)
+
+
+def test_names_that_recipes_may_use_are_those_of_the_functions() -> None:
     assert tuple(losses.VALUE_LOSSES) == VALUE_LOSS_NAMES
     assert tuple(kl.ESTIMATORS) == KL_ESTIMATORS

@@ -42,7 +42,7 @@ def test_one_checkpoint_is_measured_like_its_run(run: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        (["recipe.name=stepo"], "recipe.name: there is no 'stepo'"),
+        (["recipe.name=stepo"], "recipe.name: there is no recipe 'stepo'"),
         (["env.name=lake"], "there is no env 'lake'"),
         (["env.options.sise=4"], "env.options.sise is no option of frozenlake"),
         (

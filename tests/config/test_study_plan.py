@@ -115,7 +115,7 @@ def test_a_schedule_cannot_end_where_the_number_of_updates_is_open(tmp_path: Pat
 
 def test_a_recipe_that_nobody_knows_is_refused_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text(SMALL.replace('"grpo", train', '"gpro", train'))
-    with pytest.raises(ConfigError, match=r"variant grpo on lake: recipe\.name: there is no 'gpro'"):
+    with pytest.raises(ConfigError, match=r"variant grpo on lake: recipe\.name: there is no recipe 'gpro'"):
         run_study(tmp_path / "study.toml", folder=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -9,7 +9,7 @@ from tests.rewards import own_rewards
 from tests.runs.small import played, small_config, small_parts
 
 from stepwell.config.loading import dump_config, load_config
-from stepwell.config.run import OwnPartConfig
+from stepwell.config.run import OwnPartConfig, RewardConfig
 from stepwell.core import ConfigError, Observation, Split, Task
 from stepwell.monitors.jsonl import read_entries
 from stepwell.rewards import StepOutcome, load_own_parts
@@ -96,11 +96,24 @@ def test_a_function_without_a_module_says_how_to_write_it() -> None:
         load_own_parts([OwnPartConfig(name="mine", function="brevity")])
 
 
+def test_a_part_without_a_name_has_that_of_its_function() -> None:
+    parts = load_config("frozenlake", [f'rewards.parts=["{FUNCTIONS}:brevity"]']).rewards.parts
+    assert parts == (OwnPartConfig(name="brevity", function=f"{FUNCTIONS}:brevity"),)
+
+
+def test_a_function_may_be_given_as_an_object() -> None:
+    parts = [own_rewards.brevity, {"name": "other", "function": lambda step: 2.0}]
+    first, other = load_own_parts(RewardConfig.model_validate({"parts": parts}).parts)
+    assert (first.config.name, first.function) == ("brevity", own_rewards.brevity)
+    assert (other.config.name, other.score(OUTCOME)) == ("other", 2.0)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         (setting("brevity", name="format"), "the name 'format' in rewards.parts is taken"),
-        ('rewards.parts=[{function="a:b"}]', "rewards.parts.0.name: is missing"),
+        ('rewards.parts=[{name="mine"}]', "rewards.parts.0.function: is missing"),
+        ('rewards.parts=[{function="a:My_Part"}]', "rewards.parts"),
         (setting("brevity", name="My part"), "rewards.parts"),
     ],
 )

@@ -14,8 +14,8 @@ from stepwell.config.run import RunConfig
 from stepwell.core import Trajectory
 from stepwell.monitors import Entry
 from stepwell.monitors.jsonl import read_entries
-from stepwell.runs.build.components import Parts
 from stepwell.pool import Filter, open_pool
+from stepwell.runs.build.components import Parts
 from stepwell.training import imitate
 
 WORLD = (

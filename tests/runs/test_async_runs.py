@@ -20,11 +20,11 @@ from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, Status
 from stepwell.monitors import Entry, Monitor
 from stepwell.monitors.jsonl import JsonlMonitor, read_entries
+from stepwell.pool import Filter, open_pool
 from stepwell.runs.build import worker_groups as groups_module
 from stepwell.runs.build.worker_groups import Groups
 from stepwell.runs.run import train
 from stepwell.workers.staleness import Stock
-from stepwell.pool import Filter, open_pool
 
 GROUPS = (
     "recipe.name=rloo",

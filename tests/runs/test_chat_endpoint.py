@@ -20,9 +20,9 @@ from stepwell.config.chat_api import ChatApiConfig
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, EngineError, Status
+from stepwell.pool import Filter, open_pool
 from stepwell.runs.evaluation.chat_evaluation import EndpointEvaluation
 from stepwell.runs.evaluation.folders import read_evaluation
-from stepwell.pool import Filter, open_pool
 
 NOTES = ("env.name=tests.envs.tool_worlds:Notes", "env.options={}")
 

@@ -27,8 +27,8 @@ from stepwell.core import (
     WeightsError,
 )
 from stepwell.monitors.summary import read_summary
-from stepwell.runs.loop.training_loop import SyncLoop
 from stepwell.runs.build.components import held_out_tasks
+from stepwell.runs.loop.training_loop import SyncLoop
 from stepwell.runs.run import train
 from stepwell.training.checkpoint import damage, list_checkpoints
 

@@ -8,16 +8,16 @@ import pytest
 import torch
 import yaml
 from huggingface_hub import constants
-from tests.runs.small import small_config
 from tests.policies.hub_server import serve_hub
+from tests.runs.small import small_config
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stepwell.cli.main import main
 from stepwell.core import ConfigError, InfraError, ModelError
+from stepwell.policies import CausalLMPolicy
 from stepwell.runs.evaluation.evaluate import checkpoint_of
 from stepwell.runs.export.policy import export_run
 from stepwell.runs.run import train
-from stepwell.policies import CausalLMPolicy
 
 
 @pytest.fixture(scope="module")

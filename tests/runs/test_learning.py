@@ -10,9 +10,9 @@ import torch
 from stepwell.config.loading import load_config
 from stepwell.core import Split
 from stepwell.monitors import Monitor
+from stepwell.runs.build.components import Parts
 from stepwell.runs.evaluation.evaluate import evaluate
 from stepwell.runs.loop.training_loop import SyncLoop
-from stepwell.runs.build.components import Parts
 
 SETTINGS = (
     "env.options={size=3, max_turns=2}",

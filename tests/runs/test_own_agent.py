@@ -27,13 +27,13 @@ from stepwell.core import (
 )
 from stepwell.monitors.jsonl import read_entries
 from stepwell.monitors.summary import read_summary
-from stepwell.runs.loop.agent_failures import AgentFailures
-from stepwell.runs.build.agent_rollout import AgentRollout
-from stepwell.runs.build.components import Parts
-from stepwell.runs.plan.run_plan import plan
-from stepwell.runs.run import train
 from stepwell.pool import Filter, open_pool
 from stepwell.rollout import Job
+from stepwell.runs.build.agent_rollout import AgentRollout
+from stepwell.runs.build.components import Parts
+from stepwell.runs.loop.agent_failures import AgentFailures
+from stepwell.runs.plan.run_plan import plan
+from stepwell.runs.run import train
 
 AGENTS = Path(__file__).parent / "lake_agents.py"
 OWN = ("own_agent.num_processes=1", "own_agent.concurrency=16")

@@ -10,10 +10,10 @@ from tests.runs.small import notes
 from stepwell.cli.main import main
 from stepwell.config.loading import load_config
 from stepwell.core import ConfigError
-from stepwell.runs.build.env_defaults import load_own_config
 from stepwell.runs.build.components import Parts
-from stepwell.runs.run import new_folder, train
+from stepwell.runs.build.env_defaults import load_own_config
 from stepwell.runs.build.warm_starts import is_warm
+from stepwell.runs.run import new_folder, train
 
 ENVS = "tests.runs.own_envs"
 QUICK = (

@@ -12,9 +12,9 @@ from tests.runs.small import notes, small_config, timeless, warmed_model
 from stepwell.algos.recipes import RECIPES
 from stepwell.config.run import RecipeConfig
 from stepwell.core import ConfigError
+from stepwell.policies import CausalLMPolicy
 from stepwell.runs.build.recipe import resolve_recipe
 from stepwell.runs.run import train
-from stepwell.policies import CausalLMPolicy
 
 
 @pytest.mark.parametrize("name", RECIPES)

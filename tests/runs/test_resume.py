@@ -22,8 +22,8 @@ from tests.runs.small import notes, small_config, timeless
 from stepwell.config import PolicyConfig
 from stepwell.config.loading import dump_config
 from stepwell.monitors.summary import read_summary
-from stepwell.runs.run import train
 from stepwell.policies import open_policy
+from stepwell.runs.run import train
 from stepwell.training.checkpoint import damage, latest_checkpoint, list_checkpoints
 
 CRITIC = (

@@ -7,10 +7,10 @@ import pytest
 from stepwell.cli.main import main
 from stepwell.config.loading import load_config
 from stepwell.config.presets import preset_names
-from stepwell.runs.build.env_defaults import load_own_config
 from stepwell.runs.build.components import Parts
-from stepwell.runs.plan.run_plan import plan
+from stepwell.runs.build.env_defaults import load_own_config
 from stepwell.runs.plan.reward_balance import describe_imbalance
+from stepwell.runs.plan.run_plan import plan
 
 PENNY = "tests.runs.own_envs:PennyLine"
 FEW = ("train.num_tasks=16", "eval.num_tasks=8")

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.runs.small import notes, played, timeless
 from tests.policies.vla.point_world import NAME
+from tests.runs.small import notes, played, timeless
 
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, Split, Status
 from stepwell.monitors.jsonl import read_entries
 from stepwell.monitors.replays import load_replays
-from stepwell.runs.evaluation.evaluate import evaluate_run
+from stepwell.policies.vla import VLAPolicy
 from stepwell.runs.build.components import Parts
+from stepwell.runs.evaluation.evaluate import evaluate_run
 from stepwell.runs.plan.run_plan import plan
 from stepwell.runs.run import train
-from stepwell.policies.vla import VLAPolicy
 from stepwell.training.checkpoint import list_checkpoints
 
 SMALL = (

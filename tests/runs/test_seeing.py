@@ -22,13 +22,13 @@ from stepwell.envs.registry import make_env
 from stepwell.monitors.jsonl import read_entries
 from stepwell.monitors.replays import FILE_NAME, load_replays, png_bytes
 from stepwell.monitors.summary import read_summary
-from stepwell.runs.evaluation.evaluate import evaluate_run, held_out_tasks
+from stepwell.policies import resolve_model
+from stepwell.pool import open_pool
 from stepwell.runs.build.components import Parts
+from stepwell.runs.evaluation.evaluate import evaluate_run, held_out_tasks
 from stepwell.runs.plan.run_plan import plan
 from stepwell.runs.play.episode import PlaySession, open_pilot
 from stepwell.runs.run import train
-from stepwell.policies import resolve_model
-from stepwell.pool import open_pool
 
 MODEL = "tiny-vlm-0.5m"
 SEEING = (

@@ -12,12 +12,12 @@ from tests.runs.small import notes, small_config
 from stepwell.cli.main import main
 from stepwell.core import ConfigError
 from stepwell.monitors.jsonl import read_entries
-from stepwell.runs.sft.chats import read_chats
-from stepwell.runs.build.components import Parts
-from stepwell.runs.run import train
-from stepwell.runs.build.warm_starts import key_of
 from stepwell.policies import resolve_model
 from stepwell.rendering import Renderer, load_tokenizer
+from stepwell.runs.build.components import Parts
+from stepwell.runs.build.warm_starts import key_of
+from stepwell.runs.run import train
+from stepwell.runs.sft.chats import read_chats
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}

@@ -13,11 +13,11 @@ from tests.runs.test_resume import cut_back, same
 
 from stepwell.core import ConfigError, InfraError, Trajectory
 from stepwell.packing import pack
-from stepwell.runs.build.recipe import resolve_recipe
-from stepwell.runs.run import train
-from stepwell.runs.loop.sources import PlayedSource, StoredSource
 from stepwell.policies import CausalLMPolicy
 from stepwell.pool import Filter, open_pool
+from stepwell.runs.build.recipe import resolve_recipe
+from stepwell.runs.loop.sources import PlayedSource, StoredSource
+from stepwell.runs.run import train
 from stepwell.training import Trainer
 
 RUN = ("recipe.name=steppo", "train.num_updates=6", "checkpoint.every=2", "checkpoint.keep=9")

@@ -12,8 +12,8 @@ from tests.runs.test_resume import same
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError
 from stepwell.runs.build.components import Parts
-from stepwell.runs.run import train
 from stepwell.runs.build.warm_starts import key_of
+from stepwell.runs.run import train
 
 WARM = (
     "policy.model=tiny-0.3m",

@@ -40,6 +40,7 @@ def system_prompt(
     described = [f"<{_tag_of(strategy, f)}> is {_SAYS[f]}" for f in strategy.fields if f in _SAYS]
     if described:
         lines.append(f"{', '.join(described)}, {_HOW[form]}.")
+    lines.append(strategy.instruction.strip())
     example = _example(world, strategy, form) if with_guide else None
     if example is not None:
         lines.append(f"Example: {written_example(world.actions, strategy, example)}")

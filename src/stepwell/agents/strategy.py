@@ -21,7 +21,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from stepwell.core.errors import InputError
+from stepwell.core.errors import ConfigError, InputError
+from stepwell.core.user_objects import find_object, is_import_path
 
 
 class Field(StrEnum):
@@ -65,7 +66,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Strategy:
-    """Tags in the order in which a reply must hold them.
+    """Tags in the order in which a reply must hold them; `instruction` ends the system prompt.
 
     >>> STRATEGIES["world_modeling"].skeleton
     '<think><reasoning>...</reasoning><prediction>...</prediction></think><answer>...</answer>'
@@ -73,6 +74,7 @@ class Strategy:
 
     name: str
     tags: tuple[Tag, ...]
+    instruction: str = ""
     marks: tuple[Mark, ...] = field(init=False, repr=False)
     pattern: re.Pattern[str] = field(init=False, repr=False, compare=False)
 
@@ -135,9 +137,16 @@ STRATEGIES: dict[str, Strategy] = {strategy.name: strategy for strategy in _ALL}
 
 
 def strategy_named(name: str | Strategy) -> Strategy:
-    """A strategy by its name; one that is given as such is handed back."""
+    """A strategy by its name or `module:NAME`; one that is given as such is handed back."""
     if isinstance(name, Strategy):
         return name
-    if name not in STRATEGIES:
-        raise InputError(f"strategy is {name!r}; it must be one of {', '.join(STRATEGIES)}")
-    return STRATEGIES[name]
+    if name in STRATEGIES:
+        return STRATEGIES[name]
+    if not is_import_path(name):
+        raise InputError(f"strategy is {name!r}; it must be one of {', '.join(STRATEGIES)}, or module:NAME")
+    found = find_object(name, f"agent.strategy {name!r}")
+    if not isinstance(found, Strategy):
+        raise ConfigError(
+            f"agent.strategy {name!r} is a {type(found).__name__}; it must be a stepwell.agents.Strategy"
+        )
+    return found

@@ -1,69 +1,56 @@
-"""Recipes: one choice per slot, and the combinations the papers use.
+"""Recipes: one choice per slot, and the combinations that the papers use.
 
     credit ──► whiten ──► loss          which advantages, how scaled, into which policy loss
     value                               how the critic is trained (None: there is none)
     kl                                  how the reference holds the policy (None: it does not)
     reward_parts                        what the step reward is the sum of
 
-A `Recipe` is data: the trainer executes it and knows no algorithm by name. Any combination may be
-written down; `Recipe` refuses on construction only what cannot work or would be ignored without a
-word: unknown names and arguments, a critic that is read but never trained, cross-entropy towards
-targets that are no probabilities, a KL put into rewards that the credit never reads.
+A `Recipe` is data. The trainer executes it and knows no algorithm by name: what it must know of a function
+stands in the function's declaration (`declarations.py`). Any combination may be written down. A recipe
+refuses on construction what cannot work and what would silently be ignored: unknown names and arguments, a
+critic that is read but never trained, cross-entropy towards targets that are no probabilities, a KL in
+rewards that the credit never reads.
+
+A recipe is found by a built-in name, by the name that an installed package gives it (entry point
+`stepwell.recipes`), or by `module:NAME` (`find_recipe`).
 
 Choices made here where the sources leave them open:
 
-* `vagen-full`: γ_turn = 0.95, λ_turn = λ_token = 1. The source states γ_token alone. A discount
-  across turns prefers short solutions, as its sparse task reward intends; λ = 1 keeps a late
-  success visible in the first turn while the critic is still young.
-* `webrl`: β = 1. The source finds small β (0.01) harmful and large β safe as long as replay is on,
-  which it is. With outcomes in [0, 1] an action's log-ratio is then held within about ±1.
-  Advantages are not whitened: eq. 5 compares them with a log-ratio, so their unit matters.
-* `awr`: β = 1 on whitened advantages, so the default `max_weight` of 20 cuts at three standard
-  deviations whatever the scale of the reward.
-* KL estimators where the table names none: k1 in rewards (unbiased, free, and no gradient passes
-  through it), k3 in losses (unbiased and never negative). `full` is a change of one word.
+* `vagen-full`: γ_turn = 0.95, λ_turn = λ_token = 1. The source states γ_token alone. A discount across turns
+  prefers short solutions, as its sparse task reward intends. λ = 1 keeps a late success visible in the first
+  turn while the critic is still young.
+* `webrl`: β = 1. The source finds small β (0.01) harmful and large β safe as long as replay is on, which it
+  is. With outcomes in [0, 1] an action's log-ratio is then held within about ±1. Advantages are not whitened:
+  eq. 5 compares them with a log-ratio, so their unit matters.
+* `awr`: β = 1 on whitened advantages, so the default `max_weight` of 20 cuts at three standard deviations
+  whatever the scale of the reward.
+* KL estimators where the table names none: k1 in rewards (unbiased, free, and no gradient passes through it),
+  k3 in losses (unbiased and never negative). `full` is a change of one word.
 * `vanilla-ppo` takes γ and the reward's place from `vagen-base`, whose baseline it is.
-* `digirl`: `horizon` is left to the environment's step limit, which the trainer fills in.
+* `digirl`: `horizon` is left to the environment's turn limit, which the trainer fills in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from stepwell.algos.declarations import (
+    CREDIT_MODULES,
+    KL_ESTIMATORS,
+    SITES,
+    VALUE_LOSS_NAMES,
+    CreditTraits,
+    FunctionSpec,
+    Kind,
+    LossTraits,
+    Sites,
+    find_declaration,
+)
 from stepwell.algos.scalar_checks import check_choice, check_not_negative
-from stepwell.algos.slots import CREDIT_ARGUMENTS, KL_ESTIMATORS, LOSS_ARGUMENTS, VALUE_LOSS_NAMES
+from stepwell.core import user_objects
 from stepwell.core.errors import ConfigError, InputError
 from stepwell.core.names import suggest_name
-
-Sites = Literal["state", "end", "tokens", "tokens_and_end"]
-SITES: tuple[Sites, ...] = ("state", "end", "tokens", "tokens_and_end")
-
-# Where each credit function reads (and trains) the critic; absent: it needs none.
-CREDIT_SITES: dict[str, Sites] = {
-    "token_gae": "tokens",
-    "step_gae": "state",
-    "turn_gae": "end",  # "state" when called with site="state"
-    "bilevel_gae": "tokens_and_end",
-    "webrl_advantage": "state",
-    "digirl_advantage": "state",
-    "mc_advantage": "state",
-}
-# Credit that reads token rewards, and so can hold a KL; reinforce_pp only without a baseline.
-READS_TOKEN_REWARDS = frozenset({"token_gae", "step_gae", "bilevel_gae", "reinforce_pp"})
-# Credit whose critic targets are outcomes in [0, 1].
-OUTCOME_TARGETS = frozenset({"webrl_advantage", "digirl_advantage", "mc_advantage"})
-NEEDS_ADVANTAGES = frozenset({"ppo_loss", "webrl_loss", "awr_loss", "reinforce_loss"})
-NEEDS_REFERENCE = frozenset({"webrl_loss", "dpo_loss"})
-
-
-@dataclass(frozen=True)
-class Call:
-    """A function of `CREDIT` or `LOSSES` by name, with keyword arguments."""
-
-    name: str
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -96,8 +83,8 @@ class Recipe:
     """
 
     name: str
-    credit: Call | None
-    loss: Call
+    credit: FunctionSpec | None
+    loss: FunctionSpec
     value: ValueChoice | None = None
     kl: KLChoice | None = None
     reward_parts: tuple[str, ...] = ("task",)
@@ -118,26 +105,65 @@ class Recipe:
             raise ConfigError(f"recipe {self.name!r}: {error}") from error
 
     @property
+    def credit_traits(self) -> CreditTraits:
+        """What the credit function declares; nothing without one."""
+        return CreditTraits() if self.credit is None else _credit_traits(self.credit)
+
+    @property
+    def loss_traits(self) -> LossTraits:
+        """What the policy loss declares."""
+        return _loss_traits(self.loss)
+
+    @property
     def needs_critic(self) -> bool:
         return self.value is not None
 
     @property
     def needs_reference(self) -> bool:
-        return self.kl is not None or self.loss.name in NEEDS_REFERENCE
+        return self.kl is not None or "reference" in self.loss_traits.needs
 
     @property
     def needs_groups(self) -> bool:
         """True when credit compares siblings, so tasks must be sampled more than once."""
-        if self.credit is None:
-            return False
-        return self.credit.name in ("grpo", "rloo", "gigpo") or self.credit.kwargs.get("baseline") == "group"
+        return self.credit_traits.compares_siblings
+
+    def with_credit(self, credit: FunctionSpec, **changes: Any) -> Recipe:
+        """The recipe with another credit function and `changes`; what depends on it follows its declaration.
+
+        The critic is trained where the new credit reads it, or not at all. Advantages that are whitened
+        already are not whitened again, and those that differ inside a step are whitened over tokens.
+        """
+        try:
+            traits = _credit_traits(credit)
+        except InputError as error:
+            raise ConfigError(f"recipe {self.name!r}: {error}") from error
+        value_loss = "value_mse" if self.value is None else self.value.loss
+        if traits.targets == "returns":
+            value_loss = "value_mse"
+        value = None if traits.reads is None else ValueChoice(value_loss, traits.reads)
+        whiten = None if traits.whitens else self.whiten
+        if whiten == "steps" and traits.level == "token":
+            whiten = "tokens"
+        return replace(self, **{"credit": credit, "value": value, "whiten": whiten} | changes)
+
+
+def _credit_traits(spec: FunctionSpec) -> CreditTraits:
+    traits = find_declaration("credit", spec.name).traits_of(spec.kwargs)
+    assert isinstance(traits, CreditTraits)
+    return traits
+
+
+def _loss_traits(spec: FunctionSpec) -> LossTraits:
+    traits = find_declaration("loss", spec.name).traits_of(spec.kwargs)
+    assert isinstance(traits, LossTraits)
+    return traits
 
 
 def _check_slots(recipe: Recipe) -> None:
     """Every name is known and every argument is one the function takes."""
     if recipe.credit is not None:
-        _check_call("credit", recipe.credit, CREDIT_ARGUMENTS)
-    _check_call("loss", recipe.loss, LOSS_ARGUMENTS)
+        _check_arguments("credit", recipe.credit)
+    _check_arguments("loss", recipe.loss)
     if recipe.value is not None:
         check_choice("value.loss", recipe.value.loss, VALUE_LOSS_NAMES)
         check_choice("value.sites", recipe.value.sites, SITES)
@@ -150,72 +176,52 @@ def _check_slots(recipe: Recipe) -> None:
     check_not_negative("entropy_coef", recipe.entropy_coef)
 
 
-def _check_call(slot: str, call: Call, table: Mapping[str, tuple[str, ...]]) -> None:
-    check_choice(slot, call.name, tuple(table))
-    accepted = table[call.name]
-    for name in call.kwargs:
+def _check_arguments(slot: Kind, spec: FunctionSpec) -> None:
+    accepted = find_declaration(slot, spec.name).arguments
+    for name in spec.kwargs:
         if name not in accepted:
             guess = suggest_name(name, accepted, "Its arguments")
-            raise InputError(f"{slot}: {call.name} has no argument {name!r}{guess}")
+            raise InputError(f"{slot}: {spec.name} has no argument {name!r}{guess}")
 
 
 def _check_combination(recipe: Recipe) -> None:
-    """What is read is trained, what is asked for is used."""
-    credit, loss, value, kl = recipe.credit, recipe.loss, recipe.value, recipe.kl
-    if credit is None and loss.name in NEEDS_ADVANTAGES:
+    """What is read is trained, and what is asked for is used."""
+    value, kl, traits, needs = recipe.value, recipe.kl, recipe.credit_traits, recipe.loss_traits.needs
+    credit = "no credit" if recipe.credit is None else recipe.credit.name
+    if recipe.credit is None and "advantages" in needs:
         raise InputError(
-            f"credit: {loss.name} weights by advantages; choose one of {', '.join(CREDIT_ARGUMENTS)}"
+            f"credit: {recipe.loss.name} weights by advantages; choose one of {', '.join(CREDIT_MODULES)}"
         )
-    sites = credit_sites(credit)
-    if sites is not None and value is None:
+    if "pairs" in needs:
         raise InputError(
-            f"value: {credit and credit.name} reads a critic that nothing trains; add a value loss"
+            f"loss: {recipe.loss.name} needs preference pairs, which the trainer does not make; "
+            "call it from a loop of your own"
         )
-    if value is not None and sites is None:
-        raise InputError(
-            f"value: {credit.name if credit else 'no credit'} gives the critic no targets; set it to None"
-        )
-    if value is not None and value.sites != sites:
-        raise InputError(
-            f"value.sites: {credit and credit.name} gives targets at {sites!r}, not {value.sites!r}"
-        )
-    if value is not None and value.loss == "value_bce" and not (credit and credit.name in OUTCOME_TARGETS):
+    if traits.reads is not None and value is None:
+        raise InputError(f"value: {credit} reads a critic that nothing trains; add a value loss")
+    if value is not None and traits.reads is None:
+        raise InputError(f"value: {credit} gives the critic no targets; set it to None")
+    if value is not None and value.sites != traits.reads:
+        raise InputError(f"value.sites: {credit} gives targets at {traits.reads!r}, not {value.sites!r}")
+    if value is not None and value.loss == "value_bce" and traits.targets != "outcomes":
         raise InputError("value.loss: value_bce needs targets in [0, 1]; use value_mse with this credit")
-    if kl is not None and kl.kl_in == "reward" and not reads_token_rewards(credit):
-        raise InputError(
-            f"kl.kl_in: {credit and credit.name} never reads token rewards; put the KL in the loss"
-        )
-    if recipe.whiten == "steps" and not has_step_advantages(credit):
+    if kl is not None and kl.kl_in == "reward" and not traits.reads_token_rewards:
+        raise InputError(f"kl.kl_in: {credit} never reads token rewards; put the KL in the loss")
+    if recipe.whiten is not None and traits.whitens:
+        raise InputError(f"whiten: {credit} whitens by itself; set it to None")
+    if recipe.whiten == "steps" and (recipe.credit is None or traits.level == "token"):
         raise InputError("whiten: this credit differs inside a step (or is absent); use 'tokens' or None")
-    if recipe.whiten is not None and credit is not None and credit.name == "reinforce_pp":
-        raise InputError("whiten: reinforce_pp whitens by itself; set it to None")
-
-
-def credit_sites(credit: Call | None) -> Sites | None:
-    """Where a credit call gives the critic targets, or None if it uses no critic."""
-    if credit is None:
-        return None
-    if credit.name == "turn_gae" and credit.kwargs.get("site") == "state":
-        return "state"
-    return CREDIT_SITES.get(credit.name)
-
-
-def reads_token_rewards(credit: Call | None) -> bool:
-    return credit is not None and credit.name in READS_TOKEN_REWARDS and credit.kwargs.get("baseline") is None
-
-
-def has_step_advantages(credit: Call | None) -> bool:
-    """True when all action tokens of a step share one advantage."""
-    return credit is not None and credit.name not in ("token_gae", "bilevel_gae", "reinforce_pp")
 
 
 _KL_LOSS = KLChoice("k3", 0.001, "loss")
 _KL_REWARD = KLChoice("k1", 0.001, "reward")
-_PPO = Call("ppo_loss", {"ratio": "token", "clip_low": 0.2, "clip_high": 0.2, "aggregate": "token_mean"})
+_PPO = FunctionSpec(
+    "ppo_loss", {"ratio": "token", "clip_low": 0.2, "clip_high": 0.2, "aggregate": "token_mean"}
+)
 
 
-def _ppo(ratio: str, aggregate: str, clip_low: float = 0.2, clip_high: float = 0.2) -> Call:
-    return Call(
+def _ppo(ratio: str, aggregate: str, clip_low: float = 0.2, clip_high: float = 0.2) -> FunctionSpec:
+    return FunctionSpec(
         "ppo_loss", {"ratio": ratio, "clip_low": clip_low, "clip_high": clip_high, "aggregate": aggregate}
     )
 
@@ -223,7 +229,7 @@ def _ppo(ratio: str, aggregate: str, clip_low: float = 0.2, clip_high: float = 0
 _ALL = (
     Recipe(
         "steppo",
-        credit=Call("step_gae", {"gamma": 0.99, "lam": 1.0}),
+        credit=FunctionSpec("step_gae", {"gamma": 0.99, "lam": 1.0}),
         loss=_ppo("step", "step_mean"),
         value=ValueChoice("value_mse", "state"),
         kl=_KL_LOSS,
@@ -232,7 +238,7 @@ _ALL = (
     ),
     Recipe(
         "ppo",
-        credit=Call("token_gae", {"gamma": 0.99, "lam": 1.0, "reward_at": "step_end"}),
+        credit=FunctionSpec("token_gae", {"gamma": 0.99, "lam": 1.0, "reward_at": "step_end"}),
         loss=_PPO,
         value=ValueChoice("value_mse", "tokens"),
         kl=_KL_LOSS,
@@ -240,7 +246,7 @@ _ALL = (
     ),
     Recipe(
         "vanilla-ppo",
-        credit=Call("token_gae", {"gamma": 1.0, "lam": 1.0, "reward_at": "trajectory_end"}),
+        credit=FunctionSpec("token_gae", {"gamma": 1.0, "lam": 1.0, "reward_at": "trajectory_end"}),
         loss=_PPO,
         value=ValueChoice("value_mse", "tokens"),
         kl=_KL_REWARD,
@@ -250,7 +256,7 @@ _ALL = (
     ),
     Recipe(
         "turn-ppo",
-        credit=Call("turn_gae", {"gamma": 0.99, "lam": 1.0, "site": "end"}),
+        credit=FunctionSpec("turn_gae", {"gamma": 0.99, "lam": 1.0, "site": "end"}),
         loss=_PPO,
         value=ValueChoice("value_mse", "end"),
         kl=_KL_LOSS,
@@ -259,7 +265,7 @@ _ALL = (
     ),
     Recipe(
         "vagen-base",
-        credit=Call("token_gae", {"gamma": 1.0, "lam": 1.0, "reward_at": "trajectory_end"}),
+        credit=FunctionSpec("token_gae", {"gamma": 1.0, "lam": 1.0, "reward_at": "trajectory_end"}),
         loss=_PPO,
         value=ValueChoice("value_mse", "tokens"),
         kl=_KL_REWARD,
@@ -268,7 +274,7 @@ _ALL = (
     ),
     Recipe(
         "vagen-full",
-        credit=Call(
+        credit=FunctionSpec(
             "bilevel_gae",
             {
                 "gamma_turn": 0.95,
@@ -284,23 +290,26 @@ _ALL = (
         reward_parts=("task", "format", "grounding", "world_modeling"),
         whiten="tokens",
     ),
-    Recipe("grpo", credit=Call("grpo"), loss=_ppo("token", "trajectory_mean"), kl=_KL_LOSS),
-    Recipe("rloo", credit=Call("rloo"), loss=_PPO, kl=_KL_LOSS),
-    Recipe("reinforce++", credit=Call("reinforce_pp"), loss=_PPO, kl=_KL_LOSS),
+    Recipe("grpo", credit=FunctionSpec("grpo"), loss=_ppo("token", "trajectory_mean"), kl=_KL_LOSS),
+    Recipe("rloo", credit=FunctionSpec("rloo"), loss=_PPO, kl=_KL_LOSS),
+    Recipe("reinforce++", credit=FunctionSpec("reinforce_pp"), loss=_PPO, kl=_KL_LOSS),
     Recipe(
-        "reinforce++-baseline", credit=Call("reinforce_pp", {"baseline": "group"}), loss=_PPO, kl=_KL_LOSS
+        "reinforce++-baseline",
+        credit=FunctionSpec("reinforce_pp", {"baseline": "group"}),
+        loss=_PPO,
+        kl=_KL_LOSS,
     ),
-    Recipe("gigpo", credit=Call("gigpo"), loss=_PPO, kl=_KL_LOSS),
+    Recipe("gigpo", credit=FunctionSpec("gigpo"), loss=_PPO, kl=_KL_LOSS),
     Recipe(
         "gspo",
-        credit=Call("grpo"),
+        credit=FunctionSpec("grpo"),
         loss=_ppo("trajectory", "trajectory_mean", clip_low=3e-4, clip_high=4e-4),
         kl=_KL_LOSS,
     ),
     Recipe(
         "webrl",
-        credit=Call("webrl_advantage", {"gamma": 0.9, "lam": 0.5}),
-        loss=Call("webrl_loss", {"beta": 1.0}),
+        credit=FunctionSpec("webrl_advantage", {"gamma": 0.9, "lam": 0.5}),
+        loss=FunctionSpec("webrl_loss", {"beta": 1.0}),
         value=ValueChoice("value_bce", "state"),
         reward_parts=("outcome",),
         replay=True,
@@ -308,15 +317,15 @@ _ALL = (
     ),
     Recipe(
         "digirl",
-        credit=Call("digirl_advantage", {"lam": 0.5, "keep_top": 0.1}),
-        loss=Call("sft_loss"),
+        credit=FunctionSpec("digirl_advantage", {"lam": 0.5, "keep_top": 0.1}),
+        loss=FunctionSpec("sft_loss"),
         value=ValueChoice("value_bce", "state"),
         reward_parts=("outcome",),
     ),
     Recipe(
         "awr",
-        credit=Call("mc_advantage", {"gamma": 0.9}),
-        loss=Call("awr_loss", {"beta": 1.0, "max_weight": 20.0}),
+        credit=FunctionSpec("mc_advantage", {"gamma": 0.9}),
+        loss=FunctionSpec("awr_loss", {"beta": 1.0, "max_weight": 20.0}),
         value=ValueChoice("value_bce", "state"),
         reward_parts=("outcome",),
         whiten="steps",
@@ -324,10 +333,38 @@ _ALL = (
     Recipe(
         "filtered-bc",
         credit=None,
-        loss=Call("filtered_bc_loss", {"percentile": 70}),
+        loss=FunctionSpec("filtered_bc_loss", {"percentile": 70}),
         reward_parts=("outcome",),
     ),
-    Recipe("sft", credit=None, loss=Call("sft_loss"), reward_parts=()),
+    Recipe("sft", credit=None, loss=FunctionSpec("sft_loss"), reward_parts=()),
 )
 
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _ALL}
+
+
+def list_recipes() -> dict[str, str]:
+    """Every recipe that has a name, with the import path of those that installed packages add."""
+    added = user_objects.list_installed(user_objects.RECIPES)
+    return {name: "" for name in RECIPES} | {
+        name: path for name, path in added.items() if name not in RECIPES
+    }
+
+
+def find_recipe(name: str | Recipe) -> Recipe:
+    """A recipe by its name or `module:NAME`; one that is given as such is handed back."""
+    if isinstance(name, Recipe):
+        return name
+    if name in RECIPES:
+        return RECIPES[name]
+    is_path = user_objects.is_import_path(name)
+    path = name if is_path else user_objects.find_installed(user_objects.RECIPES, name)
+    if path is None:
+        known = suggest_name(name, list_recipes(), "Recipes")
+        raise ConfigError(f"there is no recipe {name!r}{known}, or module:NAME of your own")
+    found = user_objects.find_object(path, f"recipe {name!r}")
+    if not isinstance(found, Recipe):
+        raise ConfigError(
+            f"recipe {name!r} is a {type(found).__name__}; it must be a stepwell.algos.Recipe, "
+            "such as RECIPE = replace(RECIPES['grpo'], name='mine')"
+        )
+    return found

@@ -1,17 +1,17 @@
-"""`stepwell recipes`: every recipe with what stands in its slots."""
+"""`stepwell recipes`: every recipe and what each of its slots holds."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.command import add_command, console
-from stepwell.core.names import suggest_name
 
 if TYPE_CHECKING:
-    from stepwell.algos.recipes import Call, Recipe
+    from stepwell.algos.recipes import Recipe
 
 _EXAMPLES = (
     ("stepwell recipes", "all of them"),
@@ -29,14 +29,14 @@ def add(commands: Any) -> None:
         description="A recipe is one choice per slot: credit, loss, value, KL, reward parts.",
         examples=_EXAMPLES,
     )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="show this one in full")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="show this one in full; or module:NAME")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    from stepwell.algos.recipes import RECIPES
+    from stepwell.algos.recipes import find_recipe
 
-    chosen = list(RECIPES.values()) if args.name is None else [_named(args.name)]
+    chosen = _find_all() if args.name is None else [find_recipe(args.name)]
     if args.json:
         tables = [dataclasses.asdict(recipe) for recipe in chosen]
         print(json.dumps(tables if args.name is None else tables[0], indent=2))
@@ -47,13 +47,18 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _named(name: str) -> Recipe:
-    from stepwell.algos.recipes import RECIPES
+def _find_all() -> list[Recipe]:
+    """Every recipe with a name; one of a package that cannot be imported is reported instead."""
+    from stepwell.algos.recipes import find_recipe, list_recipes
     from stepwell.core.errors import ConfigError
 
-    if name in RECIPES:
-        return RECIPES[name]
-    raise ConfigError(f"there is no recipe {name!r}{suggest_name(name, RECIPES, 'Recipes')}")
+    found = []
+    for name in list_recipes():
+        try:
+            found.append(find_recipe(name))
+        except ConfigError as error:
+            print(f"not listed: {error}", file=sys.stderr)
+    return found
 
 
 def _print_table(recipes: list[Recipe]) -> None:
@@ -68,7 +73,7 @@ def _print_table(recipes: list[Recipe]) -> None:
         loss = f"{recipe.loss.name}, {ratio} ratio" if ratio else recipe.loss.name
         table.add_row(recipe.name, credit, loss, *(value for _, value in _slots(recipe)[2:5]))
     console().print(table)
-    print("\nstepwell recipes NAME shows one with all its arguments")
+    print("\nstepwell recipes NAME shows one with all its arguments; module:NAME is one of your own")
 
 
 def _print_one(recipe: Recipe) -> None:
@@ -90,8 +95,8 @@ def _slots(recipe: Recipe) -> list[tuple[str, str]]:
         "groups": recipe.needs_groups,
     }
     return [
-        ("credit", _call(recipe.credit)),
-        ("loss", _call(recipe.loss)),
+        ("credit", str(recipe.credit or "–")),
+        ("loss", str(recipe.loss)),
         ("value", f"{value.loss} at {value.sites}" if value else "–"),
         ("KL", f"{kl.estimator} × {kl.coef:g} in the {kl.kl_in}" if kl else "–"),
         ("reward parts", ", ".join([*recipe.reward_parts, *optional]) or "–"),
@@ -104,9 +109,3 @@ def _slots(recipe: Recipe) -> list[tuple[str, str]]:
         ("flat_sequence", "yes" if recipe.flat_sequence else "no"),
         ("needs", ", ".join(name for name, is_needed in needs.items() if is_needed) or "nothing"),
     ]
-
-
-def _call(call: Call | None) -> str:
-    if call is None:
-        return "–"
-    return f"{call.name}({', '.join(f'{name}={value}' for name, value in call.kwargs.items())})"

@@ -8,7 +8,15 @@ infinity, and a `nan` would pass every comparison unseen. Nothing here imports t
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+from stepwell.core.user_objects import name_object
+
+ObjectName = Annotated[str, BeforeValidator(name_object)]
+"""The name of a user's object (`module:name`). Python code may give the object itself: it is then named."""
+OptionalObjectName = Annotated[str | None, BeforeValidator(name_object)]
 
 
 class Settings(BaseModel):

@@ -15,7 +15,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from stepwell.config.base import Settings
+from stepwell.config.base import ObjectName, OptionalObjectName, Settings
 
 
 class SimulatorsConfig(Settings):
@@ -33,11 +33,13 @@ class GeneratorsConfig(Settings):
     num_workers: int = Field(1, ge=1, description="generator processes")
     max_batch: int = Field(64, ge=1, description="samples at which an inference batch is fired")
     max_wait_ms: float = Field(5.0, ge=0, description="age of the oldest request at which it is fired anyway")
-    shard: str = Field(
+    shard: ObjectName = Field(
         "none",
         description="how a batch of environments becomes slots: none, even, by_latency, or module:function",
     )
-    priority: str | None = Field(None, description="module:function giving a slot's sort key; None: arrival")
+    priority: OptionalObjectName = Field(
+        None, description="module:function giving a slot's sort key; None: arrival"
+    )
     max_inflight: int | None = Field(
         None,
         ge=1,

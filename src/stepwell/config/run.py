@@ -9,22 +9,26 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from stepwell.config.base import Settings
+from stepwell.config.base import ObjectName, OptionalObjectName, Settings
 from stepwell.config.engine import EngineConfig
 from stepwell.config.groups import GroupsConfig
 from stepwell.config.judge import JudgeConfig
 from stepwell.config.policy import PolicyConfig
+from stepwell.core.names import suggest_name
+from stepwell.core.user_objects import is_import_path, name_object
 
 PART_NAMES = ("task", "process", "format", "outcome", "grounding", "world_modeling", "repetition", "success")
 """The reward parts that steps may have by themselves."""
+STRATEGY_NAMES = ("no_think", "free_think", "grounding", "world_modeling", "grounding_world_modeling")
+"""The built-in prompt styles."""
 
 
 class EnvConfig(Settings):
     """Which world, with which of its own settings."""
 
-    name: str = Field(
+    name: ObjectName = Field(
         "frozenlake",
         description="a name of `stepwell envs list`, `gymnasium:ID`, or an import path `module:Class`",
     )
@@ -42,8 +46,10 @@ class EnvConfig(Settings):
 class AgentConfig(Settings):
     """How observations become prompts and replies become actions."""
 
-    strategy: Literal["no_think", "free_think", "grounding", "world_modeling", "grounding_world_modeling"] = (
-        Field("no_think", description="what the agent writes before its answer")
+    strategy: ObjectName = Field(
+        "no_think",
+        description="what the agent writes before its answer: `no_think`, `free_think`, `grounding`, "
+        "`world_modeling`, `grounding_world_modeling`, or `module:NAME` of a prompt style of your own",
     )
     state_form: Literal["natural_language", "symbolic", "structured"] | None = Field(
         None,
@@ -73,11 +79,21 @@ class AgentConfig(Settings):
         None, description="say what of a reply could not be done, and why; None: where actions are tool calls"
     )
 
+    @field_validator("strategy")
+    @classmethod
+    def _check_strategy(cls, name: str) -> str:
+        if name not in STRATEGY_NAMES and not is_import_path(name):
+            known = ", ".join(f'"{known}"' for known in STRATEGY_NAMES)
+            raise ValueError(
+                f"must be one of {known}, or module:NAME, got {name!r}{suggest_name(name, STRATEGY_NAMES)}"
+            )
+        return name
+
 
 class OwnAgentConfig(Settings):
     """An agent of your own: a function that talks to a chat API, played through the gateway."""
 
-    function: str | None = Field(
+    function: OptionalObjectName = Field(
         None, description="`module:function`; None: the built-in agent plays (table `agent`)"
     )
     tasks: str | None = Field(
@@ -129,9 +145,23 @@ class SamplingConfig(Settings):
 class OwnPartConfig(Settings):
     """A reward part of one's own: `weight` times what a function returns for a step."""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="of the part, in the record and in figures")
-    function: str = Field(description="`module:function` or `folder/file.py:function`")
+    name: str = Field(
+        pattern=r"^[a-z][a-z0-9_]*$",
+        description="of the part, in the record and in figures; by default the function's name",
+    )
+    function: ObjectName = Field(description="`module:function` or `folder/file.py:function`")
     weight: float = Field(1.0, description="times what the function returns")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_by_function(cls, values: Any) -> Any:
+        """A function alone is a part too; a part without a name has its function's."""
+        if callable(values) or isinstance(values, str):
+            values = {"function": values}
+        if isinstance(values, dict) and "name" not in values and values.get("function"):
+            values = {**values, "function": name_object(values["function"])}
+            values["name"] = str(values["function"]).rpartition(":")[2].rpartition(".")[2]
+        return values
 
 
 class RewardConfig(Settings):
@@ -148,8 +178,9 @@ class RewardConfig(Settings):
     )
     parts: tuple[OwnPartConfig, ...] = Field(
         (),
-        description="parts of one's own, each a table `[[rewards.parts]]` with `name`, `function` "
-        "(`module:function` or `folder/file.py:function`) and `weight` (default 1); all of them count",
+        description="parts of one's own, each a table `[[rewards.parts]]` with `function` "
+        "(`module:function` or `folder/file.py:function`), `name` (default: the function's) and `weight` "
+        "(default 1); all of them count",
     )
     judge: JudgeConfig = Field(default_factory=JudgeConfig)
 
@@ -228,9 +259,17 @@ class WarmStartConfig(Settings):
 class RecipeConfig(Settings):
     """A recipe by name, and changes to its slots; None leaves a slot as the recipe has it."""
 
-    name: str = Field("steppo", description="a name of `stepwell recipes`")
-    credit: dict[str, Any] = Field(default_factory=dict, description="arguments of the credit function")
-    loss: dict[str, Any] = Field(default_factory=dict, description="arguments of the policy loss")
+    name: ObjectName = Field(
+        "steppo", description="a name of `stepwell recipes`, or `module:NAME` of your own"
+    )
+    credit: dict[str, Any] = Field(
+        default_factory=dict,
+        description="arguments of the credit function; `function` names another one, such as `module:name`",
+    )
+    loss: dict[str, Any] = Field(
+        default_factory=dict,
+        description="arguments of the policy loss; `function` names another one, such as `module:name`",
+    )
     kl_coef: float | None = Field(None, ge=0, description="0 leaves the reference out")
     kl_estimator: str | None = Field(None, description="k1, k2, k3 or full")
     kl_in: Literal["reward", "loss"] | None = Field(None, description="where the KL is put")
@@ -239,6 +278,16 @@ class RecipeConfig(Settings):
     value_clip: float | None = Field(None, gt=0, description="clip range of the value loss")
     reward_parts: tuple[str, ...] | None = Field(None, description="what a step's reward is the sum of")
     bootstrap_truncated: bool | None = Field(None, description="value the state after a cut, or take it as 0")
+
+    @field_validator("credit", "loss", mode="before")
+    @classmethod
+    def _name_function(cls, table: Any) -> Any:
+        """A function given in place of the table, or in it, is named."""
+        if callable(table):
+            table = {"function": table}
+        if isinstance(table, dict) and "function" in table:
+            table = {**table, "function": name_object(table["function"])}
+        return table
 
 
 class TrainConfig(Settings):

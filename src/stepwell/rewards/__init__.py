@@ -4,7 +4,7 @@ from stepwell.rewards.batch import BatchJudge, needs_batch
 from stepwell.rewards.judge.rule import RuleJudge, rule_judge_for
 from stepwell.rewards.judge.verdict import Verdict
 from stepwell.rewards.judge.vocabulary import Vocabulary
-from stepwell.rewards.own import OwnPart, StepOutcome, load_own_parts
+from stepwell.rewards.own import OwnPart, StepOutcome, load_own_parts, reward_part
 from stepwell.rewards.parts import compose, part_names, step_parts
 from stepwell.rewards.repetition import Repeated, Repetition
 from stepwell.rewards.state_match import match_state
@@ -23,6 +23,7 @@ __all__ = [
     "match_state",
     "needs_batch",
     "part_names",
+    "reward_part",
     "rule_judge_for",
     "step_parts",
 ]

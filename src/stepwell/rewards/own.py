@@ -22,7 +22,7 @@ from stepwell.core.errors import ConfigError
 from stepwell.core.ids import hash_bytes
 from stepwell.core.observation import Observation
 from stepwell.core.task import Task
-from stepwell.core.user_code import find_user_function
+from stepwell.core.user_objects import F, find_object, mark_kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +76,18 @@ class OwnPart:
         return self.config.weight * float(value)
 
 
+def reward_part(function: F) -> F:
+    """Mark a function as a reward part, so that `stepwell check` knows what it is."""
+    return mark_kind(function, "reward")
+
+
 def load_own_parts(configs: Sequence[OwnPartConfig]) -> tuple[OwnPart, ...]:
     """The functions behind `rewards.parts`, imported and looked at."""
     return tuple(OwnPart(config, _load_function(config)) for config in configs)
 
 
 def _load_function(config: OwnPartConfig) -> Callable[[StepOutcome], Any]:
-    function: Any = find_user_function(config.function, _where(config))
+    function: Any = find_object(config.function, _where(config))
     if not callable(function) or inspect.iscoroutinefunction(function):
         kind = "async" if callable(function) else type(function).__name__
         raise ConfigError(f"{_where(config)} is {kind}, not a plain function; write def reward(step): ...")

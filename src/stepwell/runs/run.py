@@ -38,13 +38,14 @@ from stepwell.monitors.summary import Score, Summary, read_summary, write_summar
 from stepwell.monitors.tensorboard import TensorboardMonitor
 from stepwell.monitors.timeline import write_timeline
 from stepwell.monitors.wandb import WandbMonitor
-from stepwell.runs.diagnosis import diagnose
-from stepwell.runs.build.worker_groups import placed, start_groups
-from stepwell.runs.interrupts import Terminated
-from stepwell.runs.loop.training_loop import SyncLoop
-from stepwell.runs.loop.loop_state import LoopState
+from stepwell.policies.numerics import set_numerics
 from stepwell.runs.build.components import Parts
+from stepwell.runs.build.worker_groups import placed, start_groups
+from stepwell.runs.diagnosis import diagnose
 from stepwell.runs.evaluation.replays import keep_replays
+from stepwell.runs.interrupts import Terminated
+from stepwell.runs.loop.loop_state import LoopState
+from stepwell.runs.loop.training_loop import SyncLoop
 from stepwell.runs.run_lock import hold_run_folder
 from stepwell.runs.run_record import (
     RunRecord,
@@ -54,7 +55,6 @@ from stepwell.runs.run_record import (
     read_record,
     take_changes,
 )
-from stepwell.policies.numerics import set_numerics
 from stepwell.training.checkpoint import Checkpoint, latest_checkpoint
 
 Status = Literal["finished", "stopped_early", "interrupted", "failed"]

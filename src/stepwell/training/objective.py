@@ -23,12 +23,13 @@ import torch
 from torch import Tensor
 
 from stepwell.algos import LossInputs, Timeline
-from stepwell.algos.credit import CREDIT
 from stepwell.algos.credit.result import CreditResult
+from stepwell.algos.declarations import load_function
 from stepwell.algos.kl import estimate, kl_loss, kl_reward
-from stepwell.algos.losses import LOSSES, VALUE_LOSSES, entropy_bonus
+from stepwell.algos.losses import VALUE_LOSSES, entropy_bonus
 from stepwell.algos.recipes import Recipe
 from stepwell.core import Gaps
+from stepwell.core.user_objects import is_import_path
 from stepwell.packing import Outputs
 from stepwell.training.batch import Minibatch
 
@@ -67,10 +68,10 @@ class Objective:
             proximal_logprobs=self.proximal,
             loss_mask=None if credit is None else credit.loss_mask,
         )
-        call = self.recipe.loss
-        loss, policy_metrics = LOSSES[call.name](inputs, **call.kwargs)
+        spec = self.recipe.loss
+        loss, policy_metrics = load_function("loss", spec.name)(inputs, **spec.kwargs)
         metrics["loss/policy"] = loss.detach()
-        metrics |= {_METRIC_NAMES[name]: x for name, x in policy_metrics.items() if name in _METRIC_NAMES}
+        metrics |= _rename_metrics(policy_metrics, keep_all=is_import_path(spec.name))
         for term in (self._value_loss, self._kl_loss, self._entropy):
             extra, more = term(outputs, timeline)
             metrics |= more
@@ -85,13 +86,13 @@ class Objective:
         metrics: Metrics = {}
         if self.minibatch.behavior_logprobs is not None:
             metrics |= self._compare(outputs.logprobs.detach(), self.minibatch.behavior_logprobs)
-        call = self.recipe.credit
-        if call is None:
+        spec = self.recipe.credit
+        if spec is None:
             return metrics
-        kwargs = dict(call.kwargs)
-        if call.name == "digirl_advantage" and kwargs.get("horizon") is None:
+        kwargs = dict(spec.kwargs)
+        if "horizon" in self.recipe.credit_traits.fills and kwargs.get("horizon") is None:
             kwargs["horizon"] = self.horizon
-        credit = CREDIT[call.name](timeline, **kwargs)
+        credit = load_function("credit", spec.name)(timeline, **kwargs)
         if credit.value_targets is not None:
             metrics["explained_variance"] = _explained(self._values_at(credit), credit.value_targets)
         self._credit = credit.whitened(self.recipe.whiten) if self.recipe.whiten else credit
@@ -189,6 +190,13 @@ _METRIC_NAMES = {
     "correction_mean": "correction",
     "correction_capped_fraction": "correction_capped_share",
 }
+
+
+def _rename_metrics(metrics: Metrics, *, keep_all: bool) -> Metrics:
+    """The loss's metrics under the names of a run; a loss of one's own has all of them, behind `loss/`."""
+    known = {_METRIC_NAMES[name]: x for name, x in metrics.items() if name in _METRIC_NAMES}
+    own = {f"loss/{name}": x.detach() for name, x in metrics.items() if name not in _METRIC_NAMES}
+    return known | own if keep_all else known
 
 
 def _explained(values: Tensor, targets: Tensor) -> Tensor:

@@ -11,12 +11,12 @@ batch is not taken for a hang.
 from __future__ import annotations
 
 import asyncio
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from stepwell.core import JSON, ConfigError, InputError, Request, Sampled
 from stepwell.core.frames import Frame
+from stepwell.core.user_objects import find_object
 from stepwell.envs.batch import EnvBatch
 from stepwell.envs.codecs import (
     pack_samples,
@@ -114,18 +114,9 @@ class GeneratorHost:
 
 def build_engine(factory: str, settings: dict[str, JSON]) -> Engine:
     """The engine that `module:function` makes of the settings."""
-    module_name, separator, name = factory.partition(":")
-    if not separator:
-        raise ConfigError(f"factory {factory!r} must be an import path module:function")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module_name + ".").startswith(error.name + "."):
-            raise
-        raise ConfigError(f"factory {factory!r}: there is no module {module_name!r}") from error
-    make = getattr(module, name, None)
+    make = find_object(factory, f"factory {factory!r}")
     if not callable(make):
-        raise ConfigError(f"factory {factory!r}: module {module_name!r} has no function {name!r}")
+        raise ConfigError(f"factory {factory!r} is a {type(make).__name__}, not a function")
     engine: Engine = make(settings)
     return engine
 

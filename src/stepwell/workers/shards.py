@@ -13,12 +13,12 @@ Invariant: a strategy puts every request into exactly one slot; one that does no
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from stepwell.core import ConfigError, Request
+from stepwell.core.user_objects import F, find_object, mark_kind
 from stepwell.rollout.jobs import Job
 
 
@@ -85,6 +85,11 @@ def by_latency(asks: Sequence[Ask], loads: Sequence[GeneratorLoad]) -> list[Cut]
 SHARDS: dict[str, Shard] = {"none": none, "even": even, "by_latency": by_latency}
 
 
+def shard_rule(function: F) -> F:
+    """Mark a function as a shard rule, so that `stepwell check` knows what it is."""
+    return mark_kind(function, "shard")
+
+
 def shard_named(name: str) -> Shard:
     """A strategy by name or import path."""
     return SHARDS[name] if name in SHARDS else load_function(name, "groups.generators.shard", SHARDS)
@@ -93,15 +98,9 @@ def shard_named(name: str) -> Shard:
 def load_function(path: str, field: str, names: Sequence[str] | dict[str, Any] = ()) -> Callable[..., Any]:
     """The function that `module:function` names."""
     offered = f", or one of {', '.join(names)}" if names else ""
-    module_name, _, name = path.partition(":")
-    if not module_name or not name:
+    if ":" not in path:
         raise ConfigError(f"{field}: {path!r} is not module:function{offered}")
-    try:
-        found = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"{field}: cannot find {path!r} ({error}); give module:function{offered}"
-        ) from error
+    found = find_object(path, f"{field} {path!r}")
     if not callable(found):
         raise ConfigError(f"{field}: {path!r} is a {type(found).__name__}, not a function")
     return found  # type: ignore[no-any-return]

@@ -19,11 +19,12 @@ import torch
 
 from stepwell.algos.credit.result import CreditResult
 from stepwell.algos.credit.turn_gae import turn_gae
+from stepwell.algos.declarations import credit
 from stepwell.algos.scalar_checks import check_choice, check_fraction
 from stepwell.algos.timeline import Timeline
 
 
-@torch.no_grad()
+@credit(reads="tokens_and_end", reads_token_rewards=True, level="token")
 def bilevel_gae(
     tl: Timeline,
     *,

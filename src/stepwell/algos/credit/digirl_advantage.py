@@ -18,17 +18,17 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from stepwell.algos.credit.outcome import outcome_decay, outcome_of_steps
 from stepwell.algos.credit.result import CreditResult
+from stepwell.algos.declarations import credit
 from stepwell.algos.scalar_checks import check_fraction
 from stepwell.algos.timeline import Timeline
 from stepwell.core.errors import InputError
 
 
-@torch.no_grad()
+@credit(reads="state", targets="outcomes", fills=("horizon",))
 def digirl_advantage(
     tl: Timeline, *, lam: float = 0.5, horizon: int | None = None, keep_top: float = 0.1
 ) -> CreditResult:

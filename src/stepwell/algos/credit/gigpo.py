@@ -12,11 +12,12 @@ from torch import Tensor
 
 from stepwell.algos.credit.groups import minus_group_mean
 from stepwell.algos.credit.result import CreditResult
+from stepwell.algos.declarations import credit
 from stepwell.algos.scalar_checks import check_fraction, check_not_negative, check_positive
 from stepwell.algos.timeline import Timeline
 
 
-@torch.no_grad()
+@credit(compares_siblings=True)
 def gigpo(
     tl: Timeline, *, gamma: float = 0.95, omega: float = 1.0, normalize_std: bool = True, eps: float = 1e-6
 ) -> CreditResult:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import torch
-
 from stepwell.algos.credit.groups import minus_group_mean
 from stepwell.algos.credit.result import CreditResult
+from stepwell.algos.declarations import credit
 from stepwell.algos.scalar_checks import check_positive
 from stepwell.algos.timeline import Timeline
 
 
-@torch.no_grad()
+@credit(compares_siblings=True)
 def grpo(tl: Timeline, *, normalize_std: bool = True, eps: float = 1e-6) -> CreditResult:
     """A = (R − mean_group) / (std_group + eps), sample std; without `normalize_std` the difference."""
     check_positive("eps", eps)

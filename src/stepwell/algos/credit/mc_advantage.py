@@ -5,15 +5,14 @@ The critic is trained with `value_bce` towards the (undiscounted) final outcome.
 
 from __future__ import annotations
 
-import torch
-
 from stepwell.algos.credit.outcome import discounted_outcome, outcome_of_steps
 from stepwell.algos.credit.result import CreditResult
+from stepwell.algos.declarations import credit
 from stepwell.algos.scalar_checks import check_fraction
 from stepwell.algos.timeline import Timeline
 
 
-@torch.no_grad()
+@credit(reads="state", targets="outcomes")
 def mc_advantage(tl: Timeline, *, gamma: float = 0.9) -> CreditResult:
     """A_t = γ^{T−1−t}·r_{T−1} − V(s_t)."""
     check_fraction("gamma", gamma)

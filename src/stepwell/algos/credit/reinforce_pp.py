@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
-
 from stepwell.algos.credit.groups import minus_group_mean
 from stepwell.algos.credit.result import CreditResult
 from stepwell.algos.credit.whiten import whiten
+from stepwell.algos.declarations import credit
 from stepwell.algos.scalar_checks import check_choice, check_fraction
 from stepwell.algos.timeline import Timeline
 
 
-@torch.no_grad()
+@credit(
+    reads_token_rewards=True,
+    level="token",
+    whitens=True,
+    variants={"baseline": {"group": {"compares_siblings": True, "reads_token_rewards": False}}},
+)
 def reinforce_pp(
     tl: Timeline, *, gamma: float = 1.0, baseline: Literal["group"] | None = None
 ) -> CreditResult:

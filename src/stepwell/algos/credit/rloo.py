@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import torch
-
 from stepwell.algos.credit.groups import minus_mean_of_others
 from stepwell.algos.credit.result import CreditResult
+from stepwell.algos.declarations import credit
 from stepwell.algos.timeline import Timeline
 
 
-@torch.no_grad()
+@credit(compares_siblings=True)
 def rloo(tl: Timeline) -> CreditResult:
     """A_j = R_j − mean of the other returns of its group; a group of one gets 0."""
     return CreditResult.of_trajectories(tl, minus_mean_of_others(tl.returns, tl.group_labels()))

@@ -6,15 +6,14 @@ is trained there and nowhere else.
 
 from __future__ import annotations
 
-import torch
-
 from stepwell.algos.credit.gae import gae
 from stepwell.algos.credit.result import CreditResult
+from stepwell.algos.declarations import credit
 from stepwell.algos.scalar_checks import check_fraction
 from stepwell.algos.timeline import Timeline
 
 
-@torch.no_grad()
+@credit(reads="state", reads_token_rewards=True)
 def step_gae(tl: Timeline, *, gamma: float = 0.99, lam: float = 1.0) -> CreditResult:
     """δ_t = r_t + Σ_i k_{t,i} + γ·V(s_{t+1}) − V(s_t), A_t = δ_t + γλ·A_{t+1}, V(s_T) = boot."""
     check_fraction("gamma", gamma)

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
-
 from stepwell.algos.credit.gae import gae
 from stepwell.algos.credit.result import CreditResult
+from stepwell.algos.declarations import credit
 from stepwell.algos.scalar_checks import check_choice, check_fraction
 from stepwell.algos.timeline import Timeline
 
 
-@torch.no_grad()
+@credit(reads="tokens", reads_token_rewards=True, level="token")
 def token_gae(
     tl: Timeline,
     *,

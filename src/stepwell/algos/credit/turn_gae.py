@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
-
 from stepwell.algos.credit.gae import gae
 from stepwell.algos.credit.result import CreditResult
+from stepwell.algos.declarations import credit
 from stepwell.algos.scalar_checks import check_choice, check_fraction
 from stepwell.algos.timeline import Timeline
 
 
-@torch.no_grad()
+@credit(reads="end", variants={"site": {"state": {"reads": "state"}}})
 def turn_gae(
     tl: Timeline, *, gamma: float = 0.99, lam: float = 1.0, site: Literal["end", "state"] = "end"
 ) -> CreditResult:

@@ -11,11 +11,12 @@ import torch
 
 from stepwell.algos.credit.outcome import discounted_outcome, outcome_of_steps
 from stepwell.algos.credit.result import CreditResult
+from stepwell.algos.declarations import credit
 from stepwell.algos.scalar_checks import check_fraction
 from stepwell.algos.timeline import Timeline
 
 
-@torch.no_grad()
+@credit(reads="state", targets="outcomes")
 def webrl_advantage(tl: Timeline, *, gamma: float = 0.9, lam: float = 0.5) -> CreditResult:
     """A_t = λ(r_t + γV(s_{t+1}) − V(s_t)) + (1−λ)(γ^{T−1−t}·r_{T−1} − V(s_t))."""
     check_fraction("gamma", gamma)

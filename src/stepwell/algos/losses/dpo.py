@@ -6,11 +6,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from stepwell.algos.declarations import loss
 from stepwell.algos.losses.inputs import LossInputs, Metrics
 from stepwell.algos.scalar_checks import check_positive
 from stepwell.core.errors import InputError
 
 
+@loss(needs=("reference", "pairs"))
 def dpo_loss(inputs: LossInputs, *, beta: float = 0.1) -> tuple[Tensor, Metrics]:
     """−log σ(β(x_chosen − x_rejected)), mean over pairs; x_t = Σ_i policy_logprobs − Σ_i ref_logprobs.
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from stepwell.algos.declarations import loss
 from stepwell.algos.losses.inputs import LossInputs, Metrics
 from stepwell.core.errors import InputError
 
 
+@loss()
 def sft_loss(inputs: LossInputs) -> tuple[Tensor, Metrics]:
     """−policy_logprobs, mean over action tokens."""
     weights = inputs.reduction.token_weights("token_mean")
@@ -22,6 +24,7 @@ def sft_loss(inputs: LossInputs) -> tuple[Tensor, Metrics]:
     return loss, {"logprob_mean": -loss.detach()}
 
 
+@loss()
 def filtered_bc_loss(inputs: LossInputs, *, percentile: float = 70) -> tuple[Tensor, Metrics]:
     """`sft_loss` on the trajectories that `best_trajectories` keeps."""
     whole, timeline = inputs.reduction.minibatch, inputs.timeline

@@ -18,6 +18,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from stepwell.algos.declarations import loss
 from stepwell.algos.losses.inputs import LossInputs, Metrics
 from stepwell.algos.losses.reduction import UNITS, Aggregate, Unit
 from stepwell.algos.scalar_checks import check_choice, check_not_negative, check_positive
@@ -26,6 +27,7 @@ from stepwell.core.errors import InputError
 LOG_RATIO_LIMIT = 20.0
 
 
+@loss(needs=("advantages", "behavior"))
 def ppo_loss(
     inputs: LossInputs,
     *,

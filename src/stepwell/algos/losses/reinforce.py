@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from stepwell.algos.declarations import loss
 from stepwell.algos.losses.inputs import LossInputs, Metrics
 
 
+@loss(needs=("advantages",))
 def reinforce_loss(inputs: LossInputs) -> tuple[Tensor, Metrics]:
     """−A·policy_logprobs, mean over action tokens."""
     advantages = inputs.credit()

@@ -11,10 +11,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from stepwell.algos.declarations import loss
 from stepwell.algos.losses.inputs import LossInputs, Metrics
 from stepwell.algos.scalar_checks import check_positive
 
 
+@loss(needs=("advantages", "reference"))
 def webrl_loss(
     inputs: LossInputs, *, beta: float = 1.0, length_normalize: bool = False
 ) -> tuple[Tensor, Metrics]:

@@ -36,11 +36,6 @@ from stepwell.core import (
 from stepwell.envs.batch import EnvBatch
 from stepwell.envs.registry import env_type
 from stepwell.envs.tasks import distinct_tasks
-from stepwell.runs.build import vision as seeing
-from stepwell.runs.build import robot_components as robot_parts
-from stepwell.workers.placement import check_device
-from stepwell.runs.build.recipe import resolve_recipe
-from stepwell.runs.build.task_files import read_tasks
 from stepwell.policies import vla
 from stepwell.policies.model_resolver import ADAPTER_FILE, resolve_model
 from stepwell.rendering import ImageFormat, Renderer, load_tokenizer
@@ -48,10 +43,15 @@ from stepwell.rendering.plain_tokenizer import read_plain_tokenizer
 from stepwell.rewards import BatchJudge, part_names
 from stepwell.rollout import BlockingSampler, LanguagePlayer, OracleSampler, Rollout, demonstrate
 from stepwell.rollout.robot_player import RobotPlayer
+from stepwell.runs.build import robot_components as robot_parts
+from stepwell.runs.build import vision as seeing
+from stepwell.runs.build.recipe import resolve_recipe
+from stepwell.runs.build.task_files import read_tasks
+from stepwell.workers.placement import check_device
 
 if TYPE_CHECKING:
-    from stepwell.runs.build.agent_rollout import AgentRollout
     from stepwell.pool import Pool
+    from stepwell.runs.build.agent_rollout import AgentRollout
 
 HELD_OUT_SEED = 20_261_115
 """Held-out tasks are the same in every run, whatever its seed, so that runs can be compared."""

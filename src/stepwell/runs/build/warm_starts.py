@@ -26,8 +26,8 @@ from stepwell.config.run import WarmStartConfig
 from stepwell.core import InfraError
 from stepwell.data.rows import read_rows
 from stepwell.monitors.files import write_error
-from stepwell.runs.build.components import Parts
 from stepwell.rewards import load_own_parts
+from stepwell.runs.build.components import Parts
 
 _WHERE = {"name", "folder", "num_threads", "checkpoint", "monitor", "pool", "groups"}
 _LATER = {"recipe", "train", "parity", "offline"}

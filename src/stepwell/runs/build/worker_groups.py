@@ -32,17 +32,17 @@ from stepwell.algos.recipes import Recipe
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, SamplingParams, WeightsError, WorkerError
 from stepwell.engines import fingerprint_of
-from stepwell.runs.build.components import Parts
-from stepwell.workers.placement import Placement, devices_here, resolve, trainer_devices
-from stepwell.workers.staleness import check_staleness
-from stepwell.workers.stream import Stream
-from stepwell.workers.driver import Driver
-from stepwell.workers.contracts import Generator, Simulator
 from stepwell.rollout.jobs import Job, Rolled
+from stepwell.runs.build.components import Parts
+from stepwell.workers.busy_times import Mark, Spans
+from stepwell.workers.contracts import Generator, Simulator
+from stepwell.workers.driver import Driver
 from stepwell.workers.in_process import LocalGenerator, LocalSimulator
+from stepwell.workers.placement import Placement, devices_here, resolve, trainer_devices
 from stepwell.workers.request_queue import RequestQueue
 from stepwell.workers.shards import load_function, shard_named
-from stepwell.workers.busy_times import Mark, Spans
+from stepwell.workers.staleness import check_staleness
+from stepwell.workers.stream import Stream
 
 T = TypeVar("T")
 FACTORY = "stepwell.runs.build.worker_groups:engine_of"

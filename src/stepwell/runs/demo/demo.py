@@ -24,10 +24,10 @@ from stepwell.envs.tasks import draw_tasks
 from stepwell.monitors.console import duration
 from stepwell.monitors.report import write_report
 from stepwell.monitors.summary import Score, describe_success, read_summary, write_summary
+from stepwell.runs.build.components import HELD_OUT_SEED
 from stepwell.runs.demo.imitation import ImitationBeside
 from stepwell.runs.demo.pace import measure_pace
 from stepwell.runs.evaluation.evaluate import evaluate_run, wilson
-from stepwell.runs.build.components import HELD_OUT_SEED
 from stepwell.runs.run import new_folder, raise_if_interrupted, train
 from stepwell.runs.run_lock import hold_run_folder
 from stepwell.training import list_checkpoints

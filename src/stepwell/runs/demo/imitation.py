@@ -78,9 +78,9 @@ def main() -> None:
 
 def imitate_until(config: RunConfig, is_over: threading.Event) -> dict[str, Any]:
     """Imitation of the run's demonstrations, from the run's first weights, until `is_over`."""
-    from stepwell.runs.evaluation.evaluate import evaluate, held_out_tasks
-    from stepwell.runs.build.components import Parts
     from stepwell.policies.numerics import set_numerics
+    from stepwell.runs.build.components import Parts
+    from stepwell.runs.evaluation.evaluate import evaluate, held_out_tasks
     from stepwell.training import imitate
 
     started = time.perf_counter()

@@ -19,10 +19,10 @@ import torch
 
 from stepwell.config.run import RunConfig
 from stepwell.core import Split
-from stepwell.runs.evaluation.evaluate import evaluate, held_out_tasks
-from stepwell.runs.build.components import Parts
 from stepwell.policies.numerics import set_numerics
 from stepwell.rollout import Job
+from stepwell.runs.build.components import Parts
+from stepwell.runs.evaluation.evaluate import evaluate, held_out_tasks
 from stepwell.training import imitate, num_batches
 
 NUM_WARM = 4

@@ -23,12 +23,12 @@ import numpy as np
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig, RunPoolConfig
 from stepwell.core import ConfigError, EnvError, ModelError, Status, Step, Task, Trajectory
-from stepwell.runs.evaluation import folders as eval_folders
-from stepwell.runs.loop.agent_failures import count_failures, describe_failures, first_errors
-from stepwell.runs.build.components import HELD_OUT_SEED, Parts, held_out_tasks
 from stepwell.policies.numerics import set_numerics
 from stepwell.rollout import Job
 from stepwell.rollout.usage import reply_length, tool_use
+from stepwell.runs.build.components import HELD_OUT_SEED, Parts, held_out_tasks
+from stepwell.runs.evaluation import folders as eval_folders
+from stepwell.runs.loop.agent_failures import count_failures, describe_failures, first_errors
 from stepwell.training.checkpoint import BEST, Checkpoint, latest_checkpoint, require_whole
 
 _Z = 1.959964

@@ -31,8 +31,8 @@ from stepwell.monitors.summary import Score, Summary, write_summary
 from stepwell.runs.evaluation.replays import make_replays
 
 if TYPE_CHECKING:
-    from stepwell.runs.evaluation.evaluate import EvalReport
     from stepwell.runs.build.components import Parts
+    from stepwell.runs.evaluation.evaluate import EvalReport
 
 FILE_NAME = "evaluation.json"
 FORMAT = "stepwell evaluation 1"

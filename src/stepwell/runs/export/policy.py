@@ -17,14 +17,14 @@ from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, InfraError, ModelError
 from stepwell.envs.registry import env_type
 from stepwell.monitors.summary import read_summary
-from stepwell.runs.evaluation.evaluate import checkpoint_of
-from stepwell.runs.export.model_card import write_card
 from stepwell.policies import open_policy
 from stepwell.policies.atomic_directory import written_whole
 from stepwell.policies.lora import base_of
 from stepwell.policies.model_resolver import ADAPTER_FILE
 from stepwell.policies.progress_bar import hide_progress_bar
 from stepwell.rendering import load_tokenizer
+from stepwell.runs.evaluation.evaluate import checkpoint_of
+from stepwell.runs.export.model_card import write_card
 from stepwell.training.checkpoint import require_whole
 
 HUB = "hub:"

@@ -25,15 +25,15 @@ import numpy as np
 
 from stepwell.config.run import RunConfig
 from stepwell.core import Task, Trajectory
-from stepwell.runs.build.worker_groups import Groups
-from stepwell.runs.build.components import Parts
-from stepwell.runs.loop.sources import LEASE_S, Batch
-from stepwell.workers.staleness import PlayedGroup, Stock, Taken
-from stepwell.workers.stream import StreamCounts
 from stepwell.pool import Channel, Filter, Pool
 from stepwell.rollout.jobs import Job
-from stepwell.workers.request_queue import QueueCounts
+from stepwell.runs.build.components import Parts
+from stepwell.runs.build.worker_groups import Groups
+from stepwell.runs.loop.sources import LEASE_S, Batch
 from stepwell.workers.busy_times import Mark
+from stepwell.workers.request_queue import QueueCounts
+from stepwell.workers.staleness import PlayedGroup, Stock, Taken
+from stepwell.workers.stream import StreamCounts
 
 
 @dataclass(slots=True)

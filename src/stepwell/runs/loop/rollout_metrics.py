@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from stepwell.core import Status, Step, Trajectory
-from stepwell.runs.loop.agent_failures import count_failures
-from stepwell.runs.evaluation.evaluate import format_share
 from stepwell.rollout.usage import tool_use
+from stepwell.runs.evaluation.evaluate import format_share
+from stepwell.runs.loop.agent_failures import count_failures
 
 
 def num_tokens(trajectories: Sequence[Trajectory]) -> int:

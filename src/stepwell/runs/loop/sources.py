@@ -25,9 +25,9 @@ import numpy as np
 from stepwell.algos.recipes import Recipe
 from stepwell.config.run import OfflineConfig, RunConfig
 from stepwell.core import ConfigError, EnvError, Status, Task, Trajectory
-from stepwell.runs.build.components import Parts
 from stepwell.pool import Channel, Filter, Pool, open_pool
 from stepwell.rollout import Job, Rolled
+from stepwell.runs.build.components import Parts
 
 LEASE_S = 24 * 3600.0  # a run's own pool has no other consumer; a dead run's leases return when it resumes
 

@@ -40,19 +40,19 @@ from stepwell.core import AgentError, Errors, Gaps, ParityError, Split, Status, 
 from stepwell.engines import fingerprint_of
 from stepwell.engines.parity import ParityMonitor
 from stepwell.monitors import Entry, Monitor
-from stepwell.runs.loop.agent_failures import AgentFailures
-from stepwell.runs.sft.chats import read_chats
+from stepwell.runs.build.components import Parts
+from stepwell.runs.build.warm_starts import describe_goal, has_goal, is_warm, take_or_make
 from stepwell.runs.evaluation.episodes_file import write_episodes
 from stepwell.runs.evaluation.evaluate import EvalResult, evaluate, held_out_tasks
-from stepwell.runs.interrupts import first_stop_request
-from stepwell.runs.loop.loop_state import LoopState
-from stepwell.runs.build.components import Parts
-from stepwell.runs.loop.references import keep_reference, restore_reference
 from stepwell.runs.evaluation.replays import keep_replays
-from stepwell.runs.plan.reward_balance import describe_imbalance
+from stepwell.runs.interrupts import first_stop_request
+from stepwell.runs.loop.agent_failures import AgentFailures
+from stepwell.runs.loop.loop_state import LoopState
+from stepwell.runs.loop.references import keep_reference, restore_reference
 from stepwell.runs.loop.rollout_metrics import num_tokens, rollout_metrics
 from stepwell.runs.loop.sources import PlayedSource, Source, StoredSource
-from stepwell.runs.build.warm_starts import describe_goal, has_goal, is_warm, take_or_make
+from stepwell.runs.plan.reward_balance import describe_imbalance
+from stepwell.runs.sft.chats import read_chats
 from stepwell.training import checkpoint, imitate, num_batches
 
 if TYPE_CHECKING:

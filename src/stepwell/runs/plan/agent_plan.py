@@ -11,11 +11,11 @@ from pathlib import Path
 
 from stepwell.config.run import RunConfig
 from stepwell.core import Split
-from stepwell.runs.build.agent_rollout import DEFAULT_TIMEOUT_S
-from stepwell.runs.plan.model_size import ModelSize
-from stepwell.runs.build.components import Parts, held_out_tasks
-from stepwell.runs.plan.run_plan import Talk, _line, _listed, _many, _Plan, minibatch_sizes
 from stepwell.rollout.agent_processes import AgentProcesses
+from stepwell.runs.build.agent_rollout import DEFAULT_TIMEOUT_S
+from stepwell.runs.build.components import Parts, held_out_tasks
+from stepwell.runs.plan.model_size import ModelSize
+from stepwell.runs.plan.run_plan import Talk, _line, _listed, _many, _Plan, minibatch_sizes
 
 ASSUMED_CALLS = 4
 """How many calls an episode is taken to make, in the estimate of memory."""

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from stepwell.algos.recipes import Call, Recipe
+from stepwell.algos.recipes import Recipe
 from stepwell.config.run import RunConfig
 from stepwell.core import Split, Status, Task, Trajectory
 from stepwell.data.rows import read_rows
 from stepwell.packing import pack
-from stepwell.runs.plan.model_size import ModelSize
-from stepwell.runs.build.components import Parts, held_out_tasks
-from stepwell.runs.plan.reward_balance import describe_imbalance
-from stepwell.runs.build.warm_starts import describe_goal, has_goal
 from stepwell.policies.numerics import check_dtype
+from stepwell.runs.build.components import Parts, held_out_tasks
+from stepwell.runs.build.warm_starts import describe_goal, has_goal
+from stepwell.runs.plan.model_size import ModelSize
+from stepwell.runs.plan.reward_balance import describe_imbalance
 from stepwell.training import num_batches, split
 
 NUM_SHOWN = 8
@@ -236,8 +236,8 @@ class _Plan:
 
     def _recipe_lines(self, recipe: Recipe) -> Iterator[str]:
         whitened = f", whitened over {recipe.whiten}" if recipe.whiten else ""
-        yield _line("recipe", f"{recipe.name}: credit {_call(recipe.credit)}{whitened}")
-        yield _line("", f"loss {_call(recipe.loss)}, entropy x {recipe.entropy_coef:g}")
+        yield _line("recipe", f"{recipe.name}: credit {recipe.credit or 'none'}{whitened}")
+        yield _line("", f"loss {recipe.loss}, entropy x {recipe.entropy_coef:g}")
         value = "no critic" if recipe.value is None else f"{recipe.value.loss} at {recipe.value.sites}"
         kl = recipe.kl
         held = "no KL" if kl is None else f"KL {kl.estimator} x {kl.coef:g} in the {kl.kl_in}"
@@ -420,12 +420,6 @@ def _many(count: int, word: str) -> str:
     """`1 pass`, `2 passes`, `3 updates`."""
     ending = "" if count == 1 else "es" if word.endswith(("s", "tch")) else "s"
     return f"{count} {word}{ending}"
-
-
-def _call(call: Call | None) -> str:
-    if call is None:
-        return "none"
-    return f"{call.name}({', '.join(f'{name}={value}' for name, value in call.kwargs.items())})"
 
 
 def _bytes(count: float) -> str:

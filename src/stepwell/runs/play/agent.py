@@ -12,10 +12,10 @@ from stepwell.agents import Agent
 from stepwell.config.run import RunConfig
 from stepwell.core import Observation, Request, SamplingParams, TokenAction, new_id
 from stepwell.engines import EmbeddedEngine
-from stepwell.runs.build.vision import check_observation
 from stepwell.policies import CausalLMPolicy, VLMPolicy
 from stepwell.rendering import Conversation, Message, Renderer, load_tokenizer
 from stepwell.rollout.showing import begun, user_message
+from stepwell.runs.build.vision import check_observation
 
 
 class Pilot:

@@ -172,9 +172,9 @@ class PlaySession:
 
 def open_pilot(model: str | Path, config: RunConfig, temperature: float = 0.0) -> Pilot:
     """The agent of a model directory, a checkpoint or a built-in name."""
-    from stepwell.runs.play.agent import Pilot
     from stepwell.policies import CausalLMPolicy, VLMPolicy, sees
     from stepwell.policies.numerics import set_numerics
+    from stepwell.runs.play.agent import Pilot
 
     set_numerics(config.num_threads)
     kind = VLMPolicy if sees(model) else CausalLMPolicy

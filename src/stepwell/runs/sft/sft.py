@@ -8,9 +8,9 @@ from pathlib import Path
 from stepwell.config.policy import PolicyConfig
 from stepwell.config.run import OptimizerConfig, WarmStartConfig
 from stepwell.core import ConfigError
-from stepwell.runs.sft.chats import read_chats
 from stepwell.policies import CausalLMPolicy, resolve_model, sees
 from stepwell.rendering import Renderer, load_tokenizer
+from stepwell.runs.sft.chats import read_chats
 from stepwell.training import imitate, num_batches
 
 Tell = Callable[[int, int, dict[str, float]], None]

@@ -1,0 +1,114 @@
+"""Names for the objects that users bring: functions, classes and values of their own modules.
+
+    my_module:brevity            importable, or in the present folder
+    folder/my_module.py:brevity  the same by the path of its file
+    in-process:brevity           handed over as a Python object that has no name of its own to import
+
+Settings hold names, because a run writes its settings down and other processes read them. Python code may
+hand over the object itself: `name_object` gives it a name, and `find_object` gives the object back. Installed
+packages add names of their own by entry points (`list_installed`).
+
+Invariants
+* `find_object(name_object(value), ...) is value` in the process that named it.
+* Names come from whoever runs the process: settings, Python code, installed packages. No service passes on a
+  name that a caller sent.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from stepwell.core.errors import ConfigError
+from stepwell.core.user_code import find_user_function
+
+IN_PROCESS = "in-process"
+ENVS, RECIPES = "stepwell.envs", "stepwell.recipes"  # groups of entry points
+_KIND = "__stepwell_kind__"
+_objects: dict[str, Any] = {}
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def is_import_path(name: str) -> bool:
+    """Whether a name is of the form `module:name`, and so not a built-in one."""
+    return ":" in name
+
+
+def name_object(value: Any) -> Any:
+    """The name under which `find_object` finds `value` in this process; names and None stay as they are."""
+    if value is None or isinstance(value, str):
+        return value
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if module in sys.modules and name and _look_up(sys.modules[module], name) is value:
+        return f"{module}:{name}"
+    return _register(value, name)
+
+
+def find_object(name: str, wanted_by: str) -> Any:
+    """What a name stands for; `ConfigError` says what is wrong, after `wanted_by`."""
+    if name.startswith(f"{IN_PROCESS}:"):
+        if name not in _objects:
+            raise ConfigError(
+                f"{wanted_by}: {name!r} was a Python object of another process. Put it into a module, and "
+                "name it module:name"
+            )
+        return _objects[name]
+    return find_user_function(name, wanted_by)
+
+
+def mark_kind(value: F, kind: str) -> F:
+    """Remember beside a function what it is, so that `stepwell check` need not be told."""
+    setattr(value, _KIND, kind)
+    return value
+
+
+def kind_of(value: Any) -> str | None:
+    """The kind that a decorator remembered; None without one."""
+    kind = getattr(value, _KIND, None)
+    return kind if isinstance(kind, str) else None
+
+
+def list_installed(group: str) -> dict[str, str]:
+    """Name and import path of everything that installed packages add to a group; each name once."""
+    return {name: paths[0] for name, paths in _installed(group, tuple(sys.path)).items()}
+
+
+def find_installed(group: str, name: str) -> str | None:
+    """The import path behind a name that an installed package adds; two packages may not add the same."""
+    paths = _installed(group, tuple(sys.path)).get(name, ())
+    if len(paths) > 1:
+        raise ConfigError(
+            f"{name!r} is added by two installed packages ({' and '.join(paths)}); write one of these paths"
+        )
+    return paths[0] if paths else None
+
+
+@lru_cache(maxsize=8)
+def _installed(group: str, path: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    from importlib.metadata import entry_points
+
+    found: dict[str, dict[str, None]] = {}
+    for point in entry_points(group=group):
+        found.setdefault(point.name, {})[point.value.replace(" ", "").partition("[")[0]] = None
+    return {name: tuple(paths) for name, paths in sorted(found.items())}
+
+
+def _look_up(module: Any, name: str) -> Any:
+    for part in name.split("."):
+        module = getattr(module, part, None)
+    return module
+
+
+def _register(value: Any, name: str | None) -> str:
+    for known, found in _objects.items():
+        if found is value:
+            return known
+    label = getattr(value, "name", None)
+    plain = label if isinstance(label, str) else (name or type(value).__name__).rpartition(".")[2].strip("<>")
+    number = 1 + sum(known.partition(":")[2].partition("#")[0] == plain for known in _objects)
+    key = f"{IN_PROCESS}:{plain}" if number == 1 else f"{IN_PROCESS}:{plain}#{number}"
+    _objects[key] = value
+    return key
