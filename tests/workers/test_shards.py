@@ -58,7 +58,7 @@ def test_a_users_function_is_found_by_its_path_and_its_mistakes_are_refused() ->
         ConfigError, match=r"groups.generators.shard: 'odd' is not module:function, or one of"
     ):
         shard_named("odd")
-    with pytest.raises(ConfigError, match=r"cannot find 'math:nothing'"):
+    with pytest.raises(ConfigError, match=r"priority 'math:nothing': math has no 'nothing'"):
         load_function("math:nothing", "groups.generators.priority")
     with pytest.raises(ConfigError, match="exactly one slot"):
         check_cuts([Cut((0, 1)), Cut((1,))], 2, 1)
