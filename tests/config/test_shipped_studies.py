@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from stepwell.runs.build.recipe import resolve_recipe
 
 from stepwell.cli.main import main
 from stepwell.config.studies import find_study, study_names
 from stepwell.config.study import PlannedRun, StudyConfig, load_study, plan_runs
 from stepwell.core.errors import ConfigError
+from stepwell.runs.build.recipe import resolve_recipe
 
 SMALL = """
 name = "small"

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stepwell.runs.build.recipe import resolve_recipe
 from tests.studies.study_files import SMALL, planned, study_of
 
 from stepwell.config.study import flattened, load_study, merged, plan_runs
 from stepwell.core.errors import ConfigError
+from stepwell.runs.build.recipe import resolve_recipe
 from stepwell.studies.study import run_study
 
 ROOT = Path(__file__).parent.parent.parent

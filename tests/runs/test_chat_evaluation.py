@@ -19,10 +19,10 @@ from stepwell.config.gateway import GatewayConfig
 from stepwell.config.run import RunConfig
 from stepwell.core import Status, TokenAction, Trajectory
 from stepwell.engines import EmbeddedEngine
-from stepwell.runs.evaluation.chat_evaluation import evaluate_endpoint
-from stepwell.runs.evaluation.evaluate import EvalReport, evaluate_run
 from stepwell.pool import PoolImageStore, open_pool
 from stepwell.rendering import Renderer
+from stepwell.runs.evaluation.chat_evaluation import evaluate_endpoint
+from stepwell.runs.evaluation.evaluate import EvalReport, evaluate_run
 from stepwell.services.gateway.app import create_app
 from stepwell.services.gateway.gateway import Gateway
 from stepwell.services.serving import serve_in_thread

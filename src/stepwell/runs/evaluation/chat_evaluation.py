@@ -26,15 +26,15 @@ from stepwell.config.chat_api import ChatApiConfig
 from stepwell.config.run import RunConfig, RunPoolConfig
 from stepwell.core import ConfigError, EngineError, InfraError, Observation, Status, Task, Trajectory
 from stepwell.core.protocols import SamplingParams
-from stepwell.runs.evaluation import folders as eval_folders
-from stepwell.runs.evaluation.folders import Evaluation
-from stepwell.runs.evaluation.evaluate import EvalReport, EvalResult, eval_jobs, held_out_tasks
-from stepwell.runs.build.components import Parts
 from stepwell.pool import Filter, PoolImageStore
 from stepwell.rollout import Job
 from stepwell.rollout.chat_model import ChatModel
 from stepwell.rollout.chat_player import ChatPlayer
 from stepwell.rollout.chat_rollout import ChatRollout
+from stepwell.runs.build.components import Parts
+from stepwell.runs.evaluation import folders as eval_folders
+from stepwell.runs.evaluation.evaluate import EvalReport, EvalResult, eval_jobs, held_out_tasks
+from stepwell.runs.evaluation.folders import Evaluation
 
 UNTRAINABLE = "untrainable"
 OnDone = Callable[[Trajectory, ChatModel], None]
