@@ -3,8 +3,9 @@
 #   make demo     watch an agent learn, in minutes
 #   make test     what every change must pass: all tests but the slow ones, some minutes
 #   make test-fast    the inner loop: tests of what you changed, nearest first, at most 90 seconds
-#   make test-slow    the rest: kills, learning, studies, and every property on more examples
+#   make test-slow    the rest: kills, learning, studies, whatever takes more than 5 seconds
 #   make test-full    both, as CI runs them
+#   make test-thorough    every property on several times as many examples
 #   make test-extra-NAME    what needs an environment of its own: vllm, robosuite, libero, alfworld, …
 #   make coverage    make test-full, with the lines it covers
 #   make check    formatting, lint, types
@@ -26,7 +27,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # Files run beside each other, the tests of one file one after the other: they share what they build.
 BESIDE := -n auto --maxprocesses 4 --dist loadfile
 
-.PHONY: install demo test test-fast test-slow test-full coverage test-needs test-extra-vllm $(EXTRAS:%=test-extra-%) check format bench first-hour docs clean
+.PHONY: install demo test test-fast test-slow test-full test-thorough coverage test-needs test-extra-vllm $(EXTRAS:%=test-extra-%) check format bench first-hour docs clean
 
 install: $(STAMP)
 
@@ -63,12 +64,15 @@ test-fast: $(STAMP)
 	$(PYTEST) $(BESIDE) --no-loadscope-reorder --time-budget 70 -m "not slow" $$tests
 
 test-slow: test-needs
-	STEPWELL_TESTS=thorough $(PYTEST) -n auto --maxprocesses 4 --dist worksteal -m "slow or hypothesis"
+	$(PYTEST) -n auto --maxprocesses 4 --dist worksteal -m slow
 
 test-full: test test-slow
 
+test-thorough: test-needs
+	STEPWELL_TESTS=thorough $(PYTEST) -n auto --maxprocesses 4 --dist worksteal -m hypothesis
+
 coverage: test-needs
-	STEPWELL_TESTS=thorough $(PYTEST) $(BESIDE) --cov --cov-report=term --cov-report=html
+	$(PYTEST) $(BESIDE) --cov --cov-report=term --cov-report=html
 
 # A real vLLM in an environment of its own (2 GB), and the remote engine against it.
 test-extra-vllm: $(STAMP)

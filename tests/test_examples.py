@@ -50,6 +50,7 @@ def test_the_loop_uses_public_parts_only() -> None:
     assert found <= PUBLIC
 
 
+@pytest.mark.slow
 def test_the_loop_imitates_then_learns_from_its_own_episodes(loop: ModuleType) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

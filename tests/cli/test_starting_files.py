@@ -29,6 +29,7 @@ def test_the_template_passes_the_checker_as_written(tmp_path: Path, monkeypatch:
     assert report["oracle_solves_the_tasks"].detail == "solved 1.000 of 50 tasks"
 
 
+@pytest.mark.slow
 def test_the_test_of_the_template_passes_and_fails_when_the_world_breaks(tmp_path: Path) -> None:
     world, test = write_files("env", "river_walk", tmp_path)
 

@@ -25,6 +25,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.slow
 def test_a_run_ends_with_its_figures_and_its_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,6 +28,7 @@ def share_solved(name: str, options: dict, tasks: list[Task], plan: tuple[str, .
     return num_solved / len(tasks)
 
 
+@pytest.mark.slow
 def test_the_best_blind_plan_is_the_best_of_all_plans() -> None:
     tasks = draw_tasks("frozenlake", SHORT, Split.TRAIN, 30, seed=0)
     names = make_env("frozenlake", SHORT).world.actions.names

@@ -18,7 +18,6 @@ from tests.pool.made import dialogue, step, trajectory
 from stepwell.core import ArrayAction, ArrayState, ImageSpan, InputError, Status, Step, Task
 from stepwell.pool import Pool, open_pool
 
-NUM_MUTATIONS = 1600
 DEEP = "[" * 5000 + "]" * 5000
 HOSTILE: list[Any] = [
     None,
@@ -151,14 +150,15 @@ def mutate(line: str, rng: random.Random, name: str) -> bytes:
     return change_text(json.dumps(form), rng)
 
 
+@pytest.mark.parametrize("num_mutations", [200, pytest.param(1600, marks=pytest.mark.slow)])
 def test_only_our_own_error_with_the_lines_number_comes_of_any_mutation(
-    pool: Pool, lines: list[str], tmp_path: Path
+    pool: Pool, lines: list[str], tmp_path: Path, num_mutations: int
 ) -> None:
     """Over a second: each mutation is an import of its own. What is taken must be readable and exportable."""
     rng = random.Random(7)
     file = tmp_path / "x.jsonl"
     num_refused = 0
-    for index in range(NUM_MUTATIONS):
+    for index in range(num_mutations):
         mutated = mutate(rng.choice(lines), rng, f"m{index}")
         if not mutated.strip():
             continue
@@ -173,7 +173,7 @@ def test_only_our_own_error_with_the_lines_number_comes_of_any_mutation(
             assert not pool.has(f"before{index}")
         else:
             assert pool.has(f"before{index}")
-    assert NUM_MUTATIONS * 0.5 < num_refused < NUM_MUTATIONS
+    assert num_mutations * 0.5 < num_refused < num_mutations
     assert pool.export(tmp_path / "again.jsonl") == pool.count()
     with open_pool(tmp_path / "other.db") as other:
         assert other.import_(tmp_path / "again.jsonl") == pool.count()

@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from tests.pool.made import TASK, step
+from tests.properties import examples
 
 from stepwell.core import InputError, Status
 from stepwell.pool import Pool, open_pool
@@ -162,4 +163,4 @@ def _empty(pool: Pool) -> None:
 
 def test_any_life_of_a_pool_is_as_the_model_says(place: str) -> None:
     machine = type("LifeHere", (Life,), {"place": place})
-    run_state_machine_as_test(machine, settings=settings(max_examples=10, stateful_step_count=20))
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples(20, 4), stateful_step_count=20))

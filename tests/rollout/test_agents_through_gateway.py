@@ -117,6 +117,7 @@ def gateway(
         yield served
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["walker", "engine"])
 def test_the_lake_agent_plays_through_the_gateway_what_the_native_loop_plays(
     who: str,

@@ -132,6 +132,7 @@ class _Interrupts(JsonlMonitor):
             signal.raise_signal(signal.SIGINT)
 
 
+@pytest.mark.slow
 def test_an_interrupt_drains_and_a_resumed_run_goes_on_with_what_was_played(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +176,7 @@ def test_an_interrupt_while_episodes_are_waited_for_stops_at_once(
     assert [entry.update for entry in updates(folder)] == [1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_a_group_that_was_cut_short_is_finished_by_the_resumed_run(tmp_path: Path) -> None:
     folder = run(tmp_path, "stream", "train.num_updates=3")
     seeds = np.random.default_rng([0, 50, 11]).integers(2**62, size=2)  # those of group 50

@@ -61,6 +61,7 @@ def both(model: str, config: RunConfig, url: str, folder: Path) -> tuple[EvalRep
     return native, outside
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [

@@ -59,6 +59,7 @@ def test_the_demo_makes_the_same_updates_however_slow_the_machine_is() -> None:
     assert 270 * 0.6 < fast.whole_s(config) < 300
 
 
+@pytest.mark.slow
 def test_neither_a_blind_plan_nor_luck_solves_the_demos_boards() -> None:
     config = load_config("demo")
     assert config.eval.num_tasks >= 256 and config.env.options["size"] == 4

@@ -111,6 +111,7 @@ def test_adapters_and_own_critics_go_on_bit_for_bit(tmp_path: Path, wish: str) -
     same(whole, copy, update=2)
 
 
+@pytest.mark.slow
 def test_sentences_counted_for_the_repetition_penalty_go_on_bit_for_bit(tmp_path: Path) -> None:
     """The counts of updates 1 and 2 decide what is penalized later."""
     wish = (
@@ -205,6 +206,7 @@ def wait_for(condition: Callable[[], object], seconds: float = 240.0) -> None:
         time.sleep(0.002)
 
 
+@pytest.mark.slow
 def test_after_ctrl_c_the_rest_is_the_same(critic_run: Path, tmp_path: Path) -> None:
     shown = ("monitor.console=true", "monitor.tensorboard=true", "monitor.report=true")
     config = small_config(*CRITIC, *OUTLINE, *shown, folder=tmp_path)
@@ -233,6 +235,7 @@ def test_after_ctrl_c_the_rest_is_the_same(critic_run: Path, tmp_path: Path) -> 
     assert summary is not None and summary.status == "finished"
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_the_rest_is_the_same(critic_run: Path, tmp_path: Path) -> None:
     """Kills during warm-up, play, learning, and while a checkpoint is being written."""
     often = ("checkpoint.every=1", "checkpoint.keep=1")

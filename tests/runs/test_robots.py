@@ -47,6 +47,7 @@ def config(*settings: str, folder: Path | None = None, name: str = "run") -> Run
     return load_config(None, [*SMALL, *where, *settings])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["token", "flow"])
 def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(head: str, tmp_path: Path) -> None:
     settings = (f"policy.vla.head={head}", "train.num_updates=4", "checkpoint.every=2", "recipe.kl_coef=0.01")

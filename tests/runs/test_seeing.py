@@ -163,6 +163,7 @@ def test_an_offline_run_learns_from_the_pictures_of_the_pool_it_reads(run: Path,
     assert np.isfinite(update.values["loss/policy"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", ["false", "true"])
 def test_generators_in_other_threads_and_processes_see_too(processes: str, tmp_path: Path) -> None:
     groups = (

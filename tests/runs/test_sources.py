@@ -42,6 +42,7 @@ def updates_played(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
+@pytest.mark.slow
 def test_episodes_played_before_a_crash_are_learnt_from_and_not_played_again(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, updates_played: list[int]
 ) -> None:
@@ -83,6 +84,7 @@ def test_without_its_pool_a_run_plays_the_same_again(
     same(whole, folder)
 
 
+@pytest.mark.slow
 def test_old_trajectories_go_when_the_disk_they_may_use_is_full(tmp_path: Path) -> None:
     every = (*RUN, "checkpoint.every=1", "checkpoint.trajectories_mb=0.02", "eval.num_tasks=1")
     folder = train(small_config(*every, folder=tmp_path))

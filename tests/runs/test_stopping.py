@@ -169,6 +169,7 @@ def test_a_renamed_and_moved_run_goes_on_bit_for_bit(whole: Path, tmp_path: Path
 # --- extended and changed ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_extended_run_learns_what_a_longer_one_would_have(tmp_path: Path) -> None:
     constant = ("eval.every=2", "train.schedule=constant")
     long = train(small_config(*LONG, *constant, folder=tmp_path, name="long"))

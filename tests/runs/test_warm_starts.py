@@ -41,6 +41,7 @@ def without_warm_start(folder: Path) -> list[object]:
     return [entry for entry in timeless(folder) if entry.kind != "warm_start"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["steppo", "grpo"])
 def test_a_run_is_the_same_with_its_warm_start_made_or_taken(recipe: str, tmp_path: Path) -> None:
     alone = train(small_config(*WARM, f"recipe.name={recipe}", folder=tmp_path, name="alone"))

@@ -16,6 +16,7 @@ def policy() -> CausalLMPolicy:
     return taught_policy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("template", "history", "num_conversations"),
     [("tiny", "exact", 15), ("stripping", "exact", 15), ("stripping", "template", 10)],

@@ -113,6 +113,7 @@ def whole(step: Step) -> list[int]:
     return [*step.state.prompt_ids.tolist(), *step.action.action_ids.tolist()]  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(moves=MOVES, restart_after=st.integers(0, 8))
 def test_every_call_goes_on_from_the_longest_line_also_after_a_restart(

@@ -143,6 +143,7 @@ def test_a_reply_that_was_lost_and_asked_again_leaves_the_path(tmp_path: Path) -
         assert third != again and served.get("/sessions/lost").json()["path"] == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_session_goes_on_after_a_restart_with_its_ids_rewards_and_answers(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         client = served.openai("on")
@@ -165,6 +166,7 @@ def test_a_session_goes_on_after_a_restart_with_its_ids_rewards_and_answers(tmp_
             assert steps[child].state.prompt_ids[: len(before)].tolist() == before  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_after_an_interrupt_calls_in_flight_finish_and_new_ones_are_not_taken(tmp_path: Path) -> None:
     port = free_port()
     command = [

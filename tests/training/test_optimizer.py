@@ -37,6 +37,7 @@ def values(model: nn.Module) -> list[torch.Tensor]:
     return [parameter.detach().float().clone() for parameter in model.parameters()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_small_updates_of_bfloat16_weights_add_up_as_those_of_float32_weights(kind: str) -> None:
     half, optimizer = made(torch.bfloat16, kind)

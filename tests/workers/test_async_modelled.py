@@ -24,6 +24,7 @@ def test_the_bound_is_the_slowest_group_alone() -> None:
     assert most == pytest.approx(32 / 22)
 
 
+@pytest.mark.slow
 def test_streaming_is_at_least_1_85_times_as_fast_and_near_the_bound() -> None:
     model = replace(PAPER, turns=(5, 5))
     sync, stream = (run_model(model, mode, 60) for mode in ("sync", "stream"))
@@ -33,6 +34,7 @@ def test_streaming_is_at_least_1_85_times_as_fast_and_near_the_bound() -> None:
     assert max(stream.staleness) <= PAPER.max_staleness
 
 
+@pytest.mark.slow
 def test_without_tails_the_ratio_is_nearly_that_of_the_means() -> None:
     sync, stream = (run_model(replace(EXACT, turns=(4, 4)), mode, 40) for mode in ("sync", "stream"))
     assert 0.96 * 46 / 22 <= stream.throughput / sync.throughput <= 46 / 22
@@ -56,6 +58,7 @@ def test_one_environment_batch_cannot_hide_generation() -> None:
     assert four > 1.2 * one
 
 
+@pytest.mark.slow
 def test_streaming_beats_whole_epochs_where_episodes_end_early() -> None:
     gains = []
     for turns in ((10, 10), (1, 19)):

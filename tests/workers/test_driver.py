@@ -42,6 +42,7 @@ async def played(driver: Driver, feed: ListFeed) -> None:
     await running
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10**6),

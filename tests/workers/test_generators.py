@@ -156,6 +156,7 @@ async def test_requests_under_way_go_on_while_weights_load() -> None:
         assert chunks([sample]) == [[20.0, -20.0]]
 
 
+@pytest.mark.slow
 async def test_a_restarted_generator_has_the_weights_that_were_published_last() -> None:
     async with generator() as gen:
         weight = torch.tensor([7.0])
@@ -175,6 +176,7 @@ async def test_a_restarted_generator_has_the_weights_that_were_published_last() 
         assert await gen.load_weights(4, {"scale": np.array([7.0], np.float32)}) == fingerprint
 
 
+@pytest.mark.slow
 async def test_an_engine_that_raises_lives_on_and_one_that_blocks_is_restarted() -> None:
     async with generator(hang_s=0.6) as gen:
         with pytest.raises(EngineError, match="out of memory"):

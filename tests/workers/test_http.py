@@ -60,6 +60,7 @@ async def test_a_simulator_behind_http_gives_bit_for_bit_what_the_process_gives(
     await near.close()
 
 
+@pytest.mark.slow
 async def test_a_generator_behind_http_samples_loads_and_keeps_weights_over_a_restart() -> None:
     here = SmallEngine(2.0)
     with served(GeneratorProcess("far", SMALL, {"scale": 2.0})) as url:

@@ -62,6 +62,7 @@ def test_a_picture_depends_on_the_task_and_the_pose_alone() -> None:
     assert np.array_equal(env.render(), first)
 
 
+@pytest.mark.slow
 def test_what_the_state_says_is_in_view_is_what_the_picture_shows() -> None:
     """A thing is in the picture if taking it away changes pixels."""
     num_agree = num_cases = 0

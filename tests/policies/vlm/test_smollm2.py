@@ -34,6 +34,7 @@ def seeing(directory: Path) -> Any:
     return VLMPolicy.from_pretrained(directory, pictures=ImageStore()).model
 
 
+@pytest.mark.slow
 def test_a_text_is_written_and_continued_as_by_the_decoder_alone(directory: Path, seeing: Any) -> None:
     plain = resolve_model("smollm2-135m")
     ours, theirs = load_tokenizer(directory), load_tokenizer(plain)
@@ -47,6 +48,7 @@ def test_a_text_is_written_and_continued_as_by_the_decoder_alone(directory: Path
     np.testing.assert_allclose(found[..., : expected.shape[-1]].numpy(), expected.numpy(), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_picture_becomes_tokens_as_large_as_words(directory: Path, seeing: Any) -> None:
     pixels = torch.rand(1, 3, 96, 96, generator=torch.Generator().manual_seed(0)) * 2 - 1
     with torch.inference_mode():

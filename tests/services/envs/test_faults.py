@@ -54,6 +54,7 @@ def test_a_killed_server_loses_its_episodes_and_later_ones_go_elsewhere(processe
     batch.close()
 
 
+@pytest.mark.slow
 def test_episodes_on_a_killed_server_are_infra_errors_and_are_played_again(processes: Start) -> None:
     (one, dies), (two, _) = processes(), processes()
     settings = ("recipe.name=grpo", "env.options.max_turns=3")

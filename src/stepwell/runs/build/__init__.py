@@ -1,0 +1,1 @@
+"""From settings to components: who plays, who samples, who learns, and on which workers."""

@@ -1,0 +1,1 @@
+"""The demo: an agent learns FrozenLake in minutes, beside imitation."""

@@ -1,0 +1,1 @@
+"""A trained policy as a Hugging Face directory with a model card."""

@@ -1,0 +1,1 @@
+"""The training loop: where its trajectories come from, its state, and its figures."""
