@@ -163,4 +163,6 @@ def _empty(pool: Pool) -> None:
 
 def test_any_life_of_a_pool_is_as_the_model_says(place: str) -> None:
     machine = type("LifeHere", (Life,), {"place": place})
-    run_state_machine_as_test(machine, settings=settings(max_examples=examples(20, 4), stateful_step_count=20))
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=examples(20, 4), stateful_step_count=20)
+    )
