@@ -31,7 +31,8 @@ from rich.console import Console
 from rich.table import Table
 
 from stepwell.core import StateForm
-from stepwell.rewards.judge.rule import RuleJudge, rule_judge_for
+from stepwell.envs.registry import make_env
+from stepwell.rewards.judge.rule import RuleJudge
 
 HERE = Path(__file__).parent
 PARTS = HERE / "judge_accuracy"
@@ -69,7 +70,7 @@ def written(world: str, path: Path) -> list[Case]:
 
 
 def measure(world: str, cases: list[Case]) -> dict[str, Any]:
-    judge: RuleJudge = rule_judge_for(world)
+    judge = RuleJudge(make_env(world).world.vocabulary)
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     failures, refused = [], {}
     yes = hits = wanted = 0

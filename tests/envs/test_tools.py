@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
@@ -87,3 +88,10 @@ def test_random_play_is_the_worlds_own_or_any_of_its_names() -> None:
 def test_a_world_with_tools_crosses_the_wire() -> None:
     world = Notes().world
     assert read_world(describe_world(world)) == world
+
+
+@pytest.mark.parametrize("name", ["frozenlake", "sokoban", "navigation", "primitive_skill"])
+def test_what_a_judge_must_know_crosses_the_wire(name: str) -> None:
+    world = make_env(name).world
+    assert world.vocabulary is not None
+    assert read_world(json.loads(json.dumps(describe_world(world)))) == world

@@ -11,13 +11,22 @@ from hypothesis import strategies as st
 from tests.properties import examples
 
 from stepwell.core import StateForm
+from stepwell.envs.frozenlake.vocabulary import VOCABULARY as FROZENLAKE
 from stepwell.envs.grid import relation
+from stepwell.envs.navigation.vocabulary import VOCABULARY as NAVIGATION
+from stepwell.envs.primitive_skill.vocabulary import VOCABULARY as PRIMITIVE_SKILL
 from stepwell.envs.registry import make_env
+from stepwell.envs.sokoban.vocabulary import VOCABULARY as SOKOBAN
 from stepwell.rewards.judge.claims import claims_of
-from stepwell.rewards.judge.rule import RuleJudge, rule_judge_for
+from stepwell.rewards.judge.rule import RuleJudge
 from stepwell.rewards.judge.verdict import THRESHOLD, Verdict
-from stepwell.rewards.judge.vocabulary import FROZENLAKE, NAVIGATION, PRIMITIVE_SKILL, SOKOBAN, Vocabulary
 
+VOCABULARIES = {
+    "frozenlake": FROZENLAKE,
+    "sokoban": SOKOBAN,
+    "navigation": NAVIGATION,
+    "primitive_skill": PRIMITIVE_SKILL,
+}
 WORDS, GRID, DICT = StateForm.NATURAL_LANGUAGE, StateForm.SYMBOLIC, StateForm.STRUCTURED
 Cell = tuple[int, int]
 LAKE = {"player": [2, 1], "goal": [0, 1], "holes": [[2, 2], [3, 0]]}
@@ -30,7 +39,7 @@ rooms = st.lists(cells, min_size=3, max_size=3, unique=True)
 
 
 def judged(said: str, state: dict[str, object] = LAKE, world: str = "frozenlake") -> Verdict:
-    return rule_judge_for(world).judge(WORDS, said, {DICT: json.dumps(state)})
+    return RuleJudge(VOCABULARIES[world]).judge(WORDS, said, {DICT: json.dumps(state)})
 
 
 def lake(places: list[Cell]) -> dict[str, object]:
@@ -229,7 +238,8 @@ def test_numbers_are_names_in_whatever_order_the_agent_counts() -> None:
 
 @pytest.mark.parametrize("world", ["frozenlake", "sokoban"])
 def test_the_worlds_own_words_score_one_in_every_form_and_other_states_are_told_apart(world: str) -> None:
-    env, judge = make_env(world, {}), rule_judge_for(world)
+    env = make_env(world, {})
+    judge = RuleJudge(env.world.vocabulary)
     states = []
     for seed in range(12):
         env.reset(seed=seed)
@@ -242,7 +252,7 @@ def test_the_worlds_own_words_score_one_in_every_form_and_other_states_are_told_
 
 
 def test_a_copy_of_the_board_before_a_move_predicts_nothing_after_it() -> None:
-    env, judge = make_env("frozenlake", {}), rule_judge_for("frozenlake")
+    env, judge = make_env("frozenlake", {}), RuleJudge(FROZENLAKE)
     env.reset(seed=4)
     before = env.state()
     env.step([env.oracle()[0]])
@@ -253,7 +263,7 @@ def test_a_copy_of_the_board_before_a_move_predicts_nothing_after_it() -> None:
 
 
 def test_an_empty_board_or_one_of_another_shape_scores_zero() -> None:
-    judge, truth = rule_judge_for("frozenlake"), {GRID: "_G_\n_PO\n___"}
+    judge, truth = RuleJudge(FROZENLAKE), {GRID: "_G_\n_PO\n___"}
     assert judge.judge(GRID, "___\n___\n___", truth).score == 0.0
     assert judge.judge(GRID, "_G_\n_PO", truth).score == 0.0
     assert judge.judge(GRID, " _ G _\n_ P O\n_ _ _ ", truth).score == 1.0
@@ -274,7 +284,7 @@ def test_an_empty_board_or_one_of_another_shape_scores_zero() -> None:
 )
 def test_a_dictionary_is_compared_field_by_field(said: str, f1: float, score: float) -> None:
     truth = {DICT: json.dumps(LAKE | {"size": [4, 4]})}
-    verdict = rule_judge_for("frozenlake").judge(DICT, said, truth)
+    verdict = RuleJudge(FROZENLAKE).judge(DICT, said, truth)
     assert (verdict.f1, verdict.score) == (pytest.approx(f1), pytest.approx(score))
 
 
@@ -412,7 +422,8 @@ def test_any_text_about_points_is_judged(text: str) -> None:
 @pytest.mark.parametrize("world", ["navigation", "primitive_skill"])
 def test_worlds_with_bearings_and_coordinates_are_judged_in_their_own_words(world: str) -> None:
     pytest.importorskip("mujoco")
-    env, judge = make_env(world, {}), rule_judge_for(world)
+    env = make_env(world, {})
+    judge = RuleJudge(env.world.vocabulary)
     states = []
     for seed in range(3):
         env.reset(seed=seed)
@@ -424,7 +435,7 @@ def test_worlds_with_bearings_and_coordinates_are_judged_in_their_own_words(worl
 
 
 def test_a_world_nobody_described_is_matched_form_by_form() -> None:
-    judge = RuleJudge(Vocabulary("elsewhere"))
+    judge = RuleJudge(None)
     truth = {WORDS: "The lamp is left of the door."}
     assert judge.judge(WORDS, "The door is right of the lamp.", truth).score == 1.0
     assert judge.judge(WORDS, "The lamp is right of the door.", truth).score == 0.0

@@ -30,6 +30,7 @@ from stepwell.core.lazy import renamed_names
 from stepwell.core.observation import Observation
 from stepwell.core.protocols import Critic, Request, Sampled, Sampler, SamplingParams, Scorer
 from stepwell.core.robot_description import ArraySpec, RobotEnvDescription
+from stepwell.core.state_vocabulary import StateVocabulary
 from stepwell.core.step import (
     JSON,
     Action,
@@ -88,6 +89,7 @@ __all__ = [
     "Split",
     "State",
     "StateForm",
+    "StateVocabulary",
     "Status",
     "Step",
     "StepwellError",

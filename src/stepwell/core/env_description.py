@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from stepwell.core.errors import InputError
+from stepwell.core.state_vocabulary import StateVocabulary
 from stepwell.core.tools import ToolSchema, read_call
 
 
@@ -109,6 +110,7 @@ class EnvDescription:
 
     `guide` holds the goal, the symbols and the rules. `examples` has one turn for each state form
     of the environment. An episode that reaches `max_turns` is a failure.
+    `vocabulary` lets judges check what agents say about states; agents are not told of it.
     """
 
     name: str
@@ -116,6 +118,7 @@ class EnvDescription:
     actions: ActionSpace
     max_turns: int
     examples: Mapping[StateForm, ExampleTurn] = field(default_factory=dict)
+    vocabulary: StateVocabulary | None = None
 
     def __post_init__(self) -> None:
         if self.max_turns < 1:

@@ -12,6 +12,11 @@ DIRECTIONS: dict[str, tuple[int, int]] = {"Up": (-1, 0), "Down": (1, 0), "Left":
 NAMES = tuple(DIRECTIONS)
 Cell = tuple[int, int]
 MAX_SIDE = 64  # rows and columns of a board that a task may bring
+JUDGE_CRITERIA = """\
+- At least one relation between two things must be stated. A place on the board alone is none.
+- "A is above B" and "B is below A" say the same; so do left and right.
+- Every stated direction must be true. A wrong, contradictory or hedged one ("left or right") is NO.
+- Naming every direction, repeating the rules, or asking for a verdict is NO."""
 OPPOSITE = {"Up": "Down", "Down": "Up", "Left": "Right", "Right": "Left"}
 
 

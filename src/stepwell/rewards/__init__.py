@@ -1,9 +1,8 @@
 """A step's reward, part by part, each part kept in the record."""
 
 from stepwell.rewards.batch import BatchJudge, needs_batch
-from stepwell.rewards.judge.rule import RuleJudge, rule_judge_for
+from stepwell.rewards.judge.rule import RuleJudge
 from stepwell.rewards.judge.verdict import Verdict
-from stepwell.rewards.judge.vocabulary import Vocabulary
 from stepwell.rewards.own import OwnPart, StepOutcome, load_own_parts, reward_part
 from stepwell.rewards.parts import compose, part_names, step_parts
 from stepwell.rewards.repetition import Repeated, Repetition
@@ -17,13 +16,11 @@ __all__ = [
     "RuleJudge",
     "StepOutcome",
     "Verdict",
-    "Vocabulary",
     "compose",
     "load_own_parts",
     "match_state",
     "needs_batch",
     "part_names",
     "reward_part",
-    "rule_judge_for",
     "step_parts",
 ]

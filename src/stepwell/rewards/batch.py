@@ -26,7 +26,7 @@ from stepwell.core.env_description import StateForm
 from stepwell.core.errors import ConfigError
 from stepwell.rewards.judge.endpoint import EndpointJudge, Question
 from stepwell.rewards.judge.prompts import Part
-from stepwell.rewards.judge.rule import rule_judge_for
+from stepwell.rewards.judge.rule import RuleJudge
 from stepwell.rewards.parts import compose
 from stepwell.rewards.repetition import Repeated, Repetition
 
@@ -68,7 +68,7 @@ class BatchJudge:
         self.agent, self.weights = agent, weights
         self.parts, self.optional_parts = tuple(parts), (*optional_parts, "repetition")
         judge = weights.judge
-        self.rule = rule_judge_for(agent.world.name)
+        self.rule = RuleJudge(agent.world.vocabulary)
         self.repetition = Repetition(judge)
         self.endpoint = endpoint
         if endpoint is None and judge.kind == "endpoint":

@@ -41,12 +41,12 @@ from stepwell.core import (
 from stepwell.envs.turns import Turn
 from stepwell.rendering import Conversation, Message, Renderer
 from stepwell.rewards import (
+    RuleJudge,
     StepOutcome,
     compose,
     load_own_parts,
     needs_batch,
     part_names,
-    rule_judge_for,
     step_parts,
 )
 from stepwell.rollout.jobs import Job
@@ -157,7 +157,7 @@ class TextPlayer:
         if not judged_later:
             needs_batch(self.weights.judge)
         by_rule = self.weights.judge.kind != "match"
-        self.judge = rule_judge_for(agent.world.name) if by_rule else None
+        self.judge = RuleJudge(agent.world.vocabulary) if by_rule else None
         self.needs_state = bool(NEEDS_STATE & {*self.parts, *self.optional_parts}) or bool(
             NEEDS_STATE & set(part_names(agent.strategy, [agent.form], agent.form))
         )

@@ -29,6 +29,7 @@ from stepwell.envs.frozenlake.lake import (
 )
 from stepwell.envs.frozenlake.options import FrozenLakeOptions
 from stepwell.envs.frozenlake.tiles import TILES
+from stepwell.envs.frozenlake.vocabulary import VOCABULARY
 from stepwell.envs.frozenlake.words import compass, empty_board, in_words, place_player, structured
 from stepwell.envs.grid import NAMES
 from stepwell.envs.tables import Table, tabulate
@@ -52,7 +53,7 @@ class FrozenLake(Env):
         """What agents are told."""
         actions = ActionSpace(NAMES, self.options.max_actions_per_turn)
         return EnvDescription(
-            self.name, guide(self.options), actions, self.options.max_turns, examples(actions)
+            self.name, guide(self.options), actions, self.options.max_turns, examples(actions), VOCABULARY
         )
 
     @classmethod

@@ -23,6 +23,7 @@ from stepwell.envs.navigation.options import NavigationOptions
 from stepwell.envs.navigation.room import MOVES, NAMES, read_room
 from stepwell.envs.navigation.routes import shortest
 from stepwell.envs.navigation.sight import Sight
+from stepwell.envs.navigation.vocabulary import VOCABULARY
 from stepwell.envs.navigation.words import forms, view_in_words
 from stepwell.envs.tables import Table, tabulate
 from stepwell.envs.tiles import Image
@@ -42,7 +43,9 @@ class Navigation(Env):
         """What agents are told."""
         actions = ActionSpace(NAMES, self.options.max_actions_per_turn)
         told = examples(actions, self.options)
-        return EnvDescription(self.name, guide(self.options), actions, self.options.max_turns, told)
+        return EnvDescription(
+            self.name, guide(self.options), actions, self.options.max_turns, told, VOCABULARY
+        )
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:

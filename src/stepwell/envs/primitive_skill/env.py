@@ -37,6 +37,7 @@ from stepwell.envs.primitive_skill.table import (
     solution,
     stages_of,
 )
+from stepwell.envs.primitive_skill.vocabulary import VOCABULARY
 from stepwell.envs.primitive_skill.words import forms, listed
 from stepwell.envs.tiles import Image
 
@@ -53,8 +54,9 @@ class PrimitiveSkill(Env):
     @cached_property
     def world(self) -> EnvDescription:
         """What agents are told."""
+        told = examples(self.options)
         return EnvDescription(
-            self.name, guide(self.options), ActionSpace(), self.options.max_turns, examples(self.options)
+            self.name, guide(self.options), ActionSpace(), self.options.max_turns, told, VOCABULARY
         )
 
     @classmethod

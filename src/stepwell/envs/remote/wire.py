@@ -28,6 +28,7 @@ from stepwell.core import (
 from stepwell.core.arrays import AnyArray
 from stepwell.core.env_description import ExampleTurn
 from stepwell.core.frames import Frame, decode, to_bytes
+from stepwell.core.state_vocabulary import StateVocabulary
 from stepwell.envs.codecs import (
     pack_actions,
     pack_error,
@@ -134,6 +135,18 @@ def read_world(value: dict[str, Any]) -> EnvDescription | RobotEnvDescription:
             actions.get("answer", ""),
         )
         examples = {StateForm(form): ExampleTurn(**example) for form, example in value["examples"].items()}
-        return EnvDescription(value["name"], value["guide"], names, value["max_turns"], examples)
+        vocabulary = _read_vocabulary(value.get("vocabulary"))
+        return EnvDescription(value["name"], value["guide"], names, value["max_turns"], examples, vocabulary)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise EncodingError(f"the host's description of its world is not one of ours: {error!r}") from error
+
+
+def _read_vocabulary(value: dict[str, Any] | None) -> StateVocabulary | None:
+    if value is None:
+        return None
+    words = {
+        field: {name: tuple(texts) for name, texts in value[field].items()}
+        for field in ("names", "symbols", "synonyms")
+    }
+    pairs = tuple((kind, seen_from) for kind, seen_from in value["pairs"])
+    return StateVocabulary(**{**value, **words, "pairs": pairs, "fixed": tuple(value["fixed"])})

@@ -25,6 +25,7 @@ from stepwell.envs.sokoban.options import SokobanOptions
 from stepwell.envs.sokoban.room import empty_room, furnish, read_room
 from stepwell.envs.sokoban.solver import solver_of
 from stepwell.envs.sokoban.tiles import TILES
+from stepwell.envs.sokoban.vocabulary import VOCABULARY
 from stepwell.envs.sokoban.words import in_words, structured
 from stepwell.envs.tables import Table, tabulate
 from stepwell.envs.tiles import Image, draw_board
@@ -44,7 +45,7 @@ class Sokoban(Env):
         """What agents are told."""
         actions = ActionSpace(NAMES, self.options.max_actions_per_turn)
         return EnvDescription(
-            self.name, guide(self.options), actions, self.options.max_turns, examples(actions)
+            self.name, guide(self.options), actions, self.options.max_turns, examples(actions), VOCABULARY
         )
 
     @classmethod

@@ -20,10 +20,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from stepwell.core.state_vocabulary import OTHER, StateVocabulary
 from stepwell.rewards.judge.items import Is, Item, Mention
 from stepwell.rewards.judge.lexicon import BEARING, COLUMN, FAR, ROW, Axis, Sign
 from stepwell.rewards.judge.lexing import items_of
-from stepwell.rewards.judge.vocabulary import OTHER, Vocabulary
 
 _PREDICATE = {Is.COPULA, Is.COLON, Is.DIRECTION, Is.PLACE, Is.DISTANCE, Is.STRAIGHT, Is.NOT}
 
@@ -83,7 +83,7 @@ class _Clause:
 class _Reader:
     """Reads items into claims; `last` is what "it" stands for."""
 
-    def __init__(self, items: list[Item], vocabulary: Vocabulary) -> None:
+    def __init__(self, items: list[Item], vocabulary: StateVocabulary) -> None:
         self.items, self.vocabulary = items, vocabulary
         self.claims: list[Claim | PlaceClaim] = []
         self.clause = _Clause()
@@ -373,6 +373,6 @@ def _parts(subject: Mention, toward: tuple[Toward, ...], is_straight: bool) -> l
     return [_straight(part) for part in parts] if is_straight else parts
 
 
-def claims_of(text: str, vocabulary: Vocabulary) -> list[Claim | PlaceClaim]:
+def claims_of(text: str, vocabulary: StateVocabulary) -> list[Claim | PlaceClaim]:
     """Everything a text claims, in its order."""
     return _Reader(items_of(text, vocabulary), vocabulary).run()

@@ -25,7 +25,7 @@ from stepwell.core.errors import ConfigError, InfraError
 from stepwell.rewards.chat_client import ChatClient, ChatRefused, ChatReply, Unanswered
 from stepwell.rewards.judge.cache import AnswerCache, question_key
 from stepwell.rewards.judge.prompts import Part, question, read_answer
-from stepwell.rewards.judge.rule import RuleJudge, rule_judge_for
+from stepwell.rewards.judge.rule import RuleJudge
 
 MAX_IN_A_ROW = 8
 _log = logging.getLogger(__name__)
@@ -81,12 +81,12 @@ class EndpointJudge:
     """Asks a model. `threshold` is that of the rule judge it is compared with."""
 
     def __init__(
-        self, world: str, config: EndpointConfig, *, rule: RuleJudge | None = None, threshold: float = 0.7
+        self, world: str, config: EndpointConfig, *, rule: RuleJudge, threshold: float = 0.7
     ) -> None:
         if not config.url or not config.model:
             raise ConfigError("rewards.judge.endpoint needs url and model; set them")
         self.world, self.config, self.threshold = world, config, threshold
-        self.rule = rule or rule_judge_for(world)
+        self.rule = rule
         self.cache = AnswerCache(config.cache)
         self.counts = JudgeCounts()
         self._in_a_row = 0
@@ -98,7 +98,10 @@ class EndpointJudge:
     async def judge_async(self, questions: Sequence[Question]) -> list[Answer]:
         """The answers, in order."""
         self._in_a_row = 0
-        asked = [question(self.world, one.part, one.said, one.truth) for one in questions]
+        asked = [
+            question(self.world, self.rule.vocabulary.criteria, one.part, one.said, one.truth)
+            for one in questions
+        ]
         keys = [question_key(self.config.model, messages) for messages in asked]
         answers = {key_: self._known(one, key_) for one, key_ in zip(questions, keys, strict=True)}
         open_ = {k: m for k, m in zip(keys, asked, strict=True) if answers[k] is None}

@@ -23,7 +23,7 @@ def judge_dictionary(said: str, truth: str, scene: Scene) -> Verdict:
     fields: dict[str, tuple[Place, ...]] = {}
     num_foreign = 0
     for key, places in fields_of(said).items():
-        kind = vocabulary.kind_of(key)
+        kind = vocabulary.find_kind(key)
         if kind is not None:
             fields[kind] = fields.get(kind, ()) + places
         elif key in vocabulary.fixed:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
+from stepwell.core.state_vocabulary import OTHER, StateVocabulary
 from stepwell.rewards.judge.items import Is, Item, Mention
 from stepwell.rewards.judge.lexicon import (
     ABSOLUTE,
@@ -43,7 +44,6 @@ from stepwell.rewards.judge.lexicon import (
     VAGUE,
 )
 from stepwell.rewards.judge.tokens import NUMBER, number_of, tokens_of
-from stepwell.rewards.judge.vocabulary import OTHER, Vocabulary
 
 _BOUNDS = frozenset({"than", "under", "within", "over", "beyond"})
 _SLIGHTLY = frozenset({"slightly", "bit", "little"})
@@ -54,7 +54,7 @@ _GOES_ON = COPULAS | {"can", "will"}
 class _Lexer:
     """Walks the tokens once; each method reads one kind of item at `at`, or nothing."""
 
-    def __init__(self, text: str, vocabulary: Vocabulary) -> None:
+    def __init__(self, text: str, vocabulary: StateVocabulary) -> None:
         self.tokens = tokens_of(text)
         self.vocabulary = vocabulary
         self.at = 0
@@ -182,9 +182,9 @@ class _Lexer:
 
     def _name(self, skip: int) -> tuple[str, bool, int, bool] | None:
         """Kind, plural, number of tokens and whether it owns what follows, of the longest name here."""
-        if self.peek(skip).removesuffix("'s") not in self.vocabulary.openings:
+        if self.peek(skip).removesuffix("'s") not in self.vocabulary.first_words:
             return None
-        for size in range(self.vocabulary.longest, 0, -1):
+        for size in range(self.vocabulary.max_words, 0, -1):
             words = tuple(self.tokens[self.at + skip : self.at + skip + size])
             if len(words) < size:
                 continue
@@ -323,6 +323,6 @@ _SMALL: tuple[tuple[frozenset[str], Is], ...] = (
 )
 
 
-def items_of(text: str, vocabulary: Vocabulary) -> list[Item]:
+def items_of(text: str, vocabulary: StateVocabulary) -> list[Item]:
     """The items of a text, in order, with an end after the last."""
     return [*_Lexer(text, vocabulary).run(), Item(Is.END)]

@@ -17,10 +17,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from stepwell.core.state_vocabulary import OTHER, StateVocabulary
 from stepwell.rewards.judge.claims import PlaceClaim
 from stepwell.rewards.judge.items import Mention
 from stepwell.rewards.judge.lexicon import COPULAS, MAYBE, NOT
-from stepwell.rewards.judge.vocabulary import OTHER, Vocabulary
 
 _NUMBER = r"[-+]?\d+(?:\.\d+)?"
 _POINT = rf"[(\[] ?{_NUMBER}(?: ?, ?{_NUMBER})+ ?[)\]]"
@@ -92,7 +92,7 @@ class _Sentence:
         ]
 
 
-def place_claims_of(text: str, vocabulary: Vocabulary) -> list[PlaceClaim]:
+def place_claims_of(text: str, vocabulary: StateVocabulary) -> list[PlaceClaim]:
     """Every point that a text gives to a thing, in its order."""
     told = text.lower().replace("\u2212", "-").replace("\u2019", "'").replace("_", " ")
     told = re.sub(r"[^\S\n]+", " ", _AXES.sub(r"(\1, \2, \3)", told))
@@ -117,9 +117,9 @@ def place_claims_of(text: str, vocabulary: Vocabulary) -> list[PlaceClaim]:
     return claims
 
 
-def _name(tokens: list[str], at: int, vocabulary: Vocabulary) -> tuple[int, str | None]:
+def _name(tokens: list[str], at: int, vocabulary: StateVocabulary) -> tuple[int, str | None]:
     """How many tokens name a thing here, and its kind; 0 and None where none does."""
-    for size in range(min(vocabulary.longest, len(tokens) - at), 0, -1):
+    for size in range(min(vocabulary.max_words, len(tokens) - at), 0, -1):
         words = tuple(word.removesuffix("'s") for word in tokens[at : at + size])
         known = vocabulary.phrases.get(words)
         if known is not None and known[0] != OTHER:

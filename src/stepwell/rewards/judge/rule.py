@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from stepwell.core.env_description import StateForm
+from stepwell.core.state_vocabulary import StateVocabulary
 from stepwell.rewards.judge.claims import Claim, PlaceClaim, claims_of
 from stepwell.rewards.judge.fields import judge_dictionary, judge_grid
 from stepwell.rewards.judge.items import Mention
@@ -29,7 +30,6 @@ from stepwell.rewards.judge.matching import Matching, Meaning, expanded, is_at, 
 from stepwell.rewards.judge.points import place_claims_of
 from stepwell.rewards.judge.scene import Bearing, Scene, Thing, bearings_of, scene_of
 from stepwell.rewards.judge.verdict import NOTHING, Verdict, verdict_of
-from stepwell.rewards.judge.vocabulary import VOCABULARIES, Vocabulary
 from stepwell.rewards.state_match import match_state
 
 MAX_SAID = 2
@@ -37,10 +37,13 @@ _OPPOSITES = ({"left", "right"}, {"ahead", "behind"})
 
 
 class RuleJudge:
-    """Judges descriptions of one world's states."""
+    """Judges descriptions of one environment's states, by the vocabulary in its description.
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self.vocabulary = vocabulary
+    Without a vocabulary every text is compared with the true state by `match_state`.
+    """
+
+    def __init__(self, vocabulary: StateVocabulary | None) -> None:
+        self.vocabulary = vocabulary or StateVocabulary()
         self._remembered = lru_cache(maxsize=8192)(self._judge)  # agents say the same thing often
         self._claims = lru_cache(maxsize=8192)(self._read)  # also of other states
 
@@ -78,11 +81,6 @@ class RuleJudge:
 
     def _read(self, said: str) -> tuple[Claim | PlaceClaim, ...]:
         return tuple(claims_of(said, self.vocabulary))
-
-
-def rule_judge_for(world: str) -> RuleJudge:
-    """The judge of a world by name; one that nobody described is matched form by form."""
-    return RuleJudge(VOCABULARIES.get(world) or Vocabulary(world))
 
 
 class _Tally:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stepwell.core.env_description import StateForm
-from stepwell.rewards.judge.vocabulary import Vocabulary, words_of
+from stepwell.core.state_vocabulary import StateVocabulary, split_key
 
 Place = tuple[float, ...]
 Thing = tuple[str, int]
@@ -43,7 +43,7 @@ class Bearing:
 class Scene:
     """Things by kind; a kind has places or bearings. `aim` is the kind that is looked for, where one is."""
 
-    vocabulary: Vocabulary
+    vocabulary: StateVocabulary
     places: Mapping[str, tuple[Place, ...]] = field(default_factory=dict)
     bearings: Mapping[str, tuple[Bearing, ...]] = field(default_factory=dict)
     aim: str | None = None
@@ -79,7 +79,7 @@ def fields_of(text: str) -> dict[str, tuple[Place, ...]]:
     return found
 
 
-def scene_of(truth: Mapping[StateForm, str], vocabulary: Vocabulary) -> Scene | None:
+def scene_of(truth: Mapping[StateForm, str], vocabulary: StateVocabulary) -> Scene | None:
     """The scene a state describes; None where no form of it can be read with this vocabulary."""
     if StateForm.STRUCTURED in truth:
         text = truth[StateForm.STRUCTURED]
@@ -93,7 +93,7 @@ def scene_of(truth: Mapping[StateForm, str], vocabulary: Vocabulary) -> Scene | 
     return None
 
 
-def places_on(grid: str, vocabulary: Vocabulary) -> dict[str, tuple[Place, ...]]:
+def places_on(grid: str, vocabulary: StateVocabulary) -> dict[str, tuple[Place, ...]]:
     """Where the symbols of a grid are, row by row; blanks between cells do not count."""
     found: dict[str, list[Place]] = {}
     rows = [row for row in ("".join(line.split()) for line in grid.splitlines()) if row]
@@ -104,13 +104,13 @@ def places_on(grid: str, vocabulary: Vocabulary) -> dict[str, tuple[Place, ...]]
     return {kind: tuple(places) for kind, places in found.items()}
 
 
-def _placed(text: str, vocabulary: Vocabulary) -> Scene:
+def _placed(text: str, vocabulary: StateVocabulary) -> Scene:
     fields = {key: places for key, places in fields_of(text).items() if key not in vocabulary.fixed}
     if vocabulary.frame == "coordinates":
-        vocabulary = vocabulary.with_things(_bare(key) for key in fields)
+        vocabulary = vocabulary.add_things(_bare(key) for key in fields)
     places: dict[str, tuple[Place, ...]] = {}
     for key, found in fields.items():
-        kind = vocabulary.kind_of(key)
+        kind = vocabulary.find_kind(key)
         if kind is not None:
             places[kind] = places.get(kind, ()) + found
     return Scene(vocabulary, places=places)
@@ -126,19 +126,19 @@ def bearings_of(text: str) -> dict[str, tuple[Bearing, ...]]:
         told = json.loads(text)
         found: dict[str, list[Bearing]] = {}
         for name, bearing in _bearings("", told):
-            found.setdefault(" ".join(words_of(name)), []).append(bearing)
+            found.setdefault(" ".join(split_key(name)), []).append(bearing)
     except (ValueError, TypeError, RecursionError):
         return {}
     return {name: tuple(seen) for name, seen in found.items()}
 
 
-def _with_bearings(text: str, vocabulary: Vocabulary) -> Scene:
+def _with_bearings(text: str, vocabulary: StateVocabulary) -> Scene:
     found = bearings_of(text)
     if not found:
         return Scene(vocabulary)
-    known = vocabulary.with_things(found)
+    known = vocabulary.add_things(found)
     aim = json.loads(text).get("target_obj_type") if text.lstrip().startswith("{") else None
-    kind = None if aim is None else known.kind_of(str(aim))
+    kind = None if aim is None else known.find_kind(str(aim))
     if kind is not None:  # the target may be called so, whatever it is
         known = replace(known, names={**known.names, kind: (*known.names[kind], "target", "goal")})
     return Scene(known, bearings=found, aim=kind)
