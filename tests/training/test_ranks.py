@@ -197,7 +197,7 @@ def test_two_ranks_train_a_robot_policy_as_one_does_and_a_killed_one_is_told(hea
         started = time.monotonic()
         if head == "token":
             os.kill(pids[0], signal.SIGKILL)
-            said = rf"rank 1 of the trainer \(cpu, pid {pids[0]}\) died of SIGKILL"
+            said = rf"rank 1 of the trainer \(cpu, pid {pids[0]}\) was killed by SIGKILL"
         else:
             os.kill(pids[0], signal.SIGSTOP)
             said = r"did not answer within 4 s"

@@ -147,7 +147,7 @@ def test_a_hybrid_run_trains_on_every_device_and_goes_on_after_a_rank_was_killed
         "groups.simulators.num_workers=1",
         "eval.num_tasks=2",
     )
-    with pytest.raises(WorkerError, match=r"rank 1 of the trainer .*died of SIGKILL"):
+    with pytest.raises(WorkerError, match=r"rank 1 of the trainer .*was killed by SIGKILL"):
         train(small_config(*settings, folder=tmp_path, name="run"))
     folder = train(resume=tmp_path / "run")
     assert [entry.update for entry in timeless(folder) if entry.kind == "update"] == [1, 2, 3]

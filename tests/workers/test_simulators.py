@@ -131,7 +131,7 @@ async def test_a_world_that_cannot_start_ends_after_three_attempts(
     options: dict[str, bool], words: str
 ) -> None:
     async with simulator(options=options) as sim:
-        with pytest.raises(WorkerError, match=f"(?s){words}.*failed 3 times to start"):
+        with pytest.raises(WorkerError, match=f"(?s){words}.*failed to start 3 times"):
             await begin(sim)
         assert sim.health().num_restarts == 2
 
@@ -154,7 +154,7 @@ async def test_a_world_that_raises_costs_its_own_episode_only() -> None:
     [
         ("vanish", "(?s)ended with exit code 7.*the simulator says goodbye"),
         ("linger", "ended with exit code 7"),
-        ("crash", "(?s)died of SIGABRT.*Fatal Python error: Aborted"),
+        ("crash", "(?s)was killed by SIGABRT.*Fatal Python error: Aborted"),
     ],
 )
 async def test_a_world_that_ends_its_process_costs_the_calls_under_way(action: str, words: str) -> None:
@@ -180,7 +180,7 @@ async def test_killed_during_a_step_every_call_raises_and_the_next_reset_works()
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         found = await asyncio.gather(*calls, return_exceptions=True)
-        assert [str(error) for error in found] == [f"worker sim (pid {pid}) died of SIGKILL"] * 2
+        assert [str(error) for error in found] == [f"worker sim (pid {pid}) was killed by SIGKILL"] * 2
         assert all(isinstance(error, WorkerError) for error in found)
         assert texts(await begin(sim)) == ["count 0", "count 1", "count 2"]
 
@@ -194,7 +194,7 @@ async def stop(sim: ProcessSimulator) -> None:
     await sim.step(0, [0], [GO])
 
 
-@pytest.mark.parametrize("fault, words", [(hang, "without getting on"), (stop, "gave no sign of life")])
+@pytest.mark.parametrize("fault, words", [(hang, "made no progress"), (stop, "gave no sign of life")])
 async def test_a_hang_is_found_killed_and_restarted(fault: Callable[..., Any], words: str) -> None:
     async with simulator(hang_s=0.6) as sim:
         await begin(sim)
@@ -240,7 +240,7 @@ async def test_restarts_end_after_max_restarts() -> None:
             await begin(sim)
             with pytest.raises(WorkerError, match="exit code 7"):
                 await sim.step(0, [0], [("vanish",)])
-        with pytest.raises(WorkerError, match=r"(?s)exit code 7.*restarted 1 times: no more"):
+        with pytest.raises(WorkerError, match=r"(?s)exit code 7.*Giving up after 1 restarts"):
             await begin(sim)
 
 

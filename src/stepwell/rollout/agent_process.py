@@ -1,20 +1,14 @@
-"""One worker process as its parent sees it: lines out, lines in, marks, a log, and its end.
+"""One process of a user's agent as its parent sees it: lines of JSON out and in, and who holds its loop.
 
-A handle does no scheduling and never waits: writing keeps what the pipe does not take yet,
-reading returns what is there. The process leads a session and a process group of its own, so
-that a Ctrl-C at the terminal reaches only the parent, and `kill` ends all that it forked. Its
-status is collected only after the group was signalled: until then the group's number cannot
-belong to anyone else.
+A handle schedules nothing and never waits: writing keeps what the pipe does not take yet, reading returns
+what is there. `core/child_process.py` starts and ends the process.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import mmap
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,63 +16,48 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stepwell.rollout.process_memory import tree_memory_mb
+from stepwell.core.child_process import ChildProcess
+from stepwell.core.process_memory import tree_memory_mb
 
 MARKS_BYTES = 16
 STATUSES = ("done", "agent_error", "infra_error")
-NUM_LOG_LINES, LOG_TAIL_BYTES = 10, 4096
-_CRASH = "Fatal Python error"
 _EXIT_WAIT_S = 0.5
 _CHUNK = 1 << 16
-_FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
 
 
 class AgentProcess:
-    """A started worker. `hello` is what it is told first."""
+    """A started process. `hello` is the first message to it."""
 
     def __init__(self, hello: Mapping[str, Any], log: Path, environment: Mapping[str, str]) -> None:
-        self.log = log
         self.started_s = time.monotonic()
         self.ready: dict[str, Any] | None = None
         self._unread, self._unsent = bytearray(), bytearray()
         with tempfile.TemporaryFile() as shared:
             shared.truncate(MARKS_BYTES)
             self._marks = mmap.mmap(shared.fileno(), MARKS_BYTES)
-            self._start(shared.fileno(), environment)
-        self._beats, self._beats_since = -1, self.started_s
+            self._start(shared.fileno(), log, environment)
+        self._num_entries, self._entered_s = -1, self.started_s
         self.send(hello)
 
-    def _start(self, marks: int, environment: Mapping[str, str]) -> None:
+    def _start(self, marks: int, log: Path, environment: Mapping[str, str]) -> None:
         jobs, self._jobs = os.pipe()
         self.results, results = os.pipe()
-        lifeline, self._lifeline = os.pipe()
-        theirs = (jobs, results, lifeline, marks)
+        theirs = (jobs, results, marks)
+        command = [sys.executable, "-P", "-m", "stepwell.rollout.agent_worker", *map(str, theirs)]
         try:
-            with self.log.open("ab") as log:
-                self._log_start = log.tell()
-                self._popen = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "stepwell.rollout.agent_worker", *map(str, theirs)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=theirs,
-                    env=dict(environment),
-                    start_new_session=True,
-                )
+            self.child = ChildProcess(command, environment=environment, log=log, pass_fds=theirs)
         except BaseException:
-            for descriptor in (self._jobs, self.results, self._lifeline):
-                os.close(descriptor)
+            self._close_pipes()
             raise
         finally:
-            for descriptor in (jobs, results, lifeline):
-                os.close(descriptor)
+            os.close(jobs)
+            os.close(results)
         os.set_blocking(self._jobs, False)
         os.set_blocking(self.results, False)
 
-    @property
-    def pid(self) -> int:
-        """Of the process, and of its group."""
-        return self._popen.pid
+    def _close_pipes(self) -> None:
+        os.close(self._jobs)
+        os.close(self.results)
 
     # --- lines ----------------------------------------------------------------------------
 
@@ -121,76 +100,39 @@ class AgentProcess:
             messages.append(message)
         return messages, is_open
 
-    # --- what it is doing -----------------------------------------------------------------
+    # --- watching -------------------------------------------------------------------------
 
-    def holder(self) -> int:
-        """The number of the episode whose code its event loop is in; 0 if none."""
+    def find_holder(self) -> int:
+        """The number of the episode whose code its event loop runs; 0 if none."""
         return int.from_bytes(self._marks[:8], sys.byteorder)
 
-    def held_s(self, now: float) -> tuple[int, float]:
-        """That number, and for how long, as far as calls of this method have seen."""
-        holder, beats = self.holder(), int.from_bytes(self._marks[8:16], sys.byteorder)
-        if beats != self._beats or not holder:
-            self._beats, self._beats_since = beats, now
-        return holder, now - self._beats_since
+    def measure_hold(self, now: float) -> tuple[int, float]:
+        """That number, and for how long it has held the loop, as far as calls of this method have seen."""
+        holder, num_entries = self.find_holder(), int.from_bytes(self._marks[8:16], sys.byteorder)
+        if num_entries != self._num_entries or not holder:
+            self._num_entries, self._entered_s = num_entries, now
+        return holder, now - self._entered_s
 
-    def has_died(self) -> bool:
-        """Whether it has ended by itself; its status stays to be collected by `kill`."""
-        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        try:
-            return os.waitid(os.P_PID, self.pid, options) is not None
-        except ChildProcessError:  # someone else in this process has collected it
-            return True
+    def measure_memory_mb(self) -> float:
+        """Resident memory of the process and of everything it started."""
+        return tree_memory_mb(self.child.pid)
 
-    def memory_mb(self) -> float:
-        """Resident memory of it and what it started."""
-        return tree_memory_mb(self.pid)
-
-    def trim_log(self, max_bytes: int) -> None:
-        """Start the log anew once it is too large."""
-        with contextlib.suppress(FileNotFoundError):  # a log that someone removed ends no training
-            if self.log.stat().st_size > max_bytes:
-                os.truncate(self.log, 0)
-
-    def log_tail(self) -> str:
-        """The last lines of its log, or the first ones about a crash."""
-        if not self.log.exists():
-            return ""
-        with self.log.open("rb") as log:
-            size = log.seek(0, os.SEEK_END)
-            start = self._log_start if size >= self._log_start else 0  # it was started anew
-            log.seek(max(start, size - LOG_TAIL_BYTES))
-            text = log.read().decode(errors="replace")
-        crash = text.rfind(_CRASH)
-        lines = [line for line in text[max(crash, 0) :].splitlines() if line.strip()]
-        return "\n".join(lines[-NUM_LOG_LINES:] if crash < 0 else lines[:NUM_LOG_LINES])
-
-    # --- its end --------------------------------------------------------------------------
+    # --- ending ---------------------------------------------------------------------------
 
     def await_end(self) -> None:
-        """Give a process that has closed its pipe a moment to end by itself, so that it can say how."""
-        until = time.monotonic() + _EXIT_WAIT_S
-        while not self.has_died() and time.monotonic() < until:
-            time.sleep(0.002)
+        """Give a process that has closed its pipe a moment to end by itself: its exit code says how."""
+        self.child.wait(_EXIT_WAIT_S)
 
     def kill(self) -> tuple[str, bool]:
-        """End it and all it forked. Says how it had ended if it had, and whether someone outside did it."""
-        had_died = self.has_died()
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # only its dead leader is left
-            os.killpg(self.pid, signal.SIGKILL)
-        code = self._popen.wait()
-        for descriptor in (self._jobs, self.results, self._lifeline):
-            os.close(descriptor)
+        """End it with everything it forked. Says how it ended, and whether others killed it."""
+        self.child.kill()
+        self._close_pipes()
         self._marks.close()
-        if not had_died:
-            return "was stopped", False
-        if code >= 0:
-            return f"ended with exit code {code}", False
-        return f"died of {signal.Signals(-code).name}", signal.Signals(-code) in _FROM_OUTSIDE
+        return self.child.describe_end(), self.child.was_killed_by_others()
 
 
 def _is_message(value: object) -> bool:
-    """Whether a line says something that workers say."""
+    """Whether a line is a message of `agent_worker.py`."""
     if not isinstance(value, dict):
         return False
     is_over = isinstance(value.get("over"), int) and value.get("status") in STATUSES

@@ -221,7 +221,7 @@ class AgentProcesses:
     @property
     def pids(self) -> list[int]:
         """Of the workers that live now."""
-        return [worker.process.pid for worker in self._workers if worker is not None]
+        return [worker.process.child.pid for worker in self._workers if worker is not None]
 
     # --- processes ------------------------------------------------------------------------
 
@@ -255,9 +255,8 @@ class AgentProcesses:
     def _remove(self, worker: _Worker) -> tuple[str, bool]:
         self._selector.unregister(worker.process.results)
         self._workers[self._workers.index(worker)] = None
-        tail = worker.process.log_tail()
         how, from_outside = worker.process.kill()
-        return f"its process {how}" + (f"; its log ends with\n{tail}" if tail else ""), from_outside
+        return f"its process {how}", from_outside
 
     def _end_all(self) -> None:
         for worker in self._workers:
@@ -326,10 +325,10 @@ class AgentProcesses:
         now = time.monotonic()
         for worker in [worker for worker in self._workers if worker is not None]:
             process = worker.process
-            process.trim_log(self.max_log_bytes)
-            if process.has_died():
+            process.child.trim_log(self.max_log_bytes)
+            if process.child.has_died():
                 self._take_in_and_bury(worker)
-            elif self.memory_mb is not None and (used_mb := process.memory_mb()) > self.memory_mb:
+            elif self.memory_mb is not None and (used_mb := process.measure_memory_mb()) > self.memory_mb:
                 self._end_large(worker, used_mb)
             elif process.ready is None:
                 if now - process.started_s > self.start_timeout_s:
@@ -338,7 +337,7 @@ class AgentProcesses:
                 self._watch_episodes(worker, now)
 
     def _watch_episodes(self, worker: _Worker, now: float) -> None:
-        holder, held_s = worker.process.held_s(now)
+        holder, held_s = worker.process.measure_hold(now)
         if held_s > self.block_timeout_s:
             why = (
                 f"it held the event loop for {held_s:.0f} s; await what takes long, or use asyncio.to_thread"
@@ -366,7 +365,7 @@ class AgentProcesses:
 
     def _died(self, worker: _Worker) -> None:
         """A process ended, or is past talking to: find out whose doing that was."""
-        was_ready, holder = worker.process.ready is not None, worker.process.holder()
+        was_ready, holder = worker.process.ready is not None, worker.process.find_holder()
         how, from_outside = self._remove(worker)
         if not was_ready:
             self._start_failed(how)
@@ -375,7 +374,10 @@ class AgentProcesses:
 
     def _end_large(self, worker: _Worker, used_mb: float) -> None:
         """End a process that occupies too much."""
-        was_ready, blamed = worker.process.ready is not None, _find_blamed(worker, worker.process.holder())
+        was_ready, blamed = (
+            worker.process.ready is not None,
+            _find_blamed(worker, worker.process.find_holder()),
+        )
         how, _ = self._remove(worker)
         why = (
             f"its process occupied {used_mb:,.0f} MB, more than own_agent.memory_mb = {self.memory_mb:,.0f}; "

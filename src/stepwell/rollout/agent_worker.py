@@ -1,6 +1,6 @@
 """The process in which a user's agent runs: episodes in one event loop, told of over pipes.
 
-    python -m stepwell.rollout.agent_worker JOBS RESULTS LIFELINE MARKS      four open descriptors
+    python -m stepwell.rollout.agent_worker JOBS RESULTS MARKS      three open descriptors
 
     JOBS ─► _listen (a thread) ─► _play (a task, or a thread for a plain function) ─► RESULTS
 
@@ -12,8 +12,8 @@ Invariants
 * MARKS, shared with the parent, always holds the number of the episode whose code the event loop
   is in (0: none) and a count of such entries: after a crash or while the loop stands still, the
   parent knows whose doing it is. Work in threads is not marked.
-* The process never outlives its parent: it ends when JOBS does, and the kernel ends its whole
-  process group when LIFELINE does, even while code that never lets go of Python runs.
+* The process never outlives its parent. It ends when JOBS is closed, and the kernel kills its whole
+  process group when the parent ends, even while code that never releases the interpreter runs.
 * What the agent forks cannot speak for the process, and dies with it.
 """
 
@@ -22,13 +22,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import faulthandler
-import fcntl
 import functools
 import inspect
 import json
 import mmap
 import os
-import signal
 import sys
 import threading
 import time
@@ -37,6 +35,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from stepwell.core import ConfigError
+from stepwell.core.child_process import end_process_group, end_with_parent
 from stepwell.core.user_code import own_lines
 from stepwell.rollout.agent_outcome import failure_of, read_return
 from stepwell.rollout.agent_process import MARKS_BYTES
@@ -176,21 +175,6 @@ def sender(descriptor: int) -> Send:
     return send
 
 
-def end_process_group() -> None:
-    """End this process and all it forked, at once."""
-    if os.getpgrp() == os.getpid():
-        os.killpg(os.getpgrp(), signal.SIGKILL)
-    os._exit(1)
-
-
-def die_with(lifeline: int) -> None:
-    """Let the kernel end the process group when the other end of a silent pipe is closed."""
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
-    if hasattr(fcntl, "F_SETSIG"):  # elsewhere it is SIGIO, which ends whoever does not handle it
-        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-
-
 def load_or_say_why(hello: dict[str, Any], send: Send) -> AgentTarget | None:
     """The agent, or None once the parent knows what is wrong with it."""
     sys.path += [path for path in hello["path"] if path not in sys.path]
@@ -205,10 +189,10 @@ def load_or_say_why(hello: dict[str, Any], send: Send) -> AgentTarget | None:
 
 def main(arguments: list[str]) -> None:
     """Serve on the descriptors named by the arguments."""
-    jobs, results, lifeline, marks = (int(argument) for argument in arguments)
-    for descriptor in (jobs, results, lifeline, marks):
+    jobs, results, marks = (int(argument) for argument in arguments)
+    for descriptor in (jobs, results, marks):
         os.set_inheritable(descriptor, False)
-    die_with(lifeline)
+    end_with_parent()
     faulthandler.enable(all_threads=False)
     for descriptor in (jobs, results):  # a forked copy has no voice
         os.register_at_fork(after_in_child=functools.partial(os.close, descriptor))

@@ -14,22 +14,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from stepwell.config.study import PlannedRun
+from stepwell.core.child_process import ChildProcess, describe_exit, limit_threads
 from stepwell.studies.worker import ERROR_FILE
-
-_THREADS = (
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "TORCHINDUCTOR_COMPILE_THREADS",  # else each worker that compiles starts a process per core
-)
 
 
 @dataclass(eq=False)
@@ -38,7 +30,7 @@ class Worker:
 
     run: PlannedRun
     folder: Path
-    process: subprocess.Popen[bytes]
+    process: ChildProcess
     started: float
 
 
@@ -71,31 +63,24 @@ class WorkerPool:
         """Begin or go on with a run."""
         log = self.folder / "logs" / f"{run.name}.log"
         log.parent.mkdir(exist_ok=True)
-        with log.open("ab") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "stepwell.studies.worker"],
-                stdin=subprocess.PIPE,
-                bufsize=0,
-                stdout=output,
-                stderr=output,
-                env=os.environ | dict.fromkeys(_THREADS, str(self.num_threads)),
-                start_new_session=True,
-                pass_fds=(self.lock,),
-            )
+        process = ChildProcess(
+            [sys.executable, "-m", "stepwell.studies.worker"],
+            environment=os.environ | limit_threads(self.num_threads),
+            log=log,
+            pass_fds=(self.lock,),
+        )
         job = {
             "config": run.config.model_dump(mode="json"),
             "keep": self.keep,
             "elsewhere": {name: config.model_dump(mode="json") for name, config in run.elsewhere.items()},
         }
-        assert process.stdin is not None
-        with suppress(BrokenPipeError):  # it died at once: `poll` finds it and says why
-            process.stdin.write(json.dumps(job).encode() + b"\n")
+        process.send_line(json.dumps(job))
         folder = Path(run.config.folder) / run.name
         self.workers.append(Worker(run, folder, process, time.monotonic()))
 
     def poll(self) -> list[Ended]:
         """The workers that have ended since the last look."""
-        gone = [worker for worker in self.workers if worker.process.poll() is not None]
+        gone = [worker for worker in self.workers if worker.process.has_died()]
         self.workers = [worker for worker in self.workers if worker not in gone]
         return [self._ended(worker) for worker in gone]
 
@@ -110,19 +95,14 @@ class WorkerPool:
         """End every worker now; each goes on from its last checkpoint another time."""
         for worker in self.workers:
             worker.process.kill()
-        for worker in self.workers:
-            worker.process.wait()
 
     def let_go(self) -> None:
         """Leave the workers to themselves: each notices, saves and stops."""
         for worker in self.workers:
-            assert worker.process.stdin is not None
-            worker.process.stdin.close()
+            worker.process.release()
 
     def _ended(self, worker: Worker) -> Ended:
-        code = worker.process.returncode
-        assert worker.process.stdin is not None
-        worker.process.stdin.close()
+        code = worker.process.kill()
         has_said_why = (worker.folder / ERROR_FILE).exists()  # else it was interrupted before it began
         is_fine = code in (0, 130) or (self.is_interrupted and (code < 0 or not has_said_why))
         return Ended(
@@ -137,8 +117,7 @@ class WorkerPool:
         if code == 1 and file.exists():
             return file.read_text(encoding="utf-8").strip()
         log = self.folder / "logs" / f"{worker.run.name}.log"
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        problem = f"its process {how}; see {log}"
+        problem = f"its process {describe_exit(code)}; see {log}"
         if worker.folder.exists():
             file.write_text(problem + "\n", encoding="utf-8")
         return problem

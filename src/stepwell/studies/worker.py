@@ -21,11 +21,11 @@ import os
 import shutil
 import signal
 import sys
-import threading
 import traceback
 from pathlib import Path
 from typing import Any
 
+from stepwell.core.child_process import call_when_parent_ends, read_first_line
 from stepwell.runs.interrupts import counted_signals
 
 ERROR_FILE = "error.txt"
@@ -34,8 +34,8 @@ ELSEWHERE_FILE = "elsewhere.json"
 
 def main() -> int:
     """Run what standard input describes."""
-    job = json.loads(_first_line())
-    threading.Thread(target=_stop_with_the_study, daemon=True).start()
+    job = json.loads(read_first_line())
+    call_when_parent_ends(lambda: os.kill(os.getpid(), signal.SIGINT))
     folder = Path(job["config"]["folder"]) / job["config"]["name"]
     error_file = folder / ERROR_FILE
     if _was_interrupted_at_imports():
@@ -112,23 +112,6 @@ def _tidy(folder: Path, keep: str) -> None:
         if keep == "none" or path.name != "best":
             shutil.rmtree(path)
     (folder / "reference.safetensors").unlink(missing_ok=True)
-
-
-def _first_line() -> bytes:
-    """Read by the system call alone: no buffer holds a lock that would be missed at exit."""
-    line = b""
-    while not line.endswith(b"\n"):
-        piece = os.read(0, 1 << 16)
-        if not piece:
-            raise SystemExit("the study is gone")
-        line += piece
-    return line
-
-
-def _stop_with_the_study() -> None:
-    while os.read(0, 1024):
-        pass
-    os.kill(os.getpid(), signal.SIGINT)
 
 
 if __name__ == "__main__":

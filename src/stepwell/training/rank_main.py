@@ -19,7 +19,6 @@ import os
 import shutil
 import socket
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from typing import Any
 
 import torch
 
+from stepwell.core.child_process import call_when_parent_ends
 from stepwell.core.encoding import decode_trajectory
 from stepwell.policies import CausalLMPolicy
 from stepwell.policies.numerics import set_numerics
@@ -40,7 +40,7 @@ from stepwell.training.rank_weights import add_gradients, every_weight, fingerpr
 
 KINDS: dict[str, Any] = {"CausalLMPolicy": CausalLMPolicy, "VLAPolicy": VLAPolicy}
 FAILED, BEREFT = 1, 3  # exit codes: it failed by itself; another rank left it alone in a collective
-_POLL_S = 1.0
+_GRACE_S = 1.0  # to leave in order and clear away the folder
 
 
 class Rank:
@@ -107,7 +107,7 @@ class Rank:
 
 def main() -> int:
     """Serve until rank 0 is gone."""
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    call_when_parent_ends(_end_soon)
     with socket.socket(fileno=int(sys.argv[1])) as link:
         first = receive(link)
         if first is None:
@@ -125,10 +125,9 @@ def main() -> int:
     return 0
 
 
-def _end_with_parent(parent: int) -> None:
-    """A socket tells it too, but not to one that is in a collective or a kernel."""
-    while os.getppid() == parent:
-        time.sleep(_POLL_S)
+def _end_soon() -> None:
+    """The socket tells the end too, but not to a rank that is in a collective or a kernel."""
+    time.sleep(_GRACE_S)
     os._exit(BEREFT)
 
 

@@ -27,9 +27,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import weakref
@@ -42,6 +40,7 @@ import torch
 from torch import Tensor
 
 from stepwell.core import WeightsError, WorkerError
+from stepwell.core.child_process import ChildProcess, limit_threads
 from stepwell.core.encoding import encode_trajectory
 from stepwell.packing import Outputs
 from stepwell.training.batch import Minibatch
@@ -55,7 +54,6 @@ TIMEOUT_S = 300.0
 _START_S = 600.0
 _GRACE_S = 1.0
 _BEREFT = 3  # exit code of a rank that another one left alone
-_NUM_LOG_LINES = 12
 _KINDS = ("logprobs", "values", "entropies")
 _ADVICE = "the update was not finished; go on from the last checkpoint with --resume"
 
@@ -67,16 +65,10 @@ class _Peer:
     rank: int
     device: str
     link: socket.socket
-    process: subprocess.Popen[bytes]
-    log: Path
+    process: ChildProcess
 
     def __str__(self) -> str:
         return f"rank {self.rank} of the trainer ({self.device}, pid {self.process.pid})"
-
-    def last_words(self) -> str:
-        """The end of its output."""
-        lines = self.log.read_text(errors="replace").strip().splitlines()[-_NUM_LOG_LINES:]
-        return "; its last words:\n" + "\n".join(lines) if lines else ""
 
 
 class Ranks:
@@ -123,19 +115,14 @@ class Ranks:
 
     def _spawn(self, rank: int, device: str, num_threads: int) -> _Peer:
         ours, theirs = socket.socketpair()
-        log = self._folder / f"rank-{rank}.log"
-        with theirs, log.open("wb") as output:
-            process = subprocess.Popen(
+        with theirs:
+            process = ChildProcess(
                 [sys.executable, "-P", "-m", "stepwell.training.rank_main", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
+                environment=os.environ | limit_threads(num_threads),
                 pass_fds=(theirs.fileno(),),
-                env=dict(os.environ) | {"OMP_NUM_THREADS": str(num_threads)},
-                start_new_session=True,  # a Ctrl-C is rank 0's to handle
             )
         ours.settimeout(self.timeout_s)
-        return _Peer(rank, device, ours, process, log)
+        return _Peer(rank, device, ours, process)
 
     # --- what they do together ------------------------------------------------------------
 
@@ -198,12 +185,11 @@ class Ranks:
 
     def _blamed(self, error: Exception) -> str:
         for peer in self.peers:  # whose socket is closed is about to die
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                peer.process.wait(_GRACE_S / len(self.peers))
+            peer.process.wait(_GRACE_S / len(self.peers))
         for peer in self.peers:
-            if peer.process.returncode not in (None, _BEREFT):
-                return f"{peer} {_ending(peer.process.returncode)}{peer.last_words()}"
-        silent = [peer for peer in self.peers if peer.process.returncode is None] or self.peers
+            if peer.process.exit_code not in (None, _BEREFT):
+                return f"{peer} {peer.process.describe_end()}"
+        silent = [peer for peer in self.peers if not peer.process.has_died()] or self.peers
         first_line = str(error).strip().split("\n")[0]
         return f"{' or '.join(map(str, silent))} did not answer within {self.timeout_s:g} s ({first_line})"
 
@@ -212,11 +198,8 @@ def _end(peers: list[_Peer], folder: Path) -> None:
     for peer in peers:
         peer.link.close()
     for peer in peers:
-        try:
-            peer.process.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
-            peer.process.kill()
-            peer.process.wait()
+        peer.process.wait(_GRACE_S)
+        peer.process.kill()
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -272,7 +255,3 @@ def _options(policy: Policy) -> dict[str, Any]:
         "attention": "replay" if policy.is_replayed else "auto",
         "gradient_checkpointing": bool(policy.model.is_gradient_checkpointing),
     }
-
-
-def _ending(code: int) -> str:
-    return f"ended with exit code {code}" if code >= 0 else f"died of {signal.Signals(-code).name}"

@@ -15,8 +15,8 @@ import numpy as np
 from stepwell.core import JSON, StepwellError, WorkerError
 from stepwell.core.arrays import AnyArray
 from stepwell.core.frames import Frame
-from stepwell.workers.child_process import Life
 from stepwell.workers.clients import GeneratorClient
+from stepwell.workers.worker_connection import WorkerConnection
 from stepwell.workers.worker_process import WorkerProcess
 
 
@@ -76,10 +76,10 @@ class GeneratorProcess(WorkerProcess):
         self._fingerprint = answer.header["fingerprint"]
         return answer
 
-    async def _publish_again(self, life: Life) -> None:
+    async def _publish_again(self, connection: WorkerConnection) -> None:
         if self._published is None:
             return
-        answer = await life.call(self._published)
+        answer = await connection.call(self._published)
         found = answer.header["fingerprint"]
         if self._fingerprint not in (None, found):
             raise WorkerError(

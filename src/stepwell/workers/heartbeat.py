@@ -1,98 +1,85 @@
-"""The page of shared memory in which a worker says how it is, without sending anything.
+"""A page of shared memory on which a worker shows that it is alive, without sending anything.
 
-    beat_s       when its heartbeat last struck (a thread that does nothing else)
-    memory_mb    what it occupied then
-    progress_s   when the work last went on: a call began or ended, a world stepped
-    num_calls    calls it is at
+    beat_s       time of the last heartbeat (of a thread that does nothing else)
+    memory_mb    resident memory at that time
+    progress_s   time of the last progress: a call began or ended, an environment made a step
+    num_calls    calls that are being answered
 
-Times are those of the machine's monotonic clock, which all processes of a machine share: a parent that
-was held up itself does not take its own pause for the worker's. A worker is stuck if its heart stopped
-(it was stopped, or something holds the interpreter), or if it is at a call and the work does not go on
-although the heart beats.
+Times are of the machine's monotonic clock, which all its processes share: a parent that was delayed itself
+does not blame the worker for the delay. A worker is stuck if its heartbeat stopped (the process is stopped,
+or some code holds the interpreter), or if it has a call and makes no progress although the heart beats.
 """
 
 from __future__ import annotations
 
 import mmap
-import os
-import sys
 import threading
 import time
 
+from stepwell.core.process_memory import resident_mb
+
 _BEAT, _MEMORY, _PROGRESS, _CALLS = range(4)
-MARKS_BYTES = 4 * 8
+PAGE_BYTES = 4 * 8
 
 
-class Marks:
-    """One such page, given its descriptor; both sides have it."""
+class HeartbeatPage:
+    """One such page, given its descriptor. Parent and worker both map it."""
 
     def __init__(self, descriptor: int) -> None:
-        self._page = mmap.mmap(descriptor, MARKS_BYTES)
+        self._page = mmap.mmap(descriptor, PAGE_BYTES)
         self._values = memoryview(self._page).cast("d")
 
-    # --- the worker's side ----------------------------------------------------------------
+    # --- written by the worker ------------------------------------------------------------
 
     def beat(self) -> None:
-        """The heart strikes."""
+        """Note that the process runs."""
         self._values[_MEMORY] = resident_mb()
         self._values[_BEAT] = time.monotonic()
 
-    def progress(self) -> None:
-        """The work goes on."""
+    def note_progress(self) -> None:
+        """Note that the work goes on."""
         self._values[_PROGRESS] = time.monotonic()
 
-    def begin(self) -> None:
-        """One more call."""
-        self.progress()
+    def begin_call(self) -> None:
+        """Count one more call."""
+        self.note_progress()
         self._values[_CALLS] += 1
 
-    def end(self) -> None:
-        """One call less."""
-        self.progress()
+    def end_call(self) -> None:
+        """Count one call less."""
+        self.note_progress()
         self._values[_CALLS] -= 1
 
-    # --- the parent's ---------------------------------------------------------------------
+    # --- read by the parent ---------------------------------------------------------------
 
     @property
     def silent_s(self) -> float:
-        """Since the last heartbeat."""
+        """Time since the last heartbeat."""
         return time.monotonic() - self._values[_BEAT]
 
     @property
     def stuck_s(self) -> float:
-        """For how long it has been at calls without getting on."""
+        """Time without progress while it has calls; 0 if it has none."""
         return time.monotonic() - self._values[_PROGRESS] if self._values[_CALLS] else 0.0
 
     @property
     def memory_mb(self) -> float:
-        """What it occupied at the last heartbeat."""
+        """Resident memory at the last heartbeat."""
         return self._values[_MEMORY]
 
     def close(self) -> None:
-        """Let go of the page."""
+        """Unmap the page."""
         self._values.release()
         self._page.close()
 
 
-def start_heart(marks: Marks, heartbeat_s: float) -> None:
+def start_heartbeat(page: HeartbeatPage, heartbeat_s: float) -> None:
     """Beat from now on, in a thread that ends with the process."""
 
     def run() -> None:
         while True:
             time.sleep(heartbeat_s)
-            marks.beat()
+            page.beat()
 
-    marks.beat()
-    threading.Thread(target=run, name="heart", daemon=True).start()
-
-
-def resident_mb() -> float:
-    """Memory of this process that is in RAM, in MiB; where the system does not say, its highest."""
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-    except OSError:
-        import resource
-
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
+    page.beat()
+    threading.Thread(target=run, name="heartbeat", daemon=True).start()

@@ -1,6 +1,6 @@
 """The process of a worker: builds what it is told to, then answers calls until its parent is gone.
 
-    python -m stepwell.workers.worker_main SOCKET LIFELINE MARKS HEARTBEAT_S     three open descriptors
+    python -m stepwell.workers.worker_main SOCKET PAGE HEARTBEAT_S     two open descriptors
 
     simulator   receive ─► answer ─► send           one thread: no hand-over between threads per step
     generator   receive ─► task per call ─► send    an event loop, which the engine's batcher needs
@@ -8,8 +8,8 @@
 Invariants
 * The first frame says what to build. Every frame is answered by one: the result, or `error` with its
   kind and words.
-* The process never outlives its parent: it ends when the socket does, and the kernel ends its whole
-  process group when LIFELINE does, even while code that never lets go of Python runs.
+* The process never outlives its parent. It ends when the socket is closed, and the kernel kills its whole
+  process group when the parent ends, even while code that never releases the interpreter runs.
 """
 
 from __future__ import annotations
@@ -25,45 +25,49 @@ from functools import partial
 from typing import Any
 
 from stepwell.core import ConfigError, StepwellError
+from stepwell.core.child_process import end_process_group, end_with_parent
 from stepwell.core.frames import Frame
 from stepwell.envs.codecs import pack_error
-from stepwell.rollout.agent_worker import die_with, end_process_group
-from stepwell.workers.heartbeat import Marks, start_heart
+from stepwell.workers.heartbeat import HeartbeatPage, start_heartbeat
 from stepwell.workers.hosts import GeneratorHost, SimulatorHost, build_engine
 from stepwell.workers.shared_link import Link
 
 
-def serve_simulator(link: Link, marks: Marks, call: int, settings: dict[str, Any]) -> None:
+def serve_simulator(link: Link, heartbeat: HeartbeatPage, call: int, settings: dict[str, Any]) -> None:
     """Build the worlds and step them until the parent closes its end."""
-    host = _built(link, call, partial(SimulatorHost, settings, marks.progress))
+    host = _built(link, call, partial(SimulatorHost, settings, heartbeat.note_progress))
     while host is not None:
         frames = link.receive()
         if frames is None:
             host.close()
             return
         for call, frame in frames:
-            marks.begin()
+            heartbeat.begin_call()
             try:
                 answer = host.answer(frame)
             except (Exception, SystemExit) as error:  # an environment's `sys.exit` ends no simulator
                 answer = error_frame(error)
-            marks.end()
+            heartbeat.end_call()
             _send(link, call, answer)
 
 
-async def serve_generator(link: Link, marks: Marks, call: int, settings: dict[str, Any]) -> None:
+async def serve_generator(link: Link, heartbeat: HeartbeatPage, call: int, settings: dict[str, Any]) -> None:
     """Build the engine and sample until the parent closes its end."""
     engine = _built(link, call, partial(build_engine, settings["factory"], settings["settings"]))
     if engine is None:
         return
-    host, tasks, over = GeneratorHost(engine, marks.progress), set[asyncio.Task[None]](), asyncio.Event()
+    host, tasks, over = (
+        GeneratorHost(engine, heartbeat.note_progress),
+        set[asyncio.Task[None]](),
+        asyncio.Event(),
+    )
 
     async def answered(call: int, frame: Frame) -> None:
         try:
             answer = await host.answer(frame)
         except Exception as error:
             answer = error_frame(error)
-        marks.end()
+        heartbeat.end_call()
         _send(link, call, answer)
 
     def on_readable() -> None:
@@ -72,7 +76,7 @@ async def serve_generator(link: Link, marks: Marks, call: int, settings: dict[st
             over.set()
             return
         for call, frame in frames:
-            marks.begin()
+            heartbeat.begin_call()
             task = asyncio.create_task(answered(call, frame))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
@@ -107,14 +111,14 @@ def _built(link: Link, call: int, build: Callable[[], Any]) -> Any:
 
 def main(arguments: list[str]) -> None:
     """Serve on the descriptors named by the arguments."""
-    end, lifeline, page = (int(argument) for argument in arguments[:3])
-    for descriptor in (end, lifeline, page):
+    end, page = (int(argument) for argument in arguments[:2])
+    for descriptor in (end, page):
         os.set_inheritable(descriptor, False)
-    die_with(lifeline)
+    end_with_parent()
     faulthandler.enable()
-    marks = Marks(page)
+    heartbeat = HeartbeatPage(page)
     os.close(page)
-    start_heart(marks, float(arguments[3]))
+    start_heartbeat(heartbeat, float(arguments[2]))
     link = Link(socket.socket(fileno=end))
     frames = link.receive()
     if not frames:
@@ -123,9 +127,9 @@ def main(arguments: list[str]) -> None:
     sys.path += [path for path in frame.header["path"] if path not in sys.path]
     settings = frame.header["settings"]
     if frame.op == "simulator":
-        serve_simulator(link, marks, call, settings)
+        serve_simulator(link, heartbeat, call, settings)
     elif frame.op == "generator":
-        asyncio.run(serve_generator(link, marks, call, settings))
+        asyncio.run(serve_generator(link, heartbeat, call, settings))
     else:
         link.send(call, error_frame(ConfigError(f"there is no worker of kind {frame.op!r}")))
 

@@ -1,13 +1,13 @@
 """A worker process that is restarted when it dies or hangs.
 
-    call ─► _alive ─► Life.call ─► answer
+    call ─► _get_ready ─► WorkerConnection.call ─► answer
               ▲
-              └── _started: a new process, `on_start` ◄── _revive ◄── Life.lose ◄── its end, _watch
+              └── _start_ready: new process, `on_start` ◄── _replace ◄── its end, _watch
 
-Every call under way in a process that dies, hangs (see `marks.py`) or exceeds its own `timeout_s` raises
-`WorkerError`; calls made meanwhile wait for the next process. Restarts follow each other at growing
-distances, and end after `max_restarts`. A process that was told something wrong (an option that is not
-there, a missing model) is not tried again: that error is raised by every call.
+Every pending call of a process that dies, hangs (`heartbeat.py`) or exceeds its own `timeout_s` raises
+`WorkerError`. New calls wait for the next process. Restarts follow each other at growing intervals and stop
+after `max_restarts`. A process that got wrong settings (an unknown option, a missing model) is not tried
+again: every call raises that error.
 
 Invariants
 * At most one process of a worker exists at any time.
@@ -27,15 +27,15 @@ from typing import Any
 
 from stepwell.core import JSON, StepwellError, WorkerError
 from stepwell.core.arrays import AnyArray
+from stepwell.core.child_process import limit_threads
 from stepwell.core.frames import Frame
-from stepwell.workers.child_process import Life
 from stepwell.workers.contracts import WorkerHealth
+from stepwell.workers.worker_connection import WorkerConnection
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 MAX_FAILED_STARTS = 3
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.02, 10.0
 _CLOSE_S = 2.0
-OnStart = Callable[[Life], Awaitable[None]]
+OnStart = Callable[[WorkerConnection], Awaitable[None]]
 
 
 class WorkerProcess:
@@ -63,13 +63,13 @@ class WorkerProcess:
         self.num_restarts = 0
         paths = [path or os.getcwd() for path in sys.path]
         self._frame = Frame(kind, {"settings": dict(settings), "path": paths})
-        threads = dict.fromkeys(THREAD_VARIABLES, str(num_threads)) if num_threads else {}
+        threads = limit_threads(num_threads) if num_threads else {}
         self._environment = {**os.environ, **threads, **(environment or {})}
         self._heartbeat_s, self._hang_s = min(heartbeat_s, hang_s / 4), hang_s
         self._start_timeout_s, self._max_restarts = start_timeout_s, max_restarts
         self._on_start = on_start
-        self._life: Life | None = None
-        self._starting: asyncio.Task[Life] | None = None
+        self._connection: WorkerConnection | None = None
+        self._starting: asyncio.Task[WorkerConnection] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._num_started = self._num_failed = 0
         self._is_closed = False
@@ -78,7 +78,7 @@ class WorkerProcess:
 
     async def start(self) -> None:
         """Start it now and wait until it is ready."""
-        await self._alive()
+        await self._get_ready()
 
     async def call(
         self,
@@ -90,30 +90,30 @@ class WorkerProcess:
     ) -> Frame:
         """The worker's answer; `start` in its header says which start of the process gave it.
 
-        One that takes longer than `timeout_s` costs the worker its life.
+        One that takes longer than `timeout_s` costs the worker its connection.
         """
-        starting, life = self._starting, self._life
-        if life is None or life.is_over or starting is None or not starting.done():
-            life = await self._alive()
+        starting, connection = self._starting, self._connection
+        if connection is None or connection.is_over or starting is None or not starting.done():
+            connection = await self._get_ready()
         try:
             async with asyncio.timeout(timeout_s):
-                answer = await life.call(Frame(op, header, arrays))
+                answer = await connection.call(Frame(op, header, arrays))
         except TimeoutError:
             why = f"took longer than {timeout_s:g} s for {op}"
-            life.lose(why)
+            connection.lose(why)
             raise WorkerError(f"worker {self.name} {why}") from None
         self._num_failed = 0
-        answer.header["start"] = life.number
+        answer.header["start"] = connection.number
         return answer
 
     def health(self) -> WorkerHealth:
         """How it is now."""
-        life = self._life
-        if life is None or life.is_over:
+        connection = self._connection
+        if connection is None or connection.is_over:
             return WorkerHealth(self.name, None, 0.0, self.num_restarts, False, 0.0)
-        marks = life.marks
-        silent_s = marks.silent_s if marks.memory_mb else 0.0
-        return WorkerHealth(self.name, life.pid, marks.memory_mb, self.num_restarts, True, silent_s)
+        page = connection.heartbeat
+        silent_s = page.silent_s if page.memory_mb else 0.0
+        return WorkerHealth(self.name, connection.pid, page.memory_mb, self.num_restarts, True, silent_s)
 
     async def close(self) -> None:
         """End it: it is asked first, then killed. Calls under way raise `WorkerError`."""
@@ -122,17 +122,17 @@ class WorkerProcess:
             if task is not None and not task.done():
                 task.cancel()
                 await asyncio.wait([task])
-        if self._life is not None:
-            await self._life.end(grace_s=_CLOSE_S)
-        self._life = None
+        if self._connection is not None:
+            await self._connection.end(grace_s=_CLOSE_S)
+        self._connection = None
 
     # --- lives ----------------------------------------------------------------------------
 
-    async def _alive(self) -> Life:
+    async def _get_ready(self) -> WorkerConnection:
         if self._is_closed:
             raise WorkerError(f"worker {self.name} is closed")
         if self._starting is None:
-            self._begin(self._started())
+            self._launch(self._start_ready())
             self._watching = asyncio.create_task(self._watch(), name=f"watch {self.name}")
         assert self._starting is not None
         if self._starting.done() and not self._starting.cancelled():
@@ -147,23 +147,25 @@ class WorkerProcess:
                 raise WorkerError(f"worker {self.name} is closed") from None
             raise
 
-    def _revive(self, life: Life) -> None:
+    def _replace(self, connection: WorkerConnection) -> None:
         """After a process that served: the next one. One that is lost before is `_start_once`'s matter."""
-        is_serving = life is self._life and self._starting is not None and self._starting.done()
+        is_serving = connection is self._connection and self._starting is not None and self._starting.done()
         if is_serving and not self._is_closed:
-            self._begin(self._started(life))
+            self._launch(self._start_ready(connection))
 
-    def _begin(self, starting: Coroutine[Any, Any, Life]) -> None:
+    def _launch(self, starting: Coroutine[Any, Any, WorkerConnection]) -> None:
         self._starting = asyncio.create_task(starting, name=f"start {self.name}")
-        self._starting.add_done_callback(_look_at)
+        self._starting.add_done_callback(_mark_as_seen)
 
-    async def _started(self, last: Life | None = None) -> Life:
+    async def _start_ready(self, last: WorkerConnection | None = None) -> WorkerConnection:
         """A process that is ready; after one that ended, in its own time."""
         error, num_failed_starts = None if last is None else await last.end(), 0
         while True:
             if error is not None:
                 if self.num_restarts >= self._max_restarts:
-                    raise WorkerError(f"{error}\nIt was restarted {self.num_restarts} times: no more of that")
+                    raise WorkerError(
+                        f"{error}\nGiving up after {self.num_restarts} restarts (workers.max_restarts)"
+                    )
                 self.num_restarts += 1
                 await asyncio.sleep(min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 4.0 ** min(self._num_failed, 9)))
                 self._num_failed += 1
@@ -171,50 +173,54 @@ class WorkerProcess:
                 return await self._start_once()
             except WorkerError as failed:
                 error = failed
-                if self._life is None or not self._life.was_killed:  # which is no fault of what is started
+                if (
+                    self._connection is None or not self._connection.child.was_killed_by_others()
+                ):  # which is no fault of what is started
                     num_failed_starts += 1
                 if num_failed_starts >= MAX_FAILED_STARTS:
-                    raise WorkerError(f"{failed}\nIt failed {num_failed_starts} times to start") from failed
+                    raise WorkerError(
+                        f"{failed}\nGiving up: it failed to start {num_failed_starts} times"
+                    ) from failed
 
-    async def _start_once(self) -> Life:
+    async def _start_once(self) -> WorkerConnection:
         self._num_started += 1
         try:
-            life = self._life = Life(
+            connection = self._connection = WorkerConnection(
                 self.name,
                 self._num_started,
                 environment=self._environment,
                 heartbeat_s=self._heartbeat_s,
-                on_lost=self._revive,
+                on_lost=self._replace,
             )
         except OSError as error:
             raise WorkerError(f"worker {self.name} cannot be started: {error}") from error
         try:
             async with asyncio.timeout(self._start_timeout_s):
-                await life.call(self._frame)
+                await connection.call(self._frame)
                 if self._on_start is not None:
-                    await self._on_start(life)
+                    await self._on_start(connection)
         except TimeoutError:
-            raise await life.end(f"was not ready within {self._start_timeout_s:g} s") from None
+            raise await connection.end(f"was not ready within {self._start_timeout_s:g} s") from None
         except StepwellError as error:
-            ended = await life.end(f"could not be built: {error}")
+            ended = await connection.end(f"could not be built: {error}")
             raise error if isinstance(error, ValueError) else ended from error
-        if life.is_over:
-            raise await life.end()
-        return life
+        if connection.is_over:
+            raise await connection.end()
+        return connection
 
     async def _watch(self) -> None:
         """Look at the marks; a process that is being built may be silent for as long as that takes."""
         while True:
             await asyncio.sleep(min(self._heartbeat_s, 1.0))
-            life, starting = self._life, self._starting
-            if life is None or life.is_over or starting is None or not starting.done():
+            connection, starting = self._connection, self._starting
+            if connection is None or connection.is_over or starting is None or not starting.done():
                 continue
-            trouble = life.trouble(self._hang_s)
+            trouble = connection.find_trouble(self._hang_s)
             if trouble is not None:
-                life.lose(trouble)
+                connection.lose(trouble)
 
 
-def _look_at(task: asyncio.Task[Life]) -> None:
+def _mark_as_seen(task: asyncio.Task[WorkerConnection]) -> None:
     """Mark a failure as seen: whoever calls next will hear of it, and asyncio need not complain."""
     if not task.cancelled():
         task.exception()

@@ -11,7 +11,6 @@ import atexit
 import importlib.util
 import os
 import select
-import subprocess
 import sys
 import threading
 import time
@@ -19,18 +18,19 @@ import weakref
 from typing import Any
 
 from stepwell.core import ConfigError, EnvError
+from stepwell.core.child_process import ChildProcess
 from stepwell.envs.shop.client import RemoteShop
 from stepwell.envs.shop.options import ShopOptions
 from stepwell.envs.shop.shop import open_shop
 
 _STARTING_S = 60.0
-_ENDING_S = 5.0
+_ENDING_S, _EXIT_S = 5.0, 1.0
 
 
 class HostedShop(RemoteShop):
     """A shop whose server this process has started, and the worlds that use it."""
 
-    def __init__(self, url: str, timeout_s: float, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, url: str, timeout_s: float, process: ChildProcess) -> None:
         super().__init__(url, timeout_s)
         self.process = process
         self.holders: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -38,19 +38,12 @@ class HostedShop(RemoteShop):
     @property
     def is_up(self) -> bool:
         """Whether the server's process is there."""
-        return self.process.poll() is None
+        return not self.process.has_died()
 
     def stop(self) -> None:
         """End the server."""
         self.close()
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.close()
-        try:
-            self.process.wait(_ENDING_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.process.stdout.close()
+        self.process.stop(_ENDING_S)
 
 
 _HOSTED: dict[tuple[int, str], HostedShop] = {}
@@ -95,15 +88,17 @@ def _started(options: ShopOptions) -> HostedShop:
         raise ConfigError("transport = 'http' needs the extra 'serve': pip install 'stepwell[serve]'")
     open_shop(options)  # a catalogue that must be built is built here, where its errors are told
     command = [sys.executable, "-m", "stepwell.envs.shop.server", options.model_dump_json()]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = ChildProcess(command, pipe_output=True)
     assert process.stdout is not None
     line, until = b"", time.monotonic() + _STARTING_S
     while not line.endswith(b"\n"):
         ready, _, _ = select.select([process.stdout], [], [], max(0.0, until - time.monotonic()))
         part = os.read(process.stdout.fileno(), 4096) if ready else b""
         if not part:
+            process.wait(_EXIT_S)
             process.kill()
-            process.wait()
-            raise EnvError(f"the shop's server did not start within {_STARTING_S:.0f} s; its log says why")
+            raise EnvError(
+                f"the shop's server did not start within {_STARTING_S:.0f} s: it {process.describe_end()}"
+            )
         line += part
     return HostedShop(line.decode().strip(), options.timeout_s, process)

@@ -8,12 +8,10 @@ Pictures are kept by code and size, because siblings of a group all begin from t
 from __future__ import annotations
 
 import atexit
-import contextlib
 import importlib.util
 import io
 import os
 import select
-import subprocess
 import sys
 import threading
 import time
@@ -24,6 +22,7 @@ from typing import IO
 import numpy as np
 
 from stepwell.core import ConfigError, EnvError
+from stepwell.core.child_process import ChildProcess
 from stepwell.envs.svg.markup import XMLNS, RefusedSvg
 from stepwell.envs.svg.rasteriser_child import ANSWER, REQUEST
 from stepwell.envs.tiles import Image
@@ -63,7 +62,7 @@ class Rasteriser:
     def __init__(self) -> None:
         if importlib.util.find_spec("resvg_py") is None:
             raise ConfigError(NEEDS)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
         self._lock = threading.Lock()
 
     def png(self, svg: str, size: int, time_limit_s: float) -> bytes:
@@ -87,12 +86,10 @@ class Rasteriser:
         with self._lock:
             self._stop()
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> ChildProcess:
         script = Path(__file__).with_name("rasteriser_child.py")
         command = [sys.executable, "-I", str(script)]
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, bufsize=0)
-        self._process = process
+        process = self._process = ChildProcess(command, log=Path(os.devnull), pipe_output=True)
         try:
             _asked(process, EMPTY, 1, START_S)
         except (TimeoutError, EOFError, BrokenPipeError) as error:
@@ -102,18 +99,12 @@ class Rasteriser:
 
     def _stop(self) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return
-        process.kill()
-        process.wait()
-        for stream in (process.stdin, process.stdout):
-            with contextlib.suppress(OSError):
-                if stream is not None:
-                    stream.close()
+        if process is not None:
+            process.kill()
 
 
-def _asked(process: subprocess.Popen[bytes], svg: str, size: int, time_limit_s: float) -> tuple[bool, bytes]:
-    assert process.stdin is not None and process.stdout is not None
+def _asked(process: ChildProcess, svg: str, size: int, time_limit_s: float) -> tuple[bool, bytes]:
+    assert process.stdout is not None
     deadline, text = time.monotonic() + time_limit_s, svg.encode()
     process.stdin.write(REQUEST.pack(len(text), size) + text)
     ok, length = ANSWER.unpack(_read(process.stdout, ANSWER.size, deadline))

@@ -11,7 +11,6 @@ so that what is compared has had the same time of the same machine.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import threading
 import time
@@ -19,26 +18,18 @@ from types import TracebackType
 from typing import Any
 
 from stepwell.config.run import RunConfig
+from stepwell.core.child_process import ChildProcess, call_when_parent_ends, read_first_line
 from stepwell.core.errors import StepwellError
 
-_MANY = 1_000_000
+_MANY, _END_S = 1_000_000, 60.0
 
 
 class ImitationBeside:
     """Imitates as long as the `with` block runs; `result` waits for what it then solves."""
 
     def __init__(self, config: RunConfig) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # Ctrl-C is the run's to handle
-        )
-        assert self._process.stdin is not None
-        self._process.stdin.write(config.model_dump_json() + "\n")
-        self._process.stdin.flush()
+        self._process = ChildProcess([sys.executable, "-m", __name__], pipe_output=True)
+        self._process.send_line(config.model_dump_json())
 
     def __enter__(self) -> ImitationBeside:
         return self
@@ -47,32 +38,26 @@ class ImitationBeside:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            assert self._process.stdin is not None
             self._process.stdin.close()
-            self._process.stdin = None  # `communicate` would flush it
         else:
             self._process.kill()
-            self._process.communicate()
 
     def result(self) -> dict[str, Any]:
-        """What it solved; to be asked for after the block."""
-        told, complaint = self._process.communicate()
-        if self._process.returncode != 0:
-            raise StepwellError(f"imitation beside the demo failed: {complaint.strip() or 'it was killed'}")
-        result: dict[str, Any] = json.loads(told)
+        """What it solved. Call it after the block."""
+        assert self._process.stdout is not None
+        output = self._process.stdout.read()  # until it ends
+        self._process.wait(_END_S)
+        if self._process.kill() != 0:
+            raise StepwellError(f"imitation beside the demo failed: it {self._process.describe_end()}")
+        result: dict[str, Any] = json.loads(output)
         return result
 
 
 def main() -> None:
-    """Imitate until standard input ends, then evaluate and tell."""
-    config = RunConfig.model_validate_json(sys.stdin.readline())
+    """Imitate until standard input ends, then evaluate and print the result."""
+    config = RunConfig.model_validate_json(read_first_line())
     is_over = threading.Event()
-
-    def wait_for_the_end() -> None:
-        sys.stdin.read()
-        is_over.set()
-
-    threading.Thread(target=wait_for_the_end, daemon=True).start()
+    call_when_parent_ends(is_over.set)
     print(json.dumps(imitate_until(config, is_over)), flush=True)
 
 
