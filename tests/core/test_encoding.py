@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from stepwell.core import (
+    JSON,
     ArrayAction,
     ArrayState,
     EncodingError,
@@ -23,6 +24,8 @@ from stepwell.core import (
     Status,
     Step,
     Task,
+    TextAction,
+    TextState,
     TokenAction,
     TokenState,
     Trajectory,
@@ -65,13 +68,16 @@ def token_states(draw: st.DrawFn) -> TokenState:
     return TokenState(np.array(prompt, np.int32), tuple(images))
 
 
-array_states = st.builds(ArrayState, st.dictionaries(text, numbers, max_size=3), text)
+array_states = st.builds(ArrayState, st.dictionaries(text, numbers, min_size=1, max_size=3), text)
 
 
 @st.composite
 def steps(draw: st.DrawFn) -> Step:
-    if draw(st.booleans()):
+    kind = draw(st.sampled_from(["token", "text", "array"]))
+    if kind == "token":
         state, action = draw(token_states()), TokenAction(np.array(draw(ids), np.int32), draw(text))
+    elif kind == "text":
+        state, action = TextState(), TextAction(draw(text))
     else:
         chunk = draw(hnp.arrays(np.float32, (2, 3), elements=finite32))
         state = draw(array_states)
@@ -97,7 +103,7 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
         steps=draw(st.lists(steps(), max_size=4)),
         status=draw(st.sampled_from(Status)),
         group=draw(text),
-        final_state=draw(st.none() | token_states() | array_states),
+        final_state=draw(st.none() | token_states() | array_states | st.just(TextState())),
         error="said",
         timings=draw(st.dictionaries(text, st.floats(0, 1e6), max_size=2)),
         info=draw(infos),
@@ -121,6 +127,14 @@ def test_a_step_comes_back_bit_for_bit(step: Step) -> None:
     back = decode_step(encode_step(step))
     assert back == step
     assert back.behavior_logprobs.tobytes() == step.behavior_logprobs.tobytes()
+
+
+@pytest.mark.parametrize("reply", ["hello", {"role": "assistant", "text": "hello"}])
+def test_a_reply_stored_as_an_empty_robot_step_is_read_as_text(reply: JSON) -> None:
+    nothing = ArrayAction(np.zeros((0, 0), np.float32), 0)
+    older = Step(ArrayState({}), nothing, np.zeros(0, np.float32), info={"reply": reply})
+    back = decode_step(encode_step(older))
+    assert (back.state, back.action, back.info) == (TextState(), TextAction("hello"), older.info)
 
 
 @given(trajectories())

@@ -87,9 +87,9 @@ def test_a_record_does_not_change_when_the_caller_changes_its_array() -> None:
 
 
 def test_token_and_array_halves_do_not_mix() -> None:
-    with pytest.raises(InputError, match="pairs TokenState with TokenAction"):
+    with pytest.raises(InputError, match="must be of one kind"):
         Step(TokenState(np.array([1])), ArrayAction(np.zeros((1, 2)), 0), np.zeros(0))
-    with pytest.raises(InputError, match="pairs TokenState with TokenAction"):
+    with pytest.raises(InputError, match="must be of one kind"):
         Step(ArrayState({}), TokenAction(np.array([1])), np.zeros(0))
 
 

@@ -41,7 +41,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def replies(trajectories: list[Trajectory]) -> list[list[str]]:
     return [
-        [s.action.text if isinstance(s.action, TokenAction) else str(s.info["reply"]) for s in t.steps]
+        [s.action.text for s in t.steps]
         for t in trajectories
     ]
 

@@ -41,6 +41,8 @@ from stepwell.core.step import (
     Sampling,
     State,
     Step,
+    TextAction,
+    TextState,
     TokenAction,
     TokenState,
 )
@@ -94,6 +96,8 @@ __all__ = [
     "Step",
     "StepwellError",
     "Task",
+    "TextAction",
+    "TextState",
     "TokenAction",
     "TokenState",
     "ToolCall",

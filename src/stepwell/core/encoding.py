@@ -38,6 +38,8 @@ from stepwell.core.step import (
     Sampling,
     State,
     Step,
+    TextAction,
+    TextState,
     TokenAction,
     TokenState,
 )
@@ -106,6 +108,8 @@ class _Writer:
         return [little.dtype.str, list(array.shape)]
 
     def state(self, state: State) -> dict[str, Any]:
+        if isinstance(state, TextState):
+            return {"text": True}
         if isinstance(state, ArrayState):
             named = {name: self.array(array) for name, array in state.arrays.items()}
             return {"arrays": named, "instruction": state.instruction}
@@ -116,6 +120,8 @@ class _Writer:
     def action(self, action: Action) -> dict[str, Any]:
         if isinstance(action, TokenAction):
             return {"ids": self.array(action.action_ids), "text": action.text}
+        if isinstance(action, TextAction):
+            return {"text": action.text}
         chunk = self.array(action.chunk)
         draws = {name: self.array(array) for name, array in action.draws.items()}
         return {"chunk": chunk, "num_units": action.num_units, "draws": draws}
@@ -203,6 +209,8 @@ class _Reader:
         return array
 
     def state(self, value: dict[str, Any]) -> State:
+        if "text" in value or value == {"arrays": {}, "instruction": ""}:  # the latter in older records
+            return TextState()
         if "arrays" in value:
             named = {name: self.array(array) for name, array in value["arrays"].items()}
             return ArrayState(named, value["instruction"])
@@ -216,6 +224,8 @@ class _Reader:
     def action(self, value: dict[str, Any]) -> Action:
         if "ids" in value:
             return TokenAction(self.array(value["ids"]), value["text"])
+        if "text" in value:
+            return TextAction(value["text"])
         chunk = self.array(value["chunk"])
         draws = {name: self.array(array) for name, array in value["draws"].items()}
         return ArrayAction(chunk, value["num_units"], draws)
@@ -223,6 +233,8 @@ class _Reader:
     def step(self, value: dict[str, Any]) -> Step:
         state = self.state(value["state"])
         action = self.action(value["action"])
+        if isinstance(state, TextState) and isinstance(action, ArrayAction) and not action.chunk.size:
+            action = TextAction(_reply_text(value["info"]))
         temperature, top_p, seed, reason = value["sampling"]
         if isinstance(state, TokenState) and isinstance(action, TokenAction):
             self.previous_ids = np.concatenate([state.prompt_ids, action.action_ids])
@@ -251,6 +263,12 @@ class _Reader:
             info=value["info"],
             id=value["id"],
         )
+
+
+def _reply_text(info: dict[str, Any]) -> str:
+    """The reply of a step that was stored before there were text actions."""
+    reply = info.get("reply", "")
+    return str(reply.get("text", "") if isinstance(reply, dict) else reply)
 
 
 def _open_envelope(data: bytes, kind: int) -> bytes:

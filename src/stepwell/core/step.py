@@ -148,8 +148,26 @@ class ArrayAction:
         return same_chunk and _same_arrays(self.draws, other.draws)
 
 
-State = TokenState | ArrayState
-Action = TokenAction | ArrayAction
+@dataclass(frozen=True, slots=True)
+class TextState:
+    """What an outside model saw. Its tokens are unknown; the messages are in the step's `info`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextAction:
+    """What an outside model replied. It has no units, so it cannot be trained on."""
+
+    text: str = ""
+
+    @property
+    def num_units(self) -> int:
+        return 0
+
+
+State = TokenState | ArrayState | TextState
+Action = TokenAction | ArrayAction | TextAction
+_NO_LOGPROBS: FloatArray = np.zeros(0, dtype=np.float32)
+_PAIRS: dict[type, type] = {TokenState: TokenAction, ArrayState: ArrayAction, TextState: TextAction}
 
 
 class FinishReason(StrEnum):
@@ -208,8 +226,8 @@ class Step:
     info: dict[str, JSON] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if isinstance(self.state, TokenState) != isinstance(self.action, TokenAction):
-            raise InputError("a step pairs TokenState with TokenAction, or ArrayState with ArrayAction")
+        if _PAIRS[type(self.state)] is not type(self.action):
+            raise InputError("state and action of a step must be of one kind: Token, Array or Text")
         self.behavior_logprobs = arrays.log_probs(self.behavior_logprobs, "behavior_logprobs")
         count = self.behavior_logprobs.size
         if count not in (0, self.action.num_units):
@@ -247,6 +265,11 @@ class Step:
             policy_version=version,
             anchor=anchor,
         )
+
+    @classmethod
+    def from_text(cls, text: str, sampling: Sampling, info: dict[str, JSON] | None = None) -> Step:
+        """A step of an outside model, of which only the words are known."""
+        return cls(TextState(), TextAction(text), _NO_LOGPROBS, sampling=sampling, info=info or {})
 
     @property
     def num_units(self) -> int:

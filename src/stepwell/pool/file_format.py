@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from stepwell.core import (
-    ArrayState,
     FinishReason,
     ImageSpan,
     Sampling,
@@ -95,7 +94,7 @@ def _step_form(number: int, step: Step) -> dict[str, Any]:
         "first_version": step.policy_version.first,
         "last_version": step.policy_version.last,
     }
-    if isinstance(step.state, ArrayState) or not isinstance(step.action, TokenAction):
+    if not isinstance(step.state, TokenState) or not isinstance(step.action, TokenAction):
         return {**common, "record": encode_rows({number: step})[0][0]["record"]}
     return {
         **common,
@@ -120,7 +119,7 @@ def _image_form(span: ImageSpan) -> dict[str, Any]:
 def _state_form(state: State | None) -> dict[str, Any] | None:
     if state is None:
         return None
-    if isinstance(state, ArrayState):
+    if not isinstance(state, TokenState):
         return {"record": encode_state(state)}
     return {"prompt_ids": state.prompt_ids, "images": [_image_form(span) for span in state.images]}
 

@@ -23,7 +23,18 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.core import ArrayAction, ArrayState, ImageSpan, State, Step, TokenAction, TokenState
+from stepwell.core import (
+    Action,
+    ArrayAction,
+    ArrayState,
+    ImageSpan,
+    State,
+    Step,
+    TextAction,
+    TextState,
+    TokenAction,
+    TokenState,
+)
 from stepwell.core.arrays import IntArray, common_prefix
 from stepwell.core.encoding import decode_step, encode_step
 from stepwell.core.errors import EncodingError
@@ -171,8 +182,7 @@ def encode_state(state: State | None) -> bytes | None:
     """A state alone, as a step whose action is empty."""
     if state is None:
         return None
-    action = TokenAction(np.zeros(0, np.int32)) if isinstance(state, TokenState) else _NO_CHUNK
-    return encode_step(Step(state, action, np.zeros(0, np.float32)))
+    return encode_step(Step(state, _NO_ACTION[type(state)], np.zeros(0, np.float32)))
 
 
 def decode_state(data: bytes | None) -> State | None:
@@ -182,9 +192,11 @@ def decode_state(data: bytes | None) -> State | None:
 
 def images_of(state: State | None) -> set[str]:
     """Content hashes of the pictures a state shows."""
-    if state is None or isinstance(state, ArrayState):
-        return set()
-    return {span.image for span in state.images}
+    return {span.image for span in state.images} if isinstance(state, TokenState) else set()
 
 
-_NO_CHUNK = ArrayAction(np.zeros((0, 0), np.float32), 0)
+_NO_ACTION: dict[type[State], Action] = {
+    TokenState: TokenAction(np.zeros(0, np.int32)),
+    ArrayState: ArrayAction(np.zeros((0, 0), np.float32), 0),
+    TextState: TextAction(),
+}

@@ -16,11 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from stepwell.core import (
     JSON,
-    ArrayAction,
     FinishReason,
     InputError,
     Sampling,
@@ -51,8 +48,7 @@ class Said:
 
     def step(self, state: State) -> Step:
         """The step of the record: nothing of it is known in tokens."""
-        nothing = ArrayAction(np.zeros((0, 0), dtype=np.float32), 0)
-        return Step(state, nothing, np.zeros(0, dtype=np.float32), sampling=self.sampling)
+        return Step.from_text(self.text, self.sampling)
 
     @property
     def note(self) -> dict[str, JSON]:
@@ -61,7 +57,7 @@ class Said:
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
         }
-        return {"reply": self.text, "finish": self.finish, "usage": usage}
+        return {"finish": self.finish, "usage": usage}
 
 
 def read_said(reply: ChatReply, sampling: Sampling) -> Said:

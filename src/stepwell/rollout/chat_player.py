@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from stepwell.agents import Agent, Reply
-from stepwell.core import ArrayState, ImageStore, Request, Step, ToolSchema
+from stepwell.core import ImageStore, Request, Step, TextState, ToolSchema
 from stepwell.envs.turns import Turn
 from stepwell.rendering import Message
 from stepwell.rollout.chat_messages import Said, answered, message_note
@@ -31,9 +31,9 @@ class Talk:
     said: Said | None = None
 
     @property
-    def state(self) -> ArrayState:
-        """What an outside model saw is not known in tokens."""
-        return ArrayState({})
+    def state(self) -> TextState:
+        """What the model saw. Its tokens are unknown."""
+        return TextState()
 
 
 class ChatPlayer(TextPlayer):

@@ -89,11 +89,12 @@ def _nothing(
 
 def is_outside(trajectory: Trajectory) -> bool:
     """Whether an outside model played it: its words are known, its tokens are not."""
-    return "reply" in trajectory.steps[0].info and not isinstance(trajectory.steps[0].action, TokenAction)
+    return isinstance(trajectory.steps[0].action, TextAction)
 
 
 def _said(step: Step) -> str:
-    return step.action.text if isinstance(step.action, TokenAction) else str(step.info["reply"])
+    assert not isinstance(step.action, ArrayAction)
+    return step.action.text
 
 
 def _fold(flat: torch.Tensor, trajectories: Sequence[Trajectory]) -> list[list[float | None]]:

@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-import numpy as np
 
 from stepwell.config.gateway import GatewayConfig
-from stepwell.core import ArrayAction, ArrayState, FinishReason, Sampling, Step, ToolCall
+from stepwell.core import FinishReason, Sampling, Step, ToolCall
 from stepwell.core.errors import ConfigError
 from stepwell.pool import Pool
 from stepwell.rendering import Message
@@ -220,9 +219,7 @@ class UpstreamGateway(Keeper):
 
 def _step(call: _Call, choice: int, reply: Message) -> Step:
     sampling = Sampling(call.ask.temperature, call.ask.top_p, call.ask.seed, FinishReason.GIVEN)
-    nothing = ArrayAction(np.zeros((0, 0), dtype=np.float32), 0)
-    info = note(call.note, choice, reply, "")
-    return Step(ArrayState({}), nothing, np.zeros(0, dtype=np.float32), sampling=sampling, info=info)
+    return Step.from_text(reply.text, sampling, note(call.note, choice, reply, ""))
 
 
 def _message(message: Message) -> dict[str, Any]:
