@@ -143,7 +143,6 @@ def test_a_server_that_dies_is_an_error_of_the_system_and_the_next_episode_gets_
         env.reset(seed=0)
         assert isinstance(env.counter, HostedShop)
         env.counter.process.kill()
-        env.counter.process.wait()
         with pytest.raises(EnvError, match="cannot be reached"):
             env.step(["search[cup]"])
         env.reset(seed=0)
