@@ -17,7 +17,7 @@ from stepwell.config.chat_api import ChatApiConfig
 from stepwell.config.engine import EngineConfig
 from stepwell.config.gateway import GatewayConfig
 from stepwell.config.run import RunConfig
-from stepwell.core import Status, TokenAction, Trajectory
+from stepwell.core import Status, Trajectory
 from stepwell.engines import EmbeddedEngine
 from stepwell.pool import PoolImageStore, open_pool
 from stepwell.rendering import Renderer
@@ -40,10 +40,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def replies(trajectories: list[Trajectory]) -> list[list[str]]:
-    return [
-        [s.action.text for s in t.steps]
-        for t in trajectories
-    ]
+    return [[s.action.text for s in t.steps] for t in trajectories]
 
 
 def both(model: str, config: RunConfig, url: str, folder: Path) -> tuple[EvalReport, EvalReport]:

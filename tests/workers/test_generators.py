@@ -182,7 +182,7 @@ async def test_an_engine_that_raises_lives_on_and_one_that_blocks_is_restarted()
         with pytest.raises(EngineError, match="out of memory"):
             await gen.generate(asked(1.0, order="raise"))
         assert gen.health().num_restarts == 0
-        with pytest.raises(WorkerError, match="without getting on"):
+        with pytest.raises(WorkerError, match="made no progress"):
             await gen.generate(asked(1.0, order="block"))
         assert chunks(await gen.generate(asked(1.0))) == [[1.0, -1.0]]
 
@@ -190,9 +190,9 @@ async def test_an_engine_that_raises_lives_on_and_one_that_blocks_is_restarted()
 @pytest.mark.parametrize(
     "factory, words",
     [
-        ("nothing", "must be an import path"),
+        ("nothing", "must be written module:function"),
         ("tests.nowhere:small", "no module 'tests.nowhere'"),
-        ("tests.workers.engines:large", "no function 'large'"),
+        ("tests.workers.engines:large", "has no 'large'"),
         (EMBEDDED, "needs 'model'"),
     ],
 )

@@ -25,7 +25,7 @@ from stepwell.core import (
     StateForm,
     Step,
     StepwellError,
-    TokenAction,
+    TextAction,
     Trajectory,
 )
 from stepwell.core.arrays import AnyArray
