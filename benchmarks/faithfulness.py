@@ -49,7 +49,7 @@ from stepwell.pool import Pool, open_pool
 from stepwell.rendering import History, Renderer, load_tokenizer, parse_reply
 from stepwell.services.gateway.app import create_app
 from stepwell.services.gateway.gateway import Gateway
-from stepwell.services.serving import serve_in_thread
+from stepwell.services.http_server import serve_in_thread
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "faithfulness"))

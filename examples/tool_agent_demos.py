@@ -30,7 +30,7 @@ from stepwell.rendering import Renderer, load_tokenizer
 from stepwell.rollout import AgentJob, AgentProcesses, AgentResult
 from stepwell.services.gateway.app import create_app
 from stepwell.services.gateway.gateway import Gateway
-from stepwell.services.serving import serve_in_thread
+from stepwell.services.http_server import serve_in_thread
 
 AGENT = f"{Path(__file__).parent / 'tool_agent.py'}:agent"
 NUM_ROUNDS, NOISE = 150, 0.5

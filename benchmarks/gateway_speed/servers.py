@@ -30,7 +30,7 @@ def main() -> None:
 
         uvloop.run(upstream())
         return
-    from stepwell.services.serving import serve
+    from stepwell.services.http_server import serve
 
     serve(gateway(Path(folder)) if name == "gateway" else echo(), HOST, 0, shutdown_timeout_s=5)
 

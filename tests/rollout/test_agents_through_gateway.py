@@ -40,7 +40,7 @@ from stepwell.rendering import Renderer, load_tokenizer
 from stepwell.rollout import AgentJob, AgentProcesses, AgentResult, Job, LanguagePlayer, Rollout
 from stepwell.services.gateway.app import create_app
 from stepwell.services.gateway.gateway import Gateway
-from stepwell.services.serving import serve_in_thread
+from stepwell.services.http_server import serve_in_thread
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 CLIENTS = Path(__file__).parent / "client_agents.py"

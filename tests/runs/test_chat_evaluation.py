@@ -25,7 +25,7 @@ from stepwell.runs.evaluation.chat_evaluation import evaluate_endpoint
 from stepwell.runs.evaluation.evaluate import EvalReport, evaluate_run
 from stepwell.services.gateway.app import create_app
 from stepwell.services.gateway.gateway import Gateway
-from stepwell.services.serving import serve_in_thread
+from stepwell.services.http_server import serve_in_thread
 
 GREEDY = ("eval.num_tasks=16", "eval.temperature=0")
 VLM = "tiny-vlm-0.5m"

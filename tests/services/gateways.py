@@ -21,7 +21,7 @@ from stepwell.pool import Pool, StoredTrajectory, open_pool
 from stepwell.rendering import Renderer
 from stepwell.services.gateway.app import create_app
 from stepwell.services.gateway.gateway import Gateway
-from stepwell.services.serving import serve_in_thread
+from stepwell.services.http_server import serve_in_thread
 
 
 @cache

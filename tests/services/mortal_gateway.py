@@ -21,7 +21,7 @@ from stepwell.pool import open_pool
 from stepwell.rendering import Renderer
 from stepwell.services.gateway.app import create_app
 from stepwell.services.gateway.gateway import Gateway
-from stepwell.services.serving import serve
+from stepwell.services.http_server import serve
 
 
 def run(folder: Path, port: int) -> None:

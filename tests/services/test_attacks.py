@@ -18,7 +18,7 @@ from websockets.sync.client import connect
 
 from stepwell.config.env_service import EnvServiceConfig
 from stepwell.services.envs.app import create_env_app
-from stepwell.services.serving import serve_in_thread
+from stepwell.services.http_server import serve_in_thread
 
 SHORT = {"header_timeout_s": 0.5, "body_timeout_s": 0.5, "max_concurrent": 16, "max_body_bytes": 2**20}
 SLOW_HEADERS = b"POST /sessions HTTP/1.1\r\nhost: localhost\r\n"

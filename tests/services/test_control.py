@@ -167,7 +167,7 @@ def test_a_silent_session_is_finished_as_configured(tmp_path: Path, how: str, er
         registry, loop = served.gateway.registry, served.gateway.loop
         assert loop is not None
         registry.sessions["silent"].last_seen_s -= 60  # a minute passes
-        assert asyncio.run_coroutine_threadsafe(registry.finish_silent(), loop).result(30) == 1
+        assert asyncio.run_coroutine_threadsafe(registry.finish_silent_sessions(), loop).result(30) == 1
         stored = served.stored("silent")
         assert not stored.is_open and served.stored("heard").is_open
         assert (stored.entry.status, stored.trajectory.error, stored.path) == (how, error, (0, 1))

@@ -31,7 +31,7 @@ from stepwell.pool import open_pool
 from stepwell.rendering import Renderer
 from stepwell.services.gateway.app import create_app
 from stepwell.services.gateway.gateway import Gateway
-from stepwell.services.serving import serve_in_thread
+from stepwell.services.http_server import serve_in_thread
 
 CONTEXT = 256  # short, so that an answer without a limit is short too
 FAILED_INSIDE = re.compile(r'"(server_error|api_error)"')  # a 500 that comes as an event of a stream

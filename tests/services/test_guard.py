@@ -22,8 +22,8 @@ from tests.services.gateways import Served, chat, serving, user
 from stepwell.cli.main import main
 from stepwell.config.gateway import GatewayConfig
 from stepwell.core.errors import ConfigError
-from stepwell.services.keys import KeyRing, hash_key, is_key, new_key
-from stepwell.services.limits import Limits
+from stepwell.services.keys import KeyRing, hash_key, new_key, verify_key
+from stepwell.services.limits import ServiceLimits
 
 ALICE, BOB = new_key("alice"), new_key("bob")
 CALL = {"model": "m", "messages": [user("hello")], "max_tokens": 4}
@@ -85,9 +85,9 @@ def test_each_key_has_a_session_of_its_own(locked: Served) -> None:
 def test_a_hash_knows_its_key_and_no_other(name: str, other: str) -> None:
     key = new_key(name)
     stored = hash_key(key)
-    assert is_key(key, stored) and not is_key(other, stored) and key not in stored
-    assert KeyRing({name: stored}).name_of(key) == name
-    assert KeyRing({name: stored}).name_of(f"sw_{name}_{other}") is None
+    assert verify_key(key, stored) and not verify_key(other, stored) and key not in stored
+    assert KeyRing({name: stored}).find_name(key) == name
+    assert KeyRing({name: stored}).find_name(f"sw_{name}_{other}") is None
 
 
 def test_a_key_is_shown_once_kept_as_a_hash_and_revoked(
@@ -99,13 +99,13 @@ def test_a_key_is_shown_once_kept_as_a_hash_and_revoked(
     assert key.startswith("sw_carol_") and key not in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     ring = KeyRing({}, file)
-    assert ring.name_of(key) == "carol" and ring.name_of(key[:-1]) is None
+    assert ring.find_name(key) == "carol" and ring.find_name(key[:-1]) is None
     assert main(["serve", "key", "carol", "--keys", str(file)]) == 2  # never overwritten unseen
     assert main(["serve", "key", "dave", "--keys", str(file)]) == 0
-    monkeypatch.setattr("stepwell.services.keys._LOOK_AGAIN_S", -1.0)
-    assert ring.name_of(capsys.readouterr().out.strip().splitlines()[-1]) == "dave"
+    monkeypatch.setattr("stepwell.services.keys._RELOAD_INTERVAL_S", -1.0)
+    assert ring.find_name(capsys.readouterr().out.strip().splitlines()[-1]) == "dave"
     assert main(["serve", "key", "carol", "--keys", str(file), "--revoke"]) == 0
-    assert ring.name_of(key) is None
+    assert ring.find_name(key) is None
     with pytest.raises(ConfigError, match="holds no key"):
         KeyRing({}, tmp_path / "absent.json")
 
@@ -119,20 +119,20 @@ def test_listening_to_other_machines_needs_keys() -> None:
 
 def test_a_rate_is_a_bucket_that_fills_again() -> None:
     now = [0.0]
-    limits = Limits(rate_per_s=2.0, burst=3, max_concurrent=100, clock=lambda: now[0])
-    assert [limits.enter("a") is None for _ in range(4)] == [True, True, True, False]
-    assert limits.enter("b") is None  # keys do not share
-    refusal = limits.enter("a")
+    limits = ServiceLimits(rate_per_s=2.0, burst=3, max_concurrent=100, clock=lambda: now[0])
+    assert [limits.start_call("a") is None for _ in range(4)] == [True, True, True, False]
+    assert limits.start_call("b") is None  # keys do not share
+    refusal = limits.start_call("a")
     assert refusal is not None and refusal[1] == pytest.approx(0.5)
     now[0] = 0.5
-    assert [limits.enter("a") is None for _ in range(2)] == [True, False]
+    assert [limits.start_call("a") is None for _ in range(2)] == [True, False]
 
 
 def test_calls_of_a_key_at_once_are_counted_down_again() -> None:
-    limits = Limits(rate_per_s=0.0, burst=1, max_concurrent=2)
-    assert [limits.enter("a") is None for _ in range(3)] == [True, True, False]
-    limits.leave("a")
-    assert limits.enter("a") is None
+    limits = ServiceLimits(rate_per_s=0.0, burst=1, max_concurrent=2)
+    assert [limits.start_call("a") is None for _ in range(3)] == [True, True, False]
+    limits.end_call("a")
+    assert limits.start_call("a") is None
 
 
 def test_too_many_calls_are_429_with_the_time_to_wait_and_the_client_comes_back(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from stepwell.config.gateway import GatewayConfig
 from stepwell.core import Step, ToolCall, ToolSchema
 from stepwell.pool import Pool, open_pool
 from stepwell.rendering import Message
-from stepwell.services.gateway.exchange import Ask, Caller
+from stepwell.services.gateway.chat import ChatRequest, GatewayCaller
 from stepwell.services.gateway.gateway import Gateway
-from stepwell.services.gateway.history import History, Turn, plain_form
+from stepwell.services.gateway.history import History, RecordedTurn, normalize_messages
 
 TOOL = ToolSchema("look", "Look around")
 
@@ -60,8 +60,9 @@ class Talk:
 
     async def ask(self, messages: tuple[Message, ...], tools: tuple[ToolSchema, ...] = ()) -> int:
         expected = self.expected_parent(messages, tools)
-        answer = await self.gateway.answer(
-            Caller(self.session), Ask("m", messages, tools=tools, max_tokens=3, seed=self.next_number)
+        answer = await self.gateway.complete_chat(
+            GatewayCaller(self.session),
+            ChatRequest("m", messages, tools=tools, max_tokens=3, seed=self.next_number),
         )
         number, self.next_number = self.next_number, self.next_number + 1
         turn = self.gateway.registry.sessions[self.session].history.turns[number]
@@ -130,8 +131,8 @@ def test_every_call_goes_on_from_the_longest_line_also_after_a_restart(
                 before = gateway.registry.sessions[session]
                 await gateway.stop()
                 gateway = talk.gateway = Gateway(engine(), renderer(), pool, GatewayConfig())
-                after = await gateway.registry.of(Caller(session))
-                assert after.path() == before.path() and after.branches == before.branches
+                after = await gateway.registry.get_or_open(GatewayCaller(session))
+                assert after.select_path() == before.path() and after.branches == before.branches
                 assert list(after.reasons) == list(before.reasons)
             await talk.ask(*next_messages(talk, move, which, draw))
         await gateway.stop()
@@ -157,7 +158,7 @@ def answered(text: str, id_: str) -> Message:
 def recorded(*lines: tuple[Message, ...]) -> History:
     history = History()
     for number, line in enumerate(lines):
-        history.add(Turn(number, number, f"call-{number}", None, line))
+        history.add(RecordedTurn(number, number, f"call-{number}", None, line))
     return history
 
 
@@ -168,9 +169,9 @@ def test_other_ids_on_calls_and_their_results_are_the_same_history() -> None:
     history = recorded(first, (*first, *results, Message.assistant("Left.")))
     theirs = called(" ", ("look", {"at": "x"}, "toolu_1"), ("look", {"at": "y"}, "toolu_2"))
     new = (asked, theirs, answered("a lake", "toolu_1"), answered("a wall", "toolu_2"))
-    place = history.place(new, ())
-    assert place.parent is history.turns[0] and place.new == results
-    place = history.place((*new, Message.assistant("Left."), Message.user("and now?")), ())
+    place = history.match_messages(new, ())
+    assert place.parent is history.turns[0] and place.new_messages == results
+    place = history.match_messages((*new, Message.assistant("Left."), Message.user("and now?")), ())
     assert place.parent is history.turns[1] and place.branch is None
 
 
@@ -180,7 +181,7 @@ def test_results_given_to_other_calls_are_another_history() -> None:
     line = (*first, answered("a lake", "a"), answered("a wall", "b"))
     history = recorded(first, (*line, Message.assistant("Left.")))
     swapped = (*first, answered("a lake", "b"), answered("a wall", "a"), Message.assistant("Left."))
-    assert history.place((*swapped, Message.user("so?")), ()).parent is history.turns[0]
+    assert history.match_messages((*swapped, Message.user("so?")), ()).parent is history.turns[0]
 
 
 @pytest.mark.parametrize(
@@ -190,28 +191,33 @@ def test_results_given_to_other_calls_are_another_history() -> None:
 def test_arguments_are_compared_by_value(arguments: Any, same: bool) -> None:
     history = recorded((Message.user("go"), called("", ("move", {"n": 1}, "a"))))
     theirs = (Message.user("go"), called("", ("move", arguments, "a")), answered("done", "a"))
-    assert (history.place(theirs, ()).parent is not None) == same
+    assert (history.match_messages(theirs, ()).parent is not None) == same
 
 
 def test_what_the_generation_prompt_had_opened_may_be_missing_or_not() -> None:
     history = History("<think>\n")
-    history.add(Turn(0, 0, "c", None, (Message.user("q"), Message.assistant("<think>\nwhy</think>so"))))
+    history.add(
+        RecordedTurn(0, 0, "c", None, (Message.user("q"), Message.assistant("<think>\nwhy</think>so")))
+    )
     for words in ("why</think>so", "<think>\nwhy</think>so", " <think>why</think>so "):
         asked = (Message.user("q"), Message.assistant(words), Message.user("and?"))
-        assert history.place(asked, ()).parent is history.turns[0]
+        assert history.match_messages(asked, ()).parent is history.turns[0]
 
 
 def test_changed_tools_begin_a_new_line_with_that_reason() -> None:
     history = recorded((Message.user("q"), Message.assistant("a")))
-    place = history.place((Message.user("q"), Message.assistant("a"), Message.user("r")), (TOOL,))
+    place = history.match_messages((Message.user("q"), Message.assistant("a"), Message.user("r")), (TOOL,))
     assert place.parent is None and place.branch is not None and place.branch.kind.value == "tools_changed"
 
 
 def test_equal_hashes_alone_match_nothing() -> None:
     history = recorded((Message.user("q"), Message.assistant("a")))
     (turn,) = history.turns.values()
-    turn.plain = (*plain_form([Message.user("other")]), turn.plain[-1])  # under the hash of the first
-    place = history.place((Message.user("q"), Message.assistant("a"), Message.user("r")), ())
+    turn.normal_form = (
+        *normalize_messages([Message.user("other")]),
+        turn.normal_form[-1],
+    )  # under the hash of the first
+    place = history.match_messages((Message.user("q"), Message.assistant("a"), Message.user("r")), ())
     assert place.parent is None
 
 
@@ -220,7 +226,9 @@ def test_a_long_line_keeps_one_array_of_ids(pool: Pool) -> None:
         gateway = Gateway(engine(), renderer(), pool, GatewayConfig())
         messages: tuple[Message, ...] = (Message.user("begin"),)
         for _ in range(12):
-            answer = await gateway.answer(Caller("memory"), Ask("m", messages, max_tokens=3))
+            answer = await gateway.complete_chat(
+                GatewayCaller("memory"), ChatRequest("m", messages, max_tokens=3)
+            )
             messages = (*messages, Message.assistant(answer.choices[0].text), Message.user("more"))
         await gateway.stop()
         return gateway.registry.sessions["memory"].history.turns
@@ -229,5 +237,5 @@ def test_a_long_line_keeps_one_array_of_ids(pool: Pool) -> None:
     assert len({id(turn.line) for turn in turns.values()}) == 1
     steps = stored_steps(pool, "memory")
     for number, turn in turns.items():
-        recorded_turn = turn.recorded(renderer().template)
+        recorded_turn = turn.restore_recorded(renderer().template)
         assert recorded_turn.ids.tolist() == whole(steps[number])

@@ -13,8 +13,8 @@ from tests.services.gateways import engine
 
 from stepwell.core import ToolCall
 from stepwell.rendering import Renderer, ToolFormat
-from stepwell.services.gateway.reading import LiveReader, read, read_text
-from stepwell.services.gateway.token_bytes import TokenReader
+from stepwell.services.gateway.replies import IncrementalReader, read_reply, read_reply_text
+from stepwell.services.gateway.token_bytes import TokenDecoder
 
 CALL = '{"name": "go", "arguments": {"to": "left"}}'
 PIECES = [
@@ -40,7 +40,7 @@ def tiny() -> Renderer:
 
 
 def streamed(renderer: Renderer, ids: list[int], sizes: list[int], *options: Any) -> tuple[list[str], Any]:
-    reader, shown, at = LiveReader(renderer, *options), [], 0
+    reader, shown, at = IncrementalReader(renderer, *options), [], 0
     for size in sizes:
         shown.append(reader.feed(ids[at : at + size]))
         at += size
@@ -64,7 +64,7 @@ def test_pieces_of_text_join_to_the_whole_answer(
     renderer = renderer_of(name, kind)
     ids = renderer.template.encode("".join(pieces)) + ([renderer.end_ids[0]] if ended else [])
     options = (tuple(stop), tool_format if with_tools else None)
-    whole = read(renderer, ids, *options)
+    whole = read_reply(renderer, ids, *options)
     shown, reading = streamed(renderer, ids, sizes, *options)
     assert "".join(shown) == whole.text and reading == whole
     assert not any(word in whole.text for word in stop)
@@ -74,7 +74,7 @@ def test_pieces_of_text_join_to_the_whole_answer(
 def test_any_sampled_ids_stream_to_the_text_they_have_together(ids: list[int], sizes: list[int]) -> None:
     renderer = tiny()
     shown, reading = streamed(renderer, ids, sizes)
-    assert "".join(shown) == reading.text == read(renderer, ids).text
+    assert "".join(shown) == reading.text == read_reply(renderer, ids).text
     assert "\ufffd" not in "".join(shown[:-1]) or "\ufffd" in reading.text
 
 
@@ -82,14 +82,14 @@ def test_an_unfinished_character_is_held_back() -> None:
     renderer = tiny()
     ids = renderer.template.encode("日")
     assert len(ids) == 3
-    reader = LiveReader(renderer)
+    reader = IncrementalReader(renderer)
     assert [reader.feed([id_]) for id_ in ids] == ["", "", "日"]
 
 
 def test_what_may_become_a_stop_string_or_a_call_is_held_back() -> None:
     renderer = tiny()
     encode = renderer.template.encode
-    reader = LiveReader(renderer, ("halt!",), ToolFormat.HERMES)
+    reader = IncrementalReader(renderer, ("halt!",), ToolFormat.HERMES)
     assert reader.feed(encode("go ")) == "go"  # a blank may stand before a call
     assert reader.feed(encode("hal")) == ""
     assert reader.feed(encode("o <")) == " halo"
@@ -102,23 +102,23 @@ def test_what_may_become_a_stop_string_or_a_call_is_held_back() -> None:
 
 def test_a_call_that_cannot_be_read_leaves_the_turn_as_it_was_written() -> None:
     text = f"Well <tool_call>{CALL}</tool_call> and <tool_call>{{broken</tool_call>"
-    reading = read_text(text, (), ToolFormat.HERMES)
+    reading = read_reply_text(text, (), ToolFormat.HERMES)
     assert (reading.text, reading.tool_calls) == (text, ())
 
 
 def test_without_tools_markup_is_text() -> None:
     text = f"<tool_call>{CALL}</tool_call>"
-    assert read_text(text).text == text
+    assert read_reply_text(text).text == text
 
 
 def test_calls_are_numbered_on_and_words_around_them_are_kept() -> None:
     text = f"First \n<tool_call>{CALL}</tool_call>\n<tool_call>{CALL}</tool_call>"
-    reading = read_text(text, (), ToolFormat.HERMES, 3)
+    reading = read_reply_text(text, (), ToolFormat.HERMES, 3)
     assert reading.text == "First" and [call.id for call in reading.tool_calls] == ["call00003", "call00004"]
 
 
 def test_the_earliest_stop_string_counts_and_of_two_there_the_longer() -> None:
-    reading = read_text("one two three", ("three", "tw", "two"))
+    reading = read_reply_text("one two three", ("three", "tw", "two"))
     assert (reading.text, reading.stop_string) == ("one ", "two")
 
 
@@ -126,9 +126,9 @@ def test_the_earliest_stop_string_counts_and_of_two_there_the_longer() -> None:
 @given(text=st.text(max_size=20))
 def test_bytes_of_tokens_join_to_the_bytes_of_the_text(family: str, kind: str, text: str) -> None:
     tokenizer = make_tokenizer(family, kind)
-    tokens = TokenReader(tokenizer)
+    tokens = TokenDecoder(tokenizer)
     ids = tokenizer.encode(text, add_special_tokens=False)
-    raw = b"".join(tokens.token(id_, 0.0).raw for id_ in ids)
+    raw = b"".join(tokens.decode_token(id_, 0.0).raw for id_ in ids)
     if kind == "metaspace":  # a word mark stands at the beginning of a text
         raw = raw.removeprefix(b" ")
         text = text.removeprefix(" ")

@@ -26,7 +26,7 @@ from stepwell.pool import PoolImageStore, open_pool
 from stepwell.rendering import Renderer
 from stepwell.services.gateway.app import create_app
 from stepwell.services.gateway.gateway import Gateway
-from stepwell.services.serving import serve_in_thread
+from stepwell.services.http_server import serve_in_thread
 
 MODEL = "tiny-vlm-0.5m"
 MAX_PIXELS = 5000

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.services.gateway.streams import merged
+from stepwell.services.gateway.streams import merge_streams
 
 closed: list[str] = []
 
@@ -29,7 +29,7 @@ async def counting(name: str, numbers: list[int], *, fails: bool = False) -> Asy
 @given(st.lists(st.lists(st.integers(), max_size=5), min_size=1, max_size=4))
 def test_every_item_comes_once_and_each_streams_in_order(given_items: list[list[int]]) -> None:
     async def collect() -> list[tuple[int, int]]:
-        return [pair async for pair in merged([counting("one", items) for items in given_items])]
+        return [pair async for pair in merge_streams([counting("one", items) for items in given_items])]
 
     found = asyncio.run(collect())
     for index, items in enumerate(given_items):
@@ -42,7 +42,7 @@ async def test_a_failure_is_raised_and_the_others_are_closed(num_streams: int) -
     closed.clear()
     others = [counting(f"other {n}", list(range(10**6))) for n in range(num_streams - 1)]
     with pytest.raises(RuntimeError, match="first is broken"):
-        async for _ in merged([counting("first", [1, 2], fails=True), *others]):
+        async for _ in merge_streams([counting("first", [1, 2], fails=True), *others]):
             pass
     assert sorted(closed) == ["first", *(f"other {n}" for n in range(num_streams - 1))]
 
@@ -51,7 +51,7 @@ async def test_a_failure_is_raised_and_the_others_are_closed(num_streams: int) -
 async def test_who_leaves_early_closes_them_all(num_streams: int) -> None:
     closed.clear()
     streams = [counting(str(n), list(range(10**6))) for n in range(num_streams)]
-    async with aclosing(merged(streams)) as items:
+    async with aclosing(merge_streams(streams)) as items:
         async for _ in items:
             break
     assert "0" in closed

@@ -16,7 +16,7 @@ from stepwell.core import ArrayState
 from stepwell.pool import open_pool
 from stepwell.services.gateway.app import create_app
 from stepwell.services.gateway.upstream import UpstreamGateway
-from stepwell.services.serving import serve_in_thread
+from stepwell.services.http_server import serve_in_thread
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from tests.workers.worlds import ODD, POINT, Point, PointOptions
 
 from stepwell.core import ConfigError, InputError, WeightsError, WorkerError
 from stepwell.core.frames import Frame, to_bytes
-from stepwell.services.serving import serve_in_thread
+from stepwell.services.http_server import serve_in_thread
 from stepwell.workers import ProcessSimulator
 from stepwell.workers.generator import GeneratorProcess
 from stepwell.workers.http import http_generator, http_simulator, worker_app

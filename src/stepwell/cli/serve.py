@@ -11,7 +11,7 @@ from stepwell.cli.command import add_command
 if TYPE_CHECKING:
     from stepwell.config.gateway import GatewayConfig
     from stepwell.pool import Pool
-    from stepwell.services.gateway.keeper import Keeper
+    from stepwell.services.gateway.base import BaseGateway
 
 Config = TypeVar("Config")
 _GATEWAY_EXAMPLES = (
@@ -189,7 +189,7 @@ def run_key(args: argparse.Namespace) -> int:
 def run_envs(args: argparse.Namespace) -> int:
     from stepwell.config.env_service import EnvServiceConfig
     from stepwell.envs.registry import read_options
-    from stepwell.services.serving import serve
+    from stepwell.services.http_server import serve
 
     given = {
         "host": args.host,
@@ -231,7 +231,7 @@ def _host_options(texts: list[str]) -> dict[str, dict[str, Any]]:
 def run_shop(args: argparse.Namespace) -> int:
     from stepwell.envs.shop.options import ShopOptions
     from stepwell.envs.shop.shop import open_shop
-    from stepwell.services.serving import serve
+    from stepwell.services.http_server import serve
 
     given = {"size": args.size, "num_products": args.num_products, "webshop_files": args.webshop_files}
     shop = open_shop(_validated(ShopOptions, None, given))
@@ -243,7 +243,7 @@ def run_shop(args: argparse.Namespace) -> int:
 
 def run_gateway(args: argparse.Namespace) -> int:
     from stepwell.core.errors import ConfigError
-    from stepwell.services.serving import serve
+    from stepwell.services.http_server import serve
 
     if (args.model is None) == (args.upstream is None):
         raise ConfigError("give --model (a policy, trainable) or --upstream (another API, recorded only)")
@@ -307,7 +307,7 @@ def _settings(file: str | None) -> dict[str, Any]:
         raise ConfigError(f"--config {file} cannot be read: {error}") from error
 
 
-def _gateway(args: argparse.Namespace, config: GatewayConfig) -> tuple[Keeper, Any]:
+def _gateway(args: argparse.Namespace, config: GatewayConfig) -> tuple[BaseGateway, Any]:
     """The gateway, and what lets go of its parts."""
     import os
     from contextlib import ExitStack

@@ -26,23 +26,23 @@ from typing import Any
 
 from stepwell.services import pages
 from stepwell.services.access_log import AccessLog
-from stepwell.services.gateway.exchange import Kind, Refused
+from stepwell.services.errors import ErrorKind, ServiceError
 from stepwell.services.hosts import HostCheck
 from stepwell.services.keys import KeyRing
-from stepwell.services.limits import Limits
+from stepwell.services.limits import ServiceLimits
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-Refuse = Callable[[str, Refused, Mapping[str, str]], App]
+Refuse = Callable[[str, ServiceError, Mapping[str, str]], App]
 
 _log = logging.getLogger(__name__)
 _OPEN_PATHS = frozenset({"/health", "/ready"}) | pages.OPEN_PATHS
 _NOT_ALLOWED = 1008  # WebSocket's own code
 
 
-class _HungUp(Exception):
+class _ClientLeft(Exception):
     """The client left before its request was there."""
 
 
@@ -54,7 +54,7 @@ class Guard:
         app: App,
         *,
         keys: KeyRing,
-        limits: Limits,
+        limits: ServiceLimits,
         max_body_bytes: int,
         body_timeout_s: float,
         hosts: HostCheck,
@@ -72,123 +72,126 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
-            await self._open_socket(scope, receive, send)
+            await self._check_websocket(scope, receive, send)
             return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        visit = _Visit(scope, receive, send, self._max_body_bytes)
+        request = _GuardedRequest(scope, receive, send, self._max_body_bytes)
         try:
-            await self._serve(visit)
+            await self._serve_request(request)
         finally:
             if self._log is not None:
-                self._log.write(**visit.fields())
+                self._log.write(**request.describe())
 
-    async def _open_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _check_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            self._hosts.refuse(_headers(scope))
-        except Refused:
+            self._hosts.check_headers(_read_headers(scope))
+        except ServiceError:
             await receive()
             await send({"type": "websocket.close", "code": _NOT_ALLOWED})  # before it is accepted: HTTP 403
             return
         await self._app(scope, receive, send)
 
-    async def _serve(self, visit: _Visit) -> None:
+    async def _serve_request(self, request: _GuardedRequest) -> None:
         try:
-            self._hosts.refuse(visit.headers)
-            name = self._name(visit)
-            visit.scope.setdefault("state", {})["key_name"] = visit.key_name = name
-            if visit.scope["path"] in _OPEN_PATHS:
-                await self._run(visit)
+            self._hosts.check_headers(request.headers)
+            name = self._find_key_name(request)
+            request.scope.setdefault("state", {})["key_name"] = request.key_name = name
+            if request.scope["path"] in _OPEN_PATHS:
+                await self._run_app(request)
                 return
-            _check(self._limits.refusal(name))
-            await self._read_body(visit, name)
-            _check(self._limits.enter(name))
-        except _HungUp:
+            _raise_if_limited(self._limits.explain_refusal(name))
+            await self._read_body(request, name)
+            _raise_if_limited(self._limits.start_call(name))
+        except _ClientLeft:
             return
-        except Refused as refused:
-            await self._say(visit, refused)
+        except ServiceError as error:
+            await self._send_error(request, error)
             return
         try:
-            await self._run(visit)
+            await self._run_app(request)
         finally:
-            self._limits.leave(name)
+            self._limits.end_call(name)
 
-    async def _read_body(self, visit: _Visit, name: str) -> None:
+    async def _read_body(self, request: _GuardedRequest, name: str) -> None:
         """The whole body, before anything is counted or done."""
-        visit.check_stated_length()
+        request.check_stated_length()
         num_read = 0
         try:
             async with asyncio.timeout(self._body_timeout_s):
-                while (size := await visit.read_part()) is not None:
+                while (size := await request.read_part()) is not None:
                     num_read += size
                     self._unfinished[name] += size
                     if self._unfinished[name] > self._max_unfinished_bytes:
-                        raise Refused(
-                            Kind.LIMITED, "too many large bodies are being sent at once", retry_after_s=1.0
+                        raise ServiceError(
+                            ErrorKind.LIMITED,
+                            "too many large bodies are being sent at once",
+                            retry_after_s=1.0,
                         )
         except TimeoutError:
-            raise Refused(
-                Kind.INVALID, f"the body took longer than {self._body_timeout_s:g} s to come (body_timeout_s)"
+            raise ServiceError(
+                ErrorKind.INVALID,
+                f"the body took longer than {self._body_timeout_s:g} s to come (body_timeout_s)",
             ) from None
         finally:
             self._unfinished[name] -= num_read
             if not self._unfinished[name]:
                 del self._unfinished[name]
 
-    async def _run(self, visit: _Visit) -> None:
+    async def _run_app(self, request: _GuardedRequest) -> None:
         try:
-            await self._app(visit.scope, visit.receive, visit.send)
-        except Refused as refused:
-            visit.refused = refused
+            await self._app(request.scope, request.receive, request.send)
+        except ServiceError as error:
+            request.error = error
         except Exception:
-            _log.exception("%s %s failed", visit.scope["method"], visit.scope["path"])
-            visit.refused = Refused(Kind.INTERNAL, "the service failed; its log says why")
-        if visit.refused is not None and not visit.has_begun:
-            await self._say(visit, visit.refused)
+            _log.exception("%s %s failed", request.scope["method"], request.scope["path"])
+            request.error = ServiceError(ErrorKind.INTERNAL, "the service failed; its log says why")
+        if request.error is not None and not request.has_started:
+            await self._send_error(request, request.error)
 
-    async def _say(self, visit: _Visit, refused: Refused) -> None:
-        visit.refused = refused
-        reply = self._refuse(visit.scope["path"], refused, visit.headers)
-        await reply(visit.scope, visit.receive, visit.send)
+    async def _send_error(self, request: _GuardedRequest, error: ServiceError) -> None:
+        request.error = error
+        reply = self._refuse(request.scope["path"], error, request.headers)
+        await reply(request.scope, request.receive, request.send)
 
-    def _name(self, visit: _Visit) -> str:
-        if not self._keys.is_needed or visit.scope["path"] in _OPEN_PATHS:
+    def _find_key_name(self, request: _GuardedRequest) -> str:
+        if not self._keys.is_needed or request.scope["path"] in _OPEN_PATHS:
             return ""
-        given = visit.headers.get("authorization", "")
-        key = given[7:].strip() if given[:7].lower() == "bearer " else visit.headers.get("x-api-key", "")
+        given = request.headers.get("authorization", "")
+        key = given[7:].strip() if given[:7].lower() == "bearer " else request.headers.get("x-api-key", "")
         if not key:
-            raise Refused(
-                Kind.UNAUTHENTICATED,
+            raise ServiceError(
+                ErrorKind.UNAUTHENTICATED,
                 "an API key is needed: send 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
             )
-        name = self._keys.name_of(key)
+        name = self._keys.find_name(key)
         if name is None:
-            raise Refused(Kind.UNAUTHENTICATED, "this API key is not known here")
+            raise ServiceError(ErrorKind.UNAUTHENTICATED, "this API key is not known here")
         return name
 
 
-class _Visit:
+class _GuardedRequest:
     """One request on its way through: counts what is read and written."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, max_body_bytes: int) -> None:
         self.scope = scope
-        self.headers = _headers(scope)
+        self.headers = _read_headers(scope)
         self.key_name = ""
-        self.refused: Refused | None = None
-        self.has_begun = False
+        self.error: ServiceError | None = None
+        self.has_started = False
         self._receive, self._send = receive, send
         self._max_body_bytes = max_body_bytes
-        self._began_s = time.perf_counter()
+        self._start_s = time.perf_counter()
         self._status = 0
         self._num_read = self._num_written = 0
         self._parts: list[bytes] = []
-        self._has_body = self._was_read = False
+        self._has_body = self._is_delivered = False
 
     def check_stated_length(self) -> None:
         length = self.headers.get("content-length", "0")
         if length.isdigit() and int(length) > self._max_body_bytes:
-            raise self._too_large()
+            raise self._make_too_large_error()
 
     async def read_part(self) -> int | None:
         """Read what comes next of the body and keep it; its size, or None when the body is whole."""
@@ -196,40 +199,40 @@ class _Visit:
             return None
         message = await self._receive()
         if message["type"] != "http.request":
-            raise _HungUp
+            raise _ClientLeft
         part = message.get("body", b"")
         self._parts.append(part)
         self._num_read += len(part)
         self._has_body = not message.get("more_body", False)
         if self._num_read > self._max_body_bytes:
-            raise self._too_large()
+            raise self._make_too_large_error()
         return len(part)
 
     async def receive(self) -> dict[str, Any]:
         """What the app reads: the body that was kept, at once, and then what the client does."""
-        if self._was_read or not self._has_body:
+        if self._is_delivered or not self._has_body:
             return await self._receive()
-        self._was_read = True
+        self._is_delivered = True
         body = b"".join(self._parts)
         self._parts.clear()
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(self, message: dict[str, Any]) -> None:
         if message["type"] == "http.response.start":
-            self.has_begun = True
+            self.has_started = True
             self._status = message["status"]
         else:
             self._num_written += len(message.get("body", b""))
         await self._send(message)
 
-    def fields(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """What the access log says."""
         state = self.scope.get("state") or {}
         return {
             "method": self.scope["method"],
             "path": self.scope["path"],
             "status": self._status or None,
-            "ms": round(1000 * (time.perf_counter() - self._began_s), 2),
+            "ms": round(1000 * (time.perf_counter() - self._start_s), 2),
             "read": self._num_read,
             "written": self._num_written,
             "key": self.key_name,
@@ -237,16 +240,16 @@ class _Visit:
             "client": self.scope["client"][0] if self.scope.get("client") else None,
         }
 
-    def _too_large(self) -> Refused:
-        return Refused(
-            Kind.TOO_LARGE, f"the body is larger than {self._max_body_bytes} bytes; send less at once"
+    def _make_too_large_error(self) -> ServiceError:
+        return ServiceError(
+            ErrorKind.TOO_LARGE, f"the body is larger than {self._max_body_bytes} bytes; send less at once"
         )
 
 
-def _headers(scope: Scope) -> dict[str, str]:
+def _read_headers(scope: Scope) -> dict[str, str]:
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
 
 
-def _check(refusal: tuple[str, float] | None) -> None:
-    if refusal is not None:
-        raise Refused(Kind.LIMITED, f"too many calls: {refusal[0]}", retry_after_s=refusal[1])
+def _raise_if_limited(reason: tuple[str, float] | None) -> None:
+    if reason is not None:
+        raise ServiceError(ErrorKind.LIMITED, f"too many calls: {reason[0]}", retry_after_s=reason[1])

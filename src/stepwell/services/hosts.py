@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
-from stepwell.services.gateway.exchange import Kind, Refused
+from stepwell.services.errors import ErrorKind, ServiceError
 
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -24,23 +24,23 @@ class HostCheck:
         self._is_checked = is_loopback or bool(allowed)
         self._hosts = _LOOPBACK | allowed | {host.lower()}
 
-    def refuse(self, headers: Mapping[str, str]) -> None:
+    def check_headers(self, headers: Mapping[str, str]) -> None:
         """`Refused` where Host or Origin names another site."""
         if not self._is_checked:
             return
         host, origin = headers.get("host"), headers.get("origin")
-        if host is not None and _name(f"//{host}") not in self._hosts:
-            raise Refused(Kind.FORBIDDEN, _words("Host", host))
-        if origin is not None and _name(origin) not in self._hosts:
-            raise Refused(Kind.FORBIDDEN, _words("Origin", origin))
+        if host is not None and _parse_hostname(f"//{host}") not in self._hosts:
+            raise ServiceError(ErrorKind.FORBIDDEN, _explain_foreign_host("Host", host))
+        if origin is not None and _parse_hostname(origin) not in self._hosts:
+            raise ServiceError(ErrorKind.FORBIDDEN, _explain_foreign_host("Origin", origin))
 
 
-def _name(address: str) -> str | None:
+def _parse_hostname(address: str) -> str | None:
     try:
         return urlsplit(address).hostname
     except ValueError:
         return None
 
 
-def _words(header: str, value: str) -> str:
+def _explain_foreign_host(header: str, value: str) -> str:
     return f"{header} {value[:100]!r} is not served here; the host can add its name to allowed_hosts"

@@ -45,7 +45,7 @@ def make_http_protocol(header_timeout_s: float) -> type[asyncio.Protocol]:
             if self.cycle is None or not self.cycle.more_body:
                 self._num_header_bytes += len(data)
             if self._num_header_bytes > MAX_HEADER_BYTES:
-                self._hang_up()
+                self._close_connection()
 
         def handle_websocket_upgrade(self, *args: Any) -> None:
             self._stop_timer()
@@ -61,7 +61,7 @@ def make_http_protocol(header_timeout_s: float) -> type[asyncio.Protocol]:
 
         def _start_timer(self) -> None:
             if self._timer is None and not self.transport.is_closing():
-                self._timer = self.loop.call_later(header_timeout_s, self._hang_up)
+                self._timer = self.loop.call_later(header_timeout_s, self._close_connection)
 
         def _stop_timer(self) -> None:
             self._num_header_bytes = 0
@@ -69,7 +69,7 @@ def make_http_protocol(header_timeout_s: float) -> type[asyncio.Protocol]:
                 self._timer.cancel()
                 self._timer = None
 
-        def _hang_up(self) -> None:
+        def _close_connection(self) -> None:
             self._stop_timer()
             if not self.transport.is_closing():
                 self.transport.abort()

@@ -21,7 +21,7 @@ from stepwell.core.errors import ConfigError
 
 _NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
 _HASH = re.compile(r"b2:([0-9a-f]{32}):([0-9a-f]{64})")
-_LOOK_AGAIN_S = 1.0
+_RELOAD_INTERVAL_S = 1.0
 
 
 def new_key(name: str) -> str:
@@ -34,16 +34,16 @@ def new_key(name: str) -> str:
 def hash_key(key: str) -> str:
     """What may be stored of a key."""
     salt = secrets.token_bytes(16)
-    return f"b2:{salt.hex()}:{_digest(key, salt)}"
+    return f"b2:{salt.hex()}:{_compute_digest(key, salt)}"
 
 
-def is_key(key: str, stored: str) -> bool:
+def verify_key(key: str, stored: str) -> bool:
     """Whether `stored` is the hash of `key`."""
     found = _HASH.fullmatch(stored)
-    return found is not None and hmac.compare_digest(_digest(key, bytes.fromhex(found[1])), found[2])
+    return found is not None and hmac.compare_digest(_compute_digest(key, bytes.fromhex(found[1])), found[2])
 
 
-def _digest(key: str, salt: bytes) -> str:
+def _compute_digest(key: str, salt: bytes) -> str:
     return hashlib.blake2b(key.encode(errors="replace"), key=salt, digest_size=32).hexdigest()
 
 
@@ -57,13 +57,13 @@ class KeyRing:
     def __init__(self, keys: Mapping[str, str], file: str | Path | None = None) -> None:
         for name, stored in keys.items():
             _check_hash(name, stored)
-        self._given = dict(keys)
+        self._configured = dict(keys)
         self._file = Path(file).expanduser() if file is not None else None
         self._stamp: tuple[int, int] | None = None
-        self._looked_s = -_LOOK_AGAIN_S
+        self._loaded_s = -_RELOAD_INTERVAL_S
         self._hashes = dict(keys)
         if self._file is not None:
-            self._look()
+            self._reload_file()
             if not self._hashes:
                 raise ConfigError(
                     f"keys_file {self._file} holds no key; make one with "
@@ -75,25 +75,25 @@ class KeyRing:
         """Whether a caller must have a key."""
         return bool(self._hashes) or self._file is not None
 
-    def name_of(self, key: str) -> str | None:
+    def find_name(self, key: str) -> str | None:
         """Whose key this is; None if nobody's."""
         name = key[3:].partition("_")[0] if key.startswith("sw_") else ""
-        if self._file is not None and time.monotonic() - self._looked_s > _LOOK_AGAIN_S:
-            self._look()
+        if self._file is not None and time.monotonic() - self._loaded_s > _RELOAD_INTERVAL_S:
+            self._reload_file()
         stored = self._hashes.get(name)
-        return name if stored is not None and is_key(key, stored) else None
+        return name if stored is not None and verify_key(key, stored) else None
 
-    def _look(self) -> None:
+    def _reload_file(self) -> None:
         assert self._file is not None
-        self._looked_s = time.monotonic()
+        self._loaded_s = time.monotonic()
         try:
             status = self._file.stat()
         except FileNotFoundError:
-            self._hashes, self._stamp = dict(self._given), None
+            self._hashes, self._stamp = dict(self._configured), None
             return
         stamp = (status.st_mtime_ns, status.st_size)
         if stamp != self._stamp:
-            self._hashes, self._stamp = {**self._given, **read_keys(self._file)}, stamp
+            self._hashes, self._stamp = {**self._configured, **read_keys(self._file)}, stamp
 
 
 def read_keys(file: Path) -> dict[str, str]:

@@ -13,13 +13,13 @@ _FORGET_AFTER = 10_000
 
 
 @dataclass(slots=True)
-class _Use:
+class _KeyUsage:
     tokens: float
-    looked_s: float
+    filled_s: float
     num_running: int = 0
 
 
-class Limits:
+class ServiceLimits:
     """The same limits for every key. `rate_per_s` 0 means no limit on the rate."""
 
     def __init__(
@@ -33,36 +33,36 @@ class Limits:
         self._burst = burst
         self._max_concurrent = max_concurrent
         self._clock = clock
-        self._uses: dict[str, _Use] = {}
+        self._uses: dict[str, _KeyUsage] = {}
 
-    def enter(self, key_name: str) -> tuple[str, float] | None:
+    def start_call(self, key_name: str) -> tuple[str, float] | None:
         """Count a call as running; or say why not, and after how many seconds to try again."""
-        refusal = self.refusal(key_name)
-        if refusal is None:
+        reason = self.explain_refusal(key_name)
+        if reason is None:
             use = self._uses[key_name]
             use.num_running += 1
             use.tokens -= self._rate_per_s > 0
-        return refusal
+        return reason
 
-    def refusal(self, key_name: str) -> tuple[str, float] | None:
+    def explain_refusal(self, key_name: str) -> tuple[str, float] | None:
         """Why a call could not run now, and after how many seconds to try again; counts nothing."""
         now = self._clock()
         use = self._uses.get(key_name)
         if use is None:
             self._forget_idle()
-            use = self._uses[key_name] = _Use(float(self._burst), now)
+            use = self._uses[key_name] = _KeyUsage(float(self._burst), now)
         if use.num_running >= self._max_concurrent:
             return f"{use.num_running} calls of this key run already; wait for one to finish", 1.0
         if self._rate_per_s > 0:
-            use.tokens = min(float(self._burst), use.tokens + (now - use.looked_s) * self._rate_per_s)
-            use.looked_s = now
+            use.tokens = min(float(self._burst), use.tokens + (now - use.filled_s) * self._rate_per_s)
+            use.filled_s = now
             if use.tokens < 1.0:
                 return f"more than {self._rate_per_s:g} calls per second", (
                     1.0 - use.tokens
                 ) / self._rate_per_s
         return None
 
-    def leave(self, key_name: str) -> None:
+    def end_call(self, key_name: str) -> None:
         self._uses[key_name].num_running -= 1
 
     def _forget_idle(self) -> None:

@@ -24,14 +24,16 @@ def add_pages(app: FastAPI, about: str, others: tuple[tuple[str, str, str], ...]
 
     @app.get("/", include_in_schema=False)
     async def show_service() -> HTMLResponse:
-        links = "".join(f"<li><a href='{path}'>{path}</a>: {words}</li>" for path, words in _LINKS)
-        return _page(app.title, f"<p>{escape(about)}</p><ul>{links}</ul>")
+        links = "".join(
+            f"<li><a href='{path}'>{path}</a>: {description}</li>" for path, description in _LINKS
+        )
+        return _write_page(app.title, f"<p>{escape(about)}</p><ul>{links}</ul>")
 
     @app.get("/docs", include_in_schema=False)
     async def show_calls() -> HTMLResponse:
-        rows = "".join(_row(*call) for call in (*_calls(app.openapi()), *others))
+        rows = "".join(_write_row(*call) for call in (*_list_routes(app.openapi()), *others))
         head = "<tr><th>call</th><th>what it does</th></tr>"
-        return _page(f"{app.title}: calls", f"<p>{escape(about)}</p><table>{head}{rows}</table>")
+        return _write_page(f"{app.title}: calls", f"<p>{escape(about)}</p><table>{head}{rows}</table>")
 
 
 _LINKS = (
@@ -42,7 +44,7 @@ _LINKS = (
 )
 
 
-def _calls(described: dict[str, Any]) -> list[tuple[str, str, str]]:
+def _list_routes(described: dict[str, Any]) -> list[tuple[str, str, str]]:
     return [
         (method.upper(), path, str(call.get("description") or call.get("summary") or ""))
         for path, calls in described["paths"].items()
@@ -50,10 +52,10 @@ def _calls(described: dict[str, Any]) -> list[tuple[str, str, str]]:
     ]
 
 
-def _row(method: str, path: str, words: str) -> str:
-    return f"<tr><td><code>{escape(f'{method} {path}')}</code></td><td>{escape(words)}</td></tr>"
+def _write_row(method: str, path: str, description: str) -> str:
+    return f"<tr><td><code>{escape(f'{method} {path}')}</code></td><td>{escape(description)}</td></tr>"
 
 
-def _page(title: str, body: str) -> HTMLResponse:
+def _write_page(title: str, body: str) -> HTMLResponse:
     head = f"<!doctype html><meta charset=utf-8><title>{escape(title)}</title><style>{_STYLE}</style>"
     return HTMLResponse(f"{head}<h1>{escape(title)}</h1>{body}", headers=_HEADERS)

@@ -1,86 +1,15 @@
-"""Running a web application: in the foreground until Ctrl-C, or in a thread beside other work."""
+"""The former name of `stepwell.services.http_server`, kept for one release."""
 
 from __future__ import annotations
 
-import socket
-import threading
-import time
-from collections.abc import Callable
-from typing import Any
+import warnings
 
-from stepwell.core.errors import ConfigError, InfraError
+from stepwell.services.http_server import serve, serve_in_thread
 
-_STARTING_S, _HEADER_TIMEOUT_S = 30.0, 10.0
+__all__ = ["serve", "serve_in_thread"]
 
-
-def serve(app: Any, host: str, port: int, *, shutdown_timeout_s: float = 60.0) -> None:
-    """Serve until Ctrl-C or SIGTERM; calls in flight then finish, new ones are not taken."""
-    server = _server(app, shutdown_timeout_s)
-    listening = _listen(host, port)
-    print(f"listening on {_url(host, listening)}", flush=True)
-    try:
-        server.run(sockets=[listening])
-    finally:
-        listening.close()
-
-
-def serve_in_thread(app: Any, host: str = "127.0.0.1", port: int = 0) -> tuple[str, Callable[[], None]]:
-    """Serve in a thread; gives the base URL and what stops it (calls in flight finish)."""
-    server = _server(app, 10.0)
-    listening = _listen(host, port)
-    thread = threading.Thread(
-        target=server.run, kwargs={"sockets": [listening]}, name="stepwell-serve", daemon=True
-    )
-    thread.start()
-
-    def stop() -> None:
-        server.should_exit = True
-        thread.join()
-        listening.close()
-
-    until = time.monotonic() + _STARTING_S
-    while not server.started:
-        if not thread.is_alive() or time.monotonic() > until:
-            stop()
-            raise InfraError("the service did not start; its log says why")
-        time.sleep(0.005)
-    return _url(host, listening), stop
-
-
-def _server(app: Any, shutdown_timeout_s: float) -> Any:
-    try:
-        import uvicorn
-    except ImportError as error:
-        raise ConfigError("serving needs the extra 'serve': pip install 'stepwell[serve]'") from error
-    from stepwell.services.http_protocol import make_http_protocol
-
-    header_timeout_s = getattr(getattr(app, "state", None), "header_timeout_s", _HEADER_TIMEOUT_S)
-    config = uvicorn.Config(
-        app,
-        http=make_http_protocol(header_timeout_s),
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=max(1, round(shutdown_timeout_s)),
-        lifespan="on",
-    )
-    return uvicorn.Server(config)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-    except (OSError, OverflowError) as error:
-        listening.close()
-        reason = error.strerror if isinstance(error, OSError) else "ports are numbers up to 65535"
-        raise ConfigError(f"cannot listen on {host} port {port} ({reason}); choose another port") from error
-    listening.listen(2048)
-    return listening
-
-
-def _url(host: str, listening: socket.socket) -> str:
-    shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{listening.getsockname()[1]}"
+warnings.warn(
+    "stepwell.services.serving is now stepwell.services.http_server; change the import",
+    DeprecationWarning,
+    stacklevel=2,
+)

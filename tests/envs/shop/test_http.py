@@ -30,7 +30,7 @@ from stepwell.envs.shop.server import MAX_BODY_BYTES, create_shop_app
 from stepwell.envs.shop.shop import Shop
 from stepwell.envs.shop.view import Page, View
 from stepwell.envs.tasks import draw_tasks
-from stepwell.services.serving import serve_in_thread
+from stepwell.services.http_server import serve_in_thread
 
 from .conftest import WANTED
 

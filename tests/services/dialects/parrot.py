@@ -29,7 +29,7 @@ from stepwell.rendering import Renderer
 from stepwell.rendering.tiny import TINY_CONTEXT, build_tokenizer
 from stepwell.services.gateway.app import create_app
 from stepwell.services.gateway.gateway import Gateway
-from stepwell.services.serving import serve_in_thread
+from stepwell.services.http_server import serve_in_thread
 
 _LAST_TURN = re.compile(r".*<\|im_start\|>\w+\n(.*)<\|im_end\|>\n<\|im_start\|>assistant\n$", re.DOTALL)
 

@@ -11,13 +11,14 @@ from pydantic import ValidationError
 
 from stepwell.core import ToolCall, ToolSchema
 from stepwell.rendering import Message
+from stepwell.services.errors import ErrorKind, ServiceError
+from stepwell.services.gateway.chat import ChatRequest
 from stepwell.services.gateway.dialects import (
     anthropic_messages,
     openai_chat,
     openai_completions,
     openai_responses,
 )
-from stepwell.services.gateway.exchange import Ask, Kind, Refused
 
 CALL = ToolCall("look", {"at": "door"}, "c1")
 SCHEMA = {"type": "object", "properties": {"at": {"type": "string"}}}
@@ -31,24 +32,24 @@ CONVERSATION = (
 )
 
 
-def chat(**fields: Any) -> Ask:
+def chat(**fields: Any) -> ChatRequest:
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
-    return openai_chat.ask_of(openai_chat.ChatRequest.model_validate(body))
+    return openai_chat.parse_request(openai_chat.ChatCompletionRequest.model_validate(body))
 
 
-def completion(**fields: Any) -> Ask:
+def completion(**fields: Any) -> ChatRequest:
     body = {"model": "m", "prompt": "hi", **fields}
-    return openai_completions.ask_of(openai_completions.CompletionRequest.model_validate(body))
+    return openai_completions.parse_request(openai_completions.CompletionRequest.model_validate(body))
 
 
-def response(*before: Message, **fields: Any) -> Ask:
+def response(*before: Message, **fields: Any) -> ChatRequest:
     body = openai_responses.ResponsesRequest.model_validate({"model": "m", "input": "hi", **fields})
-    return openai_responses.ask_of(body, openai_responses.conversation_of(body, lambda _: before))
+    return openai_responses.parse_request(body, openai_responses.read_conversation(body, lambda _: before))
 
 
-def message(**fields: Any) -> Ask:
+def message(**fields: Any) -> ChatRequest:
     body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}], **fields}
-    return anthropic_messages.ask_of(anthropic_messages.MessagesRequest.model_validate(body))
+    return anthropic_messages.parse_request(anthropic_messages.MessagesRequest.model_validate(body))
 
 
 def test_all_dialects_say_the_same_conversation() -> None:
@@ -205,9 +206,9 @@ UNHONOURED: list[tuple[Any, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("read", "fields", "param"), UNHONOURED)
 def test_what_cannot_be_honoured_is_refused_by_name(read: Any, fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ServiceError) as caught:
         read(**fields)
-    assert (caught.value.kind, caught.value.param) == (Kind.INVALID, param)
+    assert (caught.value.kind, caught.value.param) == (ErrorKind.INVALID, param)
     assert caught.value.message.startswith(f"{param}: ")
 
 
@@ -225,7 +226,7 @@ def test_json_that_no_template_could_write_is_refused(parameters: dict[str, Any]
         deep = {"a": deep}
     if isinstance(parameters.get("properties"), list):
         parameters = {"type": "object", "properties": deep}
-    with pytest.raises(Refused, match=r"tools\[0\]"):
+    with pytest.raises(ServiceError, match=r"tools\[0\]"):
         chat(tools=[{"type": "function", "function": {"name": "f", "parameters": parameters}}])
 
 
@@ -275,6 +276,6 @@ def test_any_body_is_read_or_refused(whole: tuple[Any, dict[str, Any]], path: li
     broken = changed(fields, path, new)
     try:
         ask = read(**broken if isinstance(broken, dict) else {})
-    except (Refused, ValidationError):
+    except (ServiceError, ValidationError):
         return
     assert (ask.messages is None) != (ask.prompt is None)

@@ -11,19 +11,19 @@ import pytest
 from tests.services.dialects.parrot import Served
 
 from stepwell.core import ContextLengthError
-from stepwell.services.gateway.dialects import refusal_response
-from stepwell.services.gateway.exchange import Kind, Refused
+from stepwell.services.errors import ErrorKind, ServiceError
+from stepwell.services.gateway.dialects import make_error_response
 
-RAISED: dict[Kind, tuple[type[Exception], type[Exception]]] = {
-    Kind.INVALID: (openai.BadRequestError, anthropic.BadRequestError),
-    Kind.UNAUTHENTICATED: (openai.AuthenticationError, anthropic.AuthenticationError),
-    Kind.FORBIDDEN: (openai.PermissionDeniedError, anthropic.PermissionDeniedError),
-    Kind.NOT_FOUND: (openai.NotFoundError, anthropic.NotFoundError),
-    Kind.CONFLICT: (openai.ConflictError, anthropic.ConflictError),
-    Kind.TOO_LARGE: (openai.APIStatusError, anthropic.APIStatusError),
-    Kind.LIMITED: (openai.RateLimitError, anthropic.RateLimitError),
-    Kind.UNAVAILABLE: (openai.InternalServerError, anthropic.APIStatusError),
-    Kind.INTERNAL: (openai.InternalServerError, anthropic.InternalServerError),
+RAISED: dict[ErrorKind, tuple[type[Exception], type[Exception]]] = {
+    ErrorKind.INVALID: (openai.BadRequestError, anthropic.BadRequestError),
+    ErrorKind.UNAUTHENTICATED: (openai.AuthenticationError, anthropic.AuthenticationError),
+    ErrorKind.FORBIDDEN: (openai.PermissionDeniedError, anthropic.PermissionDeniedError),
+    ErrorKind.NOT_FOUND: (openai.NotFoundError, anthropic.NotFoundError),
+    ErrorKind.CONFLICT: (openai.ConflictError, anthropic.ConflictError),
+    ErrorKind.TOO_LARGE: (openai.APIStatusError, anthropic.APIStatusError),
+    ErrorKind.LIMITED: (openai.RateLimitError, anthropic.RateLimitError),
+    ErrorKind.UNAVAILABLE: (openai.InternalServerError, anthropic.APIStatusError),
+    ErrorKind.INTERNAL: (openai.InternalServerError, anthropic.InternalServerError),
 }
 
 HALF_A_PAIR = (
@@ -32,11 +32,11 @@ HALF_A_PAIR = (
 )
 
 
-def replayed(path: str, refused: Refused) -> httpx.MockTransport:
+def replayed(path: str, refused: ServiceError) -> httpx.MockTransport:
     """A wire on which every call gets the refusal."""
     import httpx2
 
-    reply = refusal_response(path, refused)
+    reply = make_error_response(path, refused)
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(reply.status_code, headers=dict(reply.headers), content=bytes(reply.body))
@@ -44,11 +44,11 @@ def replayed(path: str, refused: Refused) -> httpx.MockTransport:
     return httpx2.MockTransport(answer)
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_clients_raise_what_their_users_catch(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", list(ErrorKind))
+def test_clients_raise_what_their_users_catch(kind: ErrorKind) -> None:
     import httpx2
 
-    refused = Refused(kind, "so it is", param="model")
+    refused = ServiceError(kind, "so it is", param="model")
     wire = httpx2.Client(transport=replayed("/v1/chat/completions", refused))
     with pytest.raises(RAISED[kind][0]) as seen:
         openai.OpenAI(base_url="http://x/v1", api_key="x", http_client=wire, max_retries=0).models.list()
@@ -61,22 +61,24 @@ def test_clients_raise_what_their_users_catch(kind: Kind) -> None:
 
 
 def test_limits_say_when_to_come_back_and_finished_sessions_not_to() -> None:
-    limited = refusal_response("/v1/messages", Refused(Kind.LIMITED, "slowly", retry_after_s=1.2))
+    limited = make_error_response(
+        "/v1/messages", ServiceError(ErrorKind.LIMITED, "slowly", retry_after_s=1.2)
+    )
     assert limited.headers["retry-after"] == "2"
-    over = refusal_response("/v1/messages", Refused(Kind.CONFLICT, "the session is over"))
+    over = make_error_response("/v1/messages", ServiceError(ErrorKind.CONFLICT, "the session is over"))
     assert over.headers["x-should-retry"] == "false" and "retry-after" not in over.headers
 
 
 def test_a_prompt_that_is_too_long_has_its_own_code() -> None:
-    refused = Refused(Kind.INVALID, "5000 tokens in 4096")
+    refused = ServiceError(ErrorKind.INVALID, "5000 tokens in 4096")
     refused.__cause__ = ContextLengthError("5000 tokens in 4096")
-    body = json.loads(bytes(refusal_response("/v1/responses", refused).body))
+    body = json.loads(bytes(make_error_response("/v1/responses", refused).body))
     assert body["error"]["code"] == "context_length_exceeded"
     assert body["error"]["type"] == "invalid_request_error"
 
 
 def test_half_a_surrogate_pair_in_a_message_can_be_sent() -> None:
-    reply = refusal_response("/v1/messages", Refused(Kind.INVALID, "no \ud800"))
+    reply = make_error_response("/v1/messages", ServiceError(ErrorKind.INVALID, "no \ud800"))
     assert json.loads(bytes(reply.body))["error"]["message"] == "no \ud800"
 
 

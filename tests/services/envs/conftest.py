@@ -10,7 +10,7 @@ import pytest
 
 from stepwell.config.env_service import EnvServiceConfig
 from stepwell.services.envs.app import create_env_app
-from stepwell.services.serving import serve_in_thread
+from stepwell.services.http_server import serve_in_thread
 
 
 @pytest.fixture(scope="session")

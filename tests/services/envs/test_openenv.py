@@ -23,7 +23,7 @@ from starlette.websockets import WebSocketDisconnect
 from stepwell.core import ConfigError, EnvError
 from stepwell.envs import make_env
 from stepwell.envs.check import check_env
-from stepwell.services.serving import serve_in_thread
+from stepwell.services.http_server import serve_in_thread
 
 PYTHON = os.environ.get("STEPWELL_OPENENV_PYTHON")
 SCRIPT = Path(__file__).parent / "openenv_counter.py"

@@ -18,41 +18,41 @@ from stepwell.core import ConfigError, EnvError
 from stepwell.envs import make_env
 from stepwell.envs.remote import wire
 from stepwell.envs.remote.servers import Server
-from stepwell.services.envs.sessions import Session, Sessions
-from stepwell.services.gateway.exchange import Kind, Refused
+from stepwell.services.envs.sessions import EnvSession, EnvSessions
+from stepwell.services.errors import ErrorKind, ServiceError
 from stepwell.services.keys import hash_key, new_key
 
 Service = Callable[..., str]
 
 
-def opened(sessions: Sessions, owner: str = "", count: int = 1):  # type: ignore[no-untyped-def]
+def opened(sessions: EnvSessions, owner: str = "", count: int = 1):  # type: ignore[no-untyped-def]
     return sessions.create(owner, "frozenlake", lambda: make_env("frozenlake"), count)
 
 
 async def test_a_session_that_fell_silent_is_closed_and_one_in_use_is_not() -> None:
     now = [0.0]
-    sessions = Sessions(EnvServiceConfig(session_timeout_s=10), clock=lambda: now[0])
+    sessions = EnvSessions(EnvServiceConfig(session_timeout_s=10), clock=lambda: now[0])
     silent, used = await opened(sessions, count=2)
     now[0] = 8.0
     sessions.find("", [used.id])
     now[0] = 11.0
-    await sessions.expire()
+    await sessions.close_expired()
     assert sessions.find("", [used.id]) == [used] and sessions.num_expired == 1
-    with pytest.raises(Refused, match="was closed or has expired") as refused:
+    with pytest.raises(ServiceError, match="was closed or has expired") as refused:
         sessions.find("", [silent.id])
-    assert refused.value.kind is Kind.NOT_FOUND
+    assert refused.value.kind is ErrorKind.NOT_FOUND
     await sessions.stop()
     assert len(sessions) == 0
 
 
 async def test_limits_count_all_worlds_and_those_of_a_key() -> None:
-    sessions = Sessions(EnvServiceConfig(max_sessions=4, max_sessions_per_key=3))
+    sessions = EnvSessions(EnvServiceConfig(max_sessions=4, max_sessions_per_key=3))
     mine = await opened(sessions, "me", 3)
-    with pytest.raises(Refused, match="3 worlds of this key are open and max_sessions_per_key is 3"):
+    with pytest.raises(ServiceError, match="3 worlds of this key are open and max_sessions_per_key is 3"):
         await opened(sessions, "me")
-    with pytest.raises(Refused, match="3 worlds are open and max_sessions is 4") as refused:
+    with pytest.raises(ServiceError, match="3 worlds are open and max_sessions is 4") as refused:
         await opened(sessions, "you", 2)
-    assert refused.value.kind is Kind.LIMITED
+    assert refused.value.kind is ErrorKind.LIMITED
     await sessions.close(mine[:1])
     assert len(await opened(sessions, "you", 2)) == 2
     assert not sessions.is_ready
@@ -60,17 +60,17 @@ async def test_limits_count_all_worlds_and_those_of_a_key() -> None:
 
 
 async def test_a_session_is_its_owners_alone() -> None:
-    sessions = Sessions(EnvServiceConfig())
+    sessions = EnvSessions(EnvServiceConfig())
     (session,) = await opened(sessions, "me")
-    with pytest.raises(Refused, match="there is no session"):
+    with pytest.raises(ServiceError, match="there is no session"):
         sessions.find("you", [session.id])
-    with pytest.raises(Refused, match="named twice"):
+    with pytest.raises(ServiceError, match="named twice"):
         sessions.find("me", [session.id, session.id])
     await sessions.stop()
 
 
 async def test_a_world_that_cannot_be_made_leaves_nothing_open() -> None:
-    sessions = Sessions(EnvServiceConfig(max_sessions=2))
+    sessions = EnvSessions(EnvServiceConfig(max_sessions=2))
     made = []
 
     def make() -> object:
@@ -87,22 +87,22 @@ async def test_a_world_that_cannot_be_made_leaves_nothing_open() -> None:
 
 
 async def test_a_world_that_hangs_is_given_up_and_the_service_goes_on() -> None:
-    sessions = Sessions(EnvServiceConfig(num_threads=2, call_timeout_s=1.0, max_stuck=1))
+    sessions = EnvSessions(EnvServiceConfig(num_threads=2, call_timeout_s=1.0, max_stuck=1))
     stuck, well = await opened(sessions, count=2)
-    assert stuck.lane is not well.lane
+    assert stuck.thread is not well.thread
 
-    def play(session: Session, place: int) -> str:
+    def play(session: EnvSession, place: int) -> str:
         if session is stuck:
             Stubborn.may_go_on.wait()
         return session.id
 
-    with pytest.raises(Refused, match="took longer than call_timeout_s") as refused:
+    with pytest.raises(ServiceError, match="took longer than call_timeout_s") as refused:
         await sessions.run([stuck], play)
-    assert refused.value.kind is Kind.UNAVAILABLE and sessions.num_stuck == 1
+    assert refused.value.kind is ErrorKind.UNAVAILABLE and sessions.num_stuck == 1
     assert await sessions.run([well], play) == [well.id]
-    with pytest.raises(Refused, match="there is no session"):
+    with pytest.raises(ServiceError, match="there is no session"):
         sessions.find("", [stuck.id])
-    with pytest.raises(Refused, match=r"1 calls of yours hang \(max_stuck is 1\)"):
+    with pytest.raises(ServiceError, match=r"1 calls of yours hang \(max_stuck is 1\)"):
         await opened(sessions)
     Stubborn.may_go_on.set()
     await sessions.stop()

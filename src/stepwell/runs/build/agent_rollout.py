@@ -33,9 +33,9 @@ from stepwell.pool import Pool
 from stepwell.rendering import Renderer
 from stepwell.rollout import Job, Rolled
 from stepwell.rollout.agent_processes import AgentJob, AgentProcesses, AgentResult
-from stepwell.services.gateway.exchange import Ask
+from stepwell.services.gateway.chat import ChatRequest
 from stepwell.services.gateway.gateway import Gateway
-from stepwell.services.gateway.registry import Opening
+from stepwell.services.gateway.registry import SessionOptions
 
 _SEED_STEP = 1_000_003
 _DAY_S = 86_400.0
@@ -79,7 +79,7 @@ class AgentRollout:
     ) -> AgentRollout:
         """Start the gateway and the agent's processes; refuses an agent that cannot be called."""
         from stepwell.services.gateway.app import create_app
-        from stepwell.services.serving import serve_in_thread
+        from stepwell.services.http_server import serve_in_thread
 
         own = config.own_agent
         assert own.function is not None
@@ -199,10 +199,10 @@ class AgentRollout:
     async def _open(self, episodes: Sequence[_Episode], sizes: Counter[str]) -> None:
         tags = (self.run_name,) if self.run_name else ()
         openings = [
-            self.gateway.registry.open(
+            self.gateway.registry.open_session(
                 episode.session,
                 "",
-                Opening(
+                SessionOptions(
                     task=episode.job.task,
                     group=episode.job.group if episode.job.channel == "train" else "",
                     group_size=sizes[episode.job.group] if episode.job.channel == "train" else 1,
@@ -217,20 +217,20 @@ class AgentRollout:
     async def _finish(self, episode: _Episode, result: AgentResult) -> None:
         """Reward and end the session of a try that is over."""
         registry = self.gateway.registry
-        session = await registry.find(episode.session, "")
+        session = await registry.find_session(episode.session, "")
         if session.is_over:
             return
-        numbers = session.path()
+        numbers = session.select_path()
         result = _checked(result, len(numbers), episode.num_calls)
-        given = partial(registry.reward, session, part="task", source="agent")
+        given = partial(registry.reward_session, session, part="task", source="agent")
         if result.step_rewards is not None:
             for number, value in zip(numbers, result.step_rewards, strict=True):
                 await given(self.reward_scale * value, step=number)
         elif numbers and (result.reward is not None or not session.rewards):
             await given(self.reward_scale * (result.reward or 0.0), step=None)
-        await registry.finish(session, _status(result), result.error, info=_info(result))
+        await registry.finish_session(session, _status(result), result.error, info=_info(result))
 
-    def _adjusted(self, session: str, ask: Ask) -> Ask:
+    def _adjusted(self, session: str, ask: ChatRequest) -> ChatRequest:
         """A call as the run samples it."""
         episode = self._episodes.get(session)
         if episode is None:

@@ -29,14 +29,14 @@ from stepwell import __version__
 from stepwell.config.env_service import EnvServiceConfig
 from stepwell.envs.remote.wire import CONTENT_TYPE, Frame, to_bytes
 from stepwell.services.access_log import AccessLog
-from stepwell.services.envs.calls import Calls, read_frame
-from stepwell.services.envs.json_api import json_router
-from stepwell.services.envs.sessions import Sessions
-from stepwell.services.gateway.exchange import STATUS, Kind, Refused
+from stepwell.services.envs.json_api import make_json_router
+from stepwell.services.envs.operations import EnvOperations, read_frame
+from stepwell.services.envs.sessions import EnvSessions
+from stepwell.services.errors import HTTP_STATUS, ErrorKind, ServiceError
 from stepwell.services.guard import App, Guard
 from stepwell.services.hosts import HostCheck
 from stepwell.services.keys import KeyRing
-from stepwell.services.limits import Limits
+from stepwell.services.limits import ServiceLimits
 from stepwell.services.pages import add_pages
 
 _ABOUT = (
@@ -53,14 +53,14 @@ _TOO_BIG, _NOT_ALLOWED = 1009, 1008  # WebSocket's own codes
 def create_env_app(config: EnvServiceConfig | None = None) -> FastAPI:
     """The application; starting and stopping it opens and closes its worlds."""
     config = config or EnvServiceConfig()
-    sessions = Sessions(config)
-    calls = Calls(config, sessions)
+    sessions = EnvSessions(config)
+    operations = EnvOperations(config, sessions)
     keys = KeyRing(config.keys, config.keys_file)
-    limits = Limits(config.rate_per_s, config.burst, config.max_concurrent)
+    limits = ServiceLimits(config.rate_per_s, config.burst, config.max_concurrent)
     log = AccessLog(config.access_log) if config.access_log is not None else None
 
     @asynccontextmanager
-    async def life(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         sessions.start()
         yield
         await sessions.stop()
@@ -68,16 +68,16 @@ def create_env_app(config: EnvServiceConfig | None = None) -> FastAPI:
             log.close()
 
     app = FastAPI(
-        title="Stepwell environments", version=__version__, lifespan=life, docs_url=None, redoc_url=None
+        title="Stepwell environments", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None
     )
     app.state.sessions, app.state.header_timeout_s = sessions, config.header_timeout_s
     add_pages(app, _ABOUT, _FRAMES)
-    _add_state(app, calls, sessions)
-    _add_calls(app, calls)
-    app.include_router(json_router(calls))
-    _add_socket(app, calls, keys, limits)
-    for error in (Refused, RequestValidationError, HTTPException):
-        app.add_exception_handler(error, _refuse)
+    _add_status_routes(app, operations, sessions)
+    _add_call_route(app, operations)
+    app.include_router(make_json_router(operations))
+    _add_websocket(app, operations, keys, limits)
+    for error in (ServiceError, RequestValidationError, HTTPException):
+        app.add_exception_handler(error, _handle_error)
     app.add_middleware(
         Guard,
         keys=keys,
@@ -85,59 +85,63 @@ def create_env_app(config: EnvServiceConfig | None = None) -> FastAPI:
         max_body_bytes=config.max_body_bytes,
         body_timeout_s=config.body_timeout_s,
         hosts=HostCheck(is_loopback=config.is_loopback, host=config.host, allowed_hosts=config.allowed_hosts),
-        refuse=_refusal,
+        refuse=_write_error,
         log=log,
     )
     return app
 
 
-def _add_state(app: FastAPI, calls: Calls, sessions: Sessions) -> None:
+def _add_status_routes(app: FastAPI, operations: EnvOperations, sessions: EnvSessions) -> None:
     @app.get("/health")
-    async def health() -> dict[str, str]:
+    async def check_health() -> dict[str, str]:
         """Whether the process is there."""
         return {"status": "ok"}
 
     @app.get("/ready")
-    async def ready() -> Response:
+    async def check_ready() -> Response:
         """Whether a world could be opened now."""
-        told = {"ready": sessions.is_ready, "num_sessions": len(sessions), "num_stuck": sessions.num_stuck}
-        return said(told, 200 if sessions.is_ready else 503)
+        body = {"ready": sessions.is_ready, "num_sessions": len(sessions), "num_stuck": sessions.num_stuck}
+        return make_json_response(body, 200 if sessions.is_ready else 503)
 
     @app.get("/envs")
-    async def envs() -> dict[str, Any]:
+    async def list_envs() -> dict[str, Any]:
         """What is hosted, and how much of it is in use."""
         return {
-            "envs": list(calls.names),
+            "envs": list(operations.names),
             "num_sessions": len(sessions),
-            "max_sessions": calls.config.max_sessions,
+            "max_sessions": operations.config.max_sessions,
             "num_expired": sessions.num_expired,
             "version": __version__,
         }
 
 
-def _add_calls(app: FastAPI, calls: Calls) -> None:
+def _add_call_route(app: FastAPI, operations: EnvOperations) -> None:
     async def call(request: Request) -> Response:
-        answer = await calls.answer(str(request.scope["state"]["key_name"]), read_frame(await request.body()))
-        return Response(to_bytes(answer), media_type=CONTENT_TYPE)
+        reply = await operations.handle_frame(
+            str(request.scope["state"]["key_name"]), read_frame(await request.body())
+        )
+        return Response(to_bytes(reply), media_type=CONTENT_TYPE)
 
     app.router.add_route("/call", call, methods=["POST"])
 
 
-def _add_socket(app: FastAPI, calls: Calls, keys: KeyRing, limits: Limits) -> None:
-    async def answer(owner: str, body: bytes) -> Frame:
-        refusal = limits.enter(owner)
+def _add_websocket(app: FastAPI, operations: EnvOperations, keys: KeyRing, limits: ServiceLimits) -> None:
+    async def reply(owner: str, body: bytes) -> Frame:
+        refusal = limits.start_call(owner)
         if refusal is not None:
-            return _error(Refused(Kind.LIMITED, f"too many calls: {refusal[0]}", retry_after_s=refusal[1]))
+            return _make_error_frame(
+                ServiceError(ErrorKind.LIMITED, f"too many calls: {refusal[0]}", retry_after_s=refusal[1])
+            )
         try:
-            return await calls.answer(owner, read_frame(body))
-        except Refused as refused:
-            return _error(refused)
+            return await operations.handle_frame(owner, read_frame(body))
+        except ServiceError as error:
+            return _make_error_frame(error)
         finally:
-            limits.leave(owner)
+            limits.end_call(owner)
 
     @app.websocket("/ws")
-    async def socket(websocket: WebSocket) -> None:
-        owner = _owner(websocket, keys)
+    async def serve_websocket(websocket: WebSocket) -> None:
+        owner = _find_owner(websocket, keys)
         if owner is None:
             await websocket.close(_NOT_ALLOWED)  # before it is accepted: HTTP 403
             return
@@ -149,64 +153,68 @@ def _add_socket(app: FastAPI, calls: Calls, keys: KeyRing, limits: Limits) -> No
                     return
                 body = message.get("bytes")
                 if body is None:
-                    refused = Refused(Kind.INVALID, "send frames as binary messages, not text")
-                    await websocket.send_bytes(to_bytes(_error(refused)))
-                elif len(body) > calls.config.max_body_bytes:
+                    error = ServiceError(ErrorKind.INVALID, "send frames as binary messages, not text")
+                    await websocket.send_bytes(to_bytes(_make_error_frame(error)))
+                elif len(body) > operations.config.max_body_bytes:
                     await websocket.close(
-                        _TOO_BIG, f"a message has at most {calls.config.max_body_bytes} bytes"
+                        _TOO_BIG, f"a message has at most {operations.config.max_body_bytes} bytes"
                     )
                     return
                 else:
-                    await websocket.send_bytes(to_bytes(await answer(owner, body)))
+                    await websocket.send_bytes(to_bytes(await reply(owner, body)))
         except WebSocketDisconnect:
             return
 
 
-def _owner(websocket: WebSocket, keys: KeyRing) -> str | None:
+def _find_owner(websocket: WebSocket, keys: KeyRing) -> str | None:
     """The name of the key it was opened with; None if it must stay shut."""
     if not keys.is_needed:
         return ""
     given = websocket.headers.get("authorization", "")
     key = given[7:].strip() if given[:7].lower() == "bearer " else websocket.headers.get("x-api-key", "")
-    return keys.name_of(key)
+    return keys.find_name(key)
 
 
-def said(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def make_json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """JSON in plain ASCII: whatever characters a caller sent, they can be sent back."""
     body = json.dumps(value, separators=(",", ":"))
     return Response(body, status, headers=dict(headers or {}), media_type="application/json")
 
 
-def _error(refused: Refused) -> Frame:
-    return Frame("error", {"status": STATUS[refused.kind], "detail": refused.message, "kind": _kind(refused)})
+def _make_error_frame(error: ServiceError) -> Frame:
+    return Frame(
+        "error", {"status": HTTP_STATUS[error.kind], "detail": error.message, "kind": _name_cause(error)}
+    )
 
 
-def _kind(refused: Refused) -> str:
+def _name_cause(error: ServiceError) -> str:
     """The kind of the error that led to a refusal, where it has one that a caller can raise again."""
-    return type(refused.__cause__).__name__ if refused.__cause__ is not None else ""
+    return type(error.__cause__).__name__ if error.__cause__ is not None else ""
 
 
-def _response(refused: Refused) -> Response:
-    told: dict[str, Any] = {"detail": refused.message, "kind": _kind(refused), "param": refused.param}
+def _make_error_response(error: ServiceError) -> Response:
+    body: dict[str, Any] = {"detail": error.message, "kind": _name_cause(error), "param": error.param}
     headers = {}
-    if refused.retry_after_s is not None:
-        headers["retry-after"] = str(max(1, round(refused.retry_after_s)))
-    if refused.kind is Kind.UNAUTHENTICATED:
+    if error.retry_after_s is not None:
+        headers["retry-after"] = str(max(1, round(error.retry_after_s)))
+    if error.kind is ErrorKind.UNAUTHENTICATED:
         headers["www-authenticate"] = "Bearer"
-    return said({name: v for name, v in told.items() if v}, STATUS[refused.kind], headers)
+    return make_json_response({name: v for name, v in body.items() if v}, HTTP_STATUS[error.kind], headers)
 
 
-def _refusal(path: str, refused: Refused, headers: Mapping[str, str]) -> App:
-    reply: App = _response(refused)  # type: ignore[assignment]  # a response is one
+def _write_error(path: str, error: ServiceError, headers: Mapping[str, str]) -> App:
+    reply: App = _make_error_response(error)  # type: ignore[assignment]  # a response is one
     return reply
 
 
-async def _refuse(request: Request, error: Exception) -> Response:
+async def _handle_error(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
-        return said({"detail": f"{request.method} {request.url.path}: {error.detail}"}, error.status_code)
+        return make_json_response(
+            {"detail": f"{request.method} {request.url.path}: {error.detail}"}, error.status_code
+        )
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"][1:])
-        error = Refused(Kind.INVALID, f"{where or 'body'}: {first['msg']}", param=where or None)
-    assert isinstance(error, Refused)
-    return _response(error)
+        error = ServiceError(ErrorKind.INVALID, f"{where or 'body'}: {first['msg']}", param=where or None)
+    assert isinstance(error, ServiceError)
+    return _make_error_response(error)

@@ -25,21 +25,21 @@ from stepwell.core import ArrayState, Task
 from stepwell.core.arrays import AnyArray
 from stepwell.envs.remote.wire import pack_error, png_bytes
 from stepwell.envs.turns import Turn
-from stepwell.services.envs.calls import Calls, refusing
-from stepwell.services.gateway.exchange import Kind, Refused
+from stepwell.services.envs.operations import EnvOperations, convert_errors
+from stepwell.services.errors import ErrorKind, ServiceError
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 Number = Annotated[float, Field(ge=-1e30, le=1e30)]
 
 
-class Body(BaseModel):
+class JsonBody(BaseModel):
     """A body: unknown names are mistakes."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
-class CreateBody(Body):
+class CreateSessionsBody(JsonBody):
     """Worlds to open."""
 
     env: Name
@@ -47,7 +47,7 @@ class CreateBody(Body):
     count: Annotated[int, Field(ge=1, le=2**20, strict=True)] = 1
 
 
-class TaskBody(Body):
+class EnvTaskBody(JsonBody):
     """A task, as a world makes it."""
 
     env: Name
@@ -57,138 +57,138 @@ class TaskBody(Body):
     tags: list[Name] = Field(default_factory=list)
 
 
-class SessionsBody(Body):
+class SessionsBody(JsonBody):
     """Which worlds."""
 
     sessions: Annotated[list[Name], Field(min_length=1)]
 
 
-class ShownBody(SessionsBody):
+class TurnOptionsBody(SessionsBody):
     """Which worlds, and how their turns are shown."""
 
     with_state: bool = False
     images: Literal["png", "raw"] = "png"
 
 
-class ResetBody(ShownBody):
+class ResetBody(TurnOptionsBody):
     """Episodes to start: of tasks, of seeds, or of tasks with the chance of seeds."""
 
-    tasks: list[TaskBody] | None = None
+    tasks: list[EnvTaskBody] | None = None
     seeds: list[Seed] | None = None
 
 
-class StepBody(ShownBody):
+class StepBody(TurnOptionsBody):
     """One turn in each world."""
 
     actions: list[list[str] | list[list[Number]]]
     turns: list[Seed] | None = None
 
 
-def json_router(calls: Calls) -> APIRouter:
+def make_json_router(operations: EnvOperations) -> APIRouter:
     """The endpoints."""
     router = APIRouter(prefix="/sessions", tags=["sessions"])
 
     @router.post("", status_code=201)
-    async def create(body: CreateBody, request: Request) -> dict[str, Any]:
+    async def create(body: CreateSessionsBody, request: Request) -> dict[str, Any]:
         """Open worlds; all of them, or none."""
-        with refusing():
-            opened = await calls.create(_owner(request), body.env, body.options, body.count)
-        told = {"sessions": [session.id for session in opened]}
-        return told | {"session_timeout_s": calls.config.session_timeout_s}
+        with convert_errors():
+            opened = await operations.create(_get_owner(request), body.env, body.options, body.count)
+        body_out = {"sessions": [session.id for session in opened]}
+        return body_out | {"session_timeout_s": operations.config.session_timeout_s}
 
     @router.post("/reset")
     async def reset(body: ResetBody, request: Request) -> Response:
         """Start an episode in each world."""
-        with refusing():
-            given = None if body.tasks is None else [_task(task) for task in body.tasks]
-            ids = _ids(calls, body)
-            turns = await calls.reset(_owner(request), ids, given, body.seeds, body.with_state)
-        return _shown(calls, turns, body.images)
+        with convert_errors():
+            given = None if body.tasks is None else [_read_task(task) for task in body.tasks]
+            ids = _check_ids(operations, body)
+            turns = await operations.reset(_get_owner(request), ids, given, body.seeds, body.with_state)
+        return _write_turns(operations, turns, body.images)
 
     @router.post("/step")
     async def step(body: StepBody, request: Request) -> Response:
         """One turn in each world."""
-        with refusing():
-            actions = [_action(action) for action in body.actions]
-            ids = _ids(calls, body)
-            turns = await calls.step(_owner(request), ids, actions, body.turns, body.with_state)
-        return _shown(calls, turns, body.images)
+        with convert_errors():
+            actions = [_read_action(action) for action in body.actions]
+            ids = _check_ids(operations, body)
+            turns = await operations.step(_get_owner(request), ids, actions, body.turns, body.with_state)
+        return _write_turns(operations, turns, body.images)
 
     @router.post("/heartbeat")
     async def heartbeat(body: SessionsBody, request: Request) -> dict[str, Any]:
         """A sign of life: the worlds are still wanted."""
-        return {"alive": len(calls.sessions.find(_owner(request), _ids(calls, body)))}
+        return {"alive": len(operations.sessions.find(_get_owner(request), _check_ids(operations, body)))}
 
     @router.post("/close")
     async def close(body: SessionsBody, request: Request) -> dict[str, Any]:
         """Close worlds."""
-        sessions = calls.sessions.find(_owner(request), _ids(calls, body))
-        await calls.sessions.close(sessions)
+        sessions = operations.sessions.find(_get_owner(request), _check_ids(operations, body))
+        await operations.sessions.close(sessions)
         return {"closed": len(sessions)}
 
     return router
 
 
-def _owner(request: Request) -> str:
+def _get_owner(request: Request) -> str:
     return str(request.scope["state"]["key_name"])
 
 
-def _ids(calls: Calls, body: SessionsBody) -> list[str]:
-    if len(body.sessions) > calls.config.max_batch:
-        words = f"{len(body.sessions)} sessions; max_batch is {calls.config.max_batch}"
-        raise Refused(Kind.INVALID, words, param="sessions")
+def _check_ids(operations: EnvOperations, body: SessionsBody) -> list[str]:
+    if len(body.sessions) > operations.config.max_batch:
+        words = f"{len(body.sessions)} sessions; max_batch is {operations.config.max_batch}"
+        raise ServiceError(ErrorKind.INVALID, words, param="sessions")
     return body.sessions
 
 
-def _task(body: TaskBody) -> Task:
+def _read_task(body: EnvTaskBody) -> Task:
     return Task(body.env, body.content, body.instruction, body.seed, tuple(body.tags))
 
 
-def _action(action: list[Any]) -> Any:
+def _read_action(action: list[Any]) -> Any:
     """Names as they are; numbers as a chunk [C, D]."""
     if not action or isinstance(action[0], str):
         return tuple(action)
     if len({len(row) for row in action}) != 1:
-        raise Refused(Kind.INVALID, "the rows of a chunk must be equally long", param="actions")
+        raise ServiceError(ErrorKind.INVALID, "the rows of a chunk must be equally long", param="actions")
     return np.array(action, dtype=np.float32)
 
 
-def _shown(calls: Calls, turns: list[Turn], images: str) -> Response:
-    body = json.dumps({"turns": [_turn(turn, images) for turn in turns]}, separators=(",", ":"))
-    if len(body) > calls.config.max_reply_bytes:
-        raise Refused(
-            Kind.TOO_LARGE,
-            f"the answer has {len(body)} bytes, more than max_reply_bytes ({calls.config.max_reply_bytes})",
+def _write_turns(operations: EnvOperations, turns: list[Turn], images: str) -> Response:
+    body = json.dumps({"turns": [_write_turn(turn, images) for turn in turns]}, separators=(",", ":"))
+    if len(body) > operations.config.max_reply_bytes:
+        raise ServiceError(
+            ErrorKind.TOO_LARGE,
+            f"the reply has {len(body)} bytes; max_reply_bytes is {operations.config.max_reply_bytes}",
         )
     return Response(body, media_type="application/json")
 
 
-def _turn(turn: Turn, images: str) -> dict[str, Any]:
+def _write_turn(turn: Turn, images: str) -> dict[str, Any]:
     if turn.error is not None:
         kind, words = pack_error(turn.error)
         return {"error": {"kind": kind, "message": words}}
-    seen = turn.observation
-    told: dict[str, Any] = {
+    observation = turn.observation
+    body_out: dict[str, Any] = {
         "reward": float(turn.reward),
         "terminated": bool(turn.terminated),
         "truncated": bool(turn.truncated),
         "info": turn.info,
     }
-    if isinstance(seen, ArrayState):
-        told["text"] = seen.instruction
-        told["arrays"] = {name: _array(array) for name, array in seen.arrays.items()}
+    if isinstance(observation, ArrayState):
+        body_out["text"] = observation.instruction
+        body_out["arrays"] = {name: _write_array(array) for name, array in observation.arrays.items()}
     else:
-        told["text"] = seen.text
-        told["images"] = [_picture(image, images) for image in seen.images]
-        if seen.tools:
-            told["tools"] = [[tool.name, tool.description, tool.parameters] for tool in seen.tools]
-    return told | ({"state": turn.state} if turn.state else {})
+        body_out["text"] = observation.text
+        body_out["images"] = [_write_image(image, images) for image in observation.images]
+        if observation.tools:
+            body_out["tools"] = [[tool.name, tool.description, tool.parameters] for tool in observation.tools]
+    return body_out | ({"state": turn.state} if turn.state else {})
 
 
-def _picture(image: AnyArray, images: str) -> Any:
-    return base64.b64encode(png_bytes(image)).decode() if images == "png" else _array(image)
+def _write_image(image: AnyArray, images: str) -> Any:
+    return base64.b64encode(png_bytes(image)).decode() if images == "png" else _write_array(image)
 
 
-def _array(array: AnyArray) -> dict[str, Any]:
+def _write_array(array: AnyArray) -> dict[str, Any]:
     data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
     return {"dtype": array.dtype.str, "shape": list(array.shape), "data": data}

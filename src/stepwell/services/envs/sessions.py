@@ -36,14 +36,14 @@ from stepwell.config.env_service import EnvServiceConfig
 from stepwell.core import EnvError
 from stepwell.envs.robots.cameras import release
 from stepwell.envs.turns import Turn
-from stepwell.services.gateway.exchange import Kind, Refused
+from stepwell.services.errors import ErrorKind, ServiceError
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-_MANY_LOOKS_S = 5.0
+_MAX_CHECK_S = 5.0
 
 
-class Lane:
+class EnvThread:
     """One thread that does jobs in order. A daemon: one that hangs does not keep the process from ending."""
 
     def __init__(self, number: int) -> None:
@@ -52,7 +52,7 @@ class Lane:
         self._on_end: Callable[[], None] | None = None
         self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any], str] | None]
         self._jobs = queue.SimpleQueue()
-        threading.Thread(target=self._work, name=f"stepwell-envs-{number}", daemon=True).start()
+        threading.Thread(target=self._run_jobs, name=f"stepwell-envs-{number}", daemon=True).start()
 
     def submit(self, do: Callable[[], T], owner: str) -> Future[T]:
         """Do something for a caller when those before are done."""
@@ -65,7 +65,7 @@ class Lane:
         self._on_end = on_end
         self._jobs.put(None)
 
-    def _work(self) -> None:
+    def _run_jobs(self) -> None:
         while (job := self._jobs.get()) is not None:
             future, do, self.owner = job
             if not future.set_running_or_notify_cancel():
@@ -82,30 +82,30 @@ class Lane:
 
 
 @dataclass(slots=True)
-class Session:
+class EnvSession:
     """One world, its owner, and the last thing it answered (for a caller whose connection broke)."""
 
     id: str
     owner: str
     env_name: str
     env: Any
-    lane: Lane
-    used_s: float
+    thread: EnvThread
+    last_used_s: float
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     num_turns: int = 0
     last: Turn | None = None
     is_closed: bool = False
 
 
-class Sessions:
+class EnvSessions:
     """All sessions of a service. Lives on one event loop; worlds run in the lanes' threads."""
 
     def __init__(self, config: EnvServiceConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self._config, self._clock = config, clock
-        self._open: dict[str, Session] = {}
+        self._open: dict[str, EnvSession] = {}
         self._num_opening: dict[str, int] = {}
-        self._lanes = [Lane(number) for number in range(config.num_threads)]
-        self._reaper: asyncio.Task[None] | None = None
+        self._threads = [EnvThread(number) for number in range(config.num_threads)]
+        self._watcher: asyncio.Task[None] | None = None
         self._stuck: Counter[str] = Counter()  # threads that hang, by caller
         self.num_expired = 0
 
@@ -124,32 +124,34 @@ class Sessions:
 
     def start(self) -> None:
         """Begin to look for sessions that fell silent."""
-        self._reaper = asyncio.create_task(self._reap(), name="env sessions: expiry")
+        self._watcher = asyncio.create_task(self._watch_expiry(), name="env sessions: expiry")
 
     async def stop(self) -> None:
         """Close every world."""
-        if self._reaper is not None:
-            self._reaper.cancel()
-            await asyncio.wait([self._reaper])
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.wait([self._watcher])
         await self.close(list(self._open.values()))
-        for lane in self._lanes:
-            lane.stop()
+        for thread in self._threads:
+            thread.stop()
 
-    async def create(self, owner: str, env_name: str, make: Callable[[], Any], count: int) -> list[Session]:
+    async def create(
+        self, owner: str, env_name: str, make: Callable[[], Any], count: int
+    ) -> list[EnvSession]:
         """`count` worlds made by `make`; all of them, or none."""
-        self._check_room(owner, count)
+        self._check_capacity(owner, count)
         self._num_opening[owner] = self._num_opening.get(owner, 0) + count
-        opened: list[Session] = []
+        opened: list[EnvSession] = []
         try:
             for _ in range(count):
-                lane = min(self._lanes, key=lambda lane: lane.num_sessions)
-                lane.num_sessions += 1
+                thread = min(self._threads, key=lambda thread: thread.num_sessions)
+                thread.num_sessions += 1
                 try:
-                    env = await self.work(lane, make, owner)
+                    env = await self.run_in_thread(thread, make, owner)
                 except BaseException:
-                    lane.num_sessions -= 1
+                    thread.num_sessions -= 1
                     raise
-                session = Session(secrets.token_urlsafe(16), owner, env_name, env, lane, self._clock())
+                session = EnvSession(secrets.token_urlsafe(16), owner, env_name, env, thread, self._clock())
                 opened.append(session)
         except BaseException:
             await self.close(opened)
@@ -161,44 +163,46 @@ class Sessions:
         self._open |= {session.id: session for session in opened}
         return opened
 
-    def find(self, owner: str, ids: Sequence[str]) -> list[Session]:
+    def find(self, owner: str, ids: Sequence[str]) -> list[EnvSession]:
         """The owner's sessions; a sign of life of each. Refused if one is not there."""
         if len(set(ids)) != len(ids):
-            raise Refused(Kind.INVALID, "sessions are named twice in one call", param="sessions")
+            raise ServiceError(ErrorKind.INVALID, "sessions are named twice in one call", param="sessions")
         found = [self._open.get(name) for name in ids]
         now, sessions = self._clock(), []
         for name, session in zip(ids, found, strict=True):
             if session is None or session.owner != owner:
-                raise Refused(
-                    Kind.NOT_FOUND,
+                raise ServiceError(
+                    ErrorKind.NOT_FOUND,
                     f"there is no session {name[:64]!r}: it was closed or has expired, or never was",
                     param="sessions",
                 )
             sessions.append(session)
         for session in sessions:
-            session.used_s = now
+            session.last_used_s = now
         return sessions
 
-    async def run(self, sessions: Sequence[Session], work: Callable[[Session, int], T]) -> list[T]:
+    async def run(
+        self, sessions: Sequence[EnvSession], run_in_thread: Callable[[EnvSession, int], T]
+    ) -> list[T]:
         """`work(session, place)` for each, lane by lane in parallel; in the order of `sessions`."""
         async with contextlib.AsyncExitStack() as stack:
             for session in sorted(sessions, key=lambda session: session.id):
                 await stack.enter_async_context(session.lock)
             for session in sessions:
                 if session.is_closed:
-                    raise Refused(Kind.NOT_FOUND, f"session {session.id!r} was closed meanwhile")
-            by_lane: dict[int, list[int]] = {}
+                    raise ServiceError(ErrorKind.NOT_FOUND, f"session {session.id!r} was closed meanwhile")
+            by_thread: dict[int, list[int]] = {}
             for place, session in enumerate(sessions):
-                by_lane.setdefault(session.lane.number, []).append(place)
+                by_thread.setdefault(session.thread.number, []).append(place)
             done: dict[int, T] = {}
 
             def play(places: list[int]) -> None:
                 for place in places:
-                    done[place] = work(sessions[place], place)
+                    done[place] = run_in_thread(sessions[place], place)
 
             jobs = [
-                self.work(sessions[places[0]].lane, lambda places=places: play(places), sessions[0].owner)
-                for places in by_lane.values()
+                self.run_in_thread(sessions[places[0]].thread, partial(play, places), sessions[0].owner)
+                for places in by_thread.values()
             ]
             results = await asyncio.gather(*jobs, return_exceptions=True)
         for result in results:
@@ -206,96 +210,96 @@ class Sessions:
                 raise result
         now = self._clock()
         for session in sessions:
-            session.used_s = now
+            session.last_used_s = now
         return [done[place] for place in range(len(sessions))]
 
-    async def close(self, sessions: Sequence[Session]) -> None:
+    async def close(self, sessions: Sequence[EnvSession]) -> None:
         """Close worlds; what a world raises while closing is logged and changes nothing."""
         for session in sessions:
             self._open.pop(session.id, None)
             if session.is_closed:
                 continue
             session.is_closed = True
-            session.lane.num_sessions -= 1
+            session.thread.num_sessions -= 1
             try:
-                await self.work(session.lane, session.env.close, session.owner)
+                await self.run_in_thread(session.thread, session.env.close, session.owner)
             except Exception:
                 _log.exception("closing %s failed", session.env_name)
 
-    async def work(self, lane: Lane | None, do: Callable[[], T], owner: str) -> T:
+    async def run_in_thread(self, thread: EnvThread | None, do: Callable[[], T], owner: str) -> T:
         """Do something in a lane's thread (None: the least busy one's); a hang gives the lane up."""
-        if lane is None:
+        if thread is None:
             self._check_stuck(owner)
-        lane = lane or min(self._lanes, key=lambda lane: lane.num_sessions)
-        future = asyncio.wrap_future(lane.submit(do, owner))
+        thread = thread or min(self._threads, key=lambda thread: thread.num_sessions)
+        future = asyncio.wrap_future(thread.submit(do, owner))
         try:
             async with asyncio.timeout(self._config.call_timeout_s):
                 return await asyncio.shield(future)
         except TimeoutError:
             if future.done() and not future.cancelled() and future.exception() is not None:
                 raise  # the world's own, not ours
-            self._give_up(lane)
-            raise Refused(
-                Kind.UNAVAILABLE,
+            self._abandon_thread(thread)
+            raise ServiceError(
+                ErrorKind.UNAVAILABLE,
                 f"the world took longer than call_timeout_s ({self._config.call_timeout_s:g} s); given up",
             ) from None
 
-    def _give_up(self, lane: Lane) -> None:
-        if self._lanes[lane.number] is not lane:
+    def _abandon_thread(self, thread: EnvThread) -> None:
+        if self._threads[thread.number] is not thread:
             return  # another call found it out first
-        owner, loop = lane.owner, asyncio.get_running_loop()
+        owner, loop = thread.owner, asyncio.get_running_loop()
         self._stuck[owner] += 1
-        _log.error("a call in lane %d takes too long; its thread is left behind", lane.number)
-        self._lanes[lane.number] = Lane(lane.number)
-        lane.stop(partial(_tell_loop, loop, partial(self._come_back, owner)))
-        for session in [session for session in self._open.values() if session.lane is lane]:
+        _log.error("a call in lane %d takes too long; its thread is left behind", thread.number)
+        self._threads[thread.number] = EnvThread(thread.number)
+        thread.stop(partial(_call_in_loop, loop, partial(self._release_stuck, owner)))
+        for session in [session for session in self._open.values() if session.thread is thread]:
             session.is_closed = True
             del self._open[session.id]
 
-    def _come_back(self, owner: str) -> None:
+    def _release_stuck(self, owner: str) -> None:
         self._stuck[owner] -= 1
 
     def _check_stuck(self, owner: str) -> None:
         if self._stuck[owner] >= self._config.max_stuck:
-            raise Refused(
-                Kind.UNAVAILABLE,
+            raise ServiceError(
+                ErrorKind.UNAVAILABLE,
                 f"{self._stuck[owner]} calls of yours hang (max_stuck is {self._config.max_stuck}); "
                 "try again when one has come back",
                 retry_after_s=5.0,
             )
 
-    def _check_room(self, owner: str, count: int) -> None:
+    def _check_capacity(self, owner: str, count: int) -> None:
         self._check_stuck(owner)
         held = len(self._open) + sum(self._num_opening.values())
         if held + count > self._config.max_sessions:
-            raise Refused(
-                Kind.LIMITED,
+            raise ServiceError(
+                ErrorKind.LIMITED,
                 f"{held} worlds are open and max_sessions is {self._config.max_sessions}; close some",
                 retry_after_s=1.0,
             )
         own = sum(session.owner == owner for session in self._open.values())
         own += self._num_opening.get(owner, 0)
         if own + count > self._config.max_sessions_per_key:
-            raise Refused(
-                Kind.LIMITED,
+            raise ServiceError(
+                ErrorKind.LIMITED,
                 f"{own} worlds of this key are open and max_sessions_per_key is "
                 f"{self._config.max_sessions_per_key}; close some",
                 retry_after_s=1.0,
             )
 
-    async def expire(self) -> None:
+    async def close_expired(self) -> None:
         """Close the sessions that fell silent."""
         before = self._clock() - self._config.session_timeout_s
-        silent = [s for s in self._open.values() if s.used_s < before and not s.lock.locked()]
+        silent = [s for s in self._open.values() if s.last_used_s < before and not s.lock.locked()]
         self.num_expired += len(silent)
         await self.close(silent)
 
-    async def _reap(self) -> None:
+    async def _watch_expiry(self) -> None:
         while True:
-            await asyncio.sleep(min(_MANY_LOOKS_S, self._config.session_timeout_s / 4))
-            await self.expire()
+            await asyncio.sleep(min(_MAX_CHECK_S, self._config.session_timeout_s / 4))
+            await self.close_expired()
 
 
-def _tell_loop(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
+def _call_in_loop(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
     with contextlib.suppress(RuntimeError):  # the service has ended meanwhile
         loop.call_soon_threadsafe(what)

@@ -16,21 +16,21 @@ from starlette.responses import JSONResponse
 from stepwell.core import JSON, Status, Task, new_id
 from stepwell.core.errors import InputError
 from stepwell.pool import StoredTrajectory
-from stepwell.services.gateway.exchange import Kind, Refused
-from stepwell.services.gateway.keeper import Keeper
-from stepwell.services.gateway.registry import Opening, Registry
-from stepwell.services.gateway.sessions import Session
+from stepwell.services.errors import ErrorKind, ServiceError
+from stepwell.services.gateway.base import BaseGateway
+from stepwell.services.gateway.registry import SessionOptions, SessionRegistry
+from stepwell.services.gateway.sessions import GatewaySession
 
 Name = Annotated[str, Field(min_length=1, max_length=128)]
 
 
-class Body(BaseModel):
+class ControlBody(BaseModel):
     """A body of a control endpoint: unknown names are mistakes."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
-class TaskBody(Body):
+class SessionTaskBody(ControlBody):
     """The task that a session's agent works on."""
 
     env: Name = "gateway"
@@ -40,18 +40,18 @@ class TaskBody(Body):
     tags: list[Name] = Field(default_factory=list)
 
 
-class SessionBody(Body):
+class SessionBody(ControlBody):
     """A session to begin."""
 
     id: Name | None = None
-    task: TaskBody | None = None
+    task: SessionTaskBody | None = None
     group: Annotated[str, Field(max_length=128)] = ""
     group_size: Annotated[int, Field(ge=1, le=2**31 - 1)] = 1
     channel: Literal["train", "eval", "user"] | None = None
     tags: list[Name] = Field(default_factory=list)
 
 
-class RewardBody(Body):
+class RewardBody(ControlBody):
     """A reward, or its correction."""
 
     value: Annotated[float, Field(strict=True)]
@@ -61,7 +61,7 @@ class RewardBody(Body):
     part: Name = "task"
 
 
-class CompleteBody(Body):
+class CompleteBody(ControlBody):
     """How a session ended. Without a status it was a success if its reward is above zero."""
 
     status: Status | None = None
@@ -69,22 +69,22 @@ class CompleteBody(Body):
     error: Annotated[str, Field(max_length=10_000)] = ""
 
 
-def control_router(gateway: Keeper) -> APIRouter:
+def make_control_router(gateway: BaseGateway) -> APIRouter:
     """The endpoints that are no dialect's."""
     router = APIRouter(tags=["control"])
-    _add_state(router, gateway)
-    _add_sessions(router, gateway.registry)
+    _add_status_routes(router, gateway)
+    _add_session_routes(router, gateway.registry)
     return router
 
 
-def _add_state(router: APIRouter, gateway: Keeper) -> None:
+def _add_status_routes(router: APIRouter, gateway: BaseGateway) -> None:
     @router.get("/health")
-    async def health() -> dict[str, str]:
+    async def check_health() -> dict[str, str]:
         """Whether the process is there."""
         return {"status": "ok"}
 
     @router.get("/ready")
-    async def ready() -> JSONResponse:
+    async def check_ready() -> JSONResponse:
         """Whether calls can be served: the pool and the engine answer."""
         try:
             is_ready, why = await gateway.is_ready(), "the engine does not answer"
@@ -95,75 +95,79 @@ def _add_state(router: APIRouter, gateway: Keeper) -> None:
         )
 
     @router.get("/metrics")
-    async def metrics() -> dict[str, Any]:
+    async def get_metrics() -> dict[str, Any]:
         """Counts since the start, as JSON."""
-        return gateway.counts()
+        return gateway.collect_metrics()
 
 
-def _add_sessions(router: APIRouter, registry: Registry) -> None:
+def _add_session_routes(router: APIRouter, registry: SessionRegistry) -> None:
     @router.post("/sessions", status_code=201)
-    async def begin(body: SessionBody, request: Request) -> dict[str, Any]:
+    async def create_session(body: SessionBody, request: Request) -> dict[str, Any]:
         """Begin a session with a task, a group and tags. The same again is the same session."""
-        session = await registry.open(body.id or new_id("session"), _key(request), _opening(body))
+        session = await registry.open_session(
+            body.id or new_id("session"), _get_key_name(request), _read_options(body)
+        )
         return {"id": session.id, "base_path": f"/s/{session.id}"}
 
     @router.get("/sessions")
-    async def sessions(request: Request) -> dict[str, Any]:
+    async def list_sessions(request: Request) -> dict[str, Any]:
         """The caller's open sessions of this process."""
-        own = [s for s in registry.sessions.values() if s.owner in ("", _key(request))]
+        own = [s for s in registry.sessions.values() if s.owner in ("", _get_key_name(request))]
         return {"sessions": [session.describe() for session in own]}
 
     @router.get("/sessions/{session}")
-    async def session(session: str, request: Request) -> dict[str, Any]:
+    async def get_session(session: str, request: Request) -> dict[str, Any]:
         """One session: its steps, branches with their reasons, and how it ended."""
-        found = await registry.find(session, _key(request))
-        return found.describe() if isinstance(found, Session) else _describe(found)
+        found = await registry.find_session(session, _get_key_name(request))
+        return found.describe() if isinstance(found, GatewaySession) else _describe_stored(found)
 
     @router.post("/sessions/{session}/reward")
-    async def reward(session: str, body: RewardBody, request: Request) -> dict[str, Any]:
+    async def reward_session(session: str, body: RewardBody, request: Request) -> dict[str, Any]:
         """Reward a step, a call or the whole session; or correct such a reward."""
-        found = await registry.find(session, _key(request))
-        step = _step(found, body)
-        await registry.reward(found, body.value, step, body.part, _key(request))
+        found = await registry.find_session(session, _get_key_name(request))
+        step = _find_step(found, body)
+        await registry.reward_session(found, body.value, step, body.part, _get_key_name(request))
         return {"id": session, "step": step, "part": body.part, "value": body.value}
 
     @router.post("/sessions/{session}/complete")
-    async def complete(session: str, request: Request, body: CompleteBody | None = None) -> dict[str, Any]:
+    async def complete_session(
+        session: str, request: Request, body: CompleteBody | None = None
+    ) -> dict[str, Any]:
         """End a session; a reward given here is for the whole of it."""
         body = body or CompleteBody()
-        found = await registry.find(session, _key(request))
+        found = await registry.find_session(session, _get_key_name(request))
         if isinstance(found, StoredTrajectory):
-            return _completed_before(found, body)
+            return _complete_again(found, body)
         if body.reward is not None:
-            await registry.reward(found, body.reward, None, "task", _key(request))
+            await registry.reward_session(found, body.reward, None, "task", _get_key_name(request))
         error = body.error.replace("\0", "\ufffd")  # which not every database keeps
-        status = await registry.finish(found, body.status, error)
+        status = await registry.finish_session(found, body.status, error)
         return {"id": session, "status": status.value}
 
 
-def _key(request: Request) -> str:
+def _get_key_name(request: Request) -> str:
     return str(request.scope["state"]["key_name"])
 
 
-def _opening(body: SessionBody) -> Opening:
+def _read_options(body: SessionBody) -> SessionOptions:
     task = None
     if body.task is not None:
         if not body.task.env.isprintable():
-            raise Refused(Kind.INVALID, "task.env must be printable characters", param="task.env")
+            raise ServiceError(ErrorKind.INVALID, "task.env must be printable characters", param="task.env")
         try:
             task = Task(
                 body.task.env, body.task.content, body.task.instruction, body.task.seed, tuple(body.task.tags)
             )
         except InputError as error:
-            raise Refused(Kind.INVALID, str(error), param="task") from error
-    return Opening(task, body.group, body.group_size, body.channel, tuple(body.tags))
+            raise ServiceError(ErrorKind.INVALID, str(error), param="task") from error
+    return SessionOptions(task, body.group, body.group_size, body.channel, tuple(body.tags))
 
 
-def _step(found: Session | StoredTrajectory, body: RewardBody) -> int | None:
+def _find_step(found: GatewaySession | StoredTrajectory, body: RewardBody) -> int | None:
     if body.call is None:
         return body.step
-    if isinstance(found, Session):
-        step = found.step_of(body.call, body.choice)
+    if isinstance(found, GatewaySession):
+        step = found.find_step(body.call, body.choice)
     else:
         infos = zip(found.numbers, (step.info for step in found.trajectory.steps), strict=True)
         wanted = (body.call, body.choice)
@@ -171,23 +175,25 @@ def _step(found: Session | StoredTrajectory, body: RewardBody) -> int | None:
             (number for number, info in infos if (info.get("call"), info.get("choice")) == wanted), None
         )
     if step is None:
-        raise Refused(Kind.NOT_FOUND, f"session {found.id!r} has no call {body.call!r}", param="call")
+        raise ServiceError(
+            ErrorKind.NOT_FOUND, f"session {found.id!r} has no call {body.call!r}", param="call"
+        )
     return step
 
 
-def _completed_before(found: StoredTrajectory, body: CompleteBody) -> dict[str, Any]:
+def _complete_again(found: StoredTrajectory, body: CompleteBody) -> dict[str, Any]:
     """Completing twice is fine, if it says the same."""
     status = found.entry.status
     assert status is not None
     if (body.status is not None and body.status is not status) or body.reward is not None:
-        raise Refused(
-            Kind.CONFLICT,
+        raise ServiceError(
+            ErrorKind.CONFLICT,
             f"session {found.id!r} is over already ({status.value}); correct rewards at /reward",
         )
     return {"id": found.id, "status": status.value}
 
 
-def _describe(stored: StoredTrajectory) -> dict[str, JSON]:
+def _describe_stored(stored: StoredTrajectory) -> dict[str, JSON]:
     info = stored.trajectory.info
     return {
         "id": stored.id,

@@ -32,7 +32,7 @@ from stepwell.rendering import Message, Recorded, Rendered, RestartKind
 from stepwell.rendering.template import ChatTemplate
 from stepwell.rendering.template_skeleton import plain_roles
 
-Plain = tuple[Any, ...]
+NormalForm = tuple[Any, ...]
 _NO_IDS: IntArray = np.zeros(0, dtype=np.int32)
 
 
@@ -56,14 +56,14 @@ class Branch:
 
 
 @dataclass(slots=True, eq=False)
-class Line:
+class TokenLine:
     """The ids of a line of turns, up to its newest one."""
 
     ids: IntArray
 
 
 @dataclass(slots=True, eq=False)
-class Turn:
+class RecordedTurn:
     """One sampled turn. `number` is that of its step, `call` that of the call's first choice.
 
     `line` has the prompt and the action as [0, start) and [start, end). It is None where nothing can be
@@ -78,8 +78,8 @@ class Turn:
     parent: int | None
     messages: tuple[Message, ...] = ()
     tools: tuple[ToolSchema, ...] = ()
-    plain: Plain = ()
-    line: Line | None = None
+    normal_form: NormalForm = ()
+    line: TokenLine | None = None
     start: int = 0
     end: int = 0
     images: tuple[ImageSpan, ...] = ()  # of the prompt
@@ -95,11 +95,14 @@ class Turn:
     def record(self, recorded: Recorded) -> None:
         """Keep prompt and action, to go on from."""
         self.rendered = replace(recorded.rendered, prompt_ids=_NO_IDS)
-        self.start, self.is_extended = recorded.rendered.prompt_ids.size, recorded.rendered.extended
-        self.line, self.images = Line(recorded.ids), recorded.rendered.images
+        self.start, self.is_extended = (
+            recorded.rendered.prompt_ids.size,
+            recorded.rendered.extended,
+        )
+        self.line, self.images = TokenLine(recorded.ids), recorded.rendered.images
         self.end = self.line.ids.size
 
-    def recorded(self, template: ChatTemplate) -> Recorded | None:
+    def restore_recorded(self, template: ChatTemplate) -> Recorded | None:
         """Prompt and action as they were."""
         if self.line is None:
             return None
@@ -114,14 +117,14 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class HistoryMatch:
     """Where a call belongs: the turn it goes on from, what is new after it, and whether it is a branch."""
 
-    parent: Turn | None
-    new: tuple[Message, ...]
-    plain: Plain
+    parent: RecordedTurn | None
+    new_messages: tuple[Message, ...]
+    normal_form: NormalForm
     branch: Branch | None = None
-    again: Turn | None = None  # the newest turn with the same prompt
+    same_prompt: RecordedTurn | None = None  # the newest turn with the same prompt
 
 
 @dataclass(slots=True)
@@ -129,68 +132,78 @@ class History:
     """The recorded turns of one session. `prompt_extra` is what the template's generation prompt opens."""
 
     prompt_extra: str = ""
-    turns: dict[int, Turn] = field(default_factory=dict)
-    _ends: dict[int, list[Turn]] = field(default_factory=dict)  # by hash of messages with the reply
-    _asked: dict[int, list[Turn]] = field(default_factory=dict)  # by hash of the prompt's messages
+    turns: dict[int, RecordedTurn] = field(default_factory=dict)
+    _ends: dict[int, list[RecordedTurn]] = field(default_factory=dict)  # by hash of messages with the reply
+    _asked: dict[int, list[RecordedTurn]] = field(default_factory=dict)  # by hash of the prompt's messages
 
-    def place(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Place:
+    def match_messages(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> HistoryMatch:
         """The longest recorded line that `messages` begin with, and what to think of the rest."""
-        plain = plain_form(messages, self.prompt_extra)
-        hashes = _prefix_hashes(plain, tools)
-        parent, length = self._longest(messages, plain, hashes, tuple(tools))
-        again = self._same_prompt(plain, hashes[-1], tuple(tools))
+        normal_form = normalize_messages(messages, self.prompt_extra)
+        hashes = _hash_prefixes(normal_form, tools)
+        parent, length = self._find_longest_match(messages, normal_form, hashes, tuple(tools))
+        same_prompt = self._find_same_prompt(normal_form, hashes[-1], tuple(tools))
         new = (
-            _with_recorded_ids(messages[length:], messages[length - 1], parent) if parent else tuple(messages)
+            _restore_call_ids(messages[length:], messages[length - 1], parent) if parent else tuple(messages)
         )
-        branch = self._branch(messages, tools, plain, parent, length, again)
-        return Place(parent, new, plain, branch, again)
+        branch = self._explain_branch(messages, tools, normal_form, parent, length, same_prompt)
+        return HistoryMatch(parent, new, normal_form, branch, same_prompt)
 
-    def add(self, turn: Turn) -> None:
+    def add(self, turn: RecordedTurn) -> None:
         """Note a sampled turn; its parent, if it has one, counts as continued."""
         self.turns[turn.number] = turn
         if turn.messages:
-            before = turn.plain or plain_form(turn.messages[:-1], self.prompt_extra)
+            before = turn.normal_form or normalize_messages(turn.messages[:-1], self.prompt_extra)
             # the reply's own form depends on no ids of calls before it, so it can be appended
-            turn.plain = (*before, *plain_form(turn.messages[-1:], self.prompt_extra))
-            hashes = _prefix_hashes(turn.plain, turn.tools)
+            turn.normal_form = (*before, *normalize_messages(turn.messages[-1:], self.prompt_extra))
+            hashes = _hash_prefixes(turn.normal_form, turn.tools)
             self._asked.setdefault(hashes[-2], []).append(turn)
             self._ends.setdefault(hashes[-1], []).append(turn)
         if turn.parent is not None:
             parent = self.turns[turn.parent]
             parent.is_continued = True
-            _join_line(parent, turn)
+            _share_ids(parent, turn)
 
-    def _longest(
-        self, messages: Sequence[Message], plain: Plain, hashes: list[int], tools: tuple[ToolSchema, ...]
-    ) -> tuple[Turn | None, int]:
+    def _find_longest_match(
+        self,
+        messages: Sequence[Message],
+        normal_form: NormalForm,
+        hashes: list[int],
+        tools: tuple[ToolSchema, ...],
+    ) -> tuple[RecordedTurn | None, int]:
         for length in range(len(messages) - 1, 0, -1):
             if messages[length - 1].role == "assistant":
                 found = self._ends.get(hashes[length])
-                turn = _newest(t for t in found or () if t.plain == plain[:length] and t.tools == tools)
+                turn = _find_newest(
+                    t for t in found or () if t.normal_form == normal_form[:length] and t.tools == tools
+                )
                 if turn is not None:
                     return turn, length
         return None, 0
 
-    def _same_prompt(self, plain: Plain, hash_: int, tools: tuple[ToolSchema, ...]) -> Turn | None:
+    def _find_same_prompt(
+        self, normal_form: NormalForm, hash_: int, tools: tuple[ToolSchema, ...]
+    ) -> RecordedTurn | None:
         found = self._asked.get(hash_)
-        return _newest(t for t in found or () if t.plain[:-1] == plain and t.tools == tools)
+        return _find_newest(t for t in found or () if t.normal_form[:-1] == normal_form and t.tools == tools)
 
-    def _branch(
+    def _explain_branch(
         self,
         messages: Sequence[Message],
         tools: Sequence[ToolSchema],
-        plain: Plain,
-        parent: Turn | None,
+        normal_form: NormalForm,
+        parent: RecordedTurn | None,
         length: int,
-        again: Turn | None,
+        same_prompt: RecordedTurn | None,
     ) -> Branch | None:
         if not self._ends:
             return None
-        if again is not None:
-            return Branch(BranchKind.ASKED_AGAIN, f"the same prompt was asked before, as step {again.number}")
+        if same_prompt is not None:
+            return Branch(
+                BranchKind.ASKED_AGAIN, f"the same prompt was asked before, as step {same_prompt.number}"
+            )
         changed = next((i for i in range(length, len(messages)) if messages[i].role == "assistant"), None)
         if parent is None:
-            return self._beginning(messages, tools, plain, changed)
+            return self._explain_restart(messages, tools, normal_form, changed)
         if changed is not None:
             return Branch(BranchKind.TURN_CHANGED, f"message {changed} is not a turn that was sampled here")
         if parent.is_continued:
@@ -199,8 +212,12 @@ class History:
             )
         return None
 
-    def _beginning(
-        self, messages: Sequence[Message], tools: Sequence[ToolSchema], plain: Plain, changed: int | None
+    def _explain_restart(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSchema],
+        normal_form: NormalForm,
+        changed: int | None,
     ) -> Branch:
         """Why a call that matches no recorded line begins anew."""
         if changed is None:
@@ -208,65 +225,71 @@ class History:
                 BranchKind.NEW_CONVERSATION, "no assistant's turn in it, and other messages than before"
             )
         latest = next(turn for turn in reversed(self.turns.values()) if turn.messages)
-        if tuple(tools) != latest.tools and latest.plain == plain[: len(latest.plain)]:
+        if tuple(tools) != latest.tools and latest.normal_form == normal_form[: len(latest.normal_form)]:
             return Branch(BranchKind.TOOLS_CHANGED, "the tools are not those of the previous turn")
         at = next(
-            (i for i, (a, b) in enumerate(zip(latest.plain, plain, strict=False)) if a != b), len(plain)
+            (i for i, (a, b) in enumerate(zip(latest.normal_form, normal_form, strict=False)) if a != b),
+            len(normal_form),
         )
-        if at == changed and at == len(latest.plain) - 1:
+        if at == changed and at == len(latest.normal_form) - 1:
             return Branch(BranchKind.TURN_CHANGED, f"message {at} is not the turn that was sampled")
-        if at >= len(plain):
+        if at >= len(normal_form):
             return Branch(BranchKind.HISTORY_CHANGED, "the messages end inside the recorded line")
         return Branch(
             BranchKind.HISTORY_CHANGED, f"message {at} ({messages[at].role}) is not the recorded one"
         )
 
 
-def plain_form(messages: Sequence[Message], prompt_extra: str = "") -> Plain:
+def normalize_messages(messages: Sequence[Message], prompt_extra: str = "") -> NormalForm:
     """Messages in the form in which two clients' versions of the same history are equal."""
-    forms: list[Any] = []
+    parts: list[Any] = []
     calls: dict[str, int] = {}
     for message in messages:
         if message.role == "assistant":
             calls = {call.id: place for place, call in enumerate(message.tool_calls)}
-            forms.append((_words(message.text, prompt_extra), tuple(map(_plain_call, message.tool_calls))))
+            parts.append(
+                (
+                    _strip_prompt_extra(message.text, prompt_extra),
+                    tuple(map(_normalize_call, message.tool_calls)),
+                )
+            )
         elif message.role == "tool":
-            forms.append(("tool", message.content, calls.get(message.tool_call_id, message.tool_call_id)))
+            parts.append(("tool", message.content, calls.get(message.tool_call_id, message.tool_call_id)))
         else:
-            forms.append((message.role, message.content, message.name))
-    return tuple(forms)
+            parts.append((message.role, message.content, message.name))
+    return tuple(parts)
 
 
-def _words(text: str, prompt_extra: str) -> str:
+def _strip_prompt_extra(text: str, prompt_extra: str) -> str:
     text = text.strip()
     extra = prompt_extra.strip()
     return text[len(extra) :].lstrip() if extra and text.startswith(extra) else text
 
 
-def _plain_call(call: ToolCall) -> Any:
-    return call.name, _hashable(call.arguments)
+def _normalize_call(call: ToolCall) -> Any:
+    return call.name, _make_hashable(call.arguments)
 
 
-def _hashable(value: Any) -> Any:
+def _make_hashable(value: Any) -> Any:
     if isinstance(value, dict):
-        return frozenset((key, _hashable(item)) for key, item in value.items())
-    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+        return frozenset((key, _make_hashable(item)) for key, item in value.items())
+    return tuple(map(_make_hashable, value)) if isinstance(value, list) else value
 
 
-def _prefix_hashes(plain: Plain, tools: Sequence[ToolSchema]) -> list[int]:
+def _hash_prefixes(normal_form: NormalForm, tools: Sequence[ToolSchema]) -> list[int]:
     """A hash of every beginning of the messages, from none of them to all."""
     hashes = [hash(tuple(tool.name for tool in tools))]
-    for form in plain:
+    for form in normal_form:
         hashes.append(hash((hashes[-1], form)))
     return hashes
 
 
-def _newest(turns: Iterable[Turn]) -> Turn | None:
+def _find_newest(turns: Iterable[RecordedTurn]) -> RecordedTurn | None:
     """The first choice of the newest call."""
     return max(turns, key=lambda turn: (turn.call, -turn.number), default=None)
 
 
-def _with_recorded_ids(new: Sequence[Message], seen: Message, parent: Turn) -> tuple[Message, ...]:
+def _restore_call_ids(new: Sequence[Message], seen: Message, parent: RecordedTurn) -> tuple[Message, ...]:
     """New messages, with results of tools under the ids that the recorded turn gave its calls."""
     recorded = parent.messages[-1].tool_calls
     names = {theirs.id: ours.id for theirs, ours in zip(seen.tool_calls, recorded, strict=True)}
@@ -280,7 +303,7 @@ def _with_recorded_ids(new: Sequence[Message], seen: Message, parent: Turn) -> t
     return tuple(renamed)
 
 
-def _join_line(parent: Turn, child: Turn) -> None:
+def _share_ids(parent: RecordedTurn, child: RecordedTurn) -> None:
     """Let both be views of the child's ids, if the child extends the newest turn of the parent's line."""
     if not child.is_extended or parent.line is None or child.line is None:
         return

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 from stepwell.core import ContextLengthError
 from stepwell.rendering import Message, TextPart
-from stepwell.services.gateway.exchange import Ask, Kind, Refused
+from stepwell.services.errors import ErrorKind, ServiceError
+from stepwell.services.gateway.chat import ChatRequest
 
 T = TypeVar("T")
 LONG_BYTES = 16_384
@@ -32,12 +33,12 @@ class PromptThreads:
         self._max_waiting, self._num_waiting = max_waiting, 0
         self._max_prompt_bytes = max_prompt_bytes
 
-    async def make(self, ask: Ask, make: Callable[[], T]) -> T:
+    async def run(self, chat: ChatRequest, make: Callable[[], T]) -> T:
         """What `make` gives, made in a thread; refused where the prompt cannot fit or too many wait."""
-        size = _check_size(ask, self._max_prompt_bytes)
+        size = _check_prompt_size(chat, self._max_prompt_bytes)
         if self._num_waiting >= self._max_waiting:
             words = f"{self._num_waiting} prompts wait to be tokenized (max_waiting_prompts)"
-            raise Refused(Kind.UNAVAILABLE, words, retry_after_s=1.0)
+            raise ServiceError(ErrorKind.UNAVAILABLE, words, retry_after_s=1.0)
         self._num_waiting += 1
         try:
             threads = self._long if size > LONG_BYTES else self._short
@@ -63,14 +64,14 @@ def find_prompt_limit(tokenizer: Any, context_length: int | None) -> int | None:
     )
 
 
-def _check_size(ask: Ask, most: int | None) -> int:
+def _check_prompt_size(chat: ChatRequest, most: int | None) -> int:
     """The bytes of a prompt; `ContextLengthError` where they cannot fit."""
-    if ask.messages is None:
-        prompt = ask.prompt if isinstance(ask.prompt, str) else ""
-        others, own = num_bytes(prompt), 0
+    if chat.messages is None:
+        prompt = chat.prompt if isinstance(chat.prompt, str) else ""
+        others, own = count_bytes(prompt), 0
     else:
-        others = sum(_count_text_bytes(m) for m in ask.messages if m.role != "assistant")
-        own = max((_count_text_bytes(m) for m in ask.messages if m.role == "assistant"), default=0)
+        others = sum(_count_text_bytes(m) for m in chat.messages if m.role != "assistant")
+        own = max((_count_text_bytes(m) for m in chat.messages if m.role == "assistant"), default=0)
     if most is not None and max(others, own) > most:
         raise ContextLengthError(
             f"the prompt has {max(others, own)} bytes, and the context holds at most {most}: send less"
@@ -78,11 +79,11 @@ def _check_size(ask: Ask, most: int | None) -> int:
     return others + own
 
 
-def num_bytes(text: str) -> int:
+def count_bytes(text: str) -> int:
     """Bytes of a text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 
 def _count_text_bytes(message: Message) -> int:
     """Bytes of the text in a message; its images are counted by the renderer."""
-    return sum(num_bytes(part.text) for part in message.parts if isinstance(part, TextPart))
+    return sum(count_bytes(part.text) for part in message.parts if isinstance(part, TextPart))

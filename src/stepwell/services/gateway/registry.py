@@ -24,9 +24,10 @@ from stepwell.config.gateway import GatewayConfig
 from stepwell.core import JSON, Status, Step, Task, new_id
 from stepwell.core.errors import InfraError, InputError, StepwellError
 from stepwell.pool import Filter, Pool, StoredTrajectory
-from stepwell.services.gateway.exchange import Caller, Kind, Refused
+from stepwell.services.errors import ErrorKind, ServiceError
+from stepwell.services.gateway.chat import GatewayCaller
 from stepwell.services.gateway.history import History
-from stepwell.services.gateway.sessions import Session, outcome, rebuilt
+from stepwell.services.gateway.sessions import GatewaySession, decide_outcome, restore_session
 
 T = TypeVar("T")
 TAG = "gateway"
@@ -35,7 +36,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class SessionOptions:
     """What a session is begun with, where it is not begun by its first call."""
 
     task: Task | None = None
@@ -45,7 +46,7 @@ class Opening:
     tags: tuple[str, ...] = ()
 
 
-class Registry:
+class SessionRegistry:
     """The sessions of one gateway. Lives on one event loop."""
 
     def __init__(
@@ -53,26 +54,26 @@ class Registry:
     ) -> None:
         self.pool = pool
         self.config = config
-        self.sessions: dict[str, Session] = {}
+        self.sessions: dict[str, GatewaySession] = {}
         self.num_finished = 0
         self._prompt_extra = prompt_extra
         self._tags = (TAG, *tags)
         self._threads = ThreadPoolExecutor(config.num_pool_threads, "stepwell-pool")
-        self._opening: dict[str, asyncio.Task[Session]] = {}
+        self._opening: dict[str, asyncio.Task[GatewaySession]] = {}
         self._current: dict[str, str] = {}  # the open session of a key that names none
         self._left_open: dict[str, tuple[int, float]] = {}  # by an earlier process: steps then, since when
         self._writing: dict[str, set[asyncio.Future[Any]]] = {}
 
-    async def run(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
+    async def run_in_thread(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
         """Something of the pool, in a thread."""
         try:
-            return await self._begun(partial(function, *args, **options))
+            return await self._submit(partial(function, *args, **options))
         except InfraError as error:
-            raise Refused(
-                Kind.UNAVAILABLE, f"the pool does not answer: {error}", retry_after_s=1.0
+            raise ServiceError(
+                ErrorKind.UNAVAILABLE, f"the pool does not answer: {error}", retry_after_s=1.0
             ) from error
 
-    def _begun(self, function: Callable[[], T]) -> asyncio.Future[T]:
+    def _submit(self, function: Callable[[], T]) -> asyncio.Future[T]:
         return asyncio.get_running_loop().run_in_executor(self._threads, function)
 
     def close(self) -> None:
@@ -81,98 +82,105 @@ class Registry:
     async def resume(self) -> int:
         """Note the sessions that an earlier process left open; gives their number."""
         where = Filter(is_open=True, tags=(TAG,))
-        entries = await self.run(lambda: list(self.pool.find(where)))
+        entries = await self.run_in_thread(lambda: list(self.pool.find(where)))
         for entry in entries:
             self._left_open[entry.id] = (entry.num_steps, time.monotonic())
             if _AUTOMATIC in entry.tags:
                 self._current[entry.id.removeprefix(f"{_AUTOMATIC}.").rpartition("-")[0]] = entry.id
         return len(entries)
 
-    async def of(self, caller: Caller) -> Session:
+    async def get_or_open(self, caller: GatewayCaller) -> GatewaySession:
         """The session a call belongs to; begun if there is none yet."""
-        id_ = caller.session or self.current(caller.key_name)
+        id_ = caller.session or self.get_current_id(caller.key_name)
         session = self.sessions.get(id_)
         if session is None:
-            opening = Opening(tags=() if caller.session else (_AUTOMATIC,))
-            session = await self._once(id_, self._found_or_begun(id_, caller.key_name, opening))
-        return _checked_owner(session, caller.key_name)
+            options = SessionOptions(tags=() if caller.session else (_AUTOMATIC,))
+            session = await self._open_once(id_, self._find_or_begin(id_, caller.key_name, options))
+        return _require_owner(session, caller.key_name)
 
-    def now(self, caller: Caller) -> Session:
+    def get_open(self, caller: GatewayCaller) -> GatewaySession:
         """The session of a caller that has one, without waiting for the event loop."""
         id_ = caller.session or self._current.get(caller.key_name, "")
         session = self.sessions.get(id_)
         if session is None:
-            stored = self._stored(id_)
+            stored = self._load_stored(id_)
             if stored is None or not stored.is_open:
-                raise Refused(Kind.NOT_FOUND, f"there is no open session {id_!r}")
-            session = self._taken_back(stored)
-        return _checked_owner(session, caller.key_name)
+                raise ServiceError(ErrorKind.NOT_FOUND, f"there is no open session {id_!r}")
+            session = self._restore_now(stored)
+        return _require_owner(session, caller.key_name)
 
-    def current(self, key_name: str) -> str:
+    def get_current_id(self, key_name: str) -> str:
         """The id of the open session of a key."""
         id_ = self._current.get(key_name)
         if id_ is None:
             id_ = self._current[key_name] = new_id(f"{_AUTOMATIC}.{key_name}")
         return id_
 
-    async def open(self, id_: str, key_name: str, opening: Opening) -> Session:
+    async def open_session(self, id_: str, key_name: str, options: SessionOptions) -> GatewaySession:
         """Begin a session with a task of its own; the same again is the same session."""
-        session = await self._once(id_, self._found_or_begun(id_, key_name, opening))
+        session = await self._open_once(id_, self._find_or_begin(id_, key_name, options))
         _check_owner(id_, session.owner, key_name)
-        if opening.task is not None or opening.group:  # it may have been there before, with others
-            await self.run(self._begin, id_, key_name, opening)
+        if options.task is not None or options.group:  # it may have been there before, with others
+            await self.run_in_thread(self._begin_session, id_, key_name, options)
         return session
 
-    async def find(self, id_: str, key_name: str) -> Session | StoredTrajectory:
+    async def find_session(self, id_: str, key_name: str) -> GatewaySession | StoredTrajectory:
         """A session that exists, open or over."""
         session = self.sessions.get(id_)
         if session is not None:
-            return _checked_owner(session, key_name)
-        stored = await self.run(self._stored, id_) if _NAME.fullmatch(id_) else None
+            return _require_owner(session, key_name)
+        stored = await self.run_in_thread(self._load_stored, id_) if _NAME.fullmatch(id_) else None
         if stored is None:
-            raise Refused(Kind.NOT_FOUND, f"there is no session {id_!r:.140}")
+            raise ServiceError(ErrorKind.NOT_FOUND, f"there is no session {id_!r:.140}")
         _check_owner(id_, str(stored.source.get("key", "")), key_name)
         if not stored.is_open:
             return stored
-        return await self._once(id_, self._read_back(stored))
+        return await self._open_once(id_, self._restore_session(stored))
 
-    async def write(self, session: Session, first: int, steps: list[Step]) -> None:
+    async def write_steps(self, session: GatewaySession, first: int, steps: list[Step]) -> None:
         """Commit steps of a session: at once where that is quick, else in a thread."""
         try:
             if self.pool.is_quick():
-                self._append(session, first, steps)
+                self._append_steps(session, first, steps)
                 return
-            write = self._begun(partial(self.pool.append, session.id, first, steps))
+            write = self._submit(partial(self.pool.append, session.id, first, steps))
             writing = self._writing.setdefault(session.id, set())
             writing.add(write)
-            write.add_done_callback(partial(self._written, session, writing))
+            write.add_done_callback(partial(self._handle_write_end, session, writing))
             await asyncio.shield(write)
         except StepwellError as error:
-            raise Refused(
-                Kind.UNAVAILABLE, f"the pool did not take the step: {error}", retry_after_s=1.0
+            raise ServiceError(
+                ErrorKind.UNAVAILABLE, f"the pool did not take the step: {error}", retry_after_s=1.0
             ) from error
 
-    def _append(self, session: Session, first: int, steps: list[Step]) -> None:
+    def _append_steps(self, session: GatewaySession, first: int, steps: list[Step]) -> None:
         try:
             self.pool.append(session.id, first, steps)
         except BaseException:
             if not session.is_over:
-                self._forget(session)
+                self._forget_session(session)
             raise
 
-    async def reward(
-        self, session: Session | StoredTrajectory, value: float, step: int | None, part: str, source: str
+    async def reward_session(
+        self,
+        session: GatewaySession | StoredTrajectory,
+        value: float,
+        step: int | None,
+        part: str,
+        source: str,
     ) -> None:
         try:
-            await self.run(self.pool.reward, session.id, value, step=step, part=part, source=source)
+            await self.run_in_thread(self.pool.reward, session.id, value, step=step, part=part, source=source)
         except InputError as error:
-            raise Refused(Kind.INVALID, str(error), param="step" if step is not None else None) from error
-        if isinstance(session, Session):
+            raise ServiceError(
+                ErrorKind.INVALID, str(error), param="step" if step is not None else None
+            ) from error
+        if isinstance(session, GatewaySession):
             session.rewards[step] = value
 
-    async def finish(
+    async def finish_session(
         self,
-        session: Session,
+        session: GatewaySession,
         status: Status | None,
         error: str = "",
         info: Mapping[str, JSON] | None = None,
@@ -180,44 +188,44 @@ class Registry:
         """End a session. What is still in flight for it will be refused. `info` is kept with it."""
         session.refuse_if_over()
         session.is_over = True
-        status, error = outcome(session, status, error)
+        status, error = decide_outcome(session, status, error)
         try:
             await asyncio.gather(*self._writing.get(session.id, ()), return_exceptions=True)
-            await self.run(self._finish, session, status, error, info or {})
+            await self.run_in_thread(self._write_finish, session, status, error, info or {})
         except BaseException:
             session.is_over = False
             raise
-        self._forget(session)
+        self._forget_session(session)
         self.num_finished += 1
         return status
 
-    async def finish_silent(self) -> int:
+    async def finish_silent_sessions(self) -> int:
         """End every session that was silent for too long; gives their number."""
         limit = time.monotonic() - self.config.silent_timeout_s
         silent = [s for s in self.sessions.values() if s.num_running == 0 and s.last_seen_s < limit]
-        silent += await self._silent_before_us(limit)
+        silent += await self._find_abandoned_sessions(limit)
         for session in silent:
             if not session.is_over:
-                await self._finish_silent(session)
+                await self._finish_silent_session(session)
         return len(silent)
 
-    async def _finish_silent(self, session: Session) -> None:
+    async def _finish_silent_session(self, session: GatewaySession) -> None:
         words = f"no call for {self.config.silent_timeout_s:g} s"
         status = Status(self.config.on_silence)
-        await self.finish(session, status, words if status is Status.AGENT_ERROR else "")
+        await self.finish_session(session, status, words if status is Status.AGENT_ERROR else "")
 
-    async def _silent_before_us(self, limit: float) -> list[Session]:
+    async def _find_abandoned_sessions(self, limit: float) -> list[GatewaySession]:
         """Sessions of an earlier process that nobody came back to; what others go on with is left alone."""
         late = [id_ for id_, (_, since) in self._left_open.items() if since < limit]
-        found: list[Session] = []
+        found: list[GatewaySession] = []
         for id_ in late:
             num_steps, _ = self._left_open.pop(id_)
-            stored = await self.run(self._stored, id_)
+            stored = await self.run_in_thread(self._load_stored, id_)
             if stored is not None and stored.is_open and stored.entry.num_steps == num_steps:
-                found.append(await self._once(id_, self._read_back(stored)))
+                found.append(await self._open_once(id_, self._restore_session(stored)))
         return found
 
-    async def _once(self, id_: str, opening: Coroutine[Any, Any, Session]) -> Session:
+    async def _open_once(self, id_: str, opening: Coroutine[Any, Any, GatewaySession]) -> GatewaySession:
         """One task opens a session; whoever wants it meanwhile waits for the same one."""
         task = self._opening.get(id_)
         if task is None:
@@ -227,101 +235,107 @@ class Registry:
             opening.close()
         return await asyncio.shield(task)
 
-    async def _found_or_begun(self, id_: str, key_name: str, opening: Opening) -> Session:
+    async def _find_or_begin(self, id_: str, key_name: str, options: SessionOptions) -> GatewaySession:
         if id_ in self.sessions:
             return self.sessions[id_]
         if not _NAME.fullmatch(id_):
-            raise Refused(
-                Kind.INVALID,
+            raise ServiceError(
+                ErrorKind.INVALID,
                 f"{id_!r:.80} is no session id: use up to 128 letters, digits and any of . _ : -",
                 param="session",
             )
         if len(self.sessions) >= self.config.max_sessions:
-            raise Refused(
-                Kind.UNAVAILABLE, f"{len(self.sessions)} sessions are open; complete some", retry_after_s=5.0
+            raise ServiceError(
+                ErrorKind.UNAVAILABLE,
+                f"{len(self.sessions)} sessions are open; complete some",
+                retry_after_s=5.0,
             )
-        stored = await self.run(self._stored_or_begun, id_, key_name, opening)
+        stored = await self.run_in_thread(self._load_or_begin, id_, key_name, options)
         if stored is not None:
             if not stored.is_open:
-                raise Refused(Kind.CONFLICT, f"session {id_!r} is over; begin a new one under another id")
-            return await self._read_back(stored)
-        session = self.sessions[id_] = Session(id_, key_name, History(self._prompt_extra))
+                raise ServiceError(
+                    ErrorKind.CONFLICT, f"session {id_!r} is over; begin a new one under another id"
+                )
+            return await self._restore_session(stored)
+        session = self.sessions[id_] = GatewaySession(id_, key_name, History(self._prompt_extra))
         return session
 
-    async def _read_back(self, stored: StoredTrajectory) -> Session:
-        return self.sessions.get(stored.id) or self._taken_back(stored)
+    async def _restore_session(self, stored: StoredTrajectory) -> GatewaySession:
+        return self.sessions.get(stored.id) or self._restore_now(stored)
 
-    def _taken_back(self, stored: StoredTrajectory) -> Session:
+    def _restore_now(self, stored: StoredTrajectory) -> GatewaySession:
         self._left_open.pop(stored.id, None)
-        session = self.sessions[stored.id] = rebuilt(stored, self._prompt_extra)
+        session = self.sessions[stored.id] = restore_session(stored, self._prompt_extra)
         return session
 
-    def _stored(self, id_: str) -> StoredTrajectory | None:
+    def _load_stored(self, id_: str) -> StoredTrajectory | None:
         if not self.pool.has(id_):
             return None
         stored = self.pool.get(id_, whole=True)
         if stored.source.get("service") != TAG:
-            raise Refused(
-                Kind.CONFLICT, f"trajectory {id_!r} is in the pool, but was no session; take another id"
+            raise ServiceError(
+                ErrorKind.CONFLICT, f"trajectory {id_!r} is in the pool, but was no session; take another id"
             )
         return stored
 
-    def _stored_or_begun(self, id_: str, key_name: str, opening: Opening) -> StoredTrajectory | None:
+    def _load_or_begin(self, id_: str, key_name: str, options: SessionOptions) -> StoredTrajectory | None:
         """A session of the pool; None if it was not there, and now is."""
-        stored = self._stored(id_)
+        stored = self._load_stored(id_)
         if stored is None:
-            self._begin(id_, key_name, opening)
+            self._begin_session(id_, key_name, options)
         return stored
 
-    def _begin(self, id_: str, key_name: str, opening: Opening) -> None:
+    def _begin_session(self, id_: str, key_name: str, options: SessionOptions) -> None:
         try:
             self.pool.begin(
-                opening.task or Task(self.config.env, {"session": id_}),
+                options.task or Task(self.config.env, {"session": id_}),
                 id=id_,
-                group=opening.group,
-                group_size=opening.group_size,
-                channel=opening.channel or self.config.channel,
+                group=options.group,
+                group_size=options.group_size,
+                channel=options.channel or self.config.channel,
                 source={"service": TAG, "key": key_name},
-                tags=(*self._tags, *opening.tags),
+                tags=(*self._tags, *options.tags),
             )
         except InputError as error:
-            raise Refused(Kind.INVALID, f"the session cannot be begun: {error}") from error
+            raise ServiceError(ErrorKind.INVALID, f"the session cannot be begun: {error}") from error
 
-    def _finish(self, session: Session, status: Status, error: str, info: Mapping[str, JSON]) -> None:
-        path = session.path()
+    def _write_finish(
+        self, session: GatewaySession, status: Status, error: str, info: Mapping[str, JSON]
+    ) -> None:
+        path = session.select_path()
         if session.rewards:  # who rewards some steps says that the others earned nothing
             last = path[-1:] if None in session.rewards else []
             for number in path:
                 if number not in session.rewards and number not in last:
                     self.pool.reward(session.id, 0.0, step=number, source="completed")
         timings = {"wall_s": max(0.0, time.time() - session.created_s)}
-        told = {**info, **session.summary()}
-        self.pool.finish(session.id, status, error=error, path=path, timings=timings, info=told)
+        summary = {**info, **session.summarize()}
+        self.pool.finish(session.id, status, error=error, path=path, timings=timings, info=summary)
 
-    def _written(
-        self, session: Session, writing: set[asyncio.Future[Any]], write: asyncio.Future[Any]
+    def _handle_write_end(
+        self, session: GatewaySession, writing: set[asyncio.Future[Any]], write: asyncio.Future[Any]
     ) -> None:
         writing.discard(write)
         if not writing and self._writing.get(session.id) is writing:
             del self._writing[session.id]
         if not write.cancelled() and write.exception() is not None and not session.is_over:
-            self._forget(session)
+            self._forget_session(session)
 
-    def _forget(self, session: Session) -> None:
+    def _forget_session(self, session: GatewaySession) -> None:
         if self.sessions.get(session.id) is session:
             del self.sessions[session.id]
         if self._current.get(session.owner) == session.id:
             del self._current[session.owner]
 
-    def totals(self) -> dict[str, JSON]:
+    def count_sessions(self) -> dict[str, JSON]:
         return {"num_open": len(self.sessions) + len(self._left_open), "num_finished": self.num_finished}
 
 
-def _checked_owner(session: Session, key_name: str) -> Session:
+def _require_owner(session: GatewaySession, key_name: str) -> GatewaySession:
     _check_owner(session.id, session.owner, key_name)
     return session
 
 
 def _check_owner(id_: str, owner: str, key_name: str) -> None:
     if owner and owner != key_name:
-        raise Refused(Kind.FORBIDDEN, f"session {id_!r} belongs to another key", param="session")
+        raise ServiceError(ErrorKind.FORBIDDEN, f"session {id_!r} belongs to another key", param="session")

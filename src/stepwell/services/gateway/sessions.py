@@ -27,16 +27,16 @@ from typing import Any
 from stepwell.core import JSON, Status
 from stepwell.pool import StoredTrajectory
 from stepwell.rendering import Message
-from stepwell.services.gateway.exchange import Kind, Refused
-from stepwell.services.gateway.history import Branch, History, Turn
-from stepwell.services.gateway.notes import turn_of
+from stepwell.services.errors import ErrorKind, ServiceError
+from stepwell.services.gateway.history import Branch, History, RecordedTurn
+from stepwell.services.gateway.step_info import restore_turn
 
 _SHOWN_REASONS = 20
 _REMEMBERED = 512
 
 
 @dataclass(slots=True, eq=False)
-class Session:
+class GatewaySession:
     """One open session. `owner` is the name of the key that opened it; only that key may use it."""
 
     id: str
@@ -73,7 +73,9 @@ class Session:
 
     def refuse_if_over(self) -> None:
         if self.is_over:
-            raise Refused(Kind.CONFLICT, f"session {self.id!r} is over; begin a new one under another id")
+            raise ServiceError(
+                ErrorKind.CONFLICT, f"session {self.id!r} is over; begin a new one under another id"
+            )
 
     def note_branch(self, first: int, branch: Branch | None) -> None:
         if branch is not None:
@@ -84,9 +86,9 @@ class Session:
         self.infra_errors[type(error).__name__] += 1
         self.last_infra_error = f"{type(error).__name__}: {error}"
 
-    def path(self) -> list[int]:
+    def select_path(self) -> list[int]:
         """The steps that are trained on, in the order of calls."""
-        calls: dict[int, list[Turn]] = {}
+        calls: dict[int, list[RecordedTurn]] = {}
         for turn in self.history.turns.values():
             if turn.call not in self.superseded:
                 calls.setdefault(turn.call, []).append(turn)
@@ -96,25 +98,27 @@ class Session:
             chosen += continued or [min(turn.number for turn in turns)]
         return sorted(chosen)
 
-    def step_of(self, call_id: str, choice: int = 0) -> int | None:
+    def find_step(self, call_id: str, choice: int = 0) -> int | None:
         """The number of the step that a reply was, by the reply's id."""
         found = (turn for turn in self.history.turns.values() if turn.call_id == call_id)
         return next((turn.number for turn in found if turn.choice == choice), None)
 
-    def remember(self, answer_id: str, messages: tuple[Message, ...]) -> None:
+    def remember_conversation(self, answer_id: str, messages: tuple[Message, ...]) -> None:
         if len(self.conversations) >= _REMEMBERED:
             self.conversations.pop(next(iter(self.conversations)))
         self.conversations[answer_id] = messages
 
-    def recall(self, answer_id: str) -> tuple[Message, ...]:
+    def recall_conversation(self, answer_id: str) -> tuple[Message, ...]:
         """A conversation by an answer's id: as remembered, or else as recorded."""
         if answer_id in self.conversations:
             return self.conversations[answer_id]
         for turn in self.history.turns.values():
             if turn.call_id == answer_id and turn.choice == 0 and turn.messages:
                 return turn.messages
-        raise Refused(
-            Kind.NOT_FOUND, f"session {self.id!r} has no answer {answer_id!r}", param="previous_response_id"
+        raise ServiceError(
+            ErrorKind.NOT_FOUND,
+            f"session {self.id!r} has no answer {answer_id!r}",
+            param="previous_response_id",
         )
 
     def describe(self) -> dict[str, JSON]:
@@ -125,7 +129,7 @@ class Session:
             "num_calls": self.num_calls,
             "num_running": self.num_running,
             "num_steps": len(self.history.turns),
-            "path": list(self.path()),
+            "path": list(self.select_path()),
             "num_prompt_tokens": self.num_prompt_tokens,
             "num_action_tokens": self.num_action_tokens,
             "num_branches": self.branches.total(),
@@ -136,7 +140,7 @@ class Session:
             "silent_s": round(time.monotonic() - self.last_seen_s, 3),
         }
 
-    def summary(self) -> dict[str, JSON]:
+    def summarize(self) -> dict[str, JSON]:
         """What a trajectory's `info` says of the session it was."""
         value: dict[str, JSON] = {"num_calls": self.num_calls, "branches": dict(self.branches)}
         if self.infra_errors:
@@ -146,14 +150,14 @@ class Session:
         return value
 
 
-def rebuilt(stored: StoredTrajectory, prompt_extra: str) -> Session:
+def restore_session(stored: StoredTrajectory, prompt_extra: str) -> GatewaySession:
     """An open session as the pool knows it."""
-    session = Session(stored.id, str(stored.source.get("key", "")), History(prompt_extra))
+    session = GatewaySession(stored.id, str(stored.source.get("key", "")), History(prompt_extra))
     session.created_s = stored.created_s
     steps = dict(sorted(zip(stored.numbers, stored.trajectory.steps, strict=True)))
     for number, step in steps.items():
         info: Mapping[str, Any] = step.info
-        turn = turn_of(session.history, number, step)
+        turn = restore_turn(session.history, number, step)
         session.history.add(turn)
         if "branch" in info:
             session.branches[info["branch"]] += 1
@@ -170,7 +174,7 @@ def rebuilt(stored: StoredTrajectory, prompt_extra: str) -> Session:
     return session
 
 
-def outcome(session: Session, status: Status | None, error: str) -> tuple[Status, str]:
+def decide_outcome(session: GatewaySession, status: Status | None, error: str) -> tuple[Status, str]:
     """How a completed session ended, where its agent did not say all of it."""
     if status is None and session.last_infra_error:
         return Status.INFRA_ERROR, error or session.last_infra_error
@@ -181,7 +185,7 @@ def outcome(session: Session, status: Status | None, error: str) -> tuple[Status
     return status, error
 
 
-def totals(sessions: Iterable[Session]) -> dict[str, JSON]:
+def count_running(sessions: Iterable[GatewaySession]) -> dict[str, JSON]:
     """Counts over open sessions."""
     branches: Counter[str] = Counter()
     num_running = 0

@@ -11,7 +11,9 @@ Item = TypeVar("Item")
 _END = object()
 
 
-async def merged(streams: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[tuple[int, Item], None]:
+async def merge_streams(
+    streams: Sequence[AsyncGenerator[Item, None]],
+) -> AsyncGenerator[tuple[int, Item], None]:
     """What the streams give, as it comes, with the number of its stream.
 
     The first failure of one is raised; however it ends, none of them goes on afterwards.
@@ -21,23 +23,23 @@ async def merged(streams: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerato
             async for item in items:
                 yield 0, item
         return
-    news: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
+    queue: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
 
-    async def follow(index: int, stream: AsyncGenerator[Item, None]) -> None:
+    async def forward_items(index: int, stream: AsyncGenerator[Item, None]) -> None:
         end: object = _END
         try:
             async with aclosing(stream) as items:
                 async for item in items:
-                    news.put_nowait((index, item))
+                    queue.put_nowait((index, item))
         except Exception as error:
             end = error
-        news.put_nowait((index, end))
+        queue.put_nowait((index, end))
 
-    tasks = [asyncio.create_task(follow(index, stream)) for index, stream in enumerate(streams)]
+    tasks = [asyncio.create_task(forward_items(index, stream)) for index, stream in enumerate(streams)]
     try:
         num_left = len(tasks)
         while num_left:
-            index, item = await news.get()
+            index, item = await queue.get()
             if isinstance(item, Exception):
                 raise item
             if item is _END:

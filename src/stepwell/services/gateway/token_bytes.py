@@ -10,32 +10,32 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from stepwell.services.gateway.exchange import Token
+from stepwell.services.gateway.chat import TokenLogprob
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _SPACE = "\u2581"
 
 
-class TokenReader:
+class TokenDecoder:
     """Reads tokens of one tokenizer."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._added = {id_: text for text, id_ in tokenizer.get_added_vocab().items()}
         vocabulary = tokenizer.get_vocab()
-        self._letters = _byte_letters()
+        self._letters = _map_byte_letters()
         self._is_byte_level = all(letter in vocabulary for letter in self._letters)
         self._read = lru_cache(maxsize=65536)(self._look_up)
 
-    def token(self, id_: int, logprob: float) -> Token:
+    def decode_token(self, id_: int, logprob: float) -> TokenLogprob:
         text, raw = self._read(id_)
-        return Token(id_, text, raw, logprob)
+        return TokenLogprob(id_, text, raw, logprob)
 
     def _look_up(self, id_: int) -> tuple[str, bytes]:
-        raw = self._raw(id_)
+        raw = self._find_bytes(id_)
         return raw.decode("utf-8", errors="replace"), raw
 
-    def _raw(self, id_: int) -> bytes:
+    def _find_bytes(self, id_: int) -> bytes:
         piece = str(self._added.get(id_) or self._tokenizer.convert_ids_to_tokens(id_) or "")
         byte = None if self._is_byte_level else _BYTE.fullmatch(piece)
         if byte is not None:
@@ -47,7 +47,7 @@ class TokenReader:
         return piece.replace(_SPACE, " ").encode()
 
 
-def _byte_letters() -> dict[str, int]:
+def _map_byte_letters() -> dict[str, int]:
     """The letter that byte-level tokenizers write for every byte: itself if it shows, else one above 255."""
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in shown]

@@ -22,56 +22,70 @@ from stepwell.core import FinishReason, Sampling, Step, ToolCall
 from stepwell.core.errors import ConfigError
 from stepwell.pool import Pool
 from stepwell.rendering import Message
-from stepwell.services.gateway.exchange import Answer, Ask, Caller, Choice, Delta, Finish, Kind, Refused
-from stepwell.services.gateway.history import Place, Turn
-from stepwell.services.gateway.keeper import Keeper, checked_messages
-from stepwell.services.gateway.notes import CallNote, note
-from stepwell.services.gateway.sessions import Session
+from stepwell.services.errors import ErrorKind, ServiceError
+from stepwell.services.gateway.base import BaseGateway, check_messages
+from stepwell.services.gateway.chat import (
+    ChatCompletion,
+    ChatRequest,
+    ChoiceFinish,
+    CompletionChoice,
+    CompletionDelta,
+    GatewayCaller,
+)
+from stepwell.services.gateway.history import HistoryMatch, RecordedTurn
+from stepwell.services.gateway.sessions import GatewaySession
+from stepwell.services.gateway.step_info import CallRecord, build_step_info
 
 UNTRAINABLE = "untrainable"
-_FINISH = {"length": Finish.LENGTH, "tool_calls": Finish.TOOL_CALLS}
-_KINDS = {400: Kind.INVALID, 404: Kind.NOT_FOUND, 413: Kind.TOO_LARGE, 422: Kind.INVALID, 429: Kind.LIMITED}
+_FINISH = {"length": ChoiceFinish.LENGTH, "tool_calls": ChoiceFinish.TOOL_CALLS}
+_KINDS = {
+    400: ErrorKind.INVALID,
+    404: ErrorKind.NOT_FOUND,
+    413: ErrorKind.TOO_LARGE,
+    422: ErrorKind.INVALID,
+    429: ErrorKind.LIMITED,
+}
 
 
 @dataclass(slots=True)
-class _Draft:
+class _ChoiceDraft:
     """One choice while it comes in."""
 
     text: str = ""
-    finish: Finish = Finish.END
+    finish: ChoiceFinish = ChoiceFinish.END
     calls: dict[int, dict[str, str]] = field(default_factory=dict)
 
-    def take(self, delta: Mapping[str, Any], finish: str | None) -> str:
+    def add_piece(self, delta: Mapping[str, Any], finish: str | None) -> str:
         """Take a piece, or the whole message; gives its text."""
         text = delta.get("content") or ""
         self.text += text
-        for place, call in enumerate(delta.get("tool_calls") or ()):
+        for position, call in enumerate(delta.get("tool_calls") or ()):
             function = call.get("function") or {}
-            into = self.calls.setdefault(call.get("index", place), {"id": "", "name": "", "arguments": ""})
+            into = self.calls.setdefault(call.get("index", position), {"id": "", "name": "", "arguments": ""})
             into["id"] = call.get("id") or into["id"]
             into["name"] = function.get("name") or into["name"]
             into["arguments"] += function.get("arguments") or ""
         if finish is not None:
-            self.finish = _FINISH.get(finish, Finish.END)
+            self.finish = _FINISH.get(finish, ChoiceFinish.END)
         return text
 
     def tool_calls(self) -> tuple[ToolCall, ...]:
         return tuple(
-            ToolCall(call["name"], _arguments(call["arguments"]), call["id"])
+            ToolCall(call["name"], _parse_arguments(call["arguments"]), call["id"])
             for _, call in sorted(self.calls.items())
         )
 
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    ask: Ask
-    session: Session
+    chat: ChatRequest
+    session: GatewaySession
     first: int
-    place: Place
-    note: CallNote
+    match: HistoryMatch
+    record: CallRecord
 
 
-class UpstreamGateway(Keeper):
+class UpstreamGateway(BaseGateway):
     """Answers calls by asking another API. Implements `Answering`; nothing it records can be trained on."""
 
     def __init__(
@@ -102,113 +116,123 @@ class UpstreamGateway(Keeper):
     async def is_ready(self) -> bool:
         return await super().is_ready() and (await self._client.get("/models")).status_code < 500
 
-    async def answer(self, caller: Caller, ask: Ask) -> Answer:
-        call = await self._begin(caller, ask)
+    async def complete_chat(self, caller: GatewayCaller, chat: ChatRequest) -> ChatCompletion:
+        call = await self._start_call(caller, chat)
         try:
-            value = await self._asked(call)
-            drafts = [_Draft() for _ in value["choices"]]
+            value = await self._post_chat(call)
+            drafts = [_ChoiceDraft() for _ in value["choices"]]
             for draft, choice in zip(drafts, value["choices"], strict=True):
-                draft.take(choice["message"], choice.get("finish_reason"))
-            return await self._record(call, drafts, value.get("usage"))
+                draft.add_piece(choice["message"], choice.get("finish_reason"))
+            return await self._record_steps(call, drafts, value.get("usage"))
         except (KeyError, TypeError, ValueError) as error:
-            raise _nonsense(call, error) from error
+            raise _explain_unreadable(call, error) from error
         finally:
             call.session.end_call()
 
-    async def stream(self, caller: Caller, ask: Ask) -> AsyncGenerator[Delta | Answer, None]:
-        call = await self._begin(caller, ask)
-        drafts = [_Draft() for _ in range(ask.num_choices)]
+    async def stream_chat(
+        self, caller: GatewayCaller, chat: ChatRequest
+    ) -> AsyncGenerator[CompletionDelta | ChatCompletion, None]:
+        call = await self._start_call(caller, chat)
+        drafts = [_ChoiceDraft() for _ in range(chat.num_choices)]
         usage: Mapping[str, Any] | None = None
         try:
-            async with aclosing(self._events(call)) as events:
+            async with aclosing(self._stream_events(call)) as events:
                 async for event in events:
                     usage = event.get("usage") or usage
                     for choice in event.get("choices") or ():
                         index = choice["index"]
-                        text = drafts[index].take(choice.get("delta") or {}, choice.get("finish_reason"))
+                        text = drafts[index].add_piece(choice.get("delta") or {}, choice.get("finish_reason"))
                         if text:
-                            yield Delta(index, text)
-            answer = await self._record(call, drafts, usage)
+                            yield CompletionDelta(index, text)
+            completion = await self._record_steps(call, drafts, usage)
             for index, draft in enumerate(drafts):
                 for tool_call in draft.tool_calls():
-                    yield Delta(index, tool_call=tool_call)
-            yield answer
+                    yield CompletionDelta(index, tool_call=tool_call)
+            yield completion
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise _nonsense(call, error) from error
+            raise _explain_unreadable(call, error) from error
         finally:
             call.session.end_call()
 
-    async def _begin(self, caller: Caller, ask: Ask) -> _Call:
-        self._refuse_impossible(ask)
-        if ask.messages is None:
-            raise Refused(Kind.INVALID, "a plain upstream serves chats only; send messages", param="prompt")
-        messages = checked_messages(ask.messages)
-        session = await self.registry.of(caller)
-        first = session.begin_call(ask.num_choices)
-        place = session.history.place(messages, ask.tools)
-        parent = place.parent.number if place.parent else None
-        noted = CallNote(ask.id, first, parent, place.new, ask.tools, place.branch, metadata=ask.metadata)
-        return _Call(ask, session, first, place, noted)
+    async def _start_call(self, caller: GatewayCaller, chat: ChatRequest) -> _Call:
+        self._check_request(chat)
+        if chat.messages is None:
+            raise ServiceError(
+                ErrorKind.INVALID, "a plain upstream serves chats only; send messages", param="prompt"
+            )
+        messages = check_messages(chat.messages)
+        session = await self.registry.get_or_open(caller)
+        first = session.begin_call(chat.num_choices)
+        match = session.history.match_messages(messages, chat.tools)
+        parent = match.parent.number if match.parent else None
+        record = CallRecord(
+            chat.id, first, parent, match.new_messages, chat.tools, match.branch, metadata=chat.metadata
+        )
+        return _Call(chat, session, first, match, record)
 
-    async def _asked(self, call: _Call) -> Any:
+    async def _post_chat(self, call: _Call) -> Any:
         try:
-            response = await self._client.post("/chat/completions", json=self._body(call.ask, stream=False))
+            response = await self._client.post(
+                "/chat/completions", json=self._build_body(call.chat, stream=False)
+            )
         except httpx.HTTPError as error:
-            raise _unreachable(call, error) from error
+            raise _explain_unreachable(call, error) from error
         if response.status_code != 200:
-            raise _refused(call, response.status_code, response.headers, response.text)
+            raise _explain_refusal(call, response.status_code, response.headers, response.text)
         return response.json()
 
-    async def _events(self, call: _Call) -> AsyncGenerator[Any, None]:
-        body = self._body(call.ask, stream=True)
+    async def _stream_events(self, call: _Call) -> AsyncGenerator[Any, None]:
+        body = self._build_body(call.chat, stream=True)
         try:
             async with self._client.stream("POST", "/chat/completions", json=body) as response:
                 if response.status_code != 200:
                     text = (await response.aread()).decode(errors="replace")
-                    raise _refused(call, response.status_code, response.headers, text)
-                async for data in _server_sent(response.aiter_lines()):
+                    raise _explain_refusal(call, response.status_code, response.headers, text)
+                async for data in _read_event_data(response.aiter_lines()):
                     yield json.loads(data)
         except httpx.HTTPError as error:
-            raise _unreachable(call, error) from error
+            raise _explain_unreachable(call, error) from error
 
-    def _body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
+    def _build_body(self, chat: ChatRequest, *, stream: bool) -> dict[str, Any]:
         body: dict[str, Any] = {
-            "model": self._model or ask.model,
-            "messages": [_message(message) for message in ask.messages or ()],
-            "temperature": ask.temperature,
-            "top_p": ask.top_p,
-            "n": ask.num_choices,
+            "model": self._model or chat.model,
+            "messages": [_write_message(message) for message in chat.messages or ()],
+            "temperature": chat.temperature,
+            "top_p": chat.top_p,
+            "n": chat.num_choices,
         }
-        given = {"max_tokens": ask.max_tokens or self.config.max_tokens, "seed": ask.seed}
+        given = {"max_tokens": chat.max_tokens or self.config.max_tokens, "seed": chat.seed}
         body |= {name: value for name, value in given.items() if value is not None}
-        if ask.stop:
-            body["stop"] = list(ask.stop)
-        if ask.tools:
-            body["tools"] = [tool.to_openai() for tool in ask.tools]
+        if chat.stop:
+            body["stop"] = list(chat.stop)
+        if chat.tools:
+            body["tools"] = [tool.to_openai() for tool in chat.tools]
         if stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         return body
 
-    async def _record(self, call: _Call, drafts: Sequence[_Draft], usage: Mapping[str, Any] | None) -> Answer:
+    async def _record_steps(
+        self, call: _Call, drafts: Sequence[_ChoiceDraft], usage: Mapping[str, Any] | None
+    ) -> ChatCompletion:
         call.session.refuse_if_over()
         steps, choices = [], []
         for index, draft in enumerate(drafts):
             reply = Message.assistant(draft.text, draft.tool_calls())
-            steps.append(_step(call, index, reply))
-            turn = Turn(call.first + index, call.first, call.ask.id, call.note.parent)
-            turn.messages, turn.tools = (*(call.ask.messages or ()), reply), call.ask.tools
-            turn.plain = call.place.plain
+            steps.append(_build_step(call, index, reply))
+            turn = RecordedTurn(call.first + index, call.first, call.chat.id, call.record.parent)
+            turn.messages, turn.tools = (*(call.chat.messages or ()), reply), call.chat.tools
+            turn.normal_form = call.match.normal_form
             call.session.history.add(turn)
-            finish = Finish.TOOL_CALLS if reply.tool_calls else draft.finish
-            choices.append(Choice(index, draft.text, finish, reply.tool_calls))
-        call.session.note_branch(call.first, call.note.branch)
-        await self.registry.write(call.session, call.first, steps)
+            finish = ChoiceFinish.TOOL_CALLS if reply.tool_calls else draft.finish
+            choices.append(CompletionChoice(index, draft.text, finish, reply.tool_calls))
+        call.session.note_branch(call.first, call.record.branch)
+        await self.registry.write_steps(call.session, call.first, steps)
         call.session.last_infra_error = ""
         used = usage or {}
-        return Answer(
-            call.ask.id,
+        return ChatCompletion(
+            call.chat.id,
             int(time.time()),
-            self._model or call.ask.model,
+            self._model or call.chat.model,
             tuple(choices),
             int(used.get("prompt_tokens") or 0),
             int((used.get("prompt_tokens_details") or {}).get("cached_tokens") or 0),
@@ -217,12 +241,12 @@ class UpstreamGateway(Keeper):
         )
 
 
-def _step(call: _Call, choice: int, reply: Message) -> Step:
-    sampling = Sampling(call.ask.temperature, call.ask.top_p, call.ask.seed, FinishReason.GIVEN)
-    return Step.from_text(reply.text, sampling, note(call.note, choice, reply, ""))
+def _build_step(call: _Call, choice: int, reply: Message) -> Step:
+    sampling = Sampling(call.chat.temperature, call.chat.top_p, call.chat.seed, FinishReason.GIVEN)
+    return Step.from_text(reply.text, sampling, build_step_info(call.record, choice, reply, ""))
 
 
-def _message(message: Message) -> dict[str, Any]:
+def _write_message(message: Message) -> dict[str, Any]:
     value: dict[str, Any] = {"role": message.role, "content": message.text}
     if message.tool_calls:
         value["tool_calls"] = [
@@ -238,44 +262,44 @@ def _message(message: Message) -> dict[str, Any]:
     return value
 
 
-def _arguments(text: str) -> dict[str, Any]:
+def _parse_arguments(text: str) -> dict[str, Any]:
     value = json.loads(text or "{}")
     if not isinstance(value, dict):
         raise ValueError("arguments of a tool call are no object")
     return value
 
 
-async def _server_sent(lines: AsyncIterator[str]) -> AsyncIterator[str]:
+async def _read_event_data(lines: AsyncIterator[str]) -> AsyncIterator[str]:
     async for line in lines:
         data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
         if data and data != "[DONE]":
             yield data
 
 
-def _unreachable(call: _Call, error: Exception) -> Refused:
+def _explain_unreachable(call: _Call, error: Exception) -> ServiceError:
     call.session.note_infra_error(error)
     words = f"the upstream cannot be reached ({type(error).__name__}); is it running?"
-    return Refused(Kind.UNAVAILABLE, words, retry_after_s=1.0)
+    return ServiceError(ErrorKind.UNAVAILABLE, words, retry_after_s=1.0)
 
 
-def _nonsense(call: _Call, error: Exception) -> Refused:
+def _explain_unreadable(call: _Call, error: Exception) -> ServiceError:
     call.session.note_infra_error(error)
-    return Refused(
-        Kind.UNAVAILABLE, f"the upstream's answer cannot be read ({type(error).__name__}: {error})"
+    return ServiceError(
+        ErrorKind.UNAVAILABLE, f"the upstream's answer cannot be read ({type(error).__name__}: {error})"
     )
 
 
-def _refused(call: _Call, status: int, headers: Mapping[str, str], text: str) -> Refused:
+def _explain_refusal(call: _Call, status: int, headers: Mapping[str, str], text: str) -> ServiceError:
     """What the upstream says; its own failures, and our key's, are the system's and not the agent's."""
-    kind = _KINDS.get(status, Kind.UNAVAILABLE)
-    if kind is Kind.UNAVAILABLE:
+    kind = _KINDS.get(status, ErrorKind.UNAVAILABLE)
+    if kind is ErrorKind.UNAVAILABLE:
         call.session.note_infra_error(RuntimeError(f"upstream status {status}"))
     try:
         words = str(json.loads(text)["error"]["message"])
     except (ValueError, KeyError, TypeError):
         words = text[:200]
     after = headers.get("retry-after", "")
-    return Refused(
+    return ServiceError(
         kind,
         f"the upstream refused ({status}): {words}",
         retry_after_s=float(after) if after.isdigit() else None,

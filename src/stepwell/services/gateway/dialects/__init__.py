@@ -10,7 +10,7 @@ tokens, sessions or engines. `routing.py` joins them to a gateway.
 
 from __future__ import annotations
 
-from stepwell.services.gateway.dialects.refusals import refusal_response
-from stepwell.services.gateway.dialects.routing import routers
+from stepwell.services.gateway.dialects.errors import make_error_response
+from stepwell.services.gateway.dialects.routers import make_routers
 
-__all__ = ["refusal_response", "routers"]
+__all__ = ["make_error_response", "make_routers"]

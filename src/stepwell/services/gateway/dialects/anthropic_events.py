@@ -12,62 +12,67 @@ from collections.abc import Iterator
 from typing import Any
 
 from stepwell.core import ToolCall
-from stepwell.services.gateway.dialects import anthropic_messages as form
-from stepwell.services.gateway.dialects.refusals import Vendor, dumps, error_body
-from stepwell.services.gateway.dialects.route import event
-from stepwell.services.gateway.exchange import Answer, Ask, Delta, Refused
+from stepwell.services.errors import ServiceError
+from stepwell.services.gateway.chat import ChatCompletion, ChatRequest, CompletionDelta
+from stepwell.services.gateway.dialects import anthropic_messages as messages
+from stepwell.services.gateway.dialects.errors import Vendor, dump_json, write_error_body
+from stepwell.services.gateway.dialects.route import write_event
 
 
 class MessagesWriter:
     """An answer as a stream of events."""
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
+    def __init__(self, chat: ChatRequest) -> None:
+        self._chat = chat
         self._num_blocks = 0
         self._text_is_open = False
 
-    def begin(self) -> Iterator[bytes]:
-        yield _event("message_start", message=form.message(self._ask))
+    def write_start(self) -> Iterator[bytes]:
+        yield _write_event("message_start", write_empty_message=messages.write_empty_message(self._chat))
 
-    def delta(self, delta: Delta) -> Iterator[bytes]:
+    def write_delta(self, delta: CompletionDelta) -> Iterator[bytes]:
         if delta.text:
             if not self._text_is_open:
                 self._text_is_open = True
-                yield self._start({"type": "text", "text": ""})
-            yield self._delta({"type": "text_delta", "text": delta.text})
+                yield self._start_block({"type": "text", "text": ""})
+            yield self._write_block_delta({"type": "text_delta", "text": delta.text})
         if delta.tool_call is not None:
             yield from self._close_text()
-            yield from self._call(delta.tool_call)
+            yield from self._write_call(delta.tool_call)
 
-    def end(self, answer: Answer) -> Iterator[bytes]:
+    def write_end(self, completion: ChatCompletion) -> Iterator[bytes]:
         yield from self._close_text()
-        (choice,) = answer.choices
-        yield _event("message_delta", delta=form.ending(choice), usage=form.usage(answer))
-        yield _event("message_stop")
+        (choice,) = completion.choices
+        yield _write_event(
+            "message_delta",
+            delta=messages.write_stop_reason(choice),
+            write_usage=messages.write_usage(completion),
+        )
+        yield _write_event("message_stop")
 
-    def failed(self, refused: Refused) -> bytes:
-        return event(error_body(Vendor.ANTHROPIC, refused), "error")
+    def write_error(self, refused: ServiceError) -> bytes:
+        return write_event(write_error_body(Vendor.ANTHROPIC, refused), "error")
 
-    def _call(self, call: ToolCall) -> Iterator[bytes]:
-        yield self._start({"type": "tool_use", "id": call.id, "name": call.name, "input": {}})
-        yield self._delta({"type": "input_json_delta", "partial_json": dumps(call.arguments)})
-        yield self._stop()
+    def _write_call(self, call: ToolCall) -> Iterator[bytes]:
+        yield self._start_block({"type": "tool_use", "id": call.id, "name": call.name, "input": {}})
+        yield self._write_block_delta({"type": "input_json_delta", "partial_json": dump_json(call.arguments)})
+        yield self._stop_block()
 
     def _close_text(self) -> Iterator[bytes]:
         if self._text_is_open:
             self._text_is_open = False
-            yield self._stop()
+            yield self._stop_block()
 
-    def _start(self, block: dict[str, Any]) -> bytes:
-        return _event("content_block_start", index=self._num_blocks, content_block=block)
+    def _start_block(self, block: dict[str, Any]) -> bytes:
+        return _write_event("content_block_start", index=self._num_blocks, content_block=block)
 
-    def _delta(self, delta: dict[str, Any]) -> bytes:
-        return _event("content_block_delta", index=self._num_blocks, delta=delta)
+    def _write_block_delta(self, delta: dict[str, Any]) -> bytes:
+        return _write_event("content_block_delta", index=self._num_blocks, delta=delta)
 
-    def _stop(self) -> bytes:
+    def _stop_block(self) -> bytes:
         index, self._num_blocks = self._num_blocks, self._num_blocks + 1
-        return _event("content_block_stop", index=index)
+        return _write_event("content_block_stop", index=index)
 
 
-def _event(name: str, /, **data: Any) -> bytes:
-    return event({"type": name, **data}, name)
+def _write_event(name: str, /, **data: Any) -> bytes:
+    return write_event({"type": name, **data}, name)

@@ -19,46 +19,53 @@ from pydantic import Field
 from stepwell.core import ToolSchema
 from stepwell.core.ids import new_id
 from stepwell.rendering import ImagePart, Message
-from stepwell.services.gateway.dialects.bodies import (
-    Body,
+from stepwell.services.gateway.chat import (
+    ChatCompletion,
+    ChatRequest,
+    ChoiceFinish,
+    CompletionChoice,
+    GatewayCaller,
+    ImageDecoder,
+)
+from stepwell.services.gateway.dialects.images import join_content, read_base64_image
+from stepwell.services.gateway.dialects.request_bodies import (
     MaxTokens,
+    RequestBody,
     StopText,
     Temperature,
     TopP,
-    joined,
-    new_call,
-    new_tool_schema,
-    refuse,
-    refuse_given,
-    refuse_picture,
-    temperature_of,
+    join_texts,
+    make_tool_call,
+    make_tool_schema,
+    refuse_field,
+    refuse_media,
+    refuse_unsupported,
+    resolve_temperature,
 )
-from stepwell.services.gateway.dialects.pictures import content_of, from_base64
-from stepwell.services.gateway.exchange import Answer, Ask, Caller, Choice, Finish, See
 
 STOP_REASON = {
-    Finish.END: "end_turn",
-    Finish.STOP_STRING: "stop_sequence",
-    Finish.LENGTH: "max_tokens",
-    Finish.TOOL_CALLS: "tool_use",
+    ChoiceFinish.END: "end_turn",
+    ChoiceFinish.STOP_STRING: "stop_sequence",
+    ChoiceFinish.LENGTH: "max_tokens",
+    ChoiceFinish.TOOL_CALLS: "tool_use",
 }
 
 
 @runtime_checkable
-class Counting(Protocol):
+class TokenCounter(Protocol):
     """A gateway that can tell how long a prompt is without sampling."""
 
-    async def count_tokens(self, caller: Caller, ask: Ask) -> int: ...
+    async def count_tokens(self, caller: GatewayCaller, chat: ChatRequest) -> int: ...
 
 
-class TextBlock(Body):
+class TextBlock(RequestBody):
     """A piece of text."""
 
     type: Literal["text"]
     text: str
 
 
-class ImageSource(Body):
+class ImageSource(RequestBody):
     """Where a picture is: in the request itself, as base64."""
 
     type: str = ""
@@ -66,26 +73,26 @@ class ImageSource(Body):
     data: str | None = None
 
 
-class ImageBlock(Body):
+class ImageBlock(RequestBody):
     """A picture, for a policy that sees."""
 
     type: Literal["image"]
     source: ImageSource
 
 
-class OtherBlock(Body):
+class OtherBlock(RequestBody):
     """A document: known, and refused until a policy that perceives it is served."""
 
     type: Literal["document", "search_result"]
 
 
-class ThinkingBlock(Body):
+class ThinkingBlock(RequestBody):
     """Thoughts of another model, which are skipped."""
 
     type: Literal["thinking", "redacted_thinking"]
 
 
-class CallBlock(Body):
+class CallBlock(RequestBody):
     """A call that the assistant made."""
 
     type: Literal["tool_use"]
@@ -97,7 +104,7 @@ class CallBlock(Body):
 ResultPart = Annotated[TextBlock | ImageBlock | OtherBlock, Field(discriminator="type")]
 
 
-class ResultBlock(Body):
+class ResultBlock(RequestBody):
     """What came of a call."""
 
     type: Literal["tool_result"]
@@ -108,19 +115,19 @@ class ResultBlock(Body):
     is_error: bool | None = None
 
 
-Block = Annotated[
+ContentBlock = Annotated[
     TextBlock | ImageBlock | OtherBlock | ThinkingBlock | CallBlock | ResultBlock, Field(discriminator="type")
 ]
 
 
-class Turn(Body):
+class AnthropicMessage(RequestBody):
     """One message."""
 
     role: Literal["user", "assistant", "system"]
-    content: str | list[Block]
+    content: str | list[ContentBlock]
 
 
-class Tool(Body):
+class AnthropicTool(RequestBody):
     """A tool of the client's; tools that Anthropic would run are refused by name."""
 
     type: str | None = None
@@ -129,40 +136,40 @@ class Tool(Body):
     input_schema: dict[str, Any] | None = None
 
 
-class ToolChoice(Body):
+class AnthropicToolChoice(RequestBody):
     """Who decides whether a tool is called; only `auto` and `none` can be honoured."""
 
     type: Literal["auto", "none", "any", "tool"]
     disable_parallel_tool_use: bool | None = None
 
 
-class OutputConfig(Body):
+class OutputConfig(RequestBody):
     """The form of the answer; `format` is refused, the rest ignored."""
 
     format: dict[str, Any] | None = None
 
 
-class Metadata(Body):
+class Metadata(RequestBody):
     """Whom the client speaks for: kept with the step."""
 
     user_id: str | None = None
 
 
-class CountRequest(Body):
+class CountRequest(RequestBody):
     """The body of a count: a prompt without sampling."""
 
     model: str
-    messages: Annotated[list[Turn], Field(min_length=1)]
+    messages: Annotated[list[AnthropicMessage], Field(min_length=1)]
     system: str | list[TextBlock] | None = None
-    tools: list[Tool] | None = None
-    tool_choice: ToolChoice | None = None
+    tools: list[AnthropicTool] | None = None
+    tool_choice: AnthropicToolChoice | None = None
 
 
-class MessagesRequest(Body):
+class MessagesRequest(RequestBody):
     """The body of a message."""
 
     model: str
-    messages: Annotated[list[Turn], Field(min_length=1)]
+    messages: Annotated[list[AnthropicMessage], Field(min_length=1)]
     max_tokens: MaxTokens
     system: str | list[TextBlock] | None = None
     stop_sequences: list[StopText] | None = None
@@ -170,17 +177,17 @@ class MessagesRequest(Body):
     top_p: TopP | None = None
     top_k: int | None = None
     stream: bool | None = None
-    tools: list[Tool] | None = None
-    tool_choice: ToolChoice | None = None
+    tools: list[AnthropicTool] | None = None
+    tool_choice: AnthropicToolChoice | None = None
     metadata: Metadata | None = None
     output_config: OutputConfig | None = None
     mcp_servers: list[Any] | None = None
     container: str | dict[str, Any] | None = None
 
 
-def ask_of(body: MessagesRequest, see: See | None = None) -> Ask:
+def parse_request(body: MessagesRequest, image_decoder: ImageDecoder | None = None) -> ChatRequest:
     """What a body asks for; `see` takes the pictures in it."""
-    refuse_given(
+    refuse_unsupported(
         {
             "top_k": (body.top_k, "the engine cuts by probability, not by rank; use top_p"),
             "output_config.format": (
@@ -191,12 +198,12 @@ def ask_of(body: MessagesRequest, see: See | None = None) -> Ask:
             "container": (body.container, "no code is run here; offer a tool that does"),
         }
     )
-    return Ask(
+    return ChatRequest(
         model=body.model,
-        messages=_prompt(body, see),
-        tools=_offered(body.tools or (), body.tool_choice),
+        messages=_read_prompt(body, image_decoder),
+        tools=_select_tools(body.tools or (), body.tool_choice),
         max_tokens=body.max_tokens,
-        temperature=temperature_of(body.temperature),
+        temperature=resolve_temperature(body.temperature),
         top_p=1.0 if body.top_p is None else body.top_p,
         stop=tuple(body.stop_sequences or ()),
         metadata={"user": body.metadata.user_id} if body.metadata and body.metadata.user_id else {},
@@ -204,34 +211,36 @@ def ask_of(body: MessagesRequest, see: See | None = None) -> Ask:
     )
 
 
-def count_of(body: CountRequest, see: See | None = None) -> Ask:
+def parse_count_request(body: CountRequest, image_decoder: ImageDecoder | None = None) -> ChatRequest:
     """The prompt whose tokens are to be counted."""
-    return Ask(body.model, _prompt(body, see), tools=_offered(body.tools or (), body.tool_choice))
+    return ChatRequest(
+        body.model, _read_prompt(body, image_decoder), tools=_select_tools(body.tools or (), body.tool_choice)
+    )
 
 
-def reply(ask: Ask, answer: Answer) -> dict[str, Any]:
+def write_reply(chat: ChatRequest, completion: ChatCompletion) -> dict[str, Any]:
     """An answer as one JSON object."""
-    (choice,) = answer.choices
+    (choice,) = completion.choices
     words = [{"type": "text", "text": choice.text}] if choice.text else []
     calls = [
         {"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments}
         for call in choice.tool_calls
     ]
     return {
-        **message(ask),
+        **write_empty_message(chat),
         "content": words + calls,
-        **ending(choice),
-        "usage": usage(answer),
+        **write_stop_reason(choice),
+        "usage": write_usage(completion),
     }
 
 
-def message(ask: Ask) -> dict[str, Any]:
+def write_empty_message(chat: ChatRequest) -> dict[str, Any]:
     """A message with nothing in it yet."""
     return {
-        "id": ask.id,
+        "id": chat.id,
         "type": "message",
         "role": "assistant",
-        "model": ask.model,
+        "model": chat.model,
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
@@ -239,31 +248,35 @@ def message(ask: Ask) -> dict[str, Any]:
     }
 
 
-def ending(choice: Choice) -> dict[str, Any]:
+def write_stop_reason(choice: CompletionChoice) -> dict[str, Any]:
     """Why the message ended."""
     return {"stop_reason": STOP_REASON[choice.finish], "stop_sequence": choice.stop_string}
 
 
-def usage(answer: Answer) -> dict[str, int]:
+def write_usage(completion: ChatCompletion) -> dict[str, int]:
     """Counts of tokens."""
     return {
-        "input_tokens": answer.num_prompt_tokens - answer.num_cached_tokens,
+        "input_tokens": completion.num_prompt_tokens - completion.num_cached_tokens,
         "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": answer.num_cached_tokens,
-        "output_tokens": answer.num_action_tokens,
+        "cache_read_input_tokens": completion.num_cached_tokens,
+        "output_tokens": completion.num_action_tokens,
     }
 
 
-def _prompt(body: MessagesRequest | CountRequest, see: See | None) -> tuple[Message, ...]:
+def _read_prompt(
+    body: MessagesRequest | CountRequest, image_decoder: ImageDecoder | None
+) -> tuple[Message, ...]:
     if body.messages[-1].role == "assistant":
-        refuse("messages", "the last one is the assistant's: an answer cannot be begun for the policy")
+        refuse_field("messages", "the last one is the assistant's: an answer cannot be begun for the policy")
     system = body.system or ""
     if not isinstance(system, str):
-        system = joined([block.text for block in system])
-    return (*((Message.system(system),) if system else ()), *_messages(body.messages, see))
+        system = join_texts([block.text for block in system])
+    return (*((Message.system(system),) if system else ()), *_read_messages(body.messages, image_decoder))
 
 
-def _messages(turns: Iterable[Turn], see: See | None) -> Iterator[Message]:
+def _read_messages(
+    turns: Iterable[AnthropicMessage], image_decoder: ImageDecoder | None
+) -> Iterator[Message]:
     names: dict[str, str] = {}  # of the calls so far: templates may write the name beside a result
     for index, turn in enumerate(turns):
         param = f"messages[{index}].content"
@@ -271,33 +284,33 @@ def _messages(turns: Iterable[Turn], see: See | None) -> Iterator[Message]:
             [TextBlock(type="text", text=turn.content)] if isinstance(turn.content, str) else turn.content
         )
         if turn.role == "assistant":
-            said = _assistant(blocks, param)
+            said = _read_assistant(blocks, param)
             names |= {call.id: call.name for call in said.tool_calls}
             yield said
         else:
-            yield from _others(turn.role, blocks, param, names, see)
+            yield from _read_user_or_system(turn.role, blocks, param, names, image_decoder)
 
 
-def _assistant(blocks: Iterable[Block], param: str) -> Message:
+def _read_assistant(blocks: Iterable[ContentBlock], param: str) -> Message:
     texts, calls = [], []
     for index, block in enumerate(blocks):
         if isinstance(block, TextBlock):
             texts.append(block.text)
         elif isinstance(block, CallBlock):
-            calls.append(new_call(block.name, block.input, block.id, f"{param}[{index}].input"))
+            calls.append(make_tool_call(block.name, block.input, block.id, f"{param}[{index}].input"))
         elif isinstance(block, OtherBlock | ImageBlock):
-            refuse_picture(f"{param}[{index}]")
+            refuse_media(f"{param}[{index}]")
         elif isinstance(block, ResultBlock):
-            refuse(f"{param}[{index}]", "a tool_result belongs into a message of the user")
+            refuse_field(f"{param}[{index}]", "a tool_result belongs into a message of the user")
     return Message.assistant("".join(texts), calls)  # pieces of what was sampled: nothing between them
 
 
-def _others(
+def _read_user_or_system(
     role: Literal["user", "system"],
-    blocks: Iterable[Block],
+    blocks: Iterable[ContentBlock],
     param: str,
     names: dict[str, str],
-    see: See | None,
+    image_decoder: ImageDecoder | None,
 ) -> Iterator[Message]:
     words: list[str | ImagePart] = []
     for index, block in enumerate(blocks):
@@ -305,51 +318,55 @@ def _others(
             words.append(block.text)
         elif isinstance(block, ImageBlock):
             source, place = block.source, f"{param}[{index}]"
-            if see is not None and source.type != "base64":
-                refuse(f"{place}.source", "send the picture itself in base64; nothing is fetched")
-            shown = see if role == "user" else None
-            words.append(from_base64(source.data, source.media_type, shown, place))
+            if image_decoder is not None and source.type != "base64":
+                refuse_field(f"{place}.source", "send the picture itself in base64; nothing is fetched")
+            shown = image_decoder if role == "user" else None
+            words.append(read_base64_image(source.data, source.media_type, shown, place))
         elif isinstance(block, OtherBlock):
-            refuse_picture(f"{param}[{index}]")
+            refuse_media(f"{param}[{index}]")
         elif isinstance(block, CallBlock):
-            refuse(f"{param}[{index}]", "a tool_use belongs into a message of the assistant")
+            refuse_field(f"{param}[{index}]", "a tool_use belongs into a message of the assistant")
         elif isinstance(block, ResultBlock):
             if words:
-                yield Message(role, content_of(words))
+                yield Message(role, join_content(words))
                 words = []
-            yield _result(block, f"{param}[{index}]", names)
+            yield _read_result(block, f"{param}[{index}]", names)
     if words:
-        yield Message(role, content_of(words))
+        yield Message(role, join_content(words))
 
 
-def _result(block: ResultBlock, param: str, names: dict[str, str]) -> Message:
+def _read_result(block: ResultBlock, param: str, names: dict[str, str]) -> Message:
     content = block.content or ""
     if not isinstance(content, str):
         for index, part in enumerate(content):
             if isinstance(part, OtherBlock | ImageBlock):
-                refuse_picture(f"{param}.content[{index}]")
-        content = joined([part.text for part in content if isinstance(part, TextBlock)])
+                refuse_media(f"{param}.content[{index}]")
+        content = join_texts([part.text for part in content if isinstance(part, TextBlock)])
     words = f"Error: {content}" if block.is_error else content
     name = names.get(block.tool_use_id, "")
     return Message("tool", words, tool_call_id=block.tool_use_id, name=name)
 
 
-def _offered(tools: Iterable[Tool], choice: ToolChoice | None) -> tuple[ToolSchema, ...]:
+def _select_tools(
+    tools: Iterable[AnthropicTool], choice: AnthropicToolChoice | None
+) -> tuple[ToolSchema, ...]:
     """The tools that the policy is shown: none with `none`. What it cannot be made to do is refused."""
-    schemas = tuple(_tool(tool, index) for index, tool in enumerate(tools))
+    schemas = tuple(_read_tool(tool, index) for index, tool in enumerate(tools))
     if choice is None or choice.type == "none":
         return schemas if choice is None else ()
     if choice.type != "auto":
-        refuse("tool_choice", f"{choice.type!r} cannot be forced upon a policy; use 'auto' or 'none'")
+        refuse_field("tool_choice", f"{choice.type!r} cannot be forced upon a policy; use 'auto' or 'none'")
     if choice.disable_parallel_tool_use and schemas:
-        refuse(
+        refuse_field(
             "tool_choice.disable_parallel_tool_use",
             "how many tools are called is the policy's choice; leave it out",
         )
     return schemas
 
 
-def _tool(tool: Tool, index: int) -> ToolSchema:
+def _read_tool(tool: AnthropicTool, index: int) -> ToolSchema:
     if tool.type not in (None, "custom"):
-        refuse(f"tools[{index}].type", f"{tool.type!r} tools are not run here; only custom ones are served")
-    return new_tool_schema(tool.name, tool.description, tool.input_schema, f"tools[{index}]")
+        refuse_field(
+            f"tools[{index}].type", f"{tool.type!r} tools are not run here; only custom ones are served"
+        )
+    return make_tool_schema(tool.name, tool.description, tool.input_schema, f"tools[{index}]")

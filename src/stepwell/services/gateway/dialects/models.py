@@ -9,30 +9,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stepwell.services.gateway.dialects.refusals import Vendor
-from stepwell.services.gateway.exchange import Kind, Refused
+from stepwell.services.errors import ErrorKind, ServiceError
+from stepwell.services.gateway.dialects.errors import Vendor
 
 _UNKNOWN_DATE = "1970-01-01T00:00:00Z"  # what Anthropic's form has for a model without one
 
 
-def model_list(names: Sequence[str], vendor: Vendor) -> dict[str, Any]:
+def write_model_list(names: Sequence[str], vendor: Vendor) -> dict[str, Any]:
     """All models."""
-    data = [_model(name, vendor) for name in names]
+    data = [_write_entry(name, vendor) for name in names]
     if vendor is Vendor.OPENAI:
         return {"object": "list", "data": data}
     ends = {"first_id": names[0], "last_id": names[-1]} if names else {"first_id": None, "last_id": None}
     return {"data": data, "has_more": False, **ends}
 
 
-def one_model(name: str, names: Sequence[str], vendor: Vendor) -> dict[str, Any]:
+def write_model(name: str, names: Sequence[str], vendor: Vendor) -> dict[str, Any]:
     """One model, or `Refused`."""
     if name not in names:
         known = ", ".join(names) or "none"
-        raise Refused(Kind.NOT_FOUND, f"there is no model {name!r}; served are: {known}", param="model")
-    return _model(name, vendor)
+        raise ServiceError(
+            ErrorKind.NOT_FOUND, f"there is no model {name!r}; served are: {known}", param="model"
+        )
+    return _write_entry(name, vendor)
 
 
-def _model(name: str, vendor: Vendor) -> dict[str, Any]:
+def _write_entry(name: str, vendor: Vendor) -> dict[str, Any]:
     if vendor is Vendor.OPENAI:
         return {"id": name, "object": "model", "created": 0, "owned_by": "stepwell"}
     return {

@@ -16,111 +16,122 @@ from pydantic import Field
 from stepwell.core import ToolCall, ToolSchema
 from stepwell.core.ids import new_id
 from stepwell.rendering import Message
+from stepwell.services.errors import ServiceError
+from stepwell.services.gateway.chat import (
+    ChatCompletion,
+    ChatRequest,
+    ChoiceFinish,
+    CompletionChoice,
+    CompletionDelta,
+    ImageDecoder,
+    TokenLogprob,
+)
 from stepwell.services.gateway.dialects import openai_shared as shared
-from stepwell.services.gateway.dialects.bodies import (
+from stepwell.services.gateway.dialects.errors import Vendor, write_error_body
+from stepwell.services.gateway.dialects.images import join_content, read_data_url
+from stepwell.services.gateway.dialects.request_bodies import (
     MAX_CHOICES,
-    Body,
     MaxTokens,
+    RequestBody,
     Seed,
     Temperature,
     TopP,
-    joined,
-    new_call,
-    new_tool_schema,
-    refuse_given,
-    refuse_picture,
-    temperature_of,
+    join_texts,
+    make_tool_call,
+    make_tool_schema,
+    refuse_media,
+    refuse_unsupported,
+    resolve_temperature,
 )
-from stepwell.services.gateway.dialects.pictures import content_of, from_url
-from stepwell.services.gateway.dialects.refusals import Vendor, error_body
-from stepwell.services.gateway.dialects.route import event
-from stepwell.services.gateway.exchange import Answer, Ask, Choice, Delta, Finish, Refused, See, Token
+from stepwell.services.gateway.dialects.route import write_event
 
 
-class TextPart(Body):
+class ChatTextPart(RequestBody):
     """A piece of text."""
 
     type: Literal["text"]
     text: str
 
 
-class RefusalPart(Body):
+class ChatRefusalPart(RequestBody):
     """A piece of text with which an assistant declined."""
 
     type: Literal["refusal"]
     refusal: str
 
 
-class ImageUrl(Body):
+class ChatImageUrl(RequestBody):
     """A picture as a data URL."""
 
     url: str
 
 
-class ImageUrlPart(Body):
+class ChatImagePart(RequestBody):
     """A picture, for a policy that sees."""
 
     type: Literal["image_url"]
-    image_url: ImageUrl
+    image_url: ChatImageUrl
 
 
-class OtherPart(Body):
+class ChatMediaPart(RequestBody):
     """A sound or file: known, and refused until a policy that perceives it is served."""
 
     type: Literal["input_audio", "file"]
 
 
-class SystemTurn(Body):
+class ChatSystemMessage(RequestBody):
     """Instructions."""
 
     role: Literal["system", "developer"]
-    content: str | list[TextPart]
+    content: str | list[ChatTextPart]
     name: str | None = None
 
 
-class UserTurn(Body):
+class ChatUserMessage(RequestBody):
     """What a user said."""
 
     role: Literal["user"]
-    content: str | list[Annotated[TextPart | ImageUrlPart | OtherPart, Field(discriminator="type")]]
+    content: str | list[Annotated[ChatTextPart | ChatImagePart | ChatMediaPart, Field(discriminator="type")]]
     name: str | None = None
 
 
-class CalledFunction(Body):
+class ChatFunctionCall(RequestBody):
     """A function's name, and its arguments as JSON text."""
 
     name: str
     arguments: str
 
 
-class Call(Body):
+class ChatToolCall(RequestBody):
     """A call that the assistant made."""
 
     id: str
     type: Literal["function"] = "function"
-    function: CalledFunction
+    function: ChatFunctionCall
 
 
-class AssistantTurn(Body):
+class ChatAssistantMessage(RequestBody):
     """What the assistant said and called."""
 
     role: Literal["assistant"]
-    content: str | list[Annotated[TextPart | RefusalPart, Field(discriminator="type")]] | None = None
-    tool_calls: list[Call] | None = None
+    content: str | list[Annotated[ChatTextPart | ChatRefusalPart, Field(discriminator="type")]] | None = None
+    tool_calls: list[ChatToolCall] | None = None
 
 
-class ToolTurn(Body):
+class ChatToolMessage(RequestBody):
     """What came of a call."""
 
     role: Literal["tool"]
-    content: str | list[TextPart]
+    content: str | list[ChatTextPart]
     tool_call_id: str
 
 
-Turn = Annotated[SystemTurn | UserTurn | AssistantTurn | ToolTurn, Field(discriminator="role")]
+ChatMessage = Annotated[
+    ChatSystemMessage | ChatUserMessage | ChatAssistantMessage | ChatToolMessage, Field(discriminator="role")
+]
 
 
-class Function(Body):
+class ChatFunction(RequestBody):
     """A function that may be called; `parameters` are a JSON schema."""
 
     name: str
@@ -128,18 +139,18 @@ class Function(Body):
     parameters: dict[str, Any] | None = None
 
 
-class Tool(Body):
+class ChatCompletionTool(RequestBody):
     """A tool; only functions are served."""
 
     type: Literal["function"]
-    function: Function
+    function: ChatFunction
 
 
-class ChatRequest(Body):
+class ChatCompletionRequest(RequestBody):
     """The body of a chat completion."""
 
     model: str
-    messages: Annotated[list[Turn], Field(min_length=1)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
     max_completion_tokens: MaxTokens | None = None
     max_tokens: MaxTokens | None = None
     temperature: Temperature | None = None
@@ -151,7 +162,7 @@ class ChatRequest(Body):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     stream: bool | None = None
     stream_options: shared.StreamOptions | None = None
-    tools: list[Tool] | None = None
+    tools: list[ChatCompletionTool] | None = None
     tool_choice: shared.ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: shared.ResponseFormat | None = None
@@ -165,9 +176,9 @@ class ChatRequest(Body):
     web_search_options: dict[str, Any] | None = None
 
 
-def ask_of(body: ChatRequest, see: See | None = None) -> Ask:
+def parse_request(body: ChatCompletionRequest, image_decoder: ImageDecoder | None = None) -> ChatRequest:
     """What a body asks for; `see` takes the pictures in it."""
-    refuse_given(
+    refuse_unsupported(
         {
             "frequency_penalty": (body.frequency_penalty, shared.NO_PENALTY),
             "presence_penalty": (body.presence_penalty, shared.NO_PENALTY),
@@ -179,153 +190,165 @@ def ask_of(body: ChatRequest, see: See | None = None) -> Ask:
         }
     )
     shared.refuse_format(body.response_format, "response_format")
-    tools = [_tool(tool, index) for index, tool in enumerate(body.tools or ())]
-    return Ask(
+    tools = [_read_tool(tool, index) for index, tool in enumerate(body.tools or ())]
+    return ChatRequest(
         model=body.model,
-        messages=tuple(_messages(body.messages, see)),
-        tools=shared.offered(tools, body.tool_choice, body.parallel_tool_calls),
+        messages=tuple(_read_messages(body.messages, image_decoder)),
+        tools=shared.select_tools(tools, body.tool_choice, body.parallel_tool_calls),
         num_choices=body.n or 1,
         max_tokens=body.max_completion_tokens or body.max_tokens,
-        temperature=temperature_of(body.temperature),
+        temperature=resolve_temperature(body.temperature),
         top_p=1.0 if body.top_p is None else body.top_p,
-        stop=shared.stops(body.stop),
+        stop=shared.read_stop_strings(body.stop),
         seed=body.seed,
         num_top_logprobs=0 if body.logprobs else None,
-        metadata=shared.provenance(body.metadata, body.user),
+        metadata=shared.read_metadata(body.metadata, body.user),
         id=new_id("chatcmpl"),
     )
 
 
-def reply(ask: Ask, answer: Answer) -> dict[str, Any]:
+def write_reply(chat: ChatRequest, completion: ChatCompletion) -> dict[str, Any]:
     """An answer as one JSON object."""
-    with_logprobs = ask.num_top_logprobs is not None
+    with_logprobs = chat.num_top_logprobs is not None
     return {
-        "id": answer.id,
+        "id": completion.id,
         "object": "chat.completion",
-        "created": answer.created,
-        "model": ask.model,
-        "choices": [_choice(choice, with_logprobs) for choice in answer.choices],
-        "usage": shared.usage(answer),
+        "created": completion.created,
+        "model": chat.model,
+        "choices": [_write_choice(choice, with_logprobs) for choice in completion.choices],
+        "usage": shared.write_usage(completion),
     }
 
 
 class ChatWriter:
     """An answer as a stream of chunks."""
 
-    def __init__(self, ask: Ask, *, with_usage: bool) -> None:
-        self._ask, self._with_usage = ask, with_usage
+    def __init__(self, chat: ChatRequest, *, with_usage: bool) -> None:
+        self._chat, self._with_usage = chat, with_usage
         self._created = int(time.time())
-        self._num_calls = [0] * ask.num_choices
+        self._num_calls = [0] * chat.num_choices
 
-    def begin(self) -> Iterator[bytes]:
-        for index in range(self._ask.num_choices):
-            yield self._chunk(index, {"role": "assistant", "content": ""})
+    def write_start(self) -> Iterator[bytes]:
+        for index in range(self._chat.num_choices):
+            yield self._write_chunk(index, {"role": "assistant", "content": ""})
 
-    def delta(self, delta: Delta) -> Iterator[bytes]:
-        logprobs = _logprobs(delta.tokens) if delta.tokens else None
+    def write_delta(self, delta: CompletionDelta) -> Iterator[bytes]:
+        logprobs = _write_logprobs(delta.tokens) if delta.tokens else None
         if delta.text or (delta.tokens and delta.tool_call is None):
-            yield self._chunk(delta.index, {"content": delta.text}, logprobs)
+            yield self._write_chunk(delta.index, {"content": delta.text}, logprobs)
             logprobs = None
         if delta.tool_call is not None:
-            call = {"index": self._num_calls[delta.index], **_call(delta.tool_call)}
+            call = {"index": self._num_calls[delta.index], **_write_call(delta.tool_call)}
             self._num_calls[delta.index] += 1
-            yield self._chunk(delta.index, {"tool_calls": [call]}, logprobs)
+            yield self._write_chunk(delta.index, {"tool_calls": [call]}, logprobs)
 
-    def end(self, answer: Answer) -> Iterator[bytes]:
-        for choice in answer.choices:
-            yield self._chunk(choice.index, {}, finish=_finish(choice))
+    def write_end(self, completion: ChatCompletion) -> Iterator[bytes]:
+        for choice in completion.choices:
+            yield self._write_chunk(choice.index, {}, finish=_name_finish(choice))
         if self._with_usage:
-            yield event({**self._head(), "choices": [], "usage": shared.usage(answer)})
+            yield write_event({**self._make_head(), "choices": [], "usage": shared.write_usage(completion)})
         yield b"data: [DONE]\n\n"
 
-    def failed(self, refused: Refused) -> bytes:
-        return event(error_body(Vendor.OPENAI, refused))
+    def write_error(self, refused: ServiceError) -> bytes:
+        return write_event(write_error_body(Vendor.OPENAI, refused))
 
-    def _head(self) -> dict[str, Any]:
-        head = {"id": self._ask.id, "object": "chat.completion.chunk", "created": self._created}
-        return {**head, "model": self._ask.model}
+    def _make_head(self) -> dict[str, Any]:
+        head = {"id": self._chat.id, "object": "chat.completion.chunk", "created": self._created}
+        return {**head, "model": self._chat.model}
 
-    def _chunk(self, index: int, delta: dict[str, Any], logprobs: Any = None, finish: Any = None) -> bytes:
+    def _write_chunk(
+        self, index: int, delta: dict[str, Any], logprobs: Any = None, finish: Any = None
+    ) -> bytes:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-        return event({**self._head(), "choices": [choice], **({"usage": None} if self._with_usage else {})})
+        return write_event(
+            {**self._make_head(), "choices": [choice], **({"usage": None} if self._with_usage else {})}
+        )
 
 
-def _messages(turns: Iterable[Turn], see: See | None) -> Iterator[Message]:
+def _read_messages(messages: Iterable[ChatMessage], image_decoder: ImageDecoder | None) -> Iterator[Message]:
     names: dict[str, str] = {}  # of the calls so far: templates may write the name beside a result
-    for index, turn in enumerate(turns):
+    for index, message in enumerate(messages):
         param = f"messages[{index}]"
-        if isinstance(turn, SystemTurn):
-            yield Message("system", _words(turn.content, param), name=turn.name or "")
-        elif isinstance(turn, UserTurn):
-            yield Message("user", _shown(turn.content, param, see), name=turn.name or "")
-        elif isinstance(turn, AssistantTurn):
-            message = _assistant(turn, param)
-            names |= {call.id: call.name for call in message.tool_calls}
-            yield message
+        if isinstance(message, ChatSystemMessage):
+            yield Message("system", _join_text(message.content, param), name=message.name or "")
+        elif isinstance(message, ChatUserMessage):
+            yield Message(
+                "user", _read_content(message.content, param, image_decoder), name=message.name or ""
+            )
+        elif isinstance(message, ChatAssistantMessage):
+            spoken = _read_assistant(message, param)
+            names |= {call.id: call.name for call in spoken.tool_calls}
+            yield spoken
         else:
-            name = names.get(turn.tool_call_id, "")
-            yield Message("tool", _words(turn.content, param), tool_call_id=turn.tool_call_id, name=name)
+            name = names.get(message.tool_call_id, "")
+            yield Message(
+                "tool", _join_text(message.content, param), tool_call_id=message.tool_call_id, name=name
+            )
 
 
-def _words(content: str | list[TextPart], param: str) -> str:
-    return content if isinstance(content, str) else joined([part.text for part in content])
+def _join_text(content: str | list[ChatTextPart], param: str) -> str:
+    return content if isinstance(content, str) else join_texts([part.text for part in content])
 
 
-def _shown(content: str | list[Any], param: str, see: See | None) -> str | tuple[Any, ...]:
+def _read_content(
+    content: str | list[Any], param: str, image_decoder: ImageDecoder | None
+) -> str | tuple[Any, ...]:
     if isinstance(content, str):
         return content
     pieces: list[Any] = []
     for index, part in enumerate(content):
         place = f"{param}.content[{index}]"
-        if isinstance(part, OtherPart):
-            refuse_picture(place)
+        if isinstance(part, ChatMediaPart):
+            refuse_media(place)
         pieces.append(
-            from_url(part.image_url.url, see, place) if isinstance(part, ImageUrlPart) else part.text
+            read_data_url(part.image_url.url, image_decoder, place)
+            if isinstance(part, ChatImagePart)
+            else part.text
         )
-    return content_of(pieces)
+    return join_content(pieces)
 
 
-def _assistant(turn: AssistantTurn, param: str) -> Message:
-    content = turn.content or ""
+def _read_assistant(message: ChatAssistantMessage, param: str) -> Message:
+    content = message.content or ""
     if not isinstance(content, str):  # pieces of what was sampled: nothing between them
-        content = "".join(part.text if isinstance(part, TextPart) else part.refusal for part in content)
+        content = "".join(part.text if isinstance(part, ChatTextPart) else part.refusal for part in content)
     calls = [
-        new_call(
+        make_tool_call(
             call.function.name,
             call.function.arguments,
             call.id,
             f"{param}.tool_calls[{index}].function.arguments",
         )
-        for index, call in enumerate(turn.tool_calls or ())
+        for index, call in enumerate(message.tool_calls or ())
     ]
     return Message("assistant", content, tuple(calls))
 
 
-def _tool(tool: Tool, index: int) -> ToolSchema:
+def _read_tool(tool: ChatCompletionTool, index: int) -> ToolSchema:
     function = tool.function
     param = f"tools[{index}].function"
-    return new_tool_schema(function.name, function.description, function.parameters, param)
+    return make_tool_schema(function.name, function.description, function.parameters, param)
 
 
-def _choice(choice: Choice, with_logprobs: bool) -> dict[str, Any]:
-    calls = [_call(call) for call in choice.tool_calls]
+def _write_choice(choice: CompletionChoice, with_logprobs: bool) -> dict[str, Any]:
+    calls = [_write_call(call) for call in choice.tool_calls]
     message = {"role": "assistant", "content": choice.text or (None if calls else ""), "refusal": None}
     return {
         "index": choice.index,
         "message": {**message, **({"tool_calls": calls} if calls else {})},
-        "logprobs": _logprobs(choice.tokens) if with_logprobs else None,
-        "finish_reason": _finish(choice),
+        "logprobs": _write_logprobs(choice.tokens) if with_logprobs else None,
+        "finish_reason": _name_finish(choice),
     }
 
 
-def _finish(choice: Choice) -> str:
-    return "tool_calls" if choice.finish is Finish.TOOL_CALLS else shared.FINISH[choice.finish]
+def _name_finish(choice: CompletionChoice) -> str:
+    return "tool_calls" if choice.finish is ChoiceFinish.TOOL_CALLS else shared.FINISH[choice.finish]
 
 
-def _call(call: ToolCall) -> dict[str, Any]:
-    function = {"name": call.name, "arguments": shared.written_arguments(call)}
+def _write_call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": shared.write_arguments(call)}
     return {"id": call.id, "type": "function", "function": function}
 
 
-def _logprobs(tokens: tuple[Token, ...]) -> dict[str, Any]:
-    return {"content": [shared.written_logprob(token) for token in tokens], "refusal": None}
+def _write_logprobs(tokens: tuple[TokenLogprob, ...]) -> dict[str, Any]:
+    return {"content": [shared.write_logprob(token) for token in tokens], "refusal": None}

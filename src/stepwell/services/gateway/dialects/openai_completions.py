@@ -13,21 +13,29 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from stepwell.core.ids import new_id
+from stepwell.services.errors import ServiceError
+from stepwell.services.gateway.chat import (
+    ChatCompletion,
+    ChatRequest,
+    ChoiceFinish,
+    CompletionChoice,
+    CompletionDelta,
+    TokenLogprob,
+)
 from stepwell.services.gateway.dialects import openai_shared as shared
-from stepwell.services.gateway.dialects.bodies import (
+from stepwell.services.gateway.dialects.errors import Vendor, write_error_body
+from stepwell.services.gateway.dialects.request_bodies import (
     MAX_CHOICES,
-    Body,
     MaxTokens,
+    RequestBody,
     Seed,
     Temperature,
     TopP,
-    refuse,
-    refuse_given,
-    temperature_of,
+    refuse_field,
+    refuse_unsupported,
+    resolve_temperature,
 )
-from stepwell.services.gateway.dialects.refusals import Vendor, error_body
-from stepwell.services.gateway.dialects.route import event
-from stepwell.services.gateway.exchange import Answer, Ask, Choice, Delta, Finish, Refused, Token
+from stepwell.services.gateway.dialects.route import write_event
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -35,7 +43,7 @@ TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Prompt = str | list[TokenId] | list[str] | list[list[TokenId]]
 
 
-class CompletionRequest(Body):
+class CompletionRequest(RequestBody):
     """The body of a completion."""
 
     model: str
@@ -59,10 +67,10 @@ class CompletionRequest(Body):
     logit_bias: dict[str, float] | None = None
 
 
-def ask_of(body: CompletionRequest) -> Ask:
+def parse_request(body: CompletionRequest) -> ChatRequest:
     """What a body asks for."""
     num_choices = body.n or 1
-    refuse_given(
+    refuse_unsupported(
         {
             "best_of": (body.best_of not in (None, num_choices), "choose among n answers yourself"),
             "echo": (body.echo, "the prompt is not sent back; put it before the answer yourself"),
@@ -73,104 +81,106 @@ def ask_of(body: CompletionRequest) -> Ask:
             "logprobs": (body.logprobs, shared.ONLY_SAMPLED),
         }
     )
-    return Ask(
+    return ChatRequest(
         model=body.model,
-        prompt=_one(body.prompt),
+        prompt=_require_one_prompt(body.prompt),
         num_choices=num_choices,
         max_tokens=body.max_tokens or DEFAULT_MAX_TOKENS,
-        temperature=temperature_of(body.temperature),
+        temperature=resolve_temperature(body.temperature),
         top_p=1.0 if body.top_p is None else body.top_p,
-        stop=shared.stops(body.stop),
+        stop=shared.read_stop_strings(body.stop),
         seed=body.seed,
         num_top_logprobs=body.logprobs,
-        metadata=shared.provenance(body.metadata, body.user),
+        metadata=shared.read_metadata(body.metadata, body.user),
         id=new_id("cmpl"),
     )
 
 
-def reply(ask: Ask, answer: Answer) -> dict[str, Any]:
+def write_reply(chat: ChatRequest, completion: ChatCompletion) -> dict[str, Any]:
     """An answer as one JSON object."""
-    with_logprobs = ask.num_top_logprobs is not None
+    with_logprobs = chat.num_top_logprobs is not None
     return {
-        "id": answer.id,
+        "id": completion.id,
         "object": "text_completion",
-        "created": answer.created,
-        "model": ask.model,
+        "created": completion.created,
+        "model": chat.model,
         "choices": [
             {
                 "index": choice.index,
                 "text": choice.text,
-                "logprobs": _logprobs(choice.tokens, 0) if with_logprobs else None,
-                "finish_reason": _finish(choice),
+                "logprobs": _write_logprobs(choice.tokens, 0) if with_logprobs else None,
+                "finish_reason": _name_finish(choice),
             }
-            for choice in answer.choices
+            for choice in completion.choices
         ],
-        "usage": shared.usage(answer),
+        "usage": shared.write_usage(completion),
     }
 
 
 class CompletionWriter:
     """An answer as a stream of chunks."""
 
-    def __init__(self, ask: Ask, *, with_usage: bool) -> None:
-        self._ask, self._with_usage = ask, with_usage
+    def __init__(self, chat: ChatRequest, *, with_usage: bool) -> None:
+        self._chat, self._with_usage = chat, with_usage
         self._created = int(time.time())
-        self._offsets = [0] * ask.num_choices  # where each choice's next token begins
+        self._offsets = [0] * chat.num_choices  # where each choice's next token begins
 
-    def begin(self) -> Iterator[bytes]:
+    def write_start(self) -> Iterator[bytes]:
         yield from ()
 
-    def delta(self, delta: Delta) -> Iterator[bytes]:
-        logprobs = _logprobs(delta.tokens, self._offsets[delta.index]) if delta.tokens else None
+    def write_delta(self, delta: CompletionDelta) -> Iterator[bytes]:
+        logprobs = _write_logprobs(delta.tokens, self._offsets[delta.index]) if delta.tokens else None
         self._offsets[delta.index] += sum(len(token.text) for token in delta.tokens)
-        yield self._chunk(delta.index, delta.text, logprobs)
+        yield self._write_chunk(delta.index, delta.text, logprobs)
 
-    def end(self, answer: Answer) -> Iterator[bytes]:
-        for choice in answer.choices:
-            yield self._chunk(choice.index, "", finish=_finish(choice))
+    def write_end(self, completion: ChatCompletion) -> Iterator[bytes]:
+        for choice in completion.choices:
+            yield self._write_chunk(choice.index, "", finish=_name_finish(choice))
         if self._with_usage:
-            yield event({**self._head(), "choices": [], "usage": shared.usage(answer)})
+            yield write_event({**self._make_head(), "choices": [], "usage": shared.write_usage(completion)})
         yield b"data: [DONE]\n\n"
 
-    def failed(self, refused: Refused) -> bytes:
-        return event(error_body(Vendor.OPENAI, refused))
+    def write_error(self, refused: ServiceError) -> bytes:
+        return write_event(write_error_body(Vendor.OPENAI, refused))
 
-    def _head(self) -> dict[str, Any]:
-        head = {"id": self._ask.id, "object": "text_completion", "created": self._created}
-        return {**head, "model": self._ask.model}
+    def _make_head(self) -> dict[str, Any]:
+        head = {"id": self._chat.id, "object": "text_completion", "created": self._created}
+        return {**head, "model": self._chat.model}
 
-    def _chunk(self, index: int, text: str, logprobs: Any = None, finish: Any = None) -> bytes:
+    def _write_chunk(self, index: int, text: str, logprobs: Any = None, finish: Any = None) -> bytes:
         choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
-        return event({**self._head(), "choices": [choice], **({"usage": None} if self._with_usage else {})})
+        return write_event(
+            {**self._make_head(), "choices": [choice], **({"usage": None} if self._with_usage else {})}
+        )
 
 
-def _one(prompt: Prompt) -> str | tuple[int, ...]:
+def _require_one_prompt(prompt: Prompt) -> str | tuple[int, ...]:
     """The prompt of a call, which may come as a list of one."""
     if not prompt:
-        refuse("prompt", "is empty; a policy needs at least one token to go on from")
+        refuse_field("prompt", "is empty; a policy needs at least one token to go on from")
     if isinstance(prompt, str):
         return prompt
     if all(isinstance(item, int) for item in prompt):
         return tuple(prompt)  # type: ignore[arg-type]  # a list of ids, by the line above
     if len(prompt) > 1:
-        refuse("prompt", f"holds {len(prompt)} prompts; send one per call (calls may run side by side)")
+        refuse_field("prompt", f"holds {len(prompt)} prompts; send one per call (calls may run side by side)")
     (only,) = prompt
     assert not isinstance(only, int)
-    return _one(only)
+    return _require_one_prompt(only)
 
 
-def _finish(choice: Choice) -> str:
-    return "stop" if choice.finish is Finish.TOOL_CALLS else shared.FINISH[choice.finish]
+def _name_finish(choice: CompletionChoice) -> str:
+    return "stop" if choice.finish is ChoiceFinish.TOOL_CALLS else shared.FINISH[choice.finish]
 
 
-def _logprobs(tokens: Sequence[Token], offset: int) -> dict[str, Any]:
+def _write_logprobs(tokens: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
     offsets = []
     for token in tokens:
         offsets.append(offset)
         offset += len(token.text)
     return {
         "tokens": [token.text for token in tokens],
-        "token_logprobs": [shared.finite(token.logprob) for token in tokens],
+        "token_logprobs": [shared.make_finite(token.logprob) for token in tokens],
         "top_logprobs": None,
         "text_offset": offsets,
     }

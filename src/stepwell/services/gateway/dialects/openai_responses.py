@@ -20,65 +20,75 @@ from pydantic import Discriminator, Field, Tag
 from stepwell.core import ToolCall, ToolSchema
 from stepwell.core.ids import new_id
 from stepwell.rendering import Message
+from stepwell.services.gateway.chat import (
+    ChatCompletion,
+    ChatRequest,
+    ChoiceFinish,
+    CompletionChoice,
+    ImageDecoder,
+    TokenLogprob,
+)
 from stepwell.services.gateway.dialects import openai_shared as shared
-from stepwell.services.gateway.dialects.bodies import (
-    Body,
+from stepwell.services.gateway.dialects.images import join_content, read_data_url
+from stepwell.services.gateway.dialects.request_bodies import (
     MaxTokens,
+    RequestBody,
     Temperature,
     TopP,
-    joined,
-    new_call,
-    new_tool_schema,
-    refuse,
-    refuse_given,
-    refuse_picture,
-    temperature_of,
+    join_texts,
+    make_tool_call,
+    make_tool_schema,
+    refuse_field,
+    refuse_media,
+    refuse_unsupported,
+    resolve_temperature,
 )
-from stepwell.services.gateway.dialects.pictures import content_of, from_url
-from stepwell.services.gateway.exchange import Answer, Ask, Choice, Finish, See, Token
 
 LOGPROBS = "message.output_text.logprobs"
 
 
-class TextPart(Body):
+class ResponseTextPart(RequestBody):
     """A piece of text, of a client or of an earlier response."""
 
     type: Literal["input_text", "output_text"]
     text: str
 
 
-class RefusalPart(Body):
+class ResponseRefusalPart(RequestBody):
     """A piece of text with which an assistant declined."""
 
     type: Literal["refusal"]
     refusal: str
 
 
-class ImagePart(Body):
+class ResponseImagePart(RequestBody):
     """A picture, for a policy that sees."""
 
     type: Literal["input_image"]
     image_url: str | None = None
 
 
-class OtherPart(Body):
+class ResponseMediaPart(RequestBody):
     """A sound or file: known, and refused until a policy that perceives it is served."""
 
     type: Literal["input_file", "input_audio"]
 
 
-Part = Annotated[TextPart | RefusalPart | ImagePart | OtherPart, Field(discriminator="type")]
+ResponsePart = Annotated[
+    ResponseTextPart | ResponseRefusalPart | ResponseImagePart | ResponseMediaPart,
+    Field(discriminator="type"),
+]
 
 
-class MessageItem(Body):
+class MessageItem(RequestBody):
     """A message of anyone."""
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | list[Part]
+    content: str | list[ResponsePart]
 
 
-class CallItem(Body):
+class CallItem(RequestBody):
     """A call that the assistant made."""
 
     type: Literal["function_call"]
@@ -87,36 +97,36 @@ class CallItem(Body):
     arguments: str
 
 
-class ResultItem(Body):
+class ResultItem(RequestBody):
     """What came of a call."""
 
     type: Literal["function_call_output"]
     call_id: str
-    output: str | list[Part]
+    output: str | list[ResponsePart]
 
 
-class ReasoningItem(Body):
+class ReasoningItem(RequestBody):
     """Thoughts of another model, which are skipped."""
 
     type: Literal["reasoning"]
 
 
-def _kind(value: Any) -> str:
+def _find_item_type(value: Any) -> str:
     """Which item a JSON value is: a message needs no type."""
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
     return kind if isinstance(kind, str) else "message"
 
 
-Item = Annotated[
+ResponseItem = Annotated[
     Annotated[MessageItem, Tag("message")]
     | Annotated[CallItem, Tag("function_call")]
     | Annotated[ResultItem, Tag("function_call_output")]
     | Annotated[ReasoningItem, Tag("reasoning")],
-    Discriminator(_kind),
+    Discriminator(_find_item_type),
 ]
 
 
-class Tool(Body):
+class ResponsesTool(RequestBody):
     """A function that may be called; other types of tools are refused by name."""
 
     type: str
@@ -126,17 +136,17 @@ class Tool(Body):
     strict: bool | None = None
 
 
-class TextOptions(Body):
+class TextOptions(RequestBody):
     """The form of the answer."""
 
     format: shared.ResponseFormat | None = None
 
 
-class ResponsesRequest(Body):
+class ResponsesRequest(RequestBody):
     """The body of a response."""
 
     model: str
-    input: str | list[Item]
+    input: str | list[ResponseItem]
     instructions: str | None = None
     previous_response_id: str | None = None
     store: bool | None = None
@@ -144,7 +154,7 @@ class ResponsesRequest(Body):
     temperature: Temperature | None = None
     top_p: TopP | None = None
     stream: bool | None = None
-    tools: list[Tool] | None = None
+    tools: list[ResponsesTool] | None = None
     tool_choice: shared.ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     include: list[str] | None = None
@@ -158,25 +168,27 @@ class ResponsesRequest(Body):
     prompt: dict[str, Any] | None = None
 
 
-def conversation_of(
-    body: ResponsesRequest, recall: Callable[[str], Iterable[Message]], see: See | None = None
+def read_conversation(
+    body: ResponsesRequest,
+    recall_conversation: Callable[[str], Iterable[Message]],
+    image_decoder: ImageDecoder | None = None,
 ) -> tuple[Message, ...]:
     """The conversation so far, which is also what is kept: recalled messages, then the new ones.
 
     `see` takes the pictures among them.
     """
-    before = tuple(recall(body.previous_response_id)) if body.previous_response_id else ()
+    before = tuple(recall_conversation(body.previous_response_id)) if body.previous_response_id else ()
     if not body.input and not before:
-        refuse("input", "is empty; say something, or name a previous_response_id")
+        refuse_field("input", "is empty; say something, or name a previous_response_id")
     if isinstance(body.input, str):
         return (*before, Message.user(body.input))
-    new = _messages(body.input, before, see)
+    new = _read_messages(body.input, before, image_decoder)
     return (*before, *new)
 
 
-def ask_of(body: ResponsesRequest, conversation: tuple[Message, ...]) -> Ask:
+def parse_request(body: ResponsesRequest, conversation: tuple[Message, ...]) -> ChatRequest:
     """What a body asks for, after the conversation it goes on from."""
-    refuse_given(
+    refuse_unsupported(
         {
             "background": (body.background, "answers are given while the client waits; leave it out"),
             "conversation": (body.conversation, "use previous_response_id, or send the items"),
@@ -186,60 +198,62 @@ def ask_of(body: ResponsesRequest, conversation: tuple[Message, ...]) -> Ask:
         }
     )
     shared.refuse_format(body.text.format if body.text else None, "text.format")
-    tools = [_tool(tool, index) for index, tool in enumerate(body.tools or ())]
+    tools = [_read_tool(tool, index) for index, tool in enumerate(body.tools or ())]
     system = (Message.system(body.instructions),) if body.instructions else ()
-    return Ask(
+    return ChatRequest(
         model=body.model,
         messages=conversation if conversation[:1] == system else (*system, *conversation),
-        tools=shared.offered(tools, body.tool_choice, body.parallel_tool_calls),
+        tools=shared.select_tools(tools, body.tool_choice, body.parallel_tool_calls),
         max_tokens=body.max_output_tokens,
-        temperature=temperature_of(body.temperature),
+        temperature=resolve_temperature(body.temperature),
         top_p=1.0 if body.top_p is None else body.top_p,
         num_top_logprobs=0 if LOGPROBS in (body.include or ()) else None,
-        metadata=shared.provenance(body.metadata, body.user),
+        metadata=shared.read_metadata(body.metadata, body.user),
         id=new_id("resp"),
     )
 
 
-def turn_of(answer: Answer) -> Message:
+def make_reply_message(completion: ChatCompletion) -> Message:
     """The sampled turn as it is kept, and as a client would send it back."""
-    (choice,) = answer.choices
+    (choice,) = completion.choices
     return Message.assistant(choice.text, choice.tool_calls)
 
 
-def reply(body: ResponsesRequest, ask: Ask, answer: Answer) -> dict[str, Any]:
+def write_reply(body: ResponsesRequest, chat: ChatRequest, completion: ChatCompletion) -> dict[str, Any]:
     """An answer as one JSON object."""
-    (choice,) = answer.choices
-    items = [call_item(call) for call in choice.tool_calls]
+    (choice,) = completion.choices
+    items = [write_call_item(call) for call in choice.tool_calls]
     if choice.text or not items:
-        tokens = choice.tokens if ask.num_top_logprobs is not None else ()
-        items.insert(0, message_item(choice.text, tokens, status=status_of(choice)))
-    return finished(body, ask, answer, items)
+        tokens = choice.tokens if chat.num_top_logprobs is not None else ()
+        items.insert(0, write_message_item(choice.text, tokens, status=find_status(choice)))
+    return write_finished(body, chat, completion, items)
 
 
-def finished(body: ResponsesRequest, ask: Ask, answer: Answer, items: list[dict[str, Any]]) -> dict[str, Any]:
+def write_finished(
+    body: ResponsesRequest, chat: ChatRequest, completion: ChatCompletion, items: list[dict[str, Any]]
+) -> dict[str, Any]:
     """The response when everything is sampled."""
-    (choice,) = answer.choices
-    cut = choice.finish is Finish.LENGTH
+    (choice,) = completion.choices
+    cut = choice.finish is ChoiceFinish.LENGTH
     return {
-        **in_progress(body, ask, answer.created),
-        "status": status_of(choice),
+        **write_in_progress(body, chat, completion.created),
+        "status": find_status(choice),
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
         "output": items,
         "usage": {
-            "input_tokens": answer.num_prompt_tokens,
-            "input_tokens_details": {"cached_tokens": answer.num_cached_tokens, "cache_write_tokens": 0},
-            "output_tokens": answer.num_action_tokens,
+            "input_tokens": completion.num_prompt_tokens,
+            "input_tokens_details": {"cached_tokens": completion.num_cached_tokens, "cache_write_tokens": 0},
+            "output_tokens": completion.num_action_tokens,
             "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": answer.num_prompt_tokens + answer.num_action_tokens,
+            "total_tokens": completion.num_prompt_tokens + completion.num_action_tokens,
         },
     }
 
 
-def in_progress(body: ResponsesRequest, ask: Ask, created: int) -> dict[str, Any]:
+def write_in_progress(body: ResponsesRequest, chat: ChatRequest, created: int) -> dict[str, Any]:
     """The response before anything is sampled, with what was asked for."""
     return {
-        "id": ask.id,
+        "id": chat.id,
         "object": "response",
         "created_at": created,
         "status": "in_progress",
@@ -248,24 +262,24 @@ def in_progress(body: ResponsesRequest, ask: Ask, created: int) -> dict[str, Any
         "instructions": body.instructions,
         "max_output_tokens": body.max_output_tokens,
         "metadata": body.metadata or {},
-        "model": ask.model,
+        "model": chat.model,
         "output": [],
         "parallel_tool_calls": True,
         "previous_response_id": body.previous_response_id,
         "store": body.store is not False,
-        "temperature": ask.temperature,
+        "temperature": chat.temperature,
         "text": {"format": {"type": "text"}},
         "tool_choice": "none" if body.tool_choice == "none" else "auto",
         "tools": [tool.model_dump() for tool in body.tools or ()],
-        "top_p": ask.top_p,
+        "top_p": chat.top_p,
         "truncation": "disabled",
         "usage": None,
         "user": body.user,
     }
 
 
-def message_item(
-    text: str, tokens: tuple[Token, ...] = (), *, status: str, item_id: str | None = None
+def write_message_item(
+    text: str, tokens: tuple[TokenLogprob, ...] = (), *, status: str, item_id: str | None = None
 ) -> dict[str, Any]:
     """The sampled words as an output item."""
     return {
@@ -273,17 +287,17 @@ def message_item(
         "type": "message",
         "role": "assistant",
         "status": status,
-        "content": [text_part(text, tokens)],
+        "content": [write_text_part(text, tokens)],
     }
 
 
-def text_part(text: str, tokens: Iterable[Token] = ()) -> dict[str, Any]:
+def write_text_part(text: str, tokens: Iterable[TokenLogprob] = ()) -> dict[str, Any]:
     """Words inside an output item."""
-    logprobs = [shared.written_logprob(token) for token in tokens]
+    logprobs = [shared.write_logprob(token) for token in tokens]
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
 
-def call_item(call: ToolCall) -> dict[str, Any]:
+def write_call_item(call: ToolCall) -> dict[str, Any]:
     """A sampled call as an output item."""
     return {
         "id": new_id("fc"),
@@ -291,82 +305,88 @@ def call_item(call: ToolCall) -> dict[str, Any]:
         "status": "completed",
         "call_id": call.id,
         "name": call.name,
-        "arguments": shared.written_arguments(call),
+        "arguments": shared.write_arguments(call),
     }
 
 
-def status_of(choice: Choice) -> str:
+def find_status(choice: CompletionChoice) -> str:
     """Whether an answer was cut at the limit of tokens."""
-    return "incomplete" if choice.finish is Finish.LENGTH else "completed"
+    return "incomplete" if choice.finish is ChoiceFinish.LENGTH else "completed"
 
 
-def _messages(items: Iterable[Item], before: Iterable[Message], see: See | None) -> Iterator[Message]:
+def _read_messages(
+    items: Iterable[ResponseItem], before: Iterable[Message], image_decoder: ImageDecoder | None
+) -> Iterator[Message]:
     names = {call.id: call.name for message in before for call in message.tool_calls}
     open_turn: Message | None = None  # an assistant's turn whose items are not all read
     for index, item in enumerate(items):
         param = f"input[{index}]"
         if isinstance(item, ReasoningItem):
             continue
-        said = _assistant(item, param)
+        said = _read_assistant(item, param)
         if said is not None:
             names |= {call.id: call.name for call in said.tool_calls}
-            open_turn = _together(open_turn, said)
+            open_turn = _merge_messages(open_turn, said)
             continue
         if open_turn is not None:
             yield open_turn
             open_turn = None
         if isinstance(item, ResultItem):
-            words = _words(item.output, f"{param}.output")
+            words = _join_text(item.output, f"{param}.output")
             yield Message("tool", words, tool_call_id=item.call_id, name=names.get(item.call_id, ""))
         else:
             assert isinstance(item, MessageItem)
             role: Any = "user" if item.role == "user" else "system"
-            shown = see if role == "user" else None
-            yield Message(role, _shown(item.content, f"{param}.content", shown))
+            shown = image_decoder if role == "user" else None
+            yield Message(role, _read_content(item.content, f"{param}.content", shown))
     if open_turn is not None:
         yield open_turn
 
 
-def _assistant(item: Item, param: str) -> Message | None:
+def _read_assistant(item: ResponseItem, param: str) -> Message | None:
     """The part of an assistant's turn that an item is; None for what others said."""
     if isinstance(item, CallItem):
         return Message.assistant(
-            tool_calls=[new_call(item.name, item.arguments, item.call_id, f"{param}.arguments")]
+            tool_calls=[make_tool_call(item.name, item.arguments, item.call_id, f"{param}.arguments")]
         )
     if isinstance(item, MessageItem) and item.role == "assistant":
-        return Message.assistant(_words(item.content, f"{param}.content", between=""))
+        return Message.assistant(_join_text(item.content, f"{param}.content", between=""))
     return None
 
 
-def _together(before: Message | None, now: Message) -> Message:
+def _merge_messages(before: Message | None, now: Message) -> Message:
     if before is None:
         return now
     return Message.assistant(before.text + now.text, (*before.tool_calls, *now.tool_calls))
 
 
-def _words(content: str | list[Part], param: str, between: str | None = None) -> str:
+def _join_text(content: str | list[ResponsePart], param: str, between: str | None = None) -> str:
     if isinstance(content, str):
         return content
     texts = []
     for index, part in enumerate(content):
-        if isinstance(part, OtherPart | ImagePart):
-            refuse_picture(f"{param}[{index}]")
-        texts.append(part.text if isinstance(part, TextPart) else part.refusal)
-    return joined(texts) if between is None else between.join(texts)
+        if isinstance(part, ResponseMediaPart | ResponseImagePart):
+            refuse_media(f"{param}[{index}]")
+        texts.append(part.text if isinstance(part, ResponseTextPart) else part.refusal)
+    return join_texts(texts) if between is None else between.join(texts)
 
 
-def _shown(content: str | list[Part], param: str, see: See | None) -> str | tuple[Any, ...]:
-    if isinstance(content, str) or not any(isinstance(part, ImagePart) for part in content):
-        return _words(content, param)
-    return content_of(
-        from_url(part.image_url, see, f"{param}[{index}]")
-        if isinstance(part, ImagePart)
-        else _words([part], f"{param}[{index}]")
+def _read_content(
+    content: str | list[ResponsePart], param: str, image_decoder: ImageDecoder | None
+) -> str | tuple[Any, ...]:
+    if isinstance(content, str) or not any(isinstance(part, ResponseImagePart) for part in content):
+        return _join_text(content, param)
+    return join_content(
+        read_data_url(part.image_url, image_decoder, f"{param}[{index}]")
+        if isinstance(part, ResponseImagePart)
+        else _join_text([part], f"{param}[{index}]")
         for index, part in enumerate(content)
     )
 
 
-def _tool(tool: Tool, index: int) -> ToolSchema:
+def _read_tool(tool: ResponsesTool, index: int) -> ToolSchema:
     if tool.type != "function":
-        refuse(f"tools[{index}].type", f"{tool.type!r} tools are not run here; only functions are served")
-    return new_tool_schema(tool.name, tool.description, tool.parameters, f"tools[{index}]")
+        refuse_field(
+            f"tools[{index}].type", f"{tool.type!r} tools are not run here; only functions are served"
+        )
+    return make_tool_schema(tool.name, tool.description, tool.parameters, f"tools[{index}]")

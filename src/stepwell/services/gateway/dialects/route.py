@@ -23,32 +23,33 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from stepwell.services.gateway.dialects.refusals import (
-    dumps,
-    refusal_response,
-    refuse_half_pairs,
-    refused_body,
+from stepwell.services.errors import ErrorKind, ServiceError
+from stepwell.services.gateway.chat import ChatCompletion, CompletionDelta
+from stepwell.services.gateway.dialects.errors import (
+    check_surrogates,
+    dump_json,
+    explain_invalid_body,
+    make_error_response,
 )
-from stepwell.services.gateway.exchange import Answer, Delta, Kind, Refused
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-_KINDS = {400: Kind.INVALID, 413: Kind.TOO_LARGE}
+_KINDS = {400: ErrorKind.INVALID, 413: ErrorKind.TOO_LARGE}
 _HUNG_UP = 499  # nobody reads it but the access log
 
 
 class StreamWriter(Protocol):
     """Writes an answer piece by piece, as server-sent events of one dialect."""
 
-    def begin(self) -> Iterable[bytes]:
+    def write_start(self) -> Iterable[bytes]:
         """What comes before anything sampled."""
         ...
 
-    def delta(self, delta: Delta) -> Iterable[bytes]: ...
+    def write_delta(self, delta: CompletionDelta) -> Iterable[bytes]: ...
 
-    def end(self, answer: Answer) -> Iterable[bytes]: ...
+    def write_end(self, completion: ChatCompletion) -> Iterable[bytes]: ...
 
-    def failed(self, refused: Refused) -> bytes:
+    def write_error(self, refused: ServiceError) -> bytes:
         """A failure after the stream has begun."""
         ...
 
@@ -59,29 +60,33 @@ class DialectRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
-        async def refusing(request: Request) -> Response:
+        async def handle_errors(request: Request) -> Response:
             try:
-                refuse_half_pairs(await request.body())  # kept by the request, read once
+                check_surrogates(await request.body())  # kept by the request, read once
                 return await handle(request)
-            except Refused as error:
+            except ServiceError as error:
                 refused = error
             except RequestValidationError as error:
-                refused = refused_body(error)
+                refused = explain_invalid_body(error)
             except HTTPException as error:  # of a body that cannot be parsed at all
-                refused = Refused(_KINDS.get(error.status_code, Kind.INVALID), f"the body: {error.detail}")
+                refused = ServiceError(
+                    _KINDS.get(error.status_code, ErrorKind.INVALID), f"the body: {error.detail}"
+                )
             except ClientDisconnect:
                 return Response(status_code=_HUNG_UP)
-            return refusal_response(request.url.path, refused, request.headers)
+            return make_error_response(request.url.path, refused, request.headers)
 
-        return refusing
+        return handle_errors
 
 
 class EventStream(StreamingResponse):
     """Items of a gateway's stream as server-sent events."""
 
-    def __init__(self, request: Request, items: AsyncIterator[Delta | Answer], writer: StreamWriter) -> None:
+    def __init__(
+        self, request: Request, items: AsyncIterator[CompletionDelta | ChatCompletion], writer: StreamWriter
+    ) -> None:
         self._request, self._writer = request, writer
-        self._items = cast("AsyncGenerator[Delta | Answer, None]", items)
+        self._items = cast("AsyncGenerator[CompletionDelta | ChatCompletion, None]", items)
         super().__init__((), media_type="text/event-stream", headers={"cache-control": "no-cache"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -92,28 +97,34 @@ class EventStream(StreamingResponse):
         async with aclosing(self._items) as items:
             try:
                 first = await anext(items)
-            except Refused as refused:
-                reply = refusal_response(self._request.url.path, refused, self._request.headers)
-                await reply(self._scope, self._receive, send)
+            except ServiceError as refused:
+                error_response = make_error_response(self._request.url.path, refused, self._request.headers)
+                await error_response(self._scope, self._receive, send)
                 return
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            await self._send(send, b"".join((*self._writer.begin(), *self._written(first))))
+            await self._send(send, b"".join((*self._writer.write_start(), *self._write_item(first))))
             await self._send_rest(send, items)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send_rest(self, send: Send, items: AsyncIterator[Delta | Answer]) -> None:
+    async def _send_rest(self, send: Send, items: AsyncIterator[CompletionDelta | ChatCompletion]) -> None:
         try:
             async for item in items:
-                await self._send(send, b"".join(self._written(item)))
-        except Refused as refused:
-            await self._send(send, self._writer.failed(refused))
+                await self._send(send, b"".join(self._write_item(item)))
+        except ServiceError as refused:
+            await self._send(send, self._writer.write_error(refused))
         except Exception:  # the status is out: an event is all that can still be said
             _log.exception("a stream broke off")
-            broken = Refused(Kind.INTERNAL, "the stream broke off inside the gateway; its log says why")
-            await self._send(send, self._writer.failed(broken))
+            broken = ServiceError(
+                ErrorKind.INTERNAL, "the stream broke off inside the gateway; its log says why"
+            )
+            await self._send(send, self._writer.write_error(broken))
 
-    def _written(self, item: Delta | Answer) -> Iterable[bytes]:
-        return self._writer.delta(item) if isinstance(item, Delta) else self._writer.end(item)
+    def _write_item(self, item: CompletionDelta | ChatCompletion) -> Iterable[bytes]:
+        return (
+            self._writer.write_delta(item)
+            if isinstance(item, CompletionDelta)
+            else self._writer.write_end(item)
+        )
 
     @staticmethod
     async def _send(send: Send, data: bytes) -> None:
@@ -121,28 +132,28 @@ class EventStream(StreamingResponse):
             await send({"type": "http.response.body", "body": data, "more_body": True})
 
 
-def event(data: Any, name: str = "") -> bytes:
+def write_event(data: Any, name: str = "") -> bytes:
     """One server-sent event; its data are one line, since JSON text of ours has no newline."""
     head = f"event: {name}\n" if name else ""
-    return f"{head}data: {dumps(data)}\n\n".encode("ascii")
+    return f"{head}data: {dump_json(data)}\n\n".encode("ascii")
 
 
-async def unless_gone(request: Request, answer: Awaitable[T]) -> T:
+async def run_until_disconnect(request: Request, work: Awaitable[T]) -> T:
     """The answer; if the client hangs up first, its work is cancelled and `ClientDisconnect` raised."""
-    work = asyncio.ensure_future(answer)
-    gone = asyncio.ensure_future(_hung_up(request))
+    task = asyncio.ensure_future(work)
+    disconnect = asyncio.ensure_future(_wait_for_disconnect(request))
     try:
-        await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not work.done():
-            work.cancel()
-            await asyncio.wait((work,))
+        await asyncio.wait((task, disconnect), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            task.cancel()
+            await asyncio.wait((task,))
             raise ClientDisconnect
-        return work.result()
+        return task.result()
     finally:
-        gone.cancel()
-        work.cancel()
+        disconnect.cancel()
+        task.cancel()
 
 
-async def _hung_up(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         continue

@@ -44,52 +44,54 @@ from stepwell.envs.registry import ENVS, env_type, make_env, read_options
 from stepwell.envs.remote import wire
 from stepwell.envs.remote.wire import Frame
 from stepwell.envs.turns import Turn, read_state, take_turn
-from stepwell.services.envs.sessions import Session, Sessions
-from stepwell.services.gateway.exchange import Kind, Refused
+from stepwell.services.envs.sessions import EnvSession, EnvSessions
+from stepwell.services.errors import ErrorKind, ServiceError
 
 T = TypeVar("T")
 MAX_SEED = 2**63
 _MAX_DESCRIBED = 256
 
 
-class Calls:
+class EnvOperations:
     """Answers frames."""
 
-    def __init__(self, config: EnvServiceConfig, sessions: Sessions) -> None:
+    def __init__(self, config: EnvServiceConfig, sessions: EnvSessions) -> None:
         self.config, self.sessions = config, sessions
         self.names = config.envs or tuple(ENVS)
-        self._described: dict[str, dict[str, Any]] = {}
-        self._ops = {
-            "describe": self._describe,
-            "tasks": self._tasks,
-            "create": self._create,
-            "reset": self._reset,
-            "step": self._step,
-            "state": self._state,
-            "oracle": self._oracle,
-            "render": self._render,
-            "load": self._load,
-            "heartbeat": self._heartbeat,
-            "close": self._close,
+        self._descriptions: dict[str, dict[str, Any]] = {}
+        self._handlers = {
+            "describe": self._handle_describe,
+            "tasks": self._handle_tasks,
+            "create": self._handle_create,
+            "reset": self._handle_reset,
+            "step": self._handle_step,
+            "state": self._handle_state,
+            "oracle": self._handle_oracle,
+            "render": self._handle_render,
+            "load": self._handle_load,
+            "heartbeat": self._handle_heartbeat,
+            "close": self._handle_close,
         }
 
-    async def answer(self, owner: str, frame: Frame) -> Frame:
+    async def handle_frame(self, owner: str, frame: Frame) -> Frame:
         """The answer to one frame of one caller; `Refused` where it cannot be served."""
-        op = self._ops.get(frame.op)
+        op = self._handlers.get(frame.op)
         if op is None:
-            raise Refused(Kind.INVALID, f"op {frame.op[:64]!r} is not one of {', '.join(self._ops)}")
-        with refusing():
-            answer = await op(owner, frame)
+            raise ServiceError(
+                ErrorKind.INVALID, f"op {frame.op[:64]!r} is not one of {', '.join(self._handlers)}"
+            )
+        with convert_errors():
+            reply = await op(owner, frame)
         if frame.header.get("images") == "png":
-            answer = wire.with_pngs(answer)
-        size = sum(array.nbytes for array in answer.arrays)
+            reply = wire.with_pngs(reply)
+        size = sum(array.nbytes for array in reply.arrays)
         if size > self.config.max_reply_bytes:
-            raise Refused(
-                Kind.TOO_LARGE,
+            raise ServiceError(
+                ErrorKind.TOO_LARGE,
                 f"the answer has {size} bytes, more than max_reply_bytes ({self.config.max_reply_bytes}); "
                 "ask for fewer worlds at once, smaller pictures, or images='png'",
             )
-        return answer
+        return reply
 
     async def reset(
         self,
@@ -103,18 +105,20 @@ class Calls:
         sessions = self.sessions.find(owner, ids)
         for what, values in (("tasks", tasks), ("seeds", seeds)):
             if values is not None and len(values) != len(sessions):
-                raise Refused(Kind.INVALID, f"{len(values)} {what} for {len(sessions)} sessions", param=what)
+                raise ServiceError(
+                    ErrorKind.INVALID, f"{len(values)} {what} for {len(sessions)} sessions", param=what
+                )
         if tasks is None and seeds is None:
-            raise Refused(Kind.INVALID, "reset needs tasks, seeds or both", param="tasks")
+            raise ServiceError(ErrorKind.INVALID, "reset needs tasks, seeds or both", param="tasks")
 
-        def begin(session: Session, place: int) -> Turn:
+        def begin(session: EnvSession, place: int) -> Turn:
             session.num_turns, session.last = 0, None
             options = None if tasks is None else {"task": tasks[place]}
             seed = None if seeds is None else seeds[place]
             observation, info = session.env.reset(seed=seed, options=options)
             return Turn(observation, info=clean_texts(info))
 
-        return await self.sessions.run(sessions, partial(_played, begin, with_state))
+        return await self.sessions.run(sessions, partial(_play_turn, begin, with_state))
 
     async def step(
         self,
@@ -128,9 +132,11 @@ class Calls:
         sessions = self.sessions.find(owner, ids)
         for what, values in (("actions", actions), ("turns", turns)):
             if values is not None and len(values) != len(sessions):
-                raise Refused(Kind.INVALID, f"{len(values)} {what} for {len(sessions)} sessions", param=what)
+                raise ServiceError(
+                    ErrorKind.INVALID, f"{len(values)} {what} for {len(sessions)} sessions", param=what
+                )
 
-        def play(session: Session, place: int) -> Turn:
+        def play(session: EnvSession, place: int) -> Turn:
             number = session.num_turns + 1 if turns is None else turns[place]
             if number == session.num_turns and session.last is not None:
                 return session.last
@@ -142,160 +148,175 @@ class Calls:
             session.num_turns, session.last = number, turn
             return turn
 
-        return await self.sessions.run(sessions, partial(_played, play, with_state))
+        return await self.sessions.run(sessions, partial(_play_turn, play, with_state))
 
-    async def create(self, owner: str, name: Any, options: Any, count: int) -> list[Session]:
+    async def create(self, owner: str, name: Any, options: Any, count: int) -> list[EnvSession]:
         """Open worlds."""
-        settings = self._read(name, options)
+        settings = self._read_options(name, options)
         if not 1 <= count <= self.config.max_batch:
-            raise Refused(
-                Kind.INVALID, f"count must be 1 to {self.config.max_batch}, got {count}", param="count"
+            raise ServiceError(
+                ErrorKind.INVALID, f"count must be 1 to {self.config.max_batch}, got {count}", param="count"
             )
-        return await self.sessions.create(owner, name, partial(_opened, name, settings), count)
+        return await self.sessions.create(owner, name, partial(_open_env, name, settings), count)
 
-    def _read(self, name: Any, options: Any) -> Any:
+    def _read_options(self, name: Any, options: Any) -> Any:
         if not isinstance(name, str) or name not in self.names:
-            raise Refused(
-                Kind.NOT_FOUND,
+            raise ServiceError(
+                ErrorKind.NOT_FOUND,
                 f"env {str(name)[:64]!r} is not hosted here; there are {', '.join(self.names)}",
                 param="env",
             )
         if not isinstance(options, dict):
-            raise Refused(Kind.INVALID, "options must be an object of options by name", param="options")
+            raise ServiceError(
+                ErrorKind.INVALID, "options must be an object of options by name", param="options"
+            )
         host = self.config.env_options.get(name, {})
         kind = env_type(name).Options
         settings = read_options(name, {**options, **host})
         for option in sorted(set(options) & (set(list_host_options(kind)) | set(host))):
-            ours = settings.model_dump(mode="json")[option] if option in host else _default(kind, option)
+            ours = settings.model_dump(mode="json")[option] if option in host else _get_default(kind, option)
             if options[option] != ours:
-                raise Refused(
-                    Kind.FORBIDDEN,
+                raise ServiceError(
+                    ErrorKind.FORBIDDEN,
                     f"env.options.{option} of {name} belongs to the host and cannot be set by callers; the "
                     f"host sets it with `stepwell serve envs --set {name}.{option}=VALUE`",
                     param=option,
                 )
         return settings
 
-    def _shown_options(self, name: str, settings: Any) -> dict[str, Any]:
+    def _list_public_options(self, name: str, settings: Any) -> dict[str, Any]:
         """The options in force that are not the host's."""
         hidden = {*list_host_options(type(settings)), *self.config.env_options.get(name, {})}
         return {option: v for option, v in settings.model_dump(mode="json").items() if option not in hidden}
 
-    async def _describe(self, owner: str, frame: Frame) -> Frame:
+    async def _handle_describe(self, owner: str, frame: Frame) -> Frame:
         name, options = frame.header.get("env"), frame.header.get("options", {})
-        settings = self._read(name, options)
+        settings = self._read_options(name, options)
         key = f"{name} {json.dumps(settings.model_dump(mode='json'), sort_keys=True)}"
-        if key not in self._described:
-            described = await self.sessions.work(None, partial(_description, name, settings), owner)
-            if len(self._described) >= _MAX_DESCRIBED:
-                self._described.clear()
-            self._described[key] = described | {"options": self._shown_options(str(name), settings)}
-        return Frame("description", self._described[key])
+        if key not in self._descriptions:
+            described = await self.sessions.run_in_thread(
+                None, partial(_describe_env, str(name), settings), owner
+            )
+            if len(self._descriptions) >= _MAX_DESCRIBED:
+                self._descriptions.clear()
+            self._descriptions[key] = described | {"options": self._list_public_options(str(name), settings)}
+        return Frame("description", self._descriptions[key])
 
-    async def _tasks(self, owner: str, frame: Frame) -> Frame:
-        settings = self._read(frame.header.get("env"), frame.header.get("options", {}))
-        seeds = self._seeds(frame, needed=True)
+    async def _handle_tasks(self, owner: str, frame: Frame) -> Frame:
+        settings = self._read_options(frame.header.get("env"), frame.header.get("options", {}))
+        seeds = self._read_seeds(frame, needed=True)
         assert seeds is not None
         kind = env_type(frame.header["env"])
-        tasks = await self.sessions.work(
+        tasks = await self.sessions.run_in_thread(
             None, lambda: [kind.make_task(settings, seed) for seed in seeds], owner
         )
         return Frame("tasks", wire.pack_tasks(tasks))
 
-    async def _create(self, owner: str, frame: Frame) -> Frame:
+    async def _handle_create(self, owner: str, frame: Frame) -> Frame:
         header, count = frame.header, frame.header.get("count", 1)
         if type(count) is not int:
-            raise Refused(Kind.INVALID, "count must be a whole number", param="count")
+            raise ServiceError(ErrorKind.INVALID, "count must be a whole number", param="count")
         opened = await self.create(owner, header.get("env"), header.get("options", {}), count)
-        told = {"sessions": [session.id for session in opened]}
-        return Frame("sessions", told | {"session_timeout_s": self.config.session_timeout_s})
+        ids = [session.id for session in opened]
+        return Frame("sessions", {"sessions": ids, "session_timeout_s": self.config.session_timeout_s})
 
-    async def _reset(self, owner: str, frame: Frame) -> Frame:
+    async def _handle_reset(self, owner: str, frame: Frame) -> Frame:
         tasks = wire.unpack_tasks(frame.header) if "tasks" in frame.header else None
-        turns = await self.reset(owner, self._ids(frame), tasks, self._seeds(frame), _with_state(frame))
+        turns = await self.reset(
+            owner, self._read_session_ids(frame), tasks, self._read_seeds(frame), _wants_state(frame)
+        )
         return Frame("turns", *wire.pack_turns(turns))
 
-    async def _step(self, owner: str, frame: Frame) -> Frame:
+    async def _handle_step(self, owner: str, frame: Frame) -> Frame:
         actions = wire.unpack_actions(frame.header, frame.arrays)
         numbers = frame.header.get("turns")
-        if numbers is not None and not _are_whole(numbers):
-            raise Refused(Kind.INVALID, "turns must be whole numbers, one per session", param="turns")
-        turns = await self.step(owner, self._ids(frame), actions, numbers, _with_state(frame))
+        if numbers is not None and not _are_whole_numbers(numbers):
+            raise ServiceError(
+                ErrorKind.INVALID, "turns must be whole numbers, one per session", param="turns"
+            )
+        turns = await self.step(owner, self._read_session_ids(frame), actions, numbers, _wants_state(frame))
         return Frame("turns", *wire.pack_turns(turns))
 
-    async def _state(self, owner: str, frame: Frame) -> Frame:
-        sessions = self.sessions.find(owner, self._ids(frame))
-        states = await self.sessions.run(sessions, partial(_asked, read_state))
+    async def _handle_state(self, owner: str, frame: Frame) -> Frame:
+        sessions = self.sessions.find(owner, self._read_session_ids(frame))
+        states = await self.sessions.run(sessions, partial(_query_env, read_state))
         return Frame("states", {"states": states})
 
-    async def _oracle(self, owner: str, frame: Frame) -> Frame:
-        sessions = self.sessions.find(owner, self._ids(frame))
+    async def _handle_oracle(self, owner: str, frame: Frame) -> Frame:
+        sessions = self.sessions.find(owner, self._read_session_ids(frame))
         return Frame(
-            "actions", *wire.pack_actions(await self.sessions.run(sessions, partial(_asked, _advice)))
+            "actions", *wire.pack_actions(await self.sessions.run(sessions, partial(_query_env, _ask_oracle)))
         )
 
-    async def _render(self, owner: str, frame: Frame) -> Frame:
-        sessions = self.sessions.find(owner, self._ids(frame))
-        pictures = await self.sessions.run(sessions, partial(_asked, lambda env: np.asarray(env.render())))
-        return Frame("pictures", {}, pictures)
+    async def _handle_render(self, owner: str, frame: Frame) -> Frame:
+        sessions = self.sessions.find(owner, self._read_session_ids(frame))
+        images = await self.sessions.run(sessions, partial(_query_env, lambda env: np.asarray(env.render())))
+        return Frame("pictures", {}, images)
 
-    async def _load(self, owner: str, frame: Frame) -> Frame:
+    async def _handle_load(self, owner: str, frame: Frame) -> Frame:
         return Frame("load", {"num_sessions": len(self.sessions)})
 
-    async def _heartbeat(self, owner: str, frame: Frame) -> Frame:
-        self.sessions.find(owner, self._ids(frame))
+    async def _handle_heartbeat(self, owner: str, frame: Frame) -> Frame:
+        self.sessions.find(owner, self._read_session_ids(frame))
         return Frame("alive", {"session_timeout_s": self.config.session_timeout_s})
 
-    async def _close(self, owner: str, frame: Frame) -> Frame:
-        sessions = self.sessions.find(owner, self._ids(frame))
+    async def _handle_close(self, owner: str, frame: Frame) -> Frame:
+        sessions = self.sessions.find(owner, self._read_session_ids(frame))
         await self.sessions.close(sessions)
         return Frame("closed", {"count": len(sessions)})
 
-    def _ids(self, frame: Frame) -> list[str]:
+    def _read_session_ids(self, frame: Frame) -> list[str]:
         ids = frame.header.get("sessions")
         if not isinstance(ids, list) or not ids or not all(isinstance(name, str) for name in ids):
-            raise Refused(Kind.INVALID, "sessions must be a list of ids, at least one", param="sessions")
+            raise ServiceError(
+                ErrorKind.INVALID, "sessions must be a list of ids, at least one", param="sessions"
+            )
         if len(ids) > self.config.max_batch:
-            raise Refused(
-                Kind.INVALID, f"{len(ids)} sessions; max_batch is {self.config.max_batch}", param="sessions"
+            raise ServiceError(
+                ErrorKind.INVALID,
+                f"{len(ids)} sessions; max_batch is {self.config.max_batch}",
+                param="sessions",
             )
         return ids
 
-    def _seeds(self, frame: Frame, *, needed: bool = False) -> list[int] | None:
-        seeds = frame.header.get("seeds")
+    def _read_seeds(self, frame: Frame, *, needed: bool = False) -> list[int] | None:
+        seeds: Any = frame.header.get("seeds")
         if seeds is None and not needed:
             return None
-        if not _are_whole(seeds) or any(seed >= MAX_SEED for seed in seeds):
-            raise Refused(Kind.INVALID, "seeds must be whole numbers from 0 to 2^63 - 1", param="seeds")
-        if len(seeds) > self.config.max_batch:
-            raise Refused(
-                Kind.INVALID, f"{len(seeds)} seeds; max_batch is {self.config.max_batch}", param="seeds"
+        if not _are_whole_numbers(seeds) or any(seed >= MAX_SEED for seed in seeds):
+            raise ServiceError(
+                ErrorKind.INVALID, "seeds must be whole numbers from 0 to 2^63 - 1", param="seeds"
             )
-        found: list[int] = seeds
-        return found
+        if len(seeds) > self.config.max_batch:
+            raise ServiceError(
+                ErrorKind.INVALID, f"{len(seeds)} seeds; max_batch is {self.config.max_batch}", param="seeds"
+            )
+        return list(seeds)
 
 
-def _are_whole(values: Any) -> bool:
+def _are_whole_numbers(values: Any) -> bool:
     return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
 
 
-def _with_state(frame: Frame) -> bool:
+def _wants_state(frame: Frame) -> bool:
     return frame.header.get("with_state") is True
 
 
-def _default(kind: Any, option: str) -> Any:
+def _get_default(kind: Any, option: str) -> Any:
     field = kind.model_fields.get(option)
     return None if field is None else field.get_default(call_default_factory=True)
 
 
-def _opened(name: str, settings: Any) -> Any:
+def _open_env(name: str, settings: Any) -> Any:
     kind = env_type(name)
     if kind.is_robot:
-        kind.require()  # type: ignore[union-attr]  # a missing simulator is told now, not at the first reset
+        kind.require()  # a missing simulator is reported now, not at the first reset
     return make_env(name, settings)
 
 
-def _played(play: Callable[[Session, int], Turn], with_state: bool, session: Session, place: int) -> Turn:
+def _play_turn(
+    play: Callable[[EnvSession, int], Turn], with_state: bool, session: EnvSession, place: int
+) -> Turn:
     """A turn; errors of the world, and mistakes about it, become the turn's."""
     try:
         turn = play(session, place)
@@ -308,26 +329,26 @@ def _played(play: Callable[[Session, int], Turn], with_state: bool, session: Ses
         return Turn(error=EnvError(f"{session.env_name} raised {type(error).__name__}: {error}"))
 
 
-def _advice(env: Any) -> Any:
+def _ask_oracle(env: Any) -> Any:
     action = env.oracle()
     return action[None] if env.is_robot else action
 
 
-def _asked(ask: Callable[[Any], T], session: Session, _: int) -> T:
+def _query_env(query: Callable[[Any], T], session: EnvSession, _: int) -> T:
     """What a world that has a task says; what it raises is the world's failure, not the service's."""
     _ = session.env.task  # an `InputError` before the first reset
     try:
-        return ask(session.env)
+        return query(session.env)
     except StepwellError:
         raise
     except (Exception, SystemExit) as error:
         words = f"{session.env_name} raised {type(error).__name__}: {error}"
-        raise Refused(Kind.CONFLICT, words) from error
+        raise ServiceError(ErrorKind.CONFLICT, words) from error
 
 
-def _description(name: str, settings: Any) -> dict[str, Any]:
+def _describe_env(name: str, settings: Any) -> dict[str, Any]:
     """What a caller must know to stand in for a world."""
-    env = _opened(name, settings)
+    env = _open_env(name, settings)
     try:
         return {
             "name": env.name,
@@ -343,14 +364,14 @@ def _description(name: str, settings: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def refusing() -> Iterator[None]:
+def convert_errors() -> Iterator[None]:
     """A caller's mistakes inside become `Refused`, with their words and their kind as the cause."""
     try:
         yield
-    except Refused:
+    except ServiceError:
         raise
     except (StepwellError, ValueError, RecursionError) as error:
-        raise Refused(Kind.INVALID, str(error)) from error
+        raise ServiceError(ErrorKind.INVALID, str(error)) from error
 
 
 def read_frame(body: bytes) -> Frame:
@@ -358,4 +379,4 @@ def read_frame(body: bytes) -> Frame:
     try:
         return wire.decode(body)
     except EncodingError as error:
-        raise Refused(Kind.INVALID, f"the body is no Stepwell frame: {error}") from error
+        raise ServiceError(ErrorKind.INVALID, f"the body is no Stepwell frame: {error}") from error

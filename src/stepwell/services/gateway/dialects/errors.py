@@ -25,7 +25,7 @@ from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
 from stepwell.core.errors import ContextLengthError
-from stepwell.services.gateway.exchange import STATUS, Kind, Refused
+from stepwell.services.errors import HTTP_STATUS, ErrorKind, ServiceError
 
 _ESCAPED_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -37,7 +37,7 @@ class Vendor(StrEnum):
     ANTHROPIC = "anthropic"
 
 
-class OpenAIErrorInside(BaseModel):
+class OpenAIErrorDetail(BaseModel):
     """What went wrong, as OpenAI's clients read it."""
 
     message: str
@@ -49,10 +49,10 @@ class OpenAIErrorInside(BaseModel):
 class OpenAIError(BaseModel):
     """A refusal in OpenAI's form."""
 
-    error: OpenAIErrorInside
+    error: OpenAIErrorDetail
 
 
-class AnthropicErrorInside(BaseModel):
+class AnthropicErrorDetail(BaseModel):
     """What went wrong, as Anthropic's clients read it."""
 
     type: str
@@ -63,103 +63,108 @@ class AnthropicError(BaseModel):
     """A refusal in Anthropic's form."""
 
     type: str
-    error: AnthropicErrorInside
+    error: AnthropicErrorDetail
 
 
-_OPENAI_WORDS: dict[Kind, tuple[str, str | None]] = {
-    Kind.INVALID: ("invalid_request_error", None),
-    Kind.UNAUTHENTICATED: ("invalid_request_error", "invalid_api_key"),
-    Kind.FORBIDDEN: ("invalid_request_error", "permission_denied"),
-    Kind.NOT_FOUND: ("invalid_request_error", "not_found"),
-    Kind.CONFLICT: ("invalid_request_error", "conflict"),
-    Kind.TOO_LARGE: ("invalid_request_error", "request_too_large"),
-    Kind.LIMITED: ("rate_limit_error", "rate_limit_exceeded"),
-    Kind.UNAVAILABLE: ("server_error", "service_unavailable"),
-    Kind.INTERNAL: ("server_error", None),
+_OPENAI_ERRORS: dict[ErrorKind, tuple[str, str | None]] = {
+    ErrorKind.INVALID: ("invalid_request_error", None),
+    ErrorKind.UNAUTHENTICATED: ("invalid_request_error", "invalid_api_key"),
+    ErrorKind.FORBIDDEN: ("invalid_request_error", "permission_denied"),
+    ErrorKind.NOT_FOUND: ("invalid_request_error", "not_found"),
+    ErrorKind.CONFLICT: ("invalid_request_error", "conflict"),
+    ErrorKind.TOO_LARGE: ("invalid_request_error", "request_too_large"),
+    ErrorKind.LIMITED: ("rate_limit_error", "rate_limit_exceeded"),
+    ErrorKind.UNAVAILABLE: ("server_error", "service_unavailable"),
+    ErrorKind.INTERNAL: ("server_error", None),
 }
-_ANTHROPIC_WORDS: dict[Kind, str] = {
-    Kind.INVALID: "invalid_request_error",
-    Kind.UNAUTHENTICATED: "authentication_error",
-    Kind.FORBIDDEN: "permission_error",
-    Kind.NOT_FOUND: "not_found_error",
-    Kind.CONFLICT: "conflict_error",
-    Kind.TOO_LARGE: "request_too_large",
-    Kind.LIMITED: "rate_limit_error",
-    Kind.UNAVAILABLE: "overloaded_error",
-    Kind.INTERNAL: "api_error",
+_ANTHROPIC_ERRORS: dict[ErrorKind, str] = {
+    ErrorKind.INVALID: "invalid_request_error",
+    ErrorKind.UNAUTHENTICATED: "authentication_error",
+    ErrorKind.FORBIDDEN: "permission_error",
+    ErrorKind.NOT_FOUND: "not_found_error",
+    ErrorKind.CONFLICT: "conflict_error",
+    ErrorKind.TOO_LARGE: "request_too_large",
+    ErrorKind.LIMITED: "rate_limit_error",
+    ErrorKind.UNAVAILABLE: "overloaded_error",
+    ErrorKind.INTERNAL: "api_error",
 }
 
 
-class Json(JSONResponse):
+class AsciiJSONResponse(JSONResponse):
     """A JSON reply written by `dumps`."""
 
     def render(self, content: Any) -> bytes:
-        return dumps(content).encode("ascii")
+        return dump_json(content).encode("ascii")
 
 
-def dumps(value: Any) -> str:
+def dump_json(value: Any) -> str:
     """JSON text in ASCII, without spaces."""
     return json.dumps(value, separators=(",", ":"))
 
 
-def vendor_of(path: str, headers: Mapping[str, str] | None = None) -> Vendor:
+def find_vendor(path: str, headers: Mapping[str, str] | None = None) -> Vendor:
     """Who is spoken to: by path, or by the version header that every Anthropic client sends."""
     if path.endswith(("/v1/messages", "/v1/messages/count_tokens")):
         return Vendor.ANTHROPIC
     return Vendor.ANTHROPIC if headers and "anthropic-version" in headers else Vendor.OPENAI
 
 
-def error_body(vendor: Vendor, refused: Refused) -> dict[str, Any]:
+def write_error_body(vendor: Vendor, refused: ServiceError) -> dict[str, Any]:
     """The refusal as the vendor writes it. Too long a prompt is known by the error that caused it."""
     if vendor is Vendor.ANTHROPIC:
         message = refused.message  # this form has no field for the parameter
         if refused.param and not message.startswith(refused.param):
             message = f"{refused.param}: {message}"
-        return {"type": "error", "error": {"type": _ANTHROPIC_WORDS[refused.kind], "message": message}}
-    type_, code = _OPENAI_WORDS[refused.kind]
+        return {"type": "error", "error": {"type": _ANTHROPIC_ERRORS[refused.kind], "message": message}}
+    type_, code = _OPENAI_ERRORS[refused.kind]
     if isinstance(refused.__cause__, ContextLengthError):
         code = "context_length_exceeded"
-    elif refused.kind is Kind.NOT_FOUND and refused.param == "model":
+    elif refused.kind is ErrorKind.NOT_FOUND and refused.param == "model":
         code = "model_not_found"
     return {"error": {"message": refused.message, "type": type_, "param": refused.param, "code": code}}
 
 
-def refusal_response(path: str, refused: Refused, headers: Mapping[str, str] | None = None) -> JSONResponse:
+def make_error_response(
+    path: str, refused: ServiceError, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
     """The whole reply for a call to `path` that is not served; `headers` are those of the call."""
     extra: dict[str, str] = {}
     if refused.retry_after_s is not None:
         extra["retry-after"] = str(math.ceil(refused.retry_after_s))
-    if refused.kind is Kind.CONFLICT:
+    if refused.kind is ErrorKind.CONFLICT:
         extra["x-should-retry"] = "false"
-    return Json(error_body(vendor_of(path, headers), refused), STATUS[refused.kind], extra)
+    return AsciiJSONResponse(
+        write_error_body(find_vendor(path, headers), refused), HTTP_STATUS[refused.kind], extra
+    )
 
 
-def refused_body(error: RequestValidationError) -> Refused:
+def explain_invalid_body(error: RequestValidationError) -> ServiceError:
     """A body that is no such request: the most precise of its faults, with the field's name."""
-    faults = [(_field(fault["loc"], error.body), fault) for fault in error.errors()]
+    faults = [(_name_field(fault["loc"], error.body), fault) for fault in error.errors()]
     name, fault = max(faults, key=lambda pair: pair[0].count(".") + pair[0].count("["))
     if fault["type"] == "json_invalid":
-        return Refused(Kind.INVALID, f"the body is not valid JSON: {fault['ctx']['error']}")
+        return ServiceError(ErrorKind.INVALID, f"the body is not valid JSON: {fault['ctx']['error']}")
     if not name:
-        return Refused(Kind.INVALID, "the body must be a JSON object, sent as application/json")
-    return Refused(Kind.INVALID, f"{name}: {fault['msg']}", param=name)
+        return ServiceError(ErrorKind.INVALID, "the body must be a JSON object, sent as application/json")
+    return ServiceError(ErrorKind.INVALID, f"{name}: {fault['msg']}", param=name)
 
 
-def refuse_half_pairs(body: bytes) -> None:
+def check_surrogates(body: bytes) -> None:
     """Refuse JSON whose strings hold half of a surrogate pair: parsers take it, but it is no text."""
     if not _ESCAPED_PAIR.search(body):
         return
     try:
         json.dumps(json.loads(body), ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise Refused(
-            Kind.INVALID, "the body holds half of a surrogate pair, which is not text; escape whole pairs"
+        raise ServiceError(
+            ErrorKind.INVALID,
+            "the body holds half of a surrogate pair, which is not text; escape whole pairs",
         ) from error
     except (ValueError, RecursionError):
         return  # the request's own parser will say what is wrong
 
 
-def _field(place: Sequence[Any], body: Any) -> str:
+def _name_field(place: Sequence[Any], body: Any) -> str:
     """Where a fault is, in the client's own words: names of union branches are left out."""
     name = ""
     for part in place[1:] if place and place[0] == "body" else place:

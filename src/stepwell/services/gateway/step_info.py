@@ -19,17 +19,17 @@ import numpy as np
 from stepwell.core import JSON, Step, TokenAction, TokenState, ToolCall, ToolSchema
 from stepwell.core.arrays import IntArray
 from stepwell.rendering import ImagePart, Message, TextPart
-from stepwell.services.gateway.history import Branch, History, Line, Turn
+from stepwell.services.gateway.history import Branch, History, RecordedTurn, TokenLine
 
 
 @dataclass(frozen=True, slots=True)
-class CallNote:
+class CallRecord:
     """What the steps of one call have in common."""
 
     call_id: str
     first: int  # number of the first choice's step
     parent: int | None
-    new: tuple[Message, ...]
+    new_messages: tuple[Message, ...]
     tools: tuple[ToolSchema, ...]
     branch: Branch | None = None
     is_extended: bool = False
@@ -37,7 +37,7 @@ class CallNote:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
-def note(call: CallNote, choice: int, reply: Message | None, text: str) -> dict[str, JSON]:
+def build_step_info(call: CallRecord, choice: int, reply: Message | None, text: str) -> dict[str, JSON]:
     """The `info` of one choice. `text` is what the action says by itself; `reply` is None for plain text."""
     info: dict[str, JSON] = {"call": call.call_id, "choice": choice, "parent": call.parent}
     if call.is_extended:
@@ -47,7 +47,7 @@ def note(call: CallNote, choice: int, reply: Message | None, text: str) -> dict[
     if choice:
         return info
     if reply is not None:
-        info["messages"] = [message_to_json(message) for message in call.new]
+        info["messages"] = [message_to_json(message) for message in call.new_messages]
     if call.tools and call.parent is None:
         info["tools"] = json.dumps([tool.to_openai() for tool in call.tools])
     if call.branch is not None:
@@ -59,24 +59,24 @@ def note(call: CallNote, choice: int, reply: Message | None, text: str) -> dict[
     return info
 
 
-def turn_of(history: History, number: int, step: Step) -> Turn:
+def restore_turn(history: History, number: int, step: Step) -> RecordedTurn:
     """The turn that a stored step was, for a history that holds the turns before it."""
     info: Any = step.info
     call = number - int(info["choice"])
     parent = history.turns[info["parent"]] if info["parent"] is not None else None
     first = history.turns.get(call)
     if not first.messages if first is not None else "messages" not in info:  # a text completion
-        return Turn(number, call, info["call"], info["parent"])
+        return RecordedTurn(number, call, info["call"], info["parent"])
     if first is not None:
         before, tools = first.messages[:-1], first.tools
     else:
         before = (*(parent.messages if parent else ()), *map(message_from_json, info["messages"]))
-        tools = parent.tools if parent else _tools(info.get("tools"))
-    reply = message_from_json(info["reply"]) if "reply" in info else Message.assistant(_text(step))
-    turn = Turn(number, call, info["call"], info["parent"], (*before, reply), tools)
+        tools = parent.tools if parent else _parse_tools(info.get("tools"))
+    reply = message_from_json(info["reply"]) if "reply" in info else Message.assistant(_get_text(step))
+    turn = RecordedTurn(number, call, info["call"], info["parent"], (*before, reply), tools)
     if isinstance(step.state, TokenState) and isinstance(step.action, TokenAction):
         ids: IntArray = np.concatenate([step.state.prompt_ids, step.action.action_ids])
-        turn.line, turn.start, turn.end = Line(ids), step.state.prompt_ids.size, ids.size
+        turn.line, turn.start, turn.end = TokenLine(ids), step.state.prompt_ids.size, ids.size
         turn.images = step.state.images
         turn.is_extended = bool(info.get("extended"))
     return turn
@@ -110,9 +110,9 @@ def message_from_json(value: Any) -> Message:
     return Message(value["role"], content, tuple(calls), value.get("answers", ""), value.get("name", ""))
 
 
-def _tools(text: str | None) -> tuple[ToolSchema, ...]:
+def _parse_tools(text: str | None) -> tuple[ToolSchema, ...]:
     return tuple(ToolSchema.from_openai(tool) for tool in json.loads(text or "[]"))
 
 
-def _text(step: Step) -> str:
+def _get_text(step: Step) -> str:
     return step.action.text if isinstance(step.action, TokenAction) else ""

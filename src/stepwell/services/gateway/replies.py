@@ -33,7 +33,7 @@ _UNFINISHED = "\ufffd"
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class VisibleReply:
     """An answer as a client sees it."""
 
     text: str
@@ -41,34 +41,34 @@ class Reading:
     stop_string: str | None = None
 
 
-def read(
+def read_reply(
     renderer: Renderer,
     ids: Sequence[int],
     stop: Sequence[str] = (),
     tool_format: ToolFormat | None = None,
     first_call: int = 0,
-) -> Reading:
+) -> VisibleReply:
     """The whole answer. `tool_format` is None where no tools were given."""
-    return read_text(spoken(renderer, ids), stop, tool_format, first_call)
+    return read_reply_text(decode_reply(renderer, ids), stop, tool_format, first_call)
 
 
-def read_text(
+def read_reply_text(
     text: str, stop: Sequence[str] = (), tool_format: ToolFormat | None = None, first_call: int = 0
-) -> Reading:
+) -> VisibleReply:
     """The same, of decoded text."""
     text, stop_string = cut_at_stop(text, stop)
-    start = None if tool_format is None else markup_start(text, tool_format)
+    start = None if tool_format is None else find_markup(text, tool_format)
     if tool_format is None or start is None:
-        return Reading(text, (), stop_string)
+        return VisibleReply(text, (), stop_string)
     parsed = parse_reply(text[start:], tool_format, first_call)
     if parsed.errors or not parsed.tool_calls:
-        return Reading(text, (), stop_string)
-    return Reading(text[:start].rstrip() + parsed.content, parsed.tool_calls, stop_string)
+        return VisibleReply(text, (), stop_string)
+    return VisibleReply(text[:start].rstrip() + parsed.content, parsed.tool_calls, stop_string)
 
 
-def spoken(renderer: Renderer, ids: Sequence[int]) -> str:
+def decode_reply(renderer: Renderer, ids: Sequence[int]) -> str:
     """The text of sampled ids without the tokens that ended the turn."""
-    return renderer.template.decode(_without_end(renderer, ids))
+    return renderer.template.decode(_drop_end_ids(renderer, ids))
 
 
 def cut_at_stop(text: str, stop: Sequence[str]) -> tuple[str, str | None]:
@@ -80,7 +80,7 @@ def cut_at_stop(text: str, stop: Sequence[str]) -> tuple[str, str | None]:
     return text[:at], which
 
 
-def markup_start(text: str, tool_format: ToolFormat, *, is_beginning: bool = True) -> int | None:
+def find_markup(text: str, tool_format: ToolFormat, *, is_beginning: bool = True) -> int | None:
     """Where the first tool call begins, if there is one."""
     if is_beginning and tool_format is ToolFormat.LLAMA and text.lstrip().startswith(("{", "[")):
         return 0
@@ -88,7 +88,7 @@ def markup_start(text: str, tool_format: ToolFormat, *, is_beginning: bool = Tru
     return min(places, default=None)
 
 
-class LiveReader:
+class IncrementalReader:
     """Reads an answer while it is sampled."""
 
     def __init__(
@@ -112,20 +112,20 @@ class LiveReader:
     def feed(self, ids: Sequence[int]) -> str:
         """Take sampled tokens; gives the text that is now safe to show."""
         self._ids += ids
-        self._decode()
-        end = self._safe_end()
+        self._decode_new()
+        end = self._find_safe_end()
         shown = self._text[self._num_shown : end]
         self._num_shown = max(self._num_shown, end)
         return shown
 
-    def finish(self, ids: Sequence[int]) -> tuple[str, Reading]:
+    def finish(self, ids: Sequence[int]) -> tuple[str, VisibleReply]:
         """The text still held back, and the whole answer; `ids` are all that were sampled."""
-        reading = read(self._renderer, ids, self._stop, self._tool_format, self._first_call)
+        reading = read_reply(self._renderer, ids, self._stop, self._tool_format, self._first_call)
         assert reading.text.startswith(self._text[: self._num_shown]), "shown text must stay"
         return reading.text[self._num_shown :], reading
 
-    def _decode(self) -> None:
-        fresh = _without_end(self._renderer, self._ids[self._window :])
+    def _decode_new(self) -> None:
+        fresh = _drop_end_ids(self._renderer, self._ids[self._window :])
         num_clean = self._clean - self._window
         if len(fresh) <= num_clean:
             return
@@ -136,21 +136,21 @@ class LiveReader:
         self._text += after[len(before) :]
         self._window, self._clean = self._clean, self._window + len(fresh)
 
-    def _safe_end(self) -> int:
+    def _find_safe_end(self) -> int:
         """Up to where the text can be shown. What was shown before holds nothing that is watched for."""
         text, stop_string = cut_at_stop(self._text[self._num_shown :], self._stop)
         end = len(text)
         if self._tool_format is not None:
-            start = markup_start(text, self._tool_format, is_beginning=self._num_shown == 0)
+            start = find_markup(text, self._tool_format, is_beginning=self._num_shown == 0)
             end = end if start is None else start
         if stop_string is None:
-            end = min(end, len(text) - max((_overlap(text, word) for word in self._watched), default=0))
+            end = min(end, len(text) - max((_count_overlap(text, word) for word in self._watched), default=0))
         if self._tool_format is not None:
             end = len(text[:end].rstrip())
         return self._num_shown + end
 
 
-def _overlap(text: str, word: str) -> int:
+def _count_overlap(text: str, word: str) -> int:
     """How many characters at the end of `text` may be the beginning of `word`."""
     for size in range(min(len(word) - 1, len(text)), 0, -1):
         if text.endswith(word[:size]):
@@ -158,7 +158,7 @@ def _overlap(text: str, word: str) -> int:
     return 0
 
 
-def _without_end(renderer: Renderer, ids: Sequence[int]) -> list[int]:
+def _drop_end_ids(renderer: Renderer, ids: Sequence[int]) -> list[int]:
     ids = list(ids)
     while ids and ids[-1] in renderer.end_ids:
         ids.pop()

@@ -14,13 +14,12 @@ from enum import StrEnum
 from typing import Protocol
 
 from stepwell.core import ToolCall, ToolSchema
-from stepwell.core.errors import StepwellError
 from stepwell.core.ids import new_id
 from stepwell.rendering import Message
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ChatRequest:
     """What a client wants sampled. Exactly one of `messages` (chat) and `prompt` (plain text or ids)."""
 
     model: str
@@ -38,7 +37,7 @@ class Ask:
     id: str = field(default_factory=lambda: new_id("call"))  # the answer's id too: a stream begins with it
 
 
-class Finish(StrEnum):
+class ChoiceFinish(StrEnum):
     """Why an answer ended; dialects have their own words for it."""
 
     END = "end"
@@ -48,7 +47,7 @@ class Finish(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class TokenLogprob:
     """One sampled token as a client may see it; `raw` are the bytes it stands for."""
 
     id: int
@@ -58,25 +57,25 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class CompletionChoice:
     """One sampled answer: its words (no stop string, no tool-call markup) and the calls it makes."""
 
     index: int
     text: str
-    finish: Finish
+    finish: ChoiceFinish
     tool_calls: tuple[ToolCall, ...] = ()
     stop_string: str | None = None
-    tokens: tuple[Token, ...] = ()
+    tokens: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ChatCompletion:
     """Everything a call came to. Its steps are in the pool before anyone sees it."""
 
     id: str  # that of the ask
     created: int  # seconds since 1970
     model: str
-    choices: tuple[Choice, ...]
+    choices: tuple[CompletionChoice, ...]
     num_prompt_tokens: int
     num_cached_tokens: int
     num_action_tokens: int
@@ -84,57 +83,17 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
+class CompletionDelta:
     """What is new while an answer is sampled. Tool calls come whole. `tokens` only if logprobs were asked."""
 
     index: int
     text: str = ""
     tool_call: ToolCall | None = None
-    tokens: tuple[Token, ...] = ()
-
-
-class Kind(StrEnum):
-    """What kind of refusal: dialects have a name and a status for each."""
-
-    INVALID = "invalid"  # 400
-    UNAUTHENTICATED = "unauthenticated"  # 401
-    FORBIDDEN = "forbidden"  # 403
-    NOT_FOUND = "not_found"  # 404
-    CONFLICT = "conflict"  # 409: the session is over, or busy in a way that excludes this
-    TOO_LARGE = "too_large"  # 413
-    LIMITED = "limited"  # 429, with retry_after_s
-    UNAVAILABLE = "unavailable"  # 503: no engine, or it is overloaded
-    INTERNAL = "internal"  # 500
-
-
-STATUS: dict[Kind, int] = {
-    Kind.INVALID: 400,
-    Kind.UNAUTHENTICATED: 401,
-    Kind.FORBIDDEN: 403,
-    Kind.NOT_FOUND: 404,
-    Kind.CONFLICT: 409,
-    Kind.TOO_LARGE: 413,
-    Kind.LIMITED: 429,
-    Kind.UNAVAILABLE: 503,
-    Kind.INTERNAL: 500,
-}
-
-
-class Refused(StepwellError):
-    """A call that is not served: why, in words for the client; `param` names the field at fault."""
-
-    def __init__(
-        self, kind: Kind, message: str, *, param: str | None = None, retry_after_s: float | None = None
-    ) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.message = message
-        self.param = param
-        self.retry_after_s = retry_after_s
+    tokens: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class GatewayCaller:
     """Who calls, in which session: made from path, headers and key before a dialect sees the call."""
 
     session: str  # empty: the open session of the key
@@ -142,7 +101,7 @@ class Caller:
     num_retries: int = 0  # how often the client says it has made this call before
 
 
-class See(Protocol):
+class ImageDecoder(Protocol):
     """Takes a picture that a client sent."""
 
     def __call__(self, raw: bytes, kind: str, param: str) -> str:
@@ -150,11 +109,11 @@ class See(Protocol):
         ...
 
 
-class Answering(Protocol):
+class ChatBackend(Protocol):
     """The gateway as dialects see it."""
 
     @property
-    def see(self) -> See | None:
+    def image_decoder(self) -> ImageDecoder | None:
         """Who takes pictures; None where the policy reads text only."""
         ...
 
@@ -163,21 +122,25 @@ class Answering(Protocol):
         """Names that `Ask.model` may have."""
         ...
 
-    async def answer(self, caller: Caller, ask: Ask) -> Answer:
+    async def complete_chat(self, caller: GatewayCaller, chat: ChatRequest) -> ChatCompletion:
         """Sample, record, reply. Raises `Refused`. Cancelling the task cancels the sampling."""
         ...
 
-    def stream(self, caller: Caller, ask: Ask) -> AsyncIterator[Delta | Answer]:
+    def stream_chat(
+        self, caller: GatewayCaller, chat: ChatRequest
+    ) -> AsyncIterator[CompletionDelta | ChatCompletion]:
         """As `answer`, piece by piece; the last item is the `Answer`, whose steps are committed then.
 
         The first `anext` may raise `Refused`; a failure later is raised there.
         """
         ...
 
-    def remember(self, caller: Caller, answer_id: str, messages: tuple[Message, ...]) -> None:
+    def remember_conversation(
+        self, caller: GatewayCaller, answer_id: str, messages: tuple[Message, ...]
+    ) -> None:
         """Keep a conversation under an answer's id (for APIs whose clients send only what is new)."""
         ...
 
-    def recall(self, caller: Caller, answer_id: str) -> tuple[Message, ...]:
+    def recall_conversation(self, caller: GatewayCaller, answer_id: str) -> tuple[Message, ...]:
         """The conversation kept under an id; `Refused` (not found) where there is none in this session."""
         ...

@@ -16,37 +16,41 @@ import numpy as np
 from stepwell.core.arrays import AnyArray
 from stepwell.rendering import ImagePart, TextPart
 from stepwell.rendering.messages import Part
-from stepwell.services.gateway.dialects.bodies import joined, refuse, refuse_picture
-from stepwell.services.gateway.exchange import See
+from stepwell.services.gateway.chat import ImageDecoder
+from stepwell.services.gateway.dialects.request_bodies import join_texts, refuse_field, refuse_media
 
 FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/jpg": "JPEG"}
 
 
-def from_url(url: str | None, see: See | None, param: str) -> ImagePart:
+def read_data_url(url: str | None, image_decoder: ImageDecoder | None, param: str) -> ImagePart:
     """The picture inside a data URL."""
-    if see is None:
-        refuse_picture(param)
+    if image_decoder is None:
+        refuse_media(param)
     head, comma, data = (url or "").partition(",")
     kind, _, coding = head.removeprefix("data:").partition(";")
     if not head.startswith("data:") or not comma or coding != "base64":
-        refuse(param, "send the picture itself as `data:image/png;base64,...`; nothing is fetched from URLs")
-    return from_base64(data, kind, see, param)
+        refuse_field(
+            param, "send the picture itself as `data:image/png;base64,...`; nothing is fetched from URLs"
+        )
+    return read_base64_image(data, kind, image_decoder, param)
 
 
-def from_base64(data: str | None, media_type: str | None, see: See | None, param: str) -> ImagePart:
+def read_base64_image(
+    data: str | None, media_type: str | None, image_decoder: ImageDecoder | None, param: str
+) -> ImagePart:
     """A picture as PNG or JPEG in base64."""
-    if see is None:
-        refuse_picture(param)
+    if image_decoder is None:
+        refuse_media(param)
     if media_type not in FORMATS:
-        refuse(param, f"{media_type!r} is not read; send image/png or image/jpeg in base64")
+        refuse_field(param, f"{media_type!r} is not read; send image/png or image/jpeg in base64")
     try:
         raw = base64.b64decode(data or "", validate=True)
     except (binascii.Error, ValueError):
-        refuse(param, "the picture is not base64")
-    return ImagePart(see(raw, FORMATS[media_type], param))
+        refuse_field(param, "the picture is not base64")
+    return ImagePart(image_decoder(raw, FORMATS[media_type], param))
 
 
-def content_of(pieces: Iterable[str | ImagePart]) -> str | tuple[Part, ...]:
+def join_content(pieces: Iterable[str | ImagePart]) -> str | tuple[Part, ...]:
     """What a message holds: text alone, or text and pictures in their order."""
     parts: list[Part] = []
     texts: list[str] = []
@@ -54,24 +58,24 @@ def content_of(pieces: Iterable[str | ImagePart]) -> str | tuple[Part, ...]:
         if isinstance(piece, str):
             texts.append(piece)
             continue
-        parts += [TextPart(joined(texts)), piece] if texts else [piece]
+        parts += [TextPart(join_texts(texts)), piece] if texts else [piece]
         texts = []
     if not parts:
-        return joined(texts)
-    return (*parts, TextPart(joined(texts))) if texts else tuple(parts)
+        return join_texts(texts)
+    return (*parts, TextPart(join_texts(texts))) if texts else tuple(parts)
 
 
-def decoded(raw: bytes, kind: str, max_pixels: int, param: str) -> AnyArray:
+def decode_image(raw: bytes, kind: str, max_pixels: int, param: str) -> AnyArray:
     """The pixels of a PNG or JPEG file, uint8 RGB; refused before it is unpacked where it is too large."""
     from PIL import Image
 
     try:
-        with Image.open(io.BytesIO(raw), formats=(kind,)) as picture:
-            width, height = picture.size
+        with Image.open(io.BytesIO(raw), formats=(kind,)) as image:
+            width, height = image.size
             if width * height > max_pixels:
-                refuse(
+                refuse_field(
                     param, f"{width} x {height} pixels; at most {max_pixels:,} are read, send a smaller one"
                 )
-            return np.asarray(picture.convert("RGB"), dtype=np.uint8)
+            return np.asarray(image.convert("RGB"), dtype=np.uint8)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        refuse(param, f"this is no {kind} file that can be read ({type(error).__name__})")
+        refuse_field(param, f"this is no {kind} file that can be read ({type(error).__name__})")

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from stepwell.core import ToolCall, ToolSchema
 from stepwell.core.errors import InputError
-from stepwell.services.gateway.exchange import Kind, Refused
+from stepwell.services.errors import ErrorKind, ServiceError
 
 MAX_DEPTH = 64
 """How deep a JSON value inside a request may nest; templates write it recursively."""
@@ -32,55 +32,57 @@ Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 StopText = Annotated[str, Field(min_length=1)]
 
 
-class Body(BaseModel):
+class RequestBody(BaseModel):
     """A JSON object of a request: strict about types, indifferent to names it does not know."""
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
 
-def temperature_of(value: float | None) -> float:
+def resolve_temperature(value: float | None) -> float:
     """The temperature to sample at: 1 unless told, 0 where only the likeliest token is left."""
     if value is None:
         return 1.0
     return value if value >= GREEDY_BELOW else 0.0
 
 
-def refuse(param: str, why: str) -> NoReturn:
+def refuse_field(param: str, why: str) -> NoReturn:
     """Refuse a field, with the fix in the message."""
-    raise Refused(Kind.INVALID, f"{param}: {why}", param=param)
+    raise ServiceError(ErrorKind.INVALID, f"{param}: {why}", param=param)
 
 
-def refuse_given(unsupported: Mapping[str, tuple[Any, str]]) -> None:
+def refuse_unsupported(unsupported: Mapping[str, tuple[Any, str]]) -> None:
     """Refuse the first field that holds anything: {name: (value, why it cannot be honoured)}."""
     for name, (value, why) in unsupported.items():
         if value:
-            refuse(name, why)
+            refuse_field(name, why)
 
 
-def refuse_picture(param: str) -> NoReturn:
+def refuse_media(param: str) -> NoReturn:
     """Refuse what only a seeing policy could read."""
-    refuse(param, "the policy served here reads text only; describe the picture, sound or file in text")
+    refuse_field(param, "the policy served here reads text only; describe the picture, sound or file in text")
 
 
-def new_tool_schema(name: str, description: str | None, parameters: Any, param: str) -> ToolSchema:
+def make_tool_schema(name: str, description: str | None, parameters: Any, param: str) -> ToolSchema:
     """A tool, with its schema checked; none means a tool without parameters."""
     if parameters:
         check_json(parameters, param)
     try:
         return ToolSchema.from_openai({"name": name, "description": description, "parameters": parameters})
     except InputError as error:
-        raise Refused(Kind.INVALID, f"{param}: {error}", param=param) from error
+        raise ServiceError(ErrorKind.INVALID, f"{param}: {error}", param=param) from error
 
 
-def new_call(name: str, arguments: str | Mapping[str, Any], call_id: str, param: str) -> ToolCall:
+def make_tool_call(name: str, arguments: str | Mapping[str, Any], call_id: str, param: str) -> ToolCall:
     """A call that an assistant made earlier; arguments may be JSON text."""
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments or "{}")
         except (ValueError, RecursionError) as error:
-            refuse(param, f"the arguments of {name!r} are not JSON ({error}); send back what was sampled")
+            refuse_field(
+                param, f"the arguments of {name!r} are not JSON ({error}); send back what was sampled"
+            )
     if not isinstance(arguments, dict):
-        refuse(param, f"the arguments of {name!r} must be a JSON object")
+        refuse_field(param, f"the arguments of {name!r} must be a JSON object")
     check_json(arguments, param)
     return ToolCall(name, arguments, call_id)
 
@@ -88,13 +90,13 @@ def new_call(name: str, arguments: str | Mapping[str, Any], call_id: str, param:
 def check_json(value: Any, param: str, depth: int = MAX_DEPTH) -> None:
     """Refuse what JSON parsers let through, but no tokenizer and no other parser would take."""
     if depth == 0:
-        refuse(param, f"nested more than {MAX_DEPTH} deep")
+        refuse_field(param, f"nested more than {MAX_DEPTH} deep")
     if isinstance(value, str):
         if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
-            refuse(param, "holds half of a surrogate pair, which is not text")
+            refuse_field(param, "holds half of a surrogate pair, which is not text")
     elif isinstance(value, float):
         if value != value or value in (float("inf"), float("-inf")):
-            refuse(param, "NaN and infinities are not JSON")
+            refuse_field(param, "NaN and infinities are not JSON")
     elif isinstance(value, dict):
         for key, inner in value.items():
             check_json(key, param, depth)
@@ -104,6 +106,6 @@ def check_json(value: Any, param: str, depth: int = MAX_DEPTH) -> None:
             check_json(inner, param, depth - 1)
 
 
-def joined(texts: Sequence[str]) -> str:
+def join_texts(texts: Sequence[str]) -> str:
     """Pieces of text that a client sent as one message: one under the other."""
     return "\n".join(texts)

@@ -15,27 +15,28 @@ from stepwell.config.gateway import GatewayConfig
 from stepwell.core import JSON
 from stepwell.pool import Pool
 from stepwell.rendering import Message, TextPart
-from stepwell.services.gateway.exchange import Ask, Caller, Kind, Refused, See
-from stepwell.services.gateway.registry import Registry
-from stepwell.services.gateway.sessions import totals
+from stepwell.services.errors import ErrorKind, ServiceError
+from stepwell.services.gateway.chat import ChatRequest, GatewayCaller, ImageDecoder
+from stepwell.services.gateway.registry import SessionRegistry
+from stepwell.services.gateway.sessions import count_running
 
 _log = logging.getLogger(__name__)
 _MIN_CHECK_S, _MAX_CHECK_S = 0.05, 5.0
 
 
-class Keeper:
+class BaseGateway:
     """Sessions of one pool, and the watch over them."""
 
     def __init__(
         self, pool: Pool, config: GatewayConfig | None, *, prompt_extra: str = "", tags: Sequence[str] = ()
     ) -> None:
         self.config = config or GatewayConfig()
-        self.registry = Registry(pool, self.config, prompt_extra, tags)
+        self.registry = SessionRegistry(pool, self.config, prompt_extra, tags)
         self.loop: asyncio.AbstractEventLoop | None = None  # where it runs, for those outside
         self._watch: asyncio.Task[None] | None = None
 
     @property
-    def see(self) -> See | None:
+    def image_decoder(self) -> ImageDecoder | None:
         """Who takes pictures: nobody, unless the policy sees."""
         return None
 
@@ -58,61 +59,67 @@ class Keeper:
                 await self._watch
         self.registry.close()
 
-    def remember(self, caller: Caller, answer_id: str, messages: tuple[Message, ...]) -> None:
-        session = self.registry.sessions.get(caller.session or self.registry.current(caller.key_name))
+    def remember_conversation(
+        self, caller: GatewayCaller, answer_id: str, messages: tuple[Message, ...]
+    ) -> None:
+        session = self.registry.sessions.get(caller.session or self.registry.get_current_id(caller.key_name))
         if session is not None:
-            session.remember(answer_id, messages)
+            session.remember_conversation(answer_id, messages)
 
-    def recall(self, caller: Caller, answer_id: str) -> tuple[Message, ...]:
-        return self.registry.now(caller).recall(answer_id)
+    def recall_conversation(self, caller: GatewayCaller, answer_id: str) -> tuple[Message, ...]:
+        return self.registry.get_open(caller).recall_conversation(answer_id)
 
     async def is_ready(self) -> bool:
         """Whether calls can be served now; here, whether the pool answers."""
-        await self.registry.run(self.registry.pool.versions)
+        await self.registry.run_in_thread(self.registry.pool.versions)
         return True
 
-    def counts(self) -> dict[str, JSON]:
+    def collect_metrics(self) -> dict[str, JSON]:
         """What happened since the start."""
-        return {**self.registry.totals(), **totals(self.registry.sessions.values())}
+        return {**self.registry.count_sessions(), **count_running(self.registry.sessions.values())}
 
-    def _refuse_impossible(self, ask: Ask) -> None:
-        if not self.config.any_model and ask.model not in self.models:
+    def _check_request(self, chat: ChatRequest) -> None:
+        if not self.config.any_model and chat.model not in self.models:
             served = ", ".join(self.models)
-            raise Refused(Kind.NOT_FOUND, f"no model {ask.model!r}; served are: {served}", param="model")
-        if ask.num_choices > self.config.max_choices:
+            raise ServiceError(
+                ErrorKind.NOT_FOUND, f"no model {chat.model!r}; served are: {served}", param="model"
+            )
+        if chat.num_choices > self.config.max_choices:
             most = self.config.max_choices
-            raise Refused(Kind.INVALID, f"n is {ask.num_choices}; at most {most} are served", param="n")
-        if (ask.messages is None) == (ask.prompt is None):
-            raise Refused(Kind.INVALID, "give either messages or a prompt")
+            raise ServiceError(
+                ErrorKind.INVALID, f"n is {chat.num_choices}; at most {most} are served", param="n"
+            )
+        if (chat.messages is None) == (chat.prompt is None):
+            raise ServiceError(ErrorKind.INVALID, "give either messages or a prompt")
 
     async def _finish_silent_sessions(self) -> None:
         pause_s = min(max(self.config.silent_timeout_s / 4, _MIN_CHECK_S), _MAX_CHECK_S)
         while True:
             await asyncio.sleep(pause_s)
             try:
-                await self.registry.finish_silent()
+                await self.registry.finish_silent_sessions()
             except Exception:  # the watch must outlive a pool that fails for a while
                 _log.exception("sessions that fell silent could not be finished")
 
 
-def checked_messages(messages: Sequence[Message], *, with_images: bool = False) -> tuple[Message, ...]:
+def check_messages(messages: Sequence[Message], *, with_images: bool = False) -> tuple[Message, ...]:
     """Messages that can be written; refused with the place where they cannot."""
     if not messages:
-        raise Refused(Kind.INVALID, "messages is empty; give at least one", param="messages")
+        raise ServiceError(ErrorKind.INVALID, "messages is empty; give at least one", param="messages")
     for index, message in enumerate(messages):
         if message.images and not with_images:
-            raise Refused(
-                Kind.INVALID,
+            raise ServiceError(
+                ErrorKind.INVALID,
                 f"messages[{index}] holds an image, but the policy served here reads text only; describe it",
                 param=f"messages[{index}]",
             )
         for part in message.parts:
             if isinstance(part, TextPart):
-                checked_text(part.text, f"messages[{index}]")
+                check_text(part.text, f"messages[{index}]")
     return tuple(messages)
 
 
-def checked_text(text: str, param: str) -> str:
+def check_text(text: str, param: str) -> str:
     """Text that has an encoding."""
     if text.isascii():
         return text
@@ -120,5 +127,5 @@ def checked_text(text: str, param: str) -> str:
         text.encode()
     except UnicodeEncodeError:
         words = f"{param} holds half of a surrogate pair, which is not text"
-        raise Refused(Kind.INVALID, words, param=param) from None
+        raise ServiceError(ErrorKind.INVALID, words, param=param) from None
     return text

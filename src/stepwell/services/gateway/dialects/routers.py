@@ -1,0 +1,180 @@
+"""The routes of all dialects, joined to a gateway; paths are relative to wherever they are mounted.
+
+`caller` makes who calls, in which session, from a request; it may refuse. Bodies are described
+in the app's OpenAPI by the request models, refusals by the vendor's error form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Request, Response
+
+from stepwell.services.gateway.chat import ChatBackend, ChatCompletion, GatewayCaller
+from stepwell.services.gateway.dialects import (
+    anthropic_messages,
+    models,
+    openai_chat,
+    openai_completions,
+    openai_responses,
+)
+from stepwell.services.gateway.dialects.anthropic_events import MessagesWriter
+from stepwell.services.gateway.dialects.errors import (
+    AnthropicError,
+    AsciiJSONResponse,
+    OpenAIError,
+    find_vendor,
+)
+from stepwell.services.gateway.dialects.openai_responses_events import ResponsesWriter
+from stepwell.services.gateway.dialects.route import DialectRoute, EventStream, run_until_disconnect
+
+IdentifyCaller = Callable[[Request], GatewayCaller]
+
+
+def make_routers(gateway: ChatBackend, identify_caller: IdentifyCaller) -> list[APIRouter]:
+    """One router per API."""
+    return [
+        _make_chat_router(gateway, identify_caller),
+        _make_completions_router(gateway, identify_caller),
+        _make_responses_router(gateway, identify_caller),
+        _make_messages_router(gateway, identify_caller),
+        _make_models_router(gateway, identify_caller),
+    ]
+
+
+def _make_router(tag: str, form: type[Any]) -> APIRouter:
+    refusals: dict[int | str, dict[str, Any]] = {
+        "4XX": {"model": form, "description": "Refused, and why"},
+        "5XX": {"model": form, "description": "Not served now, and why"},
+    }
+    return APIRouter(route_class=DialectRoute, tags=[tag], responses=refusals)
+
+
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The answer, or its events", "content": {"text/event-stream": {}}}
+}
+
+
+def _make_chat_router(gateway: ChatBackend, identify_caller: IdentifyCaller) -> APIRouter:
+    router = _make_router("openai", OpenAIError)
+
+    @router.post("/v1/chat/completions", responses=_STREAM)
+    async def chat_completions(body: openai_chat.ChatCompletionRequest, request: Request) -> Response:
+        """A chat completion, as OpenAI's API gives it."""
+        caller, chat = identify_caller(request), openai_chat.parse_request(body, gateway.image_decoder)
+        if body.stream:
+            with_usage = bool(body.stream_options and body.stream_options.include_usage)
+            writer = openai_chat.ChatWriter(chat, with_usage=with_usage)
+            return EventStream(request, gateway.stream_chat(caller, chat), writer)
+        return AsciiJSONResponse(
+            openai_chat.write_reply(
+                chat, await run_until_disconnect(request, gateway.complete_chat(caller, chat))
+            )
+        )
+
+    return router
+
+
+def _make_completions_router(gateway: ChatBackend, identify_caller: IdentifyCaller) -> APIRouter:
+    router = _make_router("openai", OpenAIError)
+
+    @router.post("/v1/completions", responses=_STREAM)
+    async def completions(body: openai_completions.CompletionRequest, request: Request) -> Response:
+        """A completion of plain text or token ids, as OpenAI's API gives it."""
+        caller, chat = identify_caller(request), openai_completions.parse_request(body)
+        if body.stream:
+            with_usage = bool(body.stream_options and body.stream_options.include_usage)
+            writer = openai_completions.CompletionWriter(chat, with_usage=with_usage)
+            return EventStream(request, gateway.stream_chat(caller, chat), writer)
+        return AsciiJSONResponse(
+            openai_completions.write_reply(
+                chat, await run_until_disconnect(request, gateway.complete_chat(caller, chat))
+            )
+        )
+
+    return router
+
+
+def _make_responses_router(gateway: ChatBackend, identify_caller: IdentifyCaller) -> APIRouter:
+    router = _make_router("openai", OpenAIError)
+
+    @router.post("/v1/responses", responses=_STREAM)
+    async def responses(body: openai_responses.ResponsesRequest, request: Request) -> Response:
+        """A response, as OpenAI's API gives it; it may go on from an earlier one."""
+        caller = identify_caller(request)
+        conversation = openai_responses.read_conversation(
+            body, lambda id: gateway.recall_conversation(caller, id), gateway.image_decoder
+        )
+        chat = openai_responses.parse_request(body, conversation)
+
+        def remember_conversation(completion: ChatCompletion) -> None:
+            gateway.remember_conversation(
+                caller, completion.id, (*conversation, openai_responses.make_reply_message(completion))
+            )
+
+        if body.stream:
+            return EventStream(
+                request, gateway.stream_chat(caller, chat), ResponsesWriter(body, chat, remember_conversation)
+            )
+        completion = await run_until_disconnect(request, gateway.complete_chat(caller, chat))
+        remember_conversation(completion)
+        return AsciiJSONResponse(openai_responses.write_reply(body, chat, completion))
+
+    return router
+
+
+def _make_messages_router(gateway: ChatBackend, identify_caller: IdentifyCaller) -> APIRouter:
+    router = _make_router("anthropic", AnthropicError)
+
+    @router.post("/v1/messages", responses=_STREAM)
+    async def messages(body: anthropic_messages.MessagesRequest, request: Request) -> Response:
+        """A message, as Anthropic's API gives it."""
+        caller, chat = identify_caller(request), anthropic_messages.parse_request(body, gateway.image_decoder)
+        if body.stream:
+            return EventStream(request, gateway.stream_chat(caller, chat), MessagesWriter(chat))
+        return AsciiJSONResponse(
+            anthropic_messages.write_reply(
+                chat, await run_until_disconnect(request, gateway.complete_chat(caller, chat))
+            )
+        )
+
+    if isinstance(gateway, anthropic_messages.TokenCounter):
+        counting = gateway
+
+        @router.post("/v1/messages/count_tokens")
+        async def count_tokens(body: anthropic_messages.CountRequest, request: Request) -> Response:
+            """How many tokens the prompt of a message has, as Anthropic's API counts them."""
+            caller, chat = (
+                identify_caller(request),
+                anthropic_messages.parse_count_request(body, gateway.image_decoder),
+            )
+            return AsciiJSONResponse({"input_tokens": await counting.count_tokens(caller, chat)})
+
+    return router
+
+
+def _make_models_router(gateway: ChatBackend, identify_caller: IdentifyCaller) -> APIRouter:
+    router = _make_router("models", OpenAIError | AnthropicError)  # type: ignore[arg-type]  # a union is a model too
+
+    @router.get("/v1/models")
+    async def list_models(
+        request: Request, anthropic_version: Annotated[str | None, Header()] = None
+    ) -> Response:
+        """The models that may be asked for, in the form of whoever asks."""
+        identify_caller(request)
+        return AsciiJSONResponse(
+            models.write_model_list(gateway.models, find_vendor(request.url.path, request.headers))
+        )
+
+    @router.get("/v1/models/{name:path}")
+    async def get_model(
+        name: str, request: Request, anthropic_version: Annotated[str | None, Header()] = None
+    ) -> Response:
+        """One model, in the form of whoever asks."""
+        identify_caller(request)
+        return AsciiJSONResponse(
+            models.write_model(name, gateway.models, find_vendor(request.url.path, request.headers))
+        )
+
+    return router
