@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stepwell.core import SamplingParams, Task
-from stepwell.engines.batcher import BatchQueue, Slot
+from stepwell.engines.batcher import BatchQueue, RequestBundle
 from stepwell.rollout import Job
 from stepwell.workers.driver import Driver, Outcome, Start
 from stepwell.workers.modelled import Model, ModelledGenerator, ModelledPlayer, ModelledSimulator
@@ -79,7 +79,7 @@ def batcher(count: int, slot: int) -> float:
     items = asks(slot)
     started = time.perf_counter()
     for i in range(count // slot):
-        waiting.push(Slot(items, i * 1e-6))
+        waiting.push(RequestBundle(items, i * 1e-6))
         while waiting.pop_ready(i * 1e-6):
             pass
     return 1e6 * (time.perf_counter() - started) / (count // slot * slot)

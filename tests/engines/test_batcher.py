@@ -12,18 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.core.errors import ConfigError, InputError, QueueFullError
-from stepwell.engines.batcher import BatchQueue, DynamicBatcher, Slot
+from stepwell.engines.batcher import BatchQueue, DynamicBatcher, RequestBundle
 
 
-def slot(name: str, size: int, arrived_ms: float) -> Slot[str]:
-    return Slot([f"{name}{i}" for i in range(size)], arrived_ms / 1000)
+def slot(name: str, size: int, arrived_ms: float) -> RequestBundle[str]:
+    return RequestBundle([f"{name}{i}" for i in range(size)], arrived_ms / 1000)
 
 
-def names(batch: list[Slot[str]]) -> str:
+def names(batch: list[RequestBundle[str]]) -> str:
     return " ".join(s.items[0][0] for s in batch)
 
 
-def queue_of(*slots: Slot[str], **settings: Any) -> BatchQueue[str]:
+def queue_of(*slots: RequestBundle[str], **settings: Any) -> BatchQueue[str]:
     queue: BatchQueue[str] = BatchQueue(**{"max_batch_size": 4, "max_wait_ms": 10.0, **settings})
     for s in slots:
         queue.push(s)
@@ -75,7 +75,7 @@ def test_a_batch_fired_by_the_clock_holds_the_oldest_whatever_the_order() -> Non
 
 def test_a_full_queue_refuses_with_the_numbers() -> None:
     queue = queue_of(slot("a", 4, 0), max_queue=5)
-    with pytest.raises(QueueFullError, match=r"max_queue=5 .* 4 wait: no room for 2"):
+    with pytest.raises(QueueFullError, match=r"4 of at most max_queue=5 samples wait, no room for 2"):
         queue.push(slot("b", 2, 0))
     queue.push(slot("c", 1, 0))
     assert queue.num_waiting == 5
@@ -104,14 +104,14 @@ def test_impossible_settings_are_refused_by_name(settings: dict[str, float], nam
 @given(st.lists(st.tuples(st.integers(1, 7), st.integers(0, 30)), max_size=20), st.booleans())
 def test_every_slot_leaves_once_whole_and_in_time(arrivals: list[tuple[int, int]], ordered: bool) -> None:
     tick = 1 / 1024  # a power of two, so that sums of ticks are exact
-    order: Callable[[Slot[int]], int] | None = (lambda s: -s.items[0]) if ordered else None
+    order: Callable[[RequestBundle[int]], int] | None = (lambda s: -s.items[0]) if ordered else None
     queue: BatchQueue[int] = BatchQueue(4, 10 * tick * 1000, 1000, order)
-    sent: list[tuple[Slot[int], int]] = []
+    sent: list[tuple[RequestBundle[int], int]] = []
     waiting = sorted(enumerate(arrivals), key=lambda pair: pair[1][1])
     for now in range(60):
         while waiting and waiting[0][1][1] == now:
             index, (size, _) = waiting.pop(0)
-            queue.push(Slot([index] * size, now * tick))
+            queue.push(RequestBundle([index] * size, now * tick))
         while batch := queue.pop_ready(now * tick):
             assert sum(map(len, batch)) <= 4 or len(batch) == 1
             sent += [(s, now) for s in batch]
@@ -164,7 +164,7 @@ class Recorder:
 
     def __init__(self, **settings: Any) -> None:
         self.clock = FakeClock()
-        self.batches: list[list[Slot[str]]] = []
+        self.batches: list[list[RequestBundle[str]]] = []
         inflight = settings.pop("max_inflight", None)
         self.batcher: DynamicBatcher[str, str] = DynamicBatcher(
             self.batches.append, queue_of(**settings), max_inflight=inflight, clock=self.clock
@@ -253,7 +253,9 @@ async def test_an_engine_of_whole_batches_runs_one_at_a_time_and_its_failure_rea
         return items
 
     clock = FakeClock()
-    batcher: DynamicBatcher[str, str] = DynamicBatcher.over(run, queue_of(max_wait_ms=0.0), clock=clock)
+    batcher: DynamicBatcher[str, str] = DynamicBatcher.from_coroutine(
+        run, queue_of(max_wait_ms=0.0), clock=clock
+    )
     first = asyncio.create_task(batcher.submit(["a"]))
     await settle()
     rest = [asyncio.create_task(batcher.submit([name])) for name in ("bad", "c")]

@@ -93,7 +93,7 @@ async def test_a_cancelled_task_takes_its_requests_out() -> None:
             engine.generate([greedy(b)]), timeout=20
         )  # the only row is free again
         assert answer[0].action.action_ids.tolist() == generate_alone(model, b, 6)
-        assert not engine._core.busy and not engine._jobs
+        assert not engine._core.is_busy and not engine._jobs
 
 
 async def test_cancelling_one_request_by_id_gives_its_caller_what_there_is() -> None:
@@ -114,8 +114,8 @@ async def test_back_pressure_holds_callers_and_loses_none() -> None:
     with EmbeddedEngine(small_model("llama", torch.float64), config=config) as engine:
         tasks = [asyncio.create_task(engine.generate([greedy(p)])) for p in prompts]
         await asyncio.sleep(0)
-        batcher = engine._batcher_here()
-        assert batcher.queue.num_waiting <= 3 and len(batcher._outside) > 0
+        batcher = engine._get_batcher()
+        assert batcher.queue.num_waiting <= 3 and len(batcher._unadmitted) > 0
         answers = await asyncio.gather(*tasks)
         assert [len(a) for a in answers] == [1] * 12
         with pytest.raises(InputError, match="raise max_queue"):
@@ -232,7 +232,7 @@ def test_a_model_without_replaceable_attention_is_refused_with_the_reason() -> N
 def test_a_model_that_attends_in_an_unknown_way_is_refused_by_the_self_check() -> None:
     model = small_model("llama")
     model.model.layers[0].mlp.act_fn = nn.Tanh()  # not what its config says
-    with pytest.raises(ModelError, match="computes other logits"):
+    with pytest.raises(ModelError, match="logits differ from this model"):
         EmbeddedEngine(model)
 
 

@@ -19,7 +19,7 @@ from stepwell.config.engine import EngineConfig
 from stepwell.core.protocols import Request, Sampled, SamplingParams
 from stepwell.core.step import TokenState
 from stepwell.engines.core import EngineCore
-from stepwell.engines.graphs import GraphKey, GraphRunner, bucket
+from stepwell.engines.graphs import GraphKey, GraphRunner, round_up_rows
 from stepwell.engines.runner_factory import build_runner
 
 
@@ -34,15 +34,15 @@ class Replayed:
 class PlainGraphRunner(GraphRunner):
     num_uploads = 0
 
-    def _capture(self, key: GraphKey) -> Replayed:
-        return Replayed(lambda: self._pass(key))
+    def _capture_graph(self, key: GraphKey) -> Replayed:
+        return Replayed(lambda: self._run_pass(key))
 
-    def _finish_pass(self) -> None:
+    def _wait_for_pass(self) -> None:
         """Nothing runs ahead of the host here."""
 
-    def _upload(self, slots: Any, rows: int) -> None:
+    def _upload_rows(self, slots: Any, rows: int) -> None:
         self.num_uploads += 1
-        super()._upload(slots, rows)
+        super()._upload_rows(slots, rows)
 
 
 def core_of(model: Any, **settings: Any) -> EngineCore:
@@ -55,7 +55,7 @@ def core_of(model: Any, **settings: Any) -> EngineCore:
 
 def drain(core: EngineCore) -> dict[str, Sampled]:
     results = {}
-    while core.busy:
+    while core.is_busy:
         results.update({done.id: done.sampled for done in core.step()})
     return results
 
@@ -67,7 +67,7 @@ def greedy(prompt: list[int], num_tokens: int, name: str, conversation: str | No
 
 
 def test_buckets_hold_what_they_are_asked_for_and_waste_at_most_a_third() -> None:
-    sizes = [bucket(n) for n in range(1, 600)]
+    sizes = [round_up_rows(n) for n in range(1, 600)]
     assert all(size >= n and (size - n) / size < 1 / 3 for n, size in enumerate(sizes, start=1))
     assert sorted(set(sizes))[:10] == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32]
 
@@ -79,7 +79,7 @@ def test_replayed_steps_equal_generate_while_requests_join_and_leave(style: str)
     prompts = prompts_of([10, 4, 33, 2, 7, 19, 5])
     found = {}
     for i, prompt in enumerate(prompts):
-        core.add(greedy(prompt, 12 - i, str(i)))
+        core.add_request(greedy(prompt, 12 - i, str(i)))
         found.update({done.id: done.sampled for done in core.step()})
     found.update(drain(core))
     for i, prompt in enumerate(prompts):
@@ -90,8 +90,8 @@ def test_rows_that_go_on_are_not_uploaded_again() -> None:
     model = small_model("llama", torch.float64)
     core = core_of(model, max_batch_size=4)
     a, b = prompts_of([6, 9])
-    core.add(greedy(a, 20, "a"))
-    core.add(greedy(b, 30, "b"))
+    core.add_request(greedy(a, 20, "a"))
+    core.add_request(greedy(b, 30, "b"))
     found = drain(core)
     assert core.runner.num_uploads == 2  # type: ignore[attr-defined]  # both, and b once a had left
     assert found["a"].action.action_ids.tolist() == generate_alone(model, a, 20)
@@ -102,11 +102,11 @@ def test_a_slot_that_changes_hands_between_steps_is_uploaded_again() -> None:
     model = small_model("llama", torch.float64)
     core = core_of(model, max_batch_size=1, num_slots=1)
     a, b = prompts_of([6, 9])
-    core.add(greedy(a, 40, "a"))
+    core.add_request(greedy(a, 40, "a"))
     for _ in range(3):
         core.step()
     core.cancel("a")
-    core.add(greedy(b, 6, "b"))
+    core.add_request(greedy(b, 6, "b"))
     assert drain(core)["b"].action.action_ids.tolist() == generate_alone(model, b, 6)
 
 
@@ -116,7 +116,7 @@ def test_turns_reuse_their_cache_under_replay() -> None:
     histories = prompts_of([6, 11, 8], seed=1)
     for turn in range(3):
         for i, history in enumerate(histories):
-            core.add(greedy(history, 5, str(i), f"talk {i}"))
+            core.add_request(greedy(history, 5, str(i), f"talk {i}"))
         found = drain(core)
         for i, history in enumerate(histories):
             ids = found[str(i)].action.action_ids.tolist()
@@ -138,7 +138,7 @@ def test_replayed_sampling_draws_what_the_plain_runner_draws() -> None:
     results = []
     for core in (core_of(model), EngineCore(own, None, build_runner(own, config), config)):
         for request in requests:
-            core.add(request)
+            core.add_request(request)
         found = drain(core)
         results.append([found[request.id].action.action_ids.tolist() for request in requests])
     assert results[0] == results[1]

@@ -32,13 +32,13 @@ def greedy(prompt: list[int], num_tokens: int, name: str, conversation: str | No
 
 def run(core: EngineCore, *requests: Request) -> dict[str, list[int]]:
     for request in requests:
-        core.add(request)
+        core.add_request(request)
     return {name: ids for name, (ids, _) in drain(core).items()}
 
 
 def drain(core: EngineCore) -> dict[str, tuple[list[int], int]]:
     results = {}
-    while core.busy:
+    while core.is_busy:
         for done in core.step():
             results[done.id] = (done.sampled.action.action_ids.tolist(), done.sampled.num_cached)
     return results
@@ -68,7 +68,7 @@ def test_turns_of_a_conversation_reuse_its_cache_and_equal_generate(style: str) 
     histories = prompts_of([6, 11, 8], seed=1)
     for turn in range(3):
         for i, history in enumerate(histories):
-            core.add(greedy(history, 5 + i, str(i), f"conversation {i}"))
+            core.add_request(greedy(history, 5 + i, str(i), f"conversation {i}"))
         found = drain(core)
         for i, history in enumerate(histories):
             ids, num_cached = found[str(i)]
@@ -85,10 +85,10 @@ def test_requests_that_join_a_running_batch_change_nothing() -> None:
     prompts = prompts_of([10, 4, 21, 2])
     results = {}
     for i, prompt in enumerate(prompts):
-        core.add(greedy(prompt, 16 - 3 * i, str(i)))
+        core.add_request(greedy(prompt, 16 - 3 * i, str(i)))
         for _ in range(2):
             results.update({done.id: done.sampled for done in core.step()})
-    while core.busy:
+    while core.is_busy:
         results.update({done.id: done.sampled for done in core.step()})
     for i, prompt in enumerate(prompts):
         assert results[str(i)].action.action_ids.tolist() == generate_alone(model, prompt, 16 - 3 * i)
@@ -99,7 +99,7 @@ def test_a_cancelled_request_keeps_its_tokens_and_leaves_the_others_alone() -> N
     core = core_of(model, max_batch_size=2)
     first, second, third = prompts_of([9, 13, 6])
     for name, prompt in (("a", first), ("b", second), ("c", third)):
-        core.add(greedy(prompt, 12, name))
+        core.add_request(greedy(prompt, 12, name))
     for _ in range(4):
         core.step()
     assert (core.num_running, core.num_waiting) == (2, 1)
@@ -114,12 +114,12 @@ def test_a_cancelled_request_keeps_its_tokens_and_leaves_the_others_alone() -> N
 def test_cancelling_makes_room_at_once() -> None:
     core = core_of(small_model("llama"), max_batch_size=1)
     a, b = prompts_of([5, 5])
-    core.add(greedy(a, 50, "a"))
-    core.add(greedy(b, 2, "b"))
+    core.add_request(greedy(a, 50, "a"))
+    core.add_request(greedy(b, 2, "b"))
     core.step()
     core.cancel("a")
     steps = 0
-    while core.busy:
+    while core.is_busy:
         core.step()
         steps += 1
     assert steps == 2  # b's two tokens
@@ -128,7 +128,7 @@ def test_cancelling_makes_room_at_once() -> None:
 def test_a_waiting_request_can_be_cancelled_before_it_began() -> None:
     core = core_of(small_model("llama"), max_batch_size=1)
     for name in "ab":
-        core.add(greedy([5, 6], 3, name))
+        core.add_request(greedy([5, 6], 3, name))
     assert core.cancel("b")
     found = drain_samples(core)
     assert found["b"].action.action_ids.tolist() == [] and len(found["a"].action.action_ids) == 3
@@ -136,7 +136,7 @@ def test_a_waiting_request_can_be_cancelled_before_it_began() -> None:
 
 def drain_samples(core: EngineCore) -> dict[str, Any]:
     results = {}
-    while core.busy:
+    while core.is_busy:
         results.update({done.id: done.sampled for done in core.step()})
     return results
 
@@ -147,7 +147,7 @@ def test_siblings_compute_their_prompt_once(style: str) -> None:
     core = core_of(model, max_batch_size=4)
     prompt = prompts_of([30])[0]
     for i in range(4):
-        core.add(greedy(prompt, 6, str(i), f"sibling {i}"))
+        core.add_request(greedy(prompt, 6, str(i), f"sibling {i}"))
     found = drain(core)
     assert [found[str(i)][1] for i in range(4)] == [0, 29, 29, 29]
     assert all(ids == generate_alone(model, prompt, 6) for ids, _ in found.values())
@@ -158,7 +158,7 @@ def test_a_sibling_waits_for_a_prompt_computed_in_chunks() -> None:
     core = core_of(model, max_batch_size=2, prefill_tokens=16)
     prompt = prompts_of([60])[0]
     for i in range(2):
-        core.add(greedy(prompt, 4, str(i)))
+        core.add_request(greedy(prompt, 4, str(i)))
     found = drain(core)
     assert [found[str(i)] for i in range(2)] == [(generate_alone(model, prompt, 4), n) for n in (0, 59)]
 
@@ -169,7 +169,7 @@ def test_a_rewritten_history_reuses_the_prefix_that_is_still_true() -> None:
     prompt = prompts_of([20])[0]
     run(core, greedy(prompt, 5, "first", "talk"))
     rewritten = [*prompt[:12], *prompts_of([6], seed=3)[0]]
-    core.add(greedy(rewritten, 5, "second", "talk"))
+    core.add_request(greedy(rewritten, 5, "second", "talk"))
     assert drain(core)["second"] == (generate_alone(model, rewritten, 5), 12)
 
 
@@ -179,7 +179,7 @@ def test_with_few_slots_the_least_recently_used_conversation_is_forgotten() -> N
     histories = {name: prompts_of([12], seed=ord(name))[0] for name in "abc"}
     cached = {}
     for name in "abcba":
-        core.add(greedy(histories[name], 4, name, name))
+        core.add_request(greedy(histories[name], 4, name, name))
         ids, num_cached = drain(core)[name]
         assert ids == generate_alone(model, histories[name], 4)
         histories[name] += [*ids, 7, 8]
@@ -197,7 +197,7 @@ def test_a_batch_among_idle_slots_reads_only_its_own() -> None:
     for picked in ([3, 4, 5], [7, 8, 10, 11], [1, 23]):
         asked = {j: [*histories[j], *generate_alone(model, histories[j], 3), 9] for j in picked}
         for j, prompt in asked.items():
-            core.add(greedy(prompt, 4, str(j), str(j)))
+            core.add_request(greedy(prompt, 4, str(j), str(j)))
         for name, (ids, num_cached) in drain(core).items():
             assert num_cached == len(asked[int(name)]) - 2
             assert ids == generate_alone(model, asked[int(name)], 4)

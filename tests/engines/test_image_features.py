@@ -16,7 +16,7 @@ from stepwell.core.protocols import Request, SamplingParams
 from stepwell.core.step import ImageSpan, TokenState
 from stepwell.engines.embedded import EmbeddedEngine
 from stepwell.engines.forward import LeanForward
-from stepwell.engines.image_features import Sight
+from stepwell.engines.image_features import ImageFeatures
 from stepwell.engines.parity import TOLERANCE
 from stepwell.engines.weights import fingerprint_of
 
@@ -36,17 +36,17 @@ def sample(engine: EmbeddedEngine, *states: TokenState, talk: str | None = None)
 
 
 def gap(engine: EmbeddedEngine, model: Any, state: TokenState, sampled: Any) -> float:
-    sight = engine._core.sight
-    assert sight is not None
+    image_features = engine._core.image_features
+    assert image_features is not None
     ids = sampled.action.action_ids.tolist()
-    own = own_logprobs(model, sight.image_format, sight.pictures, state, ids)
+    own = own_logprobs(model, image_features.image_format, image_features.pictures, state, ids)
     return float(np.abs(own - sampled.logprobs).max())
 
 
 def states_of(engine: EmbeddedEngine) -> list[TokenState]:
-    sight = engine._core.sight
-    assert sight is not None
-    shown = sight.image_format, sight.pictures
+    image_features = engine._core.image_features
+    assert image_features is not None
+    shown = image_features.image_format, image_features.pictures
     return [
         prompt(*shown, WORDS, 1, WORDS[::-1]),
         prompt(*shown, WORDS, 2, WORDS[::-1]),
@@ -93,14 +93,14 @@ def test_equal_placeholders_of_different_pictures_share_no_cache(family: str) ->
 def test_a_conversation_goes_on_from_its_cache_with_a_new_picture(family: str) -> None:
     engine, model = engine_of(family)
     with engine:
-        sight = engine._core.sight
-        assert sight is not None
-        state = prompt(sight.image_format, sight.pictures, WORDS, 1, WORDS)
+        image_features = engine._core.image_features
+        assert image_features is not None
+        state = prompt(image_features.image_format, image_features.pictures, WORDS, 1, WORDS)
         for number in (2, 1, 3):
             (sampled,) = sample(engine, state, talk="one")
             assert gap(engine, model, state, sampled) < CLOSE
             known = state.prompt_ids.size + sampled.action.num_units
-            later = prompt(sight.image_format, sight.pictures, [20, 21], number, [22])
+            later = prompt(image_features.image_format, image_features.pictures, [20, 21], number, [22])
             ids = np.concatenate([state.prompt_ids, sampled.action.action_ids, later.prompt_ids])
             moved = [ImageSpan(s.image, s.start + known, s.length) for s in later.images]
             state = TokenState(ids, (*state.images, *moved))
@@ -115,11 +115,13 @@ def test_siblings_compute_a_picture_once_and_new_weights_compute_it_again(
     engine, model = engine_of("llava")
     with engine:
         state = states_of(engine)[0]
-        sight = engine._core.sight
-        assert sight is not None
+        image_features = engine._core.image_features
+        assert image_features is not None
         looked: list[int] = []
-        inner = sight._look
-        monkeypatch.setattr(sight, "_look", lambda pixels: looked.append(len(pixels)) or inner(pixels))
+        inner = image_features._encode_images
+        monkeypatch.setattr(
+            image_features, "_encode_images", lambda pixels: looked.append(len(pixels)) or inner(pixels)
+        )
         sample(engine, state, state, state)
         assert looked == [1]
         engine.load_weights(1, model.state_dict())
@@ -134,13 +136,14 @@ def test_features_over_their_limit_are_forgotten_oldest_first(monkeypatch: pytes
     engine, model = engine_of("llava")
     with engine:
         states = states_of(engine)
-        sight = engine._core.sight
-        assert sight is not None
+        image_features = engine._core.image_features
+        assert image_features is not None
         monkeypatch.setattr("stepwell.engines.image_features.FEATURE_BYTES", 0)
         for state in (states[0], states[1], states[4], states[0]):
             (sampled,) = sample(engine, state)
             assert (
-                len(sight._features) == 1 and sight._num_bytes == next(iter(sight._features.values())).nbytes
+                len(image_features._features) == 1
+                and image_features._num_bytes == next(iter(image_features._features.values())).nbytes
             )
             assert gap(engine, model, state, sampled) < CLOSE
 
@@ -157,7 +160,7 @@ def test_new_weights_reach_the_vision_tower_and_the_fingerprint() -> None:
         (sampled,) = sample(engine, state)
         assert gap(engine, other, state, sampled) < CLOSE
         tower = next(name for name in weights if "vision_tower" in name)
-        with pytest.raises(WeightsError, match="1 names missing"):
+        with pytest.raises(WeightsError, match="1 names are missing"):
             engine.load_weights(2, {name: weights[name] for name in weights if name != tower})
 
 
@@ -166,7 +169,7 @@ def test_requests_in_flight_look_again_when_they_recompute_under_new_weights() -
     other, _ = seeing_model("qwen", torch.float64, seed=1)
     core = engine._core
     state = states_of(engine)[2]
-    core.add(Request(state, SamplingParams(max_tokens=6, seed=1, ignore_end=True), id="r"))
+    core.add_request(Request(state, SamplingParams(max_tokens=6, seed=1, ignore_end=True), id="r"))
     for _ in range(3):
         core.step()
     ready = {name: tensor.clone() for name, tensor in other.state_dict().items()}
@@ -175,9 +178,11 @@ def test_requests_in_flight_look_again_when_they_recompute_under_new_weights() -
     while not finished:
         finished = core.step()
     sampled = finished[0].sampled
-    sight = core.sight
-    assert sight is not None
-    own = own_logprobs(other, sight.image_format, sight.pictures, state, sampled.action.action_ids.tolist())
+    image_features = core.image_features
+    assert image_features is not None
+    own = own_logprobs(
+        other, image_features.image_format, image_features.pictures, state, sampled.action.action_ids.tolist()
+    )
     assert np.abs(own - sampled.logprobs)[3:].max() < CLOSE < np.abs(own - sampled.logprobs)[:3].max()
     engine.close()
 
@@ -219,7 +224,7 @@ def test_pictures_that_cannot_be_seen_are_refused_with_the_reason() -> None:
         for bad, reason in (
             (unknown, "unknown here"),
             (short, "writes a picture"),
-            (ends, "ends with a picture"),
+            (ends, "ends with an image"),
             (wrong, "not the tokens"),
         ):
             with pytest.raises(InputError, match=reason):
@@ -229,14 +234,14 @@ def test_pictures_that_cannot_be_seen_are_refused_with_the_reason() -> None:
 def test_numbers_of_pictures_are_negative_and_never_given_twice() -> None:
     _, image_format = seeing_model("idefics")
     pictures = ImageStore()
-    sight = Sight(image_format, pictures, lambda pixels: [])
+    image_features = ImageFeatures(image_format, pictures, lambda pixels: [])
     one = prompt(image_format, pictures, WORDS, 1, [4])
-    keys = sight.keyed(one)
+    keys = image_features.encode_prompt(one)
     inside = slice(one.images[0].start, one.images[0].start + one.images[0].length)
     assert (keys[inside] < 0).all() and (np.delete(keys, np.r_[inside]) >= 0).all()
     pairs = set(zip(one.prompt_ids[inside].tolist(), keys[inside].tolist(), strict=True))
     assert len(pairs) == len(set(one.prompt_ids[inside].tolist()))  # one number per token id of the picture
-    assert np.array_equal(sight.keyed(one), keys)
-    sight.forget()
-    assert set(sight.keyed(one)[inside].tolist()).isdisjoint(keys[inside].tolist())
+    assert np.array_equal(image_features.encode_prompt(one), keys)
+    image_features.forget()
+    assert set(image_features.encode_prompt(one)[inside].tolist()).isdisjoint(keys[inside].tolist())
     assert picture(1).shape == (16, 16, 3)

@@ -65,7 +65,7 @@ def test_engine_and_trainer_agree_on_fresh_samples(fresh: tuple[Any, list[Step]]
 
 
 def test_other_weights_are_named_as_such(fresh: tuple[Any, list[Step]]) -> None:
-    with pytest.raises(ParityError, match=r"over 48 tokens .* hold different weights; compare fingerprints"):
+    with pytest.raises(ParityError, match=r"over 48 tokens .* have different weights; compare fingerprints"):
         check_parity(PlainScorer(small_model("qwen3", seed=1)), fresh[1])
 
 
@@ -88,7 +88,7 @@ def test_one_wrong_token_is_found_and_located(fresh: tuple[Any, list[Step]]) -> 
     assert report.worst == "step 2, token 5 of 12"
     assert report.engine_logprob == pytest.approx(report.trainer_logprob - 0.25, abs=1e-4)
     assert report.max_abs == pytest.approx(0.25, abs=1e-4)
-    with pytest.raises(ParityError, match=r"above 0\.1 is not rounding in float32.*Few tokens differ"):
+    with pytest.raises(ParityError, match=r"above 0\.1 cannot be rounding in float32.*Few tokens differ"):
         check_parity(PlainScorer(model), [*steps[:2], bent, steps[3]])
 
 
@@ -119,27 +119,27 @@ def test_one_outlier_of_a_healthy_run_is_reported_and_does_not_stop_it() -> None
     for update in range(500):
         outliers = [1.003] if update % 10 == 9 else []
         gaps = bfloat16_gaps(update, outliers=outliers)
-        verdict = monitor.judge(gaps, lambda update=update: errors_of(update))  # type: ignore[misc]
+        verdict = monitor.judge_gaps(gaps, lambda update=update: errors_of(update))  # type: ignore[misc]
         assert verdict.fault is None
         assert (verdict.outlier is not None) == bool(outliers)
 
 
 def test_outliers_that_come_too_often_are_a_fault() -> None:
-    verdict = ParityMonitor("bfloat16").judge(bfloat16_gaps(0, outliers=[1.5] * 6), lambda: errors_of(1))
+    verdict = ParityMonitor("bfloat16").judge_gaps(bfloat16_gaps(0, outliers=[1.5] * 6), lambda: errors_of(1))
     assert verdict.fault is not None and "6 of the last 4376 tokens differ by more than 1" in verdict.fault
 
 
 def test_an_engine_that_errs_by_more_than_rounding_is_found_at_once() -> None:
     monitor = ParityMonitor("bfloat16")
-    assert monitor.judge(bfloat16_gaps(0), lambda: errors_of(1)).fault is None
-    verdict = monitor.judge(bfloat16_gaps(2, scale=1.5), lambda: errors_of(3, fault=1.5))
+    assert monitor.judge_gaps(bfloat16_gaps(0), lambda: errors_of(1)).fault is None
+    verdict = monitor.judge_gaps(bfloat16_gaps(2, scale=1.5), lambda: errors_of(3, fault=1.5))
     assert verdict.fault is not None and "farther from the float32 result than the trainer" in verdict.fault
 
 
 def test_weights_that_round_more_are_no_fault() -> None:
     monitor = ParityMonitor("bfloat16")
-    assert monitor.judge(bfloat16_gaps(0), lambda: errors_of(1)).fault is None
-    assert monitor.judge(bfloat16_gaps(2, scale=3.0), lambda: errors_of(3)).fault is None
+    assert monitor.judge_gaps(bfloat16_gaps(0), lambda: errors_of(1)).fault is None
+    assert monitor.judge_gaps(bfloat16_gaps(2, scale=3.0), lambda: errors_of(3)).fault is None
 
 
 def test_the_truth_is_computed_every_ten_updates_and_when_the_mean_rises() -> None:
@@ -152,7 +152,7 @@ def test_the_truth_is_computed_every_ten_updates_and_when_the_mean_rises() -> No
     monitor = ParityMonitor("bfloat16")
     for update in range(30):
         gaps = bfloat16_gaps(1000, scale=2.0 if update == 14 else 1.0)
-        assert monitor.judge(gaps, measure).fault is None
+        assert monitor.judge_gaps(gaps, measure).fault is None
     assert computed == [0, 10, 14, 24]
 
 
@@ -174,13 +174,13 @@ def test_tokens_that_siblings_repeat_count_once_and_certain_ones_not_at_all() ->
     ],
 )
 def test_each_limit_of_bfloat16_names_what_was_exceeded(values: list[float], told: str) -> None:
-    verdict = ParityMonitor("bfloat16").judge(gaps_of(np.array(values)))
+    verdict = ParityMonitor("bfloat16").judge_gaps(gaps_of(np.array(values)))
     assert verdict.fault is not None and told in verdict.fault
 
 
 def test_a_single_token_is_never_judged_by_its_mean_alone() -> None:
-    assert ParityMonitor("bfloat16").judge(gaps_of(np.array([0.05]))).fault is None
-    assert ParityMonitor("float32").judge(gaps_of(np.array([0.05]))).fault is not None
+    assert ParityMonitor("bfloat16").judge_gaps(gaps_of(np.array([0.05]))).fault is None
+    assert ParityMonitor("float32").judge_gaps(gaps_of(np.array([0.05]))).fault is not None
 
 
 def test_an_unknown_dtype_is_refused() -> None:
@@ -198,7 +198,7 @@ def test_mixed_versions_are_named_as_such(fresh: tuple[Any, list[Step]]) -> None
 def test_nothing_to_compare_is_an_error_not_a_pass(fresh: tuple[Any, list[Step]]) -> None:
     with pytest.raises(InputError, match="steps is empty"):
         check_parity(PlainScorer(fresh[0]), [])
-    with pytest.raises(InputError, match=r"steps\[0\] carries no behavior_logprobs"):
+    with pytest.raises(InputError, match=r"steps\[0\] has no behavior_logprobs"):
         check_parity(PlainScorer(fresh[0]), [Step.from_tokens([3, 4], [5])])
     with pytest.raises(InputError, match="tolerance"):
         check_parity(PlainScorer(fresh[0]), fresh[1], tolerance=float("nan"))

@@ -23,7 +23,7 @@ from stepwell.core.errors import ConfigError, ContextLengthError, EngineError, I
 from stepwell.core.protocols import Request, Sampled, Sampler, SamplingParams
 from stepwell.core.step import ArrayState, FinishReason, TokenState
 from stepwell.core.versions import VersionSpan
-from stepwell.engines.completions import Reply, logprobs_needed, mode_of
+from stepwell.engines.completions import CompletionReply, detect_logprobs_mode, required_logprobs_mode
 from stepwell.engines.parity import check_parity
 from stepwell.engines.remote import RemoteEngine
 from stepwell.engines.token_stream import SampledToken, Streamer
@@ -116,17 +116,17 @@ async def test_logprobs_of_another_distribution_are_refused_with_the_servers_opt
 
 def test_settings_whose_logprobs_no_server_returns_are_refused() -> None:
     with pytest.raises(InputError, match="use temperature=1 or top_p=1"):
-        logprobs_needed(0.7, 0.9)
+        required_logprobs_mode(0.7, 0.9)
     with pytest.raises(InputError, match="use 0"):
-        logprobs_needed(0.001, 1.0)
+        required_logprobs_mode(0.001, 1.0)
 
 
 def test_a_mode_that_cannot_be_told_must_be_set() -> None:
     flat = {"choices": [{"logprobs": {"top_logprobs": [{"a": -2.0, "b": -2.0}]}}]}
     with pytest.raises(EngineError, match="set logprobs_mode"):
-        mode_of(flat, flat)
+        detect_logprobs_mode(flat, flat)
     with pytest.raises(EngineError, match="top_logprobs"):
-        mode_of({"choices": [{}]}, flat)
+        detect_logprobs_mode({"choices": [{}]}, flat)
 
 
 async def test_a_stream_gives_what_generate_gives(server: CompletionsServer) -> None:
@@ -197,7 +197,7 @@ async def test_what_can_never_be_served_is_refused_before_anything_is_sent(serve
         with pytest.raises(InputError, match="not from arrays"):
             await engine.generate([Request(ArrayState({"x": np.zeros(2)}))])
     assert not server.seen
-    with pytest.raises(ConfigError, match="base_url must begin with http"):
+    with pytest.raises(ConfigError, match="base_url must start with http"):
         RemoteEngine("127.0.0.1:8000", "tiny")
 
 
@@ -242,7 +242,7 @@ async def test_one_failure_in_a_slot_is_raised_and_the_rest_is_called_off(server
 
     server.answers = answers
     async with engine_for(server) as engine:
-        await engine.ready()
+        await engine.check_ready()
         with pytest.raises(EngineError, match="answered 500: broken; look at the server's log"):
             await engine.generate([ask([8]), ask([7])])
         assert not may_answer.is_set()
@@ -295,7 +295,7 @@ async def test_a_long_silence_is_raised_and_not_tried_again(server: CompletionsS
 
     server.answers = slow
     async with engine_for(server, QUICK.model_copy(update={"timeout_s": 0.5})) as engine:
-        with pytest.raises(EngineError, match=r"silent for timeout_s=0\.5"):
+        with pytest.raises(EngineError, match=r"did not respond within timeout_s=0\.5"):
             await engine.generate([ask()])
         may_answer.set()
     assert len(server.seen) == 2
@@ -331,7 +331,7 @@ async def test_readiness_is_asked_once_and_without_patience(server: CompletionsS
 async def test_another_model_name_is_told_what_there_is(server: CompletionsServer) -> None:
     async with RemoteEngine(server.url, "other", QUICK) as engine:
         with pytest.raises(EngineError, match="does not serve 'other'; it serves tiny"):
-            await engine.ready()
+            await engine.check_ready()
 
 
 async def test_the_api_key_goes_out_as_a_bearer_token(
@@ -360,7 +360,7 @@ async def test_versions_come_from_the_configuration_or_from_an_endpoint(server: 
         assert (await read(engine, ask()))[1].policy_version == VersionSpan(3, 3)
         assert engine.version == 3
         server.version, server.answers = "default", lambda path, body: None
-        with pytest.raises(EngineError, match="tells the version 'default'"):
+        with pytest.raises(EngineError, match="returned the version 'default'"):
             await engine.generate([ask()])
 
 
@@ -426,18 +426,18 @@ def _other_stop(choice: dict[str, Any]) -> None:
 
 
 BROKEN = [
-    (_without_ids, "does not understand `return_token_ids`"),
+    (_without_ids, "does not support `return_token_ids`"),
     (_one_logprob_less, "7 logprobs for token_ids"),
     (_no_logprobs, "no logprobs.token_logprobs"),
-    (_null_logprob, "holds the logprob None"),
-    (_logits, "holds the logprob 3.5.*--logprobs-mode"),
-    (_minus_infinity, r"holds the logprob -9999\.0"),
-    (_other_prompt, "another prompt than it was sent .5 ids sent, 6 returned"),
-    (_unknown_prompt, "another prompt than it was sent .5 ids sent, none returned"),
+    (_null_logprob, "contains the logprob None"),
+    (_logits, "contains the logprob 3.5.*--logprobs-mode"),
+    (_minus_infinity, r"contains the logprob -9999\.0"),
+    (_other_prompt, "the prompt that was sent .5 ids sent, 6 returned"),
+    (_unknown_prompt, "the prompt that was sent .5 ids sent, none returned"),
     (_aborted, "finish_reason 'abort' after 8"),
-    (_cut, "7 tokens with finish_reason 'length', and 8"),
-    (_text_ids, "ids need one each"),
-    (_huge_id, "ids need one each"),
+    (_cut, "7 tokens with finish_reason 'length', but max_tokens was 8"),
+    (_text_ids, "each id needs one"),
+    (_huge_id, "each id needs one"),
     (_other_stop, "stopped at 'never sampled'"),
 ]
 
@@ -462,11 +462,11 @@ async def test_a_reply_that_contradicts_itself_is_refused(
 @pytest.mark.parametrize(
     ("chunks", "match"),
     [
-        ([], "ended before it was done"),
-        ([b"data: {oops\n\n"], "no JSON"),
+        ([], "stream ended early"),
+        ([b"data: {oops\n\n"], "invalid JSON"),
         ([b'data: {"error": {"message": "engine died"}}\n\n'], "the server failed: engine died"),
         ([b"data: [DONE]\n\n"], "finish_reason None after 3"),
-        ([b": ping\n\n", b'data: {"choices": []}\n\n'], "no completion with one choice"),
+        ([b": ping\n\n", b'data: {"choices": []}\n\n'], "not a completion with one choice"),
     ],
 )
 async def test_a_stream_that_breaks_off_raises_after_the_tokens_it_gave(
@@ -494,8 +494,8 @@ async def test_a_reply_in_another_form_is_an_engine_error(server: CompletionsSer
             await engine.generate([ask()])
     server.answers = lambda path, body: (200, content)
     async with engine_for(server) as engine:
-        with pytest.raises(EngineError, match=r"reply is no JSON|does not serve 'tiny'"):
-            await engine.ready()
+        with pytest.raises(EngineError, match=r"reply is not JSON|does not serve 'tiny'"):
+            await engine.check_ready()
 
 
 JSON = st.recursive(
@@ -530,10 +530,10 @@ def test_any_damage_to_a_reply_gives_the_sample_or_an_engine_error(data: st.Data
             target[key] = data.draw(JSON)
             break
         target = target[key]
-    answer = Reply(ask(max_tokens=2), seed=1, max_tokens=2)
+    answer = CompletionReply(ask(max_tokens=2), seed=1, max_tokens=2)
     try:
-        tokens = list(answer.add(reply))
-        sample = answer.sampled(VersionSpan.at(0))
+        tokens = list(answer.add_chunk(reply))
+        sample = answer.build_sample(VersionSpan.at(0))
     except EngineError:
         return
     assert sample.action.num_units == len(sample.logprobs) == len(tokens) >= 1

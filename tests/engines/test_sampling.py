@@ -17,7 +17,7 @@ from stepwell.core.protocols import Request, Sampled, SamplingParams
 from stepwell.core.step import TokenState
 from stepwell.engines.core import EngineCore
 from stepwell.engines.runner_factory import build_runner
-from stepwell.engines.sampling import choose, device_uniforms, uniforms
+from stepwell.engines.sampling import choose_tokens, hash_uniforms, hash_uniforms_on_device
 
 
 def sample(model: Any, requests: list[Request], **settings: Any) -> list[Sampled]:
@@ -25,9 +25,9 @@ def sample(model: Any, requests: list[Request], **settings: Any) -> list[Sampled
     own = copy.deepcopy(model).requires_grad_(False)
     core = EngineCore(own, None, build_runner(own, config), config)
     for request in requests:
-        core.add(request)
+        core.add_request(request)
     results: dict[str, Sampled] = {}
-    while core.busy:
+    while core.is_busy:
         results.update({done.id: done.sampled for done in core.step()})
     return [results[request.id] for request in requests]
 
@@ -42,8 +42,8 @@ def logprobs_by_forward(model: Any, prompt: list[int], action: list[int], temper
 @given(st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.integers(0, 10**6)), min_size=1, max_size=8))
 def test_host_and_device_draw_the_same_numbers(pairs: list[tuple[int, int]]) -> None:
     seeds, indices = np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs])
-    host = uniforms(seeds, indices)
-    device = device_uniforms(torch.from_numpy(seeds), torch.from_numpy(indices)).numpy()
+    host = hash_uniforms(seeds, indices)
+    device = hash_uniforms_on_device(torch.from_numpy(seeds), torch.from_numpy(indices)).numpy()
     assert host.dtype == np.float32 and (host == device).all()
     assert (host >= 0).all() and (host < 1).all()
 
@@ -51,8 +51,8 @@ def test_host_and_device_draw_the_same_numbers(pairs: list[tuple[int, int]]) -> 
 def test_draws_are_uniform_along_indices_and_along_seeds() -> None:
     n = 20_000
     for numbers in (
-        uniforms(np.zeros(n, np.int64), np.arange(n)),
-        uniforms(np.arange(n), np.zeros(n, np.int64)),
+        hash_uniforms(np.zeros(n, np.int64), np.arange(n)),
+        hash_uniforms(np.arange(n), np.zeros(n, np.int64)),
     ):
         counts = np.histogram(numbers, bins=20, range=(0, 1))[0]
         assert ((counts - n / 20) ** 2 / (n / 20)).sum() < 45  # chi-square, 19 degrees: p < 0.001 beyond 43.8
@@ -61,8 +61,8 @@ def test_draws_are_uniform_along_indices_and_along_seeds() -> None:
 
 def test_sampled_frequencies_are_the_models_probabilities() -> None:
     logits = torch.tensor([1.0, 0.0, -1.0, 2.0, -30.0]).expand(40_000, 5)
-    numbers = torch.from_numpy(uniforms(np.full(40_000, 9), np.arange(40_000)))
-    tokens, logprobs = choose(logits, torch.full((40_000,), 0.7), None, numbers)
+    numbers = torch.from_numpy(hash_uniforms(np.full(40_000, 9), np.arange(40_000)))
+    tokens, logprobs = choose_tokens(logits, torch.full((40_000,), 0.7), None, numbers)
     exact = torch.softmax(logits[0] / 0.7, dim=-1)
     frequencies = torch.bincount(tokens, minlength=5) / 40_000
     assert torch.allclose(frequencies, exact, atol=0.01)
@@ -72,9 +72,9 @@ def test_sampled_frequencies_are_the_models_probabilities() -> None:
 
 def test_top_p_samples_only_the_smallest_set_that_reaches_it_and_in_proportion() -> None:
     probs = torch.tensor([0.1, 0.4, 0.05, 0.3, 0.15])
-    numbers = torch.from_numpy(uniforms(np.full(20_000, 3), np.arange(20_000)))
+    numbers = torch.from_numpy(hash_uniforms(np.full(20_000, 3), np.arange(20_000)))
     logits = probs.log().expand(20_000, 5)
-    tokens, logprobs = choose(logits, None, torch.full((20_000,), 0.65), numbers)
+    tokens, logprobs = choose_tokens(logits, None, torch.full((20_000,), 0.65), numbers)
     frequencies = torch.bincount(tokens, minlength=5) / 20_000
     assert torch.allclose(frequencies, torch.tensor([0, 4 / 7, 0, 3 / 7, 0]), atol=0.012)
     assert torch.allclose(logprobs, probs.log()[tokens])  # untruncated
@@ -89,7 +89,7 @@ def test_top_p_support_matches_a_plain_sort(logits: list[float], top_p: float, n
         if total >= top_p:
             break
         least, total = value, total + value
-    token, _ = choose(
+    token, _ = choose_tokens(
         torch.tensor([logits], dtype=torch.float64), None, torch.tensor([top_p]), torch.tensor([number])
     )
     assert probs[token[0]] >= least * (1 - 1e-6)
@@ -99,8 +99,8 @@ def test_top_p_one_row_is_untouched_by_a_neighbour_that_truncates() -> None:
     logits = torch.randn(2, 50, generator=torch.Generator().manual_seed(0)).expand(2, 50)
     for number in np.linspace(0, 0.999, 50, dtype=np.float32):
         numbers = torch.tensor([number, number])
-        alone = choose(logits[:1], None, None, numbers[:1])[0]
-        beside = choose(logits, None, torch.tensor([1.0, 0.5]), numbers)[0]
+        alone = choose_tokens(logits[:1], None, None, numbers[:1])[0]
+        beside = choose_tokens(logits, None, torch.tensor([1.0, 0.5]), numbers)[0]
         assert alone[0] == beside[0]
 
 

@@ -123,7 +123,7 @@ def test_a_prompt_that_fills_the_context_is_refused_with_the_numbers() -> None:
 
 
 def test_requests_the_engine_cannot_serve_are_refused_by_name(engine: EmbeddedEngine) -> None:
-    with pytest.raises(InputError, match=f"prompt_ids holds {VOCAB}"):
+    with pytest.raises(InputError, match=f"prompt_ids contains {VOCAB}"):
         ask(engine, [4, VOCAB])
     with pytest.raises(InputError, match="TokenState"):
         engine.generate_blocking([Request(ArrayState({}))])

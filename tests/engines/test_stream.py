@@ -18,7 +18,7 @@ from stepwell.core.errors import EngineError, InputError
 from stepwell.core.protocols import Request, Sampled, SamplingParams
 from stepwell.core.step import FinishReason, TokenState
 from stepwell.engines.embedded import EmbeddedEngine
-from stepwell.engines.token_stream import News, Outlet, SampledToken, Streamer, deliver
+from stepwell.engines.token_stream import NewTokens, SampledToken, Streamer, TokenStream, deliver_tokens
 
 
 def seeded(prompt: list[int], seed: int, num_tokens: int = 20, **names: Any) -> Request:
@@ -67,7 +67,7 @@ async def test_many_streams_and_whole_samples_share_a_batch_and_each_gets_its_ow
         streams = [read(engine, seeded(p, i)) for i, p in enumerate(prompts)]
         wholes = [engine.generate([seeded(p, i)]) for i, p in enumerate(prompts)]
         streamed, generated = await asyncio.gather(asyncio.gather(*streams), asyncio.gather(*wholes))
-        assert not engine._outlets and not engine._wanted and not engine._jobs
+        assert not engine._streams and not engine._requested_streams and not engine._jobs
     for (_, last), (whole,) in zip(streamed, generated, strict=True):
         assert last.action == whole.action
         np.testing.assert_allclose(last.logprobs, whole.logprobs, atol=1e-6)
@@ -97,7 +97,7 @@ async def test_leaving_a_stream_frees_its_row(how: str) -> None:
                 await reader
         _, last = await asyncio.wait_for(read(engine, seeded([7, 8], 0, 5)), timeout=20)
         assert 1 <= len(last.logprobs) <= 5
-        assert not engine._outlets and not engine._jobs and not engine._core.busy
+        assert not engine._streams and not engine._jobs and not engine._core.is_busy
 
 
 async def test_leaving_a_stream_that_waits_for_room_takes_it_out_of_the_queue() -> None:
@@ -109,8 +109,8 @@ async def test_leaving_a_stream_that_waits_for_room_takes_it_out_of_the_queue() 
         for task in waiting + running:
             task.cancel()
         await asyncio.gather(*running, *waiting, return_exceptions=True)
-        batcher = engine._batcher_here()
-        assert batcher.queue.num_waiting == 0 and not batcher._outside and not engine._wanted
+        batcher = engine._get_batcher()
+        assert batcher.queue.num_waiting == 0 and not batcher._unadmitted and not engine._requested_streams
 
 
 async def test_a_request_cancelled_by_id_ends_its_stream_with_what_there_is() -> None:
@@ -132,9 +132,9 @@ async def test_an_engine_that_breaks_in_the_middle_raises_after_the_tokens_it_ga
             async for item in engine.stream(endless([5, 6])):
                 got.append(item)
                 if len(got) == 3:
-                    engine._post(lambda: head.fill_(float("nan")))
+                    engine._post_command(lambda: head.fill_(float("nan")))
         assert 3 <= len(got) < 8000
-        assert not engine._outlets and not engine._jobs
+        assert not engine._streams and not engine._jobs
 
 
 async def test_closing_the_engine_raises_in_running_and_in_waiting_streams() -> None:
@@ -151,7 +151,7 @@ async def test_closing_the_engine_raises_in_running_and_in_waiting_streams() -> 
 
 async def test_what_generate_refuses_a_stream_refuses() -> None:
     with long_engine() as engine:
-        with pytest.raises(InputError, match="prompt_ids holds 96"):
+        with pytest.raises(InputError, match="prompt_ids contains 96"):
             await read(engine, seeded([96], 0))
         async with aclosing(engine.stream(endless([5, 6]))) as items:
             await anext(items)
@@ -162,12 +162,12 @@ async def test_what_generate_refuses_a_stream_refuses() -> None:
 
 async def test_a_loop_that_is_gone_does_not_disturb_the_others() -> None:
     gone = asyncio.new_event_loop()
-    here = Outlet(asyncio.get_running_loop())
-    lost = Outlet(gone)
+    here = TokenStream(asyncio.get_running_loop())
+    lost = TokenStream(gone)
     gone.close()
-    deliver([News(lost, [1], [-1.0]), News(here, [2, 3], [-0.5, -0.25])])
+    deliver_tokens([NewTokens(lost, [1], [-1.0]), NewTokens(here, [2, 3], [-0.5, -0.25])])
     answer: asyncio.Future[list[Sampled]] = asyncio.get_running_loop().create_future()
-    async with aclosing(here.read(answer)) as items:
+    async with aclosing(here.read_items(answer)) as items:
         assert [await anext(items), await anext(items)] == [(2, -0.5), (3, -0.25)]
     assert answer.cancelled()
 
@@ -179,18 +179,18 @@ def test_however_tokens_are_portioned_the_reader_sees_them_in_order(
 ) -> None:
     async def run() -> list[int]:
         loop = asyncio.get_running_loop()
-        outlet = Outlet(loop)
+        outlet = TokenStream(loop)
         answer: asyncio.Future[list[Any]] = loop.create_future()
 
         async def feed() -> None:
             for i, portion in enumerate(portions):
-                deliver([News(outlet, portion, [float(-x) for x in portion])])
+                deliver_tokens([NewTokens(outlet, portion, [float(-x) for x in portion])])
                 if i == pause:
                     await asyncio.sleep(0)
             loop.call_soon(answer.set_result, ["end"])
 
         feeding = asyncio.create_task(feed())
-        *tokens, end = [item async for item in outlet.read(answer)]
+        *tokens, end = [item async for item in outlet.read_items(answer)]
         await feeding
         assert end == "end" and [token.logprob for token in tokens] == [-float(t.id) for t in tokens]
         return [token.id for token in tokens]

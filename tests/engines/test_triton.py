@@ -22,7 +22,7 @@ from stepwell.engines.attention import AttentionSpec, DecodePlan, PrefillPlan
 from stepwell.engines.embedded import EmbeddedEngine
 from stepwell.engines.forward import HeadNorms, LeanLayer, LeanOps, Rotation
 from stepwell.engines.kv_store import KVStore
-from stepwell.engines.sampling import choose, uniforms
+from stepwell.engines.sampling import choose_tokens, hash_uniforms
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
 DEVICES = [
@@ -69,7 +69,7 @@ def test_decoding_equals_the_torch_plan(
         ours, torch.from_numpy(slots).to(device), torch.from_numpy(positions).to(device), num_processors
     )
     assert_close(
-        plan.attend(0, *new, spec), DecodePlan.of_host(theirs, slots, positions).attend(0, *new, spec)
+        plan.attend(0, *new, spec), DecodePlan.from_host(theirs, slots, positions).attend(0, *new, spec)
     )
     assert_close(ours.keys(0), theirs.keys(0))
 
@@ -123,7 +123,7 @@ def test_layer_operations_equal_their_torch_counterparts(device: str, normed: bo
         seen = ops.attend(plan, 0, qkv.clone(), num_heads, layer)
         written = filled_store(device, num_kv_heads, dim)
         plan.store = written
-        ops.write(plan, 0, qkv.clone(), num_heads, layer)
+        ops.write_kv(plan, 0, qkv.clone(), num_heads, layer)
         results.append((seen, store.keys(0), store.values(0), written.keys(0), written.values(0)))
     for theirs, ours in zip(*results, strict=True):
         assert_close(ours, theirs)
@@ -142,11 +142,11 @@ def test_sampling_equals_the_torch_function(device: str, vocab: int) -> None:
     logits = 2 * torch.randn(num_rows, vocab, generator=torch.Generator().manual_seed(5)).to(device)
     temperature = torch.tensor([0.0, 0.5, 1.0, 1.6] * 6, device=device)
     top_p = torch.tensor([1.0, 1.0, 0.9, 0.3, 0.999, 0.01] * 4, device=device)
-    numbers = torch.from_numpy(uniforms(np.arange(num_rows), np.arange(num_rows))).to(device)
+    numbers = torch.from_numpy(hash_uniforms(np.arange(num_rows), np.arange(num_rows))).to(device)
     tokens = torch.empty(num_rows, dtype=torch.int64, device=device)
     logprobs = torch.empty(num_rows, dtype=torch.float32, device=device)
-    triton_kernels.sample(logits, temperature, top_p, numbers, tokens, logprobs)
-    expected, expected_logprobs = choose(logits, temperature, top_p, numbers)
+    triton_kernels.sample_tokens(logits, temperature, top_p, numbers, tokens, logprobs)
+    expected, expected_logprobs = choose_tokens(logits, temperature, top_p, numbers)
     assert (tokens == expected).float().mean() >= 23 / 24  # a sum rounded otherwise may shift one draw
     same = tokens == expected
     assert_close(logprobs[same], expected_logprobs[same])
@@ -166,5 +166,5 @@ def test_an_engine_on_triton_equals_generate(device: str, style: str) -> None:
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter makes Triton available everywhere")
 def test_triton_where_it_cannot_run_is_refused_with_the_reason() -> None:
-    with pytest.raises(ConfigError, match="they need a CUDA device"):
+    with pytest.raises(ConfigError, match="these need a CUDA device"):
         EmbeddedEngine(small_model("llama"), config=EngineConfig(attention_kernel="triton"))

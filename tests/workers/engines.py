@@ -62,7 +62,7 @@ class SmallEngine:
     def load_weights(self, version: int, source: Mapping[str, Any]) -> None:
         found = {name: tensor.float().numpy().copy() for name, tensor in source.items()}
         if found.keys() != {"scale"}:
-            raise WeightsError(f"weights of another model: {sorted(found)}")
+            raise WeightsError(f"these weights belong to another model: {sorted(found)}")
         self.weights, self.version = found, version
 
     def fingerprint(self) -> str:

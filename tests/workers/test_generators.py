@@ -102,7 +102,7 @@ async def test_the_embedded_engine_in_a_process_samples_what_it_samples_here() -
         here.forget()
         assert_near(await gen.generate(tokens(3)), here.generate_blocking(tokens(3)))
 
-        with pytest.raises(WeightsError, match="weights of another model"):
+        with pytest.raises(WeightsError, match="these weights belong to another model"):
             await gen.load_weights(1, {"other": torch.zeros(3)})
         long = asyncio.create_task(gen.generate(tokens(4, length=1000)))  # goes on while weights arrive
         await asyncio.sleep(0.02)

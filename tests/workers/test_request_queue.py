@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.workers.devices import EchoGenerator, ask, number_of
 
 from stepwell.core import WorkerError
-from stepwell.engines.batcher import Slot
+from stepwell.engines.batcher import RequestBundle
 from stepwell.workers.modelled import run_virtually
 from stepwell.workers.request_queue import RequestQueue
 from stepwell.workers.shards import SHARDS, Ask
@@ -97,7 +97,7 @@ def test_a_batch_goes_out_when_it_is_full_or_its_oldest_slot_is_old() -> None:
     assert firing(3, 10.0, [(0, 2), (1, 2)]) == [(1.0, 2), (11.0, 2)]  # the second does not fit: not split
 
 
-def by_size(slot: Slot[Ask]) -> int:
+def by_size(slot: RequestBundle[Ask]) -> int:
     return len(slot)
 
 

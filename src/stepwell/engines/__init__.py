@@ -1,6 +1,6 @@
-"""Who samples fast: the embedded engine, that of robot policies, servers such as vLLM, and the batcher.
+"""Engines that sample actions: embedded, for robot policies, and remote (vLLM). Also the dynamic batcher.
 
-Names are imported when first used: the batcher, streams and remote engines work without torch.
+Names are imported on first use: the batcher, streams and remote engines work without torch.
 """
 
 from __future__ import annotations

@@ -3,13 +3,12 @@
     engine = ArrayEngine(policy.model)
     samples = await engine.generate([Request(ArrayState(arrays, instruction))])
 
-A request's sample depends on weights, state, temperature and seed, never on the batch it is in
-(up to rounding): its random numbers are those of its own seed. An action takes one pass, so there
-is nothing to cache and no request is ever under way when weights arrive: a lock lets new weights
-in between two batches, and a sample has one version.
+A request's sample depends on weights, state, temperature and seed, never on its batch (up to
+rounding): its random numbers come from its own seed. An action takes one pass, so there is
+nothing to cache. A lock lets new weights in between two batches only, so a sample has one version.
 
 A flow head's sample also carries `draws["row_logprobs"]` [K, C]: what each action of the chunk adds
-to the logprob of a transition. Who executes the chunk keeps the share of what was executed.
+to the logprob of a transition. The code that executes the chunk keeps the rows that were executed.
 """
 
 from __future__ import annotations
@@ -58,26 +57,28 @@ class ArrayEngine:
         device: str = "cpu",
         version: int = 0,
     ) -> ArrayEngine:
-        """An engine for a directory that `VLAPolicy.save_pretrained` wrote."""
+        """Open a directory that `VLAPolicy.save_pretrained` wrote."""
         from stepwell.policies.vla.policy import VLAPolicy
 
         policy = VLAPolicy.from_pretrained(path, dtype=dtype, device=device)
         return cls(policy.model, config, version=version, copy=False)
 
     async def generate(self, requests: Sequence[Request]) -> list[Sampled]:
-        """One sample per request, in order; the pass runs in a thread."""
+        """Sample one action per request, in order; the pass runs in a thread."""
         return await asyncio.to_thread(self.generate_blocking, requests)
 
     def generate_blocking(self, requests: Sequence[Request]) -> list[Sampled]:
-        """As `generate`, for callers without an event loop."""
+        """Do what `generate` does, for callers without an event loop."""
         for request in requests:
             if not isinstance(request.state, ArrayState):
-                raise InputError(f"request {request.id} has a token state; this engine's policy takes arrays")
+                raise InputError(
+                    f"request {request.id} has a token state; this engine samples from arrays only"
+                )
         size = self.config.max_batch_size
         return [
             sampled
             for start in range(0, len(requests), size)
-            for sampled in self._batch(requests[start : start + size])
+            for sampled in self._sample_batch(requests[start : start + size])
         ]
 
     def load_weights(
@@ -90,33 +91,35 @@ class ArrayEngine:
         """Replace the weights between two batches, or raise `WeightsError` and keep the old ones."""
         if version < self.version:
             raise WeightsError(
-                f"version {version} is older than the engine's {self.version}; it only goes up"
+                f"version {version} is older than the engine's {self.version}; versions only increase"
             )
         ready = check_weights(self.model, read_weights(source))
         if fingerprint is not None and (found := fingerprint_of(ready)) != fingerprint:
-            raise WeightsError(f"version {version} was published as {fingerprint}, these weights are {found}")
+            raise WeightsError(
+                f"version {version} was published with fingerprint {fingerprint}, these weights have {found}"
+            )
         with self._lock:
             copy_weights(self.model, ready)
             self.version = version
 
     def fingerprint(self) -> str:
-        """Exact fingerprint of the weights in use (see `weights.fingerprint_of`)."""
+        """Compute the exact fingerprint of the weights in use (see `weights.fingerprint_of`)."""
         with self._lock:
             return fingerprint_of(self.model.state_dict())
 
     def forget(self) -> None:
-        """There is no cache: what comes next depends on nothing that went before."""
+        """Do nothing: there is no cache, so samples never depend on earlier requests."""
 
     def close(self) -> None:
-        """Answer no more requests."""
+        """Refuse further requests."""
         self._closed = True
 
-    def _batch(self, requests: Sequence[Request]) -> list[Sampled]:
+    def _sample_batch(self, requests: Sequence[Request]) -> list[Sampled]:
         with self._lock, torch.inference_mode():
             if self._closed:
                 raise EngineError("the engine is closed")
             version = self.version
-            seeds = [self._seed(request) for request in requests]
+            seeds = [self._choose_seed(request) for request in requests]
             states: list[ArrayState] = [request.state for request in requests]  # type: ignore[misc]
             hidden = self.model.encode(*feed_states(states, self.model))
             heat = [request.params.temperature for request in requests]
@@ -144,6 +147,6 @@ class ArrayEngine:
             for i in range(len(requests))
         ]
 
-    def _seed(self, request: Request) -> int:
+    def _choose_seed(self, request: Request) -> int:
         seed = request.params.seed
         return int(self._seeds.integers(2**63)) if seed is None else seed % 2**63

@@ -1,8 +1,8 @@
-"""Attention over slot storage, in plain torch: what every faster kernel is compared with.
+"""Attention over slot storage, in plain torch: the reference for every faster kernel.
 
-One forward pass carries a flat list of new tokens, each at a position of a slot. A *plan*
-is made once per pass and says where those tokens are written and what they may see; every
-layer then calls `plan.attend`, which writes its keys and values and attends over the
+One forward pass processes a flat list of new tokens, each at a position of a slot. A *plan*
+is made once per pass. It says where those tokens are written and what they may attend to.
+Every layer then calls `plan.attend`, which writes its keys and values and attends over the
 slot's history.
 
 * `DecodePlan`: one new token per slot. The query heads that share a key head become
@@ -10,9 +10,9 @@ slot's history.
 * `PrefillPlan`: runs of new tokens. Runs of similar size are padded into one product.
 
 `attention_function` is what transformers' models call in place of their own attention
-(see `install`). It finds the plan of the running pass in a thread-local, because not every
-model hands keyword arguments down to its attention. No mask function is registered, so
-that transformers builds no mask; causality and sliding windows are the plan's business.
+(see `install_attention`). It finds the plan of the running pass in a thread-local, because
+not every model passes keyword arguments on to its attention. No mask function is registered,
+so transformers builds no mask; the plan handles causality and sliding windows.
 """
 
 from __future__ import annotations
@@ -32,37 +32,37 @@ from stepwell.core.errors import ModelError
 from stepwell.engines.kv_store import KVStore
 
 ATTENTION_NAME = "stepwell_slots"
-DENSE_ENOUGH = 0.6  # share of busy rows from which reading all rows of a range beats gathering
+DENSE_ENOUGH = 0.6  # share of busy rows above which reading a whole range is faster than gathering rows
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
-    """What distinguishes one layer's attention: scale, sliding window, logit softcap."""
+    """Attention settings of one layer: scale, sliding window, logit softcap."""
 
     scaling: float
     window: int | None = None
     softcap: float | None = None
 
 
-class Plan(Protocol):
-    """What one forward pass writes and sees."""
+class AttentionPlan(Protocol):
+    """What one forward pass writes to the cache and attends to."""
 
-    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+    def write_kv(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         """Store key [T, K, D] and value [T, K, Dv] of the new tokens."""
         ...
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, spec: AttentionSpec
     ) -> torch.Tensor:
-        """As `write`, and what query [T, H, D] of the new tokens then sees: [T, H, Dv]."""
+        """Do what `write_kv` does, then attend with query [T, H, D] of the new tokens: [T, H, Dv]."""
         ...
 
 
 class DecodePlan:
     """One new token in each of `slots`, at `positions`; both int64 tensors, slots ascending.
 
-    `length` bounds how far storage is read. `rows` says, where known on the host, that the
-    slots lie in one range of storage, which is then read in place: (first, last + 1).
+    `length` limits how far storage is read. `rows` is (first, last + 1) if the host knows that
+    the slots lie in one range of storage, which is then read in place.
     `even` says that every row of that range sees exactly `length` tokens: no mask is needed.
     """
 
@@ -76,13 +76,13 @@ class DecodePlan:
         even: bool = False,
     ) -> None:
         self.store, self.slots, self.positions, self.length = store, slots, positions, length
-        self._hidden: dict[int | None, torch.Tensor | None] = {None: None} if even else {}
+        self._mask_biases: dict[int | None, torch.Tensor | None] = {None: None} if even else {}
         self._rows = rows
         self._spread = slots - rows[0] if rows and rows[1] - rows[0] != len(slots) else None
 
     @classmethod
-    def of_host(cls, store: KVStore, slots: AnyArray, positions: AnyArray) -> DecodePlan:
-        """A plan from host arrays, which show what can be read in place."""
+    def from_host(cls, store: KVStore, slots: AnyArray, positions: AnyArray) -> DecodePlan:
+        """Build a plan from host arrays, which show what can be read in place."""
         first, last = int(slots[0]), int(slots[-1]) + 1
         length = int(positions.max()) + 1
         return cls(
@@ -94,38 +94,41 @@ class DecodePlan:
             even=last - first == len(slots) and int(positions.min()) + 1 == length,
         )
 
-    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
-        self.store.write(layer, self.slots, self.positions, key, value)
+    def write_kv(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        self.store.write_kv(layer, self.slots, self.positions, key, value)
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, spec: AttentionSpec
     ) -> torch.Tensor:
         store = self.store
-        self.write(layer, key, value)
-        query = self._spread_out(query).unflatten(1, (key.shape[1], -1))  # heads that share keys
-        keys, values = self._read(store.keys(layer)), self._read(store.values(layer))
-        out = attention(query, keys, values, self._hidden_bias(spec.window, query.dtype), spec).flatten(1, 2)
+        self.write_kv(layer, key, value)
+        heads = (key.shape[1], -1)  # query heads that share a key head
+        query = self._spread_rows(query).unflatten(1, heads)  # type: ignore[no-untyped-call]
+        keys, values = self._read_rows(store.keys(layer)), self._read_rows(store.values(layer))
+        out = compute_attention(
+            query, keys, values, self._get_mask_bias(spec.window, query.dtype), spec
+        ).flatten(1, 2)
         return out if self._spread is None else out.index_select(0, self._spread)
 
-    def _spread_out(self, new: torch.Tensor) -> torch.Tensor:
-        """One row per row that is read; the idle ones among them compute something nobody sees."""
+    def _spread_rows(self, new: torch.Tensor) -> torch.Tensor:
+        """Give every row that is read a row of its own; results of idle rows are not used."""
         if self._spread is None or self._rows is None:
             return new
         wide = new.new_zeros(self._rows[1] - self._rows[0], *new.shape[1:])
         return wide.index_copy_(0, self._spread, new)
 
-    def _read(self, storage: torch.Tensor) -> torch.Tensor:
+    def _read_rows(self, storage: torch.Tensor) -> torch.Tensor:
         if self._rows is None:
             return storage[:, :, : self.length].index_select(0, self.slots)
         return storage[self._rows[0] : self._rows[1], :, : self.length]
 
-    def _hidden_bias(self, window: int | None, dtype: torch.dtype) -> torch.Tensor | None:
+    def _get_mask_bias(self, window: int | None, dtype: torch.dtype) -> torch.Tensor | None:
         if window is not None and window >= self.length:
             window = None
-        if window not in self._hidden:
-            positions = self._spread_out(self.positions)
-            self._hidden[window] = hidden_bias(positions, self.length, window, dtype)[:, None, None]
-        return self._hidden[window]
+        if window not in self._mask_biases:
+            positions = self._spread_rows(self.positions)
+            self._mask_biases[window] = build_mask_bias(positions, self.length, window, dtype)[:, None, None]
+        return self._mask_biases[window]
 
 
 @dataclass(slots=True)
@@ -140,9 +143,9 @@ class _Runs:
     length: int
     hidden: dict[int | None, torch.Tensor] = field(default_factory=dict)
 
-    def hidden_bias(self, window: int | None, dtype: torch.dtype) -> torch.Tensor:
+    def build_mask_bias(self, window: int | None, dtype: torch.dtype) -> torch.Tensor:
         if window not in self.hidden:
-            self.hidden[window] = hidden_bias(self.positions, self.length, window, dtype)[:, None, None]
+            self.hidden[window] = build_mask_bias(self.positions, self.length, window, dtype)[:, None, None]
         return self.hidden[window]
 
 
@@ -158,9 +161,11 @@ class PrefillPlan:
         groups: dict[tuple[int, int], list[int]] = defaultdict(list)
         for i, (start, count) in enumerate(zip(starts, counts, strict=True)):
             groups[int(count - 1).bit_length(), int(start + count - 1).bit_length()].append(i)
-        self._runs = [self._grid(np.array(rows), slots, starts, counts, offsets) for rows in groups.values()]
+        self._runs = [
+            self._build_grid(np.array(rows), slots, starts, counts, offsets) for rows in groups.values()
+        ]
 
-    def _grid(
+    def _build_grid(
         self, rows: AnyArray, slots: AnyArray, starts: AnyArray, counts: AnyArray, offsets: AnyArray
     ) -> _Runs:
         width = int(counts[rows].max())
@@ -177,37 +182,40 @@ class PrefillPlan:
             length=int((starts[rows] + counts[rows]).max()),
         )
 
-    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
-        self.store.write(layer, self._token_slots, self.positions, key, value)
+    def write_kv(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        self.store.write_kv(layer, self._token_slots, self.positions, key, value)
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, spec: AttentionSpec
     ) -> torch.Tensor:
-        self.write(layer, key, value)
+        self.write_kv(layer, key, value)
         out = query.new_empty(len(query), query.shape[1], value.shape[2])
         for runs in self._runs:
-            keys = _rows_of(self.store.keys(layer), runs.slots, runs.length)
-            values = _rows_of(self.store.values(layer), runs.slots, runs.length)
+            keys = _select_rows(self.store.keys(layer), runs.slots, runs.length)
+            values = _select_rows(self.store.values(layer), runs.slots, runs.length)
             grid = query.index_select(0, runs.tokens).view(len(runs.slots), -1, *query.shape[1:])
-            grid = grid.unflatten(2, (key.shape[1], -1)).permute(0, 2, 3, 1, 4)  # [S, K, G, n, D]
-            seen = attention(
-                grid.flatten(2, 3), keys, values, runs.hidden_bias(spec.window, query.dtype), spec
+            grid = grid.unflatten(2, (key.shape[1], -1))  # type: ignore[no-untyped-call]
+            grid = grid.permute(0, 2, 3, 1, 4)  # [S, K, G, n, D]
+            seen = compute_attention(
+                grid.flatten(2, 3), keys, values, runs.build_mask_bias(spec.window, query.dtype), spec
             )
             flat = seen.view(*grid.shape[:4], -1).permute(0, 3, 1, 2, 4).reshape(-1, *out.shape[1:])
             out.index_copy_(0, runs.targets, flat.index_select(0, runs.places))
         return out
 
 
-def _rows_of(storage: torch.Tensor, slots: AnyArray, length: int) -> torch.Tensor:
-    """Rows of storage, in place where they lie side by side."""
+def _select_rows(storage: torch.Tensor, slots: AnyArray, length: int) -> torch.Tensor:
+    """Select rows of storage, as a view where they are adjacent."""
     first = int(slots[0])
     if np.array_equal(slots, np.arange(first, first + len(slots))):
         return storage[first : first + len(slots), :, :length]
     return storage[:, :, :length].index_select(0, torch.from_numpy(slots).to(storage.device))
 
 
-def hidden_bias(positions: torch.Tensor, length: int, window: int | None, dtype: torch.dtype) -> torch.Tensor:
-    """-inf at keys [..., length] that a token at `positions` [...] must not see, else 0."""
+def build_mask_bias(
+    positions: torch.Tensor, length: int, window: int | None, dtype: torch.dtype
+) -> torch.Tensor:
+    """Return -inf at keys [..., length] that a token at `positions` [...] must not see, else 0."""
     columns = torch.arange(length, device=positions.device)
     hidden = columns > positions[..., None]
     if window is not None:
@@ -215,14 +223,14 @@ def hidden_bias(positions: torch.Tensor, length: int, window: int | None, dtype:
     return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, -torch.inf)
 
 
-def attention(
+def compute_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     bias: torch.Tensor | None,
     spec: AttentionSpec,
 ) -> torch.Tensor:
-    """Softmax attention of query rows [S, K, G * n, D] over keys [S, K, L, D].
+    """Compute softmax attention of query rows [S, K, G * n, D] over keys [S, K, L, D].
 
     `bias` is [S, 1, n, L] with an axis for the G heads of a group, [S, 1, 1, n, L], or
     [S, 1, 1, L] where n is 1.
@@ -231,23 +239,24 @@ def attention(
     if spec.softcap is not None:
         scores = torch.tanh(scores / spec.softcap).mul_(spec.softcap)
     if bias is not None:
-        shaped = scores if bias.ndim == 4 else scores.unflatten(2, (-1, bias.shape[3]))
+        shape = (-1, bias.shape[3])
+        shaped = scores if bias.ndim == 4 else scores.unflatten(2, shape)  # type: ignore[no-untyped-call]
         shaped.add_(bias)
     wide = torch.float64 if scores.dtype == torch.float64 else torch.float32
     return torch.matmul(torch.softmax(scores, dim=-1, dtype=wide).to(value.dtype), value)
 
 
-_running = threading.local()
+_thread = threading.local()
 
 
 @contextmanager
-def running(plan: Plan) -> Iterator[None]:
-    """Make `plan` the one that attention calls of this thread use."""
-    _running.plan = plan
+def use_plan(plan: AttentionPlan) -> Iterator[None]:
+    """Let attention calls of this thread use `plan`."""
+    _thread.plan = plan
     try:
         yield
     finally:
-        _running.plan = None
+        _thread.plan = None
 
 
 def attention_function(
@@ -261,20 +270,20 @@ def attention_function(
     softcap: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention as transformers calls it: [1, heads, T, D] in, [1, T, heads, D] out."""
-    plan: Plan | None = getattr(_running, "plan", None)
+    """Run attention as transformers calls it: [1, heads, T, D] in, [1, T, heads, D] out."""
+    plan: AttentionPlan | None = getattr(_thread, "plan", None)
     layer = getattr(module, "layer_idx", None)
     if plan is None or layer is None or query.shape[0] != 1 or key.shape[2] != query.shape[2]:
         raise ModelError(
-            f"{type(module).__name__} calls attention in a way the embedded engine does not know; "
-            "this model cannot be sampled by it"
+            f"{type(module).__name__} calls attention in a way that the embedded engine does not support; "
+            "sample this model with another engine"
         )
     spec = AttentionSpec(scaling if scaling is not None else query.shape[-1] ** -0.5, sliding_window, softcap)
     query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
     return plan.attend(layer, query, key, value, spec)[None], None
 
 
-def install(model: torch.nn.Module) -> None:
+def install_attention(model: torch.nn.Module) -> None:
     """Make a transformers model call `attention_function`."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -282,6 +291,6 @@ def install(model: torch.nn.Module) -> None:
     model.set_attn_implementation(ATTENTION_NAME)  # type: ignore[operator]
     if model.config._attn_implementation != ATTENTION_NAME:  # type: ignore[union-attr]
         raise ModelError(
-            f"{type(model).__name__} does not let its attention be replaced (it does not use transformers' "
+            f"the attention of {type(model).__name__} cannot be replaced (it does not use transformers' "
             "AttentionInterface), so the embedded engine cannot run it; use another engine for this model"
         )

@@ -1,23 +1,23 @@
-"""The dynamic batcher: when waiting requests become a batch, and which of them.
+"""The dynamic batcher: decides when waiting requests become a batch, and which of them.
 
-Callers submit *slots*: the requests that arrived together and must be served together
-(the siblings of a group, the robots of one simulator). Slots gather in a queue, and a
-batch is fired as soon as `max_batch_size` samples wait or the oldest slot has waited
-`max_wait_ms`, whichever comes first. Every engine stands behind one of these.
+Callers submit *bundles*: requests that arrived together and must be served together
+(the siblings of a group, the robots of one simulator). Bundles wait in a queue, and a
+batch is fired as soon as `max_batch_size` samples wait or the oldest bundle has waited
+`max_wait_ms`, whichever comes first. Every engine has one of these in front of it.
 
-`BatchQueue` is the rule itself: plain data and the time handed in, so it can be tested
-to the tick. `DynamicBatcher` is its asyncio face and adds waiting, timers and futures.
+`BatchQueue` is the rule itself. It is plain data and takes the time as an argument, so it
+can be tested exactly. `DynamicBatcher` is its asyncio interface: waiting, timers, futures.
 
 Invariants
-* Sizes count samples, never slots, and a slot is never split. A slot larger than
-  `max_batch_size` is sent as a batch of its own (an engine can queue inside, a caller
-  cannot unsplit); one larger than `max_queue` could never be admitted and is refused.
-* Slots go in order of arrival, or of the caller's `order` key (ties by arrival). The
-  first slot that does not fit ends the batch: nothing overtakes it by being small.
-* A batch fired by the clock holds the slot that has waited longest, whatever `order`
-  says, so that no order can starve a slot. Without a wait (`max_wait_ms=0`) every slot
+* Sizes count samples, never bundles, and a bundle is never split. A bundle larger than
+  `max_batch_size` is sent as a batch of its own (the engine can queue internally). One
+  larger than `max_queue` could never be admitted and is refused.
+* Bundles go in order of arrival, or of the caller's `order` key (ties by arrival). The
+  first bundle that does not fit ends the batch: small bundles do not overtake it.
+* A batch fired by the clock contains the bundle that has waited longest, whatever `order`
+  says, so that no order can starve a bundle. Without a wait (`max_wait_ms=0`) every bundle
   is due at once and `order` alone decides.
-* At most `max_queue` samples wait. `submit` then waits its turn for room, in order;
+* At most `max_queue` samples wait. `submit` then waits for room, in order of arrival;
   `submit_nowait` raises `QueueFullError`.
 * No thread, no task, no sleep: only callbacks of the injected clock.
 """
@@ -38,8 +38,8 @@ R = TypeVar("R")
 
 
 @dataclass(slots=True, eq=False)
-class Slot(Generic[T]):
-    """What one caller submitted: samples that stay together, and when they came."""
+class RequestBundle(Generic[T]):
+    """Requests that one caller submitted and that stay together, with their arrival time."""
 
     items: list[T]
     arrived_s: float
@@ -50,14 +50,14 @@ class Slot(Generic[T]):
 
 
 class BatchQueue(Generic[T]):
-    """The firing rule over a bounded queue. Pure: time comes in as an argument."""
+    """The firing rule over a bounded queue. Pure: the time is an argument."""
 
     def __init__(
         self,
         max_batch_size: int,
         max_wait_ms: float = 0.0,
         max_queue: int = 4096,
-        order: Callable[[Slot[T]], Any] | None = None,
+        order: Callable[[RequestBundle[T]], Any] | None = None,
     ) -> None:
         if max_batch_size < 1:
             raise ConfigError(f"max_batch_size must be at least 1, got {max_batch_size}")
@@ -66,46 +66,46 @@ class BatchQueue(Generic[T]):
         if max_queue < max_batch_size:
             raise ConfigError(
                 f"max_queue ({max_queue}) is below max_batch_size ({max_batch_size}): "
-                "a full batch could never gather; raise max_queue"
+                "the queue could never hold a full batch; raise max_queue"
             )
         self.max_batch_size = max_batch_size
         self.max_queue = max_queue
         self._wait_s = max_wait_ms / 1000.0
         self._order = order
-        self._slots: list[Slot[T]] = []
+        self._bundles: list[RequestBundle[T]] = []
         self.num_waiting = 0
 
-    def fits(self, num_samples: int) -> bool:
+    def has_room(self, num_samples: int) -> bool:
         """Whether that many more samples may wait now."""
         return self.num_waiting + num_samples <= self.max_queue
 
-    def push(self, slot: Slot[T]) -> None:
-        """Let a slot wait; refused when the queue has no room for it."""
-        if not self.fits(len(slot)):
+    def push(self, bundle: RequestBundle[T]) -> None:
+        """Add a bundle; raises `QueueFullError` when the queue has no room for it."""
+        if not self.has_room(len(bundle)):
             raise QueueFullError(
-                f"max_queue={self.max_queue} samples are the limit and {self.num_waiting} wait: "
-                f"no room for {len(slot)} more; submit later or raise max_queue"
+                f"the queue is full: {self.num_waiting} of at most max_queue={self.max_queue} samples wait, "
+                f"no room for {len(bundle)} more; submit later or raise max_queue"
             )
-        self._slots.append(slot)
-        self.num_waiting += len(slot)
+        self._bundles.append(bundle)
+        self.num_waiting += len(bundle)
 
-    def cancel(self, slot: Slot[T]) -> bool:
-        """Take a waiting slot out again. False if it no longer waits."""
-        if slot not in self._slots:
+    def cancel(self, bundle: RequestBundle[T]) -> bool:
+        """Remove a waiting bundle. Returns False if it no longer waits."""
+        if bundle not in self._bundles:
             return False
-        self._slots.remove(slot)
-        self.num_waiting -= len(slot)
+        self._bundles.remove(bundle)
+        self.num_waiting -= len(bundle)
         return True
 
     def next_deadline(self) -> float | None:
-        """When the clock alone will fire a batch; None when nothing waits."""
-        return min(slot.arrived_s for slot in self._slots) + self._wait_s if self._slots else None
+        """Return the time at which the clock alone fires a batch; None when nothing waits."""
+        return min(bundle.arrived_s for bundle in self._bundles) + self._wait_s if self._bundles else None
 
-    def pop_ready(self, now: float, room: int | None = None) -> list[Slot[T]]:
-        """The batch that is due at `now`, or nothing.
+    def pop_ready(self, now: float, room: int | None = None) -> list[RequestBundle[T]]:
+        """Remove and return the batch that is due at `now`; empty if none is due.
 
-        `room` bounds the batch further (samples the engine can take); an oversize slot
-        passes when `room` is None or holds it.
+        `room` limits the batch further (samples the engine can take). An oversized bundle
+        passes if `room` is None or large enough.
         """
         deadline = self.next_deadline()
         if deadline is None:
@@ -113,41 +113,41 @@ class BatchQueue(Generic[T]):
         overdue = now >= deadline
         if not overdue and self.num_waiting < self.max_batch_size:
             return []
-        batch = self._fill(self._ordered(oldest_first=overdue and self._wait_s > 0), room)
+        batch = self._fill_batch(self._sort_bundles(oldest_first=overdue and self._wait_s > 0), room)
         taken = set(map(id, batch))
-        self._slots = [slot for slot in self._slots if id(slot) not in taken]
+        self._bundles = [bundle for bundle in self._bundles if id(bundle) not in taken]
         self.num_waiting -= sum(map(len, batch))
         return batch
 
-    def _ordered(self, oldest_first: bool) -> list[Slot[T]]:
-        ordered = sorted(self._slots, key=self._order) if self._order else list(self._slots)
+    def _sort_bundles(self, oldest_first: bool) -> list[RequestBundle[T]]:
+        ordered = sorted(self._bundles, key=self._order) if self._order else list(self._bundles)
         if oldest_first:
-            oldest = min(self._slots, key=lambda slot: slot.arrived_s)
+            oldest = min(self._bundles, key=lambda bundle: bundle.arrived_s)
             ordered.remove(oldest)
             ordered.insert(0, oldest)
         return ordered
 
-    def _fill(self, ordered: list[Slot[T]], room: int | None) -> list[Slot[T]]:
-        batch: list[Slot[T]] = []
+    def _fill_batch(self, ordered: list[RequestBundle[T]], room: int | None) -> list[RequestBundle[T]]:
+        batch: list[RequestBundle[T]] = []
         size = 0
-        for slot in ordered:
-            alone = not batch and len(slot) > self.max_batch_size
-            over = size + len(slot) > self.max_batch_size and not alone
-            if over or (room is not None and size + len(slot) > room):
+        for bundle in ordered:
+            alone = not batch and len(bundle) > self.max_batch_size
+            over = size + len(bundle) > self.max_batch_size and not alone
+            if over or (room is not None and size + len(bundle) > room):
                 break
-            batch.append(slot)
-            size += len(slot)
+            batch.append(bundle)
+            size += len(bundle)
         return batch
 
 
 class Timer(Protocol):
-    """A callback that was asked for and can be called off."""
+    """A scheduled callback that can be cancelled."""
 
     def cancel(self) -> None: ...
 
 
 class Clock(Protocol):
-    """What the batcher needs of time: an asyncio event loop has both methods."""
+    """The time functions that the batcher needs; an asyncio event loop has both."""
 
     def time(self) -> float: ...
 
@@ -156,142 +156,145 @@ class Clock(Protocol):
 
 @dataclass(eq=False)
 class DynamicBatcher(Generic[T, R]):
-    """Gathers slots from many tasks and hands batches of them to `start`.
+    """Collects bundles from many tasks and passes batches of them to `start`.
 
-    `start(slots)` must see to it that each `slot.future` gets a list of results, one per
-    item, or an exception; a future that is already cancelled means nobody waits any more.
-    `max_inflight` bounds the samples handed out and not yet answered (None: no bound);
-    while nothing is in flight a batch always goes out, whatever its size.
+    `start(bundles)` must give each `bundle.future` a list of results, one per item, or an
+    exception. A future that is already cancelled has no waiting caller any more.
+    `max_inflight` limits the samples that are sent and not yet answered (None: no limit);
+    while nothing is in flight a batch is always sent, whatever its size.
     """
 
-    start: Callable[[list[Slot[T]]], None]
+    start: Callable[[list[RequestBundle[T]]], None]
     queue: BatchQueue[T]
     max_inflight: int | None = None
     clock: Clock | None = None
     num_inflight: int = field(default=0, init=False)
-    _outside: deque[Slot[T]] = field(default_factory=deque, init=False)
+    _unadmitted: deque[RequestBundle[T]] = field(default_factory=deque, init=False)
     _timer: Timer | None = field(default=None, init=False)
 
     @classmethod
-    def over(
+    def from_coroutine(
         cls,
         run: Callable[[list[T]], Awaitable[Sequence[R]]],
         queue: BatchQueue[T],
         clock: Clock | None = None,
     ) -> DynamicBatcher[T, R]:
-        """A batcher over an engine that takes one whole batch at a time, as a coroutine."""
+        """Build a batcher for an engine that runs one whole batch at a time, as a coroutine."""
         running: set[asyncio.Task[None]] = set()
-        turn = asyncio.Lock()  # a withdrawn slot frees its place in flight before its batch ends
+        turn = asyncio.Lock()  # a withdrawn bundle stops counting as in flight before its batch ends
 
-        def start(slots: list[Slot[T]]) -> None:
-            task = asyncio.ensure_future(_run_batch(run, slots, turn))
+        def start(bundles: list[RequestBundle[T]]) -> None:
+            task = asyncio.ensure_future(_run_batch(run, bundles, turn))
             running.add(task)  # the loop itself keeps only weak references
             task.add_done_callback(running.discard)
 
         return cls(start, queue, max_inflight=1, clock=clock)
 
     async def submit(self, items: Sequence[T]) -> list[R]:
-        """Results of `items`, in order. Waits for room; cancelling the task withdraws the slot."""
+        """Return the results of `items`, in order. Waits for room; cancelling the task withdraws them."""
         return await self.enqueue(items)
 
     def enqueue(self, items: Sequence[T]) -> asyncio.Future[list[R]]:
-        """As `submit`, as a future; cancelling it withdraws the slot."""
-        slot = self._slot(items)
-        self._outside.append(slot)
-        self._pump()
-        assert slot.future is not None
-        return slot.future
+        """Submit `items` and return a future; cancelling it withdraws them."""
+        bundle = self._make_bundle(items)
+        self._unadmitted.append(bundle)
+        self._fire_ready()
+        assert bundle.future is not None
+        return bundle.future
 
     def submit_nowait(self, items: Sequence[T]) -> Awaitable[list[R]]:
-        """As `submit`, but raises `QueueFullError` at once where `submit` would wait for room."""
-        slot = self._slot(items)
-        if self._outside:
+        """Submit `items`, but raise `QueueFullError` where `submit` would wait for room."""
+        bundle = self._make_bundle(items)
+        if self._unadmitted:
             raise QueueFullError(
-                f"{len(self._outside)} earlier submissions wait for room in max_queue={self.queue.max_queue}"
+                f"the queue is full (max_queue={self.queue.max_queue}): {len(self._unadmitted)} earlier "
+                "submissions wait for room; submit later or raise max_queue"
             )
-        self.queue.push(slot)
-        self._pump()
-        return self._answer(slot)
+        self.queue.push(bundle)
+        self._fire_ready()
+        return self._await_results(bundle)
 
-    def _slot(self, items: Sequence[T]) -> Slot[T]:
+    def _make_bundle(self, items: Sequence[T]) -> RequestBundle[T]:
         if not items:
-            raise InputError("submit got no items; a slot holds at least one")
+            raise InputError("submit got no items; submit at least one request")
         if len(items) > self.queue.max_queue:
             raise InputError(
-                f"a slot of {len(items)} samples never fits a queue of max_queue={self.queue.max_queue}; "
-                "raise max_queue or submit it in parts"
+                f"{len(items)} requests submitted together never fit a queue of "
+                f"max_queue={self.queue.max_queue}; raise max_queue or submit them in parts"
             )
         future = asyncio.get_running_loop().create_future()
-        slot = Slot(list(items), self._clock().time(), future)
-        future.add_done_callback(lambda _: self._withdraw(slot))
-        return slot
+        bundle = RequestBundle(list(items), self._get_clock().time(), future)
+        future.add_done_callback(lambda _: self._withdraw_bundle(bundle))
+        return bundle
 
-    async def _answer(self, slot: Slot[T]) -> list[R]:
-        assert slot.future is not None
-        results: list[R] = await slot.future
+    async def _await_results(self, bundle: RequestBundle[T]) -> list[R]:
+        assert bundle.future is not None
+        results: list[R] = await bundle.future
         return results
 
-    def _withdraw(self, slot: Slot[T]) -> None:
-        """The future is done before the slot was sent: it was cancelled while waiting."""
-        if slot in self._outside:
-            self._outside.remove(slot)
-        if self.queue.cancel(slot):
-            self._pump()
+    def _withdraw_bundle(self, bundle: RequestBundle[T]) -> None:
+        """Remove a bundle whose future was done before it was sent: it was cancelled while waiting."""
+        if bundle in self._unadmitted:
+            self._unadmitted.remove(bundle)
+        if self.queue.cancel(bundle):
+            self._fire_ready()
 
-    def _pump(self) -> None:
-        """Admit, fire what is due, and set the timer for the rest."""
+    def _fire_ready(self) -> None:
+        """Admit bundles, send the batches that are due, and set the timer for the rest."""
         while True:
-            while self._outside and self.queue.fits(len(self._outside[0])):
-                self.queue.push(self._outside.popleft())
-            batch = self.queue.pop_ready(self._clock().time(), self._room())
+            while self._unadmitted and self.queue.has_room(len(self._unadmitted[0])):
+                self.queue.push(self._unadmitted.popleft())
+            batch = self.queue.pop_ready(self._get_clock().time(), self._count_room())
             if not batch:
                 break
-            self._send(batch)
+            self._send_batch(batch)
         self._set_timer()
 
-    def _room(self) -> int | None:
+    def _count_room(self) -> int | None:
         if self.max_inflight is None or self.num_inflight == 0:
             return None
         return self.max_inflight - self.num_inflight
 
-    def _send(self, batch: list[Slot[T]]) -> None:
-        for slot in batch:
-            assert slot.future is not None
-            self.num_inflight += len(slot)
-            slot.future.add_done_callback(partial(self._landed, len(slot)))
+    def _send_batch(self, batch: list[RequestBundle[T]]) -> None:
+        for bundle in batch:
+            assert bundle.future is not None
+            self.num_inflight += len(bundle)
+            bundle.future.add_done_callback(partial(self._finish_bundle, len(bundle)))
         self.start(batch)
 
-    def _landed(self, num_samples: int, _: asyncio.Future[Any]) -> None:
+    def _finish_bundle(self, num_samples: int, _: asyncio.Future[Any]) -> None:
         self.num_inflight -= num_samples
-        self._pump()
+        self._fire_ready()
 
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         deadline = self.queue.next_deadline()
-        if deadline is not None and deadline > self._clock().time():
-            self._timer = self._clock().call_at(deadline, self._pump)
+        if deadline is not None and deadline > self._get_clock().time():
+            self._timer = self._get_clock().call_at(deadline, self._fire_ready)
 
-    def _clock(self) -> Clock:
+    def _get_clock(self) -> Clock:
         return self.clock if self.clock is not None else asyncio.get_running_loop()
 
 
 async def _run_batch(
-    run: Callable[[list[T]], Awaitable[Sequence[R]]], slots: list[Slot[T]], turn: asyncio.Lock
+    run: Callable[[list[T]], Awaitable[Sequence[R]]], bundles: list[RequestBundle[T]], turn: asyncio.Lock
 ) -> None:
     try:
         async with turn:
-            results = list(await run([item for slot in slots for item in slot.items]))
-        if len(results) != sum(map(len, slots)):
-            raise InputError(f"the engine returned {len(results)} results for {sum(map(len, slots))} samples")
+            results = list(await run([item for bundle in bundles for item in bundle.items]))
+        if len(results) != sum(map(len, bundles)):
+            raise InputError(
+                f"the engine returned {len(results)} results for {sum(map(len, bundles))} samples"
+            )
     except Exception as error:
-        for slot in slots:
-            if slot.future is not None and not slot.future.done():
-                slot.future.set_exception(error)
+        for bundle in bundles:
+            if bundle.future is not None and not bundle.future.done():
+                bundle.future.set_exception(error)
         return
     start = 0
-    for slot in slots:
-        if slot.future is not None and not slot.future.done():
-            slot.future.set_result(results[start : start + len(slot)])
-        start += len(slot)
+    for bundle in bundles:
+        if bundle.future is not None and not bundle.future.done():
+            bundle.future.set_result(results[start : start + len(bundle)])
+        start += len(bundle)

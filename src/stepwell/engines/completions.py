@@ -1,14 +1,14 @@
-"""The token-in, token-out form of `/v1/completions`: what is sent, and what may come back.
+"""The token-in, token-out form of `/v1/completions`: request bodies, and checked replies.
 
-    Request ─► payload ─► server ─► pieces (one, or one per streamed chunk) ─► Reply ─► Sampled
+    Request ─► build_payload ─► server ─► chunks (one, or many in a stream) ─► CompletionReply ─► Sampled
 
-Prompt ids go in as they are, sampled ids and their logprobs come out (`return_token_ids`, as
-vLLM offers). Nothing is trusted that can be checked: a reply is refused (`EngineError`) unless
+Prompt ids are sent as they are; sampled ids and their logprobs come back (`return_token_ids`, a
+vLLM option). Everything that can be checked is checked: a reply is refused (`EngineError`) unless
 the server saw exactly the prompt that was sent, gave one finite logprob per token, and ended
-for a reason we know.
+for a known reason.
 
-Which logprobs come back is the server's choice, and a step needs those of the temperature-scaled,
-untruncated distribution. vLLM has two modes, and `logprobs_needed` says which of them fits:
+The server decides which logprobs it returns, and a step needs those of the temperature-scaled,
+untruncated distribution. vLLM has two modes; `required_logprobs_mode` says which one is right:
 
 | temperature  | top_p | `raw` (unscaled, untruncated) | `processed` (scaled, truncated) |
 |--------------|-------|-------------------------------|---------------------------------|
@@ -17,8 +17,8 @@ untruncated distribution. vLLM has two modes, and `logprobs_needed` says which o
 | any other    | 1     | wrong                         | right                           |
 | any other    | < 1   | wrong                         | wrong: refused                  |
 
-Every setting that changes the distribution is sent, also where it is "off": servers fill what
-is missing from the model's `generation_config.json`.
+Every setting that changes the distribution is sent, even if it is off: servers take missing
+settings from the model's `generation_config.json`.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from stepwell.core.versions import VersionSpan
 from stepwell.engines.token_stream import SampledToken
 
 Mode = Literal["raw", "processed"]
-LEAST_TEMPERATURE = 0.01  # vLLM raises anything between 0 and this, and would not say so
+LEAST_TEMPERATURE = 0.01  # vLLM silently raises anything between 0 and this
 PROBE_TEMPERATURE = 2.0
 NUM_PROBED = 5
-_LEAST_LOGPROB = -9999.0  # what servers write for minus infinity
+_LEAST_LOGPROB = -9999.0  # servers write this for minus infinity
 _REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
-def logprobs_needed(temperature: float, top_p: float) -> Mode | None:
-    """The mode whose logprobs are those of a step; None where both are. Refuses what no mode has."""
+def required_logprobs_mode(temperature: float, top_p: float) -> Mode | None:
+    """Return the mode with the logprobs that a step needs; None if both have them, an error if none has."""
     if 0.0 < temperature < LEAST_TEMPERATURE:
         raise InputError(
-            f"temperature {temperature} is below {LEAST_TEMPERATURE}, which servers raise; use 0"
+            f"temperature {temperature} is below {LEAST_TEMPERATURE}, and servers would raise it; use 0"
         )
     if temperature == 0.0 or (temperature == 1.0 and top_p == 1.0):
         return None
@@ -63,8 +63,8 @@ def logprobs_needed(temperature: float, top_p: float) -> Mode | None:
     )
 
 
-def payload(request: Request, model: str, seed: int, max_tokens: int, stream: bool) -> dict[str, Any]:
-    """The body that asks for one action."""
+def build_payload(request: Request, model: str, seed: int, max_tokens: int, stream: bool) -> dict[str, Any]:
+    """Build the request body for one action."""
     params, state = request.params, request.state
     assert isinstance(state, TokenState)
     body: dict[str, Any] = {
@@ -95,42 +95,42 @@ def payload(request: Request, model: str, seed: int, max_tokens: int, stream: bo
     return body
 
 
-def probe(request: Request, model: str, temperature: float) -> dict[str, Any]:
-    """One token after the prompt of `request`, with the most likely alternatives to it."""
-    body = payload(request, model, seed=0, max_tokens=1, stream=False)
+def build_probe(request: Request, model: str, temperature: float) -> dict[str, Any]:
+    """Build a body that asks for one token after the prompt, with its most likely alternatives."""
+    body = build_payload(request, model, seed=0, max_tokens=1, stream=False)
     shape = {"temperature": temperature, "top_p": 1.0, "logprobs": NUM_PROBED, "stop": [], "ignore_eos": True}
     return {**body, **shape, "return_tokens_as_token_ids": True}  # ids: two tokens may share a text
 
 
-def mode_of(greedy: Any, heated: Any) -> Mode:
-    """Which logprobs the server returns, from replies to `probe` at temperature 0 and at 2.
+def detect_logprobs_mode(greedy: Any, heated: Any) -> Mode:
+    """Find out which logprobs the server returns, from replies to `build_probe` at temperatures 0 and 2.
 
-    The distance between likely tokens halves at temperature 2 if the server scales first.
+    If the server scales first, the distance between likely tokens is halved at temperature 2.
     """
-    cold, hot = _spread(greedy), _spread(heated)
+    cold, hot = _measure_spread(greedy), _measure_spread(heated)
     if cold < 0.01:
         raise EngineError(
-            "cannot tell which logprobs the server returns: its tokens are equally likely; set logprobs_mode "
-            'to "raw" or "processed" (vLLM: its --logprobs-mode)'
+            "cannot detect which logprobs the server returns, because its tokens are equally likely; set "
+            'logprobs_mode to "raw" or "processed" (vLLM: its --logprobs-mode)'
         )
     return "raw" if hot > 0.75 * cold else "processed"
 
 
-def _spread(data: Any) -> float:
-    choice = _only_choice(data)
+def _measure_spread(data: Any) -> float:
+    choice = _get_only_choice(data)
     try:
         alternatives = choice["logprobs"]["top_logprobs"][0].values()
         ordered = sorted(map(float, alternatives), reverse=True)[:NUM_PROBED]
         return ordered[0] - ordered[-1]
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         raise EngineError(
-            f"the server's top_logprobs are not in the form of a completion: {error!r}"
+            f"the server's top_logprobs do not have the format of a completion: {error!r}"
         ) from None
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """What one reply or one streamed chunk adds."""
+class CompletionChunk:
+    """The content of one reply or one streamed chunk."""
 
     ids: list[int]
     logprobs: list[float]
@@ -140,30 +140,30 @@ class Piece:
     prompt_ids: list[int] | None
 
 
-def read_piece(data: Any) -> Piece:
-    """The only choice of a reply, checked in form."""
-    choice = _only_choice(data)
+def read_chunk(data: Any) -> CompletionChunk:
+    """Read the only choice of a reply and check its format."""
+    choice = _get_only_choice(data)
     ids = choice.get("token_ids")
     if ids is None:
         raise EngineError(
-            "the server's reply has no token_ids: it does not understand `return_token_ids`. Use a recent "
-            "vLLM or another server that returns sampled ids; without them nothing can be trained on"
+            "the server's reply has no token_ids: it does not support `return_token_ids`. Use a recent "
+            "vLLM or another server that returns sampled ids; training needs them"
         )
-    logprobs = _table(choice.get("logprobs")).get("token_logprobs") if ids else []
+    logprobs = _as_object(choice.get("logprobs")).get("token_logprobs") if ids else []
     if not isinstance(logprobs, list):
         raise EngineError("the server's reply has no logprobs.token_logprobs; does it allow logprobs?")
     if not _are_ids(ids) or len(logprobs) != len(ids):
         raise EngineError(
-            f"the server's reply has {len(logprobs)} logprobs for token_ids {ids!r:.70}; ids need one each"
+            f"the server's reply has {len(logprobs)} logprobs for token_ids {ids!r:.70}; each id needs one"
         )
     for value in logprobs:
         if not isinstance(value, (int, float)) or not _LEAST_LOGPROB < value <= 1e-3:
             raise EngineError(
-                f"the server's reply holds the logprob {value!r}; a sampled token has one that is finite and "
-                "at most 0 (vLLM: --logprobs-mode must be raw_logprobs or processed_logprobs)"
+                f"the server's reply contains the logprob {value!r}; it must be finite and at most 0 "
+                "(vLLM: --logprobs-mode must be raw_logprobs or processed_logprobs)"
             )
     prompt = choice.get("prompt_token_ids")
-    return Piece(
+    return CompletionChunk(
         ids,
         [min(float(value), 0.0) for value in logprobs],
         str(choice.get("text") or ""),
@@ -173,17 +173,17 @@ def read_piece(data: Any) -> Piece:
     )
 
 
-def _only_choice(data: Any) -> dict[str, Any]:
-    if "error" in _table(data):
-        raise EngineError(f"the server failed: {error_text(data)}")
-    choices = _table(data).get("choices")
+def _get_only_choice(data: Any) -> dict[str, Any]:
+    if "error" in _as_object(data):
+        raise EngineError(f"the server failed: {find_error_text(data)}")
+    choices = _as_object(data).get("choices")
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
-        raise EngineError(f"the server's reply is no completion with one choice: {json.dumps(data)[:200]}")
+        raise EngineError(f"the server's reply is not a completion with one choice: {json.dumps(data)[:200]}")
     return choices[0]
 
 
-def _table(value: Any) -> dict[str, Any]:
-    """A JSON object, or an empty one in place of anything else."""
+def _as_object(value: Any) -> dict[str, Any]:
+    """Return a JSON object as it is, and an empty one for anything else."""
     return value if isinstance(value, dict) else {}
 
 
@@ -191,23 +191,25 @@ def _are_ids(ids: Any) -> bool:
     return isinstance(ids, list) and all(type(token) is int and 0 <= token < 2**31 for token in ids)
 
 
-def error_text(data: Any) -> str:
-    """The words in an error body, whichever of the usual forms it has."""
+def find_error_text(data: Any) -> str:
+    """Find the message in an error body of any usual format."""
     error = data.get("error", data) if isinstance(data, dict) else data
     if isinstance(error, dict):
         error = error.get("message") or error.get("detail") or error
     return str(error)[:500]
 
 
-def cached_tokens(data: Any) -> int:
-    """Prompt tokens the server did not compute again, where its usage says so."""
-    count = _table(_table(_table(data).get("usage")).get("prompt_tokens_details")).get("cached_tokens")
+def count_cached_tokens(data: Any) -> int:
+    """Count the prompt tokens that the server took from its cache, if its usage says so."""
+    count = _as_object(_as_object(_as_object(data).get("usage")).get("prompt_tokens_details")).get(
+        "cached_tokens"
+    )
     return count if type(count) is int and count >= 0 else 0
 
 
 @dataclass(slots=True, eq=False)
-class Reply:
-    """The answer to one request as it comes in; complete after a piece with a finish reason."""
+class CompletionReply:
+    """The reply to one request, built chunk by chunk; complete after a chunk with a finish reason."""
 
     request: Request
     seed: int
@@ -221,20 +223,20 @@ class Reply:
     stop_reason: int | str | None = None
     _prompt_seen: bool = False
 
-    def add(self, data: Any) -> Iterator[SampledToken]:
-        """Take what a reply or chunk brings; yields its tokens."""
-        self.num_cached = max(self.num_cached, cached_tokens(data))
-        if self.finish is not None and _table(data).get("choices") == []:
-            return  # the chunk that only tells the usage
-        piece = read_piece(data)
-        self._check_prompt(piece.prompt_ids)
+    def add_chunk(self, data: Any) -> Iterator[SampledToken]:
+        """Add a reply or chunk and yield its tokens."""
+        self.num_cached = max(self.num_cached, count_cached_tokens(data))
+        if self.finish is not None and _as_object(data).get("choices") == []:
+            return  # a chunk that only contains the usage
+        chunk = read_chunk(data)
+        self._check_prompt(chunk.prompt_ids)
         if self.finish is not None:
-            raise EngineError("the server sent more tokens after it had said that the action is finished")
-        self.ids += piece.ids
-        self.logprobs += piece.logprobs
-        self.text += piece.text
-        self.finish, self.stop_reason = piece.finish, piece.stop_reason
-        yield from map(SampledToken, piece.ids, np.float32(piece.logprobs).tolist())
+            raise EngineError("the server sent more tokens after the finish reason")
+        self.ids += chunk.ids
+        self.logprobs += chunk.logprobs
+        self.text += chunk.text
+        self.finish, self.stop_reason = chunk.finish, chunk.stop_reason
+        yield from map(SampledToken, chunk.ids, np.asarray(chunk.logprobs, np.float32).tolist())
 
     def _check_prompt(self, seen: list[int] | None) -> None:
         if self._prompt_seen and seen is None:
@@ -243,13 +245,13 @@ class Reply:
         assert isinstance(state, TokenState)
         if seen != state.prompt_ids.tolist():
             raise EngineError(
-                f"the server sampled from another prompt than it was sent ({len(state.prompt_ids)} ids sent, "
-                f"{'none' if seen is None else len(seen)} returned): it must not add, cut or drop tokens"
+                f"the server did not sample from the prompt that was sent ({len(state.prompt_ids)} ids sent, "
+                f"{'none' if seen is None else len(seen)} returned); it must not add, cut or drop tokens"
             )
         self._prompt_seen = True
 
-    def sampled(self, version: VersionSpan) -> Sampled:
-        """The complete sample, or `EngineError` when something is missing."""
+    def build_sample(self, version: VersionSpan) -> Sampled:
+        """Build the complete sample; raises `EngineError` if something is missing."""
         self._check_end()
         params, text = self.request.params, self.text
         if self.tokenizer is not None:
@@ -272,14 +274,14 @@ class Reply:
             self.finish == "length" and len(self.ids) != self.max_tokens
         ):
             raise EngineError(
-                f"the server gave {len(self.ids)} tokens with finish_reason {self.finish!r}, and "
-                f"{self.max_tokens} were asked for"
+                f"the server returned {len(self.ids)} tokens with finish_reason {self.finish!r}, but "
+                f"max_tokens was {self.max_tokens}"
             )
         if isinstance(self.stop_reason, str) and self.tokenizer is not None:
             whole = self.tokenizer.decode(self.ids, skip_special_tokens=False)
             if self.stop_reason not in whole:
                 raise EngineError(
-                    f"the server stopped at {self.stop_reason!r}, but the tokens it gave do not contain it; "
-                    "does it run another tokenizer?"
+                    f"the server stopped at {self.stop_reason!r}, but its tokens do not contain that text; "
+                    "does it use another tokenizer?"
                 )
-        assert all(map(math.isfinite, self.logprobs))  # read_piece let nothing else in
+        assert all(map(math.isfinite, self.logprobs))  # read_chunk refused anything else

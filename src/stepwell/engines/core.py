@@ -1,21 +1,21 @@
 """The engine's core: a running batch that requests join and leave. Synchronous, no clock.
 
-    add ─► waiting ─► place in a slot (slots.py) ─► prefill, in chunks ─► decode ─► finished
+    add_request ─► waiting ─► slot (slots.py) ─► prefill, in chunks ─► decode ─► finished
                                                         ▲                   │ one token per step
                                                         └── new weights ◄───┘
 
-One `step` admits what fits, computes at most `prefill_tokens` prompt tokens, and then gives
-every ready row its next token. Everything but a sequence's last token is prefilled; that
-last one always goes through decoding, which is the only place where logits arise.
+One `step` admits the requests that fit, computes at most `prefill_tokens` prompt tokens, and
+then samples the next token of every ready row. All but the last token of a sequence are
+prefilled. The last one always goes through decoding, the only place that computes logits.
 
 Invariants
-* The order of `add`, `cancel`, `step` and `load_weights` calls determines every token;
-  results do not depend on who shares the batch, up to the rounding of float sums.
+* The order of `add_request`, `cancel`, `step` and `apply_weights` calls determines every token.
+  Results do not depend on the other requests of the batch, up to the rounding of float sums.
 * Weights change between steps only. Nothing cached under older weights is reused by a
-  later request. A request in flight goes on with the keys it has (the usual practice, and
-  its `policy_version` spans both), or computes them again (`on_new_weights="recompute"`).
-* A prompt that fills the context is refused. One that leaves room, but less than
-  `max_tokens`, is cut at the context's end with finish reason `length`.
+  later request. A request in flight continues with the keys it has (the usual practice; its
+  `policy_version` then spans both), or computes them again (`on_new_weights="recompute"`).
+* A prompt that fills the context is refused. If it leaves room for fewer than `max_tokens`
+  tokens, the action ends at the context's end with finish reason `length`.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from stepwell.core.errors import ContextLengthError, EngineError, InputError, We
 from stepwell.core.protocols import Request, Sampled
 from stepwell.core.step import FinishReason, Sampling, TokenAction, TokenState
 from stepwell.core.versions import VersionSpan
-from stepwell.engines.image_features import Sight
+from stepwell.engines.image_features import ImageFeatures
 from stepwell.engines.runner import Runner
-from stepwell.engines.slots import Placement
-from stepwell.engines.stop_rule import StopRule, end_ids_of
+from stepwell.engines.slots import SlotPlacement
+from stepwell.engines.stop_rule import StopRule, find_end_ids
 
-_LEAST_TOP_P = float(np.finfo(np.float32).tiny)  # anything smaller would be 0 in the table: no token at all
+_LEAST_TOP_P = float(np.finfo(np.float32).tiny)  # anything smaller would be 0 in the table and keep no token
 
 
 @dataclass(slots=True, eq=False)
 class _Sequence:
     request: Request
-    prompt: IntArray  # as the slot table keeps it
+    prompt: IntArray  # as the slot table stores it
     stops: StopRule
     seed: int
     slot: int = -1
@@ -54,14 +54,14 @@ class _Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A request that left the batch, with what was sampled."""
+    """A request that left the batch, with its sample."""
 
     id: str
     sampled: Sampled
 
 
 class EngineCore:
-    """Continuous batching over slots. Not thread-safe: one thread owns it."""
+    """Continuous batching over slots. Not thread-safe: one thread must own it."""
 
     def __init__(
         self, model: Any, tokenizer: Any, runner: Runner, config: EngineConfig, version: int = 0
@@ -71,10 +71,10 @@ class EngineCore:
         self.runner = runner
         self.table = runner.table
         self.max_length = runner.store.max_length
-        self.sight: Sight | None = runner.sight
+        self.image_features: ImageFeatures | None = runner.image_features
         self._tokenizer = tokenizer
         self._vocab_size = int(model.get_input_embeddings().num_embeddings)
-        self._end_ids = np.array(end_ids_of(model, tokenizer), dtype=np.int64)
+        self._end_ids = np.array(find_end_ids(model, tokenizer), dtype=np.int64)
         self._seeds = np.random.default_rng(config.seed)
         self._waiting: dict[str, _Sequence] = {}
         self._running: dict[str, _Sequence] = {}
@@ -82,7 +82,7 @@ class EngineCore:
         self._finished: list[Finished] = []
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether a step would do anything."""
         return bool(self._waiting or self._running or self._finished)
 
@@ -94,68 +94,68 @@ class EngineCore:
     def num_waiting(self) -> int:
         return len(self._waiting)
 
-    def check(self, request: Request) -> IntArray:
-        """Refuse a request that cannot be served, with the reason; return its prompt."""
+    def check_request(self, request: Request) -> IntArray:
+        """Return the request's prompt; raise an error that says why it cannot be served."""
         state = request.state
         if not isinstance(state, TokenState):
             raise InputError("state: the embedded engine samples from TokenState, not from arrays")
-        if state.images and self.sight is None:
+        if state.images and self.image_features is None:
             raise InputError("state.images: this engine runs a text model; use a VLM engine for images")
-        if self.sight is not None:
-            self.sight.check(state)
+        if self.image_features is not None:
+            self.image_features.check_prompt(state)
         prompt = state.prompt_ids
         if int(prompt.max()) >= self._vocab_size:
             raise InputError(
-                f"prompt_ids holds {int(prompt.max())}, but the model knows ids below {self._vocab_size}; "
-                "was it made with another tokenizer?"
+                f"prompt_ids contains {int(prompt.max())}, but the model's vocabulary has "
+                f"{self._vocab_size} ids; was the prompt made with another tokenizer?"
             )
         if len(prompt) >= self.max_length:
             raise ContextLengthError(
                 f"prompt_ids has {len(prompt)} tokens and the context holds {self.max_length}, which leaves "
                 "no room for an action; shorten the history or raise max_length"
             )
-        StopRule.of(request.params, self._tokenizer)
+        StopRule.from_params(request.params, self._tokenizer)
         return prompt
 
-    def add(self, request: Request) -> None:
+    def add_request(self, request: Request) -> None:
         """Queue a request. It joins the batch in one of the next steps."""
-        prompt = self.check(request)
+        prompt = self.check_request(request)
         if request.id in self._waiting or request.id in self._running:
-            raise InputError(f"request id {request.id!r} is already in flight; ids must differ")
+            raise InputError(f"request id {request.id!r} is already in flight; give each request its own id")
         seed = request.params.seed
         seed = int(self._seeds.integers(2**63)) if seed is None else seed
-        stops = StopRule.of(request.params, self._tokenizer)
-        if self.sight is not None:
-            prompt = self.sight.keyed(request.state)  # type: ignore[arg-type]
+        stops = StopRule.from_params(request.params, self._tokenizer)
+        if self.image_features is not None:
+            prompt = self.image_features.encode_prompt(request.state)  # type: ignore[arg-type]
         self._waiting[request.id] = _Sequence(request, prompt, stops, seed)
 
     def cancel(self, request_id: str) -> bool:
-        """End a request now, with what it has. False if it is not in flight."""
+        """End a request now, with the tokens it has. Returns False if it is not in flight."""
         sequence = self._waiting.pop(request_id, None)
         if sequence is not None:
             sequence.first_version = self.version
             empty = (np.zeros(0, np.int32), np.zeros(0, np.float32))
-            self._finished.append(self._result(sequence, FinishReason.CANCELLED, *empty))
+            self._finished.append(self._build_result(sequence, FinishReason.CANCELLED, *empty))
             return True
         sequence = self._running.get(request_id)
         if sequence is None:
             return False
-        self._finish(sequence, FinishReason.CANCELLED)
+        self._finish_sequence(sequence, FinishReason.CANCELLED)
         return True
 
     def step(self) -> list[Finished]:
-        """Advance the batch by one token; return who has finished, in order."""
+        """Advance the batch by one token; return the finished requests, in order."""
         with torch.inference_mode(), self.runner.on_device():
-            self._admit()
-            self._prefill()
+            self._admit_waiting()
+            self._prefill_missing()
             ready = np.flatnonzero(self.table.busy & (self.table.length - self.table.computed == 1))
             if len(ready):
-                self._advance(ready, *self.runner.decode(ready))
+                self._record_tokens(ready, *self.runner.decode(ready))
         finished, self._finished = self._finished, []
         return finished
 
-    def sampled_since(self, request_id: str, start: int) -> tuple[AnyArray, AnyArray]:
-        """Views of the tokens and logprobs that a request in flight has from `start` on."""
+    def read_new_tokens(self, request_id: str, start: int) -> tuple[AnyArray, AnyArray]:
+        """Return views of the tokens and logprobs of a request in flight, from `start` on."""
         sequence = self._running.get(request_id)
         if sequence is None:
             return self.table.tokens[0, :0], self.table.logprobs[0, :0]
@@ -163,10 +163,10 @@ class EngineCore:
         span = slice(first, int(self.table.length[sequence.slot]))
         return self.table.tokens[sequence.slot, span], self.table.logprobs[sequence.slot, span]
 
-    def abort(self) -> None:
-        """Throw everything out that is in flight, and all caches with it."""
+    def abort_all(self) -> None:
+        """Drop everything in flight, and all caches."""
         for sequence in self._running.values():
-            self.table.release(sequence.slot, None)
+            self.table.release_slot(sequence.slot, None)
             self._in_slot[sequence.slot] = None
         self._waiting.clear()
         self._running.clear()
@@ -177,63 +177,63 @@ class EngineCore:
         """Refuse weights older than those in use."""
         if version < self.version:
             raise WeightsError(
-                f"version {version} is older than the engine's {self.version}; it only goes up"
+                f"version {version} is older than the engine's {self.version}; versions only increase"
             )
 
     def apply_weights(self, version: int, apply: Callable[[], None]) -> None:
-        """Change weights between two steps and forget what older ones computed."""
+        """Change weights between two steps and drop what the older ones computed."""
         self.check_version(version)
         apply()
         with torch.inference_mode():
-            self.runner.forward.refresh()
+            self.runner.forward.refresh_weights()
         self.version = version
         self.drop_cache(recompute=self.config.on_new_weights == "recompute")
 
     def drop_cache(self, *, recompute: bool = False) -> None:
-        """Forget keys, values and features; what is in flight goes on, or computes its own again."""
+        """Drop keys, values and features; requests in flight keep theirs, or compute them again."""
         self.table.drop_cache(recompute)
-        if self.sight is not None:
-            self.sight.forget()
+        if self.image_features is not None:
+            self.image_features.forget()
 
-    def _admit(self) -> None:
-        copies: list[Placement] = []
+    def _admit_waiting(self) -> None:
+        copies: list[SlotPlacement] = []
         for sequence in list(self._waiting.values()):
             if len(self._running) >= self.config.max_batch_size:
                 break
-            placement = self.table.place(sequence.prompt, sequence.request.conversation)
+            placement = self.table.place_prompt(sequence.prompt, sequence.request.conversation)
             if placement is None:
                 continue
             if placement.copy_from is not None:
                 if copies and not placement.copies_like(copies[0]):
-                    self._copy(copies)
+                    self._copy_prefixes(copies)
                 copies.append(placement)
             del self._waiting[sequence.request.id]
-            self._seat(sequence, placement.slot, placement.num_cached)
-        self._copy(copies)
+            self._seat_sequence(sequence, placement.slot, placement.num_cached)
+        self._copy_prefixes(copies)
 
-    def _copy(self, copies: list[Placement]) -> None:
-        """Fill slots from one source at once (siblings), in the order of their placement."""
+    def _copy_prefixes(self, copies: list[SlotPlacement]) -> None:
+        """Copy one prefix into several slots at once (siblings), in the order of placement."""
         if copies:
             assert copies[0].copy_from is not None
             targets = [placement.slot for placement in copies]
             self.runner.store.copy_prefix(copies[0].copy_from, targets, copies[0].num_cached)
             copies.clear()
 
-    def _seat(self, sequence: _Sequence, slot: int, num_cached: int) -> None:
+    def _seat_sequence(self, sequence: _Sequence, slot: int, num_cached: int) -> None:
         table, params = self.table, sequence.request.params
         limit = min(len(sequence.prompt) + params.max_tokens, self.max_length)
-        table.occupy(slot, sequence.prompt, limit, num_cached)
+        table.occupy_slot(slot, sequence.prompt, limit, num_cached)
         table.temperature[slot], table.top_p[slot] = params.temperature, max(params.top_p, _LEAST_TOP_P)
         table.seed[slot] = np.uint64(sequence.seed % 2**64).astype(np.int64)
-        table.ends[slot], table.careful[slot] = not params.ignore_end, sequence.stops.needed
-        if self.sight is not None:
-            table.shift[slot] = self.sight.seat(slot, sequence.request.state)  # type: ignore[arg-type]
+        table.ends[slot], table.careful[slot] = not params.ignore_end, sequence.stops.is_needed
+        if self.image_features is not None:
+            table.shift[slot] = self.image_features.seat_prompt(slot, sequence.request.state)  # type: ignore[arg-type]
         sequence.slot, sequence.num_cached, sequence.first_version = slot, num_cached, self.version
         self._running[sequence.request.id] = sequence
         self._in_slot[slot] = sequence
 
-    def _prefill(self) -> None:
-        """Compute what is missing before each sequence's last token, oldest request first."""
+    def _prefill_missing(self) -> None:
+        """Compute the missing tokens before each sequence's last one, oldest request first."""
         table, budget = self.table, self.config.prefill_tokens
         if not (table.busy & (table.length - table.computed > 1)).any():
             return
@@ -249,10 +249,12 @@ class EngineCore:
         self.runner.prefill(rows, amounts)
         table.computed[rows] += amounts
 
-    def _advance(self, slots: AnyArray, tokens: AnyArray, logprobs: AnyArray) -> None:
-        """Record one token per slot and see who is done."""
+    def _record_tokens(self, slots: AnyArray, tokens: AnyArray, logprobs: AnyArray) -> None:
+        """Record one token per slot and finish the sequences that are done."""
         if np.isnan(logprobs).any():
-            raise EngineError(f"the model of version {self.version} gave NaN logits; its weights are broken")
+            raise EngineError(
+                f"the model of version {self.version} computed NaN logits: its weights are not finite"
+            )
         table = self.table
         places = table.length[slots]
         table.tokens[slots, places] = tokens
@@ -264,18 +266,20 @@ class EngineCore:
         for i in np.flatnonzero(ended | full | table.careful[slots]):
             sequence = self._in_slot[slots[i]]
             assert sequence is not None
-            if ended[i] or (table.careful[slots[i]] and sequence.stops.reached(table.action(slots[i])[0])):
-                self._finish(sequence, FinishReason.STOP)
+            if ended[i] or (
+                table.careful[slots[i]] and sequence.stops.is_reached(table.read_action(slots[i])[0])
+            ):
+                self._finish_sequence(sequence, FinishReason.STOP)
             elif full[i]:
-                self._finish(sequence, FinishReason.LENGTH)
+                self._finish_sequence(sequence, FinishReason.LENGTH)
 
-    def _finish(self, sequence: _Sequence, reason: FinishReason) -> None:
-        self._finished.append(self._result(sequence, reason, *self.table.action(sequence.slot)))
-        self.table.release(sequence.slot, sequence.request.conversation)
+    def _finish_sequence(self, sequence: _Sequence, reason: FinishReason) -> None:
+        self._finished.append(self._build_result(sequence, reason, *self.table.read_action(sequence.slot)))
+        self.table.release_slot(sequence.slot, sequence.request.conversation)
         self._in_slot[sequence.slot] = None
         del self._running[sequence.request.id]
 
-    def _result(
+    def _build_result(
         self, sequence: _Sequence, reason: FinishReason, ids: AnyArray, logprobs: AnyArray
     ) -> Finished:
         params = sequence.request.params
@@ -283,7 +287,7 @@ class EngineCore:
         if self._tokenizer is not None and len(ids):
             text = self._tokenizer.decode(ids.tolist(), skip_special_tokens=True)
         for array in (ids, logprobs):
-            array.setflags(write=False)  # ours alone: spares the record a copy
+            array.setflags(write=False)  # nobody else has them: the record needs no copy
         sampled = Sampled(
             action=TokenAction(ids, text),
             logprobs=logprobs,

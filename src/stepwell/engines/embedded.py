@@ -3,19 +3,19 @@
     engine = EmbeddedEngine.from_pretrained("path/to/model")
     samples = await engine.generate([Request(TokenState(prompt_ids))])
 
-A worker thread owns the core (`core.py`) and runs it while there is work; everything that
-touches the core reaches it as a command between two steps. Callers on an event loop go
+A worker thread owns the core (`core.py`) and runs it while there is work. Everything else
+reaches the core as a command that runs between two steps. Callers on an event loop go
 through a dynamic batcher; a cancelled task takes its requests out of the batch. `stream`
-takes the same way and watches its request being sampled (`token_stream.py`).
+works the same way and also delivers each token as it is sampled (`token_stream.py`).
 
 With one `generate` call at a time and `max_wait_ms=0` (the default) no clock is read: the
 batch is a pure function of weights, requests and seeds, and runs repeat bit for bit.
 
-With an `image_format` the model sees: prompts may name pictures, whose pixels `pictures` has
-(`image_features.py`). Without one, prompts with pictures are refused.
+With an `image_format` prompts may contain images, whose pixels come from `pictures`
+(`image_features.py`). Without one, prompts with images are refused.
 
-The engine runs a copy of the model it is given, because it replaces the model's attention
-and rearranges its weights; `copy=False` hands the model over instead.
+The engine replaces the model's attention and rearranges its weights. It therefore works on
+a copy of the model; `copy=False` hands over the model itself.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ from stepwell.config.engine import EngineConfig
 from stepwell.core.errors import EngineError, InputError, WeightsError
 from stepwell.core.images import ImageStore
 from stepwell.core.protocols import Request, Sampled
-from stepwell.engines.batcher import BatchQueue, DynamicBatcher, Slot
+from stepwell.core.step import TokenAction
+from stepwell.engines.batcher import BatchQueue, DynamicBatcher, RequestBundle
 from stepwell.engines.core import EngineCore, Finished
 from stepwell.engines.numerics import check_dtype
 from stepwell.engines.runner_factory import build_runner, open_model
-from stepwell.engines.token_stream import News, Outlet, SampledToken, deliver
+from stepwell.engines.token_stream import NewTokens, SampledToken, TokenStream, deliver_tokens
 from stepwell.engines.weights import check_weights, copy_weights, fingerprint_of, read_weights
 from stepwell.policies.directory import locate
 from stepwell.rendering.vision import ImageFormat, image_format_of
@@ -53,12 +54,12 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """Requests that were submitted together, and who wants their results."""
+    """Requests that were submitted together, and the future of their results."""
 
     requests: list[Request]
     future: Future[list[Sampled]] = field(default_factory=Future)
     results: dict[str, Sampled] = field(default_factory=dict)
-    outlet: Outlet | None = None  # of a job with one request that somebody watches
+    stream: TokenStream | None = None  # only for a job of one streamed request
 
 
 class EmbeddedEngine:
@@ -72,7 +73,7 @@ class EmbeddedEngine:
         *,
         version: int = 0,
         copy: bool = True,
-        order: Callable[[Slot[Request]], Any] | None = None,
+        order: Callable[[RequestBundle[Request]], Any] | None = None,
         image_format: ImageFormat | None = None,
         pictures: ImageStore | None = None,
     ) -> None:
@@ -85,8 +86,8 @@ class EmbeddedEngine:
         self._batcher: tuple[asyncio.AbstractEventLoop, DynamicBatcher[Request, Sampled]] | None = None
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._jobs: dict[str, _Job] = {}
-        self._wanted: dict[int, Outlet] = {}  # by id() of requests whose job is yet to be made
-        self._outlets: dict[str, Outlet] = {}  # of requests in flight; the worker's own
+        self._requested_streams: dict[int, TokenStream] = {}  # by id() of requests without a job yet
+        self._streams: dict[str, TokenStream] = {}  # of requests in flight; only the worker uses it
         self._worker: threading.Thread | None = None
         self._lock = threading.Lock()
         self._closed = False
@@ -102,9 +103,9 @@ class EmbeddedEngine:
         version: int = 0,
         pictures: ImageStore | None = None,
     ) -> EmbeddedEngine:
-        """An engine for a Hugging Face directory or a built-in name, with its tokenizer if it has one.
+        """Build an engine for a Hugging Face directory or a built-in name, with its tokenizer if it has one.
 
-        One that sees gets its pixels from `pictures`.
+        A vision-language model gets its pixels from `pictures`.
         """
         check_dtype(dtype, device)
         model, tokenizer = open_model(name_or_path, dtype)
@@ -121,48 +122,48 @@ class EmbeddedEngine:
 
     @property
     def version(self) -> int:
-        """Version of the weights that the next token is sampled with."""
+        """Version of the weights that sample the next token."""
         return self._core.version
 
     @property
     def image_format(self) -> ImageFormat | None:
-        """How prompts show pictures; None for a model of text."""
-        return None if self._core.sight is None else self._core.sight.image_format
+        """How prompts represent images; None for a text model."""
+        return None if self._core.image_features is None else self._core.image_features.image_format
 
     @property
     def max_length(self) -> int:
-        """Tokens that prompt and action may have together."""
+        """Maximum number of tokens of prompt and action together."""
         return self._core.max_length
 
     async def generate(self, requests: Sequence[Request]) -> list[Sampled]:
-        """One sample per request, in order. Cancelling the task cancels the requests."""
-        self._check(requests)
+        """Sample one action per request, in order. Cancelling the task cancels the requests."""
+        self._check_requests(requests)
         if not requests:
             return []
-        return await self._batcher_here().submit(requests)
+        return await self._get_batcher().submit(requests)
 
     async def stream(self, request: Request) -> AsyncIterator[SampledToken | Sampled]:
-        """Each token as soon as it is sampled, then the sample. Closing the iterator cancels the request."""
-        self._check([request])
-        outlet = Outlet(asyncio.get_running_loop())
+        """Yield each token as it is sampled, then the sample. Closing the iterator cancels the request."""
+        self._check_requests([request])
+        stream = TokenStream(asyncio.get_running_loop())
         own = replace(request)  # nobody else holds this object, so its identity can name the stream
-        self._wanted[id(own)] = outlet
+        self._requested_streams[id(own)] = stream
         try:
-            answer = self._batcher_here().enqueue([own])
-            async with aclosing(outlet.read(answer)) as items:
+            answer = self._get_batcher().enqueue([own])
+            async with aclosing(stream.read_items(answer)) as items:
                 async for item in items:
                     yield item
         finally:
-            self._wanted.pop(id(own), None)
+            self._requested_streams.pop(id(own), None)
 
     def generate_blocking(self, requests: Sequence[Request]) -> list[Sampled]:
-        """As `generate`, for callers without an event loop."""
-        self._check(requests)
-        return self._start([_Job(list(requests))])[0].future.result() if requests else []
+        """Do what `generate` does, for callers without an event loop."""
+        self._check_requests(requests)
+        return self._start_jobs([_Job(list(requests))])[0].future.result() if requests else []
 
     def cancel(self, request_id: str) -> bool:
-        """End one request now: its caller gets what it has, with finish reason `cancelled`."""
-        return self._call(partial(self._core.cancel, request_id))
+        """End one request now. Its caller gets the tokens so far, with finish reason `cancelled`."""
+        return self._run_in_worker(partial(self._core.cancel, request_id))
 
     def load_weights(
         self,
@@ -174,27 +175,29 @@ class EmbeddedEngine:
         """Replace the weights between two steps, or raise `WeightsError` and keep the old ones.
 
         `source` is a state dict or a directory of safetensors. With `fingerprint` the new
-        weights (in the engine's dtype) must match it. Blocks until the step at hand is done.
+        weights (in the engine's dtype) must match it. Blocks until the current step is done.
         """
         if version < self.version:
             raise WeightsError(
-                f"version {version} is older than the engine's {self.version}; it only goes up"
+                f"version {version} is older than the engine's {self.version}; versions only increase"
             )
         ready = check_weights(self.model, read_weights(source))
         if fingerprint is not None and (found := fingerprint_of(ready)) != fingerprint:
             raise WeightsError(
-                f"version {version} was published as {fingerprint}, but these weights are {found}; "
-                f"were they cast to the engine's dtype ({self.model.dtype}) before fingerprinting?"
+                f"version {version} was published with fingerprint {fingerprint}, but these weights have "
+                f"{found}; cast them to the engine's dtype ({self.model.dtype}) before fingerprinting"
             )
-        self._call(partial(self._core.apply_weights, version, partial(copy_weights, self.model, ready)))
+        self._run_in_worker(
+            partial(self._core.apply_weights, version, partial(copy_weights, self.model, ready))
+        )
 
     def forget(self) -> None:
-        """Drop every idle cache, so that what comes next depends on nothing that went before."""
-        self._call(self._core.drop_cache)
+        """Drop every idle cache, so that later samples do not depend on earlier requests."""
+        self._run_in_worker(self._core.drop_cache)
 
     def fingerprint(self) -> str:
-        """Exact fingerprint of the weights in use (see `weights.fingerprint_of`)."""
-        return self._call(lambda: fingerprint_of(self.model.state_dict()))
+        """Compute the exact fingerprint of the weights in use (see `weights.fingerprint_of`)."""
+        return self._run_in_worker(lambda: fingerprint_of(self.model.state_dict()))
 
     def close(self) -> None:
         """Stop the worker; requests in flight fail with `EngineError`."""
@@ -214,69 +217,71 @@ class EmbeddedEngine:
     ) -> None:
         self.close()
 
-    def _check(self, requests: Sequence[Request]) -> None:
+    def _check_requests(self, requests: Sequence[Request]) -> None:
         for request in requests:
-            self._core.check(request)
+            self._core.check_request(request)
         if len({request.id for request in requests}) != len(requests):
-            raise InputError("requests: two have the same id; ids must differ")
+            raise InputError("requests: two requests have the same id; give each its own id")
 
-    def _batcher_here(self) -> DynamicBatcher[Request, Sampled]:
-        """The batcher of the running event loop; a new loop gets a new one."""
+    def _get_batcher(self) -> DynamicBatcher[Request, Sampled]:
+        """Return the batcher of the running event loop; a new loop gets a new one."""
         loop = asyncio.get_running_loop()
         if self._batcher is None or self._batcher[0] is not loop:
             config = self.config
             waiting: BatchQueue[Request] = BatchQueue(
                 config.max_batch_size, config.max_wait_ms, config.max_queue, self._order
             )
-            # twice the batch: enough stock for rows that become free, the rest stays orderable
+            # twice the batch size: enough for rows that become free; the rest can still be reordered
             batcher: DynamicBatcher[Request, Sampled] = DynamicBatcher(
-                partial(self._start_slots, loop), waiting, max_inflight=2 * config.max_batch_size
+                partial(self._start_bundles, loop), waiting, max_inflight=2 * config.max_batch_size
             )
             self._batcher = (loop, batcher)
         return self._batcher[1]
 
-    def _start_slots(self, loop: asyncio.AbstractEventLoop, slots: list[Slot[Request]]) -> None:
-        jobs = [_Job(slot.items, outlet=self._wanted.pop(id(slot.items[0]), None)) for slot in slots]
+    def _start_bundles(self, loop: asyncio.AbstractEventLoop, slots: list[RequestBundle[Request]]) -> None:
+        jobs = [
+            _Job(slot.items, stream=self._requested_streams.pop(id(slot.items[0]), None)) for slot in slots
+        ]
         try:
-            self._start(jobs)
-        except EngineError as error:  # closed: also whoever waited in the batcher learns of it
+            self._start_jobs(jobs)
+        except EngineError as error:  # the engine is closed: callers in the batcher must learn of it too
             for job in jobs:
                 job.future.set_exception(error)
         for slot, job in zip(slots, jobs, strict=True):
             assert slot.future is not None
             job.future.add_done_callback(partial(_hand_over, loop, slot.future))
-            slot.future.add_done_callback(partial(self._withdraw, job))
+            slot.future.add_done_callback(partial(self._withdraw_job, job))
 
-    def _withdraw(self, job: _Job, future: asyncio.Future[Any]) -> None:
+    def _withdraw_job(self, job: _Job, future: asyncio.Future[Any]) -> None:
         if not future.cancelled():
             return
-        with suppress(EngineError):  # a closed engine has nothing in flight to take out
+        with suppress(EngineError):  # a closed engine has nothing in flight
             for request in job.requests:
-                self._post(partial(self._core.cancel, request.id))
+                self._post_command(partial(self._core.cancel, request.id))
 
-    def _start(self, jobs: list[_Job]) -> list[_Job]:
+    def _start_jobs(self, jobs: list[_Job]) -> list[_Job]:
         def add() -> None:
             for job in jobs:
-                self._add(job)
+                self._add_job(job)
 
-        self._post(add)
+        self._post_command(add)
         return jobs
 
-    def _add(self, job: _Job) -> None:
-        """All requests of a job join, or none does and the job fails."""
+    def _add_job(self, job: _Job) -> None:
+        """Add all requests of a job, or none: then the job fails."""
         if taken := [request.id for request in job.requests if request.id in self._jobs]:
             job.future.set_exception(
-                InputError(f"request id {taken[0]!r} is already in flight; ids must differ")
+                InputError(f"request id {taken[0]!r} is already in flight; give each request its own id")
             )
             return
         for request in job.requests:
-            self._core.add(request)
+            self._core.add_request(request)
             self._jobs[request.id] = job
-        if job.outlet is not None:
-            self._outlets[job.requests[0].id] = job.outlet
+        if job.stream is not None:
+            self._streams[job.requests[0].id] = job.stream
 
-    def _call(self, function: Callable[[], T]) -> T:
-        """Run something in the worker, between two steps, and wait for it."""
+    def _run_in_worker(self, function: Callable[[], T]) -> T:
+        """Run a function in the worker, between two steps, and wait for its result."""
         future: Future[T] = Future()
 
         def run() -> None:
@@ -285,65 +290,66 @@ class EmbeddedEngine:
             except Exception as error:
                 future.set_exception(error)
 
-        self._post(run)
+        self._post_command(run)
         return future.result()
 
-    def _post(self, command: Callable[[], Any]) -> None:
+    def _post_command(self, command: Callable[[], Any]) -> None:
         with self._lock:
             if self._closed:
                 raise EngineError("the engine is closed")
             if self._worker is None:
-                self._worker = threading.Thread(target=self._work, name="stepwell-engine", daemon=True)
+                self._worker = threading.Thread(target=self._run_worker, name="stepwell-engine", daemon=True)
                 self._worker.start()
-            self._commands.put(command)  # under the lock: nothing may come after `close`
+            self._commands.put(command)  # under the lock: no command may follow `close`
 
-    def _work(self) -> None:
+    def _run_worker(self) -> None:
         while True:
             try:
-                command = self._commands.get(block=not self._core.busy)
+                command = self._commands.get(block=not self._core.is_busy)
             except queue.Empty:
-                command = self._step
+                command = self._step_core
             if command is None:
-                self._fail(EngineError("the engine was closed with requests in flight"))
+                self._fail_all(EngineError("the engine was closed with requests in flight"))
                 return
             try:
                 command()
             except EngineError as error:
-                self._fail(error)
-            except Exception as error:  # nobody may wait for an answer that never comes
+                self._fail_all(error)
+            except Exception as error:  # callers must not wait for a result that never comes
                 failure = EngineError(f"sampling failed: {error!r}")
                 failure.__cause__ = error
-                self._fail(failure)
+                self._fail_all(failure)
 
-    def _step(self) -> None:
+    def _step_core(self) -> None:
         finished = self._core.step()
-        if self._outlets:
-            deliver(self._news(finished))
+        if self._streams:
+            deliver_tokens(self._collect_new_tokens(finished))
         for done in finished:
             job = self._jobs.pop(done.id)
             job.results[done.id] = done.sampled
             if len(job.results) == len(job.requests):
                 job.future.set_result([job.results[request.id] for request in job.requests])
 
-    def _news(self, finished: list[Finished]) -> Iterator[News]:
-        """What this step added to the requests that somebody watches."""
+    def _collect_new_tokens(self, finished: list[Finished]) -> Iterator[NewTokens]:
+        """Yield the tokens that this step added to streamed requests."""
         for done in finished:
-            outlet = self._outlets.pop(done.id, None)
-            if outlet is not None:
+            stream = self._streams.pop(done.id, None)
+            if stream is not None:
+                assert isinstance(done.sampled.action, TokenAction)
                 ids, logprobs = done.sampled.action.action_ids, done.sampled.logprobs
-                yield News(outlet, ids[outlet.num_sent :].tolist(), logprobs[outlet.num_sent :].tolist())
-        for request_id, outlet in self._outlets.items():
-            ids, logprobs = self._core.sampled_since(request_id, outlet.num_sent)
+                yield NewTokens(stream, ids[stream.num_sent :].tolist(), logprobs[stream.num_sent :].tolist())
+        for request_id, stream in self._streams.items():
+            ids, logprobs = self._core.read_new_tokens(request_id, stream.num_sent)
             if len(ids):
-                outlet.num_sent += len(ids)
-                yield News(outlet, ids.tolist(), logprobs.tolist())
+                stream.num_sent += len(ids)
+                yield NewTokens(stream, ids.tolist(), logprobs.tolist())
 
-    def _fail(self, error: EngineError) -> None:
-        """Empty the batch; then whoever waits learns why."""
-        self._core.abort()
+    def _fail_all(self, error: EngineError) -> None:
+        """Empty the batch and fail every job with `error`."""
+        self._core.abort_all()
         jobs = set(self._jobs.values())
         self._jobs.clear()
-        self._outlets.clear()
+        self._streams.clear()
         for job in jobs:
             job.future.set_exception(error)
 
@@ -351,9 +357,9 @@ class EmbeddedEngine:
 def _hand_over(
     loop: asyncio.AbstractEventLoop, target: asyncio.Future[list[Sampled]], source: Future[list[Sampled]]
 ) -> None:
-    """Carry a result from the worker to the event loop that waits for it."""
+    """Pass a result from the worker thread to the event loop that waits for it."""
 
-    def deliver() -> None:
+    def deliver_tokens() -> None:
         if target.done():
             return
         error = source.exception()
@@ -363,4 +369,4 @@ def _hand_over(
             target.set_result(source.result())
 
     if not loop.is_closed():
-        loop.call_soon_threadsafe(deliver)
+        loop.call_soon_threadsafe(deliver_tokens)

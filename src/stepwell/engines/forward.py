@@ -1,20 +1,21 @@
-"""Two ways through a language model: our own short one, and the model's own.
+"""Two forward passes of a language model: our own short one, and the model's own.
 
 `LeanForward` covers the Llama family (Llama, Mistral, Qwen2, Qwen3): the same maths with a
-third of the operations, because a decoding step of a small model costs as much as the
-operations it launches. Query, key and value weights become one matrix, gate and up another;
-the model's parameters turn into views of them, so that loading weights into the model
-loads them here too. Residuals are added inside the matrix products.
+third of the operations, because the number of launched operations decides the cost of a
+decoding step of a small model. Query, key and value weights become one matrix, gate and up
+another. The model's parameters become views of these matrices, so that loading weights into
+the model loads them here too. Residuals are added inside the matrix products.
 
-`ModelForward` runs any transformers model that lets its attention be replaced.
+`ModelForward` runs any transformers model whose attention can be replaced.
 
 Both take flat tokens [T] with their positions and a plan (see `attention`), and return
-logits [T, V], or nothing when only keys and values are wanted. Of a model that also sees, both
-run the language part; features of pictures (`sight.Seen`) take the place of embeddings.
+logits [T, V], or nothing when only keys and values are wanted. Of a vision-language model both
+run the language part; image features (`image_features.TokenFeatures`) replace embeddings.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,32 +23,32 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from stepwell.engines.attention import AttentionSpec, Plan, install, running
-from stepwell.engines.image_features import Seen
+from stepwell.engines.attention import AttentionPlan, AttentionSpec, install_attention, use_plan
+from stepwell.engines.image_features import TokenFeatures
 
 LEAN_TYPES = ("llama", "mistral", "qwen2", "qwen3")
-FIXED_ROPE = ("default", "linear", "llama3", "yarn")  # others depend on the sequence's length
+FIXED_ROPE = ("default", "linear", "llama3", "yarn")  # the others depend on the sequence length
 
 
-class Forward(Protocol):
+class ForwardPass(Protocol):
     """A language model over slots."""
 
     def __call__(
         self,
         ids: torch.Tensor,
         positions: torch.Tensor,
-        plan: Plan,
+        plan: AttentionPlan,
         want_logits: bool,
-        seen: Seen | None = None,
+        features: TokenFeatures | None = None,
     ) -> torch.Tensor | None:
-        """Write keys and values of the tokens; logits [T, V] where wanted.
+        """Write keys and values of the tokens; return logits [T, V] if wanted.
 
-        `positions` turn heads: [T], or [axes, T] where a model's positions have several axes.
+        `positions` rotate the heads: [T], or [axes, T] for models with several position axes.
         """
         ...
 
-    def refresh(self) -> None:
-        """Take over what was changed in the model's parameters."""
+    def refresh_weights(self) -> None:
+        """Update what is derived from the model's parameters after these changed."""
         ...
 
 
@@ -55,22 +56,22 @@ class ModelForward:
     """The model's own code, with its attention replaced."""
 
     def __init__(self, model: Any) -> None:
-        install(model.get_decoder())  # of a model that sees, its tower keeps its own attention
+        install_attention(model.get_decoder())  # a vision tower keeps its own attention
         self._model = model
 
     def __call__(
         self,
         ids: torch.Tensor,
         positions: torch.Tensor,
-        plan: Plan,
+        plan: AttentionPlan,
         want_logits: bool,
-        seen: Seen | None = None,
+        features: TokenFeatures | None = None,
     ) -> torch.Tensor | None:
         given: dict[str, torch.Tensor] = {"input_ids": ids[None]}
-        if seen is not None:
+        if features is not None:
             x = self._model.get_input_embeddings()(ids)
-            given = {"inputs_embeds": x.index_copy(0, seen.places, seen.features.to(x.dtype))[None]}
-        with running(plan):
+            given = {"inputs_embeds": x.index_copy(0, features.places, features.features.to(x.dtype))[None]}
+        with use_plan(plan):
             output = self._model(
                 **given,
                 position_ids=positions[None] if positions.ndim == 1 else positions[:, None],
@@ -80,16 +81,16 @@ class ModelForward:
         logits: torch.Tensor = output.logits[0]
         return logits if want_logits else None
 
-    def refresh(self) -> None:
-        """Nothing to do: the parameters themselves are used."""
+    def refresh_weights(self) -> None:
+        """Do nothing: the parameters themselves are used."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadNorms:
     """Normalisation of each query and key head before rotation (Qwen3).
 
-    `weight` [H + K, D] holds the query heads' weights and then the key heads', so that all
-    are normalised at once; `refresh` fills it from the model's parameters.
+    `weight` [H + K, D] holds the weights of the query heads, then of the key heads, so that all
+    are normalised at once; `refresh_weights` fills it from the model's parameters.
     """
 
     weight: torch.Tensor
@@ -98,7 +99,7 @@ class HeadNorms:
     key: torch.Tensor
     num_heads: int
 
-    def refresh(self) -> None:
+    def refresh_weights(self) -> None:
         self.weight[: self.num_heads] = self.query
         self.weight[self.num_heads :] = self.key
 
@@ -112,7 +113,7 @@ class Rotation:
     signed_sin: torch.Tensor
 
     @classmethod
-    def of(cls, rotary: Any, max_length: int, like: torch.Tensor) -> Rotation:
+    def from_module(cls, rotary: Any, max_length: int, like: torch.Tensor) -> Rotation:
         cos, sin = rotary(like, position_ids=torch.arange(max_length, device=like.device)[None])
         half = sin.shape[-1] // 2
         signed = torch.cat((-sin[0, :, :half], sin[0, :, half:]), dim=-1)
@@ -126,8 +127,8 @@ class LeanOps:
         self._rotation = rotation
         self._cos = self._sin = rotation.cos
 
-    def begin(self, positions: torch.Tensor) -> None:
-        """Look up what all layers of one pass share."""
+    def begin_pass(self, positions: torch.Tensor) -> None:
+        """Look up the rotary values that all layers of one pass share."""
         self._cos = self._rotation.cos.index_select(0, positions)[:, None]
         self._sin = self._rotation.signed_sin.index_select(0, positions)[:, None]
 
@@ -142,18 +143,20 @@ class LeanOps:
         return F.silu(gate).mul_(up)
 
     def attend(
-        self, plan: Plan, index: int, qkv: torch.Tensor, num_heads: int, layer: LeanLayer
+        self, plan: AttentionPlan, index: int, qkv: torch.Tensor, num_heads: int, layer: LeanLayer
     ) -> torch.Tensor:
         """Rotate the heads of qkv [T, H + 2K, D], store keys and values, and attend: [T, H, D]."""
-        query, key, value = self._heads(qkv, num_heads, layer.norms)
+        query, key, value = self._rotate_heads(qkv, num_heads, layer.norms)
         return plan.attend(index, query, key, value, layer.spec)
 
-    def write(self, plan: Plan, index: int, qkv: torch.Tensor, num_heads: int, layer: LeanLayer) -> None:
-        """As `attend`, for a pass that ends with storing keys and values."""
-        _, key, value = self._heads(qkv, num_heads, layer.norms)
-        plan.write(index, key, value)
+    def write_kv(
+        self, plan: AttentionPlan, index: int, qkv: torch.Tensor, num_heads: int, layer: LeanLayer
+    ) -> None:
+        """Do what `attend` does, for a pass that only stores keys and values."""
+        _, key, value = self._rotate_heads(qkv, num_heads, layer.norms)
+        plan.write_kv(index, key, value)
 
-    def _heads(
+    def _rotate_heads(
         self, qkv: torch.Tensor, num_heads: int, norms: HeadNorms | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         num_turned = (qkv.shape[1] + num_heads) // 2
@@ -167,7 +170,7 @@ class LeanOps:
 
 @dataclass(frozen=True, slots=True)
 class LeanLayer:
-    """Weights of one layer, as the lean forward reads them."""
+    """Weights of one layer, as `LeanForward` reads them."""
 
     input_norm: torch.Tensor
     qkv: torch.Tensor
@@ -192,40 +195,40 @@ class LeanForward:
         self._embedding = model.get_input_embeddings().weight
         self._head = model.get_output_embeddings()
         self._norm = decoder.norm.weight
-        self._layers = [_lean_layer(layer, config) for layer in decoder.layers]
-        rotation = Rotation.of(decoder.rotary_emb, max_length, self._embedding[:1, None])
+        self._layers = [_build_lean_layer(layer, config) for layer in decoder.layers]
+        rotation = Rotation.from_module(decoder.rotary_emb, max_length, self._embedding[:1, None])
         self._ops = ops(rotation)
 
     def __call__(
         self,
         ids: torch.Tensor,
         positions: torch.Tensor,
-        plan: Plan,
+        plan: AttentionPlan,
         want_logits: bool,
-        seen: Seen | None = None,
+        features: TokenFeatures | None = None,
     ) -> torch.Tensor | None:
         ops, eps = self._ops, self._eps
-        ops.begin(positions)
+        ops.begin_pass(positions)
         x = F.embedding(ids, self._embedding)
-        if seen is not None:
-            x.index_copy_(0, seen.places, seen.features.to(x.dtype))
+        if features is not None:
+            x.index_copy_(0, features.places, features.features.to(x.dtype))
         for index, layer in enumerate(self._layers):
             h = ops.rms_norm(x, layer.input_norm, eps)
             qkv = F.linear(h, layer.qkv, layer.qkv_bias).view(len(ids), -1, self._head_dim)
             if layer is self._layers[-1] and not want_logits:
-                ops.write(plan, index, qkv, self._num_heads, layer)
+                ops.write_kv(plan, index, qkv, self._num_heads, layer)
                 return None
-            seen = ops.attend(plan, index, qkv, self._num_heads, layer)
-            _add_linear(x, seen.reshape(len(ids), -1), layer.output)
+            attended = ops.attend(plan, index, qkv, self._num_heads, layer)
+            _add_linear(x, attended.reshape(len(ids), -1), layer.output)
             h = ops.rms_norm(x, layer.mlp_norm, eps)
             _add_linear(x, ops.silu_mul(F.linear(h, layer.gate_up, layer.gate_up_bias)), layer.down)
         return F.linear(ops.rms_norm(x, self._norm, eps), self._head.weight, self._head.bias)
 
-    def refresh(self) -> None:
-        """Fill what is derived from parameters; everything else is a view of them."""
+    def refresh_weights(self) -> None:
+        """Fill the derived weights; everything else is a view of the parameters."""
         for layer in self._layers:
             if layer.norms is not None:
-                layer.norms.refresh()
+                layer.norms.refresh_weights()
 
 
 def is_lean(model: Any) -> bool:
@@ -237,42 +240,42 @@ def is_lean(model: Any) -> bool:
     if rope.get("rope_type", "default") not in FIXED_ROPE or rope.get("partial_rotary_factor", 1.0) != 1.0:
         return False
     linears = [module for name, module in model.get_decoder().named_modules() if name.endswith("_proj")]
-    return all(type(module) is nn.Linear for module in linears)  # no adapters, no quantised weights
+    return all(type(module) is nn.Linear for module in linears)  # neither adapters nor quantised weights
 
 
 def _add_linear(x: torch.Tensor, y: torch.Tensor, linear: nn.Linear) -> None:
-    """x += linear(y), the sum taken inside the product."""
+    """Compute x += linear(y), with the sum inside the product."""
     x.addmm_(y, linear.weight.t())
     if linear.bias is not None:
         x += linear.bias
 
 
-def _fused(*linears: nn.Linear) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """One matrix (and bias) of several layers on one input; their parameters become views of it."""
-    weight = _merge([linear.weight for linear in linears])
+def _fuse_linears(*linears: nn.Linear) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Join layers with the same input into one matrix (and bias); their parameters become views of it."""
+    weight = _merge_parameters([linear.weight for linear in linears])
     biases = [linear.bias for linear in linears]
-    return weight, None if biases[0] is None else _merge(biases)
+    return weight, None if biases[0] is None else _merge_parameters(biases)
 
 
-def _merge(parameters: list[torch.Tensor]) -> torch.Tensor:
+def _merge_parameters(parameters: Sequence[torch.Tensor]) -> torch.Tensor:
     whole = torch.cat([parameter.data for parameter in parameters])
-    for parameter, part in zip(parameters, whole.split([len(p) for p in parameters]), strict=True):
+    for parameter, part in zip(parameters, torch.split(whole, [len(p) for p in parameters]), strict=True):
         parameter.data = part
     return whole
 
 
-def _lean_layer(layer: Any, config: Any) -> LeanLayer:
+def _build_lean_layer(layer: Any, config: Any) -> LeanLayer:
     attention, mlp = layer.self_attn, layer.mlp
-    qkv, qkv_bias = _fused(attention.q_proj, attention.k_proj, attention.v_proj)
-    gate_up, gate_up_bias = _fused(mlp.gate_proj, mlp.up_proj)
+    qkv, qkv_bias = _fuse_linears(attention.q_proj, attention.k_proj, attention.v_proj)
+    gate_up, gate_up_bias = _fuse_linears(mlp.gate_proj, mlp.up_proj)
     norms = None
     if hasattr(attention, "q_norm"):
         query, key = attention.q_norm.weight, attention.k_norm.weight
         num_heads = config.num_attention_heads
         weight = query.new_empty(num_heads + config.num_key_value_heads, len(query))
         norms = HeadNorms(weight, config.rms_norm_eps, query, key, num_heads)
-        norms.refresh()
-    if config.model_type == "mistral":  # its window belongs to the model, not to single layers
+        norms.refresh_weights()
+    if config.model_type == "mistral":  # its window is a setting of the model, not of single layers
         window = config.sliding_window
     else:
         window = getattr(attention, "sliding_window", None)

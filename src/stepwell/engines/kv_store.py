@@ -1,18 +1,18 @@
-"""Keys and values of every slot, layer by layer, in memory the engine owns.
+"""Keys and values of every slot, layer by layer, in memory that the engine owns.
 
-A slot is one row of storage that holds one sequence: `keys(layer)[slot, head, position]`.
+A slot is one row of storage for one sequence: `keys(layer)[slot, head, position]`.
 Rows never move, so a sequence keeps its slot from admission to eviction and a decoding
 step writes one position per row. Grouped heads are stored once and never expanded.
 
 Invariants
-* Storage starts as zeros and only ever holds finite values: a masked position takes
-  weight zero, and zero times a leftover NaN would still be NaN.
-* Layers come into being at their first write, with the head count and width seen there.
-* On CPU the length grows by doubling up to `max_length` (untouched pages cost nothing);
-  on CUDA all of it is allocated at once, because captured graphs hold its addresses.
-* On CPU keys lie transposed, [slot, head, D, position]: the product with a query then runs
-  along memory, and decoding is a third faster. `keys` shows them as [slot, head, position, D].
-* There is one row more than slots: captured graphs pad their batch with it.
+* Storage starts as zeros and only holds finite values: a masked position has weight zero,
+  and zero times a leftover NaN would still be NaN.
+* A layer is allocated at its first write, with the head count and width of that write.
+* On CPU the length grows by doubling up to `max_length` (untouched pages cost nothing).
+  On CUDA all of it is allocated at once, because captured graphs keep its addresses.
+* On CPU keys are stored transposed, [slot, head, D, position]: the product with a query then
+  runs along memory, and decoding is a third faster. `keys` returns [slot, head, position, D].
+* There is one more row than slots: captured graphs pad their batch with it.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ class KVStore:
 
     @property
     def spare_slot(self) -> int:
-        """The row that belongs to nobody."""
+        """The row that no request uses."""
         return self.num_slots
 
     def keys(self, layer: int) -> torch.Tensor:
-        """Keys of a layer, [slot, head, position, D]."""
+        """Return the keys of a layer, [slot, head, position, D]."""
         return self._keys[layer].transpose(2, 3) if self._transposed else self._keys[layer]
 
     def values(self, layer: int) -> torch.Tensor:
-        """Values of a layer, [slot, head, position, D]."""
+        """Return the values of a layer, [slot, head, position, D]."""
         return self._values[layer]
 
     def ensure_layer(self, layer: int, num_kv_heads: int, key_dim: int, value_dim: int) -> None:
-        """Make the storage of a layer, once."""
+        """Allocate the storage of a layer, once."""
         if layer not in self._keys:
-            self._keys[layer] = self._zeros(num_kv_heads, key_dim, self._transposed)
-            self._values[layer] = self._zeros(num_kv_heads, value_dim, False)
+            self._keys[layer] = self._allocate_zeros(num_kv_heads, key_dim, self._transposed)
+            self._values[layer] = self._allocate_zeros(num_kv_heads, value_dim, False)
 
     def ensure_length(self, length: int) -> None:
         """Make room for sequences of `length` tokens in every slot."""
@@ -67,32 +67,32 @@ class KVStore:
         old, self.length = self.length, min(self.max_length, max(length, 2 * self.length))
         for layer, keys in self._keys.items():
             axis = 3 if self._transposed else 2
-            self._keys[layer] = self._zeros(keys.shape[1], keys.shape[5 - axis], self._transposed)
+            self._keys[layer] = self._allocate_zeros(keys.shape[1], keys.shape[5 - axis], self._transposed)
             self._keys[layer].narrow(axis, 0, old).copy_(keys)
         for layer, values in self._values.items():
-            self._values[layer] = self._zeros(values.shape[1], values.shape[3], False)
+            self._values[layer] = self._allocate_zeros(values.shape[1], values.shape[3], False)
             self._values[layer][:, :, :old] = values
 
     def copy_prefix(self, source: int, targets: list[int], num_tokens: int) -> None:
-        """Let slots `targets` start with the first `num_tokens` of slot `source`."""
+        """Copy the first `num_tokens` of slot `source` into slots `targets`."""
         assert source not in targets
         index = torch.tensor(targets, device=self.device)
         for layer in self._keys:
             for tensor in (self.keys(layer), self.values(layer)):
                 tensor[:, :, :num_tokens].index_put_((index,), tensor[source, :, :num_tokens])
 
-    def write(
+    def write_kv(
         self, layer: int, slots: torch.Tensor, positions: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> None:
-        """Put key [T, heads, D] and value rows at the tokens' slots and positions."""
+        """Write key [T, heads, D] and value rows at the tokens' slots and positions."""
         self.ensure_layer(layer, key.shape[1], key.shape[2], value.shape[2])
         for storage, new in ((self.keys(layer), key), (self.values(layer), value)):
             storage.transpose(1, 2).index_put_((slots, positions), new)
 
-    def _zeros(self, num_kv_heads: int, dim: int, transposed: bool) -> torch.Tensor:
+    def _allocate_zeros(self, num_kv_heads: int, dim: int, transposed: bool) -> torch.Tensor:
         inner = (dim, self.length) if transposed else (self.length, dim)
         shape = (self.num_slots + 1, num_kv_heads, *inner)
-        if self.device.type == "cpu":  # numpy's zeros stay unbacked until written; torch's do not
+        if self.device.type == "cpu":  # numpy's zeros take no memory until written; torch's do
             raw = np.zeros(math.prod(shape) * self.dtype.itemsize, dtype=np.uint8)
             return torch.from_numpy(raw).view(self.dtype).view(shape)
         try:
@@ -100,6 +100,6 @@ class KVStore:
         except torch.OutOfMemoryError as error:
             size = math.prod(shape) * self.dtype.itemsize / 2**30
             raise ConfigError(
-                f"the cache does not fit: keys of one layer are {size:.2f} GiB at num_slots={self.num_slots} "
-                f"and max_length={self.max_length}; lower one of the two"
+                f"the cache does not fit into the GPU's memory: the keys of one layer take {size:.2f} GiB at "
+                f"num_slots={self.num_slots} and max_length={self.max_length}; lower one of the two"
             ) from error

@@ -1,4 +1,4 @@
-"""The numerics of a process that only samples: those of the run, so that its samples are the run's."""
+"""Numeric settings for processes that only sample: the same as in the rest of the run."""
 
 from stepwell.policies.numerics import check_dtype, set_numerics
 

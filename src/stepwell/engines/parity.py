@@ -1,23 +1,23 @@
-"""The parity check: engine and trainer must agree about tokens that the engine just sampled.
+"""The parity check: engine and trainer must compute the same logprobs for freshly sampled tokens.
 
 Both compute the logprobs of the same tokens under the same weights. If they agree, the ratio of a fresh
-sample is 1 and the data are what they claim to be. If they do not, every gradient is wrong and the run
-should stop. Rounding also makes them differ, and in bfloat16 single tokens differ a lot, so the check
-looks at many tokens:
+sample is 1, as it should be. If they do not, every gradient is wrong and the run should stop. Rounding
+also makes them differ, and in bfloat16 single tokens differ a lot. So the check looks at many tokens and
+reports a fault beyond these limits:
 
     typical mean        a tenth of the tolerance
     typical quantile    half of the tolerance (99 of 100 tokens)
-    tokens beyond       at most one in a thousand over the last updates, and always at least one is allowed
-    any token           what no rounding of this dtype explains
-    in 16 bits          the engine may not be farther from the truth than the trainer in too many tokens
+    tokens beyond       one in a thousand over the last updates; one is always allowed
+    any token           a difference that rounding in this dtype cannot explain
+    in 16 bits          the engine is farther from the truth than the trainer in too many tokens
 
-The truth is computed, not guessed: the trainer scores some of the tokens again with the same weights in
-32 bits. Rounding alone puts either side farther off in about half of the tokens, whatever its size is.
-A fault of the engine puts the engine farther off in more, even where it is as small as rounding.
+The truth is computed: the trainer scores some of the tokens again with the same weights in 32 bits.
+Rounding alone makes either side the worse one in about half of the tokens, whatever its size.
+A fault of the engine makes the engine the worse one more often, even if it is as small as rounding.
 
 Invariants
 * One outlier is reported and never fatal in 16 bits.
-* A fault that moves the mean gap is looked into in the first update that it touches.
+* A fault that moves the mean gap is examined in the first update that it affects.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ from stepwell.core.protocols import Scorer
 from stepwell.core.step import Step
 
 TOLERANCE = {"float64": 1e-5, "float32": 1e-3, "bfloat16": 1.0}
-"""Difference of a logprob that only a few tokens may exceed, by the dtype of the engine."""
+"""Logprob difference that only a few tokens may exceed, by the dtype of the engine."""
 IMPOSSIBLE = {"float64": 1e-3, "float32": 0.1}
-"""Difference that rounding in this dtype never makes: one such token is a fault."""
+"""Logprob difference that rounding in this dtype never causes: one such token is a fault."""
 WINDOW = 16
 """Updates over which tokens beyond the tolerance are counted."""
 MAX_SHARE_BEYOND = 1e-3
 QUANTILE = 0.99
 TRUTH_EVERY = 10
-"""Updates after which the truth is computed again, if nothing gives cause to do so earlier."""
+"""Updates after which the truth is computed again, unless there is a reason to do so earlier."""
 SUSPICIOUS_RISE = 1.2
-"""Rise of the typical mean, since the truth was last computed, that gives cause to compute it."""
+"""Rise of the typical mean, since the truth was last computed, that is a reason to compute it again."""
 MAX_ENGINE_FARTHER = 0.55
-"""Share of tokens in which a healthy engine may be farther from the truth; four standard errors are added."""
+"""Share of tokens in which a correct engine may be the worse one; four standard errors are added."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What the check says about one update: a fault, an outlier, or neither."""
+class ParityVerdict:
+    """The result of the check for one update: a fault, an outlier, or neither."""
 
     fault: str | None = None
     outlier: str | None = None
 
 
 class ParityMonitor:
-    """Judges the gaps of one update after the other; remembers the last few."""
+    """Judges the logprob gaps of one update after another; remembers the last few."""
 
     def __init__(self, dtype: str, tolerance: float | None = None) -> None:
         if dtype not in TOLERANCE:
@@ -69,26 +69,28 @@ class ParityMonitor:
         self.tolerance = TOLERANCE[dtype] if tolerance is None else tolerance
         if not self.tolerance > 0:
             raise InputError(f"tolerance must be positive, got {tolerance}")
-        self.errors: Errors | None = None  # of the last time the truth was computed
-        self._usual_mean = -1.0  # typical mean of the gaps then
+        self.errors: Errors | None = None  # from the last time the truth was computed
+        self._usual_mean = -1.0  # typical mean of the gaps at that time
         self._truth_age = 0
         self._recent: deque[tuple[int, int]] = deque(maxlen=WINDOW)
 
-    def judge(self, gaps: Gaps, measure_errors: Callable[[], Errors | None] | None = None) -> Verdict:
-        """Tell a fault from rounding. `measure_errors` compares both sides with the truth."""
+    def judge_gaps(
+        self, gaps: Gaps, measure_errors: Callable[[], Errors | None] | None = None
+    ) -> ParityVerdict:
+        """Tell faults from rounding. `measure_errors` compares both sides with the truth."""
         self._recent.append((gaps.num_tokens, gaps.count_beyond(self.tolerance)))
         fault = self._find_fault(gaps) or self._find_bias(gaps, measure_errors)
         if fault is not None:
-            self._recent.pop()  # a run that goes on all the same is not blamed twice
-            return Verdict(fault=fault)
-        return Verdict(outlier=str(gaps) if gaps.max_abs > self.tolerance else None)
+            self._recent.pop()  # a run that continues anyway does not get the same fault twice
+            return ParityVerdict(fault=fault)
+        return ParityVerdict(outlier=str(gaps) if gaps.max_abs > self.tolerance else None)
 
     def _find_fault(self, gaps: Gaps) -> str | None:
         limit = IMPOSSIBLE.get(self.dtype, np.inf) * self.tolerance / TOLERANCE[self.dtype]
         if not gaps.max_abs < np.inf:
             return "some logprobs are not finite"
         if gaps.max_abs > limit:
-            return f"a difference above {limit:g} is not rounding in {self.dtype}"
+            return f"a difference above {limit:g} cannot be rounding in {self.dtype}"
         if gaps.typical_mean > 0.1 * self.tolerance:
             return f"the typical mean is {gaps.typical_mean:.3g}, above {0.1 * self.tolerance:g}"
         if (high := gaps.typical_quantile(QUANTILE)) > 0.5 * self.tolerance:
@@ -102,7 +104,7 @@ class ParityMonitor:
         return None
 
     def _find_bias(self, gaps: Gaps, measure_errors: Callable[[], Errors | None] | None) -> str | None:
-        """An engine that is too often the farther one from the truth; only 16 bits round enough to ask."""
+        """Find an engine that is too often the worse one; only 16 bits round enough for this."""
         if self.dtype != "bfloat16" or measure_errors is None:
             return None
         self._truth_age += 1
@@ -118,7 +120,7 @@ class ParityMonitor:
             return None
         return (
             f"the engine is farther from the float32 result than the trainer in {errors.engine_farther:.2f} "
-            f"of {errors.num_tokens} tokens (limit {limit:.2f}): this is not rounding"
+            f"of {errors.num_tokens} tokens (limit {limit:.2f}); this is not rounding"
         )
 
 
@@ -135,38 +137,38 @@ def check_parity(
     With `strict=False` the gaps are returned either way.
     """
     if not steps:
-        raise InputError("steps is empty: parity needs at least one freshly sampled step")
+        raise InputError("steps is empty: give at least one freshly sampled step")
     monitor = ParityMonitor(dtype, tolerance)
     engine = [step.behavior_logprobs for step in steps]
     for i, (step, logprobs) in enumerate(zip(steps, engine, strict=True)):
         if logprobs.size == 0 or logprobs.size != step.num_units:
-            raise InputError(
-                f"steps[{i}] carries no behavior_logprobs; parity needs steps the engine sampled"
-            )
+            raise InputError(f"steps[{i}] has no behavior_logprobs; give steps that the engine sampled")
     trainer = scorer.score(steps)
     if [len(t) for t in trainer] != [len(e) for e in engine]:
         raise ParityError(
-            "the trainer scored other tokens: its logprobs have other lengths than the engine's"
+            "the trainer scored different tokens: the lengths of its logprobs differ from the engine's"
         )
-    gaps = Gaps.between(np.concatenate(engine), np.concatenate(trainer), partial(_name_of, steps))
-    if strict and (fault := monitor.judge(gaps).fault) is not None:
-        raise ParityError(f"{gaps}; {fault}. {_diagnosis(steps, engine, trainer, monitor.tolerance)}")
+    gaps = Gaps.between(np.concatenate(engine), np.concatenate(trainer), partial(_describe_token, steps))
+    if strict and (fault := monitor.judge_gaps(gaps).fault) is not None:
+        raise ParityError(
+            f"{gaps}; {fault}. {_diagnose_difference(steps, engine, trainer, monitor.tolerance)}"
+        )
     return gaps
 
 
-def _name_of(steps: Sequence[Step], index: int) -> str:
+def _describe_token(steps: Sequence[Step], index: int) -> str:
     step, token = step_and_token(index, [step.num_units for step in steps])
     return f"step {step}, token {token} of {steps[step].num_units}"
 
 
-def _diagnosis(
+def _diagnose_difference(
     steps: Sequence[Step], engine: list[FloatArray], trainer: list[FloatArray], tolerance: float
 ) -> str:
-    """The likeliest cause, from how the difference is spread."""
+    """Name the most likely cause of the difference."""
     gaps = [np.abs(t - e) for t, e in zip(trainer, engine, strict=True)]
     flat = np.concatenate(gaps)
     if not np.isfinite(flat).all():
-        return "Some logprobs are not finite: the trainer's weights or the engine's are broken."
+        return "Some logprobs are not finite: the weights of trainer or engine are broken."
     if any(step.policy_version.first != step.policy_version.last for step in steps):
         return "Some steps span several weight versions; check parity on steps sampled under one."
     shifted = [np.abs(t[:-1] - e[1:]) for t, e in zip(trainer, engine, strict=True) if len(e) > 2]
@@ -179,5 +181,5 @@ def _diagnosis(
     if hot and all(cold):
         return f"Only steps at temperature {sorted(hot)} differ: the trainer must divide logits by it."
     if (flat > tolerance).mean() < 0.05:
-        return "Few tokens differ: rounding (a lower precision on one side) or a stale cache in the engine."
-    return "Most tokens differ: the two hold different weights; compare fingerprints and versions."
+        return "Few tokens differ: lower precision on one side, or a stale cache in the engine."
+    return "Most tokens differ: the two have different weights; compare fingerprints and versions."

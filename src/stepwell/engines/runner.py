@@ -1,7 +1,7 @@
-"""Runs passes of the model for the core: prompts into the cache, one token for every row.
+"""Runs forward passes for the core: prompts into the cache, one token for every row.
 
-The core speaks in slots and numpy columns; a runner turns them into tensors, a plan and a
-forward pass, and brings tokens back. `Runner` is the plain one, for any device.
+The core works with slots and numpy columns. A runner turns them into tensors, a plan and a
+forward pass, and returns tokens. `Runner` is the plain one, for any device.
 `graphs.GraphRunner` replays its decoding step as a captured CUDA graph.
 """
 
@@ -15,22 +15,24 @@ import torch
 
 from stepwell.core.arrays import AnyArray
 from stepwell.engines.attention import DecodePlan, PrefillPlan
-from stepwell.engines.forward import Forward
-from stepwell.engines.image_features import Seen, Sight
+from stepwell.engines.forward import ForwardPass
+from stepwell.engines.image_features import ImageFeatures, TokenFeatures
 from stepwell.engines.kv_store import KVStore
-from stepwell.engines.sampling import choose, uniforms
+from stepwell.engines.sampling import choose_tokens, hash_uniforms
 from stepwell.engines.slots import SlotTable
 
 
 class Runner:
-    """Eager passes, with plain torch attention or the Triton kernels; `sight` where the model sees."""
+    """Eager passes, with plain torch attention or the Triton kernels."""
 
-    def __init__(self, forward: Forward, store: KVStore, table: SlotTable, use_triton: bool = False) -> None:
+    def __init__(
+        self, forward: ForwardPass, store: KVStore, table: SlotTable, use_triton: bool = False
+    ) -> None:
         self.forward, self.store, self.table, self.use_triton = forward, store, table, use_triton
-        self.sight: Sight | None = None
+        self.image_features: ImageFeatures | None = None
 
     def on_device(self) -> AbstractContextManager[Any]:
-        """Make the model's GPU the current one of this thread, where it is on one."""
+        """Make the model's GPU, if it has one, the current device of this thread."""
         device = self.store.device
         return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
@@ -39,25 +41,27 @@ class Runner:
         starts = self.table.computed[slots]
         runs = [self.table.tokens[s, a : a + n] for s, a, n in zip(slots, starts, counts, strict=True)]
         self.store.ensure_length(int((starts + counts).max()))
-        plan, positions, seen = self.looked(slots, starts, counts)
-        if self.sight is not None:
-            runs = [self.sight.ids(s, a, run) for s, a, run in zip(slots, starts, runs, strict=True)]
+        plan, positions, features = self.prepare_prefill(slots, starts, counts)
+        if self.image_features is not None:
+            runs = [
+                self.image_features.read_ids(s, a, run) for s, a, run in zip(slots, starts, runs, strict=True)
+            ]
         ids = torch.from_numpy(np.concatenate(runs)).to(self.store.device)
-        self.forward(ids, positions, plan, want_logits=False, seen=seen)
+        self.forward(ids, positions, plan, want_logits=False, features=features)
 
-    def looked(
+    def prepare_prefill(
         self, slots: AnyArray, starts: AnyArray, counts: AnyArray
-    ) -> tuple[Any, torch.Tensor, Seen | None]:
-        """A plan for such runs, their rotary positions, and the features among them."""
-        plan = self.prefill_plan(slots, starts, counts)
-        if self.sight is None:
+    ) -> tuple[Any, torch.Tensor, TokenFeatures | None]:
+        """Build a plan for runs of tokens, with their rotary positions and their image features."""
+        plan = self.build_prefill_plan(slots, starts, counts)
+        if self.image_features is None:
             return plan, plan.positions, None
-        own = self.sight.positions(slots, starts, counts)
+        own = self.image_features.positions(slots, starts, counts)
         positions = plan.positions if own is None else torch.from_numpy(own).to(self.store.device)
-        return plan, positions, self.sight.seen(slots, starts, counts)
+        return plan, positions, self.image_features.find_features(slots, starts, counts)
 
-    def prefill_plan(self, slots: AnyArray, starts: AnyArray, counts: AnyArray) -> Any:
-        """A plan for runs of `counts` tokens from `starts` in `slots`."""
+    def build_prefill_plan(self, slots: AnyArray, starts: AnyArray, counts: AnyArray) -> Any:
+        """Build a plan for runs of `counts` tokens from `starts` in `slots`."""
         if self.use_triton:
             from stepwell.engines.triton_plans import TritonPrefillPlan
 
@@ -65,30 +69,30 @@ class Runner:
         return PrefillPlan(self.store, slots, starts, counts)
 
     def decode(self, slots: AnyArray) -> tuple[AnyArray, AnyArray]:
-        """The next token of each slot (ascending) and its logprob."""
+        """Sample the next token of each slot (ascending), with its logprob."""
         table, device = self.table, self.store.device
         positions = table.length[slots] - 1
         self.store.ensure_length(int(positions.max()) + 1)
         ids = torch.from_numpy(table.tokens[slots, positions]).to(device)
-        plan = self.decode_plan(slots, positions)
+        plan = self.build_decode_plan(slots, positions)
         turned, shift = plan.positions, table.shift[slots]
         if shift.any():
             turned = turned + torch.from_numpy(shift).to(device)
         logits = self.forward(ids, turned, plan, want_logits=True)
         assert logits is not None
-        tokens, logprobs = choose(logits, *self._how(slots, positions))
+        tokens, logprobs = choose_tokens(logits, *self._sampling_tensors(slots, positions))
         return tokens.cpu().numpy(), logprobs.float().cpu().numpy()
 
-    def decode_plan(self, slots: AnyArray, positions: AnyArray) -> Any:
-        """A plan for one token at `positions` in each of `slots`."""
+    def build_decode_plan(self, slots: AnyArray, positions: AnyArray) -> Any:
+        """Build a plan for one token at `positions` in each of `slots`."""
         if self.use_triton:
             device = self.store.device
-            return self.triton_decode_plan(
+            return self.build_triton_decode_plan(
                 torch.from_numpy(slots).to(device), torch.from_numpy(positions).to(device)
             )
-        return DecodePlan.of_host(self.store, slots, positions)
+        return DecodePlan.from_host(self.store, slots, positions)
 
-    def triton_decode_plan(self, slots: torch.Tensor, positions: torch.Tensor) -> Any:
+    def build_triton_decode_plan(self, slots: torch.Tensor, positions: torch.Tensor) -> Any:
         from stepwell.engines.triton_plans import TritonDecodePlan
 
         device = self.store.device
@@ -97,13 +101,13 @@ class Runner:
             processors = torch.cuda.get_device_properties(device).multi_processor_count
         return TritonDecodePlan(self.store, slots, positions, processors)
 
-    def _how(self, slots: AnyArray, positions: AnyArray) -> tuple[torch.Tensor | None, ...]:
-        """Temperature, top-p and uniform numbers, leaving out what no row needs."""
+    def _sampling_tensors(self, slots: AnyArray, positions: AnyArray) -> tuple[torch.Tensor | None, ...]:
+        """Return temperature, top-p and uniform numbers; None for what no row needs."""
         table, device = self.table, self.store.device
         temperature, top_p = table.temperature[slots], table.top_p[slots]
         if not temperature.any():
             return None, None, None
-        numbers = uniforms(table.seed[slots], positions + 1 - table.num_prompt[slots])
+        numbers = hash_uniforms(table.seed[slots], positions + 1 - table.num_prompt[slots])
         return (
             None if (temperature == 1.0).all() else torch.from_numpy(temperature).to(device),
             None if (top_p == 1.0).all() else torch.from_numpy(top_p).to(device),

@@ -1,7 +1,7 @@
-"""Choosing how a model runs, and proving the choice before the first request.
+"""Chooses how a model runs, and checks the choice before the first request.
 
-`build_runner` picks the forward (lean or the model's own), the attention (Triton or torch)
-and whether decoding is captured as CUDA graphs; `self_check.py` then proves the choice.
+`build_runner` picks the forward pass (lean or the model's own), the attention (Triton or torch)
+and whether decoding is captured as CUDA graphs; `self_check.py` then verifies the choice.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import torch
 from stepwell.config.engine import EngineConfig
 from stepwell.core.errors import ConfigError
 from stepwell.core.images import ImageStore
-from stepwell.engines.forward import Forward, LeanForward, ModelForward, is_lean
-from stepwell.engines.image_features import Sight
+from stepwell.engines.forward import ForwardPass, LeanForward, ModelForward, is_lean
+from stepwell.engines.image_features import ImageFeatures
 from stepwell.engines.kv_store import KVStore
 from stepwell.engines.runner import Runner
-from stepwell.engines.self_check import Check
+from stepwell.engines.self_check import EngineSelfCheck
 from stepwell.engines.slots import SlotTable
 from stepwell.policies import directory
 from stepwell.policies.vlm.vision import encode
@@ -35,42 +35,42 @@ def build_runner(
     image_format: ImageFormat | None = None,
     pictures: ImageStore | None = None,
 ) -> Runner:
-    """The runner for this model on its device, checked against the model itself.
+    """Build the runner for this model on its device, checked against the model itself.
 
-    With an `image_format` it sees: prompts name pictures whose pixels `pictures` has.
+    With an `image_format` prompts may contain images, whose pixels come from `pictures`.
     """
     device = model.device
-    max_length, table = context_length(model, config), SlotTable(config.slots)
-    check = Check.of(model, max_length, image_format)
-    expected = check.own_logits(model) if config.self_check else None
+    max_length, table = choose_context_length(model, config), SlotTable(config.slots)
+    check = EngineSelfCheck.for_model(model, max_length, image_format)
+    expected = check.compute_own_logits(model) if config.self_check else None
     store = KVStore(table.num_slots, max_length, device, model.dtype)
-    use_triton = _use_triton(model, config)
-    forward = _forward(model, config, max_length, use_triton)
-    has_axes = image_format is not None and image_format.num_axes > 1  # a graph knows places alone
+    use_triton = _should_use_triton(model, config)
+    forward = _build_forward(model, config, max_length, use_triton)
+    has_axes = image_format is not None and image_format.num_axes > 1  # graphs support one position axis only
     if device.type == "cuda" and config.cuda_graphs and not has_axes:
         from stepwell.engines.graphs import GraphRunner
 
         runner: Runner = GraphRunner(forward, store, table, use_triton, config.max_batch_size)
     else:
         runner = Runner(forward, store, table, use_triton)
-    look = None if image_format is None else partial(encode, model, image_format)
-    if image_format is not None and look is not None:
-        runner.sight = Sight(image_format, check.pictures, look)
+    encode_images = None if image_format is None else partial(encode, model, image_format)
+    if image_format is not None and encode_images is not None:
+        runner.image_features = ImageFeatures(image_format, check.pictures, encode_images)
     if expected is not None:
-        check.compare(runner, expected)
-    if runner.sight is not None:
-        runner.sight.pictures = ImageStore() if pictures is None else pictures
-        runner.sight.forget()
+        check.compare_logits(runner, expected)
+    if runner.image_features is not None:
+        runner.image_features.pictures = ImageStore() if pictures is None else pictures
+        runner.image_features.forget()
     return runner
 
 
-def _use_triton(model: Any, config: EngineConfig) -> bool:
-    """Whether the Triton kernels run; an explicit wish that cannot be met is an error."""
+def _should_use_triton(model: Any, config: EngineConfig) -> bool:
+    """Decide whether to run the Triton kernels; asking for them where they cannot run is an error."""
     reason = None
     if model.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
-        reason = f"they need a CUDA device, and the model is on {model.device}"
+        reason = f"these need a CUDA device and the model is on {model.device}"
     elif model.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        reason = f"they do not compute in {model.dtype}"
+        reason = f"these do not support {model.dtype}"
     elif importlib.util.find_spec("triton") is None:
         reason = "the package triton is not installed"
     if config.attention_kernel == "triton" and reason is not None:
@@ -80,7 +80,7 @@ def _use_triton(model: Any, config: EngineConfig) -> bool:
 
 
 def open_model(name_or_path: str | Path, dtype: str) -> tuple[Any, Any]:
-    """Model and tokenizer (None where there is none) of a built-in name or a Hugging Face directory."""
+    """Open model and tokenizer (None if it has none) of a built-in name or a Hugging Face directory."""
     path = directory.locate(name_or_path)
     opener = directory.open_vision_language if is_vision_language(path) else directory.open_causal_lm
     model = opener(path, getattr(torch, dtype))
@@ -88,23 +88,23 @@ def open_model(name_or_path: str | Path, dtype: str) -> tuple[Any, Any]:
     return model, load_tokenizer(path) if has_tokenizer else None
 
 
-def context_length(model: Any, config: EngineConfig) -> int:
-    """Longest sequence: the setting, or what the model was made for."""
+def choose_context_length(model: Any, config: EngineConfig) -> int:
+    """Return the longest sequence: the setting, or the model's own context length."""
     own = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if config.max_length is None:
         if own is None:
-            raise ConfigError("max_length: the model does not state max_position_embeddings; set max_length")
+            raise ConfigError("max_length: the model's config has no max_position_embeddings; set max_length")
         return int(own)
     if own is not None and config.max_length > own:
         raise ConfigError(f"max_length is {config.max_length}, but the model's context is {own}; lower it")
     return config.max_length
 
 
-def _forward(model: Any, config: EngineConfig, max_length: int, use_triton: bool) -> Forward:
+def _build_forward(model: Any, config: EngineConfig, max_length: int, use_triton: bool) -> ForwardPass:
     lean = is_lean(model)
     if config.forward == "lean" and not lean:
         raise ConfigError(
-            f'forward="lean" covers plain Llama, Mistral, Qwen2 and Qwen3 models, not this '
+            f'forward="lean" supports plain Llama, Mistral, Qwen2 and Qwen3 models, not this '
             f'{type(model).__name__}; use forward="auto"'
         )
     if not lean or config.forward == "transformers":

@@ -1,23 +1,23 @@
-"""The slot table: who sits where, what is cached there, and who may reuse it.
+"""The slot table: which request is in which slot, what is cached there, and who may reuse it.
 
-Every slot has a row of tokens and a handful of numbers, kept in numpy columns, so that a
-decoding step handles the whole batch with a few array operations. `length` counts the
-tokens known for a slot (prompt and sampled), `computed` those whose keys and values are in
-the store; a running request is ready to decode when exactly one is not.
+Every slot has a row of tokens and a few numbers, in numpy columns, so that a decoding step
+handles the whole batch with a few array operations. `length` counts the known tokens of a
+slot (prompt and sampled), `computed` those whose keys and values are in the store. A running
+request is ready to decode when exactly one is missing.
 
-When a request leaves, its slot keeps its cache and waits to be reused:
+When a request leaves, its slot keeps its cache for reuse:
 * The next turn of the same conversation, or a prompt that continues the whole slot, takes
   the slot over, cut back to the common prefix.
 * Otherwise the least recently used slot is emptied, and a prefix shared with any other
   slot, busy or idle, is copied into it. So siblings of a group compute their prompt once,
   and one conversation never destroys another's cache while free slots remain.
-* A prompt whose prefix is being computed by another request right now waits for it.
+* A prompt whose prefix is just being computed by another request waits for it.
 
-Tokens are compared as numbers. A token that stands for a picture is a negative number of its own
-per picture (`sight.Sight.keyed`), so that nothing here knows of pictures and none is mixed up.
+Tokens are compared as numbers. A token of an image is a negative number that is unique to that
+image (`ImageFeatures.encode_prompt`), so this module needs to know nothing about images.
 
-`drop_cache` forgets everything cached: no key computed under older weights is ever reused
-by a new request.
+`drop_cache` drops everything cached: a new request never reuses a key computed under older
+weights.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ MAX_COLUMNS_FIRST = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
-    """Where a request goes: its slot, how much of it is valid, and what to copy into it first."""
+class SlotPlacement:
+    """The slot of a request, how much of its cache is valid, and the slot to copy from first."""
 
     slot: int
     num_cached: int
     copy_from: int | None
 
-    def copies_like(self, other: Placement) -> bool:
-        """Whether both copy the same tokens, so that one operation can serve both."""
+    def copies_like(self, other: SlotPlacement) -> bool:
+        """Return whether both copy the same tokens, so that one operation can serve both."""
         return (self.copy_from, self.num_cached) == (other.copy_from, other.num_cached)
 
 
 class SlotTable:
-    """Numpy columns over slots. Knows nothing of tensors or requests."""
+    """Numpy columns over slots. Independent of tensors and requests."""
 
     def __init__(self, num_slots: int) -> None:
         self.num_slots = num_slots
@@ -61,9 +61,9 @@ class SlotTable:
         self.temperature = np.ones(num_slots, dtype=np.float32)
         self.top_p = np.ones(num_slots, dtype=np.float32)
         self.seed = np.zeros(num_slots, dtype=np.int64)
-        self.shift = np.zeros(num_slots, dtype=np.int64)  # of rotary positions against places
+        self.shift = np.zeros(num_slots, dtype=np.int64)  # rotary position minus place
         self.ends = np.ones(num_slots, dtype=bool)  # whether the model's end tokens end it
-        self.careful = np.zeros(num_slots, dtype=bool)  # whether it has stops of its own
+        self.careful = np.zeros(num_slots, dtype=bool)  # whether the request has its own stops
         self.num_changes = 0  # grows whenever a row's content is replaced rather than continued
         self._stale = np.zeros(num_slots, dtype=bool)
         self._used = np.zeros(num_slots, dtype=np.int64)
@@ -75,38 +75,40 @@ class SlotTable:
     def num_busy(self) -> int:
         return int(np.count_nonzero(self.busy))
 
-    def place(self, prompt: npt.NDArray[np.int32], conversation: str | None) -> Placement | None:
-        """Where `prompt` shall go, or None when it should wait (for a slot, or for a prefix)."""
+    def place_prompt(self, prompt: npt.NDArray[np.int32], conversation: str | None) -> SlotPlacement | None:
+        """Choose the slot of `prompt`; None if it should wait (for a slot, or for a prefix)."""
         own = self._by_conversation.get(conversation) if conversation is not None else None
         if own is not None and not self.busy[own]:
             cached = int(self.computed[own])
-            if cached and self._shared(prompt, slice(own, own + 1))[0] >= min(cached, len(prompt) - 1):
-                return Placement(own, min(cached, len(prompt) - 1), None)  # nobody can offer more
+            if cached and self._count_shared(prompt, slice(own, own + 1))[0] >= min(cached, len(prompt) - 1):
+                return SlotPlacement(own, min(cached, len(prompt) - 1), None)  # nobody can offer more
         if self.busy.all():
             return None
-        shared = self._shared(prompt, slice(None))
+        shared = self._count_shared(prompt, slice(None))
         ready = np.where(self._stale, 0, np.minimum(shared, self.computed))
         coming = np.where(self.busy & ~self._stale, np.minimum(shared, self.length), 0)
         source = int(ready.argmax())
         if coming.max() - ready[source] >= MIN_SHARED:
             return None
-        return self._target(conversation, own, source, int(ready[source]))
+        return self._choose_target(conversation, own, source, int(ready[source]))
 
-    def _target(self, conversation: str | None, own: int | None, source: int, shared: int) -> Placement:
+    def _choose_target(
+        self, conversation: str | None, own: int | None, source: int, shared: int
+    ) -> SlotPlacement:
         foreign = self._conversation[source] not in (None, conversation)
         continues = shared > 0 and shared == self.computed[source] and not foreign
         if not self.busy[source] and (source == own or continues):
-            return Placement(source, shared, None)
+            return SlotPlacement(source, shared, None)
         if own is not None and not self.busy[own]:
             slot = own
         else:
             slot = int(np.where(self.busy, np.iinfo(np.int64).max, self._used).argmin())
         if slot == source:
-            return Placement(slot, shared, None)
-        return Placement(slot, shared, source) if shared >= MIN_SHARED else Placement(slot, 0, None)
+            return SlotPlacement(slot, shared, None)
+        return SlotPlacement(slot, shared, source) if shared >= MIN_SHARED else SlotPlacement(slot, 0, None)
 
-    def _shared(self, prompt: npt.NDArray[np.int32], rows: slice) -> npt.NDArray[np.int64]:
-        """Tokens each slot has in common with the prompt, never its last (whose logits are wanted)."""
+    def _count_shared(self, prompt: npt.NDArray[np.int32], rows: slice) -> npt.NDArray[np.int64]:
+        """Count the leading tokens each slot shares with the prompt, without the prompt's last one."""
         width = min(len(prompt) - 1, self.tokens.shape[1])
         if width == 0:
             return np.zeros(len(self.length[rows]), dtype=np.int64)
@@ -114,11 +116,11 @@ class SlotTable:
         first = np.where(differs.any(axis=1), differs.argmax(axis=1), width)
         return np.minimum(first, self.length[rows])
 
-    def occupy(self, slot: int, prompt: npt.NDArray[np.int32], limit: int, num_cached: int) -> None:
-        """Seat a request in an idle slot."""
+    def occupy_slot(self, slot: int, prompt: npt.NDArray[np.int32], limit: int, num_cached: int) -> None:
+        """Put a request into an idle slot."""
         assert not self.busy[slot]
         self.num_changes += 1
-        self._widen(limit)
+        self._widen_columns(limit)
         self._forget_conversation(slot)
         self.tokens[slot, : len(prompt)] = prompt
         self.busy[slot] = True
@@ -127,14 +129,14 @@ class SlotTable:
         self.computed[slot] = num_cached
         self.limit[slot] = limit
 
-    def release(self, slot: int, conversation: str | None) -> None:
-        """The request has left; keep what is cached for whoever continues."""
+    def release_slot(self, slot: int, conversation: str | None) -> None:
+        """Free the slot of a request that has left, and keep its cache for reuse."""
         assert self.busy[slot]
         self.busy[slot] = False
         self._clock += 1
         self._used[slot] = self._clock
         if self._stale[slot]:
-            self._empty(slot)
+            self._empty_slot(slot)
         elif conversation is not None:
             before = self._by_conversation.pop(conversation, None)
             if before is not None:
@@ -143,21 +145,21 @@ class SlotTable:
             self._conversation[slot] = conversation
 
     def drop_cache(self, recompute: bool) -> None:
-        """New weights: idle slots are emptied; busy ones go on, or compute everything again."""
+        """Empty idle slots after a weight change; busy ones continue, or compute everything again."""
         self.num_changes += 1
         for slot in np.flatnonzero(~self.busy):
-            self._empty(int(slot))
+            self._empty_slot(int(slot))
         if recompute:
             self.computed[self.busy] = 0
         else:
             self._stale |= self.busy & (self.computed > 0)
 
-    def action(self, slot: int) -> tuple[AnyArray, AnyArray]:
-        """Copies of the sampled tokens and their logprobs."""
+    def read_action(self, slot: int) -> tuple[AnyArray, AnyArray]:
+        """Return copies of the sampled tokens and their logprobs."""
         span = slice(int(self.num_prompt[slot]), int(self.length[slot]))
         return self.tokens[slot, span].copy(), self.logprobs[slot, span].copy()
 
-    def _empty(self, slot: int) -> None:
+    def _empty_slot(self, slot: int) -> None:
         self._forget_conversation(slot)
         self._stale[slot] = False
         self.length[slot] = self.computed[slot] = 0
@@ -169,7 +171,7 @@ class SlotTable:
             self._by_conversation.pop(conversation, None)
             self._conversation[slot] = None
 
-    def _widen(self, columns: int) -> None:
+    def _widen_columns(self, columns: int) -> None:
         have = self.tokens.shape[1]
         if columns > have:
             more = ((0, 0), (0, max(columns, 2 * have) - have))

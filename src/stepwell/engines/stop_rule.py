@@ -1,9 +1,9 @@
-"""When an action ends by itself: end tokens, stop ids and stop strings.
+"""When an action ends: end tokens, stop ids and stop strings.
 
-A stop string counts as soon as the decoded action contains it, whichever tokens it is
-spread over; the action ends with the token that completes it. Detection reads special
-tokens as text too, so that `<|im_end|>` can be a stop string; the text handed to people
-(`TokenAction.text`) leaves special tokens out but keeps the stop string.
+A stop string counts as soon as the decoded action contains it, however its tokens are split;
+the action ends with the token that completes it. Special tokens are read as text here, so
+that `<|im_end|>` can be a stop string. `TokenAction.text` omits special tokens but keeps the
+stop string.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ class StopRule:
     tokenizer: Any
 
     @classmethod
-    def of(cls, params: SamplingParams, tokenizer: Any) -> StopRule:
+    def from_params(cls, params: SamplingParams, tokenizer: Any) -> StopRule:
         if params.stop and tokenizer is None:
             raise InputError("stop strings need a tokenizer; give the engine one, or use stop_ids")
         return cls(frozenset(params.stop_ids), params.stop, tokenizer)
 
     @property
-    def needed(self) -> bool:
+    def is_needed(self) -> bool:
         return bool(self.ids or self.strings)
 
-    def reached(self, action_ids: AnyArray) -> bool:
-        """Whether the last token of the action completes a stop."""
+    def is_reached(self, action_ids: AnyArray) -> bool:
+        """Return whether the last token of the action completes a stop."""
         if int(action_ids[-1]) in self.ids:
             return True
         if not self.strings:
             return False
-        # a character takes at most four byte tokens; the rest is slack for skipped and merged ones
+        # a character takes at most four byte tokens; the rest allows for skipped and merged ones
         window = 4 * max(map(len, self.strings)) + 8
-        tail = self._text(action_ids[-window:])
+        tail = self._decode_text(action_ids[-window:])
         if not any(text in tail for text in self.strings):
             return False
-        whole = self._text(action_ids)
+        whole = self._decode_text(action_ids)
         return any(text in whole for text in self.strings)
 
-    def _text(self, ids: AnyArray) -> str:
+    def _decode_text(self, ids: AnyArray) -> str:
         text: str = self.tokenizer.decode(ids.tolist(), skip_special_tokens=False)
         return text
 
 
-def end_ids_of(model: Any, tokenizer: Any) -> tuple[int, ...]:
-    """The tokens that end an action: the generation config's, the model's and the tokenizer's."""
+def find_end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
+    """Collect the tokens that end an action: of generation config, model and tokenizer."""
     found: set[int] = set()
     for owner in (getattr(model, "generation_config", None), model.config, tokenizer):
         value = getattr(owner, "eos_token_id", None)

@@ -1,4 +1,4 @@
-"""Triton kernels for decoding and prompts on CUDA, written against slot storage.
+"""Triton kernels for decoding and prefill on CUDA, over slot storage.
 
 Every kernel has a plain-torch counterpart that tests compare it with:
 
@@ -8,16 +8,18 @@ Every kernel has a plain-torch counterpart that tests compare it with:
 | `decode_attention` | one query token per row over its slot's history | `attention.DecodePlan` |
 | `prefill_attention` | runs of query tokens over their slots | `attention.PrefillPlan` |
 | `rms_norm`, `silu_mul` | the rest of a layer | `forward.LeanOps` |
-| `sample` | token and logprob from logits | `sampling.choose` |
+| `sample_tokens` | token and logprob from logits | `sampling.choose_tokens` |
 
-Decoding reads each slot's used length and nothing more, keeps all query heads of one key
-head in one program so that keys are read once, and takes lengths from device memory, so
-that a captured graph serves sequences of any length. Where rows are few, the history is
-split over programs and the parts are merged by a second kernel.
+Decoding reads only the used length of each slot. It keeps all query heads of one key head in
+one program, so that keys are read once. It takes lengths from device memory, so that a
+captured graph serves sequences of any length. With few rows, the history is split over
+programs and a second kernel merges the parts.
 
-Sums are in float32; float32 products are exact ones (no TF32). Import this module only
-where Triton is: it is not a dependency on machines without a GPU.
+Sums are in float32; float32 products are exact (no TF32). Import this module only where
+Triton is installed: it is not a dependency on machines without a GPU.
 """
+
+# mypy: disable-error-code="import-not-found,import-untyped,no-untyped-def,untyped-decorator,no-any-return"
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ ONE_AS_BITS = tl.constexpr(0x3F800000)  # 1.0 in float32
 
 
 @triton.jit
-def _capped(scores, softcap, HAS_SOFTCAP: tl.constexpr):
+def _cap_scores(scores, softcap, HAS_SOFTCAP: tl.constexpr):
     if HAS_SOFTCAP:
         # tanh(x) = 1 - 2 / (exp(2x) + 1), which stays finite at both ends
         scores = softcap * (1.0 - 2.0 / (tl.exp(2.0 * scores / softcap) + 1.0))
@@ -70,7 +72,7 @@ def _decode_kernel(
         seen = (n < end)[:, None] & (d < DIM)[None, :]
         key = tl.load(keys + n[:, None] * key_pos + d[None, :] * key_dim, mask=seen, other=0.0)
         scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scaling
-        scores = _capped(scores, softcap, HAS_SOFTCAP)
+        scores = _cap_scores(scores, softcap, HAS_SOFTCAP)
         scores = tl.where((n < end)[None, :], scores, NEGATIVE)
         higher = tl.maximum(top, tl.max(scores, 1))
         weights = tl.exp(scores - higher[:, None])
@@ -106,8 +108,8 @@ def _merge_kernel(
     tl.store(out_ptr + row * DIM + d, merged, mask=d < DIM)
 
 
-def num_splits(num_rows: int, num_kv_heads: int, num_processors: int) -> int:
-    """Parts of the history that go to programs of their own: a power of two, enough to fill the GPU."""
+def choose_num_splits(num_rows: int, num_kv_heads: int, num_processors: int) -> int:
+    """Choose how many programs share the history: a power of two, enough to fill the GPU."""
     return min(16, triton.next_power_of_2(triton.cdiv(num_processors, num_rows * num_kv_heads)))
 
 
@@ -122,7 +124,7 @@ def decode_attention(
     softcap: float | None,
     splits: int,
 ) -> torch.Tensor:
-    """query [B, H, D] over storage [slots, K, length, D], positions 0..positions[b] -> [B, H, D]."""
+    """Attend: query [B, H, D] over storage [slots, K, length, D], positions 0..positions[b] -> [B, H, D]."""
     num_rows, num_heads, dim = query.shape
     num_kv_heads = keys.shape[1]
     group = num_heads // num_kv_heads
@@ -180,7 +182,7 @@ def _prefill_kernel(
         there = (n < end)[:, None] & (d < DIM)[None, :]
         key = tl.load(keys + n[:, None] * key_pos + d[None, :] * key_dim, mask=there, other=0.0)
         scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scaling
-        scores = _capped(scores, softcap, HAS_SOFTCAP)
+        scores = _cap_scores(scores, softcap, HAS_SOFTCAP)
         seen = n[None, :] <= places[:, None]
         if HAS_WINDOW:
             seen = seen & (n[None, :] > places[:, None] - window)
@@ -209,7 +211,7 @@ def prefill_attention(
     window: int | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """query [T, H, D] in tiles (slot, position, place in the flat list, count <= PREFILL_TILE)."""
+    """Attend: query [T, H, D] in tiles (slot, position, place in the flat list, count <= PREFILL_TILE)."""
     _, num_heads, dim = query.shape
     query = query.contiguous()
     out = torch.empty_like(query)
@@ -283,7 +285,7 @@ def rotate_and_store(
     num_heads: int,
     want_query: bool,
 ) -> torch.Tensor:
-    """Turn the heads of qkv [T, H + 2K, D]; keys and values go to storage, queries are returned."""
+    """Rotate the heads of qkv [T, H + 2K, D]; keys and values go to storage, queries are returned."""
     num_tokens, all_heads, dim = qkv.shape
     query = qkv.new_empty(num_tokens, num_heads, dim)
     programs = all_heads if want_query else all_heads - num_heads
@@ -307,7 +309,7 @@ def _rms_norm_kernel(x_ptr, weight_ptr, out_ptr, eps, DIM: tl.constexpr, DIM_PAD
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """Root-mean-square norm of the rows of a contiguous [T, D]."""
+    """Compute the root-mean-square norm of the rows of a contiguous [T, D]."""
     x = x.contiguous()
     out = torch.empty_like(x)
     pad = triton.next_power_of_2(x.shape[1])
@@ -326,7 +328,7 @@ def _silu_mul_kernel(gate_up_ptr, out_ptr, width, BLOCK: tl.constexpr):
 
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
-    """silu(gate) * up of a contiguous [T, 2W] -> [T, W]."""
+    """Compute silu(gate) * up of a contiguous [T, 2W] -> [T, W]."""
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = gate_up.new_empty(rows, width)
     block = min(1024, triton.next_power_of_2(width))
@@ -403,7 +405,7 @@ def _sample_kernel(
     tl.store(logprob_ptr + row, chosen - best - tl.log(total))
 
 
-def sample(
+def sample_tokens(
     logits: torch.Tensor,
     temperature: torch.Tensor,
     top_p: torch.Tensor,

@@ -1,9 +1,9 @@
 """Plans and layer operations that run on the Triton kernels.
 
 Counterparts of `attention.DecodePlan`, `attention.PrefillPlan` and `forward.LeanOps`, with
-the same meaning. The lean forward hands a whole qkv tensor to `TritonOps.attend`, which
-turns and stores it in one kernel; the model's own code comes in through `attend`, with
-heads already turned.
+the same meaning. `LeanForward` passes a whole qkv tensor to `TritonOps.attend`, which
+rotates and stores it in one kernel. The model's own code calls `attend` of the plans, with
+heads already rotated.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from stepwell.engines.kv_store import KVStore
 
 
 def check_widths(key: torch.Tensor, value: torch.Tensor) -> None:
-    """The kernels read keys and values of one width."""
+    """Refuse keys and values of different widths: the kernels do not support them."""
     if key.shape[2] != value.shape[2]:
         raise ModelError(
-            f"this model's keys are {key.shape[2]} wide and its values {value.shape[2]}, which the Triton "
-            'kernels do not cover; set attention_kernel="torch"'
+            f"this model's keys are {key.shape[2]} wide and its values {value.shape[2]}; the Triton kernels "
+            'need equal widths; set attention_kernel="torch"'
         )
 
 
@@ -37,27 +37,27 @@ class TritonDecodePlan:
         self.store, self.slots, self.positions = store, slots, positions
         self._num_processors = num_processors
 
-    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
-        self.store.write(layer, self.slots, self.positions, key, value)
+    def write_kv(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        self.store.write_kv(layer, self.slots, self.positions, key, value)
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, spec: AttentionSpec
     ) -> torch.Tensor:
         check_widths(key, value)
-        self.write(layer, key, value)
+        self.write_kv(layer, key, value)
         return self.attend_stored(layer, query, spec)
 
     def attend_stored(self, layer: int, query: torch.Tensor, spec: AttentionSpec) -> torch.Tensor:
-        """What the tokens see once their keys and values are in the store."""
+        """Attend over the slots after keys and values of the tokens were stored."""
         keys, values = self.store.keys(layer), self.store.values(layer)
-        splits = kernels.num_splits(len(query), keys.shape[1], self._num_processors)
+        splits = kernels.choose_num_splits(len(query), keys.shape[1], self._num_processors)
         return kernels.decode_attention(
             query, keys, values, self.slots, self.positions, spec.scaling, spec.window, spec.softcap, splits
         )
 
 
 class TritonPrefillPlan:
-    """Runs of new tokens, cut into tiles of which each is one program per head."""
+    """Runs of new tokens, cut into tiles; each tile is one program per head."""
 
     def __init__(self, store: KVStore, slots: AnyArray, starts: AnyArray, counts: AnyArray) -> None:
         self.store = store
@@ -72,18 +72,18 @@ class TritonPrefillPlan:
         columns = torch.tensor(np.array(tiles, dtype=np.int64).T.copy(), device=store.device)
         self._tiles = (columns[0], columns[1], columns[2], columns[3])
 
-    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
-        self.store.write(layer, self.slots, self.positions, key, value)
+    def write_kv(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        self.store.write_kv(layer, self.slots, self.positions, key, value)
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, spec: AttentionSpec
     ) -> torch.Tensor:
         check_widths(key, value)
-        self.write(layer, key, value)
+        self.write_kv(layer, key, value)
         return self.attend_stored(layer, query, spec)
 
     def attend_stored(self, layer: int, query: torch.Tensor, spec: AttentionSpec) -> torch.Tensor:
-        """What the tokens see once their keys and values are in the store."""
+        """Attend over the slots after keys and values of the tokens were stored."""
         return kernels.prefill_attention(
             query,
             self.store.keys(layer),
@@ -99,14 +99,14 @@ TritonPlan = TritonDecodePlan | TritonPrefillPlan
 
 
 class TritonOps(LeanOps):
-    """A layer's operations besides matrix products, one kernel each."""
+    """The operations of a layer besides matrix products, one kernel each."""
 
     def __init__(self, rotation: Rotation) -> None:
         super().__init__(rotation)
         self._tables = (rotation.cos, rotation.sin)
 
-    def begin(self, positions: torch.Tensor) -> None:
-        """Nothing to look up: the kernel reads the tables by position."""
+    def begin_pass(self, positions: torch.Tensor) -> None:
+        """Do nothing: the kernel reads the tables by position."""
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return kernels.rms_norm(x, weight, eps)
@@ -117,15 +117,15 @@ class TritonOps(LeanOps):
     def attend(  # type: ignore[override]
         self, plan: TritonPlan, index: int, qkv: torch.Tensor, num_heads: int, layer: LeanLayer
     ) -> torch.Tensor:
-        query = self._store(plan, index, qkv, num_heads, layer, want_query=True)
+        query = self._rotate_and_store(plan, index, qkv, num_heads, layer, want_query=True)
         return plan.attend_stored(index, query, layer.spec)
 
-    def write(  # type: ignore[override]
+    def write_kv(  # type: ignore[override]
         self, plan: TritonPlan, index: int, qkv: torch.Tensor, num_heads: int, layer: LeanLayer
     ) -> None:
-        self._store(plan, index, qkv, num_heads, layer, want_query=False)
+        self._rotate_and_store(plan, index, qkv, num_heads, layer, want_query=False)
 
-    def _store(
+    def _rotate_and_store(
         self,
         plan: TritonPlan,
         index: int,

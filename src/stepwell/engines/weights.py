@@ -1,17 +1,17 @@
-"""Weights by version: an exact fingerprint, and loading that is all or nothing.
+"""Versioned weights: an exact fingerprint, and loading that is all or nothing.
 
 The fingerprint of a set of tensors is the same wherever it is computed, by the trainer or
-by the engine, on CPU or GPU: every tensor's bytes are read as 64-bit words, each word is
+by the engine, on CPU or GPU. Every tensor's bytes are read as 64-bit words, each word is
 mixed with its place, and the wrapped sum goes with the tensor's name, dtype and shape into
 one BLAKE2b digest. Equal weights have equal fingerprints; a swapped, missing or changed
 element changes it.
 
 A tied output head is the input embedding under a second name, and some files and state
-dicts list it while others do not. An output head whose content equals another tensor is
-therefore left out of the fingerprint, and may be missing where the model ties it.
+dicts list it while others do not. An output head that equals another tensor is therefore
+left out of the fingerprint, and may be missing if the model ties it.
 
-`check_weights` looks at everything before anything is changed, so that weights it refuses
-leave the old ones in place.
+`check_weights` checks everything before anything is changed, so that the old weights stay
+in place if it refuses the new ones.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _HEAD = "lm_head.weight"
 
 
 def fingerprint_of(state_dict: Mapping[str, torch.Tensor], dtype: torch.dtype | None = None) -> str:
-    """Fingerprint of named tensors, as they would be in `dtype` if one is given.
+    """Compute the fingerprint of named tensors, cast to `dtype` if one is given.
 
     A trainer that keeps float32 weights for an engine that runs in bfloat16 publishes
     `fingerprint_of(state_dict, torch.bfloat16)`.
     """
     names = sorted(state_dict)
-    tensors = [_cast(state_dict[name].detach(), dtype) for name in names]
-    sums = _read_together([_checksum(tensor) for tensor in tensors])
+    tensors = [_cast_tensor(state_dict[name].detach(), dtype) for name in names]
+    sums = _read_together([_compute_checksum(tensor) for tensor in tensors])
     marks = {
         name: f"{tensor.dtype}{tuple(tensor.shape)}{value}"
         for name, tensor, value in zip(names, tensors, sums, strict=True)
@@ -54,19 +54,19 @@ def fingerprint_of(state_dict: Mapping[str, torch.Tensor], dtype: torch.dtype | 
 
 
 def _read_together(sums: list[torch.Tensor]) -> list[int]:
-    """Numbers on one device are read at once: on a GPU each read would wait for all before it."""
+    """Read numbers of one device at once: on a GPU each single read would wait for the device."""
     if len({value.device for value in sums}) == 1:
         return [int(value) for value in torch.stack(sums).tolist()]
     return [int(value) for value in sums]
 
 
-def _cast(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+def _cast_tensor(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
     return tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
 
 
-def _checksum(tensor: torch.Tensor) -> torch.Tensor:
+def _compute_checksum(tensor: torch.Tensor) -> torch.Tensor:
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
-    for start, words in _words(tensor):
+    for start, words in _iterate_words(tensor):
         place = torch.arange(start, start + len(words), device=tensor.device)
         mixed = (words ^ (place * _MIX_1)) * _MIX_2
         mixed = (mixed ^ (mixed >> 29)) * _MIX_1
@@ -74,8 +74,8 @@ def _checksum(tensor: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def _words(tensor: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-    """The tensor's bytes as int64 words, a chunk at a time, the last one filled with zeros."""
+def _iterate_words(tensor: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield the tensor's bytes as int64 words, chunk by chunk; the last word is padded with zeros."""
     raw = tensor.contiguous().reshape(-1).view(torch.uint8)
     if raw.storage_offset() % 8:
         raw = raw.clone()
@@ -90,7 +90,7 @@ def _words(tensor: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
 
 
 def read_weights(source: Mapping[str, torch.Tensor] | str | Path) -> dict[str, torch.Tensor]:
-    """Named tensors from a state dict or from a directory of safetensors files."""
+    """Read named tensors from a state dict or from a directory of safetensors files."""
     if isinstance(source, Mapping):
         return dict(source)
     directory = Path(source)
@@ -106,7 +106,7 @@ def read_weights(source: Mapping[str, torch.Tensor] | str | Path) -> dict[str, t
         missing = sorted(set(listed) - set(found))
         if missing:
             raise WeightsError(
-                f"{directory}: the index lists {missing[0]} and {len(missing) - 1} more, not there"
+                f"{directory}: {missing[0]} and {len(missing) - 1} more tensors of the index are missing"
             )
         return found
     return _read_file(directory / "model.safetensors")
@@ -117,7 +117,7 @@ def _read_file(path: Path) -> dict[str, torch.Tensor]:
     from safetensors.torch import load_file
 
     if not path.is_file():
-        raise WeightsError(f"{path} is not there; give a directory that holds model.safetensors")
+        raise WeightsError(f"{path} does not exist; give a directory that contains model.safetensors")
     try:
         tensors: dict[str, torch.Tensor] = load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
@@ -126,15 +126,15 @@ def _read_file(path: Path) -> dict[str, torch.Tensor]:
 
 
 def check_weights(model: Any, new: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors to copy into the model, by name, in its dtypes; or `WeightsError`."""
+    """Return the tensors to copy into the model, by name, in its dtypes; or raise `WeightsError`."""
     own: dict[str, torch.Tensor] = model.state_dict()
     tied = {name for name in own if name.endswith(_HEAD) and model.config.tie_word_embeddings}
     missing = sorted(set(own) - set(new) - tied)
     unexpected = sorted(set(new) - set(own))
     if missing or unexpected:
         raise WeightsError(
-            f"weights of another model: {len(missing)} names missing {missing[:3]}, "
-            f"{len(unexpected)} unexpected {unexpected[:3]}"
+            f"these weights belong to another model: {len(missing)} names are missing {missing[:3]}, "
+            f"{len(unexpected)} are unexpected {unexpected[:3]}"
         )
     ready = {}
     for name, tensor in new.items():
@@ -150,7 +150,7 @@ def check_weights(model: Any, new: Mapping[str, torch.Tensor]) -> dict[str, torc
 
 
 def _check_tied(ready: dict[str, torch.Tensor], own: Mapping[str, torch.Tensor], tied: set[str]) -> None:
-    """A tied head that is listed must be what it is tied to; copying it would be redundant."""
+    """Check that a listed tied head equals the tensor it is tied to, and drop it: copying is redundant."""
     for name in tied & set(ready):
         same = [n for n in ready if n != name and own[n].data_ptr() == own[name].data_ptr()]
         if same and not torch.equal(ready[name], ready[same[0]].to(ready[name].device)):
@@ -160,7 +160,7 @@ def _check_tied(ready: dict[str, torch.Tensor], own: Mapping[str, torch.Tensor],
 
 
 def _check_finite(ready: Mapping[str, torch.Tensor]) -> None:
-    """One flag per tensor, read together: on a GPU a read per tensor would wait for each."""
+    """Refuse NaN and infinity. All flags are read together: single reads would wait for the GPU."""
     floating = {name: tensor for name, tensor in ready.items() if tensor.is_floating_point()}
     flags = [torch.isfinite(tensor).all() for tensor in floating.values()]
     devices = {flag.device for flag in flags}
@@ -171,7 +171,7 @@ def _check_finite(ready: Mapping[str, torch.Tensor]) -> None:
 
 
 def copy_weights(model: Any, ready: Mapping[str, torch.Tensor]) -> None:
-    """Copy checked tensors into the model, in place: captured graphs keep their addresses."""
+    """Copy checked tensors into the model, in place: captured graphs use their addresses."""
     own = model.state_dict()
     with torch.no_grad():
         for name, tensor in ready.items():

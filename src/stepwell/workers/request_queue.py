@@ -22,12 +22,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stepwell.core import EngineError, Sampled
-from stepwell.engines.batcher import BatchQueue, Slot
+from stepwell.engines.batcher import BatchQueue, RequestBundle
 from stepwell.workers.busy_times import Spans
 from stepwell.workers.contracts import Generator
 from stepwell.workers.shards import Ask, GeneratorLoad, Shard, check_cuts, none
 
-Priority = Callable[[Slot[Ask]], Any]
+Priority = Callable[[RequestBundle[Ask]], Any]
 _UNBOUNDED = 1 << 30  # environments bound what can wait: each asks for one action at a time
 _MEMORY = 0.8  # of earlier latencies, when a new one is seen
 
@@ -100,7 +100,7 @@ class RequestQueue:
         check_cuts(cuts, len(asks), len(self._desks))
         posted = []
         for cut in cuts:
-            slot = Slot([asks[i] for i in cut.indices], now, loop.create_future())
+            slot = RequestBundle([asks[i] for i in cut.indices], now, loop.create_future())
             queue = self._shared if cut.generator is None else self._desks[cut.generator].queue
             queue.push(slot)
             assert slot.future is not None
@@ -115,7 +115,7 @@ class RequestQueue:
         for i, desk in enumerate(self._desks):
             indices = tuple(range(len(asks) * i // count, len(asks) * (i + 1) // count))
             if indices:
-                slot = Slot([asks[j] for j in indices], loop.time(), loop.create_future())
+                slot = RequestBundle([asks[j] for j in indices], loop.time(), loop.create_future())
                 assert slot.future is not None
                 posted.append(Posted(indices, slot.future))
                 self._send(desk, [slot])
@@ -163,7 +163,7 @@ class RequestQueue:
                     return True
         return False
 
-    def _send(self, desk: _Desk, slots: list[Slot[Ask]]) -> None:
+    def _send(self, desk: _Desk, slots: list[RequestBundle[Ask]]) -> None:
         size = sum(map(len, slots))
         now = asyncio.get_running_loop().time()
         self.counts.num_batches += 1
@@ -175,7 +175,7 @@ class RequestQueue:
         desk.tasks.add(task)  # the loop itself keeps only weak references
         task.add_done_callback(desk.tasks.discard)
 
-    async def _answer(self, desk: _Desk, slots: list[Slot[Ask]], size: int, began_s: float) -> None:
+    async def _answer(self, desk: _Desk, slots: list[RequestBundle[Ask]], size: int, began_s: float) -> None:
         try:
             with self.spans.working("generators", desk.generator.name):
                 found = await desk.generator.generate([ask.request for slot in slots for ask in slot.items])

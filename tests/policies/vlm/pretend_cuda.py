@@ -157,13 +157,13 @@ class _Replayed:
         self.runner, self.key = runner, key
 
     def replay(self) -> None:
-        self.runner._pass(self.key)
+        self.runner._run_pass(self.key)
 
 
 @contextmanager
 def pretended() -> Iterator[None]:
     """A machine with one GPU, as far as our code can tell."""
-    work = embedded.EmbeddedEngine._work
+    work = embedded.EmbeddedEngine._run_worker
 
     def work_there(engine: embedded.EmbeddedEngine) -> None:  # modes are of a thread; the engine has its own
         torch._C._set_only_lift_cpu_tensors(True)
@@ -182,9 +182,9 @@ def pretended() -> Iterator[None]:
         patch.setattr(attention, "can_use_flex", lambda *_: False)
         patch.setattr(paths, "supports", lambda *_: False)
         patch.setattr(segments_cuda, "supports", lambda *_: False)
-        patch.setattr(runner_factory, "_use_triton", lambda *_: False)
-        patch.setattr(graphs.GraphRunner, "_capture", lambda runner, key: _Replayed(runner, key))
-        patch.setattr(embedded.EmbeddedEngine, "_work", work_there)
+        patch.setattr(runner_factory, "_should_use_triton", lambda *_: False)
+        patch.setattr(graphs.GraphRunner, "_capture_graph", lambda runner, key: _Replayed(runner, key))
+        patch.setattr(embedded.EmbeddedEngine, "_run_worker", work_there)
         before = torch.__future__.get_swap_module_params_on_conversion()
         torch.__future__.set_swap_module_params_on_conversion(True)  # tied weights stay tied when they move
         torch._C._set_only_lift_cpu_tensors(True)

@@ -379,7 +379,7 @@ class SyncLoop:
         if self._parity is None:
             dtype = str(self.parts.engine.model.dtype if self.groups is None else self.groups.dtype)
             self._parity = ParityMonitor(dtype.removeprefix("torch."), self.config.parity.tolerance)
-        verdict = self._parity.judge(gaps, measure_errors)
+        verdict = self._parity.judge_gaps(gaps, measure_errors)
         place = f"update {self.state.update + 1}"
         if verdict.outlier is not None:
             self.monitor.note(f"{place}: an outlier between engine and trainer: {verdict.outlier}")
