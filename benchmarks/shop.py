@@ -2,10 +2,9 @@
 
 Build: the catalogue made from nothing into an empty cache (products made up, written, indexed). Queries:
 each asked once, none of them asked before, by kind of query; `again` asks the same ones a second time,
-which the process remembers. Turns: random episodes, resets included, one copy of the world on one thread,
-with the shop in the process and behind HTTP on this machine (`x 8`: eight threads with a world each, on
-one server). Oracle and random play: held-out tasks, share bought with a full score; for the oracle also
-the turns it takes, which are the proven fewest.
+which the process remembers. Turns: random episodes, resets included, one environment on one thread
+(`benchmarks/env_service_speed.py` measures environments behind a service). Oracle and random play: held-out
+tasks, share bought with a full score; for the oracle also the turns it takes, which are the proven fewest.
 
     python benchmarks/shop.py                                        # the tables, and results/shop.json
     python benchmarks/shop.py --num-products 2000 --num-tasks 20 --seconds 0.3 --no-write
@@ -20,7 +19,6 @@ import random
 import sqlite3
 import statistics
 import tempfile
-import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -58,7 +56,7 @@ def main() -> None:
         "sqlite": sqlite3.sqlite_version,
         "build": [build(name, ShopOptions(**options)) for name, options in shops.items()],
         "queries": queries(ShopOptions(**shops["full"]), args.num_queries),
-        "turns": [row for item in shops.items() for row in turns(*item, args.seconds)],
+        "turns": [turns(name, options, args.seconds) for name, options in shops.items()],
         "play": [play(name, options, args.num_tasks) for name, options in shops.items()],
     }
     show(result)
@@ -109,40 +107,25 @@ def _timed(store: Store, kind: str, texts: dict[str, None]) -> dict[str, Any]:
     return {"kind": kind, "count": len(times), "p50_ms": round(cuts[49], 3), "p99_ms": round(cuts[98], 3)}
 
 
-def turns(name: str, options: Options, seconds: float) -> list[dict[str, Any]]:
+def turns(name: str, options: Options, seconds: float) -> dict[str, Any]:
     """Turns of random play per second."""
     tasks = draw_tasks("shop", options, Split.TRAIN, 200, seed=0)
-    rows = []
-    for transport, num_threads in (("process", 1), ("http", 1), ("http", 8)):
-        envs = [make_env("shop", {**options, "transport": transport}) for _ in range(num_threads)]
-        for env in envs:
-            env.reset(options={"task": tasks[0]})  # a server is started, a catalogue opened
-        counts = [0] * num_threads
-        threads = [
-            threading.Thread(target=_play_on, args=(env, tasks, seconds, counts, number))
-            for number, env in enumerate(envs)
-        ]
-        start = time.perf_counter()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        speed = sum(counts) / (time.perf_counter() - start)
-        for env in envs:
-            env.close()
-        where = transport + (f" x {num_threads}" if num_threads > 1 else "")
-        rows.append({"shop": name, "where": where, "turns_per_s": round(speed)})
-    return rows
+    env = make_env("shop", options)
+    env.reset(options={"task": tasks[0]})  # opens the catalogue
+    start = time.perf_counter()
+    count = _play_on(env, tasks, seconds)
+    return {"shop": name, "where": "process", "turns_per_s": round(count / (time.perf_counter() - start))}
 
 
-def _play_on(env: Any, tasks: list[Task], seconds: float, counts: list[int], number: int) -> None:
-    rng, until = random.Random(number), time.perf_counter() + seconds
+def _play_on(env: Any, tasks: list[Task], seconds: float) -> int:
+    rng, until, count = random.Random(0), time.perf_counter() + seconds, 0
     while time.perf_counter() < until:
         env.reset(options={"task": rng.choice(tasks)})
         over = False
         while not over:
-            over = env.step([env.random_action(rng)])[2]
-            counts[number] += 1
+            _, _, over, _, _ = env.step([env.random_action(rng)])
+            count += 1
+    return count
 
 
 def play(name: str, options: Options, count: int) -> dict[str, Any]:

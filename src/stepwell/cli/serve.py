@@ -28,9 +28,9 @@ _ENVS_EXAMPLES = (
     ("stepwell train CONFIG env.name=remote:http://HOST:8090#sokoban", "train in it"),
 )
 _SHOP_EXAMPLES = (
-    ("stepwell serve shop", "50,000 products; open the address in a browser, or train in it"),
+    ("stepwell serve shop", "50,000 products; open http://127.0.0.1:8095/shop/ in a browser"),
     ("stepwell serve shop --size tiny --port 0", "the small shop, on any free port"),
-    ("stepwell train CONFIG env.name=shop env.options.url=http://HOST:8095", "worlds that share it"),
+    ("stepwell train CONFIG env.name=remote:http://127.0.0.1:8095#shop", "train in the same shop"),
 )
 _KEY_EXAMPLES = (
     ("stepwell serve key alice --keys keys.json", "make a key; it is shown this one time"),
@@ -113,7 +113,7 @@ def _add_envs(services: Any) -> None:
         dest="env_options",
         metavar="NAME.OPTION=VALUE",
         action="append",
-        help="an option that you set as the host, such as shop.url=http://127.0.0.1:8095",
+        help="an option that you set as the host, such as multihop_qa.dataset=hotpot_dev.json",
     )
     parser.add_argument("--config", metavar="FILE", help="TOML with any settings of the service; options win")
     parser.add_argument("--host", help="default 127.0.0.1; others need --keys")
@@ -131,9 +131,9 @@ def _add_shop(services: Any) -> None:
         services,
         "shop",
         run_shop,
-        summary="run the web shop of the world `shop`, for people and for worlds that share it",
-        description="It remembers nothing and holds nothing secret, and has no keys: serve it on networks "
-        "you trust.",
+        summary="show the shop in a browser, at /shop/ of the address",
+        description="On this machine (--host 127.0.0.1) it is also an environment service for `shop`. Other "
+        "machines get the pages alone, without keys; to train there use `stepwell serve envs --env shop`.",
         examples=_SHOP_EXAMPLES,
     )
     parser.add_argument("--size", choices=("full", "tiny"), default="full", help="default full")
@@ -214,7 +214,7 @@ def run_envs(args: argparse.Namespace) -> int:
 
 
 def _host_options(texts: list[str]) -> dict[str, dict[str, Any]]:
-    """`shop.url=http://…` as options by environment. Names may hold dots, options hold none."""
+    """`shop.size=tiny` as options by environment. Names may hold dots, options hold none."""
     from stepwell.config.loading import parse_options
     from stepwell.core.errors import ConfigError
 
@@ -229,15 +229,25 @@ def _host_options(texts: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def run_shop(args: argparse.Namespace) -> int:
+    from stepwell.config.env_service import EnvServiceConfig
     from stepwell.envs.shop.options import ShopOptions
     from stepwell.envs.shop.shop import open_shop
     from stepwell.services.http_server import serve
 
     given = {"size": args.size, "num_products": args.num_products, "webshop_files": args.webshop_files}
-    shop = open_shop(_validated(ShopOptions, None, given))
-    from stepwell.envs.shop.server import create_shop_app
+    options = _validated(ShopOptions, None, given)
+    shop = open_shop(options)
+    from starlette.applications import Starlette
 
-    serve(create_shop_app(shop), args.host, args.port)
+    from stepwell.envs.shop.browser import create_browser_app
+    from stepwell.services.envs.app import create_env_app
+
+    app = Starlette()
+    if EnvServiceConfig.model_construct(host=args.host).is_loopback:
+        fixed = {"shop": options.model_dump(exclude_unset=True)}
+        app = create_env_app(EnvServiceConfig(host=args.host, envs=("shop",), env_options=fixed))
+    app.mount("/shop", create_browser_app(shop))
+    serve(app, args.host, args.port)
     return 0
 
 

@@ -3,10 +3,10 @@
 An option that names a file, a folder, a URL or a module, or that makes the host build and keep data, is a
 *host option*. Whoever runs the environment in their own process may set it. A caller of an environment
 service may not: the service refuses it, and the host sets it when it serves
-(`stepwell serve envs --set shop.url=http://127.0.0.1:8095`).
+(`stepwell serve envs --set multihop_qa.dataset=hotpot_dev.json`).
 
-    class ShopOptions(Settings):
-        url: str | None = declare_host_option(None, description="http://HOST:PORT of a shop")
+    class MultihopQAOptions(Settings):
+        dataset: str | None = declare_host_option(None, description="a file of published questions")
 
 Invariants
 * The declaration stands beside the option, in its schema (`host_only`), and nowhere else.

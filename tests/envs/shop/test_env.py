@@ -59,7 +59,7 @@ def test_random_play_buys_the_right_thing_hardly_ever() -> None:
 def test_the_full_shop_has_fifty_thousand_products_an_oracle_and_no_luck() -> None:
     env = make_env(PATH)
     env.reset(seed=0)
-    assert env.counter.about()["num_products"] == 50_000 and env.world.max_turns == 15
+    assert env.shop.store.num_products == 50_000 and env.world.max_turns == 15
     tasks = draw_tasks(PATH, {}, Split.HELD_OUT, 40, seed=1)
     assert oracle_success({}, tasks) >= 0.95
     assert random_play(PATH, {}, tasks, seed=0) < 0.1
@@ -99,7 +99,7 @@ def test_the_turn_limits_and_sizes_are_those_of_the_preset_unless_given() -> Non
     assert (given.products, given.results, given.turns) == (60, 9, 5)
     env = ShopEnv(given)
     env.reset(seed=0)
-    assert env.counter.about()["num_products"] == 60
+    assert env.shop.store.num_products == 60
     assert len(env.step(["search[low]"])[0].text.splitlines()) == 1 + 9 + 1
 
 

@@ -1,9 +1,8 @@
 """The shop as a world for language agents: one action a turn, paid when something is bought.
 
 The reward is the score of the purchase (0 to 1), nothing before it; a purchase ends the episode, and one
-with a score of 1 is a success. `info` of the last turn holds the score and its parts. The shop runs in
-this process, or (`transport = "http"`, `url`) is asked over HTTP: pages, scores and plans are the same,
-and a server that is gone is an `EnvError`.
+with a score of 1 is a success. `info` of the last turn holds the score and its parts. All environments of a
+process with the same catalogue share one `Shop`.
 """
 
 from __future__ import annotations
@@ -17,13 +16,11 @@ from typing import Any, ClassVar
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ActionSpace, EnvDescription, InputError, Observation, StateForm, Task
 from stepwell.envs.base import Effect, Env
-from stepwell.envs.shop.client import RemoteShop
 from stepwell.envs.shop.goal import Goal
 from stepwell.envs.shop.guide import examples, guide
-from stepwell.envs.shop.hosting import hosted_shop, let_go
 from stepwell.envs.shop.options import ShopOptions
 from stepwell.envs.shop.pages import SEARCH
-from stepwell.envs.shop.shop import Counter, Seen, open_shop
+from stepwell.envs.shop.shop import Seen, Shop, open_shop
 
 _MAX_RANDOM_WORDS = 3
 
@@ -41,34 +38,41 @@ class ShopEnv(Env):
         """What agents are told."""
         return EnvDescription(self.name, guide(self.options), ActionSpace(), self.options.turns, examples())
 
+    def __new__(cls, options: Settings | None = None) -> Any:
+        """Create the environment; with the deprecated option `url`, the remote one that stands for it."""
+        remote = _find_remote_type(options)
+        return super().__new__(cls) if remote is None else remote(_list_other_options(options))
+
     @cached_property
-    def counter(self) -> Counter:
-        """Who serves: the shop itself, or a way to it."""
-        return hosted_shop(self.options, self) if self._is_hosted else open_counter(self.options)
+    def shop(self) -> Shop:
+        """The shop, shared by all environments of this process with the same catalogue."""
+        return open_shop(self.options)
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:
         """A goal that the products fulfil."""
-        counter = open_counter(options)
-        goal = counter.goal(seed)
-        content: dict[str, JSON] = {"catalogue": counter.about()["digest"], "goal": goal.to_json()}
+        remote = _find_remote_type(options)
+        if remote is not None:
+            task: Task = remote.make_task(_list_other_options(options), seed)
+            return task
+        shop = open_shop(options)
+        goal = shop.goal(seed)
+        content: dict[str, JSON] = {"catalogue": shop.store.digest, "goal": goal.to_json()}
         return Task(cls.name, content, goal.instruction, seed=seed)
 
     def begin(self, task: Task, seed: int) -> None:
         """Open the search page."""
-        if self._is_hosted:
-            self.counter = hosted_shop(self.options, self)  # another one, if it died under an earlier episode
-        digest = self.counter.about()["digest"]
+        digest = self.shop.store.digest
         if task.content.get("catalogue") != digest:
             raise InputError(
                 f"task {task.id} was made for another catalogue than {digest}; check env.options"
             )
         self.goal = Goal.from_json(task.content.get("goal"))
-        self.seen: Seen = self.counter.enter(self.goal)
+        self.seen: Seen = self.shop.enter(self.goal)
 
     def act(self, action: str) -> Effect:
         """Do it in the shop."""
-        self.seen = self.counter.step(self.goal, self.seen.view, action)
+        self.seen = self.shop.step(self.goal, self.seen.view, action)
         score = self.seen.score
         if score is None:
             return Effect()
@@ -96,29 +100,30 @@ class ShopEnv(Env):
 
     def oracle(self) -> list[str]:
         """A shortest way to a full score."""
-        return self.counter.plan(self.goal, self.seen.view).actions
+        return self.shop.plan(self.goal, self.seen.view).actions
 
     def golden_steps(self) -> int | None:
         """The length of that way, where it is proven to be the shortest."""
-        plan = self.counter.plan(self.goal, self.seen.view)
+        plan = self.shop.plan(self.goal, self.seen.view)
         return len(plan.actions) if plan.actions and plan.is_shortest else None
 
     def state(self) -> dict[StateForm, str]:
         """Sentences and JSON."""
-        return self.counter.state(self.goal, self.seen.view)
-
-    def close(self) -> None:
-        """Let go of a server that was started for this world."""
-        if self.__dict__.pop("counter", None) is not None and self._is_hosted:
-            let_go(self.options, self)
-
-    @property
-    def _is_hosted(self) -> bool:
-        return self.options.transport == "http" and self.options.url is None
+        return self.shop.state(self.goal, self.seen.view)
 
 
-def open_counter(options: ShopOptions) -> Counter:
-    """The shop of these options: at its address, or in this process."""
-    if options.url is not None:
-        return RemoteShop.at(options.url, options.timeout_s)
-    return open_shop(options)
+def _find_remote_type(options: Any) -> Any:
+    """Find the remote environment that the deprecated option `url` names; None without it."""
+    url = getattr(options, "url", None)
+    if url is None:
+        return None
+    from stepwell.envs.remote import remote_type
+
+    return remote_type(f"{url}#shop")
+
+
+def _list_other_options(options: Any) -> Any:
+    from stepwell.envs.remote.env import RemoteOptions
+
+    gone = {"url", "transport", "timeout_s"}
+    return RemoteOptions(**options.model_dump(mode="json", exclude_unset=True, exclude=gone))

@@ -31,7 +31,7 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto
 
 
 def html_page(shown: Shown, seed: int) -> str:
-    """A page of the shop; links lead to `/go`, which applies an action and shows where it led."""
+    """A page of the shop; links lead to `go`, which applies an action and shows where it led."""
     view = shown.view
     parts = [f'<p class="task">{escape(shown.instruction)}</p>', f"<h1>{escape(shown.heading)}</h1>"]
     if shown.has_search:
@@ -47,11 +47,11 @@ def html_page(shown: Shown, seed: int) -> str:
     parts.append("".join(_link(view, seed, button, button, "button") for button in shown.buttons))
     if view.note:
         parts.append(f'<p class="note">{escape(view.note)}</p>')
-    parts.append(f'<p><a href="/?seed={seed + 1}">another task</a></p>')
-    return document("\n".join(parts))
+    parts.append(f'<p><a href="./?seed={seed + 1}">another task</a></p>')
+    return wrap_document("\n".join(parts))
 
 
-def document(body: str) -> str:
+def wrap_document(body: str) -> str:
     """A whole document around a body that is HTML already."""
     head = f"<meta charset=utf-8><meta name=viewport content='width=device-width'><style>{_STYLE}</style>"
     return (
@@ -59,17 +59,17 @@ def document(body: str) -> str:
     )
 
 
-def address(view: View, seed: int) -> str:
-    """Where a view is shown."""
-    return f"/page?seed={seed}&view={_packed(view)}"
+def format_address(view: View, seed: int) -> str:
+    """Format the address of a view, relative to the shop's own."""
+    return f"page?seed={seed}&view={_pack_view(view)}"
 
 
-def _packed(view: View) -> str:
+def _pack_view(view: View) -> str:
     return quote(json.dumps(view.to_json(), separators=(",", ":")), safe="")
 
 
 def _link(view: View, seed: int, what: str, label: str, kind: str = "") -> str:
-    where = f"/go?seed={seed}&view={_packed(view)}&action={quote(f'click[{what}]', safe='')}"
+    where = f"go?seed={seed}&view={_pack_view(view)}&action={quote(f'click[{what}]', safe='')}"
     return f'<a class="{kind}" href="{escape(where)}">{escape(label)}</a>'
 
 
@@ -86,6 +86,6 @@ def _search_form(view: View, seed: int) -> str:
     hidden = f"<input type=hidden name=seed value={seed}>"
     packed = escape(json.dumps(view.to_json()))
     return (
-        f'<form action="/go">{hidden}<input type=hidden name=view value="{packed}">'
+        f'<form action="go">{hidden}<input type=hidden name=view value="{packed}">'
         "<input name=words autofocus> <button>search</button></form>"
     )

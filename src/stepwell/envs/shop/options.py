@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Literal
-from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from stepwell.config.base import Settings
 from stepwell.envs.options import declare_host_option
@@ -21,11 +21,16 @@ class Preset:
     max_turns: int
 
 
+_DEPRECATED = {
+    "transport": "the shop runs in the environment's own process; leave it out",
+    "url": "serve the shop with `stepwell serve envs --env shop` and set env.name=remote:URL#shop",
+    "timeout_s": "set the environment variable STEPWELL_ENV_TIMEOUT_S",
+}
 PRESETS = {"full": Preset(50_000, 10, 15), "tiny": Preset(300, 3, 8)}
 
 
 class ShopOptions(Settings):
-    """Catalogue, pages, limits, and where the shop runs."""
+    """Catalogue, pages and limits."""
 
     size: Literal["full", "tiny"] = Field("full", description="full: for real models; tiny: short words, few")
     num_products: int | None = declare_host_option(
@@ -38,12 +43,14 @@ class ShopOptions(Settings):
     page_size: int | None = Field(None, ge=1, le=50, description="results on a page; None: 10, tiny 3")
     max_turns: int | None = Field(None, ge=3, le=1000, description="turns of an episode; None: 15, tiny 8")
     transport: Literal["process", "http"] = declare_host_option(
-        "process", description="http: ask a server on this machine, which the world starts"
+        "process", description="deprecated, without effect: the shop runs in the environment's own process"
     )
     url: str | None = declare_host_option(
-        None, description="http://HOST:PORT of a shop that runs already; shared by worlds"
+        None, description="deprecated: use env.name=remote:URL#shop with `stepwell serve envs --env shop`"
     )
-    timeout_s: float = Field(30.0, gt=0, le=600, description="how long an answer of the server may take")
+    timeout_s: float = Field(
+        30.0, gt=0, le=600, description="deprecated, without effect: set STEPWELL_ENV_TIMEOUT_S"
+    )
 
     @property
     def products(self) -> int:
@@ -60,15 +67,12 @@ class ShopOptions(Settings):
         """How many turns there are."""
         return self.max_turns or PRESETS[self.size].max_turns
 
-    @field_validator("url")
-    @classmethod
-    def _is_address(cls, url: str | None) -> str | None:
-        if url is not None and (urlsplit(url).scheme != "http" or not urlsplit(url).hostname):
-            raise ValueError(f"write http://HOST:PORT, got {url!r}")
-        return url
-
     @model_validator(mode="after")
     def _consistent(self) -> ShopOptions:
         if self.webshop_files is not None and (self.size == "tiny" or self.num_products is not None):
             raise ValueError("webshop_files bring their own products: leave out size and num_products")
+        for name, advice in _DEPRECATED.items():
+            if getattr(self, name) != type(self).model_fields[name].default:
+                message = f"env.options.{name} of shop goes in the next release: {advice}"
+                warnings.warn(message, FutureWarning, stacklevel=2)
         return self

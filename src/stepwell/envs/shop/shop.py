@@ -17,7 +17,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from stepwell.core import ConfigError, StateForm
 from stepwell.envs.shop.goal import Goal, draw_goal, listed_goal
@@ -52,34 +52,6 @@ class Seen(NamedTuple):
     score: Score | None
 
 
-class Counter(Protocol):
-    """Who serves a shopper: a shop in this process, or the way to one that runs elsewhere."""
-
-    def about(self) -> dict[str, Any]:
-        """Digest and size of the catalogue, and results on a page."""
-        ...
-
-    def goal(self, seed: int) -> Goal:
-        """The goal of a seed."""
-        ...
-
-    def enter(self, goal: Goal) -> Seen:
-        """The first page."""
-        ...
-
-    def step(self, goal: Goal, view: View, action: str) -> Seen:
-        """The page that an action leads to."""
-        ...
-
-    def plan(self, goal: Goal, view: View) -> Plan:
-        """A way to a full score."""
-        ...
-
-    def state(self, goal: Goal, view: View) -> dict[StateForm, str]:
-        """Where the shopper stands."""
-        ...
-
-
 class Shop:
     """A shop in this process."""
 
@@ -90,11 +62,6 @@ class Shop:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Shop:
         return self
-
-    def about(self) -> dict[str, Any]:
-        """Digest and size of the catalogue, and results on a page."""
-        store = self.store
-        return {"digest": store.digest, "num_products": store.num_products, "page_size": self.page_size}
 
     def goal(self, seed: int) -> Goal:
         """The goal of a seed: one that came with the products, or one read off a product."""
