@@ -126,7 +126,7 @@ def server_process(place: str) -> int:
         return int(random.choice(connection.execute(query).fetchall())[0])
 
 
-def patiently(work: Callable[[], Any]) -> Any:
+def retry_transient(work: Callable[[], Any]) -> Any:
     """The server may still be recovering from the last kill, and nobody connected yet."""
     for _ in range(200):
         try:
@@ -173,7 +173,7 @@ def kill_at_random(
         assert os.WIFSIGNALED(status), f"{name} ended by itself before it could be killed"
         killed["writer_kills" if name in WRITERS else "reader_kills"] += 1
         if kill_server and count % (num_kills // 2) == num_kills // 4:
-            os.kill(patiently(lambda: server_process(place)), signal.SIGKILL)
+            os.kill(retry_transient(lambda: server_process(place)), signal.SIGKILL)
             killed["server_kills"] += 1
         running[name] = start(place, folder, name)
     time.sleep(0.5)

@@ -70,8 +70,8 @@ def test_a_missing_blob_is_a_key_error_and_a_damaged_one_says_so(tmp_path: Path)
     with pytest.raises(KeyError, match="is not in"):
         store.get(hash_bytes(b"never stored"))
     key = store.put(b"hello" * 100)
-    for damage in (b"", b"rubbish", store.path(key).read_bytes()[:-3]):
-        store.path(key).write_bytes(damage)
+    for damage in (b"", b"rubbish", store.get_path(key).read_bytes()[:-3]):
+        store.get_path(key).write_bytes(damage)
         with pytest.raises(EncodingError, match="is damaged"):
             store.get(key)
 
@@ -80,8 +80,8 @@ def test_a_missing_blob_is_a_key_error_and_a_damaged_one_says_so(tmp_path: Path)
 def test_the_next_put_of_the_same_content_repairs_a_damaged_blob(tmp_path: Path, flush: bool) -> None:
     store = BlobStore(tmp_path, flush=flush)
     key = store.put(b"hello" * 100)
-    for damage in (b"", b"rubbish", store.path(key).read_bytes()[:-3], zlib.compress(b"another content")):
-        store.path(key).write_bytes(damage)
+    for damage in (b"", b"rubbish", store.get_path(key).read_bytes()[:-3], zlib.compress(b"another content")):
+        store.get_path(key).write_bytes(damage)
         assert not store.refresh(key)
         assert store.put(b"hello" * 100) == key
         assert store.get(key) == b"hello" * 100
@@ -90,7 +90,7 @@ def test_the_next_put_of_the_same_content_repairs_a_damaged_blob(tmp_path: Path,
 
 def test_a_store_that_is_only_read_makes_no_folder(tmp_path: Path) -> None:
     store = BlobStore(tmp_path / "images")
-    assert list(store.keys()) == [] and store.size_bytes() == 0 and hash_bytes(b"x") not in store
+    assert list(store.keys()) == [] and store.count_bytes() == 0 and hash_bytes(b"x") not in store
     assert not (tmp_path / "images").exists()
 
 
@@ -104,7 +104,7 @@ def test_bytes_that_are_no_image_are_not_read_as_one(tmp_path: Path) -> None:
 def test_removed_blobs_are_gone_and_sizes_add_up(tmp_path: Path) -> None:
     store = BlobStore(tmp_path)
     keys = [store.put(os.urandom(1000)) for _ in range(3)]
-    assert 3000 <= store.size_bytes() <= 3100
+    assert 3000 <= store.count_bytes() <= 3100
     store.remove(keys[0])
     store.remove(keys[0])
     assert set(store.keys()) == set(keys[1:]) and keys[0] not in store

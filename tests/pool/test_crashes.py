@@ -75,7 +75,7 @@ def test_a_pool_does_not_cross_a_fork(place: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, place], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
-        "a pool does not cross a fork; call open_pool again in the new process",
+        "a pool cannot be used after a fork; call open_pool again in the new process",
         "0",
     ]
 

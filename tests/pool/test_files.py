@@ -149,8 +149,8 @@ def test_a_broken_file_is_refused_with_its_place_and_stores_nothing_of_the_batch
         (second[:-5], "line 2: not JSON"),
         (json.dumps({**form, "status": "won"}), "line 2: not a trajectory .* 'won'"),
         (json.dumps({k: v for k, v in form.items() if k != "task"}), "line 2: .* field 'task' is missing"),
-        (json.dumps({**form, "stepwell": 9}), "form 9"),
-        (json.dumps({**form, "task": {**form["task"], "env": "other"}}), "its content says"),
+        (json.dumps({**form, "stepwell": 9}), "format 9"),
+        (json.dumps({**form, "task": {**form["task"], "env": "other"}}), "but its content has id"),
         (json.dumps([1]), "line 2: not a trajectory"),
     ):
         file.write_text(first.replace('"a"', '"new"') + "\n" + change + "\n")
@@ -165,7 +165,7 @@ def test_files_that_are_not_ours_are_refused(pool: Pool, tmp_path: Path) -> None
         pool.import_(tmp_path / "x.parquet")
     with pytest.raises(InputError, match="is not a file"):
         pool.import_(tmp_path / "missing.jsonl")
-    with pytest.raises(InputError, match="does not say its format"):
+    with pytest.raises(InputError, match="has no known format"):
         pool.export(tmp_path / "x.txt")
     assert pool.export(tmp_path / "x.txt", format="jsonl") == 0
     assert not list(tmp_path.glob(".*part"))

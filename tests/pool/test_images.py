@@ -96,6 +96,6 @@ def test_collecting_keeps_pictures_that_another_trajectory_shows(tmp_path: Path)
         pool.tag(["second"], "keep")
         old = time.time() - 7200
         for name in kept(pool):
-            os.utime(pool.blobs.path(name), (old, old))
+            os.utime(pool.blobs.get_path(name), (old, old))
         assert pool.gc(max_bytes=0, unconsumed=True).num_trajectories == 1
         assert kept(pool) == {pictures.add(picture(n)) for n in (2, 3)}

@@ -57,7 +57,7 @@ class Life(RuleBasedStateMachine):
         id, name = f"t{len(self.status)}", f"g{group}"
         known = self.groups.get(name)
         if known is not None and known.state != "filling":
-            with pytest.raises(InputError, match="complete already"):
+            with pytest.raises(InputError, match="already complete"):
                 self.pool.begin(TASK, id=id, group=name, group_size=1 + group % 2)
             return next(iter(self.status))
         self.pool.begin(TASK, id=id, group=name, group_size=1 + group % 2)
@@ -74,13 +74,13 @@ class Life(RuleBasedStateMachine):
         elif before == content:
             self.pool.append(id, number, [step(content)])
         else:
-            with pytest.raises(InputError, match=r"another step|too late"):
+            with pytest.raises(InputError, match=r"a different step|too late"):
                 self.pool.append(id, number, [step(content)])
 
     @rule(id=ids, status=st.sampled_from(FINISHED))
     def finish(self, id: str, status: Status) -> None:
         if self.status[id] not in (None, status):
-            with pytest.raises(InputError, match="finished already"):
+            with pytest.raises(InputError, match="already finished"):
                 self.pool.finish(id, status, error="x")
             return
         self.pool.finish(id, status, error="x")

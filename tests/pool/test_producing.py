@@ -75,13 +75,13 @@ def test_appending_again_changes_nothing_and_other_bytes_are_refused(pool: Pool)
     pool.append("a", 0, steps[:2])
     pool.append("a", 0, steps[:2])
     pool.append("a", 1, steps[1:])  # overlaps what is there
-    with pytest.raises(InputError, match="another step 3 already"):
+    with pytest.raises(InputError, match="already has a different step 3"):
         pool.append("a", 3, [step(99)])
-    with pytest.raises(InputError, match="another step 0 already"):
+    with pytest.raises(InputError, match="already has a different step 0"):
         pool.append("a", 0, [step(99), step(100), *steps[2:], step(5)])
     pool.finish("a", Status.SUCCESS)
     pool.append("a", 2, steps[2:])
-    with pytest.raises(InputError, match="step 4 comes too late"):
+    with pytest.raises(InputError, match="step 4 is too late"):
         pool.append("a", 4, [step(4)])
     assert pool.get("a").trajectory.steps == steps
 
@@ -152,13 +152,13 @@ def test_finishing_twice_is_fine_and_with_another_status_refused(pool: Pool) -> 
     pool.begin(TASK, id="a")
     pool.finish("a", Status.FAILURE)
     pool.finish("a", Status.FAILURE)
-    with pytest.raises(InputError, match="finished already, as failure"):
+    with pytest.raises(InputError, match="already finished as failure"):
         pool.finish("a", Status.SUCCESS)
 
 
 def test_adding_is_all_or_nothing(pool: Pool) -> None:
     pool.add([trajectory("a", group="g")])
-    with pytest.raises(InputError, match="complete already"):
+    with pytest.raises(InputError, match="already complete"):
         pool.add([trajectory("b"), trajectory("c", group="g")])
     assert [entry.id for entry in pool.find()] == ["a"]
 
@@ -179,7 +179,7 @@ def test_a_group_has_one_size_and_one_channel(pool: Pool) -> None:
         ({"group": "\0"}, "group must be"),
         ({"tags": ["ok", ""]}, "tag must be"),
         ({"group_size": 0}, "group_size is 0"),
-        ({"source": {"x": float("nan")}}, "source holds what JSON cannot keep"),
+        ({"source": {"x": float("nan")}}, "source cannot be written as JSON"),
     ],
 )
 def test_what_cannot_be_kept_is_refused(pool: Pool, options: dict[str, object], message: str) -> None:

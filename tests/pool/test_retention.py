@@ -99,7 +99,7 @@ def test_a_writer_that_missed_a_removal_does_not_continue_the_removed_steps(pool
     shared = list(range(100))
     pool.begin(TASK, id="a", channel="eval")
     pool.append("a", 0, [Step.from_tokens(shared, [1])])
-    known = pool._recent.bases("a")
+    known = pool._recent.get_bases("a")
     pool.finish("a", Status.SUCCESS)
     pool.gc(max_bytes=0)
     pool.begin(TASK, id="a", channel="eval")
@@ -116,7 +116,7 @@ def test_images_go_with_the_last_trajectory_that_shows_them(pool: Pool) -> None:
         spans = tuple(ImageSpan(key, n, 1) for n, key in enumerate(keys[index : index + 2]))
         pool.add([trajectory(name, [Step.from_tokens([1, 2, 3], [4], images=spans)])], channel="eval")
     for key in keys:
-        os.utime(pool.blobs.path(key), (0, 0))
+        os.utime(pool.blobs.get_path(key), (0, 0))
     size = next(pool.find()).num_bytes
     assert pool.gc(max_bytes=size).num_blobs == 1  # a's first image; b shows the second
     assert [key in pool.blobs for key in (*keys, fresh)] == [False, True, True, True]

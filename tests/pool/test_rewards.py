@@ -68,7 +68,7 @@ def test_a_reward_for_a_step_that_is_not_there_is_refused(pool: Pool) -> None:
     pool.add([trajectory("a", [step(0), step(1)]), trajectory("empty", [])])
     with pytest.raises(InputError, match="has no step 2; it has steps 0 to 1"):
         pool.reward("a", 1.0, step=2)
-    with pytest.raises(InputError, match="without a step that could be rewarded"):
+    with pytest.raises(InputError, match="finished without steps"):
         pool.reward("empty", 1.0)
     with pytest.raises(InputError, match="rewards must be finite"):
         pool.reward("a", float("nan"))
@@ -105,7 +105,7 @@ def test_rescoring_writes_corrections_and_only_where_something_changes(pool: Poo
     assert parts(pool, "t0") == [{"task": 0.0}, {}] and pool.get("t2").reward_history == ()
     assert {entry.source for entry in pool.get("t1").reward_history} == {"judge-2"}
     assert pool.rescore(score, where, source="again") == 0
-    with pytest.raises(InputError, match="1 values for the 2 steps"):
+    with pytest.raises(InputError, match="1 values for 2 steps"):
         pool.rescore(lambda found: [{}], where, source="short")
 
 

@@ -61,7 +61,7 @@ def test_one_that_finishes_late_is_stored_only_and_nothing_new_joins_a_complete_
     pool.finish("a", Status.SUCCESS)
     assert [t.id for t in pool.take("me", 5)[0].trajectories] == ["b"]
     assert {entry.id: entry.is_served for entry in pool.find()} == {"a": False, "b": True}
-    with pytest.raises(InputError, match="group 'g' is complete already"):
+    with pytest.raises(InputError, match="group 'g' is already complete"):
         pool.begin(TASK, id="c", group="g", group_size=1)
 
 

@@ -88,7 +88,7 @@ def test_a_late_append_is_refused_or_part_of_the_trajectory_but_never_lost(place
                         writer.append(id, number, [step(number)])
                         seen.append(number)
                 except InputError as error:
-                    assert "comes too late" in str(error)
+                    assert "is too late" in str(error)
 
             def finish(id: str = id, barrier: threading.Barrier = barrier) -> None:
                 barrier.wait()

@@ -1,22 +1,21 @@
-"""The blob store: bytes kept once, under the hash of their content.
+"""The blob store: bytes stored once, named by the hash of their content.
 
-Images are by far the largest thing a trajectory carries, and the same picture is seen
-again and again (every step of a dialogue, every sibling of a group). A record therefore
-holds only an image's content hash; the pixels live here.
+Images are by far the largest part of a trajectory, and the same image appears again and again (in
+every step of a dialogue, in every sibling of a group). A record therefore holds only an image's
+content hash; the pixels are stored here.
 
 Invariants
-* The name of a blob is the hash of its bytes, so writing twice is writing once, and
-  what is read back is checked: damage is an `EncodingError`, never a wrong picture.
-  Files are compressed, but the name comes from the bytes before that, so that it is the
-  same whichever compressor a machine has.
-* A blob is either whole or absent. It is written to a temporary file and renamed, so that a killed
-  writer leaves at most a stray `.tmp` that `sweep` removes. File and folders are flushed to disk
-  before `put` returns, unless a pool need not outlive a power cut (`flush=False`).
-* Storing the same content again repairs a damaged blob: `put` reads what is there before it trusts it.
-* Reading makes no folder and changes nothing, so a store that cannot be written can be read.
+* The name of a blob is the hash of its bytes, so writing it twice stores it once. What is read is
+  checked: damage is an `EncodingError`, never a wrong image. Files are compressed, but the name
+  comes from the uncompressed bytes, so it does not depend on the compressor.
+* A blob is either complete or absent. It is written to a temporary file and renamed, so that a killed
+  writer leaves at most a stray `.tmp`, which `sweep` removes. File and folders are flushed to disk
+  before `put` returns, unless the pool need not survive a power loss (`flush=False`).
+* Storing the same content again repairs a damaged blob: `put` checks what is stored before it trusts it.
+* Reading creates no folder and changes nothing, so a read-only store can be read.
 * Any number of processes may write at the same time; the last rename wins with equal bytes.
-* Storing a blob that is there makes it young again, and `remove_old` never takes one that became
-  young while it looked: whoever stores an image and then refers to it finds it.
+* Storing an existing blob resets its age, and `remove_old` never removes a blob whose age was reset
+  meanwhile: whoever stores an image and then refers to it finds it.
 """
 
 from __future__ import annotations
@@ -42,31 +41,31 @@ _IMAGE_HEADER = "swimg1 {height} {width}\n"
 
 
 class BlobStore:
-    """Blobs below one folder, two levels deep so that no directory grows too large."""
+    """Blobs in one folder, two levels deep so that no directory grows too large."""
 
     def __init__(self, root: Path | str, *, flush: bool = True) -> None:
         self.root = Path(root)
         self._flush = flush
         self._flush_once = lru_cache(_NUM_FLUSHED)(self._flush_stored)
 
-    def path(self, key: str) -> Path:
-        """Where the blob `key` lives, whether or not it is there."""
+    def get_path(self, key: str) -> Path:
+        """The path of the blob `key`, whether or not it exists."""
         if not is_content_hash(key):
             raise InputError(f"{key!r} is not a content hash; blobs are named by the hash `put` returned")
         return self.root / key[:2] / key
 
     def put(self, data: bytes) -> str:
-        """Store `data`, if it is not there yet, and return its key."""
+        """Store `data`, unless it is stored already, and return its key."""
         key = hash_bytes(data)
         try:
             if not self.refresh(key):
-                self._write(key, data)
+                self._write_blob(key, data)
         except OSError as error:
-            raise self._write_error(error) from error
+            raise self._make_write_error(error) from error
         return key
 
-    def _write(self, key: str, data: bytes) -> None:
-        path = self.path(key)
+    def _write_blob(self, key: str, data: bytes) -> None:
+        path = self.get_path(key)
         make_folder = make_folder_durably if self._flush else _make_folder
         make_folder(path.parent)
         temporary = path.parent / f"{key}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
@@ -75,19 +74,19 @@ class BlobStore:
             if self._flush:
                 flush_file(temporary)
                 rename_durably(temporary, path)
-                flush_file(self.root)  # another writer may have made the folder in between just now
+                flush_file(self.root)  # another writer may have just created the folder in between
             else:
                 temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
 
     def _flush_stored(self, key: str) -> None:
-        """Flush a blob that another store wrote, perhaps without flushing it."""
-        path = self.path(key)
+        """Flush a blob that another store may have written without flushing."""
+        path = self.get_path(key)
         for part in (path, path.parent, self.root):
             flush_file(part)
 
-    def _write_error(self, error: OSError) -> StepwellError:
+    def _make_write_error(self, error: OSError) -> StepwellError:
         what = f"cannot store an image in {self.root} ({error.strerror or error})"
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             return ConfigError(f"{what}: the folder is read-only; give it write permission or choose another")
@@ -96,7 +95,7 @@ class BlobStore:
     def get(self, key: str) -> bytes:
         """The bytes stored under `key`, checked against it."""
         try:
-            data = self._read(key)
+            data = self._read_blob(key)
         except FileNotFoundError:
             raise KeyError(f"blob {key} is not in {self.root}") from None
         if data is None:
@@ -105,9 +104,9 @@ class BlobStore:
             )
         return data
 
-    def _read(self, key: str) -> bytes | None:
-        """The bytes of a blob; None where they are not what its name says."""
-        stored = self.path(key).read_bytes()
+    def _read_blob(self, key: str) -> bytes | None:
+        """The bytes of a blob; None if they do not match its name."""
+        stored = self.get_path(key).read_bytes()
         try:
             data = zlib.decompress(stored)
         except zlib.error:
@@ -115,14 +114,14 @@ class BlobStore:
         return data if hash_bytes(data) == key else None
 
     def __contains__(self, key: str) -> bool:
-        return self.path(key).exists()
+        return self.get_path(key).exists()
 
     def refresh(self, key: str) -> bool:
-        """Make a blob young again, as storing it would; False where there is none, or a damaged one."""
-        path = self.path(key)
+        """Reset the age of a blob, as storing it would; False if it is missing or damaged."""
+        path = self.get_path(key)
         try:
-            if self._read(key) is None:
-                return False  # not touched: whoever collects it now must see how old it is
+            if self._read_blob(key) is None:
+                return False  # not touched: whoever removes old blobs must see its real age
             os.utime(path)
             if self._flush:
                 self._flush_once(key)
@@ -136,22 +135,22 @@ class BlobStore:
             if is_content_hash(path.name):
                 yield path.name
 
-    def size_bytes(self) -> int:
+    def count_bytes(self) -> int:
         """Bytes on disk of all blobs."""
-        return sum(self.path(key).stat().st_size for key in self.keys())
+        return sum(self.get_path(key).stat().st_size for key in self.keys())
 
     def remove(self, key: str) -> None:
-        """Forget a blob; removing one that is gone already is fine."""
-        self.path(key).unlink(missing_ok=True)
+        """Remove a blob; removing a missing one is fine."""
+        self.get_path(key).unlink(missing_ok=True)
 
     def remove_old(self, key: str, limit_s: float) -> bool:
-        """Remove a blob that nobody stored since `limit_s` (seconds since 1970); whether it went."""
-        path = self.path(key)
+        """Remove a blob that nobody stored since `limit_s` (seconds since 1970); returns whether it did."""
+        path = self.get_path(key)
         aside = path.parent / f"{key}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
         try:
             if path.stat().st_mtime >= limit_s:
                 return False
-            path.rename(aside)  # from here on a writer makes a new one; one before that has touched this
+            path.rename(aside)  # a later writer creates a new blob; an earlier one has touched this one
         except FileNotFoundError:
             return False
         if aside.stat().st_mtime >= limit_s:
@@ -161,7 +160,7 @@ class BlobStore:
         return True
 
     def sweep(self, older_than_s: float = 3600.0) -> int:
-        """Remove what killed writers left behind; returns how many files went."""
+        """Remove temporary files of killed writers; returns how many."""
         limit = time.time() - older_than_s
         stray = [path for path in self.root.glob("??/*.tmp") if path.stat().st_mtime < limit]
         for path in stray:

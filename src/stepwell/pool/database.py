@@ -1,18 +1,17 @@
-"""Which database a pool lives in, how it is opened, and what differs between the two.
+"""The database behind a pool: opening it, transactions, and the differences between the two kinds.
 
 SQLite runs in WAL mode: readers never wait, and a commit survives the kill of any process (with
-`durable="power"` it is also flushed to the disk). SQLite lets one process write at a time and
-makes the others sleep and try again; a file lock beside the database queues them instead, so
-that a writer waits for the commits before it and not for a timer. The system drops the lock of
-a killed process.
+`durable="power"` it is also flushed to disk). SQLite lets one process write at a time; the others
+would sleep and try again. A file lock beside the database queues them instead, so that a writer
+waits for the commits before it and not for a timer. The system releases the lock of a killed process.
 
-PostgreSQL commits are always flushed by the server (`synchronous_commit` stays on): without that,
-a killed server process could take committed steps with it. What it plans must not depend on the
-statistics it happens to have (`_PLANNING`), or a pool that was just filled is slow.
+PostgreSQL commits are always flushed by the server (`synchronous_commit` stays on). Otherwise a
+killed server process could lose committed steps. Query plans must not depend on the statistics the
+server happens to have (`_PLANNING`), or a pool that was just filled is slow.
 
-A SQLite file that may not be written is opened for reading only (`read_only`).
+A SQLite file without write permission is opened read-only (`read_only`).
 
-Leases are timed by one clock for all: the machine's for SQLite, the server's for PostgreSQL.
+Leases use one clock for all: the machine's for SQLite, the server's for PostgreSQL.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ from sqlalchemy.sql.schema import Table
 
 from stepwell.core.disk import make_folder_durably
 from stepwell.core.errors import ConfigError, InputError
-from stepwell.pool.commits import Committer, as_ours, patiently
-from stepwell.pool.read_only import is_read_only, make_reading_engine
+from stepwell.pool.commits import Committer, retry_transient, to_stepwell_error
+from stepwell.pool.read_only import is_read_only, make_read_only_engine
 from stepwell.pool.schema import REVISION
 from stepwell.pool.schema_version import current_revision, require_current, upgrade
 
@@ -42,18 +41,18 @@ T = TypeVar("T")
 Durable = Literal["process", "power"]
 DEFAULT_NAME = "pool.db"
 _BUSY_TIMEOUT_S = 60.0
-_PATIENCE_TO_OPEN_S = 3.0  # a wrong URL should not take long to be refused
+_PATIENCE_TO_OPEN_S = 3.0  # a wrong URL should be refused soon
 _PAGE_BYTES = 8192
 _WAL_PAGES = 4000  # checkpoint every 32 MB: each one is flushed, so not too often
-# Whatever the pool asks for has an index. Until a server has looked at a table for itself (a minute or
-# more after it was filled) it takes a trajectory for 0.5 % of all steps: it then reads the whole table for
-# 64 of them, and even for one of them it starts processes and a compiler that cost more than the query.
+# Every query of the pool has an index. Until the server has analysed a table (a minute or more after it
+# was filled), it assumes that a trajectory has 0.5 % of all steps. It would then read the whole table for
+# 64 trajectories, and start parallel workers and a compiler, which cost more than the query, for one.
 _PLANNING = "SET enable_seqscan = off; SET max_parallel_workers_per_gather = 0; SET jit = off"
-_MIGRATION_LOCK = 0x5357454C  # any number that nobody else takes as an advisory lock
+_MIGRATION_LOCK = 0x5357454C  # any number that nobody else uses as an advisory lock
 
 
 class PreparedStatement:
-    """A statement compiled once for one database: for the few that run for every single step."""
+    """A statement compiled once for one database, for the few that run for every step."""
 
     def __init__(self, statement: Any, dialect: Dialect) -> None:
         compiled = statement.compile(dialect=dialect)
@@ -70,28 +69,30 @@ class PreparedStatement:
 
 
 class Database:
-    """One open database: write transactions through `write`, read ones through `read`."""
+    """One open database: `write` and `read` run work in transactions."""
 
     def __init__(self, where: str | Path, durable: Durable) -> None:
         if durable not in ("process", "power"):
             raise ConfigError(f"durable is {durable!r}; choose 'process' or 'power'")
-        self.url = database_url(where)
+        self.url = parse_database_url(where)
         self.is_postgres = self.url.get_backend_name() == "postgresql"
         self.path = None if self.is_postgres else Path(str(self.url.database))
         self.is_read_only = self.path is not None and is_read_only(self.path)
         self._prepared: dict[str, PreparedStatement] = {}
         self._insertions: dict[tuple[str, str], Any] = {}
-        self._is_patient = self.is_postgres or durable == "power"  # a commit waits for a server or a disk
+        self._waits_for_commit = (
+            self.is_postgres or durable == "power"
+        )  # a commit waits for a server or a disk
         self._pid = os.getpid()
         self._is_closed = False
         self._lock_file = self._open_lock_file(durable)
         self._engine = self._make_engine(durable)
-        self._committer = Committer(self._connect_to_write, self._other_processes_kept_out)
+        self._committer = Committer(self._connect_to_write, self._exclude_other_processes)
         try:
-            patiently(self._prepare, patience_s=_PATIENCE_TO_OPEN_S)
+            retry_transient(self._prepare_schema, patience_s=_PATIENCE_TO_OPEN_S)
         except DBAPIError as error:
             self.close()
-            raise as_ours(error, self._describe_place()) from error
+            raise to_stepwell_error(error, self._describe_place()) from error
         except ConfigError:
             self.close()
             raise
@@ -110,30 +111,30 @@ class Database:
             return os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise ConfigError(
-                f"cannot make a pool at {self.path} ({error.strerror}); choose a folder that you may write to"
+                f"cannot create a pool at {self.path} ({error.strerror}); choose a folder you can write to"
             ) from error
 
     def require_write(self) -> None:
-        """Refuse a pool that can only be read."""
+        """Raise `ConfigError` if the pool is read-only."""
         if self.is_read_only:
             raise ConfigError(
-                f"the pool {self.path} is read-only: nothing can be written to it; give yourself write "
-                "permission for the file and its folder, or copy it"
+                f"the pool {self.path} is read-only; give yourself write permission for the file and its "
+                "folder, or copy it"
             )
 
     def write(self, work: Callable[[Connection], T]) -> T:
-        """`work(connection)` in a transaction, committed when this returns. May run more than once."""
-        self._check()
+        """Run `work(connection)` in a transaction, committed when this returns. It may run more than once."""
+        self._check_open()
         self.require_write()
         return self._committer.run(work)
 
     def is_quick(self) -> bool:
-        """Whether a small write now would wait neither for another one nor for a disk or a server."""
-        if self._is_patient or self.is_read_only:
+        """Whether a small write would not wait now: for another write, a disk or a server."""
+        if self._waits_for_commit or self.is_read_only:
             return False
-        return self._committer.is_free(self._is_other_process_out)
+        return self._committer.is_free(self._is_lock_free)
 
-    def _is_other_process_out(self) -> bool:
+    def _is_lock_free(self) -> bool:
         assert self._lock_file is not None
         try:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -143,20 +144,20 @@ class Database:
         return True
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        """`work(connection)` in a read transaction of its own. May run more than once."""
-        self._check()
+        """Run `work(connection)` in its own read transaction. It may run more than once."""
+        self._check_open()
 
-        def once() -> T:
+        def run_once() -> T:
             with self._engine.connect() as connection:
                 return work(connection)
 
         try:
-            return patiently(once)
+            return retry_transient(run_once)
         except DBAPIError as error:
-            raise as_ours(error) from error
+            raise to_stepwell_error(error) from error
 
     def insert_missing(self, table: Table, *, returning: str = "") -> Any:
-        """INSERT that passes over rows whose key is there; the same object every time, so compiled once."""
+        """INSERT that skips rows whose key exists; always the same object, so it is compiled once."""
         key = table.name, returning
         if key not in self._insertions:
             insert = postgresql.insert if self.is_postgres else sqlite.insert
@@ -164,20 +165,20 @@ class Database:
             self._insertions[key] = statement.returning(table.c[returning]) if returning else statement
         return self._insertions[key]
 
-    def prepared(self, name: str, make: Callable[[], Any]) -> PreparedStatement:
-        """The statement that `make` builds, compiled at the first call."""
+    def prepare_statement(self, name: str, make: Callable[[], Any]) -> PreparedStatement:
+        """The statement that `make` builds, compiled on the first call."""
         if name not in self._prepared:
             self._prepared[name] = PreparedStatement(make(), self._engine.dialect)
         return self._prepared[name]
 
-    def now(self, connection: Connection) -> float:
-        """Seconds since 1970 by the clock that leases are timed with."""
+    def read_clock(self, connection: Connection) -> float:
+        """Seconds since 1970, by the clock of the leases."""
         if not self.is_postgres:
             return time.time()
         return float(connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
 
-    def size_bytes(self) -> int:
-        """What the database takes on disk."""
+    def count_bytes(self) -> int:
+        """Bytes of the database on disk."""
         if self.is_postgres:
             query = text("SELECT pg_database_size(current_database())")
             return int(self.read(lambda connection: connection.execute(query).scalar_one()))
@@ -185,11 +186,11 @@ class Database:
         return sum(file.stat().st_size for file in files if file.exists())
 
     def shrink(self) -> None:
-        """Give freed pages back to the file system, where the database does not do it by itself."""
+        """Return freed pages to the file system, if the database does not do so itself."""
         self.require_write()
         if self.is_postgres:
             return
-        with self._other_processes_kept_out(), self._engine.connect() as connection:
+        with self._exclude_other_processes(), self._engine.connect() as connection:
             raw = connection.connection.cursor()
             raw.executescript("PRAGMA incremental_vacuum")  # `execute` would stop after one page
             raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -202,15 +203,15 @@ class Database:
             os.close(self._lock_file)
             self._lock_file = None
 
-    def _check(self) -> None:
+    def _check_open(self) -> None:
         if self._pid != os.getpid():
-            raise InputError("a pool does not cross a fork; call open_pool again in the new process")
+            raise InputError("a pool cannot be used after a fork; call open_pool again in the new process")
         if self._is_closed:
             raise InputError("this pool is closed; call open_pool again")
 
     def _make_engine(self, durable: Durable) -> Any:
         if self.path is not None and self.is_read_only:
-            return make_reading_engine(self.path, _BUSY_TIMEOUT_S)
+            return make_read_only_engine(self.path, _BUSY_TIMEOUT_S)
         return self._make_postgres_engine() if self.is_postgres else self._make_sqlite_engine(durable)
 
     def _make_postgres_engine(self) -> Any:
@@ -219,7 +220,7 @@ class Database:
         @event.listens_for(engine, "connect")
         def _set_up(raw: Any, _: Any) -> None:
             raw.execute(_PLANNING)
-            raw.commit()  # else the settings go when the first transaction is rolled back
+            raw.commit()  # otherwise rolling back the first transaction would undo the settings
 
         return engine
 
@@ -233,9 +234,9 @@ class Database:
 
         @event.listens_for(engine, "connect")
         def _set_up(raw: Any, _: Any) -> None:
-            raw.isolation_level = None  # BEGIN and COMMIT are ours alone
+            raw.isolation_level = None  # we send BEGIN and COMMIT ourselves
             for name, value in (
-                ("page_size", _PAGE_BYTES),  # these two count only while the file is empty
+                ("page_size", _PAGE_BYTES),  # these two have an effect only while the file is empty
                 ("auto_vacuum", "INCREMENTAL"),
                 ("journal_mode", "WAL"),
                 ("synchronous", "FULL" if durable == "power" else "NORMAL"),
@@ -245,7 +246,7 @@ class Database:
                 raw.execute(f"PRAGMA {name} = {value}")
 
         @event.listens_for(engine, "begin")
-        def _begin(connection: Connection) -> None:
+        def _begin_transaction(connection: Connection) -> None:
             writes = connection.get_execution_options().get("writes", False)
             raw = connection.connection.cursor()  # not through the engine: this is half of a small append
             raw.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
@@ -257,7 +258,7 @@ class Database:
         return self._engine.connect().execution_options(writes=True)  # type: ignore[no-any-return]
 
     @contextmanager
-    def _locked_file(self) -> Iterator[None]:
+    def _hold_file_lock(self) -> Iterator[None]:
         assert self._lock_file is not None
         fcntl.flock(self._lock_file, fcntl.LOCK_EX)
         try:
@@ -265,16 +266,16 @@ class Database:
         finally:
             fcntl.flock(self._lock_file, fcntl.LOCK_UN)
 
-    def _other_processes_kept_out(self) -> Any:
-        return nullcontext() if self.is_postgres else self._locked_file()
+    def _exclude_other_processes(self) -> Any:
+        return nullcontext() if self.is_postgres else self._hold_file_lock()
 
-    def _prepare(self) -> None:
-        """Make the schema, or bring it up to date. The lock also covers the switch to WAL."""
+    def _prepare_schema(self) -> None:
+        """Create or upgrade the schema. The lock also covers the switch to WAL."""
         if self.is_read_only:
             with self._engine.connect() as connection:
                 require_current(connection, self.path)
             return
-        with self._other_processes_kept_out(), self._connect_to_write() as connection:
+        with self._exclude_other_processes(), self._connect_to_write() as connection:
             if current_revision(connection) == REVISION:
                 return
             connection.rollback()
@@ -285,10 +286,10 @@ class Database:
                     upgrade(connection)
 
 
-def database_url(where: str | Path) -> URL:
+def parse_database_url(where: str | Path) -> URL:
     """The URL of a pool given as a file, a folder that holds `pool.db`, or a database URL."""
     if not str(where):
-        raise ConfigError("the pool's place is empty; give a file such as runs/pool.db, or a database URL")
+        raise ConfigError("the location of the pool is empty; give a file such as runs/pool.db, or a URL")
     if "://" not in str(where):
         path = Path(where).expanduser()
         path = path / DEFAULT_NAME if path.is_dir() else path
@@ -301,7 +302,7 @@ def database_url(where: str | Path) -> URL:
     if backend == "postgresql":
         return url.set(drivername="postgresql+psycopg")
     if backend != "sqlite":
-        raise ConfigError(f"a pool cannot live in {backend!r}; use sqlite:///FILE or postgresql://…")
+        raise ConfigError(f"{backend!r} is not supported for pools; use sqlite:///FILE or postgresql://…")
     if url.database in (None, "", ":memory:"):
-        raise ConfigError("a pool in memory would be lost with its process; name a file: sqlite:///pool.db")
+        raise ConfigError("a pool in memory would be lost with its process; use a file: sqlite:///pool.db")
     return url.set(drivername="sqlite", database=str(Path(str(url.database)).absolute()))

@@ -1,9 +1,9 @@
-"""A stored trajectory as plain values, for files that other programs read, and back.
+"""The format of exported files: a stored trajectory as plain values, and back.
 
-A form is one JSON object per trajectory; Parquet has the same fields as columns. Steps of language
-policies are spelled out (ids, logprobs, text); steps of robot policies, whose arrays no table holds
-well, carry the bytes of their record in `record`. Nothing is lost either way: ids and float32
-logprobs come back bit for bit, rewards with their history, steps off the path too.
+A document is one JSON object per trajectory; Parquet has the same fields as columns. Steps of
+language policies are written field by field (ids, logprobs, text). Steps of robot policies, whose
+arrays do not suit a table, have the bytes of their record in `record`. Nothing is lost: ids and
+float32 logprobs come back bit for bit, rewards with their history, and steps off the path too.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from stepwell.core.encoding import decode_step
 from stepwell.core.errors import EncodingError, InputError
 from stepwell.pool.inputs import Completion, FullTrajectory, NewTrajectory
 from stepwell.pool.records import decode_state, encode_rows, encode_state
-from stepwell.pool.results import Channel, RewardEntry, StoredTrajectory, TrajectoryReport, reward_entry
+from stepwell.pool.results import Channel, RewardEntry, StoredTrajectory, TrajectoryReport, make_reward_entry
 
 FORMAT = 1
 
 
-def form_of(stored: StoredTrajectory) -> dict[str, Any]:
-    """The form of a finished trajectory. Arrays stay numpy arrays; `to_json` writes them as lists."""
+def to_document(stored: StoredTrajectory) -> dict[str, Any]:
+    """The document of a finished trajectory. Arrays stay numpy arrays; `to_json` writes them as lists."""
     trajectory, entry = stored.trajectory, stored.entry
     task = trajectory.task
     return {
@@ -68,9 +68,9 @@ def form_of(stored: StoredTrajectory) -> dict[str, Any]:
         "source": stored.source,
         "tags": list(entry.tags),
         "path": None if stored.path is None else list(stored.path),
-        "final_state": _state_form(trajectory.final_state),
+        "final_state": _encode_state(trajectory.final_state),
         "steps": [
-            _step_form(number, step) for number, step in zip(stored.numbers, trajectory.steps, strict=True)
+            _encode_step(number, step) for number, step in zip(stored.numbers, trajectory.steps, strict=True)
         ],
         "rewards": [
             {
@@ -86,7 +86,7 @@ def form_of(stored: StoredTrajectory) -> dict[str, Any]:
     }
 
 
-def _step_form(number: int, step: Step) -> dict[str, Any]:
+def _encode_step(number: int, step: Step) -> dict[str, Any]:
     common = {
         "number": number,
         "reward": step.reward,
@@ -99,7 +99,7 @@ def _step_form(number: int, step: Step) -> dict[str, Any]:
     return {
         **common,
         "prompt_ids": step.state.prompt_ids,
-        "images": [_image_form(span) for span in step.state.images],
+        "images": [_encode_image(span) for span in step.state.images],
         "action_ids": step.action.action_ids,
         "text": step.action.text,
         "behavior_logprobs": step.behavior_logprobs,
@@ -112,105 +112,112 @@ def _step_form(number: int, step: Step) -> dict[str, Any]:
     }
 
 
-def _image_form(span: ImageSpan) -> dict[str, Any]:
+def _encode_image(span: ImageSpan) -> dict[str, Any]:
     return {"image": span.image, "start": span.start, "length": span.length}
 
 
-def _state_form(state: State | None) -> dict[str, Any] | None:
+def _encode_state(state: State | None) -> dict[str, Any] | None:
     if state is None:
         return None
     if not isinstance(state, TokenState):
         return {"record": encode_state(state)}
-    return {"prompt_ids": state.prompt_ids, "images": [_image_form(span) for span in state.images]}
+    return {"prompt_ids": state.prompt_ids, "images": [_encode_image(span) for span in state.images]}
 
 
-def whole_of(form: Mapping[str, Any], channel: Channel | None, tags: Sequence[str]) -> FullTrajectory:
-    """What a form describes, ready to be stored; `InputError` where it is not one."""
+def from_document(
+    document: Mapping[str, Any], channel: Channel | None, tags: Sequence[str]
+) -> FullTrajectory:
+    """The trajectory in a document, ready to be stored; `InputError` if the document is invalid."""
     from stepwell.pool.file_schema import check_types  # here: most processes import no files
 
     try:
-        if isinstance(form, dict) and form.get("stepwell", FORMAT) != FORMAT:
-            raise InputError(f"form {form['stepwell']!r:.20}; this Stepwell reads form {FORMAT}")
-        check_types(form)
-        return _whole(form, channel, tags)
+        if isinstance(document, dict) and document.get("stepwell", FORMAT) != FORMAT:
+            raise InputError(f"format {document['stepwell']!r:.20}; this Stepwell reads format {FORMAT}")
+        check_types(document)
+        return _decode_trajectory(document, channel, tags)
     except ValueError as error:
-        raise InputError(f"not a trajectory as `export` writes it: {error}") from error
+        raise InputError(f"not a trajectory in the format of `export`: {error}") from error
     except RecursionError:
-        raise InputError("not a trajectory as `export` writes it: it is nested too deeply") from None
+        raise InputError("not a trajectory in the format of `export`: nested too deeply") from None
 
 
-def _whole(form: Mapping[str, Any], channel: Channel | None, tags: Sequence[str]) -> FullTrajectory:
-    task = form["task"]
-    opening = NewTrajectory(
-        id=form["id"],
+def _decode_trajectory(
+    document: Mapping[str, Any], channel: Channel | None, tags: Sequence[str]
+) -> FullTrajectory:
+    task = document["task"]
+    beginning = NewTrajectory(
+        id=document["id"],
         task=Task(task["env"], task["content"], task["instruction"], task["seed"], tuple(task["tags"])),
-        group=form["group"],
-        group_size=form["group_size"],
-        channel=channel or form["channel"],
-        source=form["source"],
-        tags=[*form["tags"], *tags],
-        created_s=form["created_s"],
+        group=document["group"],
+        group_size=document["group_size"],
+        channel=channel or document["channel"],
+        source=document["source"],
+        tags=[*document["tags"], *tags],
+        created_s=document["created_s"],
     )
-    if opening.task.id != task["id"]:
-        raise InputError(f"task.id is {task['id']}, its content says {opening.task.id}")
-    ending = Completion(
-        status=Status(form["status"]),
-        error=form["error"],
-        path=form["path"],
-        final_state=_state(form["final_state"]),
-        timings=form["timings"],
-        info=form["info"],
-        finished_s=form["finished_s"],
+    if beginning.task.id != task["id"]:
+        raise InputError(f"task.id is {task['id']}, but its content has id {beginning.task.id}")
+    completion = Completion(
+        status=Status(document["status"]),
+        error=document["error"],
+        path=document["path"],
+        final_state=_decode_state(document["final_state"]),
+        timings=document["timings"],
+        info=document["info"],
+        finished_s=document["finished_s"],
     )
-    steps = {each["number"]: _step(each) for each in form["steps"]}
-    if len(steps) < len(form["steps"]):
+    steps = {each["number"]: _decode_step(each) for each in document["steps"]}
+    if len(steps) < len(document["steps"]):
         raise InputError("two steps have the same number")
     return FullTrajectory(
-        opening,
+        beginning,
         steps,
-        ending,
-        rewards=[_reward(given) for given in form["rewards"]],
-        reports=[TrajectoryReport(**report) for report in form["reports"]],
-        is_served=form["is_served"],
+        completion,
+        rewards=[_decode_reward(given) for given in document["rewards"]],
+        reports=[TrajectoryReport(**report) for report in document["reports"]],
+        is_served=document["is_served"],
     )
 
 
-def _reward(form: Mapping[str, Any]) -> RewardEntry:
-    checked = reward_entry(form["step"], form["part"], form["value"], form["source"])
-    return replace(checked, created_s=form["created_s"])
+def _decode_reward(document: Mapping[str, Any]) -> RewardEntry:
+    checked = make_reward_entry(document["step"], document["part"], document["value"], document["source"])
+    return replace(checked, created_s=document["created_s"])
 
 
-def _step(form: Mapping[str, Any]) -> Step:
-    if form.get("record") is not None:
-        step = decode_step(_bytes(form["record"]))
-        return replace(step, reward=form["reward"], reward_parts=dict(form["reward_parts"]))
-    state = _state(form)
+def _decode_step(document: Mapping[str, Any]) -> Step:
+    if document.get("record") is not None:
+        step = decode_step(_decode_bytes(document["record"]))
+        return replace(step, reward=document["reward"], reward_parts=dict(document["reward_parts"]))
+    state = _decode_state(document)
     assert isinstance(state, TokenState)
     return Step(
         state=state,
-        action=TokenAction(np.asarray(form["action_ids"], np.int32), form["text"]),
-        behavior_logprobs=np.asarray([float(value) for value in form["behavior_logprobs"]], np.float32),
-        reward=form["reward"],
-        reward_parts=dict(form["reward_parts"]),
+        action=TokenAction(np.asarray(document["action_ids"], np.int32), document["text"]),
+        behavior_logprobs=np.asarray([float(value) for value in document["behavior_logprobs"]], np.float32),
+        reward=document["reward"],
+        reward_parts=dict(document["reward_parts"]),
         sampling=Sampling(
-            form["temperature"], form["top_p"], form["seed"], FinishReason(form["finish_reason"])
+            document["temperature"],
+            document["top_p"],
+            document["seed"],
+            FinishReason(document["finish_reason"]),
         ),
-        policy_version=VersionSpan(form["first_version"], form["last_version"]),
-        anchor=form["anchor"],
-        info=form["info"],
+        policy_version=VersionSpan(document["first_version"], document["last_version"]),
+        anchor=document["anchor"],
+        info=document["info"],
     )
 
 
-def _state(form: Mapping[str, Any] | None) -> State | None:
-    if form is None:
+def _decode_state(document: Mapping[str, Any] | None) -> State | None:
+    if document is None:
         return None
-    if form.get("record") is not None:
-        return decode_state(_bytes(form["record"]))
-    images = tuple(ImageSpan(span["image"], span["start"], span["length"]) for span in form["images"])
-    return TokenState(np.asarray(form["prompt_ids"], np.int32), images)
+    if document.get("record") is not None:
+        return decode_state(_decode_bytes(document["record"]))
+    images = tuple(ImageSpan(span["image"], span["start"], span["length"]) for span in document["images"])
+    return TokenState(np.asarray(document["prompt_ids"], np.int32), images)
 
 
-def _bytes(value: bytes | str) -> bytes:
+def _decode_bytes(value: bytes | str) -> bytes:
     if isinstance(value, bytes):
         return value
     try:
@@ -219,12 +226,12 @@ def _bytes(value: bytes | str) -> bytes:
         raise EncodingError(f"record is not base64: {error}") from error
 
 
-def to_json(form: Mapping[str, Any]) -> str:
-    """A form as one line."""
-    return json.dumps(form, separators=(",", ":"), allow_nan=False, default=_plain)
+def to_json(document: Mapping[str, Any]) -> str:
+    """A document as one line."""
+    return json.dumps(document, separators=(",", ":"), allow_nan=False, default=_to_plain)
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """Arrays as lists and bytes as base64; JSON has no infinities, so a logprob of -inf is a string."""
     if isinstance(value, np.ndarray):
         is_plain = value.dtype.kind != "f" or bool(np.isfinite(value).all())

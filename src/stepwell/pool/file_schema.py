@@ -1,8 +1,8 @@
-"""The types of a form's fields, checked strictly before anything is made of them.
+"""The field types of exported files, checked strictly on import.
 
-A file may come from another program, or damaged. Whatever a field holds is refused here with its place
-(`steps.0.action_ids.3`), so that nothing behind meets a value that it does not expect: no float among
-ids, no number beyond what a column holds, no NaN. Fields that a form does not have are refused as well.
+A file may come from another program, or be damaged. A wrong value is refused here with its place
+(`steps.0.action_ids.3`), so that later code meets only expected values: no float among ids, no number
+too large for its column, no NaN. Unknown fields are refused as well.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ LogProb = Annotated[float, AfterValidator(_check_float32)] | Literal["-inf", "in
 Objects = dict[str, JsonValue]
 
 
-class _Form(BaseModel):
+class _Model(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
 
-class _TaskForm(_Form):
+class _TaskModel(_Model):
     id: str
     env: str
     content: Objects
@@ -46,19 +46,19 @@ class _TaskForm(_Form):
     tags: list[str]
 
 
-class _ImageForm(_Form):
+class _ImageModel(_Model):
     image: str
     start: Count
     length: Count
 
 
-class _StateForm(_Form):
+class _StateModel(_Model):
     prompt_ids: list[Count]
-    images: list[_ImageForm]
+    images: list[_ImageModel]
     record: None = None
 
 
-class _StepForm(_StateForm):
+class _StepModel(_StateModel):
     number: Count
     action_ids: list[Count]
     text: str
@@ -75,20 +75,20 @@ class _StepForm(_StateForm):
     info: Objects
 
 
-class _RecordForm(BaseModel):
-    """What a robot's step or state is written as. Parquet has the other columns too, empty."""
+class _RecordModel(BaseModel):
+    """A step or state of a robot policy. Parquet has the other columns too, empty."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
     record: bytes | str
 
 
-class _RecordStepForm(_RecordForm):
+class _RecordStepModel(_RecordModel):
     number: Count
     reward: Number | None
     reward_parts: dict[str, Number]
 
 
-class _RewardForm(_Form):
+class _RewardModel(_Model):
     step: Count | None
     part: str
     value: Number
@@ -96,19 +96,19 @@ class _RewardForm(_Form):
     created_s: Number
 
 
-class _ReportForm(_Form):
+class _ReportModel(_Model):
     body: JsonValue
     created_s: Number
 
 
-class _TrajectoryForm(_Form):
+class _TrajectoryModel(_Model):
     stepwell: int
     id: str
     channel: str
     group: str
     group_size: Annotated[int, Field(ge=1, le=_MAX_INT32)]
     is_served: bool
-    task: _TaskForm
+    task: _TaskModel
     status: str
     error: str
     reward: Number | None
@@ -123,32 +123,32 @@ class _TrajectoryForm(_Form):
     path: list[Count] | None
     final_state: Any
     steps: list[Any]
-    rewards: list[_RewardForm]
-    reports: list[_ReportForm]
+    rewards: list[_RewardModel]
+    reports: list[_ReportModel]
 
 
-def check_types(form: Any) -> None:
-    """Refuse a form one of whose fields is missing, unknown or of another type, and say which."""
-    _check(_TrajectoryForm, form)
-    for index, step in enumerate(form["steps"]):
-        _check(_RecordStepForm if _is_record(step) else _StepForm, step, "steps", index)
-    state = form["final_state"]
+def check_types(document: Any) -> None:
+    """Refuse a document with a missing, unknown or wrongly typed field, and name the field."""
+    _check_model(_TrajectoryModel, document)
+    for index, step in enumerate(document["steps"]):
+        _check_model(_RecordStepModel if _is_record(step) else _StepModel, step, "steps", index)
+    state = document["final_state"]
     if state is not None:
-        _check(_RecordForm if _is_record(state) else _StateForm, state, "final_state")
+        _check_model(_RecordModel if _is_record(state) else _StateModel, state, "final_state")
 
 
-def _is_record(form: Any) -> bool:
-    return isinstance(form, dict) and form.get("record") is not None
+def _is_record(document: Any) -> bool:
+    return isinstance(document, dict) and document.get("record") is not None
 
 
-def _check(model: type[BaseModel], form: Any, *place: str | int) -> None:
+def _check_model(model: type[BaseModel], document: Any, *place: str | int) -> None:
     try:
-        model.model_validate(form)
+        model.model_validate(document)
     except ValidationError as error:
-        raise InputError(_describe(error.errors(include_url=False)[0], place)) from None
+        raise InputError(_describe_error(error.errors(include_url=False)[0], place)) from None
 
 
-def _describe(error: ErrorDetails, place: tuple[str | int, ...]) -> str:
+def _describe_error(error: ErrorDetails, place: tuple[str | int, ...]) -> str:
     field = ".".join(str(part) for part in (*place, *error["loc"]))
     if error["type"] == "missing":
         return f"field {field!r} is missing"

@@ -1,4 +1,4 @@
-"""Which trajectories are meant: `Filter`, and how it reads as SQL."""
+"""Filters of trajectories, and their conditions in SQL."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from sqlalchemy import ColumnElement, exists, false, func, select
 
 from stepwell.core import Status
 from stepwell.core.errors import InputError
-from stepwell.pool.results import Channel, checked_channel
+from stepwell.pool.results import Channel, parse_channel
 from stepwell.pool.schema import groups, tags, trajectories
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Everything given must hold; nothing given means every trajectory.
+    """Selects trajectories. All given conditions must hold; an empty filter matches everything.
 
     Versions: no step of the path is older than `min_version` or newer than `max_version`. Rewards:
-    the sum over the path. Times: when it was begun (seconds since 1970), `until_s` excluded. All of
-    `tags` are there and none of `without_tags`. A trajectory that is still open has neither versions
-    nor a reward yet, so a bound on them leaves it out.
+    the sum over the path. Times: when the trajectory began (seconds since 1970), `until_s` excluded.
+    It must have all `tags` and none of `without_tags`. An open trajectory has neither versions nor a
+    reward yet, so a bound on them excludes it.
     """
 
     channel: Channel | str | None = None
@@ -41,17 +41,17 @@ class Filter:
 
     def __post_init__(self) -> None:
         if self.channel is not None:
-            object.__setattr__(self, "channel", checked_channel(self.channel))
+            object.__setattr__(self, "channel", parse_channel(self.channel))
         for name in ("tags", "without_tags", "ids", "statuses"):
             if isinstance(getattr(self, name), str):
-                raise InputError(f"{name} is a single string; give a list of them")
+                raise InputError(f"{name} is a single string; give a list of strings")
         if self.statuses is not None:
-            object.__setattr__(self, "statuses", tuple(_checked_status(status) for status in self.statuses))
+            object.__setattr__(self, "statuses", tuple(_parse_status(status) for status in self.statuses))
 
-    def conditions(self, *, of_few: bool = False) -> list[ColumnElement[bool]]:
-        """What must hold of a row of `trajectories`.
+    def build_conditions(self, *, of_few: bool = False) -> list[ColumnElement[bool]]:
+        """The conditions on a row of `trajectories`.
 
-        `of_few`: only some rows are looked at; each asks for its own tags, however many others have them.
+        With `of_few`, only a few rows are tested; each reads its own tags, however many others have them.
         """
         t = trajectories.c
         found: list[ColumnElement[bool]] = []
@@ -67,9 +67,9 @@ class Filter:
             found += [] if high is None else [high_column <= high]
         found += [] if self.since_s is None else [t.created_s >= self.since_s]
         found += [] if self.until_s is None else [t.created_s < self.until_s]
-        return found + self._memberships(_asks_for_tag if of_few else _has_tag)
+        return found + self._build_memberships(_counts_tag if of_few else _has_tag)
 
-    def _memberships(self, has_tag: Callable[[str], ColumnElement[bool]]) -> list[ColumnElement[bool]]:
+    def _build_memberships(self, has_tag: Callable[[str], ColumnElement[bool]]) -> list[ColumnElement[bool]]:
         t = trajectories.c
         found: list[ColumnElement[bool]] = []
         if self.statuses is not None:
@@ -89,13 +89,13 @@ def _has_tag(tag: str) -> ColumnElement[bool]:
     return exists().where(tags.c.trajectory == trajectories.c.seq, tags.c.tag == tag)
 
 
-def _asks_for_tag(tag: str) -> ColumnElement[bool]:
-    """The same, counted: PostgreSQL may answer an `exists` by a join with all that have the tag."""
+def _counts_tag(tag: str) -> ColumnElement[bool]:
+    """Like `_has_tag`, but counted: PostgreSQL may turn an `exists` into a join with all tagged rows."""
     own = (tags.c.trajectory == trajectories.c.seq) & (tags.c.tag == tag)
     return select(func.count()).select_from(tags).where(own).correlate(trajectories).scalar_subquery() > 0
 
 
-def _checked_status(status: Status | str) -> Status:
+def _parse_status(status: Status | str) -> Status:
     try:
         return Status(status)
     except ValueError:

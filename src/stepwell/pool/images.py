@@ -1,7 +1,7 @@
-"""Pictures that a pool keeps: stored as they are added, read again when memory has let them go.
+"""Images in a pool: stored when they are added, loaded again when they left memory.
 
-Invariant: a picture is in the blob store before its name is in any message, so that every process
-that opens the same pool finds the pixels of every prompt and every step.
+Invariant: an image is in the blob store before its name is in any message. So every process that
+opens the same pool finds the pixels of every prompt and every step.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from stepwell.pool.store import Pool
 
 
 class PoolImageStore(ImageStore):
-    """`ImageStore` over the blob store of a pool; what it lacks is read from `also`, another pool."""
+    """`ImageStore` over the blob store of a pool; missing images are read from another pool, `also`."""
 
     def __init__(self, pool: Pool, *, also: Pool | None = None) -> None:
         self._blobs = pool.blobs

@@ -1,25 +1,26 @@
-"""What producers hand in, checked before it comes near the database."""
+"""What producers hand to the pool, checked before it reaches the database."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stepwell.core import JSON, State, Status, Step, Task
+from stepwell.core import JSON, State, Status, Step, Task, Trajectory
 from stepwell.core.errors import InputError
 from stepwell.pool.records import encode_rows
-from stepwell.pool.results import Channel, RewardEntry, TrajectoryReport, checked_channel, checked_name
+from stepwell.pool.results import Channel, RewardEntry, TrajectoryReport, check_name, parse_channel
 
 
 @dataclass(frozen=True, slots=True)
 class NewTrajectory:
-    """What is known of a trajectory when it begins."""
+    """What is known about a trajectory when it begins."""
 
     id: str
     task: Task
-    group: str = ""  # empty: a group of its own, under its own id
+    group: str = ""  # empty: its own group, named by its id
     group_size: int = 1
     channel: Channel | str = Channel.TRAIN
     source: Mapping[str, JSON] = field(default_factory=dict)
@@ -27,19 +28,19 @@ class NewTrajectory:
     created_s: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
-        checked_name(self.id, "id")
-        checked_name(self.group or self.id, "group")
-        checked_name(self.task.env, "task.env")
-        checked_channel(self.channel)
+        check_name(self.id, "id")
+        check_name(self.group or self.id, "group")
+        check_name(self.task.env, "task.env")
+        parse_channel(self.channel)
         for tag in self.tags:
-            checked_name(tag, "tag")
+            check_name(tag, "tag")
         if self.group_size < 1:
             raise InputError(f"group_size is {self.group_size}; a group has at least one trajectory")
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What is known of a trajectory when it is finished."""
+    """What is known about a trajectory when it is finished."""
 
     status: Status
     error: str = ""
@@ -53,32 +54,45 @@ class Completion:
         if self.status in (Status.AGENT_ERROR, Status.INFRA_ERROR) and not self.error:
             raise InputError(f"status {self.status.value} needs `error`: what went wrong")
         if self.path is not None and any(b <= a for a, b in zip(self.path, self.path[1:], strict=False)):
-            raise InputError(f"path must name steps in rising order, each once; got {list(self.path)}")
+            raise InputError(f"path must list steps in increasing order, each once; got {list(self.path)}")
 
 
 @dataclass(frozen=True, slots=True)
 class FullTrajectory:
-    """A trajectory that is stored at once: its steps by number, and what became of it.
+    """A trajectory that is stored in one call: its steps by number, and how it ended.
 
-    `is_served=False` is one that does not count for its group: it was late where it came from.
+    With `is_served=False` it does not count for its group: it finished late in the pool it comes from.
     """
 
-    opening: NewTrajectory
+    beginning: NewTrajectory
     steps: Mapping[int, Step]
-    ending: Completion
+    completion: Completion
     rewards: Sequence[RewardEntry] = ()
     reports: Sequence[TrajectoryReport] = ()
     is_served: bool = True
-    rows: list[dict[str, Any]] = field(init=False)  # encoded here, outside of the transaction
+    rows: list[dict[str, Any]] = field(init=False)  # encoded here, outside the transaction
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", encode_rows(self.steps)[0])
 
     @property
     def group(self) -> str:
-        return self.opening.group or self.opening.id
+        return self.beginning.group or self.beginning.id
 
     @property
     def is_counted(self) -> bool:
-        """Whether it takes a place of its group."""
-        return self.is_served and self.ending.status is not Status.INFRA_ERROR
+        """Whether it takes one of the places of its group."""
+        return self.is_served and self.completion.status is not Status.INFRA_ERROR
+
+
+def resolve_group_sizes(
+    trajectories: Sequence[Trajectory], given: Mapping[str, int] | int | None
+) -> dict[str, int]:
+    """The size of each group: as given, else the number of its trajectories that count."""
+    counts: Counter[str] = Counter()
+    for trajectory in trajectories:
+        counts[trajectory.group or trajectory.id] += trajectory.status is not Status.INFRA_ERROR
+    if isinstance(given, int):
+        return dict.fromkeys(counts, given)
+    found = {name: max(1, count) for name, count in counts.items()}
+    return found if given is None else {**found, **{name: given[name] for name in given if name in found}}

@@ -1,8 +1,7 @@
-"""Rows back into entries and trajectories, page by page so that no reader blocks a writer.
+"""Read trajectories and their summaries, page by page so that no reader blocks a writer.
 
-SQLite cannot reset its log while a reader stands in the middle of it, so nothing here keeps a
-transaction open while the caller works: a list is read in pages, each continuing after the last
-`seq` of the one before.
+SQLite cannot reset its log while a reader uses it. So no transaction stays open while the caller
+works: lists are read in pages, and each page continues after the last `seq` of the previous one.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from stepwell.pool.database import Database
 from stepwell.pool.filters import Filter
 from stepwell.pool.records import RowReader, decode_state
 from stepwell.pool.results import Channel, RewardEntry, StoredTrajectory, TrajectoryReport, TrajectorySummary
-from stepwell.pool.reward_history import correct, corrections
+from stepwell.pool.reward_history import apply_corrections, collect_corrections
 from stepwell.pool.schema import groups, reports, rewards, steps, tags, trajectories
 
 _PAGE = 500
@@ -38,37 +37,37 @@ _STEPS = select(steps.c.trajectory, steps.c.number, steps.c.base, steps.c.shared
 _KNOWN = select(trajectories.c.seq).where(trajectories.c.id == bindparam("wanted_id"))
 
 
-def has(db: Database, id: str) -> bool:
-    """Whether there is such a trajectory; quick, for those who ask at every call."""
-    known = db.prepared("known", lambda: _KNOWN)
+def has_trajectory(db: Database, id: str) -> bool:
+    """Whether the trajectory exists; fast enough to ask on every call."""
+    known = db.prepare_statement("known", lambda: _KNOWN)
     return db.read(lambda connection: known(connection, [{"wanted_id": id}]).first() is not None)
 
 
-def count(db: Database, where: Filter) -> int:
-    """How many trajectories fit."""
-    query = select(func.count()).select_from(trajectories).where(*where.conditions())
+def count_trajectories(db: Database, where: Filter) -> int:
+    """The number of matching trajectories."""
+    query = select(func.count()).select_from(trajectories).where(*where.build_conditions())
     return int(db.read(lambda connection: connection.execute(query).scalar_one()))
 
 
-def find(
+def find_summaries(
     db: Database, where: Filter, *, newest_first: bool, limit: int | None
 ) -> Iterator[TrajectorySummary]:
-    """Entries in order of creation."""
-    for page in _pages(db, where, newest_first=newest_first, limit=limit):
+    """Summaries in order of creation."""
+    for page in _read_pages(db, where, newest_first=newest_first, limit=limit):
         yield from page
 
 
-def _pages(
+def _read_pages(
     db: Database, where: Filter, *, newest_first: bool = False, limit: int | None = None
 ) -> Iterator[list[TrajectorySummary]]:
-    conditions = where.conditions()
+    build_conditions = where.build_conditions()
     order = trajectories.c.seq.desc() if newest_first else trajectories.c.seq
     last: int | None = None
     while limit is None or limit > 0:
-        query = _ROWS.where(*conditions).order_by(order).limit(min(_PAGE, limit or _PAGE))
+        query = _ROWS.where(*build_conditions).order_by(order).limit(min(_PAGE, limit or _PAGE))
         if last is not None:
             query = query.where(trajectories.c.seq < last if newest_first else trajectories.c.seq > last)
-        rows, entries = db.read(partial(_page, query=query))
+        rows, entries = db.read(partial(_read_page, query=query))
         if not rows:
             return
         last = rows[-1].seq
@@ -76,22 +75,23 @@ def _pages(
         yield entries
 
 
-def _page(connection: Connection, query: Select[Any]) -> tuple[Sequence[Any], list[TrajectorySummary]]:
+def _read_page(connection: Connection, query: Select[Any]) -> tuple[Sequence[Any], list[TrajectorySummary]]:
     rows = connection.execute(query).all()
-    return rows, _entries(connection, rows)
+    return rows, _make_summaries(connection, rows)
 
 
-def _entries(connection: Connection, rows: Sequence[Any]) -> list[TrajectorySummary]:
+def _make_summaries(connection: Connection, rows: Sequence[Any]) -> list[TrajectorySummary]:
     seqs = [row.seq for row in rows]
-    tagged = _by_trajectory(connection.execute(select(tags).where(tags.c.trajectory.in_(seqs))))
-    counts = _open_counts(connection, [row.seq for row in rows if row.status is None])
+    tagged = _group_by_trajectory(connection.execute(select(tags).where(tags.c.trajectory.in_(seqs))))
+    counts = _count_open(connection, [row.seq for row in rows if row.status is None])
     return [
-        _entry(row, tuple(sorted(each.tag for each in tagged[row.seq])), counts.get(row.seq)) for row in rows
+        _make_summary(row, tuple(sorted(each.tag for each in tagged[row.seq])), counts.get(row.seq))
+        for row in rows
     ]
 
 
-def _open_counts(connection: Connection, seqs: list[int]) -> dict[int, tuple[int, int]]:
-    """Steps and bytes of trajectories that are not finished yet."""
+def _count_open(connection: Connection, seqs: list[int]) -> dict[int, tuple[int, int]]:
+    """Steps and bytes of trajectories that are still open."""
     if not seqs:
         return {}
     query = (
@@ -104,7 +104,7 @@ def _open_counts(connection: Connection, seqs: list[int]) -> dict[int, tuple[int
     return {row.trajectory: (row.num, int(row.size)) for row in connection.execute(query)}
 
 
-def _entry(row: Any, tag_names: tuple[str, ...], counts: tuple[int, int] | None) -> TrajectorySummary:
+def _make_summary(row: Any, tag_names: tuple[str, ...], counts: tuple[int, int] | None) -> TrajectorySummary:
     num_steps, num_bytes = counts or (row.num_steps or 0, row.num_bytes or 0)
     return TrajectorySummary(
         id=row.id,
@@ -128,50 +128,50 @@ def _entry(row: Any, tag_names: tuple[str, ...], counts: tuple[int, int] | None)
 
 
 def _group_name(row: Any) -> str:
-    """Empty for a trajectory that is a group of its own, as in the record."""
+    """The group's name; empty for a trajectory in its own group, as in the record."""
     return "" if row.group_name == row.id else str(row.group_name)
 
 
-def _by_trajectory(rows: Iterable[Any]) -> dict[int, list[Any]]:
+def _group_by_trajectory(rows: Iterable[Any]) -> dict[int, list[Any]]:
     found: dict[int, list[Any]] = defaultdict(list)
     for row in rows:
         found[row.trajectory].append(row)
     return found
 
 
-def task_of(text: str) -> Task:
+def decode_task(text: str) -> Task:
     env, content, instruction, seed, tag_names = json.loads(text)
     return Task(env, content, instruction, seed, tuple(tag_names))
 
 
-def get(db: Database, id: str, *, whole: bool) -> StoredTrajectory:
-    """One trajectory with everything about it; `whole` also with the steps off its path."""
-    found = db.read(partial(_stored, query=_ROWS.where(trajectories.c.id == id), whole=whole))
+def get_trajectory(db: Database, id: str, *, whole: bool) -> StoredTrajectory:
+    """One trajectory with everything about it; with `whole` also the steps off its path."""
+    found = db.read(partial(_read_stored, query=_ROWS.where(trajectories.c.id == id), whole=whole))
     if not found:
         raise InputError(f"trajectory {id!r} is not in the pool")
     return found[0]
 
 
-def stored(db: Database, where: Filter, *, whole: bool = True) -> Iterator[StoredTrajectory]:
+def iter_stored(db: Database, where: Filter, *, whole: bool = True) -> Iterator[StoredTrajectory]:
     """Trajectories with everything about them, in order of creation."""
-    for ids in _small_pages(db, where):
+    for ids in _read_id_pages(db, where):
         query = _ROWS.where(trajectories.c.id.in_(ids)).order_by(trajectories.c.seq)
-        yield from db.read(partial(_stored, query=query, whole=whole))
+        yield from db.read(partial(_read_stored, query=query, whole=whole))
 
 
-def trajectories_of(db: Database, where: Filter) -> Iterator[Trajectory]:
+def iter_trajectories(db: Database, where: Filter) -> Iterator[Trajectory]:
     """Trajectories (their paths) in order of creation."""
-    for ids in _small_pages(db, where):
+    for ids in _read_id_pages(db, where):
         query = _ROWS.where(trajectories.c.id.in_(ids)).order_by(trajectories.c.seq)
-        for _, trajectory in db.read(partial(_built, query=query)):
+        for _, trajectory in db.read(partial(_read_trajectories, query=query)):
             yield trajectory
 
 
-def _small_pages(db: Database, where: Filter) -> Iterator[list[str]]:
-    """Ids of trajectories that are read together."""
+def _read_id_pages(db: Database, where: Filter) -> Iterator[list[str]]:
+    """Pages of ids of trajectories to read together."""
     ids: list[str] = []
     num_steps = 0
-    for page in _pages(db, where):
+    for page in _read_pages(db, where):
         for entry in page:
             ids.append(entry.id)
             num_steps += entry.num_steps
@@ -182,44 +182,49 @@ def _small_pages(db: Database, where: Filter) -> Iterator[list[str]]:
         yield ids
 
 
-def served(db: Database, group_seqs: Sequence[int]) -> dict[int, list[Trajectory]]:
+def read_groups(db: Database, group_seqs: Sequence[int]) -> dict[int, list[Trajectory]]:
     """The trajectories that make each group complete, in order of creation."""
     found: dict[int, list[Trajectory]] = {seq: [] for seq in group_seqs}
-    wanted = list(group_seqs)  # said of both tables: a planner without statistics would read all groups
+    wanted = list(group_seqs)  # for both tables: a planner without statistics would read all groups
     query = _ROWS.where(
         trajectories.c.group.in_(wanted), groups.c.seq.in_(wanted), trajectories.c.place.is_not(None)
     )
-    for group, trajectory in db.read(partial(_built, query=query.order_by(trajectories.c.seq))):
+    for group, trajectory in db.read(partial(_read_trajectories, query=query.order_by(trajectories.c.seq))):
         found[group].append(trajectory)
     return found
 
 
-def _built(connection: Connection, query: Select[Any]) -> list[tuple[int, Trajectory]]:
+def _read_trajectories(connection: Connection, query: Select[Any]) -> list[tuple[int, Trajectory]]:
     """Trajectories (their paths), each with the `seq` of its group."""
     rows = connection.execute(query).all()
-    step_rows, history = _parts(connection, rows)
-    return [(row.group, _trajectory(row, RowReader(step_rows[row.seq]), history[row.seq])[0]) for row in rows]
+    step_rows, history = _read_parts(connection, rows)
+    return [
+        (row.group, _build_trajectory(row, RowReader(step_rows[row.seq]), history[row.seq])[0])
+        for row in rows
+    ]
 
 
-def _parts(connection: Connection, rows: Sequence[Any]) -> tuple[dict[int, list[Any]], dict[int, list[Any]]]:
+def _read_parts(
+    connection: Connection, rows: Sequence[Any]
+) -> tuple[dict[int, list[Any]], dict[int, list[Any]]]:
     seqs = [row.seq for row in rows]
-    step_rows = _by_trajectory(connection.execute(_STEPS.where(steps.c.trajectory.in_(seqs))))
+    step_rows = _group_by_trajectory(connection.execute(_STEPS.where(steps.c.trajectory.in_(seqs))))
     query = select(rewards).where(rewards.c.trajectory.in_(seqs)).order_by(rewards.c.seq)
-    return step_rows, _by_trajectory(connection.execute(query))
+    return step_rows, _group_by_trajectory(connection.execute(query))
 
 
-def _trajectory(
+def _build_trajectory(
     row: Any, reader: RowReader, history: Sequence[Any], *, whole: bool = False
 ) -> tuple[Trajectory, list[int]]:
-    """A trajectory with its rewards of today, and the numbers of its steps."""
-    numbers = reader.numbers()
+    """A trajectory with its current rewards, and the numbers of its steps."""
+    numbers = reader.list_numbers()
     path = json.loads(row.path) if row.path else numbers
-    newest = corrections(history, path)
+    newest = collect_corrections(history, path)
     chosen = numbers if whole else path
     error, timings, info = json.loads(row.outcome) if row.outcome else ("", {}, {})
     built = Trajectory(
-        task=task_of(row.task),
-        steps=[_corrected(reader.step(number), newest.get(number, {})) for number in chosen],
+        task=decode_task(row.task),
+        steps=[_correct_step(reader.get_step(number), newest.get(number, {})) for number in chosen],
         status=Status(row.status) if row.status else Status.TRUNCATED,
         group=_group_name(row),
         final_state=decode_state(row.final_state),
@@ -231,20 +236,22 @@ def _trajectory(
     return built, chosen
 
 
-def _corrected(step: Step, newest: dict[str, float]) -> Step:
-    correct(step, newest)
+def _correct_step(step: Step, newest: dict[str, float]) -> Step:
+    apply_corrections(step, newest)
     return step
 
 
-def _stored(connection: Connection, query: Select[Any], *, whole: bool) -> list[StoredTrajectory]:
+def _read_stored(connection: Connection, query: Select[Any], *, whole: bool) -> list[StoredTrajectory]:
     rows = connection.execute(query).all()
-    step_rows, history = _parts(connection, rows)
+    step_rows, history = _read_parts(connection, rows)
     seqs = [row.seq for row in rows]
     bodies = select(reports).where(reports.c.trajectory.in_(seqs)).order_by(reports.c.seq)
-    said = _by_trajectory(connection.execute(bodies))
+    said = _group_by_trajectory(connection.execute(bodies))
     found = []
-    for row, entry in zip(rows, _entries(connection, rows), strict=True):
-        trajectory, numbers = _trajectory(row, RowReader(step_rows[row.seq]), history[row.seq], whole=whole)
+    for row, entry in zip(rows, _make_summaries(connection, rows), strict=True):
+        trajectory, numbers = _build_trajectory(
+            row, RowReader(step_rows[row.seq]), history[row.seq], whole=whole
+        )
         found.append(
             StoredTrajectory(
                 trajectory=trajectory,

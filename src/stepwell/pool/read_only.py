@@ -1,14 +1,14 @@
-"""SQLite pools that may not be written: another user's, on a read-only disk, or made so on purpose.
+"""SQLite pools without write permission: another user's, on a read-only disk, or protected on purpose.
 
-A pool in WAL mode is its file and, while it is open somewhere or after a kill, a log (`-wal`) of newer
-commits with an index of it in shared memory (`-shm`). SQLite would make the missing ones, which cannot
-be done here. So it depends on what there is:
+A pool in WAL mode is one file. While it is open somewhere, or after a kill, there is also a log
+(`-wal`) of newer commits with an index in shared memory (`-shm`). SQLite would create the missing
+ones, which is impossible here. So the files that exist decide:
 
-| there is | read |
+| files | how they are read |
 |---|---|
-| the file alone | as an image that does not change: nobody had it open when this pool was opened |
-| file, log and index | as any reader does, also while others write |
-| file and log | with an index of this process alone, so that what a killed writer committed is seen |
+| database only | as immutable: nobody had it open when this pool was opened |
+| database, log and index | like any reader, also while others write |
+| database and log | with an index private to this process, to see what a killed writer committed |
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from sqlalchemy import QueuePool, create_engine, event
 
 
 def is_read_only(path: Path) -> bool:
-    """Whether a pool is there that this user may not write. SQLite makes files beside it, so both count."""
-    # Not by opening the file: closing it would drop SQLite's locks of this process.
+    """Whether a pool exists without write permission for its file or folder (SQLite adds files there)."""
+    # Not by opening the file: closing it would drop this process's SQLite locks.
     return path.is_file() and not (_may_write(path) and _may_write(path.parent))
 
 
@@ -31,10 +31,10 @@ def _may_write(path: Path) -> bool:
     return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
-def make_reading_engine(path: Path, timeout_s: float) -> Any:
-    """An engine whose connections read and never write."""
+def make_read_only_engine(path: Path, timeout_s: float) -> Any:
+    """An engine with read-only connections."""
 
-    def connect() -> sqlite3.Connection:
+    def open_connection() -> sqlite3.Connection:
         log, index = Path(f"{path}-wal"), Path(f"{path}-shm")
         has_log = log.exists() and log.stat().st_size > 0
         how = "mode=ro" if index.exists() else "mode=ro&vfs=unix-none" if has_log else "immutable=1"
@@ -47,10 +47,12 @@ def make_reading_engine(path: Path, timeout_s: float) -> Any:
         connection.execute("PRAGMA query_only = ON")
         return connection
 
-    engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool, pool_size=8, max_overflow=-1)
+    engine = create_engine(
+        "sqlite://", creator=open_connection, poolclass=QueuePool, pool_size=8, max_overflow=-1
+    )
 
     @event.listens_for(engine, "begin")
-    def _begin(connection: Any) -> None:
+    def _begin_transaction(connection: Any) -> None:
         connection.exec_driver_sql("BEGIN")
 
     return engine

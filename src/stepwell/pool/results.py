@@ -1,4 +1,4 @@
-"""What the pool hands out: entries of a list, stored trajectories, taken groups, counts."""
+"""What the pool returns: summaries, stored trajectories, leased groups, counts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from enum import StrEnum
 from stepwell.core import JSON, Status, Trajectory
 from stepwell.core.errors import InputError
 
-KEEP_TAG = "keep"  # a trajectory so tagged is never collected
+KEEP_TAG = "keep"  # a trajectory with this tag is never removed by `gc`
 _MAX_NAME = 500
 
 
 class Channel(StrEnum):
-    """What a trajectory is for. Only `train` waits for a consumer before it may be collected."""
+    """The purpose of a trajectory. Only `train` waits for a consumer before `gc` may remove it."""
 
     TRAIN = "train"
     EVAL = "eval"
@@ -26,10 +26,10 @@ class Channel(StrEnum):
 class TrajectorySummary:
     """One trajectory in a list, without its steps.
 
-    `state` is its group's: filling, ready, leased or consumed. `num_steps` counts all steps that are
-    stored, `reward` sums those of the path; both follow later corrections. `is_served` is whether it
-    is one of the `group_size` that make its group complete (an infrastructure failure, or one that
-    finished after the group was complete, is stored only).
+    `state` is the state of its group: filling, ready, leased or consumed. `num_steps` counts all
+    stored steps, `reward` is the sum over the path; both include later corrections. `is_served` says
+    whether it is one of the `group_size` that complete its group (an infrastructure failure, or a
+    trajectory that finished after the group was complete, is only stored).
     """
 
     id: str
@@ -57,9 +57,9 @@ class TrajectorySummary:
 
 @dataclass(frozen=True, slots=True)
 class RewardEntry:
-    """One value that was ever given to a reward part; the newest of a step and part counts."""
+    """One value of a reward part; the newest one of a step and part counts."""
 
-    step: int | None  # None: the last step of the path, whichever that is
+    step: int | None  # None: the last step of the path
     part: str
     value: float
     source: str
@@ -68,7 +68,7 @@ class RewardEntry:
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryReport:
-    """Something somebody said about a trajectory."""
+    """A report that was attached to a trajectory."""
 
     body: JSON
     created_s: float
@@ -78,8 +78,8 @@ class TrajectoryReport:
 class StoredTrajectory:
     """One trajectory with everything the pool knows about it.
 
-    `numbers[i]` is the number under which `trajectory.steps[i]` was appended. While a trajectory is
-    open it has no status yet; its `trajectory` then says `truncated`, as the episode would go on.
+    `numbers[i]` is the number with which `trajectory.steps[i]` was appended. An open trajectory has no
+    status yet; its `trajectory` then has `truncated`, because the episode would go on.
     """
 
     trajectory: Trajectory
@@ -120,14 +120,14 @@ class StoredTrajectory:
 
     @property
     def versions(self) -> tuple[int, int] | None:
-        """The oldest and the newest policy version of its path."""
+        """The oldest and the newest policy version on its path."""
         first, last = self.entry.first_version, self.entry.last_version
         return None if first is None or last is None else (first, last)
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Who holds a group, and until when (seconds since 1970, by the database's clock)."""
+    """The consumer that holds a group, and until when (seconds since 1970, by the database's clock)."""
 
     consumer: str
     until_s: float
@@ -135,7 +135,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class LeasedGroup:
-    """One complete group, leased; its trajectories in the order in which they were begun."""
+    """One complete, leased group; its trajectories are in the order in which they began."""
 
     group: str
     trajectories: list[Trajectory]
@@ -144,7 +144,7 @@ class LeasedGroup:
 
 @dataclass(frozen=True, slots=True)
 class PublishedVersion:
-    """A policy version as it was published."""
+    """A published policy version."""
 
     version: int
     fingerprint: str
@@ -154,7 +154,7 @@ class PublishedVersion:
 
 @dataclass(frozen=True, slots=True)
 class ChannelStats:
-    """Counts of one channel. `statuses` counts trajectories, `groups` counts groups by state."""
+    """Counts of one channel: `statuses` of trajectories, `groups` by state."""
 
     num_trajectories: int = 0
     num_open: int = 0
@@ -189,17 +189,17 @@ class GcResult:
     num_blobs: int = 0
 
 
-def reward_entry(step: int | None, part: str, value: float, source: str) -> RewardEntry:
-    """A reward given now, checked."""
-    checked_name(part, "part")
+def make_reward_entry(step: int | None, part: str, value: float, source: str) -> RewardEntry:
+    """A checked reward with the current time."""
+    check_name(part, "part")
     if source:
-        checked_name(source, "source")
+        check_name(source, "source")
     if not math.isfinite(value):
         raise InputError(f"reward part {part!r} is {value}; rewards must be finite")
     return RewardEntry(step, part, float(value), source, time.time())
 
 
-def checked_channel(channel: Channel | str) -> Channel:
+def parse_channel(channel: Channel | str) -> Channel:
     try:
         return Channel(channel)
     except ValueError:
@@ -207,8 +207,8 @@ def checked_channel(channel: Channel | str) -> Channel:
         raise InputError(f"channel {channel!r} is unknown; choose one of {known}") from None
 
 
-def checked_name(name: str, field_name: str) -> str:
-    """`name` if both databases keep it as it is: some printable characters."""
+def check_name(name: str, field_name: str) -> str:
+    """Return `name` if both databases can store it unchanged: printable characters only."""
     if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME or not name.isprintable():
         raise InputError(f"{field_name} must be 1 to {_MAX_NAME} printable characters, got {name!r:.100}")
     return name

@@ -4,18 +4,18 @@
                      ├── n rewards   (every value ever given; the newest of a part counts)
                      ├── n reports
                      ├── n tags
-                     └── n images    (which blobs a trajectory shows)
-    versions                         (policy versions as they were published)
+                     └── n images    (the blobs of a trajectory's images)
+    versions                         (published policy versions)
 
 Invariants
-* `seq` numbers count up and are never used again; order by `seq` is order of creation.
-* A step's row never changes after it was committed. Rewards that arrive later are rows of
-  their own, so that no correction can damage a record.
-* `groups.state` is the whole truth about serving: filling → ready → leased → consumed, and
-  back to ready when a lease is given back, runs out, or its checkpoint is gone.
-* Free text that people or programs write (errors, info, sources) is JSON in ASCII, since
-  PostgreSQL keeps no zero bytes; what is a plain column is a checked name.
-* `REVISION` is the newest migration; a test holds these tables against the migrated ones.
+* `seq` numbers increase and are never reused; order by `seq` is order of creation.
+* A step's row never changes after its commit. Later rewards are separate rows, so that no
+  correction can damage a record.
+* `groups.state` alone decides what is served: filling → ready → leased → consumed, and back to
+  ready when a lease is given back or expires, or when its checkpoint is gone.
+* Free text from people or programs (errors, info, sources) is JSON in ASCII, because PostgreSQL
+  stores no zero bytes. Plain text columns hold checked names.
+* `REVISION` is the newest migration. A test compares these tables with the migrated ones.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ REVISION = "0003"
 FILLING, READY, LEASED, CONSUMED = "filling", "ready", "leased", "consumed"
 
 metadata = MetaData()
-# Written out: given a parameter, a planner would not see that the index of these rows fits
+# Literal text: with a parameter, a planner would not recognise the partial index
 IS_READY, IS_LEASED = text(f"state = '{READY}'"), text(f"state = '{LEASED}'")
-_Seq = BigInteger().with_variant(Integer, "sqlite")  # only INTEGER counts up by itself in SQLite
+_Seq = BigInteger().with_variant(Integer, "sqlite")  # in SQLite only INTEGER increments itself
 
 
-def _seq() -> Column[int]:
+def _make_seq_column() -> Column[int]:
     return Column("seq", _Seq, primary_key=True, autoincrement=True)
 
 
-def _of_trajectory(*, primary_key: bool = False) -> Column[int]:
+def _make_trajectory_column(*, primary_key: bool = False) -> Column[int]:
     parent = ForeignKey("trajectories.seq", ondelete="CASCADE")
     return Column("trajectory", BigInteger, parent, nullable=False, primary_key=primary_key)
 
@@ -55,14 +55,14 @@ def _of_trajectory(*, primary_key: bool = False) -> Column[int]:
 groups = Table(
     "groups",
     metadata,
-    _seq(),
+    _make_seq_column(),
     Column("name", Text, nullable=False, unique=True),
     Column("channel", Text, nullable=False),
     Column("size", Integer, nullable=False),
     Column("num_finished", Integer, nullable=False),  # infrastructure failures not counted
     Column("state", Text, nullable=False),
     Column("consumer", Text),
-    Column("holder", Text),  # which open pool object took it
+    Column("holder", Text),  # the open pool object that took it
     Column("lease_s", Double),
     Column("lease_until_s", Double),
     Column("checkpoint", BigInteger),
@@ -75,7 +75,7 @@ groups = Table(
 trajectories = Table(
     "trajectories",
     metadata,
-    _seq(),
+    _make_seq_column(),
     Column("id", Text, nullable=False, unique=True),
     Column("group", BigInteger, ForeignKey("groups.seq"), nullable=False),
     Column("channel", Text, nullable=False),
@@ -105,10 +105,10 @@ trajectories = Table(
 steps = Table(
     "steps",
     metadata,
-    _of_trajectory(primary_key=True),
+    _make_trajectory_column(primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("base", Integer),  # the step whose prompt and action this prompt continues
-    Column("shared", Integer, nullable=False),  # how many ids it takes from there
+    Column("shared", Integer, nullable=False),  # how many ids it shares with the base
     Column("first_version", BigInteger, nullable=False),
     Column("last_version", BigInteger, nullable=False),
     Column("reward", Double),
@@ -119,8 +119,8 @@ steps = Table(
 rewards = Table(
     "rewards",
     metadata,
-    _seq(),
-    _of_trajectory(),
+    _make_seq_column(),
+    _make_trajectory_column(),
     Column("number", Integer),  # none: the last step of the path
     Column("part", Text, nullable=False),
     Column("value", Double, nullable=False),
@@ -133,7 +133,7 @@ rewards = Table(
 tags = Table(
     "tags",
     metadata,
-    _of_trajectory(primary_key=True),
+    _make_trajectory_column(primary_key=True),
     Column("tag", Text, primary_key=True),
     Index("tags_by_tag", "tag", "trajectory"),
 )
@@ -141,7 +141,7 @@ tags = Table(
 images = Table(
     "images",
     metadata,
-    _of_trajectory(primary_key=True),
+    _make_trajectory_column(primary_key=True),
     Column("image", Text, primary_key=True),
     Index("images_by_image", "image"),
 )
@@ -149,8 +149,8 @@ images = Table(
 reports = Table(
     "reports",
     metadata,
-    _seq(),
-    _of_trajectory(),
+    _make_seq_column(),
+    _make_trajectory_column(),
     Column("body", Text, nullable=False),
     Column("created_s", Double, nullable=False),
     Index("reports_by_trajectory", "trajectory", "seq"),
@@ -160,7 +160,7 @@ reports = Table(
 versions = Table(
     "versions",
     metadata,
-    _seq(),
+    _make_seq_column(),
     Column("version", BigInteger, nullable=False),
     Column("fingerprint", Text, nullable=False),
     Column("source", Text, nullable=False),

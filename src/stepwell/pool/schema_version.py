@@ -1,8 +1,8 @@
-"""Brings a database to the schema of this version, once, whoever opens it first.
+"""Upgrade a database to the current schema; the first process that opens it does so.
 
-All revisions of one upgrade run in one transaction under a lock, so that a killed upgrade leaves
-the old schema and two processes that open a new pool at once make it once. A pool that is up to
-date (the usual case) costs one SELECT, and Alembic is not even loaded.
+All revisions of an upgrade run in one transaction under a lock. A killed upgrade leaves the old
+schema, and two processes that open a new pool at once create it once. For a pool that is up to date
+(the usual case) this costs one SELECT, and Alembic is not loaded.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ FOLDER = Path(__file__).parent / "migrations"
 
 
 def current_revision(connection: Connection) -> str | None:
-    """The revision of the database; None where there is no pool yet."""
+    """The revision of the database; None if there is no pool yet."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
 
 
 def require_current(connection: Connection, path: Path | None) -> None:
-    """Refuse a pool that is not of this version's schema, where it cannot be brought up to date."""
+    """Refuse a read-only pool that does not have the current schema."""
     found = current_revision(connection)
     if found is None:
-        raise ConfigError(f"{path} is not a pool, and nothing can be written to it")
+        raise ConfigError(f"{path} is not a pool, and it is read-only")
     if found != REVISION:
         raise ConfigError(
             f"the pool {path} has schema {found}, this Stepwell reads {REVISION}, and it is read-only: "
-            "copy it to where it can be written, or open it with the version that wrote it"
+            "copy it to a writable folder, or open it with the version that wrote it"
         )
 
 
 def upgrade(connection: Connection, target: str = REVISION) -> None:
-    """Run what is missing up to `target`, in the transaction `connection` is in."""
+    """Run the missing revisions up to `target`, in the transaction of `connection`."""
     from alembic import command
     from alembic.config import Config
     from alembic.script import ScriptDirectory
@@ -49,7 +49,7 @@ def upgrade(connection: Connection, target: str = REVISION) -> None:
     if found is not None and found not in known:
         raise ConfigError(
             f"the pool has schema {found}, this Stepwell knows up to {REVISION}: "
-            "it was written by a newer one; install that"
+            "it was written by a newer version; install that one"
         )
     config.attributes["connection"] = connection
     command.upgrade(config, target)

@@ -1,7 +1,7 @@
-"""How much a pool holds, by channel, status, group state, consumer and tag.
+"""Counts of what a pool holds, by channel, status, group state, consumer and tag.
 
-These queries look at every trajectory (not at steps, but for open ones): fine for a person who
-asks, not for a loop.
+These queries read every trajectory (and the steps of open ones). Use them interactively, not in a
+loop.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from stepwell.pool.schema import (
 )
 
 
-def stats(db: Database, blobs: BlobStore | None) -> PoolStats:
-    """Everything there is to count."""
-    counted = db.read(_counted)
+def compute_stats(db: Database, blobs: BlobStore | None) -> PoolStats:
+    """All counts of a pool."""
+    counted = db.read(_count_rows)
     return PoolStats(
         **counted,
         num_blobs=0 if blobs is None else sum(1 for _ in blobs.keys()),  # noqa: SIM118
-        blob_bytes=0 if blobs is None else blobs.size_bytes(),
-        disk_bytes=db.size_bytes(),
+        blob_bytes=0 if blobs is None else blobs.count_bytes(),
+        disk_bytes=db.count_bytes(),
     )
 
 
-def _counted(connection: Connection) -> dict[str, Any]:
+def _count_rows(connection: Connection) -> dict[str, Any]:
     tagged = connection.execute(select(tags.c.tag, func.count()).group_by(tags.c.tag).order_by(tags.c.tag))
     tables = {"num_rewards": rewards, "num_reports": reports, "num_versions": versions}
     return {
-        "channels": {channel: _channel(connection, channel) for channel in Channel},
-        "consumers": _consumers(connection),
+        "channels": {channel: _count_channel(connection, channel) for channel in Channel},
+        "consumers": _count_consumers(connection),
         "tags": {name: int(count) for name, count in tagged},
         **{
             name: int(connection.execute(select(func.count()).select_from(table)).scalar_one())
@@ -52,7 +52,7 @@ def _counted(connection: Connection) -> dict[str, Any]:
     }
 
 
-def _channel(connection: Connection, channel: Channel) -> ChannelStats:
+def _count_channel(connection: Connection, channel: Channel) -> ChannelStats:
     t = trajectories.c
     finished = connection.execute(
         select(t.status, func.count().label("num"), func.sum(t.num_steps), func.sum(t.num_bytes))
@@ -80,7 +80,7 @@ def _channel(connection: Connection, channel: Channel) -> ChannelStats:
     )
 
 
-def _consumers(connection: Connection) -> dict[str, tuple[int, int, int | None]]:
+def _count_consumers(connection: Connection) -> dict[str, tuple[int, int, int | None]]:
     query = (
         select(groups.c.consumer, groups.c.state, func.count(), func.max(groups.c.checkpoint))
         .where(groups.c.consumer.is_not(None))
