@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": {"algos", "packing", "policies", "pool"},
     "services": {"agents", "rendering", "pool", "engines", "envs"},
     "monitors": {"pool"},
+    "contracts": {"algos", "agents", "rewards", "envs", "rollout", "workers"},
     "workers": {"rollout", "engines", "envs"},
     "studies": {"runs", "training", "monitors"},
 }

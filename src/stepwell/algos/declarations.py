@@ -177,14 +177,16 @@ def _declare(
 class FunctionSpec:
     """A credit function or loss by name, with keyword arguments.
 
-    `name` is built in (`grpo`), or `module:name`; a function given in its place is named.
+    `name` is built in (`grpo`), or `module:name`. `FunctionSpec.of(my_credit, gamma=0.9)` takes the function.
     """
 
     name: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "name", name_object(self.name))
+    @classmethod
+    def of(cls, function: str | Callable[..., Any], **kwargs: Any) -> FunctionSpec:
+        """The spec of a function, given itself or by its name."""
+        return cls(name_object(function), kwargs)
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(f'{name}={value}' for name, value in self.kwargs.items())})"

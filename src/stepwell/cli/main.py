@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from stepwell import __version__
 from stepwell.cli import (
+    check,
     demo,
     envs,
     eval,
@@ -34,7 +35,10 @@ from stepwell.core.errors import StepwellError
 from stepwell.core.names import describe_missing_module, suggest_name
 from stepwell.runs.interrupts import Terminated, sigterm_as_interrupt
 
-COMMANDS = (train, eval, play, demo, study, serve, pool, report, sft, export, presets, recipes, envs, init)
+COMMANDS = (
+    *(train, eval, play, demo, study, serve, pool, report, sft, export),
+    *(presets, recipes, envs, check, init),
+)
 _DESCRIPTION = "Train agents that act in many steps with reinforcement learning."
 _EPILOG = """\
 examples:

@@ -1,0 +1,86 @@
+"""The contract of a prompt style: prompts say the form of a reply, and replies in that form are read back.
+
+A style (`agents.Strategy`) is tried on three small environments that differ in what an action is: one of a
+few names, free text, a tool call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stepwell.agents import Agent, Field, Strategy, strategy_named
+from stepwell.config.run import AgentConfig
+from stepwell.contracts.report import BrokenContract, ContractReport, run_checks
+from stepwell.core.env_description import ActionSpace, EnvDescription
+from stepwell.core.tools import ToolCall, ToolSchema
+
+_TOOL = ToolSchema(
+    "look",
+    "look at a place",
+    {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]},
+)
+_ACTIONS = (
+    (ActionSpace(("Up", "Down"), max_per_turn=2), ("Up", "Down")),
+    (ActionSpace(), ("forty two",)),
+    (ActionSpace(tools=(_TOOL,)), (ToolCall("look", {"at": "door"}).text,)),
+)
+_FIELDS = (Field.OBSERVATION, Field.REASONING, Field.PREDICTION)
+
+
+def check_prompt_style(name: str | Strategy) -> ContractReport:
+    """Report whether a prompt style keeps its contract."""
+    style = strategy_named(name)
+    envs = [(EnvDescription("checked", "Reach the goal.", space, 3), actions) for space, actions in _ACTIONS]
+    agents = tuple((Agent(env, AgentConfig(), style), actions) for env, actions in envs)
+    return run_checks(f"prompt style {style.name}", CHECKS, StyleProbe(style, agents))
+
+
+@dataclass(frozen=True)
+class StyleProbe:
+    """The style, and an agent that uses it in each environment, with actions of that environment."""
+
+    style: Strategy
+    agents: tuple[tuple[Agent, tuple[str, ...]], ...]
+
+
+def prompts_say_the_form_of_a_reply(probe: StyleProbe) -> str:
+    opening = probe.style.marks[0].text
+    for agent, _ in probe.agents:
+        prompt = agent.system()
+        thinking = [mark.text for mark in probe.style.marks[:-2]]
+        if any(text not in prompt for text in thinking):
+            raise BrokenContract(f"the system prompt does not show {', '.join(thinking)}")
+    return f"replies begin with {opening}"
+
+
+def replies_in_the_form_are_read_back(probe: StyleProbe) -> str:
+    said = {field.value: f"some {field.value}" for field in _FIELDS}
+    for agent, actions in probe.agents:
+        reply = agent.read(agent.write(list(actions), **said))
+        if not reply.is_strict or reply.actions != actions:
+            raise BrokenContract(
+                f"a reply in the asked form is not read as such: {reply.problem or reply.actions}"
+            )
+        for field in probe.style.fields:
+            if field in _FIELDS and getattr(reply, field.value) != said[field.value]:
+                raise BrokenContract(f"{field.value} is read back as {getattr(reply, field.value)!r}")
+    return f"{', '.join(probe.style.fields)} in {len(probe.agents)} environments"
+
+
+def damaged_replies_do_nothing_strict(probe: StyleProbe) -> str:
+    count = 0
+    for agent, actions in probe.agents:
+        whole = agent.write(list(actions), reasoning="because", observation="here", prediction="there")
+        for end in range(len(whole)):
+            count += 1
+            if agent.read(whole[:end]).is_strict:
+                raise BrokenContract(f"{whole[:end]!r} counts as the asked form, though its end is missing")
+    return f"{count} replies cut short are read, and none counts as the asked form"
+
+
+CHECKS: tuple[Callable[[StyleProbe], str], ...] = (
+    replies_in_the_form_are_read_back,
+    prompts_say_the_form_of_a_reply,
+    damaged_replies_do_nothing_strict,
+)

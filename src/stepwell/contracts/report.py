@@ -1,0 +1,69 @@
+"""The report of a contract checker: one finding per check, each with what was seen.
+
+A check is a function named for the fact it holds. It returns what it saw, or raises `BrokenContract` with
+what is wrong and what to do. Any other exception counts as a failure too, so that one broken part does not
+hide the others. The first check of a kind is the basis: where it fails, the others are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from stepwell.core.user_code import own_lines
+
+P = TypeVar("P")
+
+
+class BrokenContract(Exception):
+    """A promise that does not hold; the message says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fact: held or not, with what was seen."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContractReport:
+    """All findings about one object."""
+
+    title: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every check held."""
+        return all(finding.ok for finding in self.findings)
+
+    def __getitem__(self, name: str) -> Finding:
+        return next(finding for finding in self.findings if finding.name == name)
+
+    def __str__(self) -> str:
+        width = max((len(finding.name) for finding in self.findings), default=0)
+        lines = [f"{'ok' if f.ok else 'FAILED':6}  {f.name:{width}}  {f.detail}" for f in self.findings]
+        return "\n".join([self.title, *lines])
+
+
+def run_checks(title: str, checks: Sequence[Callable[[P], str]], probe: P) -> ContractReport:
+    """Run the checks of a kind on what `probe` holds."""
+    return ContractReport(title, tuple(_find(checks, probe)))
+
+
+def _find(checks: Sequence[Callable[[P], str]], probe: P) -> Iterator[Finding]:
+    for number, check in enumerate(checks):
+        try:
+            finding = Finding(check.__name__, True, check(probe))
+        except BrokenContract as broken:
+            finding = Finding(check.__name__, False, str(broken))
+        except Exception as error:  # whatever a user's code raises
+            finding = Finding(check.__name__, False, f"it raised:\n{own_lines(error)}")
+        yield finding
+        if number == 0 and not finding.ok and len(checks) > 1:
+            yield Finding("further_checks", False, f"left out: the other {len(checks) - 1} need this one")
+            return
