@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.command import add_command, console
@@ -60,9 +61,15 @@ def add(commands: Any) -> None:
 
 
 def run_list(args: argparse.Namespace) -> int:
+    from stepwell.core.errors import ConfigError
     from stepwell.envs import env_names, make_env
 
-    envs = {name: make_env(name) for name in env_names()}
+    envs = {}
+    for name in env_names():
+        try:
+            envs[name] = make_env(name)
+        except ConfigError as error:  # of an installed package: the others are listed all the same
+            print(f"not listed: {error}", file=sys.stderr)
     if args.json:
         print(json.dumps([{"name": name, "summary": _summary(env)} for name, env in envs.items()], indent=2))
         return 0

@@ -5,6 +5,7 @@
     metaworld               a robot's world: a subclass of `robots.base.RobotEnv`
     remote:URL#frozenlake   any of them on a server (`stepwell serve envs`); several URLs with commas between
     openenv:URL             an environment that OpenEnv serves
+    number_line             a name that an installed package adds (entry point `stepwell.envs`)
     module:Class            a subclass of Env or RobotEnv, importable or lying in the present folder
     folder/file.py:Class    the same by the path of its file
 
@@ -21,7 +22,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from stepwell.config.base import Settings
-from stepwell.core import ConfigError
+from stepwell.core import ConfigError, user_objects
 from stepwell.core.names import suggest_name
 from stepwell.core.user_code import import_user_module
 from stepwell.envs.base import Env
@@ -55,8 +56,8 @@ GYMNASIUM, REMOTE, OPENENV = "gymnasium", "remote", "openenv"
 
 
 def env_names() -> tuple[str, ...]:
-    """The built-in worlds."""
-    return tuple(ENVS)
+    """The built-in environments, then those that installed packages add (entry point `stepwell.envs`)."""
+    return tuple(dict.fromkeys((*ENVS, *user_objects.list_installed(user_objects.ENVS))))
 
 
 def env_type(name: str) -> type[Env] | type[RobotEnv]:
@@ -65,7 +66,10 @@ def env_type(name: str) -> type[Env] | type[RobotEnv]:
     if name in ENVS:
         return _imported(ENVS[name])
     if not separator:
-        raise ConfigError(_unknown(name))
+        added = user_objects.find_installed(user_objects.ENVS, name)
+        if added is None:
+            raise ConfigError(_unknown(name))
+        return _imported(added)
     if prefix == GYMNASIUM:
         from stepwell.envs.gymnasium_env import gymnasium_type
 
@@ -99,8 +103,12 @@ def make_env(name: str, options: Mapping[str, Any] | Settings | None = None) -> 
 
 def _imported(path: str) -> type[Env] | type[RobotEnv]:
     module_name, _, class_name = path.rpartition(":")
-    module = import_user_module(module_name, f"env {path!r}")
-    found = getattr(module, class_name, None)
+    found: Any
+    if module_name == user_objects.IN_PROCESS:
+        found = user_objects.find_object(path, f"env {path!r}")
+    else:
+        module = import_user_module(module_name, f"env {path!r}")
+        found = getattr(module, class_name, None)
     if found is None:
         raise ConfigError(
             f"env {path!r}: {module_name!r} has no {class_name!r}{_nearest_env(module, class_name)}"
@@ -125,7 +133,7 @@ def _nearest_env(module: ModuleType, class_name: str) -> str:
 
 def _unknown(name: str) -> str:
     return (
-        f"there is no env {name!r}{suggest_name(name, ENVS, 'Known')}, "
+        f"there is no env {name!r}{suggest_name(name, env_names(), 'Known')}, "
         f"{GYMNASIUM}:ID, or an import path module:Class"
     )
 

@@ -1,0 +1,25 @@
+"""A shard rule of your own: long prompts to the first generator, short ones to the others.
+
+    stepwell check examples/own_shard_rule.py:by_length
+    stepwell train frozenlake groups.mode=stream groups.generators.num_workers=2 \\
+        groups.generators.shard=examples/own_shard_rule.py:by_length
+
+A rule sees the requests of one environment batch and how busy every generator is. It gives bundles: the
+numbers of the requests that are answered together, and the generator they go to. Every request must be in
+exactly one bundle.
+"""
+
+from collections.abc import Sequence
+
+from stepwell.workers.shards import Ask, Cut, GeneratorLoad, shard_rule
+
+
+@shard_rule
+def by_length(requests: Sequence[Ask], loads: Sequence[GeneratorLoad]) -> list[Cut]:
+    """The longer half to generator 0, the shorter half to the one of the others with the least to do."""
+    order = sorted(range(len(requests)), key=lambda i: -requests[i].request.state.prompt_ids.size)
+    half = (len(order) + 1) // 2
+    others = range(1, len(loads)) or range(1)
+    free = min(others, key=lambda i: loads[i].num_waiting + loads[i].num_inflight)
+    bundles = [Cut(tuple(order[:half]), 0), Cut(tuple(order[half:]), free)]
+    return [bundle for bundle in bundles if bundle.indices]
