@@ -4,8 +4,8 @@
     stepwell train frozenlake recipe.name=grpo recipe.credit.function=examples/own_credit.py:best_of_siblings
 
 `@credit` says what the trainer must know. Because this function compares siblings, every task is sampled
-`train.group_size` times. Without the declaration each task would be sampled once, and every advantage would be
-the same: `stepwell check` finds that.
+`train.group_size` times. Without the declaration each task would be sampled once, and every advantage would
+be the same: `stepwell check` finds that.
 """
 
 from stepwell.algos import CreditResult, Timeline

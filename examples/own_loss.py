@@ -3,8 +3,8 @@
     stepwell check examples/own_loss.py:cautious_loss --set pull=0.2
     stepwell train frozenlake recipe.name=rloo recipe.loss.function=examples/own_loss.py:cautious_loss
 
-`needs` names the inputs. "reference" makes the trainer keep a frozen copy of the policy's start, "behavior" are
-the logprobs of the engine that sampled, "advantages" come from the recipe's credit function. Reduce with
+`needs` names the inputs. "reference" makes the trainer keep a frozen copy of the policy's start, "behavior"
+are the logprobs of the engine that sampled, "advantages" come from the recipe's credit function. Reduce with
 `inputs.reduction`, which leaves masked tokens out. Metrics appear in the run as `loss/NAME`.
 """
 

@@ -5,8 +5,8 @@
     stepwell train frozenlake recipe.name=examples/own_recipe.py:RECIPE
 
 A recipe is data. It starts from a built-in one, and what cannot work together is refused when it is made. An
-installed package offers its recipes by name: `[project.entry-points."stepwell.recipes"]` in its pyproject.toml
-with the line `cautious = "my_package.recipes:RECIPE"`; then `recipe.name=cautious`.
+installed package offers its recipes by name: `[project.entry-points."stepwell.recipes"]` in its
+pyproject.toml with the line `cautious = "my_package.recipes:RECIPE"`; then `recipe.name=cautious`.
 """
 
 from dataclasses import replace

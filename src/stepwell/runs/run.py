@@ -167,7 +167,8 @@ def raise_if_interrupted(folder: Path) -> None:
 def new_folder(config: RunConfig) -> Path:
     """A folder of its own for a fresh run."""
     name = config.name or (
-        f"{_name_of_env(config.title)}-{config.recipe.name}-seed{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
+        f"{_make_folder_name(config.title)}-{_make_folder_name(config.recipe.name)}-seed{config.seed}-"
+        f"{datetime.now():%Y%m%d-%H%M%S}"
     )
     folder = Path(config.folder) / name
     if folder.exists() and any(folder.iterdir()) and not is_failed_start(folder):
@@ -181,11 +182,11 @@ def new_folder(config: RunConfig) -> Path:
     return folder
 
 
-def _name_of_env(name: str) -> str:
+def _make_folder_name(name: str) -> str:
     """`folder/my_env.py:NumberLine` as a part of a folder's name: `my_env-NumberLine`."""
     where, separator, rest = name.rpartition(":")
     is_file = where.endswith(".py")
-    return re.sub(r"[^\w.-]+", "-", f"{Path(where).stem}{separator}{rest}" if is_file else name)
+    return re.sub(r"[^\w.+-]+", "-", f"{Path(where).stem}{separator}{rest}" if is_file else name)
 
 
 def machine() -> dict[str, Any]:
