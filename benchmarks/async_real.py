@@ -42,7 +42,7 @@ from stepwell.runs.build.components import Parts
 from stepwell.runs.build.worker_groups import Groups, check_groups
 from stepwell.runs.run import machine, train
 from stepwell.workers.contracts import WorkerHealth
-from stepwell.workers.driver import Driver, Outcome, Start
+from stepwell.workers.driver import Driver, PlannedEpisode, PlayedEpisode
 from stepwell.workers.request_queue import RequestQueue
 
 RESULTS = Path(__file__).parent / "results"
@@ -193,11 +193,11 @@ class Episodes:
         self.jobs, self.params, self.num_steps = list(jobs), params, 0
         self.num_left, self.whole = len(self.jobs), asyncio.Event()
 
-    def next(self) -> Start | None:
-        return Start(self.jobs.pop(), self.params) if self.jobs else None
+    def take_next(self) -> PlannedEpisode | None:
+        return PlannedEpisode(self.jobs.pop(), self.params) if self.jobs else None
 
-    def done(self, outcome: Outcome) -> None:
-        self.num_steps += int(outcome.trajectory.info["num_actions"])  # type: ignore[arg-type]
+    def report(self, played: PlayedEpisode) -> None:
+        self.num_steps += int(played.trajectory.info["num_actions"])  # type: ignore[arg-type]
         self.num_left -= 1
         if self.num_left == 0:
             self.whole.set()
@@ -293,7 +293,7 @@ def cpu_of(workers: Sequence[Any]) -> float:
     """Processor seconds of worker processes so far."""
     total = 0.0
     for worker in workers:
-        fields = Path(f"/proc/{worker.health().pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{worker.read_health().pid}/stat").read_text().rpartition(")")[2].split()
         total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return total
 

@@ -32,7 +32,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from stepwell.workers.modelled import Model, ModelledRun, bound, run_model
+from stepwell.workers.modelled import ModelledHardware, ModelledRun, compute_throughput_bound, run_modelled
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -73,7 +73,7 @@ def main() -> None:
 
 def modelled(num_updates: int) -> dict[str, Any]:
     """Every table; what is required is checked at the end."""
-    base = Model()
+    base = ModelledHardware()
     tails = levels("log-normal latencies, sigma 0.5", base, num_updates)
     exact = levels("no tails: sigma 0", replace(base, sigma=0.0), num_updates)
     few = max(num_updates // 4, 10)
@@ -108,10 +108,10 @@ def modelled(num_updates: int) -> dict[str, Any]:
     return result
 
 
-def levels(title: str, model: Model, num_updates: int) -> list[dict[str, Any]]:
+def levels(title: str, model: ModelledHardware, num_updates: int) -> list[dict[str, Any]]:
     """All four modes of one model."""
-    most, alone = bound(model, max(num_updates // 4, 10))
-    runs = {mode: run_model(model, mode, num_updates) for mode in MODES}  # type: ignore[arg-type]
+    most, alone = compute_throughput_bound(model, max(num_updates // 4, 10))
+    runs = {mode: run_modelled(model, mode, num_updates) for mode in MODES}  # type: ignore[arg-type]
     rows = [{"mode": mode} | figures(run, runs["sync"], most) for mode, run in runs.items()]
     show(title, rows, most, alone)
     return rows
@@ -130,20 +130,20 @@ def figures(run: ModelledRun, sync: ModelledRun, most: float) -> dict[str, Any]:
     }
 
 
-def one(model: Model, num_updates: int) -> dict[str, Any]:
+def one(model: ModelledHardware, num_updates: int) -> dict[str, Any]:
     """Sync and stream of a model."""
-    most, _ = bound(model, num_updates)
-    sync, stream = (run_model(model, mode, num_updates) for mode in ("sync", "stream"))  # type: ignore[arg-type]
+    most, _ = compute_throughput_bound(model, num_updates)
+    sync, stream = (run_modelled(model, mode, num_updates) for mode in ("sync", "stream"))  # type: ignore[arg-type]
     return {"sync": round(sync.throughput, 4)} | figures(stream, sync, most)
 
 
-def by_mode(model: Model, num_updates: int) -> dict[str, Any]:
-    most, _ = bound(model, num_updates)
-    found = {mode: run_model(model, mode, num_updates).throughput for mode in MODES}  # type: ignore[arg-type]
+def by_mode(model: ModelledHardware, num_updates: int) -> dict[str, Any]:
+    most, _ = compute_throughput_bound(model, num_updates)
+    found = {mode: run_modelled(model, mode, num_updates).throughput for mode in MODES}  # type: ignore[arg-type]
     return {"bound": round(most, 4), **{mode: round(value, 4) for mode, value in found.items()}}
 
 
-def allotted(model: Model, rollout: int) -> Model:
+def allotted(model: ModelledHardware, rollout: int) -> ModelledHardware:
     """So many of the devices for simulation and generation; at 6 of 12 the groups are as fast as told."""
     half, trainer = NUM_DEVICES / 2, NUM_DEVICES - rollout
     return replace(
@@ -154,7 +154,7 @@ def allotted(model: Model, rollout: int) -> Model:
     )
 
 
-def ending(model: Model, turns: tuple[int, int]) -> Model:
+def ending(model: ModelledHardware, turns: tuple[int, int]) -> ModelledHardware:
     """Epochs of two updates, so that waiting for one and starting on the first batch differ."""
     return replace(model, turns=turns, global_batch=16, rollout_epochs=2, max_staleness=4)
 

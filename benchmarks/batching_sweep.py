@@ -20,11 +20,11 @@ from rich.console import Console
 from rich.table import Table
 
 from stepwell.monitors.charts import Series, line_chart
-from stepwell.workers.modelled import Model, run_model
+from stepwell.workers.modelled import ModelledHardware, run_modelled
 
 RESULT = Path(__file__).parent / "results" / "batching_sweep.json"
 ENV_BATCH = 8
-MODEL = Model(
+MODEL = ModelledHardware(
     simulator=22.0,
     generator=9.0,
     trainer=0.0,
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def measure(count: int, wait: float, num_updates: int) -> dict[str, float]:
-    run = run_model(replace(MODEL, max_batch=count * ENV_BATCH, max_wait=wait), "stream", num_updates)
+    run = run_modelled(replace(MODEL, max_batch=count * ENV_BATCH, max_wait=wait), "stream", num_updates)
     return {
         "env_steps_per_unit": round(run.throughput, 4),
         "mean_batch": round(run.mean_batch, 2),

@@ -79,7 +79,7 @@ class Killer(threading.Thread):
             if self.groups is None or self.groups.stream.stock is None:
                 continue  # nothing is played yet
             worker = self.rng.choice([*self.groups._simulators, *self.groups._generators])
-            health, number = worker.health(), self.rng.choice(SIGNALS)
+            health, number = worker.read_health(), self.rng.choice(SIGNALS)
             if health.pid is None or not health.is_alive:
                 continue
             try:

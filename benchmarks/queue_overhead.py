@@ -27,13 +27,13 @@ from rich.table import Table
 from stepwell.core import SamplingParams, Task
 from stepwell.engines.batcher import BatchQueue, RequestBundle
 from stepwell.rollout import Job
-from stepwell.workers.driver import Driver, Outcome, Start
-from stepwell.workers.modelled import Model, ModelledGenerator, ModelledPlayer, ModelledSimulator
+from stepwell.workers.driver import Driver, PlannedEpisode, PlayedEpisode
+from stepwell.workers.modelled import ModelledGenerator, ModelledHardware, ModelledPlayer, ModelledSimulator
 from stepwell.workers.request_queue import RequestQueue
-from stepwell.workers.shards import Ask, even
+from stepwell.workers.shards import ActionRequest, split_evenly
 
 RESULT = Path(__file__).parent / "results" / "queue_overhead.json"
-FREE = Model(simulator=0.0, generator=0.0, sigma=0.0, num_envs=64, num_simulators=4, env_batches=2)
+FREE = ModelledHardware(simulator=0.0, generator=0.0, sigma=0.0, num_envs=64, num_simulators=4, env_batches=2)
 
 
 class AtOnce(ModelledGenerator):
@@ -56,7 +56,9 @@ def main() -> None:
     for slot in (1, 8, 32):
         rows.append(row("batcher", slot, lambda slot=slot: batcher(count, slot)))
         rows.append(row("queue", slot, lambda slot=slot: asyncio.run(queue(count, slot))))
-        rows.append(row("queue, even shards", slot, lambda slot=slot: asyncio.run(queue(count, slot, even))))
+        rows.append(
+            row("queue, even shards", slot, lambda slot=slot: asyncio.run(queue(count, slot, split_evenly)))
+        )
     rows.append(row("driver, whole turns", FREE.batch_size, lambda: asyncio.run(driver(count))))
     show(rows)
     if not args.quick and not args.no_write:
@@ -69,13 +71,13 @@ def row(what: str, slot: int, measured: Callable[[], float]) -> dict[str, Any]:
     return {"what": what, "slot": slot, "us_per_request": round(statistics.median(seen), 2)}
 
 
-def asks(count: int) -> list[Ask]:
+def asks(count: int) -> list[ActionRequest]:
     request = ModelledPlayer().request(None, SamplingParams())  # type: ignore[arg-type]
-    return [Ask(request, Job(Task("bench", {}), "g", 0), 0, 0)] * count
+    return [ActionRequest(request, Job(Task("bench", {}), "g", 0), 0, 0)] * count
 
 
 def batcher(count: int, slot: int) -> float:
-    waiting: BatchQueue[Ask] = BatchQueue(64, 1.0, 1 << 30)
+    waiting: BatchQueue[ActionRequest] = BatchQueue(64, 1.0, 1 << 30)
     items = asks(slot)
     started = time.perf_counter()
     for i in range(count // slot):
@@ -104,13 +106,13 @@ class _Feed:
     def __init__(self, count: int) -> None:
         self.left, self.num_open, self.whole = count // 10, 0, asyncio.Event()
 
-    def next(self) -> Start | None:
+    def take_next(self) -> PlannedEpisode | None:
         if self.left == 0:
             return None
         self.left, self.num_open = self.left - 1, self.num_open + 1
-        return Start(Job(Task("bench", {"turns": 10}), "g", self.left), SamplingParams())
+        return PlannedEpisode(Job(Task("bench", {"turns": 10}), "g", self.left), SamplingParams())
 
-    def done(self, outcome: Outcome) -> None:
+    def report(self, played: PlayedEpisode) -> None:
         self.num_open -= 1
         if self.left == 0 and self.num_open == 0:
             self.whole.set()

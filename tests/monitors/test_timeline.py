@@ -15,7 +15,7 @@ from stepwell.core import EncodingError
 from stepwell.monitors.base import Entry, RunInfo
 from stepwell.monitors.console import Progress, group_lines, live_view
 from stepwell.monitors.timeline import MAX_ROWS, merged, read_timeline, timeline_chart, write_timeline
-from stepwell.workers.busy_times import Spans
+from stepwell.workers.busy_times import BusyTimes
 
 
 class Clock:
@@ -28,10 +28,10 @@ class Clock:
 
 def test_calls_that_overlap_count_once_and_idle_workers_count() -> None:
     clock = Clock()
-    spans = Spans(clock)
+    spans = BusyTimes(clock)
     for worker in ("a", "b"):
-        spans.enter("simulators", worker)
-    before = spans.mark()
+        spans.register("simulators", worker)
+    before = spans.take_snapshot()
     spans.begin("simulators", "a")
     clock.now = 2.0
     spans.begin("simulators", "a")
@@ -40,21 +40,21 @@ def test_calls_that_overlap_count_once_and_idle_workers_count() -> None:
     clock.now = 4.0
     spans.end("simulators", "a")
     clock.now = 8.0
-    assert before.shares(spans.mark()) == {"simulators": 4.0 / (2 * 8.0)}
+    assert before.compute_shares(spans.take_snapshot()) == {"simulators": 4.0 / (2 * 8.0)}
 
 
 def test_only_the_last_spans_are_kept_and_sums_stay_exact() -> None:
     clock = Clock()
-    spans = Spans(clock, keep=10)
-    spans.enter("generators", "g")
-    start = spans.mark()
+    spans = BusyTimes(clock, keep=10)
+    spans.register("generators", "g")
+    start = spans.take_snapshot()
     for i in range(100):
         clock.now = float(i)
-        with spans.working("generators", "g"):
+        with spans.track("generators", "g"):
             clock.now += 0.25
     clock.now = 100.0
-    assert start.shares(spans.mark())["generators"] == pytest.approx(0.25)
-    timeline = spans.timeline(last_s=1000.0)
+    assert start.compute_shares(spans.take_snapshot())["generators"] == pytest.approx(0.25)
+    timeline = spans.build_timeline(last_s=1000.0)
     (row,) = timeline["rows"]
     assert len(row["spans"]) == 10 and timeline["seconds"] == 10.0
     assert row["spans"][0] == [0.0, 0.25]

@@ -24,7 +24,7 @@ from stepwell.pool import Filter, open_pool
 from stepwell.runs.build import worker_groups as groups_module
 from stepwell.runs.build.worker_groups import Groups
 from stepwell.runs.run import train
-from stepwell.workers.staleness import Stock
+from stepwell.workers.staleness import GroupBuffer
 
 GROUPS = (
     "recipe.name=rloo",
@@ -155,9 +155,9 @@ def test_an_interrupt_drains_and_a_resumed_run_goes_on_with_what_was_played(
 def test_an_interrupt_while_episodes_are_waited_for_stops_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    may_begin = Stock.may_begin
+    may_begin = GroupBuffer.may_begin
 
-    def until_two(self: Stock) -> bool:
+    def until_two(self: GroupBuffer) -> bool:
         return self.num_taken < 2 and may_begin(self)
 
     class Interrupts(JsonlMonitor):
@@ -167,7 +167,7 @@ def test_an_interrupt_while_episodes_are_waited_for_stops_at_once(
                 threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 
     with monkeypatch.context() as patched:
-        patched.setattr(Stock, "may_begin", until_two)
+        patched.setattr(GroupBuffer, "may_begin", until_two)
         patched.setattr("stepwell.runs.run._monitors", lambda config: [Interrupts()])
         folder = run(tmp_path, "train_async")
     assert (folder / "checkpoints" / "update-000002").is_dir()
@@ -220,7 +220,7 @@ def test_killed_workers_are_replaced_and_their_episodes_played_again(
         for workers in (running[0]._simulators, running[0]._generators):
             deadline = time.monotonic() + 60
             while time.monotonic() < deadline:
-                pid = workers[0].health().pid if running[0].stream.stock is not None else None
+                pid = workers[0].read_health().pid if running[0].stream.buffer is not None else None
                 if pid is not None and running[0].driver.num_live:
                     os.kill(pid, signal.SIGKILL)
                     killed.append(pid)

@@ -22,15 +22,15 @@ from stepwell.core import (
 )
 from stepwell.envs.turns import Turn
 from stepwell.rollout.jobs import Job
-from stepwell.workers.driver import Outcome, Start
-from stepwell.workers.modelled import Model, ModelledGenerator, ModelledSimulator
-from stepwell.workers.shards import Ask
+from stepwell.workers.driver import PlannedEpisode, PlayedEpisode
+from stepwell.workers.modelled import ModelledGenerator, ModelledHardware, ModelledSimulator
+from stepwell.workers.shards import ActionRequest
 
 
-def ask(number: int, env_batch: int = 0, turn: int = 0) -> Ask:
+def ask(number: int, env_batch: int = 0, turn: int = 0) -> ActionRequest:
     """A request whose number can be read back out of its answer."""
     request = Request(TokenState(np.array([number], np.int32)), SamplingParams(), id=f"r{number}")
-    return Ask(request, Job(Task("modelled", {"turns": 1}), f"g{number}", number), env_batch, turn)
+    return ActionRequest(request, Job(Task("modelled", {"turns": 1}), f"g{number}", number), env_batch, turn)
 
 
 def number_of(sample: Sampled) -> int:
@@ -42,7 +42,7 @@ class EchoGenerator(ModelledGenerator):
     """Answers each request with its own number; keeps what it was asked together."""
 
     def __init__(self, number: int = 0, latency: float = 1.0, *, fails: Sequence[int] = ()) -> None:
-        super().__init__(Model(), number)
+        super().__init__(ModelledHardware(), number)
         self.latency, self.calls, self._fails = latency, [], set(fails)
         self.calls: list[tuple[float, list[int]]] = []
         self.num_underway = self.most_underway = 0
@@ -68,7 +68,7 @@ class EchoGenerator(ModelledGenerator):
 class MortalSimulator(ModelledSimulator):
     """Dies at calls that a seed decides: all it hosts is lost then, and calls under way fail."""
 
-    def __init__(self, model: Model, number: int, chance: float) -> None:
+    def __init__(self, model: ModelledHardware, number: int, chance: float) -> None:
         super().__init__(model, number)
         self._chance, self._fate = chance, np.random.default_rng([model.seed, 9, number])
         self.life, self.num_deaths = 0, 0
@@ -107,7 +107,7 @@ class ListFeed:
     """A fixed list of jobs; what was lost is played again."""
 
     jobs: list[Job]
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[PlayedEpisode] = field(default_factory=list)
     driver: Any = None
     whole: asyncio.Event = field(default_factory=asyncio.Event)
     num_jobs: int = 0
@@ -115,13 +115,13 @@ class ListFeed:
     def __post_init__(self) -> None:
         self.num_jobs = len(self.jobs)
 
-    def next(self) -> Start | None:
-        return Start(self.jobs.pop(0), SamplingParams()) if self.jobs else None
+    def take_next(self) -> PlannedEpisode | None:
+        return PlannedEpisode(self.jobs.pop(0), SamplingParams()) if self.jobs else None
 
-    def done(self, outcome: Outcome) -> None:
-        self.outcomes.append(outcome)
-        if not outcome.trajectory.is_trainable:
-            self.jobs.append(outcome.job)
+    def report(self, played: PlayedEpisode) -> None:
+        self.outcomes.append(played)
+        if not played.trajectory.is_trainable:
+            self.jobs.append(played.job)
             self.driver.wake()
         if sum(o.trajectory.is_trainable for o in self.outcomes) == self.num_jobs:
             self.whole.set()

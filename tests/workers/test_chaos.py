@@ -60,16 +60,16 @@ async def test_fifty_kills_at_random_lose_no_count_and_leave_nothing() -> None:
             sim = sims[number % 2]  # while one starts again, the other is the next
             await sim.start()
             await asyncio.sleep(rng.uniform(0.0, 0.03))
-            pid = sim.health().pid
+            pid = sim.read_health().pid
             assert pid is not None
             os.kill(pid, rng.choice(SIGNALS))
-            while sim.health().pid == pid:
+            while sim.read_health().pid == pid:
                 await asyncio.sleep(0.005)
         await asyncio.gather(*(sim.start() for sim in sims))
         await asyncio.sleep(0.2)
         players.is_over = True
         await asyncio.gather(*playing)
-        assert sum(sim.health().num_restarts for sim in sims) == NUM_KILLS
+        assert sum(sim.read_health().num_restarts for sim in sims) == NUM_KILLS
         for sim in sims:
             await sim.close()
     count = players.count

@@ -14,17 +14,17 @@ from tests.workers.devices import EchoGenerator, ListFeed, MortalSimulator
 
 from stepwell.core import Split, Status, Task, WorkerError
 from stepwell.rollout import Job
-from stepwell.workers.driver import MAX_FAILURES, Driver, Start
+from stepwell.workers.driver import MAX_FAILURES, Driver, PlannedEpisode
 from stepwell.workers.in_process import LocalGenerator, LocalSimulator
 from stepwell.workers.modelled import (
-    Model,
     ModelledGenerator,
+    ModelledHardware,
     ModelledPlayer,
     ModelledSimulator,
     run_virtually,
 )
 from stepwell.workers.request_queue import RequestQueue
-from stepwell.workers.shards import Ask, Cut, even
+from stepwell.workers.shards import ActionRequest, Shard, split_evenly
 
 
 def jobs(count: int, turns: int = 3) -> list[Job]:
@@ -54,13 +54,13 @@ async def played(driver: Driver, feed: ListFeed) -> None:
 def test_every_started_episode_is_accounted_for_exactly_once(
     seed: int, chance: float, lock_step: bool, env_batches: int, generator_fails: list[int]
 ) -> None:
-    model = Model(num_envs=12, num_simulators=2, env_batches=env_batches, seed=seed)
+    model = ModelledHardware(num_envs=12, num_simulators=2, env_batches=env_batches, seed=seed)
     feed = ListFeed(jobs(20))
 
     async def work() -> Driver:
         simulators = [MortalSimulator(model, i, chance) for i in range(2)]
         generators = [EchoGenerator(0, fails=generator_fails), ModelledGenerator(model, 1)]
-        queue = RequestQueue(generators, max_batch=6, max_wait_ms=500, shard=even)
+        queue = RequestQueue(generators, max_batch=6, max_wait_ms=500, shard=split_evenly)
         driver = Driver(simulators, queue, ModelledPlayer(), feed, lock_step=lock_step)
         await played(driver, feed)
         return driver
@@ -77,13 +77,13 @@ def test_every_started_episode_is_accounted_for_exactly_once(
     assert bool(lost) <= bool(chance or generator_fails)
 
 
-def each_to_its_own(asks: Sequence[Ask], loads: object) -> list[Cut]:
-    return [Cut((i,), ask.job.seed) for i, ask in enumerate(asks)]
+def each_to_its_own(requests: Sequence[ActionRequest], loads: object) -> list[Shard]:
+    return [Shard((i,), ask.job.seed) for i, ask in enumerate(requests)]
 
 
 def test_environments_go_on_as_soon_as_their_own_slot_is_answered() -> None:
     slow, quick = EchoGenerator(0, latency=10.0), EchoGenerator(1, latency=1.0)
-    model = Model(num_envs=2, num_simulators=1, env_batches=1, simulator=0.2, sigma=0)
+    model = ModelledHardware(num_envs=2, num_simulators=1, env_batches=1, simulator=0.2, sigma=0)
     feed = ListFeed([Job(Task("modelled", {"turns": 5}), f"g{i}", i) for i in range(2)])
 
     async def work() -> None:
@@ -97,7 +97,7 @@ def test_environments_go_on_as_soon_as_their_own_slot_is_answered() -> None:
 
 def test_in_lock_step_every_turn_waits_for_all_and_is_one_call() -> None:
     generator = EchoGenerator(0, latency=9.0)
-    model = Model(num_envs=8, num_simulators=2, env_batches=2, simulator=22.0, sigma=0)
+    model = ModelledHardware(num_envs=8, num_simulators=2, env_batches=2, simulator=22.0, sigma=0)
     feed = ListFeed(jobs(8, turns=3))
 
     async def work() -> None:
@@ -112,13 +112,13 @@ def test_in_lock_step_every_turn_waits_for_all_and_is_one_call() -> None:
 
 
 def test_an_episode_that_takes_too_long_is_cut() -> None:
-    class Cut(ListFeed):
-        def next(self) -> Start | None:
-            start = super().next()
+    class Shard(ListFeed):
+        def take_next(self) -> PlannedEpisode | None:
+            start = super().take_next()
             return None if start is None else replace(start, timeout_s=25.0)
 
-    feed = Cut([Job(Task("modelled", {"turns": 9}), "g", 0)])
-    model = Model(num_envs=1, num_simulators=1, env_batches=1, sigma=0, simulator=9.0)
+    feed = Shard([Job(Task("modelled", {"turns": 9}), "g", 0)])
+    model = ModelledHardware(num_envs=1, num_simulators=1, env_batches=1, sigma=0, simulator=9.0)
 
     async def work() -> None:
         queue = RequestQueue([EchoGenerator(0, latency=1.0)], max_batch=1, max_wait_ms=0)
@@ -131,7 +131,7 @@ def test_an_episode_that_takes_too_long_is_cut() -> None:
 
 @pytest.mark.parametrize("who", ["simulator", "generator"])
 def test_a_worker_that_never_answers_well_ends_the_rollout_with_its_error(who: str) -> None:
-    model = Model(num_envs=2, num_simulators=1, env_batches=1)
+    model = ModelledHardware(num_envs=2, num_simulators=1, env_batches=1)
     feed = ListFeed(jobs(2))
     simulator = MortalSimulator(model, 0, 1.0 if who == "simulator" else 0.0)
     generator = EchoGenerator(0, fails=range(10**4) if who == "generator" else ())
@@ -140,12 +140,14 @@ def test_a_worker_that_never_answers_well_ends_the_rollout_with_its_error(who: s
         queue = RequestQueue([generator], max_batch=2, max_wait_ms=0)
         await played(Driver([simulator], queue, ModelledPlayer(), feed), feed)
 
-    with pytest.raises(WorkerError, match=f"{MAX_FAILURES} calls in a row failed, the last: {who} 0 died"):
+    with pytest.raises(
+        WorkerError, match=f"{MAX_FAILURES} calls failed in a row; the last error: {who} 0 died"
+    ):
         run_virtually(work)
 
 
 def test_what_is_under_way_at_a_stop_is_counted_as_not_played() -> None:
-    model = Model(num_envs=4, num_simulators=1, env_batches=1)
+    model = ModelledHardware(num_envs=4, num_simulators=1, env_batches=1)
     feed = ListFeed(jobs(4, turns=1000))
 
     async def work() -> Driver:
@@ -171,8 +173,8 @@ async def test_real_worlds_and_a_real_engine_record_what_the_plain_rollout_recor
     expected = {t.info["seed"]: t for t in parts.rollout.run(wanted, params).trajectories}
 
     class Sampled(ListFeed):
-        def next(self) -> Start | None:
-            start = super().next()
+        def take_next(self) -> PlannedEpisode | None:
+            start = super().take_next()
             return None if start is None else replace(start, params=params)
 
     feed = Sampled(list(wanted))

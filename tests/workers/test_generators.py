@@ -172,7 +172,7 @@ async def test_a_restarted_generator_has_the_weights_that_were_published_last() 
             await waiting
         (sample,) = await gen.generate(asked(1.0))
         assert chunks([sample]) == [[7.0, -7.0]] and sample.policy_version == VersionSpan.at(3)
-        assert gen.health().num_restarts == 1
+        assert gen.read_health().num_restarts == 1
         assert await gen.load_weights(4, {"scale": np.array([7.0], np.float32)}) == fingerprint
 
 
@@ -181,7 +181,7 @@ async def test_an_engine_that_raises_lives_on_and_one_that_blocks_is_restarted()
     async with generator(hang_s=0.6) as gen:
         with pytest.raises(EngineError, match="out of memory"):
             await gen.generate(asked(1.0, order="raise"))
-        assert gen.health().num_restarts == 0
+        assert gen.read_health().num_restarts == 0
         with pytest.raises(WorkerError, match="made no progress"):
             await gen.generate(asked(1.0, order="block"))
         assert chunks(await gen.generate(asked(1.0))) == [[1.0, -1.0]]

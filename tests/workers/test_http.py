@@ -25,15 +25,15 @@ from stepwell.core.frames import Frame, to_bytes
 from stepwell.services.http_server import serve_in_thread
 from stepwell.workers import ProcessSimulator
 from stepwell.workers.generator import GeneratorProcess
-from stepwell.workers.http import http_generator, http_simulator, worker_app
-from stepwell.workers.simulator import simulator_process
+from stepwell.workers.http import connect_generator, connect_simulator, create_worker_app
+from stepwell.workers.simulator import create_simulator_process
 
 TWO_BY_THREE = {"num_batches": 2, "batch_size": 3}
 
 
 @contextmanager
 def served(worker: Any, **more: Any) -> Iterator[str]:
-    url, stop = serve_in_thread(worker_app(worker, **more))
+    url, stop = serve_in_thread(create_worker_app(worker, **more))
     try:
         yield url
     finally:
@@ -45,9 +45,9 @@ async def test_a_simulator_behind_http_gives_bit_for_bit_what_the_process_gives(
     tasks = [Point.make_task(PointOptions(), seed) for seed in range(3)]
     chunked = [rng.uniform(-1, 1, (3, 4, 2)).astype(np.float32) for _ in range(3)]
     near = ProcessSimulator("near", POINT, options, 2, 3, with_state=True)
-    hosted = simulator_process("far", POINT, options, 2, 3, with_state=True)
+    hosted = create_simulator_process("far", POINT, options, 2, 3, with_state=True)
     with served(hosted, describes=TWO_BY_THREE) as url:
-        far = await http_simulator("far", url)
+        far = await connect_simulator("far", url)
         assert (far.num_batches, far.batch_size) == (2, 3)
         for sim_call in (
             lambda sim: sim.reset(1, [0, 1, 2], tasks, [0, 1, 2]),
@@ -64,7 +64,7 @@ async def test_a_simulator_behind_http_gives_bit_for_bit_what_the_process_gives(
 async def test_a_generator_behind_http_samples_loads_and_keeps_weights_over_a_restart() -> None:
     here = SmallEngine(2.0)
     with served(GeneratorProcess("far", SMALL, {"scale": 2.0})) as url:
-        far = http_generator("far", url)
+        far = connect_generator("far", url)
         requests = asked(1.0, 1 / 3)
         assert_same(await far.generate(requests), await here.generate(requests))
         here.weights = {"scale": np.array([5.0], np.float32)}
@@ -79,9 +79,9 @@ async def test_a_generator_behind_http_samples_loads_and_keeps_weights_over_a_re
 
 async def test_a_worker_that_dies_behind_http_is_a_worker_error_here() -> None:
     with nothing_left():
-        hosted = simulator_process("far", ODD, {}, 2, 3)
-        transport = httpx.ASGITransport(worker_app(hosted, describes=TWO_BY_THREE))
-        far = await http_simulator("far", "http://worker", transport=transport, heartbeat_s=0.05)
+        hosted = create_simulator_process("far", ODD, {}, 2, 3)
+        transport = httpx.ASGITransport(create_worker_app(hosted, describes=TWO_BY_THREE))
+        far = await connect_simulator("far", "http://worker", transport=transport, heartbeat_s=0.05)
         await begin(far)  # type: ignore[arg-type]
         with pytest.raises(WorkerError, match="exit code 7"):
             await far.step(0, [0], [("vanish",)])
@@ -89,8 +89,8 @@ async def test_a_worker_that_dies_behind_http_is_a_worker_error_here() -> None:
         assert isinstance(lost.error, WorkerError) and "restarted" in str(lost.error)
         assert texts(await begin(far)) == ["count 0", "count 1", "count 2"]  # type: ignore[arg-type]
         await far._caller.describe()  # type: ignore[attr-defined]
-        health = far.health()
-        assert health.is_alive and health.num_restarts == 1 and health.pid == hosted.health().pid
+        health = far.read_health()
+        assert health.is_alive and health.num_restarts == 1 and health.pid == hosted.read_health().pid
         os.kill(health.pid or 0, signal.SIGKILL)
         with pytest.raises(WorkerError, match="SIGKILL"):
             await far.step(0, [0], [GO])
@@ -99,11 +99,13 @@ async def test_a_worker_that_dies_behind_http_is_a_worker_error_here() -> None:
 
 
 async def test_what_is_no_frame_too_large_or_without_the_key_is_refused() -> None:
-    hosted = simulator_process("far", ODD, {}, 1, 1)
-    app = worker_app(hosted, describes={"num_batches": 1, "batch_size": 1}, key="sesame", max_body_bytes=4096)
+    hosted = create_simulator_process("far", ODD, {}, 1, 1)
+    app = create_worker_app(
+        hosted, describes={"num_batches": 1, "batch_size": 1}, key="sesame", max_body_bytes=4096
+    )
     transport = httpx.ASGITransport(app)
     with pytest.raises(ConfigError, match="needs its key"):
-        await http_simulator("far", "http://worker", key="wrong", transport=transport)
+        await connect_simulator("far", "http://worker", key="wrong", transport=transport)
     headers = {"authorization": "Bearer sesame"}
 
     async def parts() -> Any:
@@ -121,8 +123,8 @@ async def test_what_is_no_frame_too_large_or_without_the_key_is_refused() -> Non
             response = await client.post("/call", content=body)
             assert response.status_code == status and words in response.json()["detail"]
         assert (await client.get("/docs")).status_code == 404
-    assert hosted.health().pid is None
-    far = await http_simulator("far", "http://worker", key="sesame", transport=transport)
+    assert hosted.read_health().pid is None
+    far = await connect_simulator("far", "http://worker", key="sesame", transport=transport)
     for op, header, words in (
         ("step", {}, "needs the number of a batch"),
         ("step", {"batch": 5, "places": [0], "names": [["go"]]}, "numbered 0..0"),
@@ -148,10 +150,10 @@ async def test_a_machine_that_falls_silent_is_given_up_after_hang_s() -> None:
 
     server = await asyncio.start_server(answer_once, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    far = await http_simulator("far", url, heartbeat_s=0.05, hang_s=0.4)
+    far = await connect_simulator("far", url, heartbeat_s=0.05, hang_s=0.4)
     with pytest.raises(WorkerError, match=r"gave no sign of life for 0.4 s"):
         await far.step(0, [0], [GO])
-    assert not far.health().is_alive and far.health().silent_s > 0.4
+    assert not far.read_health().is_alive and far.read_health().silent_s > 0.4
     call = asyncio.create_task(far.step(0, [0], [GO]))
     await asyncio.sleep(0.01)
     call.cancel()
@@ -165,9 +167,9 @@ async def test_a_machine_that_falls_silent_is_given_up_after_hang_s() -> None:
 
 async def test_a_worker_that_cannot_be_reached_or_is_another_kind_is_said() -> None:
     with pytest.raises(WorkerError, match="cannot be reached"):
-        await http_simulator("far", "http://127.0.0.1:9", connect_timeout_s=0.5)
+        await connect_simulator("far", "http://127.0.0.1:9", connect_timeout_s=0.5)
     hosted = GeneratorProcess("far", SMALL)
-    transport = httpx.ASGITransport(worker_app(hosted))
+    transport = httpx.ASGITransport(create_worker_app(hosted))
     with pytest.raises(ConfigError, match="is no simulator"):
-        await http_simulator("far", "http://worker", transport=transport)
+        await connect_simulator("far", "http://worker", transport=transport)
     await hosted.close()

@@ -98,10 +98,10 @@ def test_frames_read_in_any_order_are_whole(sizes: list[tuple[int, bool]], rando
         for place, (size, reads) in enumerate(sizes):
             data = bytes([place % 251]) * size
             arena, start = outbox.put([data], size)
-            oldest, descriptors = outbox.handing_over(arena)
+            oldest, descriptors = outbox.prepare_handover(arena)
             for descriptor in descriptors:
                 inbox.add(os.dup(descriptor))
-            outbox.handed_over(descriptors)
+            outbox.finish_handover(descriptors)
             waiting.append((arena, start, data, oldest))
             if reads:
                 number = random.randrange(len(waiting))  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ from stepwell.core import ConfigError, WorkerError
 from stepwell.runs.build import worker_groups as groups
 from stepwell.runs.run import train
 from stepwell.training import Trainer
-from stepwell.workers.placement import Placement, resolve, trainer_devices
+from stepwell.workers.placement import DevicePlacement, list_trainer_devices, resolve_placement
 
 FOUR = ["cpu", "cuda:0", "cuda:1", "cuda:2", "cuda:3"]
 
@@ -28,14 +28,14 @@ def placed(
     policy: str = "cpu",
     available: list[str] = FOUR,
     num_gens: int = 2,
-) -> Placement:
+) -> DevicePlacement:
     config = GroupsConfig(
         placement=kind,  # type: ignore[arg-type]
         simulators={"num_workers": 3, "devices": sims},  # type: ignore[arg-type]
         generators={"num_workers": num_gens, "devices": gens},  # type: ignore[arg-type]
         trainers={"devices": trainers},  # type: ignore[arg-type]
     )
-    return resolve(config, policy, available)
+    return resolve_placement(config, policy, available)
 
 
 def test_without_lists_everything_is_where_the_policy_is_and_simulators_are_on_the_cores() -> None:
@@ -45,7 +45,7 @@ def test_without_lists_everything_is_where_the_policy_is_and_simulators_are_on_t
         ("cuda:0",) * 2,
         ("cuda:0",),
     )
-    assert list(found.lines()) == ["cuda:0: 2 generators, 1 trainer", "cpu: 3 simulators"]
+    assert list(found.describe_devices()) == ["cuda:0: 2 generators, 1 trainer", "cpu: 3 simulators"]
 
 
 def test_workers_are_dealt_out_to_devices_in_turn() -> None:
@@ -98,7 +98,7 @@ def test_what_cannot_be_held_is_refused_with_the_reason(kind: str, lists: dict, 
 def test_the_cores_may_host_several_ranks_of_the_trainer_and_other_devices_one() -> None:
     found = placed("colocated", trainers=("cpu", "cpu"))
     assert found.trainers == ("cpu", "cpu")
-    assert list(found.lines()) == ["cpu: 3 simulators, 2 generators, 2 trainers"]
+    assert list(found.describe_devices()) == ["cpu: 3 simulators, 2 generators, 2 trainers"]
     with pytest.raises(ConfigError, match=r"groups.trainers.devices names a device twice"):
         placed("colocated", gens=("cuda:0",), trainers=("cuda:0", "cuda:0"))
 
@@ -112,10 +112,10 @@ def test_hybrid_takes_the_cores_for_a_device_where_they_are_named() -> None:
 
 def test_a_run_without_groups_may_name_ranks_too() -> None:
     both = GroupsConfig(trainers={"devices": ("cuda:0", "cuda:1")})  # type: ignore[arg-type]
-    assert trainer_devices(both, "cpu", FOUR) == ("cuda:0", "cuda:1")
-    assert trainer_devices(GroupsConfig(), "mps", FOUR) == ("mps",)
+    assert list_trainer_devices(both, "cpu", FOUR) == ("cuda:0", "cuda:1")
+    assert list_trainer_devices(GroupsConfig(), "mps", FOUR) == ("mps",)
     with pytest.raises(ConfigError, match=r"groups.trainers.devices: there is no cuda:1 here"):
-        trainer_devices(both, "cpu", ["cpu", "cuda:0"])
+        list_trainer_devices(both, "cpu", ["cpu", "cuda:0"])
 
 
 @pytest.mark.slow

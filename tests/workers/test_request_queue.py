@@ -1,4 +1,4 @@
-"""The request queue: slots are never split, nothing is lost, every request is answered once."""
+"""The request queue: bundles are never split, nothing is lost, every request is answered once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stepwell.core import WorkerError
 from stepwell.engines.batcher import RequestBundle
 from stepwell.workers.modelled import run_virtually
 from stepwell.workers.request_queue import RequestQueue
-from stepwell.workers.shards import SHARDS, Ask
+from stepwell.workers.shards import SHARDS, ActionRequest
 
 
 @settings(max_examples=60, deadline=None)
@@ -27,7 +27,7 @@ from stepwell.workers.shards import SHARDS, Ask
     max_inflight=st.integers(1, 2),
     seed=st.integers(0, 99),
 )
-def test_every_request_is_answered_once_and_slots_stay_whole(
+def test_every_request_is_answered_once_and_bundles_stay_whole(
     posts: list[tuple[float, int]],
     max_batch: int,
     max_wait: float,
@@ -38,7 +38,7 @@ def test_every_request_is_answered_once_and_slots_stay_whole(
 ) -> None:
     rng = np.random.default_rng(seed)
     generators = [EchoGenerator(i, float(rng.uniform(0.1, 3))) for i in range(num_generators)]
-    slots: list[tuple[int, ...]] = []
+    bundles: list[tuple[int, ...]] = []
 
     async def work() -> None:
         queue = RequestQueue(
@@ -51,11 +51,11 @@ def test_every_request_is_answered_once_and_slots_stay_whole(
         waiting, number = [], 0
         for pause, count in posts:
             await asyncio.sleep(pause)
-            asks = [ask(number + i) for i in range(count)]
+            requests = [ask(number + i) for i in range(count)]
             number += count
-            for posted in queue.post(asks):
+            for posted in queue.post_requests(requests):
                 expected = [number - count + i for i in posted.indices]
-                slots.append(tuple(expected))
+                bundles.append(tuple(expected))
                 waiting.append((posted.answer, expected))
         for answer, expected in waiting:
             assert [number_of(sample) for sample in await answer] == expected
@@ -66,8 +66,8 @@ def test_every_request_is_answered_once_and_slots_stay_whole(
     asked = sorted(n for call in calls for n in call)
     assert asked == list(range(len(asked)))  # each once
     for call in calls:
-        inside = [slot for slot in slots if set(slot) & set(call)]
-        assert sorted(n for slot in inside for n in slot) == sorted(call)  # whole slots
+        inside = [bundle for bundle in bundles if set(bundle) & set(call)]
+        assert sorted(n for bundle in inside for n in bundle) == sorted(call)  # whole bundles
         assert len(call) <= max_batch or len(inside) == 1
     assert all(generator.most_underway <= max_inflight for generator in generators)
 
@@ -75,7 +75,7 @@ def test_every_request_is_answered_once_and_slots_stay_whole(
 def firing(
     max_batch: int, max_wait: float, posts: list[tuple[float, int]], **more: object
 ) -> list[tuple[float, int]]:
-    """When batches went out and how large, for slots posted at these times."""
+    """When batches went out and how large, for bundles posted at these times."""
     generator = EchoGenerator(0, latency=0.0)
 
     async def work() -> None:
@@ -83,7 +83,9 @@ def firing(
         number, answers = 0, []
         for at, count in posts:
             await asyncio.sleep(at - asyncio.get_running_loop().time())
-            answers += [posted.answer for posted in queue.post([ask(number + i) for i in range(count)])]
+            answers += [
+                posted.answer for posted in queue.post_requests([ask(number + i) for i in range(count)])
+            ]
             number += count
         await asyncio.gather(*answers)
 
@@ -91,14 +93,14 @@ def firing(
     return [(round(at, 6), len(numbers)) for at, numbers in generator.calls]
 
 
-def test_a_batch_goes_out_when_it_is_full_or_its_oldest_slot_is_old() -> None:
+def test_a_batch_goes_out_when_it_is_full_or_its_oldest_bundle_is_old() -> None:
     assert firing(4, 10.0, [(0, 2), (1, 2)]) == [(1.0, 4)]  # by size
     assert firing(8, 10.0, [(0, 2), (1, 2)]) == [(10.0, 4)]  # by age of the first
     assert firing(3, 10.0, [(0, 2), (1, 2)]) == [(1.0, 2), (11.0, 2)]  # the second does not fit: not split
 
 
-def by_size(slot: RequestBundle[Ask]) -> int:
-    return len(slot)
+def by_size(bundle: RequestBundle[ActionRequest]) -> int:
+    return len(bundle)
 
 
 def test_a_priority_function_orders_what_waits() -> None:
@@ -106,28 +108,32 @@ def test_a_priority_function_orders_what_waits() -> None:
 
     async def work() -> None:
         queue = RequestQueue([generator], max_batch=4, max_wait_ms=0, priority=by_size)
-        posted = queue.post([ask(0)]) + queue.post([ask(1), ask(2), ask(3)]) + queue.post([ask(4)])
+        posted = (
+            queue.post_requests([ask(0)])
+            + queue.post_requests([ask(1), ask(2), ask(3)])
+            + queue.post_requests([ask(4)])
+        )
         await asyncio.gather(*(one.answer for one in posted))
 
     run_virtually(work)
     assert [numbers for _, numbers in generator.calls] == [[0], [4, 1, 2, 3]]
 
 
-def test_slots_for_one_generator_do_not_go_to_another() -> None:
+def test_bundles_for_one_generator_do_not_go_to_another() -> None:
     generators = [EchoGenerator(i) for i in range(2)]
 
     async def work() -> None:
         queue = RequestQueue(generators, max_batch=8, max_wait_ms=0, shard=SHARDS["even"])
-        await asyncio.gather(*(one.answer for one in queue.post([ask(i) for i in range(4)])))
+        await asyncio.gather(*(one.answer for one in queue.post_requests([ask(i) for i in range(4)])))
 
     run_virtually(work)
     assert [generator.calls for generator in generators] == [[(0.0, [0, 1])], [(0.0, [2, 3])]]
 
 
-def test_a_generator_that_dies_fails_its_own_slots_only() -> None:
+def test_a_generator_that_dies_fails_its_own_bundles_only() -> None:
     async def work() -> list[object]:
         queue = RequestQueue([EchoGenerator(fails=[0])], max_batch=2, max_wait_ms=0)
-        posted = queue.post([ask(0), ask(1)]) + queue.post([ask(2)])
+        posted = queue.post_requests([ask(0), ask(1)]) + queue.post_requests([ask(2)])
         return await asyncio.gather(*(one.answer for one in posted), return_exceptions=True)
 
     failed, fine = run_virtually(work)
@@ -147,10 +153,10 @@ def test_in_lock_step_every_generator_is_called_once_with_an_equal_share() -> No
     assert [len(generator.calls) for generator in generators] == [1, 1, 1]
 
 
-def test_waiting_time_is_what_slots_waited() -> None:
+def test_waiting_time_is_what_bundles_waited() -> None:
     async def work() -> float:
         queue = RequestQueue([EchoGenerator()], max_batch=9, max_wait_ms=2000)
-        await asyncio.gather(*(one.answer for one in queue.post([ask(0), ask(1)])))
+        await asyncio.gather(*(one.answer for one in queue.post_requests([ask(0), ask(1)])))
         return queue.counts.waited_s
 
     assert run_virtually(work) == pytest.approx(4.0)

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from tests.workers.devices import ask
 
 from stepwell.core import ConfigError
-from stepwell.workers.shards import SHARDS, Cut, GeneratorLoad, check_cuts, load_function, shard_named
+from stepwell.workers.shards import (
+    SHARDS,
+    GeneratorLoad,
+    Shard,
+    check_shards,
+    find_shard_rule,
+    load_user_function,
+)
 
 LOADS = st.lists(
     st.builds(GeneratorLoad, st.just("g"), st.integers(0, 9), st.integers(0, 9), st.floats(0, 2)),
@@ -19,9 +26,9 @@ LOADS = st.lists(
 
 @given(st.sampled_from(sorted(SHARDS)), st.integers(1, 40), LOADS)
 def test_every_request_is_in_exactly_one_slot(name: str, count: int, loads: list[GeneratorLoad]) -> None:
-    cuts = SHARDS[name]([ask(i) for i in range(count)], loads)
-    check_cuts(cuts, count, len(loads))
-    assert sorted(i for cut in cuts for i in cut.indices) == list(range(count))
+    shards = SHARDS[name]([ask(i) for i in range(count)], loads)
+    check_shards(shards, count, len(loads))
+    assert sorted(i for cut in shards for i in cut.indices) == list(range(count))
 
 
 def sizes(name: str, count: int, *loads: GeneratorLoad) -> dict[int | None, int]:
@@ -48,19 +55,19 @@ def test_what_waits_already_counts() -> None:
     assert sizes("by_latency", 4, GeneratorLoad("a", 2, 2, 1.0), GeneratorLoad("b", 0, 0, 1.0)) == {1: 4}
 
 
-def backwards(asks: object, loads: object) -> list[Cut]:
-    return [Cut((1, 0), 0)]
+def backwards(requests: object, loads: object) -> list[Shard]:
+    return [Shard((1, 0), 0)]
 
 
 def test_a_users_function_is_found_by_its_path_and_its_mistakes_are_refused() -> None:
-    assert shard_named(f"{__name__}:backwards") is backwards
+    assert find_shard_rule(f"{__name__}:backwards") is backwards
     with pytest.raises(
         ConfigError, match=r"groups.generators.shard: 'odd' is not module:function, or one of"
     ):
-        shard_named("odd")
+        find_shard_rule("odd")
     with pytest.raises(ConfigError, match=r"priority 'math:nothing': math has no 'nothing'"):
-        load_function("math:nothing", "groups.generators.priority")
+        load_user_function("math:nothing", "groups.generators.priority")
     with pytest.raises(ConfigError, match="exactly one slot"):
-        check_cuts([Cut((0, 1)), Cut((1,))], 2, 1)
+        check_shards([Shard((0, 1)), Shard((1,))], 2, 1)
     with pytest.raises(ConfigError, match="sent a slot to generator 3; there are 2"):
-        check_cuts([Cut((0,), 3)], 1, 2)
+        check_shards([Shard((0,), 3)], 1, 2)

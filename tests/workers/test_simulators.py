@@ -35,7 +35,7 @@ async def simulator(world: str = ODD, options: Any = None, **more: Any) -> Async
             yield made
         finally:
             await made.close()
-            assert made.health().pid is None
+            assert made.read_health().pid is None
 
 
 def odd_tasks(count: int) -> list[Task]:
@@ -111,7 +111,7 @@ async def test_mistakes_of_the_caller_are_said_before_anything_is_sent() -> None
     ):
         with pytest.raises(InputError, match=words):
             await call
-    assert sim.health().pid is None
+    assert sim.read_health().pid is None
     with pytest.raises(InputError, match="batch_size"):
         ProcessSimulator("sim", ODD, {}, 1, 0)
 
@@ -121,7 +121,7 @@ async def test_what_cannot_be_built_is_said_and_not_tried_again() -> None:
         for _ in range(2):
             with pytest.raises(ConfigError, match=r"env.options.colour is no option"):
                 await sim.start()
-        assert sim.health().num_restarts == 0
+        assert sim.read_health().num_restarts == 0
 
 
 @pytest.mark.parametrize(
@@ -133,20 +133,20 @@ async def test_a_world_that_cannot_start_ends_after_three_attempts(
     async with simulator(options=options) as sim:
         with pytest.raises(WorkerError, match=f"(?s){words}.*failed to start 3 times"):
             await begin(sim)
-        assert sim.health().num_restarts == 2
+        assert sim.read_health().num_restarts == 2
 
 
 async def test_a_world_that_raises_costs_its_own_episode_only() -> None:
     async with simulator() as sim:
         await begin(sim)
-        pid = sim.health().pid
+        pid = sim.read_health().pid
         turns = await sim.step(0, [0, 1, 2], [GO, ("raise",), ("odd info",)])
         assert turns[0].error is None and texts(turns)[0] == "count 1"
         assert "the ice broke" in str(turns[1].error) and "no JSON" in str(turns[2].error)
         (left,) = await sim.step(0, [1], [("exit",)])
         assert "SystemExit" in str(left.error)
         assert texts(await sim.step(0, [0], [GO])) == ["count 2"]
-        assert sim.health().pid == pid and sim.health().num_restarts == 0
+        assert sim.read_health().pid == pid and sim.read_health().num_restarts == 0
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ async def test_a_world_that_ends_its_process_costs_the_calls_under_way(action: s
         assert all(isinstance(turn.error, WorkerError) and "restarted" in str(turn.error) for turn in lost)
         assert texts(await begin(sim)) == ["count 0", "count 1", "count 2"]
         assert texts(await sim.step(0, [2], [GO])) == ["count 3"]
-        assert sim.health().num_restarts == 1
+        assert sim.read_health().num_restarts == 1
 
 
 async def test_killed_during_a_step_every_call_raises_and_the_next_reset_works() -> None:
@@ -176,7 +176,7 @@ async def test_killed_during_a_step_every_call_raises_and_the_next_reset_works()
         await begin(sim, batch=1)
         calls = [asyncio.create_task(sim.step(batch, [0], [("sleep",) * 3])) for batch in (0, 1)]
         await asyncio.sleep(0.05)
-        pid = sim.health().pid
+        pid = sim.read_health().pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         found = await asyncio.gather(*calls, return_exceptions=True)
@@ -190,7 +190,7 @@ async def hang(sim: ProcessSimulator) -> None:
 
 
 async def stop(sim: ProcessSimulator) -> None:
-    os.kill(sim.health().pid or 0, signal.SIGSTOP)
+    os.kill(sim.read_health().pid or 0, signal.SIGSTOP)
     await sim.step(0, [0], [GO])
 
 
@@ -198,7 +198,7 @@ async def stop(sim: ProcessSimulator) -> None:
 async def test_a_hang_is_found_killed_and_restarted(fault: Callable[..., Any], words: str) -> None:
     async with simulator(hang_s=0.6) as sim:
         await begin(sim)
-        pid = sim.health().pid
+        pid = sim.read_health().pid
         with pytest.raises(WorkerError, match=words):
             await fault(sim)
         assert not is_running(pid or 0)
@@ -210,7 +210,7 @@ async def test_a_slow_batch_whose_worlds_go_on_is_no_hang() -> None:
         await begin(sim, count=8)
         since = time.monotonic()
         turns = await sim.step(0, range(8), [("sleep",)] * 8)
-        assert time.monotonic() - since > 1.5 and sim.health().num_restarts == 0
+        assert time.monotonic() - since > 1.5 and sim.read_health().num_restarts == 0
         assert [turn.error for turn in turns] == [None] * 8
 
 
@@ -221,7 +221,7 @@ async def test_a_call_that_takes_too_long_costs_the_worker_its_life() -> None:
         with pytest.raises(WorkerError, match=r"took longer than 0.5 s for step"):
             await sim.step(0, [0], [("hang",)])
         await sim.start()
-        assert sim.health().num_restarts == 1
+        assert sim.read_health().num_restarts == 1
 
 
 async def test_a_cancelled_call_leaves_the_worker_in_order() -> None:
@@ -231,7 +231,7 @@ async def test_a_cancelled_call_leaves_the_worker_in_order() -> None:
         await asyncio.sleep(0.02)
         call.cancel()
         assert texts(await sim.step(0, [0, 1], [GO, GO])) == ["count 2", "count 2"]
-        assert sim.health().num_restarts == 0
+        assert sim.read_health().num_restarts == 0
 
 
 async def test_restarts_end_after_max_restarts() -> None:
@@ -246,15 +246,15 @@ async def test_restarts_end_after_max_restarts() -> None:
 
 async def test_health_says_memory_and_silence() -> None:
     async with simulator(heartbeat_s=0.05) as sim:
-        assert not sim.health().is_alive
+        assert not sim.read_health().is_alive
         await sim.start()
-        health = sim.health()
+        health = sim.read_health()
         resident = int(Path(f"/proc/{health.pid}/statm").read_text().split()[1]) * 4096 / 2**20
         assert health.is_alive and health.name == "sim"
         assert 0.5 * resident < health.memory_mb < 1.5 * resident
         for _ in range(3):  # three signs of life, each of which begins the silence anew
-            before = sim.health().silent_s
-            while (now := sim.health().silent_s) >= before:
+            before = sim.read_health().silent_s
+            while (now := sim.read_health().silent_s) >= before:
                 before = now
                 await asyncio.sleep(0.005)
     with pytest.raises(WorkerError, match="is closed"):
@@ -292,7 +292,7 @@ async def main():
     sims = [ProcessSimulator(f"sim{n}", ODD, {}, 1, 1) for n in range(2)]
     await asyncio.gather(*(sim.start() for sim in sims))
     await sims[0].reset(0, [0], [Odd.make_task(None, 0)], [0])
-    print(*(sim.health().pid for sim in sims), flush=True)
+    print(*(sim.read_health().pid for sim in sims), flush=True)
     await sims[0].step(0, [0], [("hang",)])
 
 asyncio.run(main())
@@ -324,13 +324,13 @@ async def test_a_worker_that_is_killed_again_and_again_while_it_starts_is_starte
     killed: set[int] = set()
     while len(killed) < 4:  # one more than failed starts are borne with
         await asyncio.sleep(0.01)
-        pid = simulator.health().pid
+        pid = simulator.read_health().pid
         if pid is not None and pid not in killed:
             os.kill(pid, signal.SIGKILL)
             killed.add(pid)
     try:
         await starting
-        health = simulator.health()
+        health = simulator.read_health()
         assert health.is_alive and health.num_restarts == 4 and health.pid not in killed
     finally:
         await simulator.close()

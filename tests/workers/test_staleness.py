@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stepwell.config.groups import GroupsConfig
 from stepwell.core import ConfigError, Status, Step, Task, Trajectory, VersionSpan
-from stepwell.workers.staleness import PlayedGroup, Stock, check_staleness, needed_staleness
+from stepwell.workers.staleness import GroupBuffer, PlayedGroup, check_staleness, compute_min_staleness
 
 MODES = ("sync", "rollout_async", "train_async", "stream")
 
@@ -32,72 +32,72 @@ def test_a_run_goes_on_and_what_is_learnt_from_is_within_the_bound(
     mode: str, size: int, epochs: int, interval: int, slack: int, stale_data: str, seed: int
 ) -> None:
     config = GroupsConfig(mode=mode, rollout_epochs=epochs, sync_interval=interval, max_staleness=99)  # type: ignore[arg-type]
-    bound = needed_staleness(config) + slack
-    stock = Stock(mode, size, epochs, bound, stale_data, num_updates=8)  # type: ignore[arg-type]
+    bound = compute_min_staleness(config) + slack
+    buffer = GroupBuffer(mode, size, epochs, bound, stale_data, num_updates=8)  # type: ignore[arg-type]
     rng, running, begun, num_dropped = np.random.default_rng(seed), [], 0, 0
     for update in range(1, 9):
-        stock.is_wanted = True
-        while (taken := stock.take()) is None or not taken.groups:
+        buffer.is_wanted = True
+        while (taken := buffer.take_groups()) is None or not taken.groups:
             num_dropped += 0 if taken is None else len(taken.dropped)
-            while stock.may_begin() and len(running) < 6:
+            while buffer.may_begin() and len(running) < 6:
                 # nothing is begun that could only be dropped
-                assert update - 1 - stock.version <= bound
-                stock.begin()
-                running.append(group(f"g{begun}", stock.version))
+                assert update - 1 - buffer.version <= bound
+                buffer.begin_group()
+                running.append(group(f"g{begun}", buffer.version))
                 begun += 1
             assert running, "the trainer waits, and nothing is played"
-            stock.add(running.pop(int(rng.integers(len(running)))))  # any may finish next
+            buffer.add_group(running.pop(int(rng.integers(len(running)))))  # any may finish next
         num_dropped += len(taken.dropped)
         assert len(taken.groups) == size
         over = [g for g in taken.groups if update - 1 - g.version > bound]
         assert taken.num_over == len(over) and not (over and stale_data == "drop")
-        stock.is_wanted = False
+        buffer.is_wanted = False
         if mode in ("sync", "rollout_async"):
-            assert not stock.may_begin()
+            assert not buffer.may_begin()
         for _ in range(int(rng.integers(0, 8))):  # what goes on while the trainer learns
-            if stock.may_begin() and len(running) < 6:
-                stock.begin()
-                running.append(group(f"g{begun}", stock.version))
+            if buffer.may_begin() and len(running) < 6:
+                buffer.begin_group()
+                running.append(group(f"g{begun}", buffer.version))
                 begun += 1
             elif running and rng.random() < 0.5:
-                stock.add(running.pop(int(rng.integers(len(running)))))
+                buffer.add_group(running.pop(int(rng.integers(len(running)))))
         if update % interval == 0:
-            stock.version = update
-    assert begun == 8 * size + num_dropped + len(running) + len(stock.ready)
-    assert not stock.may_begin() and not running and not stock.ready  # not one more than is needed
+            buffer.version = update
+    assert begun == 8 * size + num_dropped + len(running) + len(buffer.ready)
+    assert not buffer.may_begin() and not running and not buffer.ready  # not one more than is needed
 
 
 def test_in_order_nothing_ever_gets_too_old() -> None:
-    stock, begun = Stock("stream", 4, max_staleness=2, stale_data="drop"), 0
+    buffer, begun = GroupBuffer("stream", 4, max_staleness=2, stale_data="drop"), 0
     running: list[PlayedGroup] = []
     for update in range(1, 30):
-        while stock.may_begin():
-            stock.begin()
-            running.append(group(f"g{begun}", stock.version))
+        while buffer.may_begin():
+            buffer.begin_group()
+            running.append(group(f"g{begun}", buffer.version))
             begun += 1
-        assert len(running) + len(stock.ready) == 12
+        assert len(running) + len(buffer.ready) == 12
         for _ in range(4):
-            stock.add(running.pop(0))
-        taken = stock.take()
+            buffer.add_group(running.pop(0))
+        taken = buffer.take_groups()
         assert taken is not None and taken.dropped == []
         assert max(update - 1 - g.version for g in taken.groups) <= 2
-        stock.version = update
+        buffer.version = update
 
 
 def test_the_oldest_are_learnt_from_first() -> None:
-    stock = Stock("stream", 2, max_staleness=9, num_taken=3, num_open=3)
+    buffer = GroupBuffer("stream", 2, max_staleness=9, num_taken=3, num_open=3)
     for name, version in (("new", 3), ("old", 1), ("older", 0)):
-        stock.add(group(name, version))
-    taken = stock.take()
+        buffer.add_group(group(name, version))
+    taken = buffer.take_groups()
     assert taken is not None and [g.name for g in taken.groups] == ["older", "old"]
 
 
 def test_what_is_too_old_is_dropped_or_counted() -> None:
     for stale_data, names, num_over in (("drop", ["b", "c"], 0), ("weight", ["a", "b"], 1)):
-        stock = Stock("stream", 2, max_staleness=1, stale_data=stale_data, num_taken=3, num_open=3)  # type: ignore[arg-type]
+        buffer = GroupBuffer("stream", 2, max_staleness=1, stale_data=stale_data, num_taken=3, num_open=3)  # type: ignore[arg-type]
         for name, version in (("a", 1), ("b", 2), ("c", 3)):
-            stock.add(group(name, version))
-        taken = stock.take()
+            buffer.add_group(group(name, version))
+        taken = buffer.take_groups()
         assert taken is not None
         assert ([g.name for g in taken.groups], taken.num_over) == (names, num_over)
         assert [g.name for g in taken.dropped] == (["a"] if stale_data == "drop" else [])
@@ -109,8 +109,8 @@ def test_the_version_of_a_group_is_the_oldest_that_had_a_part_in_it() -> None:
         Step.from_tokens([1], [2], policy_version=6),
     ]
     played = Trajectory(Task("lake", {}), steps, Status.SUCCESS)
-    assert PlayedGroup.of("g", [played], default=9).version == 4
-    assert PlayedGroup.of("g", [], default=9).version == 9
+    assert PlayedGroup.from_trajectories("g", [played], default=9).version == 4
+    assert PlayedGroup.from_trajectories("g", [], default=9).version == 9
 
 
 @pytest.mark.parametrize(

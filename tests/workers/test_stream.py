@@ -12,18 +12,18 @@ from stepwell.rollout import Job
 from stepwell.workers import stream as module
 from stepwell.workers.driver import Driver
 from stepwell.workers.modelled import (
-    Model,
     ModelledGenerator,
+    ModelledHardware,
     ModelledPlayer,
     ModelledSimulator,
     run_virtually,
 )
 from stepwell.workers.request_queue import RequestQueue
-from stepwell.workers.staleness import Stock
-from stepwell.workers.stream import Stream
+from stepwell.workers.staleness import GroupBuffer
+from stepwell.workers.stream import GroupStream
 
 LONG_S = 1000.0  # by far longer than all episodes of these tests take
-MODEL = Model(sigma=0.0, num_simulators=1, env_batches=1, num_envs=4, turns=(2, 2))
+MODEL = ModelledHardware(sigma=0.0, num_simulators=1, env_batches=1, num_envs=4, turns=(2, 2))
 
 
 class Kept:
@@ -31,9 +31,9 @@ class Kept:
 
     def __init__(self, groups_per_update: int, num_updates: int) -> None:
         self.calls: list[tuple[float, list[str]]] = []
-        stock = Stock("stream", groups_per_update, max_staleness=9, num_updates=num_updates)
-        self.stream = Stream(stock, lambda n: [Job(Task("modelled", {"turns": 2}), f"g{n}", n)])
-        self.stream.keep = self.keep
+        buffer = GroupBuffer("stream", groups_per_update, max_staleness=9, num_updates=num_updates)
+        self.stream = GroupStream(buffer, lambda n: [Job(Task("modelled", {"turns": 2}), f"g{n}", n)])
+        self.stream.store = self.keep
         simulators = [ModelledSimulator(MODEL, 0)]
         self.queue = RequestQueue([ModelledGenerator(MODEL, 0)], max_batch=4, max_wait_ms=0.0)
         self.stream.start(Driver(simulators, self.queue, ModelledPlayer(), self.stream))
@@ -54,7 +54,7 @@ def test_a_trainer_that_waits_for_the_storing_alone_gets_its_groups_at_once(
 
     async def run() -> tuple[float, list[str]]:
         kept = Kept(groups_per_update=4, num_updates=1)
-        taken = await kept.stream.batch()
+        taken = await kept.stream.take_batch()
         now = asyncio.get_running_loop().time()
         await kept.close()
         assert kept.calls[0][0] == now

@@ -324,7 +324,7 @@ def _finish(loop: SyncLoop, status: Status, baselines: list[Score]) -> None:
         ),
     )
     if loop.groups is not None:
-        write_timeline(folder, loop.groups.spans.timeline())
+        write_timeline(folder, loop.groups.spans.build_timeline())
     if config.monitor.report:
         if loop.last_eval is not None:
             keep_replays(loop.parts, folder, loop.last_eval.trajectories, "after")

@@ -31,7 +31,7 @@ from stepwell.workers.hosts import check_places
 from stepwell.workers.weight_bytes import pack_weights
 
 
-class Caller(Protocol):
+class WorkerChannel(Protocol):
     """The way to one worker. An answer's header says in `start` which start of the worker gave it."""
 
     name: str
@@ -47,7 +47,7 @@ class Caller(Protocol):
         timeout_s: float | None = None,
     ) -> Frame: ...
 
-    def health(self) -> WorkerHealth: ...
+    def read_health(self) -> WorkerHealth: ...
 
     async def close(self) -> None: ...
 
@@ -55,30 +55,30 @@ class Caller(Protocol):
 class _Client:
     """What both share."""
 
-    def __init__(self, caller: Caller, timeout_s: float | None) -> None:
-        self.name = caller.name
-        self._caller, self._timeout_s = caller, timeout_s
+    def __init__(self, channel: WorkerChannel, timeout_s: float | None) -> None:
+        self.name = channel.name
+        self._channel, self._timeout_s = channel, timeout_s
 
     async def start(self) -> None:
         """Start the worker and wait until it is ready; without this the first call does."""
-        await self._caller.start()
+        await self._channel.start()
 
-    def health(self) -> WorkerHealth:
+    def read_health(self) -> WorkerHealth:
         """How the worker is; cheap, never blocks."""
-        return self._caller.health()
+        return self._channel.read_health()
 
     async def close(self) -> None:
         """End the worker and free all it holds; calling it twice is fine."""
-        await self._caller.close()
+        await self._channel.close()
 
 
 class SimulatorClient(_Client):
     """A `Simulator`. A call that takes longer than `timeout_s` costs the worker its life."""
 
     def __init__(
-        self, caller: Caller, num_batches: int, batch_size: int, *, timeout_s: float | None = None
+        self, channel: WorkerChannel, num_batches: int, batch_size: int, *, timeout_s: float | None = None
     ) -> None:
-        super().__init__(caller, timeout_s)
+        super().__init__(channel, timeout_s)
         self.num_batches, self.batch_size = num_batches, batch_size
         self._begun: dict[tuple[int, int], int] = {}  # place -> start of the worker that plays it
 
@@ -89,7 +89,7 @@ class SimulatorClient(_Client):
         places = list(places)
         check_places(batch, places, len(tasks), self.num_batches, self.batch_size)
         header = {"batch": batch, "places": places, "seeds": list(seeds), **pack_tasks(tasks)}
-        answer = await self._caller.call("reset", header, timeout_s=self._timeout_s)
+        answer = await self._channel.call("reset", header, timeout_s=self._timeout_s)
         self._begun.update(((batch, place), answer.header["start"]) for place in places)
         return unpack_turns(answer.header, answer.arrays)
 
@@ -99,7 +99,7 @@ class SimulatorClient(_Client):
         check_places(batch, places, len(actions), self.num_batches, self.batch_size)
         packed, arrays = pack_actions(actions)
         header = {"batch": batch, "places": places, **packed}
-        answer = await self._caller.call("step", header, arrays, timeout_s=self._timeout_s)
+        answer = await self._channel.call("step", header, arrays, timeout_s=self._timeout_s)
         turns, start = unpack_turns(answer.header, answer.arrays), answer.header["start"]
         for number, place in enumerate(places):
             if self._begun.get((batch, place), start) != start:
@@ -114,15 +114,15 @@ class GeneratorClient(_Client):
     async def generate(self, requests: Sequence[Request]) -> list[Sampled]:
         """One sample per request, in order."""
         header, arrays = pack_requests(requests)
-        answer = await self._caller.call("generate", header, arrays, timeout_s=self._timeout_s)
+        answer = await self._channel.call("generate", header, arrays, timeout_s=self._timeout_s)
         return unpack_samples(answer.header, answer.arrays)
 
     async def load_weights(self, version: int, weights: Mapping[str, Any]) -> str:
         """Take these weights (name -> tensor or array); gives the fingerprint of what it now has."""
         header, arrays = await asyncio.to_thread(pack_weights, weights)  # tensors may come from a GPU
-        answer = await self._caller.call("load_weights", {"version": version, **header}, arrays)
+        answer = await self._channel.call("load_weights", {"version": version, **header}, arrays)
         return str(answer.header["fingerprint"])
 
     async def forget(self) -> None:
         """Drop caches of earlier conversations."""
-        await self._caller.call("forget", {}, timeout_s=self._timeout_s)
+        await self._channel.call("forget", {}, timeout_s=self._timeout_s)

@@ -41,7 +41,7 @@ class Worker(Protocol):
 
     name: str
 
-    def health(self) -> WorkerHealth:
+    def read_health(self) -> WorkerHealth:
         """How it is; cheap, never blocks."""
         ...
 

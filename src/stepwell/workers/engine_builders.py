@@ -21,19 +21,19 @@ ARRAY = "stepwell.workers.engine_builders:array"
 _KNOWN = ("model", "config", "dtype", "device", "version")
 
 
-def embedded(settings: Mapping[str, Any]) -> Any:
+def build_embedded_engine(settings: Mapping[str, Any]) -> Any:
     """The embedded engine, for language models."""
-    model, config, more = _read(settings)
-    from stepwell.engines.embedded import EmbeddedEngine
+    model, config, more = _read_settings(settings)
+    from stepwell.engines.build_embedded_engine import EmbeddedEngine
     from stepwell.engines.numerics import set_numerics
 
     set_numerics()  # the number of threads is in the process's environment
     return EmbeddedEngine.from_pretrained(model, config, **more)
 
 
-def array(settings: Mapping[str, Any]) -> Any:
+def build_array_engine(settings: Mapping[str, Any]) -> Any:
     """The engine of robot policies."""
-    model, config, more = _read(settings)
+    model, config, more = _read_settings(settings)
     from stepwell.engines.array_engine import ArrayEngine
     from stepwell.engines.numerics import set_numerics
 
@@ -41,7 +41,7 @@ def array(settings: Mapping[str, Any]) -> Any:
     return ArrayEngine.from_pretrained(model, config, **more)
 
 
-def _read(settings: Mapping[str, Any]) -> tuple[str, EngineConfig, dict[str, Any]]:
+def _read_settings(settings: Mapping[str, Any]) -> tuple[str, EngineConfig, dict[str, Any]]:
     """The model, the engine's own settings, and the rest; before anything heavy is imported."""
     unknown = sorted(set(settings) - set(_KNOWN))
     if unknown or "model" not in settings:

@@ -49,7 +49,7 @@ class GeneratorProcess(WorkerProcess):
         self, name: str, factory: str, settings: Mapping[str, JSON] | None = None, **process: Any
     ) -> None:
         told: dict[str, JSON] = {"factory": factory, "settings": dict(settings or {})}
-        super().__init__(name, "generator", told, on_start=self._publish_again, **process)
+        super().__init__(name, "generator", told, on_start=self._restore_weights, **process)
         self._published: Frame | None = None
         self._fingerprint: str | None = None  # of what was published; None while that is not known
 
@@ -76,7 +76,7 @@ class GeneratorProcess(WorkerProcess):
         self._fingerprint = answer.header["fingerprint"]
         return answer
 
-    async def _publish_again(self, connection: WorkerConnection) -> None:
+    async def _restore_weights(self, connection: WorkerConnection) -> None:
         if self._published is None:
             return
         answer = await connection.call(self._published)

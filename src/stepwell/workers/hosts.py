@@ -99,13 +99,13 @@ class GeneratorHost:
             return Frame("samples", *pack_samples(samples))
         if frame.op == "load_weights":
             async with self._loading:  # fair: in order of arrival
-                return Frame("loaded", {"fingerprint": await asyncio.to_thread(self._load, frame)})
+                return Frame("loaded", {"fingerprint": await asyncio.to_thread(self._load_weights, frame)})
         if frame.op == "forget":
             await asyncio.to_thread(self._engine.forget)
             return Frame("forgotten")
         raise InputError(f"a generator knows generate, load_weights and forget, not {frame.op!r}")
 
-    def _load(self, frame: Frame) -> str:
+    def _load_weights(self, frame: Frame) -> str:
         weights = unpack_weights(frame.header, frame.arrays)
         self._engine.load_weights(int(frame.header["version"]), weights)
         self._progress()

@@ -40,7 +40,7 @@ MAX_BODY_BYTES = 1 << 34
 _TYPE = "application/vnd.stepwell.frame"
 
 
-def worker_app(
+def create_worker_app(
     worker: WorkerProcess,
     *,
     describes: dict[str, JSON] | None = None,
@@ -71,7 +71,7 @@ def worker_app(
         if key is not None and not hmac.compare_digest(given.encode(), f"Bearer {key}".encode()):
             raise HTTPException(401, "this worker needs its key as 'Authorization: Bearer KEY'")
 
-    async def body_of(request: Any) -> bytes:
+    async def read_body(request: Any) -> bytes:
         body, stated = bytearray(), request.headers.get("content-length", "0")
         is_too_large = stated.isdigit() and int(stated) > max_body_bytes
         parts = request.stream()
@@ -83,16 +83,16 @@ def worker_app(
             is_too_large = len(body) > max_body_bytes
         raise HTTPException(413, f"the body is larger than {max_body_bytes} bytes; send less at once")
 
-    async def look(request: Any) -> Response:
+    async def show_worker(request: Any) -> Response:
         check_key(request)
-        health = worker.health()
+        health = worker.read_health()
         told = {name: getattr(health, name) for name in WorkerHealth.__slots__}
         return JSONResponse({"worker": describes or {}, "health": told})
 
     async def call(request: Any) -> Response:
         check_key(request)
         try:
-            frame = decode(await body_of(request))
+            frame = decode(await read_body(request))
         except EncodingError as error:
             raise HTTPException(400, str(error)) from error
         try:
@@ -101,12 +101,12 @@ def worker_app(
             answer = Frame("error", {"error": pack_error(error)})
         return Response(to_bytes(answer), media_type=_TYPE)
 
-    app.router.add_route("/worker", look, methods=["GET"])
+    app.router.add_route("/worker", show_worker, methods=["GET"])
     app.router.add_route("/call", call, methods=["POST"])
     return app
 
 
-class HttpCaller:
+class HttpChannel:
     """The way to a worker behind `worker_app`. `transport` is httpx's, for tests and proxies."""
 
     def __init__(
@@ -139,19 +139,19 @@ class HttpCaller:
         self._pending: set[asyncio.Task[Any]] = set()
         self._last: dict[str, Any] = {}
         self._last_s = time.monotonic()
-        self._listening: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Ask what is there."""
-        await self.describe()
+        await self.describe_worker()
 
-    async def describe(self) -> dict[str, Any]:
+    async def describe_worker(self) -> dict[str, Any]:
         """What the worker says of itself."""
-        response = await self._send("GET", "/worker")
+        response = await self._request("GET", "/worker")
         found: dict[str, Any] = response.json()
-        self._heard(found["health"])
-        if self._listening is None:
-            self._listening = asyncio.create_task(self._listen(), name=f"health of {self.name}")
+        self._note_health(found["health"])
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch_health(), name=f"health of {self.name}")
         return dict(found["worker"])
 
     async def call(
@@ -163,11 +163,11 @@ class HttpCaller:
         timeout_s: float | None = None,
     ) -> Frame:
         """The worker's answer."""
-        if self._listening is None:
-            await self.describe()
+        if self._watching is None:
+            await self.describe_worker()
         body = to_bytes(Frame(op, header, arrays))
         request = asyncio.create_task(
-            self._send("POST", "/call", content=body, headers={"content-type": _TYPE})
+            self._request("POST", "/call", content=body, headers={"content-type": _TYPE})
         )
         self._pending.add(request)
         try:
@@ -193,7 +193,7 @@ class HttpCaller:
             raise unpack_error(answer.header.get("error"), WorkerError)
         return answer
 
-    def health(self) -> WorkerHealth:
+    def read_health(self) -> WorkerHealth:
         """What was last heard."""
         last, silent_s = self._last, time.monotonic() - self._last_s
         return WorkerHealth(
@@ -207,12 +207,12 @@ class HttpCaller:
 
     async def close(self) -> None:
         """Let go of the connections; the worker belongs to whoever hosts it."""
-        if self._listening is not None and not self._listening.done():
-            self._listening.cancel()
-            await asyncio.wait([self._listening])
+        if self._watching is not None and not self._watching.done():
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
         await self._client.aclose()
 
-    async def _send(self, method: str, path: str, **more: Any) -> Any:
+    async def _request(self, method: str, path: str, **more: Any) -> Any:
         try:
             response = await self._client.request(method, path, **more)
         except self._http_error as error:
@@ -225,37 +225,37 @@ class HttpCaller:
             raise WorkerError(f"worker {self.name} at {self.url} answered {response.status_code}: {said}")
         return response
 
-    async def _listen(self) -> None:
+    async def _watch_health(self) -> None:
         while True:
             await asyncio.sleep(self._heartbeat_s)
             with contextlib.suppress(WorkerError):  # its silence is what `health` tells
-                response = await self._send("GET", "/worker", timeout=self._heartbeat_s)
-                self._heard(response.json()["health"])
+                response = await self._request("GET", "/worker", timeout=self._heartbeat_s)
+                self._note_health(response.json()["health"])
             if time.monotonic() - self._last_s > self._hang_s:
                 while self._pending:
                     self._pending.pop().cancel()
 
-    def _heard(self, health: dict[str, Any]) -> None:
+    def _note_health(self, health: dict[str, Any]) -> None:
         self._last, self._last_s = health, time.monotonic()
 
 
-async def http_simulator(
+async def connect_simulator(
     name: str, url: str, *, timeout_s: float | None = None, **connection: Any
 ) -> SimulatorClient:
     """A `Simulator` behind HTTP. `connection` takes what `HttpCaller` does."""
-    caller = HttpCaller(name, url, **connection)
+    channel = HttpChannel(name, url, **connection)
     try:
-        found = await caller.describe()
+        found = await channel.describe_worker()
         if "num_batches" not in found or "batch_size" not in found:
             raise ConfigError(f"the worker at {url} is no simulator; it says of itself {found}")
     except StepwellError:
-        await caller.close()
+        await channel.close()
         raise
-    return SimulatorClient(caller, int(found["num_batches"]), int(found["batch_size"]), timeout_s=timeout_s)
+    return SimulatorClient(channel, int(found["num_batches"]), int(found["batch_size"]), timeout_s=timeout_s)
 
 
-def http_generator(
+def connect_generator(
     name: str, url: str, *, timeout_s: float | None = None, **connection: Any
 ) -> GeneratorClient:
     """A `Generator` behind HTTP. `connection` takes what `HttpCaller` does."""
-    return GeneratorClient(HttpCaller(name, url, **connection), timeout_s)
+    return GeneratorClient(HttpChannel(name, url, **connection), timeout_s)

@@ -33,21 +33,21 @@ class LocalEngine(Protocol):
     def close(self) -> None: ...
 
 
-class _Local:
+class _LocalWorker:
     """A name and one thread."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"stepwell-{name}")
 
-    def health(self) -> WorkerHealth:
+    def read_health(self) -> WorkerHealth:
         return WorkerHealth(self.name, None, 0.0, 0, is_alive=True, silent_s=0.0)
 
-    async def _do(self, work: Callable[[], T]) -> T:
+    async def _run_in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
 
-class LocalSimulator(_Local):
+class LocalSimulator(_LocalWorker):
     """Environment batches, stepped by one thread."""
 
     def __init__(
@@ -68,20 +68,22 @@ class LocalSimulator(_Local):
         self, batch: int, places: Sequence[int], tasks: Sequence[Task], seeds: Sequence[int]
     ) -> list[Turn]:
         envs = self._batches[batch]
-        return await self._do(lambda: envs.reset(tasks, places, seeds, with_state=self._with_state))
+        return await self._run_in_thread(
+            lambda: envs.reset(tasks, places, seeds, with_state=self._with_state)
+        )
 
     async def step(self, batch: int, places: Sequence[int], actions: Sequence[Any]) -> list[Turn]:
         envs = self._batches[batch]
-        return await self._do(lambda: envs.step(places, actions, with_state=self._with_state))
+        return await self._run_in_thread(lambda: envs.step(places, actions, with_state=self._with_state))
 
     async def close(self) -> None:
         for envs in self._batches:
-            await self._do(envs.close)
+            await self._run_in_thread(envs.close)
         self._batches = []
         self._thread.shutdown()
 
 
-class LocalGenerator(_Local):
+class LocalGenerator(_LocalWorker):
     """An engine of this process."""
 
     def __init__(self, name: str, engine: LocalEngine) -> None:
@@ -96,10 +98,10 @@ class LocalGenerator(_Local):
             self.engine.load_weights(version, weights)
             return self.engine.fingerprint()
 
-        return await self._do(load)
+        return await self._run_in_thread(load)
 
     async def forget(self) -> None:
-        await self._do(self.engine.forget)
+        await self._run_in_thread(self.engine.forget)
 
     async def close(self) -> None:
         self.engine.close()

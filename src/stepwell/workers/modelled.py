@@ -38,13 +38,13 @@ from stepwell.core import (
 from stepwell.envs.turns import Turn
 from stepwell.rollout.jobs import Job
 from stepwell.rollout.player import Episode
-from stepwell.workers.busy_times import Spans
+from stepwell.workers.busy_times import BusyTimes
 from stepwell.workers.contracts import WorkerHealth
 from stepwell.workers.driver import Driver
 from stepwell.workers.request_queue import RequestQueue
-from stepwell.workers.shards import shard_named
-from stepwell.workers.staleness import Mode, Stock
-from stepwell.workers.stream import Stream
+from stepwell.workers.shards import find_shard_rule
+from stepwell.workers.staleness import GroupBuffer, Mode
+from stepwell.workers.stream import GroupStream
 
 T = TypeVar("T")
 _STATE = TokenState(np.zeros(1, dtype=np.int32))
@@ -55,7 +55,7 @@ _LOGPROBS = np.zeros(1, dtype=np.float32)
 # --- time that jumps ----------------------------------------------------------------------------
 
 
-class _Selector(selectors.DefaultSelector):
+class _JumpingSelector(selectors.DefaultSelector):
     """Waits for nothing: lets the clock jump instead."""
 
     jump: Callable[[float], None]
@@ -72,12 +72,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop whose time passes only when nothing is left to do before it."""
 
     def __init__(self) -> None:
-        selector = _Selector()
+        selector = _JumpingSelector()
         super().__init__(selector)
         self._now_s = 0.0
-        selector.jump = self._jump
+        selector.jump = self._jump_clock
 
-    def _jump(self, seconds: float) -> None:
+    def _jump_clock(self, seconds: float) -> None:
         self._now_s += max(seconds, 0.0)
 
     def time(self) -> float:
@@ -97,7 +97,7 @@ def run_virtually(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ModelledHardware:
     """The devices and the settings of a modelled run; the defaults are the benchmark's."""
 
     simulator: float = 22.0
@@ -138,23 +138,23 @@ class Latency:
         return float(np.exp(self._sigma * self._rng.standard_normal(count) - self._sigma**2 / 2).sum())
 
 
-class _Modelled:
+class _ModelledWorker:
     """What modelled workers share: they never die and use no memory."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def health(self) -> WorkerHealth:
+    def read_health(self) -> WorkerHealth:
         return WorkerHealth(self.name, None, 0.0, 0, is_alive=True, silent_s=0.0)
 
     async def close(self) -> None:
         """Nothing is held."""
 
 
-class ModelledSimulator(_Modelled):
+class ModelledSimulator(_ModelledWorker):
     """One process that steps its environments one after the other, one call at a time."""
 
-    def __init__(self, model: Model, number: int) -> None:
+    def __init__(self, model: ModelledHardware, number: int) -> None:
         super().__init__(f"simulator {number}")
         self.num_batches, self.batch_size = model.env_batches, model.batch_size
         self._each = model.simulator * model.num_simulators / model.num_envs
@@ -179,10 +179,10 @@ class ModelledSimulator(_Modelled):
         return turns
 
 
-class ModelledGenerator(_Modelled):
+class ModelledGenerator(_ModelledWorker):
     """One call at a time; a batch costs a fixed part and a part that grows with it."""
 
-    def __init__(self, model: Model, number: int) -> None:
+    def __init__(self, model: ModelledHardware, number: int) -> None:
         super().__init__(f"generator {number}")
         whole = model.generator * model.num_generators
         self._fixed = whole * model.generator_fixed / model.num_generators
@@ -260,24 +260,26 @@ class ModelledRun:
         return self.num_env_steps / self.elapsed
 
 
-def run_model(model: Model, mode: Mode, num_updates: int, *, stale_data: str = "drop") -> ModelledRun:
+def run_modelled(
+    model: ModelledHardware, mode: Mode, num_updates: int, *, stale_data: str = "drop"
+) -> ModelledRun:
     """Play and learn for so many updates, from the first reset to the end of the last update."""
-    return run_virtually(lambda: _run(model, mode, num_updates, stale_data))
+    return run_virtually(lambda: _run_updates(model, mode, num_updates, stale_data))
 
 
-async def _run(model: Model, mode: Mode, num_updates: int, stale_data: str) -> ModelledRun:
+async def _run_updates(model: ModelledHardware, mode: Mode, num_updates: int, stale_data: str) -> ModelledRun:
     loop = asyncio.get_running_loop()
-    spans = Spans(loop.time)
-    spans.enter("trainers", "trainer")
+    busy_times = BusyTimes(loop.time)
+    busy_times.register("trainers", "trainer")
     generators = [ModelledGenerator(model, i) for i in range(model.num_generators)]
     queue = RequestQueue(
         generators,
         max_batch=model.max_batch,
         max_wait_ms=1000.0 * model.max_wait,
-        shard=shard_named(model.shard),
-        spans=spans,
+        shard=find_shard_rule(model.shard),
+        busy_times=busy_times,
     )
-    stock = Stock(
+    buffer = GroupBuffer(
         mode,
         model.global_batch,
         model.rollout_epochs,
@@ -285,24 +287,24 @@ async def _run(model: Model, mode: Mode, num_updates: int, stale_data: str) -> M
         stale_data,  # type: ignore[arg-type]
         num_updates,
     )
-    stream = Stream(stock, lambda number: _jobs(model, number))
+    stream = GroupStream(buffer, lambda number: _make_jobs(model, number))
     simulators = [ModelledSimulator(model, i) for i in range(model.num_simulators)]
     stream.start(Driver(simulators, queue, ModelledPlayer(), stream, lock_step=mode == "sync"))
-    run, began, mark = ModelledRun(num_updates), loop.time(), spans.mark()
+    run, began, mark = ModelledRun(num_updates), loop.time(), busy_times.take_snapshot()
     latency = Latency(model.sigma, [model.seed, 3])
     for update in range(1, num_updates + 1):
-        taken = await stream.batch()
+        taken = await stream.take_batch()
         steps = [step for group in taken.groups for t in group.trajectories for step in t.steps]
         run.staleness += [update - 1 - step.policy_version.first for step in steps]
-        with spans.working("trainers", "trainer"):
+        with busy_times.track("trainers", "trainer"):
             for _ in range(max(1, round(len(steps) / model.num_envs))):
                 await asyncio.sleep(model.trainer * latency.draw())
         run.num_env_steps += len(steps)
         if update % model.sync_interval == 0:
             for generator in generators:
                 await generator.load_weights(update, {})
-            stream.published(update)
-    run.elapsed, run.busy = loop.time() - began, mark.shares(spans.mark())
+            stream.note_published(update)
+    run.elapsed, run.busy = loop.time() - began, mark.compute_shares(busy_times.take_snapshot())
     run.num_dropped = stream.counts.num_dropped
     run.mean_batch = queue.counts.num_requests / max(queue.counts.num_batches, 1)
     await stream.close()
@@ -310,13 +312,13 @@ async def _run(model: Model, mode: Mode, num_updates: int, stale_data: str) -> M
     return run
 
 
-def _jobs(model: Model, number: int) -> list[Job]:
+def _make_jobs(model: ModelledHardware, number: int) -> list[Job]:
     low, high = model.turns
     turns = int(np.random.default_rng([model.seed, 4, number]).integers(low, high + 1))
     return [Job(Task("modelled", {"turns": turns}), f"g{number}", number)]
 
 
-def bound(model: Model, num_updates: int) -> tuple[float, dict[str, float]]:
+def compute_throughput_bound(model: ModelledHardware, num_updates: int) -> tuple[float, dict[str, float]]:
     """The throughput that no schedule can beat: that of the slowest group, each timed alone.
 
     Alone means that the other two take no time and staleness is no limit; the generator is timed with
@@ -329,7 +331,7 @@ def bound(model: Model, num_updates: int) -> tuple[float, dict[str, float]]:
         "trainers": replace(free, simulator=0.0, generator=0.0),
     }
     alone = {
-        group: run_model(part, "sync" if group == "generators" else "stream", num_updates).throughput
+        group: run_modelled(part, "sync" if group == "generators" else "stream", num_updates).throughput
         for group, part in parts.items()
     }
     return min(alone.values()), alone

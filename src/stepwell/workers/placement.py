@@ -26,7 +26,7 @@ CORES = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class DevicePlacement:
     """Who is where: one device per simulator and per generator, and those of the trainers."""
 
     kind: str
@@ -34,7 +34,7 @@ class Placement:
     generators: tuple[str, ...]
     trainers: tuple[str, ...]
 
-    def lines(self) -> Iterator[str]:
+    def describe_devices(self) -> Iterator[str]:
         """One device per line, with what it hosts."""
         for device in dict.fromkeys((*self.trainers, *self.generators, *self.simulators)):
             hosted = [
@@ -49,31 +49,33 @@ class Placement:
             yield f"{device}: {', '.join(hosted)}"
 
 
-def resolve(config: GroupsConfig, policy_device: str, available: Sequence[str]) -> Placement:
+def resolve_placement(config: GroupsConfig, policy_device: str, available: Sequence[str]) -> DevicePlacement:
     """Who is where on these devices; `available` always includes the cores (`cpu`)."""
-    simulators, generators, trainers = _lists(config, policy_device)
+    simulators, generators, trainers = _list_named_devices(config, policy_device)
     for group, devices in (("simulators", simulators), ("generators", generators), ("trainers", trainers)):
-        _check_there(group, devices, available)
+        _check_available(group, devices, available)
     is_shared = simulators == (CORES,) and not (config.placement == "hybrid" and config.simulators.devices)
-    check = {"colocated": _check_colocated, "hybrid": _check_hybrid, "disaggregated": _check_apart}
+    check = {"colocated": _check_colocated, "hybrid": _check_hybrid, "disaggregated": _check_disaggregated}
     check[config.placement](() if is_shared else simulators, generators, trainers)
-    return Placement(
+    return DevicePlacement(
         config.placement,
-        _in_turn(simulators, config.simulators.num_workers),
-        _in_turn(generators, config.generators.num_workers),
+        _deal_out(simulators, config.simulators.num_workers),
+        _deal_out(generators, config.generators.num_workers),
         trainers,
     )
 
 
-def trainer_devices(config: GroupsConfig, policy_device: str, available: Sequence[str]) -> tuple[str, ...]:
+def list_trainer_devices(
+    config: GroupsConfig, policy_device: str, available: Sequence[str]
+) -> tuple[str, ...]:
     """Where the ranks of the trainer are in a run without the other groups."""
-    devices = tuple(map(_plain, config.trainers.devices)) or (policy_device,)
+    devices = tuple(map(_normalize_device, config.trainers.devices)) or (policy_device,)
     if config.trainers.devices:
-        _check_there("trainers", devices, available)
+        _check_available("trainers", devices, available)
     return devices
 
 
-def devices_here() -> list[str]:
+def list_devices() -> list[str]:
     """What this machine has."""
     import torch
 
@@ -93,8 +95,8 @@ def check_device(key: str, device: str) -> None:
     if kind == CORES:  # torch takes every index: all are the same cores
         return
     other = torch.accelerator.current_accelerator()  # such as mps
-    here = devices_here()
-    if _plain(device) in here or (kind != "cuda" and other is not None and kind == other.type):
+    here = list_devices()
+    if _normalize_device(device) in here or (kind != "cuda" and other is not None and kind == other.type):
         return
     reason = "" if torch.cuda.is_available() else " (torch finds no CUDA: look at nvidia-smi and the driver)"
     raise ConfigError(
@@ -102,22 +104,22 @@ def check_device(key: str, device: str) -> None:
     )
 
 
-def _lists(config: GroupsConfig, policy_device: str) -> tuple[tuple[str, ...], ...]:
-    default = _plain(policy_device)
-    simulators = tuple(map(_plain, config.simulators.devices))
-    generators = tuple(map(_plain, config.generators.devices)) or (default,)
-    trainers = tuple(map(_plain, config.trainers.devices))
+def _list_named_devices(config: GroupsConfig, policy_device: str) -> tuple[tuple[str, ...], ...]:
+    default = _normalize_device(policy_device)
+    simulators = tuple(map(_normalize_device, config.simulators.devices))
+    generators = tuple(map(_normalize_device, config.generators.devices)) or (default,)
+    trainers = tuple(map(_normalize_device, config.trainers.devices))
     if not trainers:
         named = tuple(dict.fromkeys((*simulators, *generators)))
         trainers = named if config.placement == "hybrid" else (default,)
     return simulators or (CORES,), generators, trainers
 
 
-def _plain(device: str) -> str:
+def _normalize_device(device: str) -> str:
     return f"{device}:0" if device.rpartition("/")[2] == "cuda" else device
 
 
-def _check_there(group: str, devices: Sequence[str], available: Sequence[str]) -> None:
+def _check_available(group: str, devices: Sequence[str], available: Sequence[str]) -> None:
     if missing := [device for device in devices if device not in available]:
         raise ConfigError(
             f"groups.{group}.devices: there is no {missing[0]} here; this machine has {', '.join(available)}"
@@ -165,7 +167,9 @@ def _check_hybrid(simulators: Sequence[str], generators: Sequence[str], trainers
         )
 
 
-def _check_apart(simulators: Sequence[str], generators: Sequence[str], trainers: Sequence[str]) -> None:
+def _check_disaggregated(
+    simulators: Sequence[str], generators: Sequence[str], trainers: Sequence[str]
+) -> None:
     if shared := sorted(set(trainers) & {*simulators, *generators}):
         raise ConfigError(
             f"groups.placement: disaggregated keeps rollout devices apart from trainer devices, but "
@@ -174,5 +178,5 @@ def _check_apart(simulators: Sequence[str], generators: Sequence[str], trainers:
         )
 
 
-def _in_turn(devices: Sequence[str], count: int) -> tuple[str, ...]:
+def _deal_out(devices: Sequence[str], count: int) -> tuple[str, ...]:
     return tuple(devices[i % len(devices)] for i in range(count))

@@ -1,17 +1,17 @@
-"""The global request queue: from environment batches that ask to generators that answer.
+"""The request queue between all environment batches and all generators.
 
-    env batch ─ post ─► shard ─► slots ─┬─ for any generator ─► shared queue ─┐ due: size or age ─► generate
-                                        └─ for one of them ───► its own queue ─┘
+    env batch ─► post_requests ─► shards ─┬─ for any generator ─► shared queue ─┐ large or old ─► generate
+                                          └─ for one of them ───► its own queue ─┘
 
-The firing rule is that of `engines.batcher.BatchQueue`: a batch goes out when `max_batch` samples wait or
-the oldest slot has waited `max_wait_ms`, to a generator that has room for it; a slot is never split. The
-order is that of arrival, or of the caller's `priority` (which cannot starve a slot: what is overdue goes
-first). While every generator is busy slots gather, so that batches grow by themselves under load.
+Each shard waits as one `RequestBundle`. `engines.batcher.BatchQueue` decides when a batch is due: when
+`max_batch` samples wait, or the oldest bundle has waited `max_wait_ms`. A due batch goes to a generator that
+has room for it. Bundles are served in order of arrival, or by the user's `priority`; overdue ones go first,
+so that no priority can starve a bundle. While every generator is busy, bundles gather and batches grow.
 
 Invariants
-* Every slot that was posted is answered exactly once, by samples or by the error of its generator.
-* A generator has at most `max_inflight` batches under way; its own queue comes before the shared one.
-* Nothing here knows what an episode is.
+* Every posted bundle is answered exactly once, by samples or by the error of its generator.
+* A generator has at most `max_inflight` batches at a time. Its own queue comes before the shared one.
+* Nothing here knows about episodes.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from typing import Any
 
 from stepwell.core import EngineError, Sampled
 from stepwell.engines.batcher import BatchQueue, RequestBundle
-from stepwell.workers.busy_times import Spans
+from stepwell.workers.busy_times import BusyTimes
 from stepwell.workers.contracts import Generator
-from stepwell.workers.shards import Ask, GeneratorLoad, Shard, check_cuts, none
+from stepwell.workers.shards import ActionRequest, GeneratorLoad, ShardRule, check_shards, keep_whole
 
-Priority = Callable[[RequestBundle[Ask]], Any]
-_UNBOUNDED = 1 << 30  # environments bound what can wait: each asks for one action at a time
-_MEMORY = 0.8  # of earlier latencies, when a new one is seen
+Priority = Callable[[RequestBundle[ActionRequest]], Any]
+_UNBOUNDED = 1 << 30  # environments limit what can wait: each has one request at a time
+_MEMORY = 0.8  # weight of earlier latencies against a new one
 
 
 @dataclass(slots=True)
-class Posted:
-    """A slot that was queued: the numbers of its requests among those posted, and its answer."""
+class PostedBundle:
+    """A queued bundle: the indices of its requests among those posted, and its future answer."""
 
     indices: tuple[int, ...]
     answer: asyncio.Future[list[Sampled]]
@@ -42,7 +42,7 @@ class Posted:
 
 @dataclass(slots=True)
 class QueueCounts:
-    """What went through since the start."""
+    """Totals since the start."""
 
     num_requests: int = 0
     num_batches: int = 0
@@ -50,11 +50,11 @@ class QueueCounts:
 
 
 @dataclass(slots=True, eq=False)
-class _Desk:
-    """A generator, what waits for it alone, and how fast it is."""
+class _GeneratorQueue:
+    """A generator, its own queue, and how fast it is."""
 
     generator: Generator
-    queue: BatchQueue[Ask]
+    queue: BatchQueue[ActionRequest]
     num_batches: int = 0
     num_samples: int = 0
     sample_s: float = 0.0
@@ -62,7 +62,7 @@ class _Desk:
 
 
 class RequestQueue:
-    """Gathers slots and hands batches of them to generators. Lives on one event loop."""
+    """Gathers bundles and gives batches of them to generators. Lives on one event loop."""
 
     def __init__(
         self,
@@ -70,134 +70,141 @@ class RequestQueue:
         *,
         max_batch: int,
         max_wait_ms: float,
-        shard: Shard = none,
+        shard: ShardRule = keep_whole,
         priority: Priority | None = None,
         max_inflight: int = 1,
-        spans: Spans | None = None,
+        busy_times: BusyTimes | None = None,
     ) -> None:
-        def queue() -> BatchQueue[Ask]:
+        def make_queue() -> BatchQueue[ActionRequest]:
             return BatchQueue(max_batch, max_wait_ms, _UNBOUNDED, priority)
 
-        self._desks = [_Desk(generator, queue()) for generator in generators]
-        self._shared = queue()
+        self._targets = [_GeneratorQueue(generator, make_queue()) for generator in generators]
+        self._shared = make_queue()
         self._shard, self._max_inflight = shard, max_inflight
-        self.spans = spans or Spans()
+        self.busy_times = busy_times or BusyTimes()
         for generator in generators:
-            self.spans.enter("generators", generator.name)
+            self.busy_times.register("generators", generator.name)
         self._timer: asyncio.TimerHandle | None = None
         self.counts = QueueCounts()
 
     @property
     def num_waiting(self) -> int:
-        """Samples in slots that no generator has yet."""
-        return self._shared.num_waiting + sum(desk.queue.num_waiting for desk in self._desks)
+        """Samples in bundles that no generator has yet."""
+        return self._shared.num_waiting + sum(target.queue.num_waiting for target in self._targets)
 
-    def post(self, asks: Sequence[Ask]) -> list[Posted]:
-        """Queue the requests of one environment batch, cut into slots."""
+    def post_requests(self, requests: Sequence[ActionRequest]) -> list[PostedBundle]:
+        """Queue the requests of one environment batch, divided into shards."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        cuts = self._shard(asks, self.loads())
-        check_cuts(cuts, len(asks), len(self._desks))
+        shards = self._shard(requests, self.measure_loads())
+        check_shards(shards, len(requests), len(self._targets))
         posted = []
-        for cut in cuts:
-            slot = RequestBundle([asks[i] for i in cut.indices], now, loop.create_future())
-            queue = self._shared if cut.generator is None else self._desks[cut.generator].queue
-            queue.push(slot)
-            assert slot.future is not None
-            posted.append(Posted(cut.indices, slot.future))
-        self._pump()
+        for shard in shards:
+            bundle = RequestBundle([requests[i] for i in shard.indices], now, loop.create_future())
+            queue = self._shared if shard.generator is None else self._targets[shard.generator].queue
+            queue.push(bundle)
+            assert bundle.future is not None
+            posted.append(PostedBundle(shard.indices, bundle.future))
+        self._send_due_batches()
         return posted
 
-    def post_at_once(self, asks: Sequence[Ask]) -> list[Posted]:
-        """One call to each generator for all of these now, equal shares: the lock-step way."""
+    def post_at_once(self, requests: Sequence[ActionRequest]) -> list[PostedBundle]:
+        """Send equal shares of these to all generators now, one call each (lock step)."""
         loop = asyncio.get_running_loop()
-        count, posted = len(self._desks), []
-        for i, desk in enumerate(self._desks):
-            indices = tuple(range(len(asks) * i // count, len(asks) * (i + 1) // count))
+        count, posted = len(self._targets), []
+        for i, target in enumerate(self._targets):
+            indices = tuple(range(len(requests) * i // count, len(requests) * (i + 1) // count))
             if indices:
-                slot = RequestBundle([asks[j] for j in indices], loop.time(), loop.create_future())
-                assert slot.future is not None
-                posted.append(Posted(indices, slot.future))
-                self._send(desk, [slot])
+                bundle = RequestBundle([requests[j] for j in indices], loop.time(), loop.create_future())
+                assert bundle.future is not None
+                posted.append(PostedBundle(indices, bundle.future))
+                self._send_batch(target, [bundle])
         return posted
 
-    def loads(self) -> list[GeneratorLoad]:
+    def measure_loads(self) -> list[GeneratorLoad]:
         """How busy each generator is."""
         return [
-            GeneratorLoad(desk.generator.name, desk.queue.num_waiting, desk.num_samples, desk.sample_s)
-            for desk in self._desks
+            GeneratorLoad(
+                target.generator.name, target.queue.num_waiting, target.num_samples, target.sample_s
+            )
+            for target in self._targets
         ]
 
     def close(self) -> None:
-        """Call off what is under way."""
+        """Cancel the pending calls."""
         if self._timer is not None:
             self._timer.cancel()
-        for desk in self._desks:
-            for task in desk.tasks:
+        for target in self._targets:
+            for task in target.tasks:
                 task.cancel()
 
-    def _pump(self) -> None:
-        """Hand out every batch that is due and has somewhere to go; then wait for the next deadline."""
+    def _send_due_batches(self) -> None:
+        """Send every batch that is due and has a free generator; then set a timer for the next."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        while self._hand_out(now):
+        while self._hand_out_batch(now):
             pass
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        deadlines = [self._shared.next_deadline()] + [desk.queue.next_deadline() for desk in self._free()]
+        deadlines = [self._shared.next_deadline()] + [
+            target.queue.next_deadline() for target in self._list_free()
+        ]
         later = [at for at in deadlines if at is not None and at > now]
-        if later and self._free():
-            self._timer = loop.call_at(min(later), self._pump)
+        if later and self._list_free():
+            self._timer = loop.call_at(min(later), self._send_due_batches)
 
-    def _free(self) -> list[_Desk]:
-        return [desk for desk in self._desks if desk.num_batches < self._max_inflight]
+    def _list_free(self) -> list[_GeneratorQueue]:
+        return [target for target in self._targets if target.num_batches < self._max_inflight]
 
-    def _hand_out(self, now: float) -> bool:
-        """Give one batch to the least busy free generator that there is one for."""
-        for desk in sorted(self._free(), key=lambda desk: desk.num_samples):
-            for queue in (desk.queue, self._shared):
-                slots = queue.pop_ready(now)
-                if slots:
-                    self._send(desk, slots)
+    def _hand_out_batch(self, now: float) -> bool:
+        """Send one due batch to the least busy free generator; whether there was one."""
+        for target in sorted(self._list_free(), key=lambda target: target.num_samples):
+            for queue in (target.queue, self._shared):
+                bundles = queue.pop_ready(now)
+                if bundles:
+                    self._send_batch(target, bundles)
                     return True
         return False
 
-    def _send(self, desk: _Desk, slots: list[RequestBundle[Ask]]) -> None:
-        size = sum(map(len, slots))
+    def _send_batch(self, target: _GeneratorQueue, bundles: list[RequestBundle[ActionRequest]]) -> None:
+        size = sum(map(len, bundles))
         now = asyncio.get_running_loop().time()
         self.counts.num_batches += 1
         self.counts.num_requests += size
-        self.counts.waited_s += sum(len(slot) * (now - slot.arrived_s) for slot in slots)
-        desk.num_batches += 1
-        desk.num_samples += size
-        task = asyncio.ensure_future(self._answer(desk, slots, size, now))
-        desk.tasks.add(task)  # the loop itself keeps only weak references
-        task.add_done_callback(desk.tasks.discard)
+        self.counts.waited_s += sum(len(bundle) * (now - bundle.arrived_s) for bundle in bundles)
+        target.num_batches += 1
+        target.num_samples += size
+        task = asyncio.ensure_future(self._answer_batch(target, bundles, size, now))
+        target.tasks.add(task)  # the event loop holds only weak references
+        task.add_done_callback(target.tasks.discard)
 
-    async def _answer(self, desk: _Desk, slots: list[RequestBundle[Ask]], size: int, began_s: float) -> None:
+    async def _answer_batch(
+        self, target: _GeneratorQueue, bundles: list[RequestBundle[ActionRequest]], size: int, began_s: float
+    ) -> None:
         try:
-            with self.spans.working("generators", desk.generator.name):
-                found = await desk.generator.generate([ask.request for slot in slots for ask in slot.items])
+            with self.busy_times.track("generators", target.generator.name):
+                requests = [item.request for bundle in bundles for item in bundle.items]
+                found = await target.generator.generate(requests)
             if len(found) != size:
-                raise EngineError(f"{desk.generator.name} gave {len(found)} samples for {size} requests")
+                raise EngineError(f"{target.generator.name} gave {len(found)} samples for {size} requests")
         except Exception as error:
-            self._landed(desk, size, None)
-            for slot in slots:
-                if slot.future is not None and not slot.future.done():
-                    slot.future.set_exception(error)
+            self._finish_batch(target, size, None)
+            for bundle in bundles:
+                if bundle.future is not None and not bundle.future.done():
+                    bundle.future.set_exception(error)
             return
-        self._landed(desk, size, asyncio.get_running_loop().time() - began_s)
+        self._finish_batch(target, size, asyncio.get_running_loop().time() - began_s)
         start = 0
-        for slot in slots:
-            if slot.future is not None and not slot.future.done():
-                slot.future.set_result(found[start : start + len(slot)])
-            start += len(slot)
+        for bundle in bundles:
+            if bundle.future is not None and not bundle.future.done():
+                bundle.future.set_result(found[start : start + len(bundle)])
+            start += len(bundle)
 
-    def _landed(self, desk: _Desk, size: int, took_s: float | None) -> None:
-        desk.num_batches -= 1
-        desk.num_samples -= size
+    def _finish_batch(self, target: _GeneratorQueue, size: int, took_s: float | None) -> None:
+        target.num_batches -= 1
+        target.num_samples -= size
         if took_s is not None:
             new = took_s / size
-            desk.sample_s = _MEMORY * desk.sample_s + (1 - _MEMORY) * new if desk.sample_s else new
-        self._pump()
+            target.sample_s = _MEMORY * target.sample_s + (1 - _MEMORY) * new if target.sample_s else new
+        self._send_due_batches()

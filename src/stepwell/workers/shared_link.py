@@ -50,10 +50,10 @@ class Link:
             return
         arena, start = self._outbox.put(parts, size)
         with self._lock:
-            oldest, descriptors = self._outbox.handing_over(arena)
+            oldest, descriptors = self._outbox.prepare_handover(arena)
             ticket = _TICKET.pack(_MAGIC, len(descriptors), call, arena, oldest, start, size)
             self._write(ticket, descriptors)
-            self._outbox.handed_over(descriptors)
+            self._outbox.finish_handover(descriptors)
 
     def _write(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
         try:

@@ -36,7 +36,7 @@ MAX_DOUBLED_BYTES = 1 << 26
 LARGE_BYTES = 1 << 20  # copied without holding up other threads
 
 
-def shared_file(size: int) -> int:
+def create_shared_file(size: int) -> int:
     """A descriptor of `size` bytes of zeros without a name."""
     try:
         if hasattr(os, "memfd_create"):
@@ -45,7 +45,7 @@ def shared_file(size: int) -> int:
             with tempfile.TemporaryFile() as file:
                 descriptor = os.dup(file.fileno())
     except OSError as error:
-        raise _no_memory(size, error) from error
+        raise _explain_no_memory(size, error) from error
     try:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(descriptor, 0, size)
@@ -53,11 +53,11 @@ def shared_file(size: int) -> int:
             os.truncate(descriptor, size)
     except OSError as error:
         os.close(descriptor)
-        raise _no_memory(size, error) from error
+        raise _explain_no_memory(size, error) from error
     return descriptor
 
 
-def _no_memory(size: int, error: OSError) -> WorkerError:
+def _explain_no_memory(size: int, error: OSError) -> WorkerError:
     return WorkerError(
         f"no {size / 2**20:.3g} MiB of shared memory can be had ({error.strerror}); "
         "free some memory or descriptors, or use fewer workers or smaller batches"
@@ -69,12 +69,12 @@ class _Arena:
 
     def __init__(self, number: int, size: int) -> None:
         self.number, self.size = number, size
-        self.descriptor: int | None = shared_file(size)  # until it was handed over
+        self.descriptor: int | None = create_shared_file(size)  # until it was handed over
         try:
             self.memory = mmap.mmap(self.descriptor, size)
         except OSError as error:
             os.close(self.descriptor)
-            raise _no_memory(size, error) from error
+            raise _explain_no_memory(size, error) from error
         self._regions: list[tuple[int, int]] = []
 
     def take(self, size: int) -> int | None:
@@ -102,7 +102,7 @@ class _Arena:
         if self.descriptor is not None:
             os.close(self.descriptor)
             self.descriptor = None
-        _close(self.memory)
+        _close_mapping(self.memory)
 
 
 class Outbox:
@@ -117,13 +117,13 @@ class Outbox:
 
     def put(self, parts: Sequence[Buffer], size: int) -> tuple[int, int]:
         """Copy a frame in; the number of its arena and its place there."""
-        arena, start = self._take(-(-size // ALIGNMENT) * ALIGNMENT + ALIGNMENT)
+        arena, start = self._take_region(-(-size // ALIGNMENT) * ALIGNMENT + ALIGNMENT)
         offset = start + ALIGNMENT
         for part in parts:
             offset = _copy_in(arena.memory, offset, part)
         return arena.number, start
 
-    def handing_over(self, number: int) -> tuple[int, list[int]]:
+    def prepare_handover(self, number: int) -> tuple[int, list[int]]:
         """The oldest arena in use, and the descriptors that must go with a frame in arena `number`."""
         with self._lock:
             while len(self._arenas) > 1 and self._arenas[0].number < number and self._arenas[0].is_free:
@@ -132,7 +132,7 @@ class Outbox:
             oldest = self._arenas[0].number
         return oldest, [arena.descriptor for arena in new]  # type: ignore[misc]
 
-    def handed_over(self, descriptors: Sequence[int]) -> None:
+    def finish_handover(self, descriptors: Sequence[int]) -> None:
         """The other side has them now."""
         for arena in self._arenas:
             if arena.descriptor in descriptors:
@@ -151,7 +151,7 @@ class Outbox:
             while self._arenas:
                 self._arenas.pop().close()
 
-    def _take(self, size: int) -> tuple[_Arena, int]:
+    def _take_region(self, size: int) -> tuple[_Arena, int]:
         with self._lock:
             if self._is_closed:
                 raise WorkerError("the link to the worker is closed")
@@ -197,13 +197,13 @@ class Inbox:
             data = np.frombuffer(memory, np.uint8, size, first).copy()
         memory[start] = 0
         for outgrown in [each for each in self._arenas if each < oldest]:
-            _close(self._arenas.pop(outgrown))
+            _close_mapping(self._arenas.pop(outgrown))
         return data
 
     def close(self) -> None:
         """Let go of all of it."""
         while self._arenas:
-            _close(self._arenas.popitem()[1])
+            _close_mapping(self._arenas.popitem()[1])
 
 
 def _copy_in(memory: mmap.mmap, offset: int, part: Any) -> int:
@@ -216,6 +216,6 @@ def _copy_in(memory: mmap.mmap, offset: int, part: Any) -> int:
     return offset + size
 
 
-def _close(memory: mmap.mmap) -> None:
+def _close_mapping(memory: mmap.mmap) -> None:
     with contextlib.suppress(BufferError):  # a copy that still runs in a thread lets go of it at its end
         memory.close()

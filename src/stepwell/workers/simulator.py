@@ -31,13 +31,13 @@ class ProcessSimulator(SimulatorClient):
     ) -> None:
         if num_batches < 1 or batch_size < 1:
             raise InputError(f"num_batches ({num_batches}) and batch_size ({batch_size}) must be at least 1")
-        worker = simulator_process(
+        worker = create_simulator_process(
             name, env_name, options, num_batches, batch_size, with_state=with_state, **process
         )
         super().__init__(worker, num_batches, batch_size, timeout_s=timeout_s)
 
 
-def simulator_process(
+def create_simulator_process(
     name: str,
     env_name: str,
     options: Mapping[str, Any] | None,

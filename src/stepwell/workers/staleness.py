@@ -39,14 +39,14 @@ class PlayedGroup:
     version: int
 
     @classmethod
-    def of(cls, name: str, trajectories: Sequence[Trajectory], default: int) -> PlayedGroup:
+    def from_trajectories(cls, name: str, trajectories: Sequence[Trajectory], default: int) -> PlayedGroup:
         """`default` stands for episodes without a step."""
         found = [step.policy_version.first for t in trajectories for step in t.steps]
         return cls(name, list(trajectories), min(found, default=default))
 
 
 @dataclass(slots=True)
-class Taken:
+class TakenGroups:
     """What an update gets, and what was too old for it. `num_over` of the groups are above the bound."""
 
     groups: list[PlayedGroup]
@@ -55,7 +55,7 @@ class Taken:
 
 
 @dataclass(eq=False)
-class Stock:
+class GroupBuffer:
     """Groups begun and not yet learnt from.
 
     `version` is what the generators have, `num_taken` counts updates handed out (those before a resumed
@@ -88,12 +88,12 @@ class Stock:
             return epoch <= math.ceil(self.num_taken / self.rollout_epochs)
         return self.is_wanted and epoch == self.num_taken // self.rollout_epochs
 
-    def begin(self) -> None:
-        """A group is begun."""
+    def begin_group(self) -> None:
+        """Count a group that is begun."""
         self.num_open += 1
 
-    def add(self, group: PlayedGroup) -> None:
-        """A begun group is complete."""
+    def add_group(self, group: PlayedGroup) -> None:
+        """Add a group that is complete now."""
         assert self.num_open > 0, "a group is complete that was not begun"
         self.num_open -= 1
         self.ready.append(group)
@@ -104,32 +104,32 @@ class Stock:
         num_needed = self.rollout_epochs if is_first and self.mode != "stream" else 1
         if self.num_updates is not None:  # the last epoch may be a short one
             num_needed = min(num_needed, max(self.num_updates - self.num_taken, 1))
-        return len(self._usable()) >= num_needed * self.groups_per_update
+        return len(self._list_usable()) >= num_needed * self.groups_per_update
 
-    def take(self) -> Taken | None:
+    def take_groups(self) -> TakenGroups | None:
         """The groups of the next update, or None where there are not enough yet.
 
         What is too old is taken out and handed back in any case, so that it can be played again.
         """
-        usable = self._usable()
+        usable = self._list_usable()
         dropped = [group for group in self.ready if group not in usable]
         self.ready = usable
         if not self.is_due():
-            return Taken([], dropped) if dropped else None
+            return TakenGroups([], dropped) if dropped else None
         self.ready.sort(key=lambda group: group.version)  # stable: then in order of completion
         groups = self.ready[: self.groups_per_update]
         del self.ready[: self.groups_per_update]
         num_over = sum(self.num_taken - group.version > self.max_staleness for group in groups)
         self.num_taken += 1
-        return Taken(groups, dropped, num_over)
+        return TakenGroups(groups, dropped, num_over)
 
-    def _usable(self) -> list[PlayedGroup]:
+    def _list_usable(self) -> list[PlayedGroup]:
         if self.stale_data == "weight":
             return list(self.ready)
         return [group for group in self.ready if self.num_taken - group.version <= self.max_staleness]
 
 
-def needed_staleness(config: GroupsConfig) -> int:
+def compute_min_staleness(config: GroupsConfig) -> int:
     """The smallest bound under which a run can go on.
 
     When the trainer waits for the update after u, the generators may have the weights of up to
@@ -142,7 +142,7 @@ def needed_staleness(config: GroupsConfig) -> int:
 
 def check_staleness(config: GroupsConfig) -> None:
     """Refuse settings under which the trainer would wait for data that may not be played."""
-    if config.max_staleness < (needed := needed_staleness(config)):
+    if config.max_staleness < (needed := compute_min_staleness(config)):
         raise ConfigError(
             f"groups.max_staleness ({config.max_staleness}) is below {needed}, the least that "
             f"groups.rollout_epochs ({config.rollout_epochs}) and groups.sync_interval "

@@ -1,18 +1,18 @@
-"""What an asynchronous rollout plays next, and what becomes of it: groups for updates, episodes for others.
+"""What an asynchronous rollout plays next, and where the results go.
 
-    make_group(n) ─► jobs ─► Driver ─► outcomes ─► complete groups ─► keep ─► Stock ─► batch(update)
-    play(jobs)    ─►──┘                  └─► refilled where the system failed
+    make_group(n)   ─► jobs ─► Driver ─► results ─► complete groups ─► store ─► GroupBuffer ─► take_batch
+    play_jobs(jobs) ─►──┘                  └─► played again if the system failed
 
-`Stream` is the `Feed` of a driver, and lives on its event loop: no threads, no clock of its own, so that a
-loop whose time is made up (`modelled.py`) runs exactly this code.
+`GroupStream` is the `EpisodeFeed` of a driver and lives on its event loop. It has no threads and no clock, so
+that a loop with virtual time (`modelled.py`) runs exactly this code.
 
 Invariants
-* A group is complete when each of its jobs has a trajectory that may be trained on; a job whose episode
-  failed is played again, under its own seed. Failures of a worker say nothing about the job and are not
-  counted against it; others are tried again `retries` times, then the run stops.
-* `keep` has stored a group before an update can get it.
-* A trainer that waits for nothing but the storing does not wait longer for it.
-* Episodes for others (an evaluation) come first and need no room in the stock.
+* A group is complete when each of its jobs has a trajectory that may be trained on. A failed episode is
+  played again, with the same seed. Failures of a worker do not count against the job; after `retries` other
+  failures the run stops.
+* `store` has stored a group before an update can get it.
+* A trainer that only waits for storing does not wait longer than that takes.
+* Episodes of `play_jobs` (an evaluation) come first and need no room in the buffer.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from dataclasses import dataclass, field
 
 from stepwell.core import EnvError, SamplingParams, Status, Trajectory
 from stepwell.rollout.jobs import Job, Rolled
-from stepwell.workers.driver import Driver, Outcome, Start
-from stepwell.workers.staleness import PlayedGroup, Stock, Taken
+from stepwell.workers.driver import Driver, PlannedEpisode, PlayedEpisode
+from stepwell.workers.staleness import GroupBuffer, PlayedGroup, TakenGroups
 
-Keep = Callable[[Sequence[Trajectory], Sequence[str]], Awaitable[None]]
-"""Stores trajectories; the names are of groups that they complete."""
+StoreTrajectories = Callable[[Sequence[Trajectory], Sequence[str]], Awaitable[None]]
+"""Stores trajectories. The names are those of the groups that they complete."""
 
 LINGER_S = 0.1
-"""How long a finished trajectory waits for others to be stored with; one by one costs three times as much."""
+"""How long a finished trajectory waits for others; storing one by one costs three times as much."""
 
 
 @dataclass(slots=True, eq=False)
-class _Filling:
-    """A group, or a list of episodes somebody else waits for, as far as it was played."""
+class _OpenGroup:
+    """A group that is being played, or a list of episodes that `play_jobs` waits for."""
 
     jobs: Sequence[Job]
     params: SamplingParams
@@ -46,119 +46,119 @@ class _Filling:
     found: dict[int, Trajectory] = field(default_factory=dict)
     num_tries: dict[int, int] = field(default_factory=dict)
     num_retries: int = 0
-    whole: asyncio.Future[None] | None = None  # of episodes that somebody waits for
+    completion: asyncio.Future[None] | None = None  # set for episodes that `play_jobs` waits for
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         return len(self.found) == len(self.jobs)
 
 
 @dataclass(slots=True)
 class StreamCounts:
-    """Since the start."""
+    """Numbers since the start."""
 
-    num_dropped: int = 0  # groups that got too old
-    num_over: int = 0  # groups learnt from although above the bound
+    num_dropped: int = 0  # groups that became too old
+    num_over: int = 0  # groups trained on although too old
     num_refilled: int = 0  # episodes played again because the system failed
 
 
 @dataclass(eq=False)
-class Stream:
-    """Feeds a driver. `stock` and `make_group` may be set later: until then only `play` is served."""
+class GroupStream:
+    """Feeds a driver. `buffer` and `make_group` may be set later; until then only `play_jobs` works."""
 
-    stock: Stock | None = None
+    buffer: GroupBuffer | None = None
     make_group: Callable[[int], Sequence[Job]] | None = None
     params: SamplingParams = field(default_factory=SamplingParams)
     timeout_s: float | None = None
     retries: int = 0
-    keep: Keep | None = None
+    store: StoreTrajectories | None = None
     next_number: int = 0
     counts: StreamCounts = field(default_factory=StreamCounts)
     _driver: Driver | None = None
-    _starts: deque[tuple[_Filling, int]] = field(default_factory=deque)
-    _open: dict[tuple[str, int], tuple[_Filling, int]] = field(default_factory=dict)
-    _kept: asyncio.Queue[tuple[Trajectory, _Filling | None]] | None = None
+    _starts: deque[tuple[_OpenGroup, int]] = field(default_factory=deque)
+    _open: dict[tuple[str, int], tuple[_OpenGroup, int]] = field(default_factory=dict)
+    _to_store: asyncio.Queue[tuple[Trajectory, _OpenGroup | None]] | None = None
     _failure: BaseException | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
-    _num_unkept: int = 0  # groups that only want storing
+    _num_unstored: int = 0  # groups that only need to be stored
     _urgent: asyncio.Event = field(default_factory=asyncio.Event)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _is_closed: bool = False
 
-    # --- the loop's side ------------------------------------------------------------------
+    # --- called by the training loop -------------------------------------------------------
 
     def start(self, driver: Driver) -> None:
         """Run the driver until `close`."""
-        self._driver, self._kept = driver, asyncio.Queue()
-        for work in (driver.run(), self._keeping()):
+        self._driver, self._to_store = driver, asyncio.Queue()
+        for work in (driver.run(), self._store_finished()):
             task = asyncio.ensure_future(work)
-            task.add_done_callback(self._ended)
+            task.add_done_callback(self._on_task_done)
             self._tasks.append(task)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
-            self._fail(task.exception())
+            self._fail_run(task.exception())
 
-    def _fail(self, error: BaseException | None) -> None:
+    def _fail_run(self, error: BaseException | None) -> None:
         self._failure = self._failure or error
         self._changed.set()
-        for filling, _ in self._open.values():
-            if filling.whole is not None and not filling.whole.done():
-                filling.whole.set_result(None)
+        for open_group, _ in self._open.values():
+            if open_group.completion is not None and not open_group.completion.done():
+                open_group.completion.set_result(None)
         if self._driver is not None:
             self._driver.stop()
 
-    async def batch(self) -> Taken:
+    async def take_batch(self) -> TakenGroups:
         """The groups of the next update."""
-        assert self.stock is not None and self._driver is not None
+        assert self.buffer is not None and self._driver is not None
         dropped: list[PlayedGroup] = []
         while True:
             self._changed.clear()
             self._raise_failure()
-            taken = self.stock.take()
+            taken = self.buffer.take_groups()
             if taken is not None:
                 dropped += taken.dropped
                 self.counts.num_dropped += len(taken.dropped)
             if taken is not None and taken.groups:
                 break
-            self.stock.is_wanted = True
-            self._hasten()
+            self.buffer.is_wanted = True
+            self._store_soon()
             self._driver.wake()
             await self._changed.wait()
-        self.stock.is_wanted = False
+        self.buffer.is_wanted = False
         self.counts.num_over += taken.num_over
-        self._driver.wake()  # there is room for more
-        return Taken(taken.groups, dropped, taken.num_over)
+        self._driver.wake()  # there is room for more groups
+        return TakenGroups(taken.groups, dropped, taken.num_over)
 
-    def published(self, version: int) -> None:
-        """The generators have these weights now."""
-        if self.stock is not None:
-            self.stock.version = version
+    def note_published(self, version: int) -> None:
+        """Note that the generators have these weights now."""
+        if self.buffer is not None:
+            self.buffer.version = version
         if self._driver is not None:
             self._driver.wake()
 
-    async def play(
+    async def play_jobs(
         self, jobs: Sequence[Job], params: SamplingParams, *, retries: int = 0, timeout_s: float | None = None
     ) -> Rolled:
-        """Every job once, and again where the system failed; before anything else."""
+        """Play every job once, and again if the system failed, before anything else."""
         assert self._driver is not None
-        filling = _Filling(jobs, params, timeout_s, retries)
+        open_group = _OpenGroup(jobs, params, timeout_s, retries)
         if not jobs:
             return Rolled([])
-        filling.whole = asyncio.get_running_loop().create_future()
+        open_group.completion = asyncio.get_running_loop().create_future()
         self._raise_failure()
-        self._starts.extendleft((filling, i) for i in reversed(range(len(jobs))))
+        self._starts.extendleft((open_group, i) for i in reversed(range(len(jobs))))
         self._driver.wake()
-        await filling.whole
+        await open_group.completion
         self._raise_failure()
-        rolled = Rolled([], num_retries=filling.num_retries)
+        rolled = Rolled([], num_retries=open_group.num_retries)
         for i in range(len(jobs)):
-            failed = filling.found[i].status is Status.INFRA_ERROR
-            (rolled.failures if failed else rolled.trajectories).append(filling.found[i])
+            failed = open_group.found[i].status is Status.INFRA_ERROR
+            (rolled.failures if failed else rolled.trajectories).append(open_group.found[i])
         return rolled
 
     async def close(self) -> None:
-        """Begin nothing more, abandon what is under way, and store what is finished."""
+        """Begin nothing more, abandon what still runs, and store what is finished."""
         self._is_closed = True
         if self._driver is None or not self._tasks:
             return
@@ -166,114 +166,122 @@ class Stream:
         driving, keeping = self._tasks
         await asyncio.wait([driving], timeout=5.0)
         driving.cancel()
-        assert self._kept is not None
+        assert self._to_store is not None
         self._urgent.set()
         if not keeping.done():
-            await self._kept.join()
+            await self._to_store.join()
         keeping.cancel()
         await asyncio.gather(driving, keeping, return_exceptions=True)
         self._tasks.clear()
 
-    def refill(self, jobs: Sequence[Job], found: dict[int, Trajectory]) -> None:
-        """Go on with a group of which some were played before."""
-        assert self.stock is not None
-        filling = _Filling(jobs, self.params, self.timeout_s, self.retries, found=dict(found))
-        self.stock.begin()
-        self._starts.extend((filling, i) for i in range(len(jobs)) if i not in found)
+    def resume_group(self, jobs: Sequence[Job], found: dict[int, Trajectory]) -> None:
+        """Continue a group of which some episodes were played before."""
+        assert self.buffer is not None
+        open_group = _OpenGroup(jobs, self.params, self.timeout_s, self.retries, found=dict(found))
+        self.buffer.begin_group()
+        self._starts.extend((open_group, i) for i in range(len(jobs)) if i not in found)
 
-    # --- the driver's side ----------------------------------------------------------------
+    # --- called by the driver --------------------------------------------------------------
 
-    def next(self) -> Start | None:
+    def take_next(self) -> PlannedEpisode | None:
+        """The next episode; `play_jobs` comes first, then a new group if the buffer has room."""
         if self._is_closed:
             return None
-        if not self._starts and self.stock is not None and self.make_group is not None:
-            if not self.stock.may_begin():
+        if not self._starts and self.buffer is not None and self.make_group is not None:
+            if not self.buffer.may_begin():
                 return None
-            filling = _Filling(self.make_group(self.next_number), self.params, self.timeout_s, self.retries)
+            open_group = _OpenGroup(
+                self.make_group(self.next_number), self.params, self.timeout_s, self.retries
+            )
             self.next_number += 1
-            self.stock.begin()
-            self._starts.extend((filling, i) for i in range(len(filling.jobs)))
+            self.buffer.begin_group()
+            self._starts.extend((open_group, i) for i in range(len(open_group.jobs)))
         if not self._starts:
             return None
-        filling, number = self._starts.popleft()
-        job = filling.jobs[number]
-        assert _key(job) not in self._open, f"{job.group}: an episode is under way already"
-        self._open[_key(job)] = filling, number
-        return Start(job, filling.params, filling.timeout_s)
+        open_group, number = self._starts.popleft()
+        job = open_group.jobs[number]
+        assert _job_key(job) not in self._open, f"{job.group}: this episode is running already"
+        self._open[_job_key(job)] = open_group, number
+        return PlannedEpisode(job, open_group.params, open_group.timeout_s)
 
-    def done(self, outcome: Outcome) -> None:
-        filling, number = self._open.pop(_key(outcome.job))
-        trajectory = outcome.trajectory
+    def report(self, played: PlayedEpisode) -> None:
+        """Take a result: keep it, or play the episode again."""
+        open_group, number = self._open.pop(_job_key(played.job))
+        trajectory = played.trajectory
         if trajectory.status is Status.INFRA_ERROR:
             self.counts.num_refilled += 1
-            tries = filling.num_tries[number] = filling.num_tries.get(number, 0) + (not outcome.is_lost)
-            if tries <= filling.retries:
-                filling.num_retries += 1
-                self._starts.appendleft((filling, number))
-                self._store(trajectory, None, filling)
+            tries = open_group.num_tries[number] = open_group.num_tries.get(number, 0) + (not played.is_lost)
+            if tries <= open_group.retries:
+                open_group.num_retries += 1
+                self._starts.appendleft((open_group, number))
+                self._store_trajectory(trajectory, None, open_group)
                 assert self._driver is not None
                 self._driver.wake()
                 return
-        filling.found[number] = trajectory
-        if filling.whole is not None:
-            if filling.is_whole and not filling.whole.done():
-                filling.whole.set_result(None)
+        open_group.found[number] = trajectory
+        if open_group.completion is not None:
+            if open_group.is_complete and not open_group.completion.done():
+                open_group.completion.set_result(None)
         elif trajectory.status is Status.INFRA_ERROR:
-            self._store(trajectory, None, filling)
-            self._fail(
+            self._store_trajectory(trajectory, None, open_group)
+            self._fail_run(
                 EnvError(
-                    f"an episode of {trajectory.group} failed, also after {filling.retries} more tries "
-                    f"(train.max_env_retries): {trajectory.error}. What was played is kept; fix the world, "
-                    "then --resume"
+                    f"an episode of {trajectory.group} failed, also after {open_group.retries} retries "
+                    f"(train.max_env_retries): {trajectory.error}. Finished episodes are stored; fix the "
+                    "environment, then use --resume"
                 )
             )
         else:
-            self._store(trajectory, filling if filling.is_whole else None, filling)
+            self._store_trajectory(trajectory, open_group if open_group.is_complete else None, open_group)
 
-    def _store(self, trajectory: Trajectory, completed: _Filling | None, filling: _Filling) -> None:
-        if filling.whole is not None:  # whoever waits for it keeps it
+    def _store_trajectory(
+        self, trajectory: Trajectory, completed: _OpenGroup | None, open_group: _OpenGroup
+    ) -> None:
+        if open_group.completion is not None:  # `play_jobs` returns it
             return
-        if self.keep is None:
+        if self.store is None:
             if completed is not None:
-                self._complete(completed)
+                self._complete_group(completed)
         else:
-            assert self._kept is not None
-            self._kept.put_nowait((trajectory, completed))
-            self._num_unkept += completed is not None
-            self._hasten()
+            assert self._to_store is not None
+            self._to_store.put_nowait((trajectory, completed))
+            self._num_unstored += completed is not None
+            self._store_soon()
 
-    def _hasten(self) -> None:
-        """Store at once what the trainer waits for, where it is all that is missing."""
-        stock = self.stock
-        if stock is None or not stock.is_wanted:
+    def _store_soon(self) -> None:
+        """Store at once if storing is all that the trainer waits for."""
+        buffer = self.buffer
+        if buffer is None or not buffer.is_wanted:
             return
-        if len(stock.ready) + self._num_unkept >= stock.groups_per_update:
+        if len(buffer.ready) + self._num_unstored >= buffer.groups_per_update:
             self._urgent.set()
 
-    async def _keeping(self) -> None:
-        """Store whatever has been finished meanwhile, many at a time."""
-        assert self._kept is not None
+    async def _store_finished(self) -> None:
+        """Store finished trajectories, many at a time."""
+        assert self._to_store is not None
         while True:
-            items = [await self._kept.get()]
+            items = [await self._to_store.get()]
             if not self._is_closed:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._urgent.wait(), LINGER_S)
                 self._urgent.clear()
-            while not self._kept.empty():
-                items.append(self._kept.get_nowait())
-            completed = [filling for _, filling in items if filling is not None]
-            assert self.keep is not None
-            await self.keep([t for t, _ in items], [filling.jobs[0].group for filling in completed])
-            self._num_unkept -= len(completed)
-            for filling in completed:
-                self._complete(filling)
+            while not self._to_store.empty():
+                items.append(self._to_store.get_nowait())
+            completed = [open_group for _, open_group in items if open_group is not None]
+            assert self.store is not None
+            await self.store([t for t, _ in items], [open_group.jobs[0].group for open_group in completed])
+            self._num_unstored -= len(completed)
+            for open_group in completed:
+                self._complete_group(open_group)
             for _ in items:
-                self._kept.task_done()
+                self._to_store.task_done()
 
-    def _complete(self, filling: _Filling) -> None:
-        assert self.stock is not None
-        members = [filling.found[i] for i in range(len(filling.jobs))]
-        self.stock.add(PlayedGroup.of(filling.jobs[0].group, members, self.stock.version))
+    def _complete_group(self, open_group: _OpenGroup) -> None:
+        assert self.buffer is not None
+        members = [open_group.found[i] for i in range(len(open_group.jobs))]
+        self.buffer.add_group(
+            PlayedGroup.from_trajectories(open_group.jobs[0].group, members, self.buffer.version)
+        )
         self._changed.set()
 
     def _raise_failure(self) -> None:
@@ -281,5 +289,5 @@ class Stream:
             raise self._failure
 
 
-def _key(job: Job) -> tuple[str, int]:
+def _job_key(job: Job) -> tuple[str, int]:
     return f"{job.channel}\0{job.group}", job.seed

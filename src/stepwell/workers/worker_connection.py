@@ -25,7 +25,7 @@ from stepwell.core.frames import Frame
 from stepwell.envs.codecs import unpack_error
 from stepwell.workers.heartbeat import PAGE_BYTES, HeartbeatPage
 from stepwell.workers.shared_link import Link
-from stepwell.workers.shared_memory import LARGE_BYTES, shared_file
+from stepwell.workers.shared_memory import LARGE_BYTES, create_shared_file
 
 MAX_LOG_BYTES = 1 << 24
 _LINGER_S, _POLL_S = 30.0, 0.002  # a busy machine may need seconds to end a process that closed its socket
@@ -56,7 +56,7 @@ class WorkerConnection:
         self._loop.add_reader(self._link.socket, self._on_readable)
 
     def _start(self, environment: Mapping[str, str], heartbeat_s: float, undo: contextlib.ExitStack) -> None:
-        page = shared_file(PAGE_BYTES)
+        page = create_shared_file(PAGE_BYTES)
         with contextlib.ExitStack() as theirs:
             theirs.callback(os.close, page)
             self.heartbeat = HeartbeatPage(page)
@@ -98,7 +98,7 @@ class WorkerConnection:
         except (ConnectionError, StepwellError, ValueError) as error:
             del self._pending[number]
             if isinstance(error, ConnectionError):
-                self.lose(str(error))
+                self.give_up(str(error))
             if self._ending is None:  # a header that is not JSON, or no memory: not the worker's fault
                 raise
             raise await asyncio.shield(self._ending) from error
@@ -107,10 +107,10 @@ class WorkerConnection:
         try:
             frames = self._link.receive()
         except (EncodingError, WorkerError) as error:
-            self.lose(f"sent a message that cannot be read: {error}")
+            self.give_up(f"sent a message that cannot be read: {error}")
             return
         if frames is None:
-            self.lose("")
+            self.give_up("")
             return
         for number, frame in frames:
             future = self._pending.get(number)  # None: its caller was cancelled
@@ -137,10 +137,10 @@ class WorkerConnection:
         """Whether it has ended or is being ended."""
         return self._ending is not None
 
-    def lose(self, why: str) -> None:
+    def give_up(self, why: str) -> None:
         """Give it up for this reason ("": it has ended) and report it to `on_lost`."""
         if self._ending is None:
-            self._ending = asyncio.create_task(self._end(why, 0.0))
+            self._ending = asyncio.create_task(self._end_process(why, 0.0))
             self._on_lost(self)
 
     async def end(self, why: str = "", *, grace_s: float = 0.0) -> WorkerError:
@@ -149,10 +149,10 @@ class WorkerConnection:
         With `grace_s`, its socket is closed first and it has that long to end by itself.
         """
         if self._ending is None:
-            self._ending = asyncio.create_task(self._end(why, grace_s))
+            self._ending = asyncio.create_task(self._end_process(why, grace_s))
         return await asyncio.shield(self._ending)
 
-    async def _end(self, why: str, grace_s: float) -> WorkerError:
+    async def _end_process(self, why: str, grace_s: float) -> WorkerError:
         self._loop.remove_reader(self._link.socket)
         self._link.close()
         if not why:

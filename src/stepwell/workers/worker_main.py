@@ -35,7 +35,7 @@ from stepwell.workers.shared_link import Link
 
 def serve_simulator(link: Link, heartbeat: HeartbeatPage, call: int, settings: dict[str, Any]) -> None:
     """Build the worlds and step them until the parent closes its end."""
-    host = _built(link, call, partial(SimulatorHost, settings, heartbeat.note_progress))
+    host = _build_or_report(link, call, partial(SimulatorHost, settings, heartbeat.note_progress))
     while host is not None:
         frames = link.receive()
         if frames is None:
@@ -46,14 +46,14 @@ def serve_simulator(link: Link, heartbeat: HeartbeatPage, call: int, settings: d
             try:
                 answer = host.answer(frame)
             except (Exception, SystemExit) as error:  # an environment's `sys.exit` ends no simulator
-                answer = error_frame(error)
+                answer = make_error_frame(error)
             heartbeat.end_call()
-            _send(link, call, answer)
+            _send_answer(link, call, answer)
 
 
 async def serve_generator(link: Link, heartbeat: HeartbeatPage, call: int, settings: dict[str, Any]) -> None:
     """Build the engine and sample until the parent closes its end."""
-    engine = _built(link, call, partial(build_engine, settings["factory"], settings["settings"]))
+    engine = _build_or_report(link, call, partial(build_engine, settings["factory"], settings["settings"]))
     if engine is None:
         return
     host, tasks, over = (
@@ -62,13 +62,13 @@ async def serve_generator(link: Link, heartbeat: HeartbeatPage, call: int, setti
         asyncio.Event(),
     )
 
-    async def answered(call: int, frame: Frame) -> None:
+    async def answer_call(call: int, frame: Frame) -> None:
         try:
             answer = await host.answer(frame)
         except Exception as error:
-            answer = error_frame(error)
+            answer = make_error_frame(error)
         heartbeat.end_call()
-        _send(link, call, answer)
+        _send_answer(link, call, answer)
 
     def on_readable() -> None:
         frames = link.receive()
@@ -77,7 +77,7 @@ async def serve_generator(link: Link, heartbeat: HeartbeatPage, call: int, setti
             return
         for call, frame in frames:
             heartbeat.begin_call()
-            task = asyncio.create_task(answered(call, frame))
+            task = asyncio.create_task(answer_call(call, frame))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 
@@ -86,24 +86,24 @@ async def serve_generator(link: Link, heartbeat: HeartbeatPage, call: int, setti
     end_process_group()  # requests under way have nobody who waits for them
 
 
-def error_frame(error: BaseException) -> Frame:
+def make_error_frame(error: BaseException) -> Frame:
     """The answer that says what went wrong."""
     return Frame("error", {"error": pack_error(error)})
 
 
-def _send(link: Link, call: int, answer: Frame) -> None:
+def _send_answer(link: Link, call: int, answer: Frame) -> None:
     try:
         link.send(call, answer)
     except StepwellError as error:  # it cannot be put into a frame, or there is no memory for it
-        link.send(call, error_frame(error))
+        link.send(call, make_error_frame(error))
 
 
-def _built(link: Link, call: int, build: Callable[[], Any]) -> Any:
+def _build_or_report(link: Link, call: int, build: Callable[[], Any]) -> Any:
     """What was to be built; None once the parent knows why not."""
     try:
         built = build()
     except (Exception, SystemExit) as error:
-        link.send(call, error_frame(error))
+        link.send(call, make_error_frame(error))
         return None
     link.send(call, Frame("ready", {"pid": os.getpid()}))
     return built
@@ -131,7 +131,7 @@ def main(arguments: list[str]) -> None:
     elif frame.op == "generator":
         asyncio.run(serve_generator(link, heartbeat, call, settings))
     else:
-        link.send(call, error_frame(ConfigError(f"there is no worker of kind {frame.op!r}")))
+        link.send(call, make_error_frame(ConfigError(f"there is no worker of kind {frame.op!r}")))
 
 
 if __name__ == "__main__":

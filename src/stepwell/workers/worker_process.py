@@ -100,13 +100,13 @@ class WorkerProcess:
                 answer = await connection.call(Frame(op, header, arrays))
         except TimeoutError:
             why = f"took longer than {timeout_s:g} s for {op}"
-            connection.lose(why)
+            connection.give_up(why)
             raise WorkerError(f"worker {self.name} {why}") from None
         self._num_failed = 0
         answer.header["start"] = connection.number
         return answer
 
-    def health(self) -> WorkerHealth:
+    def read_health(self) -> WorkerHealth:
         """How it is now."""
         connection = self._connection
         if connection is None or connection.is_over:
@@ -217,7 +217,7 @@ class WorkerProcess:
                 continue
             trouble = connection.find_trouble(self._hang_s)
             if trouble is not None:
-                connection.lose(trouble)
+                connection.give_up(trouble)
 
 
 def _mark_as_seen(task: asyncio.Task[WorkerConnection]) -> None:

@@ -34,15 +34,15 @@ from stepwell.core import ConfigError, SamplingParams, WeightsError, WorkerError
 from stepwell.engines import fingerprint_of
 from stepwell.rollout.jobs import Job, Rolled
 from stepwell.runs.build.components import Parts
-from stepwell.workers.busy_times import Mark, Spans
+from stepwell.workers.busy_times import BusySnapshot, BusyTimes
 from stepwell.workers.contracts import Generator, Simulator
 from stepwell.workers.driver import Driver
 from stepwell.workers.in_process import LocalGenerator, LocalSimulator
-from stepwell.workers.placement import Placement, devices_here, resolve, trainer_devices
+from stepwell.workers.placement import DevicePlacement, list_devices, list_trainer_devices, resolve_placement
 from stepwell.workers.request_queue import RequestQueue
-from stepwell.workers.shards import load_function, shard_named
+from stepwell.workers.shards import find_shard_rule, load_user_function
 from stepwell.workers.staleness import check_staleness
-from stepwell.workers.stream import Stream
+from stepwell.workers.stream import GroupStream
 
 T = TypeVar("T")
 FACTORY = "stepwell.runs.build.worker_groups:engine_of"
@@ -55,7 +55,7 @@ class _Startable(Protocol):
     async def start(self) -> None: ...
 
 
-def check_groups(config: RunConfig) -> Placement:
+def check_groups(config: RunConfig) -> DevicePlacement:
     """Refuse what an asynchronous run cannot do; says who is where."""
     groups = config.groups
     check_staleness(groups)
@@ -63,8 +63,8 @@ def check_groups(config: RunConfig) -> Placement:
         raise ConfigError("groups.mode: an agent of your own plays through the gateway; set it to 'off'")
     if config.offline.pool is not None:
         raise ConfigError("groups.mode: an offline run plays nothing; set it to 'off'")
-    shard_named(groups.generators.shard)
-    return resolve(groups, config.policy.device, devices_here())
+    find_shard_rule(groups.generators.shard)
+    return resolve_placement(groups, config.policy.device, list_devices())
 
 
 def told(config: RunConfig, recipe: Recipe) -> Iterator[str]:
@@ -77,7 +77,7 @@ def told(config: RunConfig, recipe: Recipe) -> Iterator[str]:
         f"{groups.mode}: {num_envs} environments = {shape}; inference at {groups.generators.max_batch} "
         f"samples or after {groups.generators.max_wait_ms:g} ms"
     )
-    yield f"{placement.kind}: {'; '.join(placement.lines())}"
+    yield f"{placement.kind}: {'; '.join(placement.describe_devices())}"
     size = groups.global_batch or train.tasks_per_update * train.group_size
     unit = train.group_size if recipe.needs_groups else 1
     yield (
@@ -90,7 +90,7 @@ def placed(config: RunConfig) -> RunConfig:
     """The settings with the policy on the device of the trainer's first rank, and every rank named."""
     groups, own = config.groups, config.policy.device
     if groups.mode == "off":
-        devices = trainer_devices(groups, own, devices_here())
+        devices = list_trainer_devices(groups, own, list_devices())
     else:
         devices = check_groups(config).trainers
     if not groups.trainers.devices and len(devices) == 1:
@@ -142,9 +142,9 @@ class Groups:
 
     config: RunConfig
     parts: Parts
-    placement: Placement
-    stream: Stream = field(default_factory=Stream)
-    spans: Spans = field(default_factory=Spans)
+    placement: DevicePlacement
+    stream: GroupStream = field(default_factory=GroupStream)
+    spans: BusyTimes = field(default_factory=BusyTimes)
     on_figures: Callable[[dict[str, float]], None] | None = None
     version: int = -1  # what the generators have
 
@@ -157,7 +157,7 @@ class Groups:
         self._is_closed = self._is_learning = False
         self._ticking: asyncio.Task[None] | None = None
         self._newest: tuple[int, Callable[[], Mapping[str, Any]]] | None = None
-        self.spans.enter("trainers", TRAINER)
+        self.spans.register("trainers", TRAINER)
 
     @classmethod
     def start(cls, config: RunConfig, parts: Parts) -> Groups:
@@ -182,10 +182,10 @@ class Groups:
             self._generators,
             max_batch=settings.max_batch,
             max_wait_ms=settings.max_wait_ms,
-            shard=shard_named(settings.shard),
-            priority=load_function(priority, "groups.generators.priority") if priority else None,
+            shard=find_shard_rule(settings.shard),
+            priority=load_user_function(priority, "groups.generators.priority") if priority else None,
             max_inflight=inflight,
-            spans=self.spans,
+            busy_times=self.spans,
         )
         lock_step = groups.mode == "sync"
         self.driver = Driver(
@@ -259,7 +259,7 @@ class Groups:
         """Play every job, with the newest weights; training episodes go on beside it."""
         if self._newest is not None and self._newest[0] > self.version:
             self._hand_out(*self._newest)
-        return self.call(self.stream.play(jobs, params, retries=retries, timeout_s=timeout_s))
+        return self.call(self.stream.play_jobs(jobs, params, retries=retries, timeout_s=timeout_s))
 
     def publish(self, version: int, weights: Callable[[], Mapping[str, Any]]) -> str | None:
         """Hand weights to the generators where they are due; gives their fingerprint, or None."""
@@ -279,7 +279,7 @@ class Groups:
                     "weights are not the trainer's"
                 )
         self.version = version
-        self._loop.call_soon_threadsafe(self.stream.published, version)
+        self._loop.call_soon_threadsafe(self.stream.note_published, version)
         return published
 
     async def _load(self, version: int, weights: Mapping[str, Any]) -> list[str]:
@@ -311,27 +311,27 @@ class Groups:
 
     async def _tick(self) -> None:
         """Every second: what the groups are doing, for a live view."""
-        mark = self.spans.mark()
+        mark = self.spans.take_snapshot()
         while True:
             await asyncio.sleep(1.0)
-            before, mark = mark, self.spans.mark()
+            before, mark = mark, self.spans.take_snapshot()
             if self.on_figures is not None:
                 self.on_figures(self.figures(before, mark))
 
-    def figures(self, before: Mark, after: Mark) -> dict[str, float]:
+    def figures(self, before: BusySnapshot, after: BusySnapshot) -> dict[str, float]:
         """Utilisation between two marks; queue, stock and memory now."""
-        found = {f"{group}/busy": share for group, share in before.shares(after).items()}
-        healths = [("simulators", w.health()) for w in self._simulators]
-        healths += [("generators", w.health()) for w in self._generators]
+        found = {f"{group}/busy": share for group, share in before.compute_shares(after).items()}
+        healths = [("simulators", w.read_health()) for w in self._simulators]
+        healths += [("generators", w.read_health()) for w in self._generators]
         for group, health in healths:
             for name, value in (("memory_mb", health.memory_mb), ("restarts", float(health.num_restarts))):
                 found[f"{group}/{name}"] = found.get(f"{group}/{name}", 0.0) + value
-        stock = self.stream.stock
+        buffer = self.stream.buffer
         ranks: list[int | str] = ["self", *self.parts.trainer.rank_pids]
         return found | {
             "simulators/episodes": float(self.driver.num_live),
             "generators/queue": float(self.queue.num_waiting),
-            "trainers/queue": 0.0 if stock is None else float(len(stock.ready)),
+            "trainers/queue": 0.0 if buffer is None else float(len(buffer.ready)),
             "trainers/memory_mb": sum(map(memory_mb, ranks)),
         }
 

@@ -30,9 +30,9 @@ from stepwell.rollout.jobs import Job
 from stepwell.runs.build.components import Parts
 from stepwell.runs.build.worker_groups import Groups
 from stepwell.runs.loop.sources import LEASE_S, Batch
-from stepwell.workers.busy_times import Mark
+from stepwell.workers.busy_times import BusySnapshot
 from stepwell.workers.request_queue import QueueCounts
-from stepwell.workers.staleness import PlayedGroup, Stock, Taken
+from stepwell.workers.staleness import GroupBuffer, PlayedGroup, TakenGroups
 from stepwell.workers.stream import StreamCounts
 
 
@@ -40,7 +40,7 @@ from stepwell.workers.stream import StreamCounts
 class _Seen:
     """Totals at the last update, from which each update's own figures follow."""
 
-    mark: Mark
+    mark: BusySnapshot
     stream: StreamCounts
     queue: QueueCounts
 
@@ -65,7 +65,7 @@ class StreamedSource:
         self.group_size = train.group_size if self.parts.recipe.needs_groups else 1
         size = groups.global_batch or train.tasks_per_update * train.group_size
         assert groups.mode != "off"
-        self.stock = Stock(
+        self.buffer = GroupBuffer(
             groups.mode,
             groups_per_update=math.ceil(size / self.group_size),
             rollout_epochs=groups.rollout_epochs,
@@ -97,8 +97,8 @@ class StreamedSource:
         self.groups.learning(True)
         return Batch(trajectories, num_actions, num_retries, waited_s, is_mixed=True, metrics=metrics)
 
-    async def _next(self) -> Taken:
-        return await self.groups.stream.batch()
+    async def _next(self) -> TakenGroups:
+        return await self.groups.stream.take_batch()
 
     def _begin(self) -> None:
         """Let episodes begin: only now have the generators the weights that they shall be played with."""
@@ -108,11 +108,11 @@ class StreamedSource:
         def begin() -> None:
             stream.params = self.parts.params(self.config.sampling.temperature)
             stream.timeout_s, stream.retries = train.episode_timeout_s, train.max_env_retries
-            stream.keep = self._keep
-            self.stock.version = self.groups.version
-            stream.stock, stream.make_group = self.stock, self.jobs
+            stream.store = self._keep
+            self.buffer.version = self.groups.version
+            stream.buffer, stream.make_group = self.buffer, self.jobs
             for jobs, found in self._cut_short:
-                stream.refill(jobs, found)
+                stream.resume_group(jobs, found)
 
         self.groups.call(_as_work(begin))
 
@@ -158,13 +158,15 @@ class StreamedSource:
         assert self._seen is None, "episodes are under way already"
         self._taken.clear()
         self.pool.restore(self.run, update)
-        self.stock.num_taken = update
+        self.buffer.num_taken = update
         ready = self.pool.take(self.run, 10**6, where=self._own, lease_s=LEASE_S)
-        self.stock.ready = [PlayedGroup.of(item.group, item.trajectories, update) for item in ready]
+        self.buffer.ready = [
+            PlayedGroup.from_trajectories(item.group, item.trajectories, update) for item in ready
+        ]
         played = list(self.pool.find(Filter(channel=Channel.TRAIN, tags=(self.run,))))
         numbers = {int(entry.group.rpartition("/g")[2]) for entry in played}
         self.groups.stream.next_number = max(
-            [*(n + 1 for n in numbers), update * self.stock.groups_per_update]
+            [*(n + 1 for n in numbers), update * self.buffer.groups_per_update]
         )
         filling: dict[str, list[str]] = {}
         for entry in played:
@@ -184,9 +186,11 @@ class StreamedSource:
 
     def _now(self) -> _Seen:
         groups = self.groups
-        return _Seen(groups.spans.mark(), replace(groups.stream.counts), replace(groups.queue.counts))
+        return _Seen(
+            groups.spans.take_snapshot(), replace(groups.stream.counts), replace(groups.queue.counts)
+        )
 
-    def _metrics(self, update: int, taken: Taken) -> dict[str, float]:
+    def _metrics(self, update: int, taken: TakenGroups) -> dict[str, float]:
         assert self._seen is not None
         before, self._seen = self._seen, self._now()
         now = self._seen
