@@ -81,7 +81,7 @@ def each_to_its_own(requests: Sequence[ActionRequest], loads: object) -> list[Sh
     return [Shard((i,), ask.job.seed) for i, ask in enumerate(requests)]
 
 
-def test_environments_go_on_as_soon_as_their_own_slot_is_answered() -> None:
+def test_environments_go_on_as_soon_as_their_own_bundle_is_answered() -> None:
     slow, quick = EchoGenerator(0, latency=10.0), EchoGenerator(1, latency=1.0)
     model = ModelledHardware(num_envs=2, num_simulators=1, env_batches=1, simulator=0.2, sigma=0)
     feed = ListFeed([Job(Task("modelled", {"turns": 5}), f"g{i}", i) for i in range(2)])

@@ -1,4 +1,4 @@
-"""Shards: every request is in exactly one slot, and slots are sized by who can answer them soonest."""
+"""Shards: every request is in exactly one shard, and shards are sized by who can answer them soonest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOADS = st.lists(
 
 
 @given(st.sampled_from(sorted(SHARDS)), st.integers(1, 40), LOADS)
-def test_every_request_is_in_exactly_one_slot(name: str, count: int, loads: list[GeneratorLoad]) -> None:
+def test_every_request_is_in_exactly_one_shard(name: str, count: int, loads: list[GeneratorLoad]) -> None:
     shards = SHARDS[name]([ask(i) for i in range(count)], loads)
     check_shards(shards, count, len(loads))
     assert sorted(i for cut in shards for i in cut.indices) == list(range(count))
@@ -35,7 +35,7 @@ def sizes(name: str, count: int, *loads: GeneratorLoad) -> dict[int | None, int]
     return {cut.generator: len(cut.indices) for cut in SHARDS[name]([ask(i) for i in range(count)], loads)}
 
 
-def test_even_slots_differ_by_at_most_one() -> None:
+def test_even_shards_differ_by_at_most_one() -> None:
     three = [GeneratorLoad("g", 0, 0, 0.0)] * 3
     assert sizes("even", 8, *three) == {0: 2, 1: 3, 2: 3}
     assert sizes("even", 2, *three) == {1: 1, 2: 1}
@@ -67,7 +67,7 @@ def test_a_users_function_is_found_by_its_path_and_its_mistakes_are_refused() ->
         find_shard_rule("odd")
     with pytest.raises(ConfigError, match=r"priority 'math:nothing': math has no 'nothing'"):
         load_user_function("math:nothing", "groups.generators.priority")
-    with pytest.raises(ConfigError, match="exactly one slot"):
+    with pytest.raises(ConfigError, match="exactly one shard"):
         check_shards([Shard((0, 1)), Shard((1,))], 2, 1)
-    with pytest.raises(ConfigError, match="sent a slot to generator 3; there are 2"):
+    with pytest.raises(ConfigError, match="sent a shard to generator 3; there are 2"):
         check_shards([Shard((0,), 3)], 1, 2)

@@ -84,7 +84,7 @@ def test_closing_stores_what_is_finished_without_waiting(monkeypatch: pytest.Mon
 
     async def run() -> tuple[float, list[str]]:
         kept = Kept(groups_per_update=4, num_updates=2)
-        while not kept.stream._num_unkept:
+        while not kept.stream._num_unstored:
             await asyncio.sleep(1.0)
         began = asyncio.get_running_loop().time()
         await kept.close()
