@@ -10,7 +10,7 @@ import numpy as np
 from stepwell.contracts.report import BrokenContract, ContractReport, run_checks
 from stepwell.core import ConfigError, Request, Task, TokenState
 from stepwell.rollout.jobs import Job
-from stepwell.workers.shards import Ask, GeneratorLoad, Shard, check_cuts, shard_named
+from stepwell.workers.shards import ActionRequest, GeneratorLoad, ShardRule, check_shards, find_shard_rule
 
 _COUNTS = (1, 2, 3, 7, 16)
 _LOADS = (
@@ -23,43 +23,45 @@ _LOADS = (
 
 def check_shard_rule(name: str) -> ContractReport:
     """Report whether a shard rule keeps its contract."""
-    return run_checks(f"shard rule {name}", CHECKS, ShardProbe(shard_named(name)))
+    return run_checks(f"shard rule {name}", CHECKS, ShardProbe(find_shard_rule(name)))
 
 
 @dataclass(frozen=True)
 class ShardProbe:
     """The rule."""
 
-    rule: Shard
+    rule: ShardRule
 
-    def cases(self) -> Iterator[tuple[list[Ask], tuple[GeneratorLoad, ...]]]:
+    def cases(self) -> Iterator[tuple[list[ActionRequest], tuple[GeneratorLoad, ...]]]:
         """Requests of one environment batch, and how busy the generators are."""
         for loads in _LOADS:
             for count in _COUNTS:
-                yield [_make_ask(number) for number in range(count)], loads
+                yield [_make_request(number) for number in range(count)], loads
 
 
-def _make_ask(number: int) -> Ask:
+def _make_request(number: int) -> ActionRequest:
     request = Request(TokenState(np.array([number], np.int32)), id=f"r{number}")
-    return Ask(request, Job(Task("checked", {"number": number}), f"g{number}", number), env_batch=1, turn=2)
+    return ActionRequest(
+        request, Job(Task("checked", {"number": number}), f"g{number}", number), env_batch=1, turn=2
+    )
 
 
-def puts_every_request_into_one_slot(probe: ShardProbe) -> str:
+def puts_every_request_into_one_shard(probe: ShardProbe) -> str:
     count = 0
-    for asks, loads in probe.cases():
+    for requests, loads in probe.cases():
         try:
-            check_cuts(probe.rule(asks, loads), len(asks), len(loads))
+            check_shards(probe.rule(requests, loads), len(requests), len(loads))
         except ConfigError as error:
-            raise BrokenContract(f"{len(asks)} requests, {len(loads)} generators: {error}") from error
+            raise BrokenContract(f"{len(requests)} requests, {len(loads)} generators: {error}") from error
         count += 1
     return f"{count} cases: 1 to {max(_COUNTS)} requests, 1 to {max(map(len, _LOADS))} generators"
 
 
 def is_deterministic(probe: ShardProbe) -> str:
-    for asks, loads in probe.cases():
-        if probe.rule(asks, loads) != probe.rule(asks, loads):
-            raise BrokenContract("the same requests and loads are cut differently the second time")
+    for requests, loads in probe.cases():
+        if probe.rule(requests, loads) != probe.rule(requests, loads):
+            raise BrokenContract("the same requests and loads are divided differently the second time")
     return "twice the same"
 
 
-CHECKS: tuple[Callable[[ShardProbe], str], ...] = (puts_every_request_into_one_slot, is_deterministic)
+CHECKS: tuple[Callable[[ShardProbe], str], ...] = (puts_every_request_into_one_shard, is_deterministic)

@@ -1,7 +1,7 @@
 """How old data may get: which groups may be begun, and which finished ones an update learns from.
 
 A version is an update: weights of version v have learnt from v updates. Data of version f that update
-u = v + 1 learns from are v - f versions stale. `Stock` is the bookkeeping of it, plain data without time:
+u = v + 1 learns from are v - f versions stale. `GroupBuffer` keeps count of it, as plain data without a clock:
 
     may_begin ─► begin ─► (played) ─► add ─► ready ─► take: the groups of the next update
 
