@@ -4,22 +4,22 @@
     stepwell train frozenlake groups.mode=stream groups.generators.num_workers=2 \\
         groups.generators.shard=examples/own_shard_rule.py:by_length
 
-A rule sees the requests of one environment batch and how busy every generator is. It gives bundles: the
+A rule sees the requests of one environment batch and how busy every generator is. It gives shards: the
 numbers of the requests that are answered together, and the generator they go to. Every request must be in
-exactly one bundle.
+exactly one shard.
 """
 
 from collections.abc import Sequence
 
-from stepwell.workers.shards import Ask, Cut, GeneratorLoad, shard_rule
+from stepwell.workers.shards import ActionRequest, Shard, GeneratorLoad, shard_rule
 
 
 @shard_rule
-def by_length(requests: Sequence[Ask], loads: Sequence[GeneratorLoad]) -> list[Cut]:
+def by_length(requests: Sequence[ActionRequest], loads: Sequence[GeneratorLoad]) -> list[Shard]:
     """The longer half to generator 0, the shorter half to the one of the others with the least to do."""
     order = sorted(range(len(requests)), key=lambda i: -requests[i].request.state.prompt_ids.size)
     half = (len(order) + 1) // 2
     others = range(1, len(loads)) or range(1)
     free = min(others, key=lambda i: loads[i].num_waiting + loads[i].num_inflight)
-    bundles = [Cut(tuple(order[:half]), 0), Cut(tuple(order[half:]), free)]
-    return [bundle for bundle in bundles if bundle.indices]
+    shards = [Shard(tuple(order[:half]), 0), Shard(tuple(order[half:]), free)]
+    return [shard for shard in shards if shard.indices]

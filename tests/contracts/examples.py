@@ -14,7 +14,7 @@ from stepwell.agents import Field, Strategy, Tag
 from stepwell.algos import RECIPES, CreditResult, LossInputs, Timeline
 from stepwell.algos.declarations import FunctionSpec, credit, loss
 from stepwell.rewards import StepOutcome, reward_part
-from stepwell.workers.shards import Cut, shard_rule
+from stepwell.workers.shards import Shard, shard_rule
 
 # --- credit -----------------------------------------------------------------------------
 
@@ -262,15 +262,15 @@ BAD_STYLE = SilentStyle("silent", GOOD_STYLE.tags)
 
 
 @shard_rule
-def good_shard(asks: Sequence[Any], loads: Sequence[Any]) -> list[Cut]:
-    return [Cut((number,), number % len(loads)) for number in range(len(asks))]
+def good_shard(requests: Sequence[Any], loads: Sequence[Any]) -> list[Shard]:
+    return [Shard((number,), number % len(loads)) for number in range(len(requests))]
 
 
 @shard_rule
-def loses_the_last(asks: Sequence[Any], loads: Sequence[Any]) -> list[Cut]:
-    return [Cut(tuple(range(max(1, len(asks) - 1))))]
+def loses_the_last(requests: Sequence[Any], loads: Sequence[Any]) -> list[Shard]:
+    return [Shard(tuple(range(max(1, len(requests) - 1))))]
 
 
 @shard_rule
-def random_shard(asks: Sequence[Any], loads: Sequence[Any]) -> list[Cut]:
-    return [Cut((number,), random.randrange(len(loads))) for number in range(len(asks))]
+def random_shard(requests: Sequence[Any], loads: Sequence[Any]) -> list[Shard]:
+    return [Shard((number,), random.randrange(len(loads))) for number in range(len(requests))]

@@ -76,7 +76,7 @@ def test_what_keeps_its_contract_passes_every_check(name: str) -> None:
         ("sometimes_nan", "returns_finite_numbers", "returned nan; it must return a finite number"),
         ("random_reward", "is_deterministic", "another reward the second time"),
         ("BAD_STYLE", "prompts_say_the_form_of_a_reply", "does not show <plan>, </plan>"),
-        ("loses_the_last", "puts_every_request_into_one_slot", "each of 2 requests into exactly one"),
+        ("loses_the_last", "puts_every_request_into_one_shard", "each of 2 requests into exactly one"),
         ("random_shard", "is_deterministic", "cut differently the second time"),
     ],
 )

@@ -1,9 +1,9 @@
 """How old data may get: which groups may be begun, and which finished ones an update learns from.
 
 A version is an update: weights of version v have learnt from v updates. Data of version f that update
-u = v + 1 learns from are v - f versions stale. `GroupBuffer` keeps count of it, as plain data without a clock:
+u = v + 1 learns from are v - f versions stale. `GroupBuffer` keeps count of it, plain data without a clock:
 
-    may_begin ─► begin ─► (played) ─► add ─► ready ─► take: the groups of the next update
+    may_begin ─► begin_group ─► (played) ─► add_group ─► ready ─► take_groups: for the next update
 
 Groups are learnt from oldest first, `groups_per_update` at a time. So a group begun now, with n others in
 stock, is learnt from by weights `num_taken + n // groups_per_update`; it is begun only where that is at most
