@@ -11,7 +11,7 @@ exactly one shard.
 
 from collections.abc import Sequence
 
-from stepwell.workers.shards import ActionRequest, Shard, GeneratorLoad, shard_rule
+from stepwell.workers.shards import ActionRequest, GeneratorLoad, Shard, shard_rule
 
 
 @shard_rule

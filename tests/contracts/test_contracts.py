@@ -77,7 +77,7 @@ def test_what_keeps_its_contract_passes_every_check(name: str) -> None:
         ("random_reward", "is_deterministic", "another reward the second time"),
         ("BAD_STYLE", "prompts_say_the_form_of_a_reply", "does not show <plan>, </plan>"),
         ("loses_the_last", "puts_every_request_into_one_shard", "each of 2 requests into exactly one"),
-        ("random_shard", "is_deterministic", "cut differently the second time"),
+        ("random_shard", "is_deterministic", "divided differently the second time"),
     ],
 )
 def test_a_broken_promise_is_found_and_named(name: str, check: str, words: str) -> None:
