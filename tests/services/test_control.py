@@ -194,7 +194,7 @@ def test_counts_health_and_readiness(tmp_path: Path) -> None:
 
 def test_a_trajectory_that_was_no_session_cannot_be_used_as_one(served: Served) -> None:
     served.pool.begin(Task("other", {"n": 1}), id="foreign")
-    with pytest.raises(openai.ConflictError, match="was no session"):
+    with pytest.raises(openai.ConflictError, match="is not a session"):
         chat(served.openai("foreign"), [user("hello")])
     assert served.get("/sessions/foreign").status_code == 409
 

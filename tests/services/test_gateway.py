@@ -77,9 +77,9 @@ def test_a_rewritten_history_is_a_branch_with_its_reason(served: Served) -> None
         "history_changed": 2, "turn_changed": 1, "asked_again": 1, "new_conversation": 1,
     }  # fmt: skip
     assert shown["reasons"][:3] == [
-        "step 2: history_changed: step 0 was continued before, with other messages",
+        "step 2: history_changed: step 0 was already continued, with other messages",
         "step 3: turn_changed: message 3 is not a turn that was sampled here",
-        "step 4: history_changed: message 0 (user) is not the recorded one",
+        "step 4: history_changed: message 0 (user) differs from the recorded one",
     ]
     parents = [step.info["parent"] for step in served.steps("branches").values()]
     assert parents == [None, 0, 0, 0, None, 0, None, 1]

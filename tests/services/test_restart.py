@@ -231,7 +231,7 @@ def test_the_session_of_a_key_goes_on_after_a_restart(tmp_path: Path) -> None:
         ([], "give --model"),
         (["--model", "tiny-0.3m", "--host", "0.0.0.0"], "stepwell serve key NAME"),
         (["--model", "tiny-9m"], "neither a directory nor a built-in name"),
-        (["--upstream", "host:80"], "must begin with http"),
+        (["--upstream", "host:80"], "must start with http"),
     ],
 )
 def test_a_mistake_on_the_command_line_names_the_fix(

@@ -1,7 +1,7 @@
-"""The access log: one JSON object per request, without secrets and without what was said.
+"""The access log: one JSON object per request, without secrets and without content.
 
-Method, path, status, duration, sizes, the key's name, the session: enough to see who did what and when.
-Never headers, query strings, bodies or keys.
+Method, path, status, duration, sizes, the key's name and the session: enough to see who did what and when.
+Headers, query strings, bodies and keys are never written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class AccessLog:
             self._out = where or sys.stderr
 
     def write(self, **fields: Any) -> None:
-        """One line; fields that are None are left out."""
+        """Write one line. Fields that are None or empty are left out."""
         line = {
             "time": round(time.time(), 3),
             **{name: v for name, v in fields.items() if v not in (None, "")},

@@ -1,17 +1,16 @@
-"""Who comes in, how often and with how much: everything that is decided before a body is read.
+"""Access control in front of a service: everything that is decided before the app sees a request.
 
-    request ─► host ─► key ─► body, counted and timed ─► rate and concurrency ─► the app ─► access log
+    request ─► host ─► key ─► body (size and time) ─► rate and concurrency ─► the app ─► access log
 
-A plain ASGI layer around an app, since it runs for every request. It puts the key's name into
-`scope["state"]["key_name"]`. Refusals are written by the function it is given, in whatever form the
-path's API has.
+`Guard` is a plain ASGI middleware, because it runs for every request. It stores the key's name in
+`scope["state"]["key_name"]`. Errors are written by the function it is given, in the format of the path's API.
 
 Invariants
-* A body is never held beyond its limit, whether it states its length or comes in chunks. It has
-  `body_timeout_s` from the end of the headers (those have their own time: `http_protocol.py`).
-* A request counts against its key when it is there as a whole. One that is still being sent counts for
-  nothing but its bytes: unfinished bodies of a key hold at most `max_unfinished_bytes`.
-* A refused request never reaches the app; a request that the app answered is never refused afterwards.
+* A body never occupies more memory than its limit, whether it states its length or arrives in chunks. It has
+  `body_timeout_s` from the end of the headers (headers have their own timeout: `http_protocol.py`).
+* A request counts against its key once it has arrived completely. Before that only its bytes count: the
+  unfinished bodies of one key hold at most `max_unfinished_bytes`.
+* A refused request never reaches the app. A request that the app answered is never refused afterwards.
 * Whatever happens to a request, its key's count of running calls goes down again.
 """
 
@@ -35,19 +34,19 @@ Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-Refuse = Callable[[str, ServiceError, Mapping[str, str]], App]
+ErrorWriter = Callable[[str, ServiceError, Mapping[str, str]], App]
 
 _log = logging.getLogger(__name__)
 _OPEN_PATHS = frozenset({"/health", "/ready"}) | pages.OPEN_PATHS
-_NOT_ALLOWED = 1008  # WebSocket's own code
+_NOT_ALLOWED = 1008  # WebSocket close code
 
 
 class _ClientLeft(Exception):
-    """The client left before its request was there."""
+    """The client disconnected before its request was complete."""
 
 
 class Guard:
-    """Lets in what is allowed."""
+    """ASGI middleware that checks host, key, body size and rate limits."""
 
     def __init__(
         self,
@@ -58,15 +57,15 @@ class Guard:
         max_body_bytes: int,
         body_timeout_s: float,
         hosts: HostCheck,
-        refuse: Refuse,
+        write_error: ErrorWriter,
         max_unfinished_bytes: int = 256 * 2**20,
         log: AccessLog | None = None,
     ) -> None:
         self._app = app
         self._keys, self._limits = keys, limits
         self._max_body_bytes, self._body_timeout_s = max_body_bytes, body_timeout_s
-        self._hosts, self._refuse = hosts, refuse
-        self._unfinished: Counter[str] = Counter()  # bytes of bodies that are being sent, by key
+        self._hosts, self._write_error = hosts, write_error
+        self._unfinished: Counter[str] = Counter()  # bytes of unfinished bodies, by key
         self._max_unfinished_bytes = max_unfinished_bytes
         self._log = log
 
@@ -89,7 +88,9 @@ class Guard:
             self._hosts.check_headers(_read_headers(scope))
         except ServiceError:
             await receive()
-            await send({"type": "websocket.close", "code": _NOT_ALLOWED})  # before it is accepted: HTTP 403
+            await send(
+                {"type": "websocket.close", "code": _NOT_ALLOWED}
+            )  # before accepting: the client sees HTTP 403
             return
         await self._app(scope, receive, send)
 
@@ -115,7 +116,7 @@ class Guard:
             self._limits.end_call(name)
 
     async def _read_body(self, request: _GuardedRequest, name: str) -> None:
-        """The whole body, before anything is counted or done."""
+        """Read the whole body before anything is counted or done."""
         request.check_stated_length()
         num_read = 0
         try:
@@ -126,13 +127,13 @@ class Guard:
                     if self._unfinished[name] > self._max_unfinished_bytes:
                         raise ServiceError(
                             ErrorKind.LIMITED,
-                            "too many large bodies are being sent at once",
+                            "too many large bodies are being sent at once; try again",
                             retry_after_s=1.0,
                         )
         except TimeoutError:
             raise ServiceError(
                 ErrorKind.INVALID,
-                f"the body took longer than {self._body_timeout_s:g} s to come (body_timeout_s)",
+                f"the body did not arrive within {self._body_timeout_s:g} s (body_timeout_s)",
             ) from None
         finally:
             self._unfinished[name] -= num_read
@@ -146,13 +147,13 @@ class Guard:
             request.error = error
         except Exception:
             _log.exception("%s %s failed", request.scope["method"], request.scope["path"])
-            request.error = ServiceError(ErrorKind.INTERNAL, "the service failed; its log says why")
+            request.error = ServiceError(ErrorKind.INTERNAL, "the service failed; see its log")
         if request.error is not None and not request.has_started:
             await self._send_error(request, request.error)
 
     async def _send_error(self, request: _GuardedRequest, error: ServiceError) -> None:
         request.error = error
-        reply = self._refuse(request.scope["path"], error, request.headers)
+        reply = self._write_error(request.scope["path"], error, request.headers)
         await reply(request.scope, request.receive, request.send)
 
     def _find_key_name(self, request: _GuardedRequest) -> str:
@@ -167,12 +168,12 @@ class Guard:
             )
         name = self._keys.find_name(key)
         if name is None:
-            raise ServiceError(ErrorKind.UNAUTHENTICATED, "this API key is not known here")
+            raise ServiceError(ErrorKind.UNAUTHENTICATED, "unknown API key")
         return name
 
 
 class _GuardedRequest:
-    """One request on its way through: counts what is read and written."""
+    """One request on its way through the guard. Counts the bytes read and written."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, max_body_bytes: int) -> None:
         self.scope = scope
@@ -194,7 +195,7 @@ class _GuardedRequest:
             raise self._make_too_large_error()
 
     async def read_part(self) -> int | None:
-        """Read what comes next of the body and keep it; its size, or None when the body is whole."""
+        """Read and store the next part of the body. Return its size, or None when the body is complete."""
         if self._has_body:
             return None
         message = await self._receive()
@@ -209,7 +210,7 @@ class _GuardedRequest:
         return len(part)
 
     async def receive(self) -> dict[str, Any]:
-        """What the app reads: the body that was kept, at once, and then what the client does."""
+        """What the app reads: first the stored body, then the client's further messages."""
         if self._is_delivered or not self._has_body:
             return await self._receive()
         self._is_delivered = True
@@ -226,7 +227,7 @@ class _GuardedRequest:
         await self._send(message)
 
     def describe(self) -> dict[str, Any]:
-        """What the access log says."""
+        """The fields of the access log."""
         state = self.scope.get("state") or {}
         return {
             "method": self.scope["method"],
@@ -242,7 +243,8 @@ class _GuardedRequest:
 
     def _make_too_large_error(self) -> ServiceError:
         return ServiceError(
-            ErrorKind.TOO_LARGE, f"the body is larger than {self._max_body_bytes} bytes; send less at once"
+            ErrorKind.TOO_LARGE,
+            f"the body is larger than {self._max_body_bytes} bytes (max_body_bytes); send less",
         )
 
 

@@ -1,9 +1,9 @@
-"""Whether a request was meant for this service: its Host and its Origin.
+"""Checks that a request was meant for this service, by its Host and Origin headers.
 
-A service on loopback needs no key, so a web page that the user has open must not reach it. A page of a
-foreign site sends its own `Origin`; a page whose name was re-pointed to 127.0.0.1 (DNS rebinding) sends its
-own name as `Host`. Both are refused. A service that other machines can reach needs a key for every call,
-which no page has; there hosts are checked only where `allowed_hosts` names some.
+A service on loopback needs no key, so a web page that the user has open must not reach it. A page of another
+site sends its own `Origin`. A page whose name was pointed to 127.0.0.1 (DNS rebinding) sends its own name as
+`Host`. Both are refused. A service that other machines can reach needs a key for every call, which no page
+has; there, hosts are checked only if `allowed_hosts` is set.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class HostCheck:
         self._hosts = _LOOPBACK | allowed | {host.lower()}
 
     def check_headers(self, headers: Mapping[str, str]) -> None:
-        """`Refused` where Host or Origin names another site."""
+        """Raise `ServiceError` if Host or Origin names another site."""
         if not self._is_checked:
             return
         host, origin = headers.get("host"), headers.get("origin")
@@ -43,4 +43,6 @@ def _parse_hostname(address: str) -> str | None:
 
 
 def _explain_foreign_host(header: str, value: str) -> str:
-    return f"{header} {value[:100]!r} is not served here; the host can add its name to allowed_hosts"
+    return (
+        f"{header} {value[:100]!r} is not allowed; add its name to the setting allowed_hosts of the service"
+    )

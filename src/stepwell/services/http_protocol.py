@@ -1,12 +1,12 @@
-"""Connections that send nothing, or too slowly, are closed.
+"""Closes connections that send nothing, or send too slowly.
 
-uvicorn waits for ever for the headers of a request. The protocol here gives them `header_timeout_s`, from the
-first moment of a connection and again from the first byte of each later request. A connection whose time is
-up is closed; it never reached the app and counts against nobody.
+uvicorn waits for the headers of a request for ever. This protocol gives them `header_timeout_s`, counted from
+the start of a connection and again from the first byte of each later request. When the time is up, the
+connection is closed. It never reached the app and counts against no key.
 
 Invariants
-* While a request is being served no timer runs here: bodies are the guard's (`guard.py`), answers the app's.
-* Bytes that come after the answer of a request (the rest of a body that was refused) have the same time.
+* No timer runs here while a request is served: the guard (`guard.py`) times bodies, the app times replies.
+* Bytes that arrive after the reply to a request (the rest of a refused body) have the same timeout.
 * Headers hold at most `MAX_HEADER_BYTES`.
 """
 
@@ -19,12 +19,12 @@ MAX_HEADER_BYTES = 65_536
 
 
 def make_http_protocol(header_timeout_s: float) -> type[asyncio.Protocol]:
-    """uvicorn's protocol with a time-out for headers."""
+    """uvicorn's protocol with a timeout for headers."""
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
     base: Any = AutoHTTPProtocol
 
-    class TimedProtocol(base):  # type: ignore[misc]  # whichever of its two parsers uvicorn has
+    class TimedProtocol(base):  # type: ignore[misc]  # uvicorn has two parsers
         """One connection."""
 
         def __init__(self, *args: Any, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Running a web application: in the foreground until Ctrl-C, or in a thread beside other work."""
+"""Runs a web application in the foreground until Ctrl-C, or in a thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STARTING_S, _HEADER_TIMEOUT_S = 30.0, 10.0
 
 
 def serve(app: Any, host: str, port: int, *, shutdown_timeout_s: float = 60.0) -> None:
-    """Serve until Ctrl-C or SIGTERM; calls in flight then finish, new ones are not taken."""
+    """Serve until Ctrl-C or SIGTERM. Running calls then finish, new ones are refused."""
     server = _make_server(app, shutdown_timeout_s)
     listener = _open_listener(host, port)
     print(f"listening on {_format_url(host, listener)}", flush=True)
@@ -25,7 +25,7 @@ def serve(app: Any, host: str, port: int, *, shutdown_timeout_s: float = 60.0) -
 
 
 def serve_in_thread(app: Any, host: str = "127.0.0.1", port: int = 0) -> tuple[str, Callable[[], None]]:
-    """Serve in a thread; gives the base URL and what stops it (calls in flight finish)."""
+    """Serve in a thread. Return the base URL and a function that stops it (running calls finish)."""
     server = _make_server(app, 10.0)
     listener = _open_listener(host, port)
     thread = threading.Thread(
@@ -42,7 +42,7 @@ def serve_in_thread(app: Any, host: str = "127.0.0.1", port: int = 0) -> tuple[s
     while not server.started:
         if not thread.is_alive() or time.monotonic() > until:
             stop()
-            raise InfraError("the service did not start; its log says why")
+            raise InfraError("the service did not start; see its log")
         time.sleep(0.005)
     return _format_url(host, listener), stop
 
@@ -75,12 +75,12 @@ def _open_listener(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except (OSError, OverflowError) as error:
         listener.close()
-        reason = error.strerror if isinstance(error, OSError) else "ports are numbers up to 65535"
+        reason = error.strerror if isinstance(error, OSError) else "a port is at most 65535"
         raise ConfigError(f"cannot listen on {host} port {port} ({reason}); choose another port") from error
     listener.listen(2048)
     return listener
 
 
 def _format_url(host: str, listener: socket.socket) -> str:
-    shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{listener.getsockname()[1]}"
+    bracketed = f"[{host}]" if ":" in host else host
+    return f"http://{bracketed}:{listener.getsockname()[1]}"

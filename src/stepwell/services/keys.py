@@ -1,8 +1,8 @@
-"""API keys: made here, shown once, kept as keyed hashes.
+"""API keys: created here, shown once, stored as keyed hashes.
 
-A key is `sw_NAME_SECRET` with 256 random bits in SECRET, so a fast keyed hash (BLAKE2b with a random salt
-per key) protects it as well as a slow one would, at a microsecond per call. The name inside says which
-hash to compare with. What is stored, in a file or in the configuration, is `b2:SALT:DIGEST`.
+A key is `sw_NAME_SECRET` with 256 random bits in SECRET. A fast keyed hash (BLAKE2b with a random salt per
+key) therefore protects it as well as a slow one would, at a microsecond per call. The name in the key says
+which hash to compare with. `b2:SALT:DIGEST` is stored, in a file or in the configuration.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _RELOAD_INTERVAL_S = 1.0
 
 
 def new_key(name: str) -> str:
-    """A fresh key. Whoever holds it is `name`."""
+    """Create a key for `name`."""
     if not _NAME.fullmatch(name):
         raise ConfigError(f"key name {name!r} must be 1 to 64 letters, digits or '-'")
     return f"sw_{name}_{secrets.token_urlsafe(32)}"
 
 
 def hash_key(key: str) -> str:
-    """What may be stored of a key."""
+    """The hash of a key, which may be stored."""
     salt = secrets.token_bytes(16)
     return f"b2:{salt.hex()}:{_compute_digest(key, salt)}"
 
@@ -48,10 +48,10 @@ def _compute_digest(key: str, salt: bytes) -> str:
 
 
 class KeyRing:
-    """The keys that are let in: those of the configuration and those of a file.
+    """The keys that are accepted: those of the configuration and those of a file.
 
-    The file is looked at again when a name is unknown or a key is wrong, at most once a second, so that
-    new keys need no restart; a key taken out of it is refused from the next change of the file on.
+    The file is checked for changes at most once a second, so new keys need no restart. A key that was removed
+    from the file is refused after the next check.
     """
 
     def __init__(self, keys: Mapping[str, str], file: str | Path | None = None) -> None:
@@ -66,17 +66,17 @@ class KeyRing:
             self._reload_file()
             if not self._hashes:
                 raise ConfigError(
-                    f"keys_file {self._file} holds no key; make one with "
+                    f"keys_file {self._file} holds no key; create one with "
                     f"`stepwell serve key NAME --keys {self._file}`"
                 )
 
     @property
     def is_needed(self) -> bool:
-        """Whether a caller must have a key."""
+        """Whether callers need a key."""
         return bool(self._hashes) or self._file is not None
 
     def find_name(self, key: str) -> str | None:
-        """Whose key this is; None if nobody's."""
+        """The name that a key belongs to; None for an unknown key."""
         name = key[3:].partition("_")[0] if key.startswith("sw_") else ""
         if self._file is not None and time.monotonic() - self._loaded_s > _RELOAD_INTERVAL_S:
             self._reload_file()
@@ -97,7 +97,7 @@ class KeyRing:
 
 
 def read_keys(file: Path) -> dict[str, str]:
-    """Hashes by name; an absent file holds none."""
+    """Hashes by name. A missing file holds none."""
     if not file.is_file():
         return {}
     try:
@@ -105,7 +105,7 @@ def read_keys(file: Path) -> dict[str, str]:
         found = {str(name): str(entry["hash"]) for name, entry in value.items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(
-            f"keys_file {file} cannot be read ({error}); make it with `stepwell serve key`"
+            f"keys_file {file} cannot be read ({error}); create it with `stepwell serve key`"
         ) from error
     for name, stored in found.items():
         _check_hash(name, stored)
@@ -113,7 +113,7 @@ def read_keys(file: Path) -> dict[str, str]:
 
 
 def write_keys(file: Path, hashes: Mapping[str, str]) -> None:
-    """Write the file at once or not at all, for the owner's eyes only."""
+    """Write the file atomically, readable by its owner only."""
     file.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({name: {"hash": stored} for name, stored in sorted(hashes.items())}, indent=1)
     draft = file.with_name(f".{file.name}.{os.getpid()}")
@@ -127,5 +127,5 @@ def write_keys(file: Path, hashes: Mapping[str, str]) -> None:
 def _check_hash(name: str, stored: str) -> None:
     if not _NAME.fullmatch(name) or not _HASH.fullmatch(stored):
         raise ConfigError(
-            f"keys: the entry {name!r} is no hash of a key; put there what `stepwell serve key {name}` prints"
+            f"keys: the entry {name!r} is not a key hash; use what `stepwell serve key {name}` prints"
         )

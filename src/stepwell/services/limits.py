@@ -1,6 +1,6 @@
-"""How much one key may do: a token bucket for its rate, a count for what runs at once.
+"""Limits per key: a token bucket for the rate, a counter for concurrent calls.
 
-No locks and no timers: everything happens on one event loop, and a bucket is filled when it is looked at.
+There are no locks and no timers: everything runs on one event loop, and a bucket is refilled when it is used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class _KeyUsage:
 
 
 class ServiceLimits:
-    """The same limits for every key. `rate_per_s` 0 means no limit on the rate."""
+    """The same limits for every key. `rate_per_s` = 0 means no rate limit."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class ServiceLimits:
         self._uses: dict[str, _KeyUsage] = {}
 
     def start_call(self, key_name: str) -> tuple[str, float] | None:
-        """Count a call as running; or say why not, and after how many seconds to try again."""
+        """Count a call as running. Otherwise return the reason, and in how many seconds to retry."""
         reason = self.explain_refusal(key_name)
         if reason is None:
             use = self._uses[key_name]
@@ -45,19 +45,22 @@ class ServiceLimits:
         return reason
 
     def explain_refusal(self, key_name: str) -> tuple[str, float] | None:
-        """Why a call could not run now, and after how many seconds to try again; counts nothing."""
+        """Why a call cannot run now, and in how many seconds to retry. Counts nothing."""
         now = self._clock()
         use = self._uses.get(key_name)
         if use is None:
             self._forget_idle()
             use = self._uses[key_name] = _KeyUsage(float(self._burst), now)
         if use.num_running >= self._max_concurrent:
-            return f"{use.num_running} calls of this key run already; wait for one to finish", 1.0
+            return (
+                f"{use.num_running} calls of this key are running (max_concurrent); wait for one to finish",
+                1.0,
+            )
         if self._rate_per_s > 0:
             use.tokens = min(float(self._burst), use.tokens + (now - use.filled_s) * self._rate_per_s)
             use.filled_s = now
             if use.tokens < 1.0:
-                return f"more than {self._rate_per_s:g} calls per second", (
+                return f"more than {self._rate_per_s:g} calls per second (rate_per_s)", (
                     1.0 - use.tokens
                 ) / self._rate_per_s
         return None

@@ -1,6 +1,6 @@
-"""`/` and `/docs` of a service: what it is and what it answers, as HTML that loads nothing from elsewhere.
+"""The pages `/` and `/docs` of a service, as HTML that loads nothing from elsewhere.
 
-Both say only what is the same for everyone, so they need no key.
+Both show only what is the same for everyone, so they need no key.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HEADERS = {"content-security-policy": "default-src 'none'; style-src 'unsafe-in
 
 
 def add_pages(app: FastAPI, about: str, others: tuple[tuple[str, str, str], ...] = ()) -> None:
-    """Add both pages. `others` are calls that the OpenAPI description lacks: method, path, words."""
+    """Add both pages. `others` are calls missing from OpenAPI: method, path, description."""
 
     @app.get("/", include_in_schema=False)
     async def show_service() -> HTMLResponse:
@@ -38,9 +38,9 @@ def add_pages(app: FastAPI, about: str, others: tuple[tuple[str, str, str], ...]
 
 _LINKS = (
     ("/docs", "every call in one line"),
-    ("/openapi.json", "the same for programs, with every field (needs a key where keys are set)"),
-    ("/health", "whether the process is there"),
-    ("/ready", "whether it can serve"),
+    ("/openapi.json", "the same for programs, with every field (needs a key if keys are set)"),
+    ("/health", "whether the process is running"),
+    ("/ready", "whether it can serve calls"),
 )
 
 

@@ -114,7 +114,7 @@ def test_a_session_that_expired_is_an_error_of_the_system_then_a_new_one(service
     while httpx.get(f"{url}/envs").json()["num_expired"] == 0:
         assert time.monotonic() < until, "it did not expire"
         time.sleep(0.05)
-    with pytest.raises(EnvError, match="was closed or has expired"):
+    with pytest.raises(EnvError, match="was closed, has expired"):
         env.step(())
     env.reset(seed=0)
     env.step(())

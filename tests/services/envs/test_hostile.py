@@ -66,7 +66,7 @@ def test_answers_beyond_the_limit_are_refused(service: Callable[..., str]) -> No
 @pytest.mark.parametrize(
     ("frame", "status", "words"),
     [
-        (Frame("explode"), 400, "op 'explode' is not one of describe"),
+        (Frame("explode"), 400, "op 'explode' is unknown; use one of describe"),
         (Frame("create", {"env": "os:system"}), 404, "'os:system' is not hosted here"),
         (Frame("create", {"env": "../../etc/passwd"}), 404, "is not hosted here"),
         (Frame("create", {"env": "remote:http://127.0.0.1:1#frozenlake"}), 404, "is not hosted here"),
@@ -104,7 +104,7 @@ def test_paths_that_lead_elsewhere_are_not_found(url: str, path: str) -> None:
 @given(st.binary(max_size=300))
 def test_bytes_that_are_no_frame_are_refused(url: str, body: bytes) -> None:
     reply = HTTP.post(f"{url}/call", content=body)
-    assert reply.status_code == 400 and "no Stepwell frame" in reply.json()["detail"]
+    assert reply.status_code == 400 and "not a Stepwell frame" in reply.json()["detail"]
 
 
 @settings(max_examples=examples(60))

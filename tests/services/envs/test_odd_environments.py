@@ -97,7 +97,7 @@ def test_slow_calls_that_come_back_are_uncounted(service: Service) -> None:
     with pytest.raises(EnvError, match="took longer than call_timeout_s"):
         env.step(("Up",))
     assert httpx.get(f"{url}/ready", timeout=60).json()["num_stuck"] == 1
-    with pytest.raises(EnvError, match="1 calls of yours hang"):
+    with pytest.raises(EnvError, match="1 of your calls hang"):
         env.reset(seed=0)
     Stubborn.may_go_on.set()
     until = time.monotonic() + 60

@@ -142,7 +142,7 @@ def test_mistakes_keep_their_kind_and_leave_the_episode_as_it_was(url: str) -> N
         env.reset(options={"task": wire.unpack_tasks({"tasks": [["other", {}, "", 0, []]]})[0]})
     with pytest.raises(ConfigError, match="sizze is no option of frozenlake; did you mean 'size'"):
         make_env(f"remote:{url}#frozenlake", {"sizze": 5})
-    with pytest.raises(ConfigError, match="'chess' is not hosted here; there are frozenlake"):
+    with pytest.raises(ConfigError, match="'chess' is not hosted here; available: frozenlake"):
         make_env(f"remote:{url}#chess")
     with pytest.raises(ConfigError, match=r"write remote:URL\[,URL\.\.\.\]#NAME"):
         env_type("remote:http://127.0.0.1:1")

@@ -38,7 +38,7 @@ async def test_a_session_that_fell_silent_is_closed_and_one_in_use_is_not() -> N
     now[0] = 11.0
     await sessions.close_expired()
     assert sessions.find("", [used.id]) == [used] and sessions.num_expired == 1
-    with pytest.raises(ServiceError, match="was closed or has expired") as refused:
+    with pytest.raises(ServiceError, match="was closed, has expired") as refused:
         sessions.find("", [silent.id])
     assert refused.value.kind is ErrorKind.NOT_FOUND
     await sessions.stop()
@@ -48,9 +48,11 @@ async def test_a_session_that_fell_silent_is_closed_and_one_in_use_is_not() -> N
 async def test_limits_count_all_worlds_and_those_of_a_key() -> None:
     sessions = EnvSessions(EnvServiceConfig(max_sessions=4, max_sessions_per_key=3))
     mine = await opened(sessions, "me", 3)
-    with pytest.raises(ServiceError, match="3 worlds of this key are open and max_sessions_per_key is 3"):
+    with pytest.raises(
+        ServiceError, match="3 environments of this key are open and max_sessions_per_key is 3"
+    ):
         await opened(sessions, "me")
-    with pytest.raises(ServiceError, match="3 worlds are open and max_sessions is 4") as refused:
+    with pytest.raises(ServiceError, match="3 environments are open and max_sessions is 4") as refused:
         await opened(sessions, "you", 2)
     assert refused.value.kind is ErrorKind.LIMITED
     await sessions.close(mine[:1])
@@ -102,7 +104,7 @@ async def test_a_world_that_hangs_is_given_up_and_the_service_goes_on() -> None:
     assert await sessions.run([well], play) == [well.id]
     with pytest.raises(ServiceError, match="there is no session"):
         sessions.find("", [stuck.id])
-    with pytest.raises(ServiceError, match=r"1 calls of yours hang \(max_stuck is 1\)"):
+    with pytest.raises(ServiceError, match=r"1 of your calls hang \(max_stuck is 1\)"):
         await opened(sessions)
     Stubborn.may_go_on.set()
     await sessions.stop()

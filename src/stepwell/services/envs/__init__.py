@@ -1,1 +1,1 @@
-"""Environments as a service: worlds hosted for callers on other machines."""
+"""The environment service: environments hosted for callers on other machines."""

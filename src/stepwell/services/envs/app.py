@@ -1,15 +1,15 @@
-"""The environment service as a web application: frames over HTTP and WebSocket, JSON for everyone else.
+"""The environment service as a web application: frames over HTTP and WebSocket, and a JSON API.
 
-GET  /envs         what is hosted
-POST /call         a frame in, a frame out          (calls.py: the workers' protocol)
-WS   /ws           the same frames, one after the other, on one connection
-POST /sessions…    the same in JSON                 (json_api.py)
-GET  /, /docs      what this is, for people
-GET  /health       is the process there
-GET  /ready        can it open a world
+GET  /envs         the environments that are hosted
+POST /call         one frame in, one frame out      (operations.py: the workers' protocol)
+WS   /ws           the same frames, one after another, on one connection
+POST /sessions…    the same operations in JSON      (json_api.py)
+GET  /, /docs      pages for people
+GET  /health       is the process running
+GET  /ready        can it open an environment
 
-What is refused has a status and one sentence: as JSON over HTTP, as an `error` frame with the same status
-over a WebSocket. Keys, limits and sizes are the guard's, for a WebSocket they are looked at here.
+An error has a status and one sentence: as JSON over HTTP, as an `error` frame with the same status over a
+WebSocket. The guard checks keys, limits and sizes of HTTP requests; for a WebSocket they are checked here.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _ABOUT = (
     "env.name = remote:URL#NAME; other programs use the JSON calls. docs/env_service.md describes it."
 )
 _FRAMES = (
-    ("POST", "/call", "A frame in, a frame out: what remote environments use."),
+    ("POST", "/call", "One frame in, one frame out; remote environments use it."),
     ("WS", "/ws", "The same frames on one connection."),
 )
-_TOO_BIG, _NOT_ALLOWED = 1009, 1008  # WebSocket's own codes
+_TOO_BIG, _NOT_ALLOWED = 1009, 1008  # WebSocket close codes
 
 
 def create_env_app(config: EnvServiceConfig | None = None) -> FastAPI:
-    """The application; starting and stopping it opens and closes its worlds."""
+    """The application. Starting and stopping it opens and closes its environments."""
     config = config or EnvServiceConfig()
     sessions = EnvSessions(config)
     operations = EnvOperations(config, sessions)
@@ -85,7 +85,7 @@ def create_env_app(config: EnvServiceConfig | None = None) -> FastAPI:
         max_body_bytes=config.max_body_bytes,
         body_timeout_s=config.body_timeout_s,
         hosts=HostCheck(is_loopback=config.is_loopback, host=config.host, allowed_hosts=config.allowed_hosts),
-        refuse=_write_error,
+        write_error=_write_error,
         log=log,
     )
     return app
@@ -94,18 +94,18 @@ def create_env_app(config: EnvServiceConfig | None = None) -> FastAPI:
 def _add_status_routes(app: FastAPI, operations: EnvOperations, sessions: EnvSessions) -> None:
     @app.get("/health")
     async def check_health() -> dict[str, str]:
-        """Whether the process is there."""
+        """Whether the process is running."""
         return {"status": "ok"}
 
     @app.get("/ready")
     async def check_ready() -> Response:
-        """Whether a world could be opened now."""
+        """Whether an environment could be opened now."""
         body = {"ready": sessions.is_ready, "num_sessions": len(sessions), "num_stuck": sessions.num_stuck}
         return make_json_response(body, 200 if sessions.is_ready else 503)
 
     @app.get("/envs")
     async def list_envs() -> dict[str, Any]:
-        """What is hosted, and how much of it is in use."""
+        """The environments that are hosted, and how many sessions are open."""
         return {
             "envs": list(operations.names),
             "num_sessions": len(sessions),
@@ -116,21 +116,21 @@ def _add_status_routes(app: FastAPI, operations: EnvOperations, sessions: EnvSes
 
 
 def _add_call_route(app: FastAPI, operations: EnvOperations) -> None:
-    async def call(request: Request) -> Response:
+    async def handle_call(request: Request) -> Response:
         reply = await operations.handle_frame(
             str(request.scope["state"]["key_name"]), read_frame(await request.body())
         )
         return Response(to_bytes(reply), media_type=CONTENT_TYPE)
 
-    app.router.add_route("/call", call, methods=["POST"])
+    app.router.add_route("/call", handle_call, methods=["POST"])
 
 
 def _add_websocket(app: FastAPI, operations: EnvOperations, keys: KeyRing, limits: ServiceLimits) -> None:
-    async def reply(owner: str, body: bytes) -> Frame:
-        refusal = limits.start_call(owner)
-        if refusal is not None:
+    async def handle_body(owner: str, body: bytes) -> Frame:
+        reason = limits.start_call(owner)
+        if reason is not None:
             return _make_error_frame(
-                ServiceError(ErrorKind.LIMITED, f"too many calls: {refusal[0]}", retry_after_s=refusal[1])
+                ServiceError(ErrorKind.LIMITED, f"too many calls: {reason[0]}", retry_after_s=reason[1])
             )
         try:
             return await operations.handle_frame(owner, read_frame(body))
@@ -143,7 +143,7 @@ def _add_websocket(app: FastAPI, operations: EnvOperations, keys: KeyRing, limit
     async def serve_websocket(websocket: WebSocket) -> None:
         owner = _find_owner(websocket, keys)
         if owner is None:
-            await websocket.close(_NOT_ALLOWED)  # before it is accepted: HTTP 403
+            await websocket.close(_NOT_ALLOWED)  # before accepting: the client sees HTTP 403
             return
         await websocket.accept()
         try:
@@ -161,13 +161,13 @@ def _add_websocket(app: FastAPI, operations: EnvOperations, keys: KeyRing, limit
                     )
                     return
                 else:
-                    await websocket.send_bytes(to_bytes(await reply(owner, body)))
+                    await websocket.send_bytes(to_bytes(await handle_body(owner, body)))
         except WebSocketDisconnect:
             return
 
 
 def _find_owner(websocket: WebSocket, keys: KeyRing) -> str | None:
-    """The name of the key it was opened with; None if it must stay shut."""
+    """The name of the key that opened the WebSocket; None if it must be refused."""
     if not keys.is_needed:
         return ""
     given = websocket.headers.get("authorization", "")
@@ -188,7 +188,7 @@ def _make_error_frame(error: ServiceError) -> Frame:
 
 
 def _name_cause(error: ServiceError) -> str:
-    """The kind of the error that led to a refusal, where it has one that a caller can raise again."""
+    """The name of the error behind a `ServiceError`, so that a caller can raise it again."""
     return type(error.__cause__).__name__ if error.__cause__ is not None else ""
 
 
@@ -203,7 +203,7 @@ def _make_error_response(error: ServiceError) -> Response:
 
 
 def _write_error(path: str, error: ServiceError, headers: Mapping[str, str]) -> App:
-    reply: App = _make_error_response(error)  # type: ignore[assignment]  # a response is one
+    reply: App = _make_error_response(error)  # type: ignore[assignment]  # a response is an ASGI app
     return reply
 
 

@@ -1,4 +1,4 @@
-"""The service in JSON, for callers who speak no frames: the same sessions, the same rules.
+"""The same operations in JSON, for callers that do not use frames. Sessions and rules are the same.
 
     POST /sessions            {env, options, count}              ─► {sessions, session_timeout_s}
     POST /sessions/reset      {sessions, seeds and/or tasks}     ─► {turns}
@@ -6,8 +6,8 @@
     POST /sessions/heartbeat  {sessions}                         ─► {alive}
     POST /sessions/close      {sessions}                         ─► {closed}
 
-An action is a list of names, or a robot's chunk as a list of lists of numbers. Pictures and arrays come
-as base64: pictures as PNG files (`images: "png"`, the default) or as raw bytes with shape and dtype.
+An action is a list of names, or a robot's chunk as a list of lists of numbers. Images and arrays are sent as
+base64: images as PNG files (`images: "png"`, the default) or as raw bytes with shape and dtype.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ Number = Annotated[float, Field(ge=-1e30, le=1e30)]
 
 
 class JsonBody(BaseModel):
-    """A body: unknown names are mistakes."""
+    """A request body. Unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class CreateSessionsBody(JsonBody):
-    """Worlds to open."""
+    """Environments to open."""
 
     env: Name
     options: dict[str, Any] = Field(default_factory=dict)
@@ -48,7 +48,7 @@ class CreateSessionsBody(JsonBody):
 
 
 class EnvTaskBody(JsonBody):
-    """A task, as a world makes it."""
+    """A task of an environment."""
 
     env: Name
     content: dict[str, Any]
@@ -58,56 +58,56 @@ class EnvTaskBody(JsonBody):
 
 
 class SessionsBody(JsonBody):
-    """Which worlds."""
+    """The sessions that a call is about."""
 
     sessions: Annotated[list[Name], Field(min_length=1)]
 
 
 class TurnOptionsBody(SessionsBody):
-    """Which worlds, and how their turns are shown."""
+    """The sessions, and how their turns are written."""
 
     with_state: bool = False
     images: Literal["png", "raw"] = "png"
 
 
 class ResetBody(TurnOptionsBody):
-    """Episodes to start: of tasks, of seeds, or of tasks with the chance of seeds."""
+    """Episodes to start: from tasks, from seeds, or from tasks with seeds for their randomness."""
 
     tasks: list[EnvTaskBody] | None = None
     seeds: list[Seed] | None = None
 
 
 class StepBody(TurnOptionsBody):
-    """One turn in each world."""
+    """One turn in each session."""
 
     actions: list[list[str] | list[list[Number]]]
     turns: list[Seed] | None = None
 
 
 def make_json_router(operations: EnvOperations) -> APIRouter:
-    """The endpoints."""
+    """The routes of the JSON API."""
     router = APIRouter(prefix="/sessions", tags=["sessions"])
 
     @router.post("", status_code=201)
-    async def create(body: CreateSessionsBody, request: Request) -> dict[str, Any]:
-        """Open worlds; all of them, or none."""
+    async def create_sessions(body: CreateSessionsBody, request: Request) -> dict[str, Any]:
+        """Open environments: all of them, or none."""
         with convert_errors():
             opened = await operations.create(_get_owner(request), body.env, body.options, body.count)
-        body_out = {"sessions": [session.id for session in opened]}
-        return body_out | {"session_timeout_s": operations.config.session_timeout_s}
+        value = {"sessions": [session.id for session in opened]}
+        return value | {"session_timeout_s": operations.config.session_timeout_s}
 
     @router.post("/reset")
-    async def reset(body: ResetBody, request: Request) -> Response:
-        """Start an episode in each world."""
+    async def reset_sessions(body: ResetBody, request: Request) -> Response:
+        """Start an episode in each session."""
         with convert_errors():
-            given = None if body.tasks is None else [_read_task(task) for task in body.tasks]
+            tasks = None if body.tasks is None else [_read_task(task) for task in body.tasks]
             ids = _check_ids(operations, body)
-            turns = await operations.reset(_get_owner(request), ids, given, body.seeds, body.with_state)
+            turns = await operations.reset(_get_owner(request), ids, tasks, body.seeds, body.with_state)
         return _write_turns(operations, turns, body.images)
 
     @router.post("/step")
-    async def step(body: StepBody, request: Request) -> Response:
-        """One turn in each world."""
+    async def step_sessions(body: StepBody, request: Request) -> Response:
+        """Play one turn in each session."""
         with convert_errors():
             actions = [_read_action(action) for action in body.actions]
             ids = _check_ids(operations, body)
@@ -115,13 +115,13 @@ def make_json_router(operations: EnvOperations) -> APIRouter:
         return _write_turns(operations, turns, body.images)
 
     @router.post("/heartbeat")
-    async def heartbeat(body: SessionsBody, request: Request) -> dict[str, Any]:
-        """A sign of life: the worlds are still wanted."""
+    async def keep_alive(body: SessionsBody, request: Request) -> dict[str, Any]:
+        """Keep sessions open."""
         return {"alive": len(operations.sessions.find(_get_owner(request), _check_ids(operations, body)))}
 
     @router.post("/close")
-    async def close(body: SessionsBody, request: Request) -> dict[str, Any]:
-        """Close worlds."""
+    async def close_sessions(body: SessionsBody, request: Request) -> dict[str, Any]:
+        """Close sessions."""
         sessions = operations.sessions.find(_get_owner(request), _check_ids(operations, body))
         await operations.sessions.close(sessions)
         return {"closed": len(sessions)}
@@ -135,8 +135,8 @@ def _get_owner(request: Request) -> str:
 
 def _check_ids(operations: EnvOperations, body: SessionsBody) -> list[str]:
     if len(body.sessions) > operations.config.max_batch:
-        words = f"{len(body.sessions)} sessions; max_batch is {operations.config.max_batch}"
-        raise ServiceError(ErrorKind.INVALID, words, param="sessions")
+        message = f"{len(body.sessions)} sessions; max_batch is {operations.config.max_batch}"
+        raise ServiceError(ErrorKind.INVALID, message, param="sessions")
     return body.sessions
 
 
@@ -145,11 +145,13 @@ def _read_task(body: EnvTaskBody) -> Task:
 
 
 def _read_action(action: list[Any]) -> Any:
-    """Names as they are; numbers as a chunk [C, D]."""
+    """Names stay names; numbers become a chunk [C, D]."""
     if not action or isinstance(action[0], str):
         return tuple(action)
     if len({len(row) for row in action}) != 1:
-        raise ServiceError(ErrorKind.INVALID, "the rows of a chunk must be equally long", param="actions")
+        raise ServiceError(
+            ErrorKind.INVALID, "all rows of a chunk must have the same length", param="actions"
+        )
     return np.array(action, dtype=np.float32)
 
 
@@ -165,24 +167,24 @@ def _write_turns(operations: EnvOperations, turns: list[Turn], images: str) -> R
 
 def _write_turn(turn: Turn, images: str) -> dict[str, Any]:
     if turn.error is not None:
-        kind, words = pack_error(turn.error)
-        return {"error": {"kind": kind, "message": words}}
+        kind, message = pack_error(turn.error)
+        return {"error": {"kind": kind, "message": message}}
     observation = turn.observation
-    body_out: dict[str, Any] = {
+    value: dict[str, Any] = {
         "reward": float(turn.reward),
         "terminated": bool(turn.terminated),
         "truncated": bool(turn.truncated),
         "info": turn.info,
     }
     if isinstance(observation, ArrayState):
-        body_out["text"] = observation.instruction
-        body_out["arrays"] = {name: _write_array(array) for name, array in observation.arrays.items()}
+        value["text"] = observation.instruction
+        value["arrays"] = {name: _write_array(array) for name, array in observation.arrays.items()}
     else:
-        body_out["text"] = observation.text
-        body_out["images"] = [_write_image(image, images) for image in observation.images]
+        value["text"] = observation.text
+        value["images"] = [_write_image(image, images) for image in observation.images]
         if observation.tools:
-            body_out["tools"] = [[tool.name, tool.description, tool.parameters] for tool in observation.tools]
-    return body_out | ({"state": turn.state} if turn.state else {})
+            value["tools"] = [[tool.name, tool.description, tool.parameters] for tool in observation.tools]
+    return value | ({"state": turn.state} if turn.state else {})
 
 
 def _write_image(image: AnyArray, images: str) -> Any:

@@ -1,6 +1,6 @@
-"""What a caller can ask of the service, in frames: one operation each, many worlds per call.
+"""The operations that a caller sends in frames. Each acts on many sessions at once.
 
-    op         header                                        arrays   answer
+    op         header                                        arrays   reply
     describe   env, options                                           description
     tasks      env, options, seeds                                    tasks
     create     env, options, count                                    sessions, session_timeout_s
@@ -13,16 +13,16 @@
     heartbeat  sessions                                               alive
     close      sessions                                               closed
 
-`with_state` asks reset and step for the true state, `images: "png"` any answer for PNG instead of raw
-pictures. `turns` numbers each session's turn since its reset: the same number again gives the same
-answer again, so that a call whose answer was lost can be sent once more.
+`with_state` asks reset and step for the true state. `images: "png"` asks for PNG instead of raw images.
+`turns` numbers the turns of each session since its reset. The same number again gets the same reply again,
+so a call whose reply was lost can be repeated.
 
 Invariants
-* A mistake about the call itself is `Refused` and nothing was done; what goes wrong in one world is that
-  session's error among the turns, and the other worlds of the call have had theirs.
-* A caller opens environments that the service names, never one by an import path of the caller's choosing.
-* Options that name what the host has (`envs/options.py`), and those that the host set, are the host's. A
-  caller is never told their values.
+* A mistake in the call itself raises `ServiceError`, and nothing was done. An error in one environment is
+  that session's error among the turns; the other environments of the call have taken their turn.
+* A caller opens environments that the service names, never one by an import path of the caller's choice.
+* Options that name resources of the host (`envs/options.py`), and options that the host has set, belong to
+  the host. Callers never see their values.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from stepwell.services.errors import ErrorKind, ServiceError
 
 T = TypeVar("T")
 MAX_SEED = 2**63
-_MAX_DESCRIBED = 256
+_MAX_DESCRIPTIONS = 256
 
 
 class EnvOperations:
-    """Answers frames."""
+    """Handles frames."""
 
     def __init__(self, config: EnvServiceConfig, sessions: EnvSessions) -> None:
         self.config, self.sessions = config, sessions
@@ -74,11 +74,11 @@ class EnvOperations:
         }
 
     async def handle_frame(self, owner: str, frame: Frame) -> Frame:
-        """The answer to one frame of one caller; `Refused` where it cannot be served."""
+        """The reply to one frame of one caller. Raises `ServiceError`."""
         op = self._handlers.get(frame.op)
         if op is None:
             raise ServiceError(
-                ErrorKind.INVALID, f"op {frame.op[:64]!r} is not one of {', '.join(self._handlers)}"
+                ErrorKind.INVALID, f"op {frame.op[:64]!r} is unknown; use one of {', '.join(self._handlers)}"
             )
         with convert_errors():
             reply = await op(owner, frame)
@@ -88,8 +88,8 @@ class EnvOperations:
         if size > self.config.max_reply_bytes:
             raise ServiceError(
                 ErrorKind.TOO_LARGE,
-                f"the answer has {size} bytes, more than max_reply_bytes ({self.config.max_reply_bytes}); "
-                "ask for fewer worlds at once, smaller pictures, or images='png'",
+                f"the reply has {size} bytes, more than max_reply_bytes ({self.config.max_reply_bytes}); "
+                "ask for fewer sessions at once, smaller images, or images='png'",
             )
         return reply
 
@@ -101,7 +101,7 @@ class EnvOperations:
         seeds: Sequence[int] | None,
         with_state: bool,
     ) -> list[Turn]:
-        """Start one episode per session, of its task or its seed (or both)."""
+        """Start one episode per session, from its task or its seed (or both)."""
         sessions = self.sessions.find(owner, ids)
         for what, values in (("tasks", tasks), ("seeds", seeds)):
             if values is not None and len(values) != len(sessions):
@@ -111,14 +111,14 @@ class EnvOperations:
         if tasks is None and seeds is None:
             raise ServiceError(ErrorKind.INVALID, "reset needs tasks, seeds or both", param="tasks")
 
-        def begin(session: EnvSession, place: int) -> Turn:
+        def reset_session(session: EnvSession, place: int) -> Turn:
             session.num_turns, session.last = 0, None
             options = None if tasks is None else {"task": tasks[place]}
             seed = None if seeds is None else seeds[place]
             observation, info = session.env.reset(seed=seed, options=options)
             return Turn(observation, info=clean_texts(info))
 
-        return await self.sessions.run(sessions, partial(_play_turn, begin, with_state))
+        return await self.sessions.run(sessions, partial(_play_turn, reset_session, with_state))
 
     async def step(
         self,
@@ -128,7 +128,7 @@ class EnvOperations:
         turns: Sequence[int] | None,
         with_state: bool,
     ) -> list[Turn]:
-        """One turn in each session."""
+        """Play one turn in each session."""
         sessions = self.sessions.find(owner, ids)
         for what, values in (("actions", actions), ("turns", turns)):
             if values is not None and len(values) != len(sessions):
@@ -136,22 +136,22 @@ class EnvOperations:
                     ErrorKind.INVALID, f"{len(values)} {what} for {len(sessions)} sessions", param=what
                 )
 
-        def play(session: EnvSession, place: int) -> Turn:
+        def step_session(session: EnvSession, place: int) -> Turn:
             number = session.num_turns + 1 if turns is None else turns[place]
             if number == session.num_turns and session.last is not None:
                 return session.last
             if number != session.num_turns + 1:
-                raise EnvError(f"turn {number} was sent, the session is at turn {session.num_turns}")
+                raise EnvError(f"got turn {number}, but the session is at turn {session.num_turns}")
             turn = take_turn(session.env, actions[place])
             if not math.isfinite(turn.reward):
-                raise EnvError(f"{session.env_name} gave the reward {turn.reward}")
+                raise EnvError(f"{session.env_name} returned the reward {turn.reward}, which is not finite")
             session.num_turns, session.last = number, turn
             return turn
 
-        return await self.sessions.run(sessions, partial(_play_turn, play, with_state))
+        return await self.sessions.run(sessions, partial(_play_turn, step_session, with_state))
 
     async def create(self, owner: str, name: Any, options: Any, count: int) -> list[EnvSession]:
-        """Open worlds."""
+        """Open environments."""
         settings = self._read_options(name, options)
         if not 1 <= count <= self.config.max_batch:
             raise ServiceError(
@@ -163,13 +163,11 @@ class EnvOperations:
         if not isinstance(name, str) or name not in self.names:
             raise ServiceError(
                 ErrorKind.NOT_FOUND,
-                f"env {str(name)[:64]!r} is not hosted here; there are {', '.join(self.names)}",
+                f"env {str(name)[:64]!r} is not hosted here; available: {', '.join(self.names)}",
                 param="env",
             )
         if not isinstance(options, dict):
-            raise ServiceError(
-                ErrorKind.INVALID, "options must be an object of options by name", param="options"
-            )
+            raise ServiceError(ErrorKind.INVALID, "options must be an object", param="options")
         host = self.config.env_options.get(name, {})
         kind = env_type(name).Options
         settings = read_options(name, {**options, **host})
@@ -178,14 +176,14 @@ class EnvOperations:
             if options[option] != ours:
                 raise ServiceError(
                     ErrorKind.FORBIDDEN,
-                    f"env.options.{option} of {name} belongs to the host and cannot be set by callers; the "
+                    f"env.options.{option} of {name} belongs to the host, so callers cannot set it; the "
                     f"host sets it with `stepwell serve envs --set {name}.{option}=VALUE`",
                     param=option,
                 )
         return settings
 
     def _list_public_options(self, name: str, settings: Any) -> dict[str, Any]:
-        """The options in force that are not the host's."""
+        """The options in force that do not belong to the host."""
         hidden = {*list_host_options(type(settings)), *self.config.env_options.get(name, {})}
         return {option: v for option, v in settings.model_dump(mode="json").items() if option not in hidden}
 
@@ -194,12 +192,14 @@ class EnvOperations:
         settings = self._read_options(name, options)
         key = f"{name} {json.dumps(settings.model_dump(mode='json'), sort_keys=True)}"
         if key not in self._descriptions:
-            described = await self.sessions.run_in_thread(
+            description = await self.sessions.run_in_thread(
                 None, partial(_describe_env, str(name), settings), owner
             )
-            if len(self._descriptions) >= _MAX_DESCRIBED:
+            if len(self._descriptions) >= _MAX_DESCRIPTIONS:
                 self._descriptions.clear()
-            self._descriptions[key] = described | {"options": self._list_public_options(str(name), settings)}
+            self._descriptions[key] = description | {
+                "options": self._list_public_options(str(name), settings)
+            }
         return Frame("description", self._descriptions[key])
 
     async def _handle_tasks(self, owner: str, frame: Frame) -> Frame:
@@ -269,7 +269,7 @@ class EnvOperations:
         ids = frame.header.get("sessions")
         if not isinstance(ids, list) or not ids or not all(isinstance(name, str) for name in ids):
             raise ServiceError(
-                ErrorKind.INVALID, "sessions must be a list of ids, at least one", param="sessions"
+                ErrorKind.INVALID, "sessions must be a list of at least one id", param="sessions"
             )
         if len(ids) > self.config.max_batch:
             raise ServiceError(
@@ -317,7 +317,7 @@ def _open_env(name: str, settings: Any) -> Any:
 def _play_turn(
     play: Callable[[EnvSession, int], Turn], with_state: bool, session: EnvSession, place: int
 ) -> Turn:
-    """A turn; errors of the world, and mistakes about it, become the turn's."""
+    """Play a turn. Errors of the environment, and mistakes of the caller, become the turn's error."""
     try:
         turn = play(session, place)
         if with_state and not turn.state:
@@ -335,19 +335,19 @@ def _ask_oracle(env: Any) -> Any:
 
 
 def _query_env(query: Callable[[Any], T], session: EnvSession, _: int) -> T:
-    """What a world that has a task says; what it raises is the world's failure, not the service's."""
-    _ = session.env.task  # an `InputError` before the first reset
+    """Query an environment that has a task. An error there is the environment's, not the service's."""
+    _ = session.env.task  # raises `InputError` before the first reset
     try:
         return query(session.env)
     except StepwellError:
         raise
     except (Exception, SystemExit) as error:
-        words = f"{session.env_name} raised {type(error).__name__}: {error}"
-        raise ServiceError(ErrorKind.CONFLICT, words) from error
+        message = f"{session.env_name} raised {type(error).__name__}: {error}"
+        raise ServiceError(ErrorKind.CONFLICT, message) from error
 
 
 def _describe_env(name: str, settings: Any) -> dict[str, Any]:
-    """What a caller must know to stand in for a world."""
+    """What a caller must know to stand in for an environment."""
     env = _open_env(name, settings)
     try:
         return {
@@ -365,7 +365,7 @@ def _describe_env(name: str, settings: Any) -> dict[str, Any]:
 
 @contextmanager
 def convert_errors() -> Iterator[None]:
-    """A caller's mistakes inside become `Refused`, with their words and their kind as the cause."""
+    """Turn a caller's mistakes into `ServiceError`, with the original error as its cause."""
     try:
         yield
     except ServiceError:
@@ -375,8 +375,8 @@ def convert_errors() -> Iterator[None]:
 
 
 def read_frame(body: bytes) -> Frame:
-    """The frame of a request; `Refused` where it is none."""
+    """The frame in a request body. Raises `ServiceError` if it is not a frame."""
     try:
         return wire.decode(body)
     except EncodingError as error:
-        raise ServiceError(ErrorKind.INVALID, f"the body is no Stepwell frame: {error}") from error
+        raise ServiceError(ErrorKind.INVALID, f"the body is not a Stepwell frame: {error}") from error

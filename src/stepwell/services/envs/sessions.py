@@ -1,19 +1,19 @@
-"""Sessions: each is one copy of a world, held for one caller, in one thread, for as long as it is used.
+"""Sessions of the environment service. A session is one environment, one caller, one thread.
 
-    create ─► Session(env, lane, owner) ─► run(sessions, work) … ─► close, or silence ─► closed
+    create ─► EnvSession(env, thread, owner) ─► run(sessions, work) … ─► close (by caller or after silence)
 
-A lane is one thread, and a session never leaves its lane: GL contexts and simulators belong to threads.
-Sessions share nothing: what one world does (raise, hang, be asked for nonsense) another never notices.
+A session never leaves its thread: GL contexts and simulators belong to threads. Sessions share nothing: if
+one environment raises, hangs or gets a senseless call, no other session notices.
 
 Invariants
-* One session is worked on by one call at a time, in order of arrival; a call on many takes their locks in
-  one order, so that two calls never wait for each other.
-* A session is found by its owner alone; to others it does not exist.
-* An environment that takes longer than `call_timeout_s` is given up with its thread, and the other sessions
-  of that lane with it; they are told so. `num_stuck` counts such threads for as long as they hang, since
-  nobody can end them. They are counted against the caller whose call hangs: one with `max_stuck` of them
-  opens no further environment until one comes back, and other callers notice nothing.
-* The worlds open at once, and of one owner, are never more than the limits.
+* One session is used by one call at a time, in order of arrival. A call on many sessions takes their locks in
+  one order, so two calls never wait for each other.
+* Only its owner finds a session; for others it does not exist.
+* An environment that takes longer than `call_timeout_s` is abandoned with its thread, and so are the other
+  sessions of that thread; their callers get an error. `num_stuck` counts such threads while they hang, since
+  a thread cannot be stopped. They count against the caller whose call hangs: with `max_stuck` of them
+  it opens no further environment until one returns. Other callers notice nothing.
+* The number of open environments, in total and per owner, never exceeds the limits.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ _MAX_CHECK_S = 5.0
 
 
 class EnvThread:
-    """One thread that does jobs in order. A daemon: one that hangs does not keep the process from ending."""
+    """One thread that runs jobs in order. A daemon: a hanging one does not keep the process alive."""
 
     def __init__(self, number: int) -> None:
         self.number, self.num_sessions = number, 0
-        self.owner = ""  # whose job it does now, or did last
+        self.owner = ""  # the caller of the current or last job
         self._on_end: Callable[[], None] | None = None
         self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any], str] | None]
         self._jobs = queue.SimpleQueue()
         threading.Thread(target=self._run_jobs, name=f"stepwell-envs-{number}", daemon=True).start()
 
     def submit(self, do: Callable[[], T], owner: str) -> Future[T]:
-        """Do something for a caller when those before are done."""
+        """Run a job for a caller, after the jobs submitted before."""
         future: Future[T] = Future()
         self._jobs.put((future, do, owner))
         return future
 
     def stop(self, on_end: Callable[[], None] | None = None) -> None:
-        """End after the jobs that wait; `on_end` is then called in the lane's thread."""
+        """End after the waiting jobs. `on_end` is then called in this thread."""
         self._on_end = on_end
         self._jobs.put(None)
 
@@ -72,9 +72,9 @@ class EnvThread:
                 continue
             try:
                 future.set_result(do())
-            except SystemExit as error:  # would end the event loop that hears of it
+            except SystemExit as error:  # would end the event loop that receives it
                 future.set_exception(EnvError(f"the environment called sys.exit({error})"))
-            except BaseException as error:  # it is the caller's, whatever it is
+            except BaseException as error:  # whatever it is, it goes to the caller
                 future.set_exception(error)
         release()
         if self._on_end is not None:
@@ -83,7 +83,7 @@ class EnvThread:
 
 @dataclass(slots=True)
 class EnvSession:
-    """One world, its owner, and the last thing it answered (for a caller whose connection broke)."""
+    """One environment, its owner, and its last turn (for a caller whose connection broke)."""
 
     id: str
     owner: str
@@ -98,7 +98,7 @@ class EnvSession:
 
 
 class EnvSessions:
-    """All sessions of a service. Lives on one event loop; worlds run in the lanes' threads."""
+    """All sessions of a service. Lives on one event loop; environments run in the threads."""
 
     def __init__(self, config: EnvServiceConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self._config, self._clock = config, clock
@@ -114,7 +114,7 @@ class EnvSessions:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a new world could be opened."""
+        """Whether another environment could be opened."""
         return self._stuck[""] < self._config.max_stuck and len(self) < self._config.max_sessions
 
     @property
@@ -123,11 +123,11 @@ class EnvSessions:
         return self._stuck.total()
 
     def start(self) -> None:
-        """Begin to look for sessions that fell silent."""
+        """Start watching for silent sessions."""
         self._watcher = asyncio.create_task(self._watch_expiry(), name="env sessions: expiry")
 
     async def stop(self) -> None:
-        """Close every world."""
+        """Close all environments."""
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.wait([self._watcher])
@@ -138,7 +138,7 @@ class EnvSessions:
     async def create(
         self, owner: str, env_name: str, make: Callable[[], Any], count: int
     ) -> list[EnvSession]:
-        """`count` worlds made by `make`; all of them, or none."""
+        """Open `count` environments made by `make`: all of them, or none."""
         self._check_capacity(owner, count)
         self._num_opening[owner] = self._num_opening.get(owner, 0) + count
         opened: list[EnvSession] = []
@@ -164,16 +164,16 @@ class EnvSessions:
         return opened
 
     def find(self, owner: str, ids: Sequence[str]) -> list[EnvSession]:
-        """The owner's sessions; a sign of life of each. Refused if one is not there."""
+        """The owner's sessions. Counts as a sign of life of each. Raises `ServiceError` if one is missing."""
         if len(set(ids)) != len(ids):
-            raise ServiceError(ErrorKind.INVALID, "sessions are named twice in one call", param="sessions")
+            raise ServiceError(ErrorKind.INVALID, "a session is named twice in one call", param="sessions")
         found = [self._open.get(name) for name in ids]
         now, sessions = self._clock(), []
         for name, session in zip(ids, found, strict=True):
             if session is None or session.owner != owner:
                 raise ServiceError(
                     ErrorKind.NOT_FOUND,
-                    f"there is no session {name[:64]!r}: it was closed or has expired, or never was",
+                    f"there is no session {name[:64]!r}; it was closed, has expired or never existed",
                     param="sessions",
                 )
             sessions.append(session)
@@ -184,24 +184,26 @@ class EnvSessions:
     async def run(
         self, sessions: Sequence[EnvSession], run_in_thread: Callable[[EnvSession, int], T]
     ) -> list[T]:
-        """`work(session, place)` for each, lane by lane in parallel; in the order of `sessions`."""
+        """Call `work(session, index)` for each session, threads in parallel. Results are in order."""
         async with contextlib.AsyncExitStack() as stack:
             for session in sorted(sessions, key=lambda session: session.id):
                 await stack.enter_async_context(session.lock)
             for session in sessions:
                 if session.is_closed:
-                    raise ServiceError(ErrorKind.NOT_FOUND, f"session {session.id!r} was closed meanwhile")
+                    raise ServiceError(
+                        ErrorKind.NOT_FOUND, f"session {session.id!r} was closed during this call"
+                    )
             by_thread: dict[int, list[int]] = {}
             for place, session in enumerate(sessions):
                 by_thread.setdefault(session.thread.number, []).append(place)
             done: dict[int, T] = {}
 
-            def play(places: list[int]) -> None:
+            def run_all(places: list[int]) -> None:
                 for place in places:
                     done[place] = run_in_thread(sessions[place], place)
 
             jobs = [
-                self.run_in_thread(sessions[places[0]].thread, partial(play, places), sessions[0].owner)
+                self.run_in_thread(sessions[places[0]].thread, partial(run_all, places), sessions[0].owner)
                 for places in by_thread.values()
             ]
             results = await asyncio.gather(*jobs, return_exceptions=True)
@@ -214,7 +216,7 @@ class EnvSessions:
         return [done[place] for place in range(len(sessions))]
 
     async def close(self, sessions: Sequence[EnvSession]) -> None:
-        """Close worlds; what a world raises while closing is logged and changes nothing."""
+        """Close environments. Errors while closing are logged and change nothing."""
         for session in sessions:
             self._open.pop(session.id, None)
             if session.is_closed:
@@ -227,7 +229,7 @@ class EnvSessions:
                 _log.exception("closing %s failed", session.env_name)
 
     async def run_in_thread(self, thread: EnvThread | None, do: Callable[[], T], owner: str) -> T:
-        """Do something in a lane's thread (None: the least busy one's); a hang gives the lane up."""
+        """Run something in a thread (None: the least busy one). A call that hangs abandons the thread."""
         if thread is None:
             self._check_stuck(owner)
         thread = thread or min(self._threads, key=lambda thread: thread.num_sessions)
@@ -237,19 +239,19 @@ class EnvSessions:
                 return await asyncio.shield(future)
         except TimeoutError:
             if future.done() and not future.cancelled() and future.exception() is not None:
-                raise  # the world's own, not ours
+                raise  # raised by the environment, not by our timeout
             self._abandon_thread(thread)
             raise ServiceError(
                 ErrorKind.UNAVAILABLE,
-                f"the world took longer than call_timeout_s ({self._config.call_timeout_s:g} s); given up",
+                f"the environment took longer than call_timeout_s ({self._config.call_timeout_s:g} s)",
             ) from None
 
     def _abandon_thread(self, thread: EnvThread) -> None:
         if self._threads[thread.number] is not thread:
-            return  # another call found it out first
+            return  # another call noticed it first
         owner, loop = thread.owner, asyncio.get_running_loop()
         self._stuck[owner] += 1
-        _log.error("a call in lane %d takes too long; its thread is left behind", thread.number)
+        _log.error("a call in thread %d takes too long; the thread is abandoned", thread.number)
         self._threads[thread.number] = EnvThread(thread.number)
         thread.stop(partial(_call_in_loop, loop, partial(self._release_stuck, owner)))
         for session in [session for session in self._open.values() if session.thread is thread]:
@@ -263,8 +265,8 @@ class EnvSessions:
         if self._stuck[owner] >= self._config.max_stuck:
             raise ServiceError(
                 ErrorKind.UNAVAILABLE,
-                f"{self._stuck[owner]} calls of yours hang (max_stuck is {self._config.max_stuck}); "
-                "try again when one has come back",
+                f"{self._stuck[owner]} of your calls hang (max_stuck is {self._config.max_stuck}); "
+                "try again when one has returned",
                 retry_after_s=5.0,
             )
 
@@ -274,7 +276,7 @@ class EnvSessions:
         if held + count > self._config.max_sessions:
             raise ServiceError(
                 ErrorKind.LIMITED,
-                f"{held} worlds are open and max_sessions is {self._config.max_sessions}; close some",
+                f"{held} environments are open and max_sessions is {self._config.max_sessions}; close some",
                 retry_after_s=1.0,
             )
         own = sum(session.owner == owner for session in self._open.values())
@@ -282,7 +284,7 @@ class EnvSessions:
         if own + count > self._config.max_sessions_per_key:
             raise ServiceError(
                 ErrorKind.LIMITED,
-                f"{own} worlds of this key are open and max_sessions_per_key is "
+                f"{own} environments of this key are open and max_sessions_per_key is "
                 f"{self._config.max_sessions_per_key}; close some",
                 retry_after_s=1.0,
             )
@@ -301,5 +303,5 @@ class EnvSessions:
 
 
 def _call_in_loop(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
-    with contextlib.suppress(RuntimeError):  # the service has ended meanwhile
+    with contextlib.suppress(RuntimeError):  # the service has ended
         loop.call_soon_threadsafe(what)

@@ -1,1 +1,1 @@
-"""The gateway: agents speak to a chat API, and every call becomes an exact, trainable step."""
+"""The gateway: agents call a chat API, and every call becomes an exact, trainable step."""

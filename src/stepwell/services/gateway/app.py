@@ -1,10 +1,10 @@
-"""The gateway as a web application: dialects at two places, control endpoints, and the guard around it.
+"""The gateway as a web application: chat APIs, control endpoints, and the guard in front.
 
-/v1/…               session by header `X-Stepwell-Session`, or that of the key
-/s/{session}/v1/…   session by path: what an agent gets as its base URL
-/sessions…          begin, look at, reward and complete sessions      (control.py)
-/, /docs            what this is, for people                          (pages.py)
-/health, /ready     is the process there; can it serve
+/v1/…               session by header `X-Stepwell-Session`, or the session of the key
+/s/{session}/v1/…   session by path: the base URL that an agent gets
+/sessions…          create, inspect, reward and complete sessions     (control.py)
+/, /docs            pages for people                                  (pages.py)
+/health, /ready     is the process running; can it serve calls
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _ABOUT = (
     "docs/gateway.md describes it."
 )
 SESSION_HEADER = "x-stepwell-session"
-_RETRY_HEADER = "x-stainless-retry-count"  # what the openai and anthropic clients say about themselves
+_RETRY_HEADER = "x-stainless-retry-count"  # sent by the openai and anthropic clients
 _ERROR_KINDS = {status: kind for kind, status in HTTP_STATUS.items()} | {405: ErrorKind.INVALID}
 
 
 def create_app(gateway: Gateway | UpstreamGateway, config: GatewayConfig | None = None) -> FastAPI:
-    """The application of a gateway; starting and stopping it starts and stops the gateway."""
+    """The application of a gateway. Starting and stopping it starts and stops the gateway."""
     config = config or gateway.config
     log = AccessLog(config.access_log) if config.access_log is not None else None
 
@@ -76,14 +76,14 @@ def create_app(gateway: Gateway | UpstreamGateway, config: GatewayConfig | None 
         max_body_bytes=config.max_body_bytes,
         body_timeout_s=config.body_timeout_s,
         hosts=HostCheck(is_loopback=config.is_loopback, host=config.host, allowed_hosts=config.allowed_hosts),
-        refuse=_write_error,
+        write_error=_write_error,
         log=log,
     )
     return app
 
 
 def identify_caller(request: Request) -> GatewayCaller:
-    """Who calls, in which session."""
+    """Who calls, and in which session."""
     scope = request.scope
     session = scope["path_params"].get("session") or request.headers.get(SESSION_HEADER, "")
     retries = request.headers.get(_RETRY_HEADER, "0")
@@ -92,8 +92,8 @@ def identify_caller(request: Request) -> GatewayCaller:
     return GatewayCaller(session, state["key_name"], int(retries) if retries.isdigit() else 0)
 
 
-def _write_error(path: str, refused: ServiceError, headers: Mapping[str, str]) -> App:
-    reply: App = make_error_response(path, refused, headers)  # type: ignore[assignment]  # a response is one
+def _write_error(path: str, error: ServiceError, headers: Mapping[str, str]) -> App:
+    reply: App = make_error_response(path, error, headers)  # type: ignore[assignment]  # a response is an ASGI app
     return reply
 
 

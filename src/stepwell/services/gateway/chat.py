@@ -1,9 +1,10 @@
-"""One call in no dialect: what a client asks for, and what it gets.
+"""A chat call, independent of any vendor's API: the request and the completion.
 
-    dialect JSON ─► Ask ─► gateway (history, engine, pool) ─► Answer, or Delta … Answer ─► dialect JSON
+    vendor's JSON ─► ChatRequest ─► gateway (history, engine, pool) ─► ChatCompletion, or
+                                       CompletionDelta … ChatCompletion ─► vendor's JSON
 
-Dialects (`dialects/`) know JSON and nothing of tokens; the gateway knows tokens and nothing of
-JSON. They meet in these types and in `Refused`, which every dialect writes in its own form.
+Dialects (`dialects/`) know JSON but no tokens; the gateway knows tokens but no JSON. They meet in these types
+and in `ServiceError`, which every dialect writes in its own format.
 """
 
 from __future__ import annotations
@@ -20,25 +21,27 @@ from stepwell.rendering import Message
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """What a client wants sampled. Exactly one of `messages` (chat) and `prompt` (plain text or ids)."""
+    """What a client wants sampled. Exactly one of `messages` (chat) and `prompt` (text or ids) is set."""
 
     model: str
     messages: tuple[Message, ...] | None = None
     prompt: str | tuple[int, ...] | None = None
     tools: tuple[ToolSchema, ...] = ()
     num_choices: int = 1
-    max_tokens: int | None = None  # None: whatever the context leaves
+    max_tokens: int | None = None  # None: as many as fit the context
     temperature: float = 1.0
     top_p: float = 1.0
     stop: tuple[str, ...] = ()
     seed: int | None = None
-    num_top_logprobs: int | None = None  # None: no logprobs; 0: of the sampled tokens
-    metadata: dict[str, str] = field(default_factory=dict)  # kept with the step, as provenance
-    id: str = field(default_factory=lambda: new_id("call"))  # the answer's id too: a stream begins with it
+    num_top_logprobs: int | None = None  # None: no logprobs; 0: those of the sampled tokens
+    metadata: dict[str, str] = field(default_factory=dict)  # stored with the step
+    id: str = field(
+        default_factory=lambda: new_id("call")
+    )  # also the id of the completion: a stream starts with it
 
 
 class ChoiceFinish(StrEnum):
-    """Why an answer ended; dialects have their own words for it."""
+    """Why a choice ended. Every dialect has its own names for these."""
 
     END = "end"
     STOP_STRING = "stop_string"
@@ -48,7 +51,7 @@ class ChoiceFinish(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """One sampled token as a client may see it; `raw` are the bytes it stands for."""
+    """One sampled token as a client sees it. `raw` holds the bytes it stands for."""
 
     id: int
     text: str
@@ -58,7 +61,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class CompletionChoice:
-    """One sampled answer: its words (no stop string, no tool-call markup) and the calls it makes."""
+    """One sampled reply: its text (without stop string and tool-call markup) and its tool calls."""
 
     index: int
     text: str
@@ -70,9 +73,9 @@ class CompletionChoice:
 
 @dataclass(frozen=True, slots=True)
 class ChatCompletion:
-    """Everything a call came to. Its steps are in the pool before anyone sees it."""
+    """The complete result of a call. Its steps are in the pool before anyone sees it."""
 
-    id: str  # that of the ask
+    id: str  # that of the request
     created: int  # seconds since 1970
     model: str
     choices: tuple[CompletionChoice, ...]
@@ -84,7 +87,10 @@ class ChatCompletion:
 
 @dataclass(frozen=True, slots=True)
 class CompletionDelta:
-    """What is new while an answer is sampled. Tool calls come whole. `tokens` only if logprobs were asked."""
+    """What is new while a completion is sampled. A tool call is sent in one piece.
+
+    `tokens` is filled only if logprobs were requested.
+    """
 
     index: int
     text: str = ""
@@ -94,53 +100,53 @@ class CompletionDelta:
 
 @dataclass(frozen=True, slots=True)
 class GatewayCaller:
-    """Who calls, in which session: made from path, headers and key before a dialect sees the call."""
+    """Who calls, and in which session. Made from path, headers and key before a dialect sees the call."""
 
     session: str  # empty: the open session of the key
     key_name: str = ""
-    num_retries: int = 0  # how often the client says it has made this call before
+    num_retries: int = 0  # how often the client made this call before, as it says
 
 
 class ImageDecoder(Protocol):
-    """Takes a picture that a client sent."""
+    """Stores an image that a client sent."""
 
     def __call__(self, raw: bytes, kind: str, param: str) -> str:
-        """The name of the picture in a PNG or JPEG file (`kind`); raises `Refused` where it is none."""
+        """The name of the image in a PNG or JPEG file (`kind`). Raises `ServiceError` for other data."""
         ...
 
 
 class ChatBackend(Protocol):
-    """The gateway as dialects see it."""
+    """The gateway as the dialects see it."""
 
     @property
     def image_decoder(self) -> ImageDecoder | None:
-        """Who takes pictures; None where the policy reads text only."""
+        """Decodes images; None if the policy reads text only."""
         ...
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Names that `Ask.model` may have."""
+        """The names that `ChatRequest.model` may have."""
         ...
 
     async def complete_chat(self, caller: GatewayCaller, chat: ChatRequest) -> ChatCompletion:
-        """Sample, record, reply. Raises `Refused`. Cancelling the task cancels the sampling."""
+        """Sample, record, reply. Raises `ServiceError`. Cancelling the task cancels the sampling."""
         ...
 
     def stream_chat(
         self, caller: GatewayCaller, chat: ChatRequest
     ) -> AsyncIterator[CompletionDelta | ChatCompletion]:
-        """As `answer`, piece by piece; the last item is the `Answer`, whose steps are committed then.
+        """Like `complete_chat`, piece by piece. The last item is the `ChatCompletion`, its steps committed.
 
-        The first `anext` may raise `Refused`; a failure later is raised there.
+        Errors are raised by `anext` as `ServiceError`: by the first one, or later if sampling fails.
         """
         ...
 
     def remember_conversation(
         self, caller: GatewayCaller, answer_id: str, messages: tuple[Message, ...]
     ) -> None:
-        """Keep a conversation under an answer's id (for APIs whose clients send only what is new)."""
+        """Store a conversation under a completion's id (some clients send only what is new)."""
         ...
 
     def recall_conversation(self, caller: GatewayCaller, answer_id: str) -> tuple[Message, ...]:
-        """The conversation kept under an id; `Refused` (not found) where there is none in this session."""
+        """The conversation stored under an id. Raises `ServiceError` (not found) if there is none."""
         ...

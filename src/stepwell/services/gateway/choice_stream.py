@@ -1,4 +1,4 @@
-"""One choice on its way to the client, piece by piece: safe text, and the tokens it is made of."""
+"""One choice on its way to the client, piece by piece: text that is safe to send, and its tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stepwell.services.gateway.token_bytes import TokenDecoder
 
 
 class ChoiceStream:
-    """Hands out what `reader` lets go. With `tokens`, each piece has the tokens since the last one."""
+    """Passes on what `reader` releases. With `tokens`, each piece has the tokens since the last one."""
 
     def __init__(
         self, index: int, reader: IncrementalReader, tokens: TokenDecoder | None, end_ids: Sequence[int]
@@ -20,7 +20,7 @@ class ChoiceStream:
         self._pending: list[TokenLogprob] = []
 
     def feed(self, ids: Sequence[int], logprobs: Sequence[float]) -> list[CompletionDelta]:
-        """What can be shown after these tokens."""
+        """What can be sent after these tokens."""
         text = self._reader.feed(ids)
         if self._tokens is not None:
             self._pending += [self._tokens.decode_token(*pair) for pair in zip(ids, logprobs, strict=True)]
@@ -30,7 +30,7 @@ class ChoiceStream:
         return [CompletionDelta(self.index, text, tokens=tokens)]
 
     def finish(self, ids: Sequence[int]) -> tuple[VisibleReply, list[CompletionDelta]]:
-        """The whole answer, all of whose ids are given, and what of it is not out yet."""
+        """The whole reply, given all its ids, and what of it was not sent yet."""
         text, visible = self._reader.finish(ids)
         while self._pending and self._pending[-1].id in self._end_ids:
             self._pending.pop()
@@ -43,7 +43,7 @@ class ChoiceStream:
 
 
 def take_first_bytes(tokens: Sequence[TokenLogprob], num_bytes: int) -> list[TokenLogprob]:
-    """The tokens that the first bytes of a text are made of."""
+    """The tokens that make up the first bytes of a text."""
     taken: list[TokenLogprob] = []
     for decode_token in tokens:
         if num_bytes <= 0:

@@ -1,8 +1,8 @@
-"""The control endpoints: sessions begun, looked at, rewarded and completed; health, readiness, counts.
+"""The control endpoints: create, inspect, reward and complete sessions; health, readiness, metrics.
 
-Every one of them is committed when it replies. A reward may name a step, or the call whose reply it is
-about; without either it is for the whole session and counts for its last step. A later one for the same
-step and part is a correction, also after the session is over.
+Every change is committed before the reply. A reward may name a step, or the call whose reply it is about.
+Without either it is for the whole session and counts for its last step. A later reward for the same step and
+part is a correction, which is possible after the session is over, too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Name = Annotated[str, Field(min_length=1, max_length=128)]
 
 
 class ControlBody(BaseModel):
-    """A body of a control endpoint: unknown names are mistakes."""
+    """A body of a control endpoint. Unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -41,7 +41,7 @@ class SessionTaskBody(ControlBody):
 
 
 class SessionBody(ControlBody):
-    """A session to begin."""
+    """A session to create."""
 
     id: Name | None = None
     task: SessionTaskBody | None = None
@@ -52,7 +52,7 @@ class SessionBody(ControlBody):
 
 
 class RewardBody(ControlBody):
-    """A reward, or its correction."""
+    """A reward, or the correction of one."""
 
     value: Annotated[float, Field(strict=True)]
     step: Annotated[int, Field(ge=0, lt=2**31)] | None = None
@@ -62,7 +62,7 @@ class RewardBody(ControlBody):
 
 
 class CompleteBody(ControlBody):
-    """How a session ended. Without a status it was a success if its reward is above zero."""
+    """How a session ended. Without a status, a reward above zero is a success."""
 
     status: Status | None = None
     reward: Annotated[float, Field(strict=True)] | None = None
@@ -70,7 +70,7 @@ class CompleteBody(ControlBody):
 
 
 def make_control_router(gateway: BaseGateway) -> APIRouter:
-    """The endpoints that are no dialect's."""
+    """The endpoints that belong to no chat API."""
     router = APIRouter(tags=["control"])
     _add_status_routes(router, gateway)
     _add_session_routes(router, gateway.registry)
@@ -80,15 +80,15 @@ def make_control_router(gateway: BaseGateway) -> APIRouter:
 def _add_status_routes(router: APIRouter, gateway: BaseGateway) -> None:
     @router.get("/health")
     async def check_health() -> dict[str, str]:
-        """Whether the process is there."""
+        """Whether the process is running."""
         return {"status": "ok"}
 
     @router.get("/ready")
     async def check_ready() -> JSONResponse:
-        """Whether calls can be served: the pool and the engine answer."""
+        """Whether calls can be served: the pool and the engine respond."""
         try:
-            is_ready, why = await gateway.is_ready(), "the engine does not answer"
-        except Exception as error:  # whatever it is, it is the reason why not
+            is_ready, why = await gateway.is_ready(), "the engine does not respond"
+        except Exception as error:  # any error is the reason
             is_ready, why = False, f"{type(error).__name__}: {error}"
         return JSONResponse(
             {"ready": True} if is_ready else {"ready": False, "why": why}, 200 if is_ready else 503
@@ -103,7 +103,7 @@ def _add_status_routes(router: APIRouter, gateway: BaseGateway) -> None:
 def _add_session_routes(router: APIRouter, registry: SessionRegistry) -> None:
     @router.post("/sessions", status_code=201)
     async def create_session(body: SessionBody, request: Request) -> dict[str, Any]:
-        """Begin a session with a task, a group and tags. The same again is the same session."""
+        """Create a session with a task, a group and tags. The same call again returns the same session."""
         session = await registry.open_session(
             body.id or new_id("session"), _get_key_name(request), _read_options(body)
         )
@@ -111,19 +111,19 @@ def _add_session_routes(router: APIRouter, registry: SessionRegistry) -> None:
 
     @router.get("/sessions")
     async def list_sessions(request: Request) -> dict[str, Any]:
-        """The caller's open sessions of this process."""
+        """The caller's open sessions in this process."""
         own = [s for s in registry.sessions.values() if s.owner in ("", _get_key_name(request))]
         return {"sessions": [session.describe() for session in own]}
 
     @router.get("/sessions/{session}")
     async def get_session(session: str, request: Request) -> dict[str, Any]:
-        """One session: its steps, branches with their reasons, and how it ended."""
+        """One session: its steps, its branches with their reasons, and how it ended."""
         found = await registry.find_session(session, _get_key_name(request))
         return found.describe() if isinstance(found, GatewaySession) else _describe_stored(found)
 
     @router.post("/sessions/{session}/reward")
     async def reward_session(session: str, body: RewardBody, request: Request) -> dict[str, Any]:
-        """Reward a step, a call or the whole session; or correct such a reward."""
+        """Reward a step, a call or the whole session, or correct such a reward."""
         found = await registry.find_session(session, _get_key_name(request))
         step = _find_step(found, body)
         await registry.reward_session(found, body.value, step, body.part, _get_key_name(request))
@@ -133,14 +133,14 @@ def _add_session_routes(router: APIRouter, registry: SessionRegistry) -> None:
     async def complete_session(
         session: str, request: Request, body: CompleteBody | None = None
     ) -> dict[str, Any]:
-        """End a session; a reward given here is for the whole of it."""
+        """End a session. A reward given here is for the whole session."""
         body = body or CompleteBody()
         found = await registry.find_session(session, _get_key_name(request))
         if isinstance(found, StoredTrajectory):
             return _complete_again(found, body)
         if body.reward is not None:
             await registry.reward_session(found, body.reward, None, "task", _get_key_name(request))
-        error = body.error.replace("\0", "\ufffd")  # which not every database keeps
+        error = body.error.replace("\0", "\ufffd")  # not every database stores NUL
         status = await registry.finish_session(found, body.status, error)
         return {"id": session, "status": status.value}
 
@@ -153,7 +153,9 @@ def _read_options(body: SessionBody) -> SessionOptions:
     task = None
     if body.task is not None:
         if not body.task.env.isprintable():
-            raise ServiceError(ErrorKind.INVALID, "task.env must be printable characters", param="task.env")
+            raise ServiceError(
+                ErrorKind.INVALID, "task.env must hold printable characters only", param="task.env"
+            )
         try:
             task = Task(
                 body.task.env, body.task.content, body.task.instruction, body.task.seed, tuple(body.task.tags)
@@ -182,13 +184,13 @@ def _find_step(found: GatewaySession | StoredTrajectory, body: RewardBody) -> in
 
 
 def _complete_again(found: StoredTrajectory, body: CompleteBody) -> dict[str, Any]:
-    """Completing twice is fine, if it says the same."""
+    """Completing twice is fine if both say the same."""
     status = found.entry.status
     assert status is not None
     if (body.status is not None and body.status is not status) or body.reward is not None:
         raise ServiceError(
             ErrorKind.CONFLICT,
-            f"session {found.id!r} is over already ({status.value}); correct rewards at /reward",
+            f"session {found.id!r} is already over ({status.value}); correct its rewards at /reward",
         )
     return {"id": found.id, "status": status.value}
 

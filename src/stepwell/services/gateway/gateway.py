@@ -1,16 +1,15 @@
-"""The gateway: an agent's call becomes an exact step in the pool, and an answer.
+"""The gateway: an agent's call becomes an exact step in the pool, and a reply.
 
-    answer / stream ─► _begin: session ─► `Prompter`: prompt, requests ─► sampler ─► _record: step ─► reply
+    complete_chat / stream_chat ─► _start_call (session, prompt) ─► sampler ─► _record_steps ─► reply
 
-`Gateway` is what dialects see (`Answering`) and knows neither HTTP nor JSON. It has a call's prompt made
-(`prompting.py`), samples, reads what was sampled (`reading.py`), and writes prompt ids, action ids and
-logprobs to the pool.
+`Gateway` implements `ChatBackend` and knows neither HTTP nor JSON. It builds the prompt (`prompts.py`),
+samples, reads what was sampled (`replies.py`), and writes prompt ids, action ids and logprobs to the pool.
 
 Invariants
-* A reply, or the last piece of a streamed one, is given only after its steps are committed.
-* What the client sees is read from the sampled ids (`reading.py`) and never the other way round.
-* A call that fails records nothing. An engine that fails is noted with the session: it is the system's
-  failure, not the agent's.
+* A reply, or the last piece of a streamed one, is sent only after its steps are committed.
+* What the client sees is read from the sampled ids (`replies.py`), never the other way round.
+* A call that fails records nothing. An engine failure is noted with the session: it is the system's fault,
+  not the agent's.
 """
 
 from __future__ import annotations
@@ -59,11 +58,11 @@ from stepwell.services.gateway.streams import merge_streams
 from stepwell.services.gateway.token_bytes import TokenDecoder
 
 _log = logging.getLogger(__name__)
-_PIECE = 8  # tokens per piece of an answer that was sampled as a whole
+_PIECE = 8  # tokens per piece when a whole reply is replayed
 
 
 class Gateway(BaseGateway):
-    """Answers calls from one sampler and keeps them in one pool. Implements `Answering`."""
+    """Answers calls from one sampler and records them in one pool. Implements `ChatBackend`."""
 
     def __init__(
         self,
@@ -76,7 +75,7 @@ class Gateway(BaseGateway):
         adjust: Callable[[str, ChatRequest], ChatRequest] | None = None,
     ) -> None:
         super().__init__(pool, config, prompt_extra=renderer.report.ending.prompt_extra, tags=tags)
-        self.adjust = adjust  # (session, ask) to what is sampled instead: a trainer decides on temperature
+        self.adjust = adjust  # (session, request) -> request: a trainer sets the sampling
         self.sampler = sampler
         self.renderer = renderer
         context = renderer.context_length or getattr(sampler, "max_length", None)
@@ -87,7 +86,7 @@ class Gateway(BaseGateway):
 
     @property
     def image_decoder(self) -> ImageDecoder | None:
-        """Takes pictures where the policy sees."""
+        """Decodes images if the policy can see."""
         return None if self.renderer.image_format is None else self._decode_image
 
     def _decode_image(self, raw: bytes, kind: str, param: str) -> str:
@@ -119,7 +118,7 @@ class Gateway(BaseGateway):
             call.session.end_call()
 
     async def count_tokens(self, caller: GatewayCaller, chat: ChatRequest) -> int:
-        """Tokens of a prompt, as a conversation of its own."""
+        """Number of prompt tokens, rendered as a new conversation."""
         try:
             messages = check_messages(chat.messages or (), with_images=self.image_decoder is not None)
             rendered = await self._prompts.run(chat, lambda: self.renderer.start(messages, chat.tools))
@@ -128,12 +127,12 @@ class Gateway(BaseGateway):
             raise ServiceError(ErrorKind.INVALID, str(error), param="messages") from error
 
     async def stop(self) -> None:
-        """Stop watching and let go of the threads."""
+        """Stop the watch and the threads."""
         await super().stop()
         self._prompts.close()
 
     async def is_ready(self) -> bool:
-        """Whether calls can be served now: the pool answers, and the engine if it can be asked."""
+        """Whether calls can be served now: the pool responds, and so does the engine if it can be asked."""
         ready = getattr(self.sampler, "ready", None)
         if ready is not None:
             await ready()
@@ -149,7 +148,7 @@ class Gateway(BaseGateway):
         return {**super().collect_metrics(), "prompts": {**prompts, "restarted": restarts}}
 
     async def _start_call(self, caller: GatewayCaller, chat: ChatRequest) -> PendingCall:
-        """Everything before sampling; counts the call as running."""
+        """Everything before sampling. Counts the call as running."""
         self._check_request(chat)
         session = await self.registry.get_or_open(caller)
         if self.adjust is not None:
@@ -179,18 +178,20 @@ class Gateway(BaseGateway):
     async def _replay_samples(
         self, call: PendingCall
     ) -> AsyncGenerator[CompletionDelta | ChatCompletion, None]:
-        """A sampler that cannot be watched: the whole answer, handed out in pieces."""
+        """For a sampler that cannot stream: sample everything, then send it in pieces."""
         samples = await self._sample_choices(call)
         completion = await self._record_steps(
             call, samples, [self._read_sample(call, sample) for sample in samples]
         )
         for choice, sample in zip(completion.choices, samples, strict=True):
-            stream_out = self._open_choice_stream(call, choice.index)
+            choice_stream = self._open_choice_stream(call, choice.index)
             ids, logprobs = _get_action_ids(sample), sample.logprobs.tolist()
             for start in range(0, len(ids), _PIECE):
-                for delta in stream_out.feed(ids[start : start + _PIECE], logprobs[start : start + _PIECE]):
+                for delta in choice_stream.feed(
+                    ids[start : start + _PIECE], logprobs[start : start + _PIECE]
+                ):
                     yield delta
-            for delta in stream_out.finish(ids)[1]:
+            for delta in choice_stream.finish(ids)[1]:
                 yield delta
         yield completion
 
@@ -199,7 +200,7 @@ class Gateway(BaseGateway):
     ) -> AsyncGenerator[CompletionDelta | ChatCompletion, None]:
         streams = [self._open_choice_stream(call, index) for index in range(len(call.requests))]
         samples: dict[int, Sampled] = {}
-        stream = self.sampler.stream  # type: ignore[attr-defined]  # whether it is there was asked before
+        stream = self.sampler.stream  # type: ignore[attr-defined]  # checked by the caller
         try:
             async with aclosing(merge_streams([stream(request) for request in call.requests])) as items:
                 async for index, item in items:
@@ -212,9 +213,13 @@ class Gateway(BaseGateway):
             raise
         except Exception as error:
             raise _explain_engine_error(call, error) from error
-        ended = [stream_out.finish(_get_action_ids(samples[stream_out.index])) for stream_out in streams]
+        ended = [
+            choice_stream.finish(_get_action_ids(samples[choice_stream.index])) for choice_stream in streams
+        ]
         completion = await self._record_steps(
-            call, [samples[stream_out.index] for stream_out in streams], [visible for visible, _ in ended]
+            call,
+            [samples[choice_stream.index] for choice_stream in streams],
+            [visible for visible, _ in ended],
         )
         for _, deltas in ended:
             for delta in deltas:
@@ -232,7 +237,7 @@ class Gateway(BaseGateway):
     async def _record_steps(
         self, call: PendingCall, samples: Sequence[Sampled], visibles: Sequence[VisibleReply]
     ) -> ChatCompletion:
-        """Make steps of what was sampled and commit them; then it may be answered."""
+        """Turn samples into steps and commit them. Only then may the call be answered."""
         session = call.session
         session.refuse_if_over()
         steps: list[Step] = []
@@ -255,7 +260,7 @@ class Gateway(BaseGateway):
         return self._build_completion(call, samples, visibles)
 
     def _build_reply(self, call: PendingCall, visible: VisibleReply) -> Message | None:
-        """The sampled turn as a message of the conversation, which begins with what the prompt opened."""
+        """The sampled turn as a message. It starts with the text that the generation prompt opened."""
         if call.rendered is None:
             return None
         return Message.assistant(self.renderer.report.ending.prompt_extra + visible.text, visible.tool_calls)
@@ -307,7 +312,7 @@ class Gateway(BaseGateway):
     def _list_visible_tokens(
         self, call: PendingCall, sample: Sampled, visible: VisibleReply
     ) -> tuple[TokenLogprob, ...]:
-        """Tokens of the answer where logprobs were asked for: neither end token nor stop string."""
+        """Tokens of the reply if logprobs were requested, without end token and stop string."""
         if call.chat.num_top_logprobs is None:
             return ()
         ids = _get_action_ids(sample)
@@ -328,9 +333,7 @@ def _explain_engine_error(call: PendingCall, error: Exception) -> ServiceError:
         return ServiceError(ErrorKind.INVALID, str(error))
     call.session.note_infra_error(error)
     if isinstance(error, (InfraError, OSError)):
-        return ServiceError(
-            ErrorKind.UNAVAILABLE, f"the engine cannot answer now: {error}", retry_after_s=1.0
-        )
+        return ServiceError(ErrorKind.UNAVAILABLE, f"the engine is not available: {error}", retry_after_s=1.0)
     _log.error("sampling failed", exc_info=error)
     return ServiceError(ErrorKind.INTERNAL, f"sampling failed: {type(error).__name__}")
 

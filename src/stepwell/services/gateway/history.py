@@ -1,19 +1,19 @@
-"""The tree of recorded turns of one session, and where in it a call's messages belong.
+"""The tree of recorded turns of one session, and where a call's messages belong in it.
 
-    History.place(messages, tools)  ─►  Place: the turn to go on from, or none, and why it is a branch
-    History.add(turn)                   a turn that was sampled, under the number of its step
+    History.match_messages(messages, tools)  ─►  HistoryMatch: the turn to continue, and why it branches
+    History.add(turn)                            store a sampled turn under the number of its step
 
-Every turn is found by what stands in it: its messages, the sampled one included, in the form that all
-habits of clients agree on (`plain_form`: spaces around an assistant's words, ids of tool calls, and what
-a generation prompt had opened do not count). The longest recorded line that a call's messages begin with
-is found in one walk over the messages, whatever the size of the tree.
+A turn is found by its content: its messages, including the sampled one, in a normal form on which all clients
+agree (`normalize_messages` ignores spaces around an assistant's text, ids of tool calls, and text that the
+generation prompt had opened). One walk over the messages finds the longest recorded line that they start
+with, whatever the size of the tree.
 
 Invariants
-* A turn is gone on from only if everything before it and the turn itself came back as recorded, with
-  the same tools. Hashes only find a candidate; it is then compared.
-* What is no plain continuation has a kind and a reason in words, which are counted and shown.
-* Of the ids of a line only the longest array is kept (`Line`): turns that were extended are views of
-  what extends them. Memory grows with the conversation, not with its square.
+* A turn is continued only if everything before it and the turn itself came back as recorded, with the same
+  tools. Hashes only find a candidate, which is then compared.
+* A call that is not a plain continuation has a kind and a reason in words, which are counted and shown.
+* Only the longest id array of a line is stored (`TokenLine`): turns that were extended are views of what
+  extends them. Memory grows linearly with the conversation, not with its square.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _NO_IDS: IntArray = np.zeros(0, dtype=np.int32)
 
 
 class BranchKind(StrEnum):
-    """Why a call is no plain continuation; those of the renderer (`RestartKind`) come besides."""
+    """Why a call is not a plain continuation. Some kinds are the renderer's (`RestartKind`)."""
 
-    ASKED_AGAIN = "asked_again"  # the same prompt once more: a retry, or another sample
-    NEW_CONVERSATION = "new_conversation"  # no assistant's turn in it, and it is not the first call
+    ASKED_AGAIN = "asked_again"  # the same prompt again: a retry, or another sample
+    NEW_CONVERSATION = "new_conversation"  # no assistant turn in it, and it is not the first call
     TOOLS_CHANGED = RestartKind.TOOLS_CHANGED.value
     HISTORY_CHANGED = RestartKind.HISTORY_CHANGED.value
     TURN_CHANGED = RestartKind.TURN_CHANGED.value
@@ -66,10 +66,10 @@ class TokenLine:
 class RecordedTurn:
     """One sampled turn. `number` is that of its step, `call` that of the call's first choice.
 
-    `line` has the prompt and the action as [0, start) and [start, end). It is None where nothing can be
-    extended: a plain upstream, or a text completion. `rendered` is the prompt without its ids; None in a
-    session that was read back from the pool, until it is needed.
-    `is_delivered` is whether the reply left this process after its commit, as far as it knows.
+    `line` holds the prompt as [0, start) and the action as [start, end). It is None if nothing can be
+    extended: a plain upstream, or a text completion. `rendered` is the prompt without its ids. In a
+    session that was restored from the pool it is None until it is needed.
+    `is_delivered` says whether the reply left this process after its commit, as far as it knows.
     """
 
     number: int
@@ -82,7 +82,7 @@ class RecordedTurn:
     line: TokenLine | None = None
     start: int = 0
     end: int = 0
-    images: tuple[ImageSpan, ...] = ()  # of the prompt
+    images: tuple[ImageSpan, ...] = ()  # in the prompt
     rendered: Rendered | None = None
     is_extended: bool = False
     is_continued: bool = False
@@ -93,7 +93,7 @@ class RecordedTurn:
         return self.number - self.call
 
     def record(self, recorded: Recorded) -> None:
-        """Keep prompt and action, to go on from."""
+        """Store prompt and action, so that the turn can be continued."""
         self.rendered = replace(recorded.rendered, prompt_ids=_NO_IDS)
         self.start, self.is_extended = (
             recorded.rendered.prompt_ids.size,
@@ -118,7 +118,7 @@ class RecordedTurn:
 
 @dataclass(frozen=True, slots=True)
 class HistoryMatch:
-    """Where a call belongs: the turn it goes on from, what is new after it, and whether it is a branch."""
+    """Where a call belongs: the turn it continues, the messages after it, and whether it is a branch."""
 
     parent: RecordedTurn | None
     new_messages: tuple[Message, ...]
@@ -129,7 +129,7 @@ class HistoryMatch:
 
 @dataclass(slots=True)
 class History:
-    """The recorded turns of one session. `prompt_extra` is what the template's generation prompt opens."""
+    """The recorded turns of one session. `prompt_extra` is the text that the generation prompt opens."""
 
     prompt_extra: str = ""
     turns: dict[int, RecordedTurn] = field(default_factory=dict)
@@ -137,7 +137,7 @@ class History:
     _asked: dict[int, list[RecordedTurn]] = field(default_factory=dict)  # by hash of the prompt's messages
 
     def match_messages(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> HistoryMatch:
-        """The longest recorded line that `messages` begin with, and what to think of the rest."""
+        """Find the longest recorded line that `messages` start with, and explain the rest."""
         normal_form = normalize_messages(messages, self.prompt_extra)
         hashes = _hash_prefixes(normal_form, tools)
         parent, length = self._find_longest_match(messages, normal_form, hashes, tuple(tools))
@@ -149,11 +149,11 @@ class History:
         return HistoryMatch(parent, new, normal_form, branch, same_prompt)
 
     def add(self, turn: RecordedTurn) -> None:
-        """Note a sampled turn; its parent, if it has one, counts as continued."""
+        """Store a sampled turn. Its parent, if any, counts as continued."""
         self.turns[turn.number] = turn
         if turn.messages:
             before = turn.normal_form or normalize_messages(turn.messages[:-1], self.prompt_extra)
-            # the reply's own form depends on no ids of calls before it, so it can be appended
+            # the reply's normal form does not depend on earlier call ids, so it can be appended
             turn.normal_form = (*before, *normalize_messages(turn.messages[-1:], self.prompt_extra))
             hashes = _hash_prefixes(turn.normal_form, turn.tools)
             self._asked.setdefault(hashes[-2], []).append(turn)
@@ -199,7 +199,7 @@ class History:
             return None
         if same_prompt is not None:
             return Branch(
-                BranchKind.ASKED_AGAIN, f"the same prompt was asked before, as step {same_prompt.number}"
+                BranchKind.ASKED_AGAIN, f"the same prompt was sent before, as step {same_prompt.number}"
             )
         changed = next((i for i in range(length, len(messages)) if messages[i].role == "assistant"), None)
         if parent is None:
@@ -208,7 +208,7 @@ class History:
             return Branch(BranchKind.TURN_CHANGED, f"message {changed} is not a turn that was sampled here")
         if parent.is_continued:
             return Branch(
-                BranchKind.HISTORY_CHANGED, f"step {parent.number} was continued before, with other messages"
+                BranchKind.HISTORY_CHANGED, f"step {parent.number} was already continued, with other messages"
             )
         return None
 
@@ -219,29 +219,27 @@ class History:
         normal_form: NormalForm,
         changed: int | None,
     ) -> Branch:
-        """Why a call that matches no recorded line begins anew."""
+        """Why a call that matches no recorded line starts anew."""
         if changed is None:
-            return Branch(
-                BranchKind.NEW_CONVERSATION, "no assistant's turn in it, and other messages than before"
-            )
+            return Branch(BranchKind.NEW_CONVERSATION, "it has no assistant turn, and its messages are new")
         latest = next(turn for turn in reversed(self.turns.values()) if turn.messages)
         if tuple(tools) != latest.tools and latest.normal_form == normal_form[: len(latest.normal_form)]:
-            return Branch(BranchKind.TOOLS_CHANGED, "the tools are not those of the previous turn")
+            return Branch(BranchKind.TOOLS_CHANGED, "the tools differ from those of the previous turn")
         at = next(
             (i for i, (a, b) in enumerate(zip(latest.normal_form, normal_form, strict=False)) if a != b),
             len(normal_form),
         )
         if at == changed and at == len(latest.normal_form) - 1:
-            return Branch(BranchKind.TURN_CHANGED, f"message {at} is not the turn that was sampled")
+            return Branch(BranchKind.TURN_CHANGED, f"message {at} differs from the sampled turn")
         if at >= len(normal_form):
             return Branch(BranchKind.HISTORY_CHANGED, "the messages end inside the recorded line")
         return Branch(
-            BranchKind.HISTORY_CHANGED, f"message {at} ({messages[at].role}) is not the recorded one"
+            BranchKind.HISTORY_CHANGED, f"message {at} ({messages[at].role}) differs from the recorded one"
         )
 
 
 def normalize_messages(messages: Sequence[Message], prompt_extra: str = "") -> NormalForm:
-    """Messages in the form in which two clients' versions of the same history are equal."""
+    """Messages in a form in which two clients' versions of the same history are equal."""
     parts: list[Any] = []
     calls: dict[str, int] = {}
     for message in messages:
@@ -277,7 +275,7 @@ def _make_hashable(value: Any) -> Any:
 
 
 def _hash_prefixes(normal_form: NormalForm, tools: Sequence[ToolSchema]) -> list[int]:
-    """A hash of every beginning of the messages, from none of them to all."""
+    """A hash of every prefix of the messages, from none of them to all."""
     hashes = [hash(tuple(tool.name for tool in tools))]
     for form in normal_form:
         hashes.append(hash((hashes[-1], form)))
@@ -289,10 +287,10 @@ def _find_newest(turns: Iterable[RecordedTurn]) -> RecordedTurn | None:
     return max(turns, key=lambda turn: (turn.call, -turn.number), default=None)
 
 
-def _restore_call_ids(new: Sequence[Message], seen: Message, parent: RecordedTurn) -> tuple[Message, ...]:
-    """New messages, with results of tools under the ids that the recorded turn gave its calls."""
+def _restore_call_ids(new: Sequence[Message], returned: Message, parent: RecordedTurn) -> tuple[Message, ...]:
+    """New messages, with tool results under the ids that the recorded turn gave its calls."""
     recorded = parent.messages[-1].tool_calls
-    names = {theirs.id: ours.id for theirs, ours in zip(seen.tool_calls, recorded, strict=True)}
+    names = {theirs.id: ours.id for theirs, ours in zip(returned.tool_calls, recorded, strict=True)}
     if all(name == own for name, own in names.items()):
         return tuple(new)
     renamed: list[Message] = []
@@ -304,7 +302,7 @@ def _restore_call_ids(new: Sequence[Message], seen: Message, parent: RecordedTur
 
 
 def _share_ids(parent: RecordedTurn, child: RecordedTurn) -> None:
-    """Let both be views of the child's ids, if the child extends the newest turn of the parent's line."""
+    """Make both views of the child's ids, if the child extends the newest turn of the parent's line."""
     if not child.is_extended or parent.line is None or child.line is None:
         return
     if parent.line.ids.size == parent.end:

@@ -1,11 +1,11 @@
-"""Prompts are made in threads: tokenizing never holds up the event loop.
+"""Prompts are built in threads, so tokenizing never blocks the event loop.
 
-Two threads, so that a long prompt delays only other long ones. What waits is bounded: beyond
-`max_waiting` prompts a call is refused with a time to try again.
+There are two threads, so a long prompt delays only other long ones. The queue is bounded: with `max_waiting`
+prompts waiting, a call is refused with a time to retry.
 
-A prompt that cannot fit is refused by its bytes before anything is tokenized: no token stands for more bytes
-than the longest of the vocabulary, so a context of C tokens holds at most C times as many. Earlier turns of
-the assistant are looked at one by one only, since a template may leave their reasoning out.
+A prompt that cannot fit is refused by its number of bytes before anything is tokenized: no token stands for
+more bytes than the longest of the vocabulary, so a context of C tokens holds at most C times as many.
+Assistant turns are checked one by one only, since a template may leave out their reasoning.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LONG_BYTES = 16_384
 
 
 class PromptThreads:
-    """Makes prompts outside the event loop."""
+    """Builds prompts outside the event loop."""
 
     def __init__(self, max_waiting: int, max_prompt_bytes: int | None) -> None:
         self._short = ThreadPoolExecutor(1, "stepwell-prompt")
@@ -34,11 +34,11 @@ class PromptThreads:
         self._max_prompt_bytes = max_prompt_bytes
 
     async def run(self, chat: ChatRequest, make: Callable[[], T]) -> T:
-        """What `make` gives, made in a thread; refused where the prompt cannot fit or too many wait."""
+        """Call `make` in a thread. Raises an error if the prompt cannot fit or too many are waiting."""
         size = _check_prompt_size(chat, self._max_prompt_bytes)
         if self._num_waiting >= self._max_waiting:
-            words = f"{self._num_waiting} prompts wait to be tokenized (max_waiting_prompts)"
-            raise ServiceError(ErrorKind.UNAVAILABLE, words, retry_after_s=1.0)
+            message = f"{self._num_waiting} prompts are waiting to be tokenized (max_waiting_prompts)"
+            raise ServiceError(ErrorKind.UNAVAILABLE, message, retry_after_s=1.0)
         self._num_waiting += 1
         try:
             threads = self._long if size > LONG_BYTES else self._short
@@ -47,15 +47,15 @@ class PromptThreads:
             self._num_waiting -= 1
 
     def close(self) -> None:
-        """Let go of the threads."""
+        """Stop the threads."""
         self._short.shutdown(cancel_futures=True)
         self._long.shutdown(wait=False, cancel_futures=True)
 
 
 def find_prompt_limit(tokenizer: Any, context_length: int | None) -> int | None:
-    """The most bytes that a prompt of this context can have; None where the context is not known.
+    """The most bytes that a prompt of this context can have; None if the context is unknown.
 
-    A piece of the vocabulary, written in UTF-8, is never shorter than what it stands for.
+    A vocabulary entry, written in UTF-8, is never shorter than the text it stands for.
     """
     if context_length is None:
         return None
@@ -65,7 +65,7 @@ def find_prompt_limit(tokenizer: Any, context_length: int | None) -> int | None:
 
 
 def _check_prompt_size(chat: ChatRequest, most: int | None) -> int:
-    """The bytes of a prompt; `ContextLengthError` where they cannot fit."""
+    """The number of bytes of a prompt. Raises `ContextLengthError` if they cannot fit."""
     if chat.messages is None:
         prompt = chat.prompt if isinstance(chat.prompt, str) else ""
         others, own = count_bytes(prompt), 0
@@ -74,7 +74,7 @@ def _check_prompt_size(chat: ChatRequest, most: int | None) -> int:
         own = max((_count_text_bytes(m) for m in chat.messages if m.role == "assistant"), default=0)
     if most is not None and max(others, own) > most:
         raise ContextLengthError(
-            f"the prompt has {max(others, own)} bytes, and the context holds at most {most}: send less"
+            f"the prompt has {max(others, own)} bytes, but the context holds at most {most}; send less"
         )
     return others + own
 
@@ -85,5 +85,5 @@ def count_bytes(text: str) -> int:
 
 
 def _count_text_bytes(message: Message) -> int:
-    """Bytes of the text in a message; its images are counted by the renderer."""
+    """Bytes of the text in a message. The renderer counts its images."""
     return sum(count_bytes(part.text) for part in message.parts if isinstance(part, TextPart))

@@ -1,7 +1,7 @@
-"""From what is asked to what is sampled: the place in a session's history, its exact prompt, the requests.
+"""From a chat request to engine requests: the match in the session's history, and the exact prompt.
 
-Messages are rendered to the exact ids of the recorded line they go on from (`history.py`); where there is
-none, or the template rewrites it, they begin a line of their own, and the call's note says so.
+Messages are rendered to the exact ids of the recorded line that they continue (`history.py`). If there is
+none, or the template rewrites it, they start a line of their own, and the call's record says so.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SEED_STEP = 1_000_003
 
 @dataclass(slots=True, eq=False)
 class PendingCall:
-    """One call on its way."""
+    """One call that is being served."""
 
     chat: ChatRequest
     session: GatewaySession
@@ -34,27 +34,27 @@ class PendingCall:
     state: TokenState
     requests: list[Request]
     record: CallRecord
-    match: HistoryMatch | None = None  # None: plain text
+    match: HistoryMatch | None = None  # None: a text completion
     rendered: Rendered | None = None
     tool_format: ToolFormat | None = None
     first_call: int = 0
 
     @property
     def reading_options(self) -> tuple[tuple[str, ...], ToolFormat | None, int]:
-        """How `reading` is to read what was sampled."""
+        """How `replies` reads what was sampled."""
         return self.chat.stop, self.tool_format, self.first_call
 
 
 @dataclass(frozen=True, slots=True)
 class PromptBuilder:
-    """Makes calls of what is asked."""
+    """Turns chat requests into calls that can be sampled."""
 
     renderer: Renderer
     config: GatewayConfig
-    context_length: int | None  # tokens that prompt and action may have together; None: unknown
+    context_length: int | None  # most tokens of prompt and action together; None: unknown
 
     def match_history(self, chat: ChatRequest, session: GatewaySession) -> HistoryMatch | None:
-        """Where the call belongs in its session; None for plain text. Quick, and on the event loop."""
+        """Where the call belongs in its session; None for a text completion. Fast: runs on the event loop."""
         if chat.messages is None:
             return None
         messages = check_messages(chat.messages, with_images=self.renderer.image_format is not None)
@@ -68,7 +68,7 @@ class PromptBuilder:
         first: int,
         match: HistoryMatch | None,
     ) -> PendingCall:
-        """The call numbered `first` of its session, ready to be sampled. May take long: for a thread."""
+        """The call whose first step has number `first`, ready to be sampled. Slow: runs in a thread."""
         if chat.messages is None or match is None:
             state = TokenState(np.asarray(self._encode_prompt(chat.prompt), dtype=np.int64))
             record = CallRecord(chat.id, first, None, (), (), metadata=chat.metadata)
@@ -151,7 +151,7 @@ def _find_branch(match: HistoryMatch, rendered: Rendered) -> Branch | None:
 
 
 def _find_superseded_call(caller: GatewayCaller, match: HistoryMatch) -> int | None:
-    """The call that this one repeats because its reply was lost; its steps then leave the path."""
+    """The call that this one repeats because its reply was lost. Its steps then leave the path."""
     earlier = match.same_prompt
     if caller.num_retries and earlier and not (earlier.is_delivered or earlier.is_continued):
         return earlier.call

@@ -1,12 +1,12 @@
-"""All sessions of a gateway: opened, found, read back from the pool, rewarded, finished, timed out.
+"""All sessions of a gateway: open, find, restore from the pool, reward, finish, time out.
 
-The pool is the truth; what is kept here is what is needed to go on quickly. Everything that touches the
-pool runs in threads; calls that write at the same time share a commit there (`pool.commits`).
+The pool is the truth; the registry holds what is needed to continue quickly. Everything that uses the pool
+runs in threads. Calls that write at the same time share a commit there (`pool.commits`).
 
 Invariants
-* A session is opened or read back once, however many calls wait for it.
+* A session is opened or restored once, however many calls wait for it.
 * A session is finished only after every step that was accepted for it is committed.
-* A step whose write failed takes its session out of memory: the next call reads it back as it is.
+* A step whose write failed removes its session from memory: the next call restores it from the pool.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """What a session is begun with, where it is not begun by its first call."""
+    """The options of a session that is created before its first call."""
 
     task: Task | None = None
     group: str = ""
@@ -60,17 +60,19 @@ class SessionRegistry:
         self._tags = (TAG, *tags)
         self._threads = ThreadPoolExecutor(config.num_pool_threads, "stepwell-pool")
         self._opening: dict[str, asyncio.Task[GatewaySession]] = {}
-        self._current: dict[str, str] = {}  # the open session of a key that names none
-        self._left_open: dict[str, tuple[int, float]] = {}  # by an earlier process: steps then, since when
+        self._current: dict[str, str] = {}  # by key: the open session of callers that name none
+        self._left_open: dict[
+            str, tuple[int, float]
+        ] = {}  # by an earlier process: number of steps, since when
         self._writing: dict[str, set[asyncio.Future[Any]]] = {}
 
     async def run_in_thread(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
-        """Something of the pool, in a thread."""
+        """Run a pool operation in a thread."""
         try:
             return await self._submit(partial(function, *args, **options))
         except InfraError as error:
             raise ServiceError(
-                ErrorKind.UNAVAILABLE, f"the pool does not answer: {error}", retry_after_s=1.0
+                ErrorKind.UNAVAILABLE, f"the pool does not respond: {error}", retry_after_s=1.0
             ) from error
 
     def _submit(self, function: Callable[[], T]) -> asyncio.Future[T]:
@@ -80,7 +82,7 @@ class SessionRegistry:
         self._threads.shutdown()
 
     async def resume(self) -> int:
-        """Note the sessions that an earlier process left open; gives their number."""
+        """Note the sessions that an earlier process left open. Return their number."""
         where = Filter(is_open=True, tags=(TAG,))
         entries = await self.run_in_thread(lambda: list(self.pool.find(where)))
         for entry in entries:
@@ -90,7 +92,7 @@ class SessionRegistry:
         return len(entries)
 
     async def get_or_open(self, caller: GatewayCaller) -> GatewaySession:
-        """The session a call belongs to; begun if there is none yet."""
+        """The session that a call belongs to. Opens it if needed."""
         id_ = caller.session or self.get_current_id(caller.key_name)
         session = self.sessions.get(id_)
         if session is None:
@@ -99,7 +101,7 @@ class SessionRegistry:
         return _require_owner(session, caller.key_name)
 
     def get_open(self, caller: GatewayCaller) -> GatewaySession:
-        """The session of a caller that has one, without waiting for the event loop."""
+        """The caller's open session, without waiting for the event loop."""
         id_ = caller.session or self._current.get(caller.key_name, "")
         session = self.sessions.get(id_)
         if session is None:
@@ -110,17 +112,17 @@ class SessionRegistry:
         return _require_owner(session, caller.key_name)
 
     def get_current_id(self, key_name: str) -> str:
-        """The id of the open session of a key."""
+        """The id of a key's open session."""
         id_ = self._current.get(key_name)
         if id_ is None:
             id_ = self._current[key_name] = new_id(f"{_AUTOMATIC}.{key_name}")
         return id_
 
     async def open_session(self, id_: str, key_name: str, options: SessionOptions) -> GatewaySession:
-        """Begin a session with a task of its own; the same again is the same session."""
+        """Open a session with its own task. The same call again returns the same session."""
         session = await self._open_once(id_, self._find_or_begin(id_, key_name, options))
         _check_owner(id_, session.owner, key_name)
-        if options.task is not None or options.group:  # it may have been there before, with others
+        if options.task is not None or options.group:  # it may exist already, with other options
             await self.run_in_thread(self._begin_session, id_, key_name, options)
         return session
 
@@ -138,7 +140,7 @@ class SessionRegistry:
         return await self._open_once(id_, self._restore_session(stored))
 
     async def write_steps(self, session: GatewaySession, first: int, steps: list[Step]) -> None:
-        """Commit steps of a session: at once where that is quick, else in a thread."""
+        """Commit steps of a session: directly if that is quick, else in a thread."""
         try:
             if self.pool.is_quick():
                 self._append_steps(session, first, steps)
@@ -150,7 +152,7 @@ class SessionRegistry:
             await asyncio.shield(write)
         except StepwellError as error:
             raise ServiceError(
-                ErrorKind.UNAVAILABLE, f"the pool did not take the step: {error}", retry_after_s=1.0
+                ErrorKind.UNAVAILABLE, f"the pool did not store the step: {error}", retry_after_s=1.0
             ) from error
 
     def _append_steps(self, session: GatewaySession, first: int, steps: list[Step]) -> None:
@@ -185,7 +187,7 @@ class SessionRegistry:
         error: str = "",
         info: Mapping[str, JSON] | None = None,
     ) -> Status:
-        """End a session. What is still in flight for it will be refused. `info` is kept with it."""
+        """End a session. Calls still in flight for it will be refused. `info` is stored with it."""
         session.refuse_if_over()
         session.is_over = True
         status, error = decide_outcome(session, status, error)
@@ -200,7 +202,7 @@ class SessionRegistry:
         return status
 
     async def finish_silent_sessions(self) -> int:
-        """End every session that was silent for too long; gives their number."""
+        """End every session that was silent for too long. Return their number."""
         limit = time.monotonic() - self.config.silent_timeout_s
         silent = [s for s in self.sessions.values() if s.num_running == 0 and s.last_seen_s < limit]
         silent += await self._find_abandoned_sessions(limit)
@@ -210,12 +212,12 @@ class SessionRegistry:
         return len(silent)
 
     async def _finish_silent_session(self, session: GatewaySession) -> None:
-        words = f"no call for {self.config.silent_timeout_s:g} s"
+        message = f"no call for {self.config.silent_timeout_s:g} s"
         status = Status(self.config.on_silence)
-        await self.finish_session(session, status, words if status is Status.AGENT_ERROR else "")
+        await self.finish_session(session, status, message if status is Status.AGENT_ERROR else "")
 
     async def _find_abandoned_sessions(self, limit: float) -> list[GatewaySession]:
-        """Sessions of an earlier process that nobody came back to; what others go on with is left alone."""
+        """Sessions of an earlier process that nobody uses, neither here nor in another process."""
         late = [id_ for id_, (_, since) in self._left_open.items() if since < limit]
         found: list[GatewaySession] = []
         for id_ in late:
@@ -226,7 +228,7 @@ class SessionRegistry:
         return found
 
     async def _open_once(self, id_: str, opening: Coroutine[Any, Any, GatewaySession]) -> GatewaySession:
-        """One task opens a session; whoever wants it meanwhile waits for the same one."""
+        """One task opens a session; other calls that need it wait for the same task."""
         task = self._opening.get(id_)
         if task is None:
             task = self._opening[id_] = asyncio.ensure_future(opening)
@@ -241,20 +243,20 @@ class SessionRegistry:
         if not _NAME.fullmatch(id_):
             raise ServiceError(
                 ErrorKind.INVALID,
-                f"{id_!r:.80} is no session id: use up to 128 letters, digits and any of . _ : -",
+                f"{id_!r:.80} is not a session id; use up to 128 letters, digits and any of . _ : -",
                 param="session",
             )
         if len(self.sessions) >= self.config.max_sessions:
             raise ServiceError(
                 ErrorKind.UNAVAILABLE,
-                f"{len(self.sessions)} sessions are open; complete some",
+                f"{len(self.sessions)} sessions are open (max_sessions); complete some",
                 retry_after_s=5.0,
             )
         stored = await self.run_in_thread(self._load_or_begin, id_, key_name, options)
         if stored is not None:
             if not stored.is_open:
                 raise ServiceError(
-                    ErrorKind.CONFLICT, f"session {id_!r} is over; begin a new one under another id"
+                    ErrorKind.CONFLICT, f"session {id_!r} is over; start a new one with another id"
                 )
             return await self._restore_session(stored)
         session = self.sessions[id_] = GatewaySession(id_, key_name, History(self._prompt_extra))
@@ -274,12 +276,12 @@ class SessionRegistry:
         stored = self.pool.get(id_, whole=True)
         if stored.source.get("service") != TAG:
             raise ServiceError(
-                ErrorKind.CONFLICT, f"trajectory {id_!r} is in the pool, but was no session; take another id"
+                ErrorKind.CONFLICT, f"trajectory {id_!r} is in the pool but is not a session; use another id"
             )
         return stored
 
     def _load_or_begin(self, id_: str, key_name: str, options: SessionOptions) -> StoredTrajectory | None:
-        """A session of the pool; None if it was not there, and now is."""
+        """A session in the pool. If it was not there, begin it and return None."""
         stored = self._load_stored(id_)
         if stored is None:
             self._begin_session(id_, key_name, options)
@@ -297,13 +299,13 @@ class SessionRegistry:
                 tags=(*self._tags, *options.tags),
             )
         except InputError as error:
-            raise ServiceError(ErrorKind.INVALID, f"the session cannot be begun: {error}") from error
+            raise ServiceError(ErrorKind.INVALID, f"the session cannot be started: {error}") from error
 
     def _write_finish(
         self, session: GatewaySession, status: Status, error: str, info: Mapping[str, JSON]
     ) -> None:
         path = session.select_path()
-        if session.rewards:  # who rewards some steps says that the others earned nothing
+        if session.rewards:  # with rewards for some steps, the other steps get zero
             last = path[-1:] if None in session.rewards else []
             for number in path:
                 if number not in session.rewards and number not in last:

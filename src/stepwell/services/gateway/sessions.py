@@ -1,19 +1,17 @@
-"""Sessions: one agent's calls on one task, kept as an open trajectory of the pool.
+"""A session: one agent's calls on one task, stored as an open trajectory in the pool.
 
-    of(caller) ─► Session ─► begin_call ─► … ─► record ─► end_call          finish ─► a trajectory
+    get_or_open(caller) ─► GatewaySession ─► begin_call ─► … ─► end_call          finish ─► a trajectory
 
-A session is known by name (path or header) or belongs to a key, which then has one open session at a
-time. It opens with its first call, or before with a task and a group, and ends when it is completed or
-stays silent. A process that starts on a pool with open sessions goes on with them: a session is read
-back when it is first needed.
+A session is known by name (path or header) or belongs to a key, which then has one open session at a time. It
+opens with its first call, or earlier with a task and a group. It ends when it is completed or stays silent. A
+process that starts on a pool with open sessions continues them: each is restored when it is first needed.
 
 Invariants
-* A step has its number from the moment its call arrived, so the order of steps is the order of calls.
-  A call that failed leaves its numbers empty.
+* A step gets its number when its call arrives, so steps are in the order of calls. A call that failed
+  leaves its numbers unused.
 * A session that is over takes no more steps: a call still in flight is refused, and nothing is recorded.
-* The path of a trajectory holds one step per call: the choice that a later call went on from, or else
-  the first. A call whose reply never reached its client, and that the client therefore made again, is
-  not on the path.
+* The path of a trajectory holds one step per call: the choice that a later call continued, or else the first.
+  A call whose reply never reached its client, and which the client therefore repeated, is not on the path.
 """
 
 from __future__ import annotations
@@ -31,8 +29,8 @@ from stepwell.services.errors import ErrorKind, ServiceError
 from stepwell.services.gateway.history import Branch, History, RecordedTurn
 from stepwell.services.gateway.step_info import restore_turn
 
-_SHOWN_REASONS = 20
-_REMEMBERED = 512
+_MAX_REASONS = 20
+_MAX_CONVERSATIONS = 512
 
 
 @dataclass(slots=True, eq=False)
@@ -48,10 +46,10 @@ class GatewaySession:
     num_prompt_tokens: int = 0
     num_action_tokens: int = 0
     branches: Counter[str] = field(default_factory=Counter)
-    reasons: deque[str] = field(default_factory=lambda: deque(maxlen=_SHOWN_REASONS))
+    reasons: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_REASONS))
     superseded: set[int] = field(default_factory=set)
     infra_errors: Counter[str] = field(default_factory=Counter)
-    last_infra_error: str = ""  # of the newest call; empty when it went well
+    last_infra_error: str = ""  # of the newest call; empty if it succeeded
     rewards: dict[int | None, float] = field(default_factory=dict)  # by step; None: the last one
     is_over: bool = False
     created_s: float = field(default_factory=time.time)
@@ -59,7 +57,7 @@ class GatewaySession:
     conversations: dict[str, tuple[Message, ...]] = field(default_factory=dict)
 
     def begin_call(self, num_choices: int) -> int:
-        """A call arrived; gives the number of its first step."""
+        """Count a new call. Return the number of its first step."""
         self.refuse_if_over()
         first, self.next_number = self.next_number, self.next_number + num_choices
         self.num_running += 1
@@ -74,7 +72,7 @@ class GatewaySession:
     def refuse_if_over(self) -> None:
         if self.is_over:
             raise ServiceError(
-                ErrorKind.CONFLICT, f"session {self.id!r} is over; begin a new one under another id"
+                ErrorKind.CONFLICT, f"session {self.id!r} is over; start a new one with another id"
             )
 
     def note_branch(self, first: int, branch: Branch | None) -> None:
@@ -99,17 +97,17 @@ class GatewaySession:
         return sorted(chosen)
 
     def find_step(self, call_id: str, choice: int = 0) -> int | None:
-        """The number of the step that a reply was, by the reply's id."""
+        """The number of the step behind a reply, by the reply's id."""
         found = (turn for turn in self.history.turns.values() if turn.call_id == call_id)
         return next((turn.number for turn in found if turn.choice == choice), None)
 
     def remember_conversation(self, answer_id: str, messages: tuple[Message, ...]) -> None:
-        if len(self.conversations) >= _REMEMBERED:
+        if len(self.conversations) >= _MAX_CONVERSATIONS:
             self.conversations.pop(next(iter(self.conversations)))
         self.conversations[answer_id] = messages
 
     def recall_conversation(self, answer_id: str) -> tuple[Message, ...]:
-        """A conversation by an answer's id: as remembered, or else as recorded."""
+        """A conversation by a reply's id: as remembered, or else as recorded."""
         if answer_id in self.conversations:
             return self.conversations[answer_id]
         for turn in self.history.turns.values():
@@ -117,12 +115,12 @@ class GatewaySession:
                 return turn.messages
         raise ServiceError(
             ErrorKind.NOT_FOUND,
-            f"session {self.id!r} has no answer {answer_id!r}",
+            f"session {self.id!r} has no reply {answer_id!r}",
             param="previous_response_id",
         )
 
     def describe(self) -> dict[str, JSON]:
-        """What an endpoint shows of an open session."""
+        """What the control endpoint shows of an open session."""
         return {
             "id": self.id,
             "status": "open",
@@ -141,7 +139,7 @@ class GatewaySession:
         }
 
     def summarize(self) -> dict[str, JSON]:
-        """What a trajectory's `info` says of the session it was."""
+        """What the trajectory's `info` holds about its session."""
         value: dict[str, JSON] = {"num_calls": self.num_calls, "branches": dict(self.branches)}
         if self.infra_errors:
             value["infra_errors"] = dict(self.infra_errors)
@@ -151,7 +149,7 @@ class GatewaySession:
 
 
 def restore_session(stored: StoredTrajectory, prompt_extra: str) -> GatewaySession:
-    """An open session as the pool knows it."""
+    """An open session as stored in the pool."""
     session = GatewaySession(stored.id, str(stored.source.get("key", "")), History(prompt_extra))
     session.created_s = stored.created_s
     steps = dict(sorted(zip(stored.numbers, stored.trajectory.steps, strict=True)))
@@ -167,7 +165,7 @@ def restore_session(stored: StoredTrajectory, prompt_extra: str) -> GatewaySessi
         session.num_action_tokens += step.num_units
     calls = [turn.call for turn in session.history.turns.values()]
     for turn in session.history.turns.values():
-        turn.is_delivered = turn.call != max(calls)  # of the last reply nobody knows where it went
+        turn.is_delivered = turn.call != max(calls)  # whether the last reply arrived is unknown
     session.num_calls = len(set(calls))
     session.next_number = max(steps, default=-1) + 1
     session.rewards = {entry.step: entry.value for entry in stored.reward_history}
@@ -175,13 +173,13 @@ def restore_session(stored: StoredTrajectory, prompt_extra: str) -> GatewaySessi
 
 
 def decide_outcome(session: GatewaySession, status: Status | None, error: str) -> tuple[Status, str]:
-    """How a completed session ended, where its agent did not say all of it."""
+    """How a completed session ended, as far as its agent did not say."""
     if status is None and session.last_infra_error:
         return Status.INFRA_ERROR, error or session.last_infra_error
     if status is None:
         status = Status.SUCCESS if sum(session.rewards.values()) > 0 else Status.FAILURE
     if status in (Status.AGENT_ERROR, Status.INFRA_ERROR) and not error:
-        error = session.last_infra_error or "completed as such by the agent"
+        error = session.last_infra_error or "reported by the agent without a message"
     return status, error
 
 

@@ -1,10 +1,10 @@
-"""What a step's `info` says of its call: enough to rebuild a session from the pool, and no more.
+"""What a step's `info` holds about its call: just enough to restore a session from the pool.
 
-    note(...)  ─►  Step.info  ─►  turn_of(...)
+    build_step_info(...)  ─►  Step.info  ─►  restore_turn(...)
 
-Only what is new stands in a step: the messages since the turn it goes on from (in the call's first
-choice), the tools where a line begins, the sampled message where the action's text is not all of it.
-Arguments of tool calls are kept as JSON text, since JSON of strangers may hold numbers no record takes.
+A step holds only what is new: the messages since the turn it continues (in the call's first choice), the
+tools where a line starts, the sampled message if it is more than the action's text. Arguments of tool calls
+are stored as JSON text, since clients may send numbers that no record can hold.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class CallRecord:
 
 
 def build_step_info(call: CallRecord, choice: int, reply: Message | None, text: str) -> dict[str, JSON]:
-    """The `info` of one choice. `text` is what the action says by itself; `reply` is None for plain text."""
+    """The `info` of one choice. `text` is the action's own text; `reply` is None for a text completion."""
     info: dict[str, JSON] = {"call": call.call_id, "choice": choice, "parent": call.parent}
     if call.is_extended:
         info["extended"] = True
@@ -60,7 +60,7 @@ def build_step_info(call: CallRecord, choice: int, reply: Message | None, text: 
 
 
 def restore_turn(history: History, number: int, step: Step) -> RecordedTurn:
-    """The turn that a stored step was, for a history that holds the turns before it."""
+    """The turn of a stored step. The history must hold the turns before it."""
     info: Any = step.info
     call = number - int(info["choice"])
     parent = history.turns[info["parent"]] if info["parent"] is not None else None
@@ -83,7 +83,7 @@ def restore_turn(history: History, number: int, step: Step) -> RecordedTurn:
 
 
 def message_to_json(message: Message) -> dict[str, JSON]:
-    """A message as a record keeps it; `message_from_json` reads it."""
+    """A message as stored in a record; `message_from_json` reads it."""
     texts = [part.text for part in message.parts if isinstance(part, TextPart)]
     value: dict[str, JSON] = {"role": message.role, "text": "".join(texts)}
     if message.images:

@@ -1,4 +1,4 @@
-"""Streams of several choices, as one."""
+"""Merges the streams of several choices into one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _END = object()
 async def merge_streams(
     streams: Sequence[AsyncGenerator[Item, None]],
 ) -> AsyncGenerator[tuple[int, Item], None]:
-    """What the streams give, as it comes, with the number of its stream.
+    """Yield the items of all streams as they come, each with the number of its stream.
 
-    The first failure of one is raised; however it ends, none of them goes on afterwards.
+    The first failure of a stream is raised. However it ends, all streams are stopped afterwards.
     """
     if len(streams) == 1:
         async with aclosing(streams[0]) as items:

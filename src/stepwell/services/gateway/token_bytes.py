@@ -1,7 +1,7 @@
-"""Single tokens as a client may see them: their text and the bytes they stand for.
+"""Single tokens as a client sees them: their text and the bytes they stand for.
 
-Two families of tokenizers are known by their vocabulary: byte-level ones, which write every byte as a
-letter of an alphabet of their own, and SentencePiece's, which mark spaces and name bytes `<0xAB>`.
+Two families of tokenizers are recognised by their vocabulary: byte-level ones, which write every byte as a
+letter of their own alphabet, and SentencePiece, which marks spaces and writes bytes as `<0xAB>`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SPACE = "\u2581"
 
 
 class TokenDecoder:
-    """Reads tokens of one tokenizer."""
+    """Decodes tokens of one tokenizer."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -48,7 +48,7 @@ class TokenDecoder:
 
 
 def _map_byte_letters() -> dict[str, int]:
-    """The letter that byte-level tokenizers write for every byte: itself if it shows, else one above 255."""
-    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in shown]
-    return {chr(byte): byte for byte in shown} | {chr(256 + n): byte for n, byte in enumerate(hidden)}
+    """The letter that byte-level tokenizers write for each byte: itself if printable, else one above 255."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(hidden)}

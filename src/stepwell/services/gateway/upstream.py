@@ -1,9 +1,9 @@
-"""A plain upstream: calls go on to any OpenAI-compatible chat API, and are recorded as messages.
+"""A plain upstream: calls are passed to any OpenAI-compatible chat API and recorded as messages.
 
-Such an API gives neither ids nor the probabilities of what was sampled, so nothing here can be trained
-on: steps have an empty state and action, the messages stand in `Step.info`, and the trajectory has the
-tag `untrainable`. Sessions, branches, rewards and the tree of turns are the same as with an engine, so
-that an agent can be watched, and its data curated, before a policy of one's own answers it.
+Such an API returns neither the ids nor the probabilities of what was sampled, so nothing here can be trained
+on: steps hold text only, the messages are in `Step.info`, and the trajectory has the tag `untrainable`.
+Sessions, branches, rewards and the tree of turns are the same as with an engine. An agent can therefore be
+observed, and its data curated, before one's own policy answers it.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ _KINDS = {
 
 @dataclass(slots=True)
 class _ChoiceDraft:
-    """One choice while it comes in."""
+    """One choice while it arrives."""
 
     text: str = ""
     finish: ChoiceFinish = ChoiceFinish.END
     calls: dict[int, dict[str, str]] = field(default_factory=dict)
 
     def add_piece(self, delta: Mapping[str, Any], finish: str | None) -> str:
-        """Take a piece, or the whole message; gives its text."""
+        """Add a piece, or the whole message. Return its text."""
         text = delta.get("content") or ""
         self.text += text
         for position, call in enumerate(delta.get("tool_calls") or ()):
@@ -86,7 +86,7 @@ class _Call:
 
 
 class UpstreamGateway(BaseGateway):
-    """Answers calls by asking another API. Implements `Answering`; nothing it records can be trained on."""
+    """Answers calls by asking another API. Implements `ChatBackend`. Nothing it records is trainable."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class UpstreamGateway(BaseGateway):
         timeout_s: float = 600.0,
     ) -> None:
         if not base_url.startswith(("http://", "https://")):
-            raise ConfigError(f"upstream must begin with http:// or https://, got {base_url!r}")
+            raise ConfigError(f"upstream must start with http:// or https://, got {base_url!r}")
         super().__init__(pool, config, tags=(UNTRAINABLE,))
         self._model = model
         self._client = httpx.AsyncClient(
@@ -158,7 +158,7 @@ class UpstreamGateway(BaseGateway):
         self._check_request(chat)
         if chat.messages is None:
             raise ServiceError(
-                ErrorKind.INVALID, "a plain upstream serves chats only; send messages", param="prompt"
+                ErrorKind.INVALID, "an upstream serves chat calls only; send messages", param="prompt"
             )
         messages = check_messages(chat.messages)
         session = await self.registry.get_or_open(caller)
@@ -265,7 +265,7 @@ def _write_message(message: Message) -> dict[str, Any]:
 def _parse_arguments(text: str) -> dict[str, Any]:
     value = json.loads(text or "{}")
     if not isinstance(value, dict):
-        raise ValueError("arguments of a tool call are no object")
+        raise ValueError("the arguments of a tool call are not an object")
     return value
 
 
@@ -278,29 +278,29 @@ async def _read_event_data(lines: AsyncIterator[str]) -> AsyncIterator[str]:
 
 def _explain_unreachable(call: _Call, error: Exception) -> ServiceError:
     call.session.note_infra_error(error)
-    words = f"the upstream cannot be reached ({type(error).__name__}); is it running?"
-    return ServiceError(ErrorKind.UNAVAILABLE, words, retry_after_s=1.0)
+    message = f"the upstream cannot be reached ({type(error).__name__}); is it running?"
+    return ServiceError(ErrorKind.UNAVAILABLE, message, retry_after_s=1.0)
 
 
 def _explain_unreadable(call: _Call, error: Exception) -> ServiceError:
     call.session.note_infra_error(error)
     return ServiceError(
-        ErrorKind.UNAVAILABLE, f"the upstream's answer cannot be read ({type(error).__name__}: {error})"
+        ErrorKind.UNAVAILABLE, f"the upstream's reply cannot be read ({type(error).__name__}: {error})"
     )
 
 
 def _explain_refusal(call: _Call, status: int, headers: Mapping[str, str], text: str) -> ServiceError:
-    """What the upstream says; its own failures, and our key's, are the system's and not the agent's."""
+    """What the upstream says. Its own failures, and those of our key, are the system's, not the agent's."""
     kind = _KINDS.get(status, ErrorKind.UNAVAILABLE)
     if kind is ErrorKind.UNAVAILABLE:
         call.session.note_infra_error(RuntimeError(f"upstream status {status}"))
     try:
-        words = str(json.loads(text)["error"]["message"])
+        reason = str(json.loads(text)["error"]["message"])
     except (ValueError, KeyError, TypeError):
-        words = text[:200]
+        reason = text[:200]
     after = headers.get("retry-after", "")
     return ServiceError(
         kind,
-        f"the upstream refused ({status}): {words}",
+        f"the upstream refused ({status}): {reason}",
         retry_after_s=float(after) if after.isdigit() else None,
     )

@@ -1,11 +1,11 @@
-"""The dialects: chat APIs as their own clients speak them, one file each.
+"""The dialects: vendors' chat APIs as their own clients use them, one file each.
 
     POST /v1/chat/completions   openai_chat.py          GET /v1/models          models.py
     POST /v1/completions        openai_completions.py   GET /v1/models/{name}
     POST /v1/responses          openai_responses.py     POST /v1/messages       anthropic_messages.py
 
-Each turns JSON into an `Ask` and an `Answer` into JSON or a stream of events; none knows of
-tokens, sessions or engines. `routing.py` joins them to a gateway.
+Each turns JSON into a `ChatRequest`, and a `ChatCompletion` into JSON or a stream of events. None knows about
+tokens, sessions or engines. `routers.py` connects them to a gateway.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The events of a streamed message, in the order that Anthropic's client builds it up from.
+"""The events of a streamed message, in the order that Anthropic's client expects.
 
     message_start ─► (block start ─► deltas ─► block stop) … ─► message_delta ─► message_stop
 
-A call closes an open block of text, and words after it open another one. The prompt's tokens
-are known at the end: the last `message_delta` has the counts that hold.
+A call closes an open text block, and text after it opens another one. The number of prompt tokens is known
+only at the end: the last `message_delta` has the counts that are valid.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stepwell.services.gateway.dialects.route import write_event
 
 
 class MessagesWriter:
-    """An answer as a stream of events."""
+    """A completion as a stream of events."""
 
     def __init__(self, chat: ChatRequest) -> None:
         self._chat = chat
@@ -50,8 +50,8 @@ class MessagesWriter:
         )
         yield _write_event("message_stop")
 
-    def write_error(self, refused: ServiceError) -> bytes:
-        return write_event(write_error_body(Vendor.ANTHROPIC, refused), "error")
+    def write_error(self, error: ServiceError) -> bytes:
+        return write_event(write_error_body(Vendor.ANTHROPIC, error), "error")
 
     def _write_call(self, call: ToolCall) -> Iterator[bytes]:
         yield self._start_block({"type": "tool_use", "id": call.id, "name": call.name, "input": {}})

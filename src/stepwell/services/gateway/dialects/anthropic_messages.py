@@ -1,12 +1,11 @@
-"""Anthropic's messages: `POST /v1/messages`, and `count_tokens` where the gateway can count.
+"""Anthropic's messages: `POST /v1/messages`, and `count_tokens` if the gateway can count.
 
-* A user's message may hold results of tools and words: each result becomes a message of the
-  tool, the words one of the user, in their order. A result marked `is_error` begins with
-  "Error: ", so that the policy can tell.
-* Blocks of thinking are skipped on the way in, and none is written: this policy's thoughts are
-  part of its text. `thinking` and effort settings are ignored.
-* An answer begun by the client (a last message of the assistant) is refused.
-* As at Anthropic, `input_tokens` leaves out what came from the cache.
+* A user message may hold tool results and text: each result becomes a tool message, the text a user message,
+  in their order. A result marked `is_error` starts with "Error: ", so that the policy can tell.
+* Thinking blocks of the client are skipped, and none is written: this policy's thoughts are part of its text.
+  `thinking` and effort settings are ignored.
+* A reply started by the client (a last message of the assistant) is refused.
+* As in Anthropic's API, `input_tokens` leaves out what came from the cache.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ STOP_REASON = {
 
 @runtime_checkable
 class TokenCounter(Protocol):
-    """A gateway that can tell how long a prompt is without sampling."""
+    """A gateway that can count the tokens of a prompt without sampling."""
 
     async def count_tokens(self, caller: GatewayCaller, chat: ChatRequest) -> int: ...
 
@@ -66,7 +65,7 @@ class TextBlock(RequestBody):
 
 
 class ImageSource(RequestBody):
-    """Where a picture is: in the request itself, as base64."""
+    """The image data: in the request itself, as base64."""
 
     type: str = ""
     media_type: str | None = None
@@ -74,20 +73,20 @@ class ImageSource(RequestBody):
 
 
 class ImageBlock(RequestBody):
-    """A picture, for a policy that sees."""
+    """An image, for a policy that sees."""
 
     type: Literal["image"]
     source: ImageSource
 
 
 class OtherBlock(RequestBody):
-    """A document: known, and refused until a policy that perceives it is served."""
+    """A document. Refused, because no policy here can read it."""
 
     type: Literal["document", "search_result"]
 
 
 class ThinkingBlock(RequestBody):
-    """Thoughts of another model, which are skipped."""
+    """Thoughts of another model. Skipped."""
 
     type: Literal["thinking", "redacted_thinking"]
 
@@ -105,7 +104,7 @@ ResultPart = Annotated[TextBlock | ImageBlock | OtherBlock, Field(discriminator=
 
 
 class ResultBlock(RequestBody):
-    """What came of a call."""
+    """The result of a call."""
 
     type: Literal["tool_result"]
     tool_use_id: str
@@ -128,7 +127,7 @@ class AnthropicMessage(RequestBody):
 
 
 class AnthropicTool(RequestBody):
-    """A tool of the client's; tools that Anthropic would run are refused by name."""
+    """A tool of the client. Tools that Anthropic would run are refused by name."""
 
     type: str | None = None
     name: str
@@ -137,26 +136,26 @@ class AnthropicTool(RequestBody):
 
 
 class AnthropicToolChoice(RequestBody):
-    """Who decides whether a tool is called; only `auto` and `none` can be honoured."""
+    """Whether tools are called. Only `auto` and `none` are supported."""
 
     type: Literal["auto", "none", "any", "tool"]
     disable_parallel_tool_use: bool | None = None
 
 
 class OutputConfig(RequestBody):
-    """The form of the answer; `format` is refused, the rest ignored."""
+    """The format of the reply. `format` is refused, the rest is ignored."""
 
     format: dict[str, Any] | None = None
 
 
 class Metadata(RequestBody):
-    """Whom the client speaks for: kept with the step."""
+    """The user that the client acts for. Stored with the step."""
 
     user_id: str | None = None
 
 
 class CountRequest(RequestBody):
-    """The body of a count: a prompt without sampling."""
+    """The body of a token count: a prompt without sampling."""
 
     model: str
     messages: Annotated[list[AnthropicMessage], Field(min_length=1)]
@@ -186,16 +185,19 @@ class MessagesRequest(RequestBody):
 
 
 def parse_request(body: MessagesRequest, image_decoder: ImageDecoder | None = None) -> ChatRequest:
-    """What a body asks for; `see` takes the pictures in it."""
+    """The chat request in a body. `image_decoder` takes its images."""
     refuse_unsupported(
         {
-            "top_k": (body.top_k, "the engine cuts by probability, not by rank; use top_p"),
+            "top_k": (body.top_k, "the engine has no top_k; use top_p"),
             "output_config.format": (
                 body.output_config and body.output_config.format,
-                "cannot be guaranteed; leave it out and parse the answer",
+                "is not supported; leave it out and parse the reply",
             ),
-            "mcp_servers": (body.mcp_servers, "no server is called from here; offer its tools as tools"),
-            "container": (body.container, "no code is run here; offer a tool that does"),
+            "mcp_servers": (
+                body.mcp_servers,
+                "MCP servers are not called from here; send their tools as tools",
+            ),
+            "container": (body.container, "no code is run here; send a tool that does"),
         }
     )
     return ChatRequest(
@@ -212,30 +214,30 @@ def parse_request(body: MessagesRequest, image_decoder: ImageDecoder | None = No
 
 
 def parse_count_request(body: CountRequest, image_decoder: ImageDecoder | None = None) -> ChatRequest:
-    """The prompt whose tokens are to be counted."""
+    """The prompt whose tokens are counted."""
     return ChatRequest(
         body.model, _read_prompt(body, image_decoder), tools=_select_tools(body.tools or (), body.tool_choice)
     )
 
 
 def write_reply(chat: ChatRequest, completion: ChatCompletion) -> dict[str, Any]:
-    """An answer as one JSON object."""
+    """A completion as one JSON object."""
     (choice,) = completion.choices
-    words = [{"type": "text", "text": choice.text}] if choice.text else []
+    texts = [{"type": "text", "text": choice.text}] if choice.text else []
     calls = [
         {"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments}
         for call in choice.tool_calls
     ]
     return {
         **write_empty_message(chat),
-        "content": words + calls,
+        "content": texts + calls,
         **write_stop_reason(choice),
         "usage": write_usage(completion),
     }
 
 
 def write_empty_message(chat: ChatRequest) -> dict[str, Any]:
-    """A message with nothing in it yet."""
+    """A message with no content yet."""
     return {
         "id": chat.id,
         "type": "message",
@@ -254,7 +256,7 @@ def write_stop_reason(choice: CompletionChoice) -> dict[str, Any]:
 
 
 def write_usage(completion: ChatCompletion) -> dict[str, int]:
-    """Counts of tokens."""
+    """Token counts."""
     return {
         "input_tokens": completion.num_prompt_tokens - completion.num_cached_tokens,
         "cache_creation_input_tokens": 0,
@@ -267,7 +269,10 @@ def _read_prompt(
     body: MessagesRequest | CountRequest, image_decoder: ImageDecoder | None
 ) -> tuple[Message, ...]:
     if body.messages[-1].role == "assistant":
-        refuse_field("messages", "the last one is the assistant's: an answer cannot be begun for the policy")
+        refuse_field(
+            "messages",
+            "the last message is the assistant's; starting the reply for the policy is not supported",
+        )
     system = body.system or ""
     if not isinstance(system, str):
         system = join_texts([block.text for block in system])
@@ -277,16 +282,16 @@ def _read_prompt(
 def _read_messages(
     turns: Iterable[AnthropicMessage], image_decoder: ImageDecoder | None
 ) -> Iterator[Message]:
-    names: dict[str, str] = {}  # of the calls so far: templates may write the name beside a result
+    names: dict[str, str] = {}  # of calls by id: templates may write the name beside a result
     for index, turn in enumerate(turns):
         param = f"messages[{index}].content"
         blocks = (
             [TextBlock(type="text", text=turn.content)] if isinstance(turn.content, str) else turn.content
         )
         if turn.role == "assistant":
-            said = _read_assistant(blocks, param)
-            names |= {call.id: call.name for call in said.tool_calls}
-            yield said
+            message = _read_assistant(blocks, param)
+            names |= {call.id: call.name for call in message.tool_calls}
+            yield message
         else:
             yield from _read_user_or_system(turn.role, blocks, param, names, image_decoder)
 
@@ -301,8 +306,8 @@ def _read_assistant(blocks: Iterable[ContentBlock], param: str) -> Message:
         elif isinstance(block, OtherBlock | ImageBlock):
             refuse_media(f"{param}[{index}]")
         elif isinstance(block, ResultBlock):
-            refuse_field(f"{param}[{index}]", "a tool_result belongs into a message of the user")
-    return Message.assistant("".join(texts), calls)  # pieces of what was sampled: nothing between them
+            refuse_field(f"{param}[{index}]", "a tool_result belongs in a user message")
+    return Message.assistant("".join(texts), calls)  # pieces of one sampled text: joined without separator
 
 
 def _read_user_or_system(
@@ -312,27 +317,27 @@ def _read_user_or_system(
     names: dict[str, str],
     image_decoder: ImageDecoder | None,
 ) -> Iterator[Message]:
-    words: list[str | ImagePart] = []
+    pieces: list[str | ImagePart] = []
     for index, block in enumerate(blocks):
         if isinstance(block, TextBlock):
-            words.append(block.text)
+            pieces.append(block.text)
         elif isinstance(block, ImageBlock):
             source, place = block.source, f"{param}[{index}]"
             if image_decoder is not None and source.type != "base64":
-                refuse_field(f"{place}.source", "send the picture itself in base64; nothing is fetched")
-            shown = image_decoder if role == "user" else None
-            words.append(read_base64_image(source.data, source.media_type, shown, place))
+                refuse_field(f"{place}.source", "send the image itself in base64; nothing is fetched")
+            decoder = image_decoder if role == "user" else None
+            pieces.append(read_base64_image(source.data, source.media_type, decoder, place))
         elif isinstance(block, OtherBlock):
             refuse_media(f"{param}[{index}]")
         elif isinstance(block, CallBlock):
-            refuse_field(f"{param}[{index}]", "a tool_use belongs into a message of the assistant")
+            refuse_field(f"{param}[{index}]", "a tool_use belongs in an assistant message")
         elif isinstance(block, ResultBlock):
-            if words:
-                yield Message(role, join_content(words))
-                words = []
+            if pieces:
+                yield Message(role, join_content(pieces))
+                pieces = []
             yield _read_result(block, f"{param}[{index}]", names)
-    if words:
-        yield Message(role, join_content(words))
+    if pieces:
+        yield Message(role, join_content(pieces))
 
 
 def _read_result(block: ResultBlock, param: str, names: dict[str, str]) -> Message:
@@ -342,24 +347,24 @@ def _read_result(block: ResultBlock, param: str, names: dict[str, str]) -> Messa
             if isinstance(part, OtherBlock | ImageBlock):
                 refuse_media(f"{param}.content[{index}]")
         content = join_texts([part.text for part in content if isinstance(part, TextBlock)])
-    words = f"Error: {content}" if block.is_error else content
+    text = f"Error: {content}" if block.is_error else content
     name = names.get(block.tool_use_id, "")
-    return Message("tool", words, tool_call_id=block.tool_use_id, name=name)
+    return Message("tool", text, tool_call_id=block.tool_use_id, name=name)
 
 
 def _select_tools(
     tools: Iterable[AnthropicTool], choice: AnthropicToolChoice | None
 ) -> tuple[ToolSchema, ...]:
-    """The tools that the policy is shown: none with `none`. What it cannot be made to do is refused."""
+    """The tools that the policy sees: none with `none`. A choice that cannot be enforced is refused."""
     schemas = tuple(_read_tool(tool, index) for index, tool in enumerate(tools))
     if choice is None or choice.type == "none":
         return schemas if choice is None else ()
     if choice.type != "auto":
-        refuse_field("tool_choice", f"{choice.type!r} cannot be forced upon a policy; use 'auto' or 'none'")
+        refuse_field("tool_choice", f"{choice.type!r} cannot be enforced; use 'auto' or 'none'")
     if choice.disable_parallel_tool_use and schemas:
         refuse_field(
             "tool_choice.disable_parallel_tool_use",
-            "how many tools are called is the policy's choice; leave it out",
+            "the policy decides how many tools it calls; leave it out",
         )
     return schemas
 
@@ -367,6 +372,6 @@ def _select_tools(
 def _read_tool(tool: AnthropicTool, index: int) -> ToolSchema:
     if tool.type not in (None, "custom"):
         refuse_field(
-            f"tools[{index}].type", f"{tool.type!r} tools are not run here; only custom ones are served"
+            f"tools[{index}].type", f"{tool.type!r} tools are not run here; only custom tools are supported"
         )
     return make_tool_schema(tool.name, tool.description, tool.input_schema, f"tools[{index}]")

@@ -1,14 +1,13 @@
-"""Refusals in each vendor's own form, so that its client raises the error its users know.
+"""Errors in each vendor's format, so that its client raises the exception its users know.
 
-    Refused ─► error_body ─► status, body and headers          (before a reply has begun)
-                         └─► an event of the stream            (afterwards)
+    ServiceError ─► write_error_body ─► status, body and headers     (before a reply has started)
+                                    └─► an event of the stream       (afterwards)
 
-Clients choose the exception by status; type and code inside the body are for people and for
-programs that look closer. A session that is over will not open again by itself, so a
-conflict tells clients not to try again.
+Clients choose the exception by status. Type and code in the body are for people and for programs that look
+closer. A session that is over does not open again, so a conflict tells clients not to retry.
 
-Every JSON text of the dialects is written by `dumps`: in ASCII, because a policy may sample
-half of a surrogate pair, which has no UTF-8.
+All JSON of the dialects is written by `dump_json`: in ASCII, because a policy may sample half of a surrogate
+pair, which has no UTF-8.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ _ESCAPED_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class Vendor(StrEnum):
-    """Whose words are spoken."""
+    """Whose format is written."""
 
     OPENAI = "openai"
     ANTHROPIC = "anthropic"
 
 
 class OpenAIErrorDetail(BaseModel):
-    """What went wrong, as OpenAI's clients read it."""
+    """The error as OpenAI's clients read it."""
 
     message: str
     type: str
@@ -47,20 +46,20 @@ class OpenAIErrorDetail(BaseModel):
 
 
 class OpenAIError(BaseModel):
-    """A refusal in OpenAI's form."""
+    """An error in OpenAI's format."""
 
     error: OpenAIErrorDetail
 
 
 class AnthropicErrorDetail(BaseModel):
-    """What went wrong, as Anthropic's clients read it."""
+    """The error as Anthropic's clients read it."""
 
     type: str
     message: str
 
 
 class AnthropicError(BaseModel):
-    """A refusal in Anthropic's form."""
+    """An error in Anthropic's format."""
 
     type: str
     error: AnthropicErrorDetail
@@ -91,7 +90,7 @@ _ANTHROPIC_ERRORS: dict[ErrorKind, str] = {
 
 
 class AsciiJSONResponse(JSONResponse):
-    """A JSON reply written by `dumps`."""
+    """A JSON response written by `dump_json`."""
 
     def render(self, content: Any) -> bytes:
         return dump_json(content).encode("ascii")
@@ -103,43 +102,43 @@ def dump_json(value: Any) -> str:
 
 
 def find_vendor(path: str, headers: Mapping[str, str] | None = None) -> Vendor:
-    """Who is spoken to: by path, or by the version header that every Anthropic client sends."""
+    """Whose client calls: by path, or by the version header that every Anthropic client sends."""
     if path.endswith(("/v1/messages", "/v1/messages/count_tokens")):
         return Vendor.ANTHROPIC
     return Vendor.ANTHROPIC if headers and "anthropic-version" in headers else Vendor.OPENAI
 
 
-def write_error_body(vendor: Vendor, refused: ServiceError) -> dict[str, Any]:
-    """The refusal as the vendor writes it. Too long a prompt is known by the error that caused it."""
+def write_error_body(vendor: Vendor, error: ServiceError) -> dict[str, Any]:
+    """The error as the vendor writes it. A prompt that is too long is recognised by the error's cause."""
     if vendor is Vendor.ANTHROPIC:
-        message = refused.message  # this form has no field for the parameter
-        if refused.param and not message.startswith(refused.param):
-            message = f"{refused.param}: {message}"
-        return {"type": "error", "error": {"type": _ANTHROPIC_ERRORS[refused.kind], "message": message}}
-    type_, code = _OPENAI_ERRORS[refused.kind]
-    if isinstance(refused.__cause__, ContextLengthError):
+        message = error.message  # this format has no field for the parameter
+        if error.param and not message.startswith(error.param):
+            message = f"{error.param}: {message}"
+        return {"type": "error", "error": {"type": _ANTHROPIC_ERRORS[error.kind], "message": message}}
+    type_, code = _OPENAI_ERRORS[error.kind]
+    if isinstance(error.__cause__, ContextLengthError):
         code = "context_length_exceeded"
-    elif refused.kind is ErrorKind.NOT_FOUND and refused.param == "model":
+    elif error.kind is ErrorKind.NOT_FOUND and error.param == "model":
         code = "model_not_found"
-    return {"error": {"message": refused.message, "type": type_, "param": refused.param, "code": code}}
+    return {"error": {"message": error.message, "type": type_, "param": error.param, "code": code}}
 
 
 def make_error_response(
-    path: str, refused: ServiceError, headers: Mapping[str, str] | None = None
+    path: str, error: ServiceError, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    """The whole reply for a call to `path` that is not served; `headers` are those of the call."""
+    """The response for a refused call to `path`. `headers` are those of the call."""
     extra: dict[str, str] = {}
-    if refused.retry_after_s is not None:
-        extra["retry-after"] = str(math.ceil(refused.retry_after_s))
-    if refused.kind is ErrorKind.CONFLICT:
+    if error.retry_after_s is not None:
+        extra["retry-after"] = str(math.ceil(error.retry_after_s))
+    if error.kind is ErrorKind.CONFLICT:
         extra["x-should-retry"] = "false"
     return AsciiJSONResponse(
-        write_error_body(find_vendor(path, headers), refused), HTTP_STATUS[refused.kind], extra
+        write_error_body(find_vendor(path, headers), error), HTTP_STATUS[error.kind], extra
     )
 
 
 def explain_invalid_body(error: RequestValidationError) -> ServiceError:
-    """A body that is no such request: the most precise of its faults, with the field's name."""
+    """The error for a body that fails validation: its most precise fault, with the field's name."""
     faults = [(_name_field(fault["loc"], error.body), fault) for fault in error.errors()]
     name, fault = max(faults, key=lambda pair: pair[0].count(".") + pair[0].count("["))
     if fault["type"] == "json_invalid":
@@ -150,7 +149,7 @@ def explain_invalid_body(error: RequestValidationError) -> ServiceError:
 
 
 def check_surrogates(body: bytes) -> None:
-    """Refuse JSON whose strings hold half of a surrogate pair: parsers take it, but it is no text."""
+    """Refuse JSON with half of a surrogate pair: parsers accept it, but it is not valid text."""
     if not _ESCAPED_PAIR.search(body):
         return
     try:
@@ -158,14 +157,14 @@ def check_surrogates(body: bytes) -> None:
     except UnicodeEncodeError as error:
         raise ServiceError(
             ErrorKind.INVALID,
-            "the body holds half of a surrogate pair, which is not text; escape whole pairs",
+            "the body holds half of a surrogate pair, which is not valid text; escape whole pairs",
         ) from error
     except (ValueError, RecursionError):
-        return  # the request's own parser will say what is wrong
+        return  # the request parser reports what is wrong
 
 
 def _name_field(place: Sequence[Any], body: Any) -> str:
-    """Where a fault is, in the client's own words: names of union branches are left out."""
+    """The field at fault, in the client's terms. Names of union branches are left out."""
     name = ""
     for part in place[1:] if place and place[0] == "body" else place:
         if isinstance(body, list) and isinstance(part, int) and part < len(body):

@@ -1,7 +1,6 @@
-"""The model list, in the form of whoever asks: `GET /v1/models` and `GET /v1/models/{name}`.
+"""The model list in the format of each vendor: `GET /v1/models` and `GET /v1/models/{name}`.
 
-Every Anthropic client sends its API's version as a header; who does not is answered in
-OpenAI's form.
+Every Anthropic client sends a version header. Requests without it get OpenAI's format.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any
 from stepwell.services.errors import ErrorKind, ServiceError
 from stepwell.services.gateway.dialects.errors import Vendor
 
-_UNKNOWN_DATE = "1970-01-01T00:00:00Z"  # what Anthropic's form has for a model without one
+_UNKNOWN_DATE = "1970-01-01T00:00:00Z"  # Anthropic's value for a model without a date
 
 
 def write_model_list(names: Sequence[str], vendor: Vendor) -> dict[str, Any]:
@@ -25,11 +24,11 @@ def write_model_list(names: Sequence[str], vendor: Vendor) -> dict[str, Any]:
 
 
 def write_model(name: str, names: Sequence[str], vendor: Vendor) -> dict[str, Any]:
-    """One model, or `Refused`."""
+    """One model. Raises `ServiceError` if it is unknown."""
     if name not in names:
         known = ", ".join(names) or "none"
         raise ServiceError(
-            ErrorKind.NOT_FOUND, f"there is no model {name!r}; served are: {known}", param="model"
+            ErrorKind.NOT_FOUND, f"there is no model {name!r}; available: {known}", param="model"
         )
     return _write_entry(name, vendor)
 

@@ -1,8 +1,8 @@
 """OpenAI's chat completions: `POST /v1/chat/completions`, in one piece or as a stream.
 
-Tool calls are streamed whole. With `tool_choice: "none"` the policy is not shown the tools,
-which makes the prompt another one than with them. `seed`, `stop`, `n` and `logprobs` do what
-they say; see `openai_shared.py` for what is refused.
+A tool call is streamed in one piece. With `tool_choice: "none"` the policy does not see the tools, so its
+prompt differs from the one with tools. `seed`, `stop`, `n` and `logprobs` are supported; `openai_shared.py`
+says what is refused.
 """
 
 from __future__ import annotations
@@ -61,20 +61,20 @@ class ChatRefusalPart(RequestBody):
 
 
 class ChatImageUrl(RequestBody):
-    """A picture as a data URL."""
+    """An image as a data URL."""
 
     url: str
 
 
 class ChatImagePart(RequestBody):
-    """A picture, for a policy that sees."""
+    """An image, for a policy that sees."""
 
     type: Literal["image_url"]
     image_url: ChatImageUrl
 
 
 class ChatMediaPart(RequestBody):
-    """A sound or file: known, and refused until a policy that perceives it is served."""
+    """A sound or file. Refused, because no policy here can read it."""
 
     type: Literal["input_audio", "file"]
 
@@ -88,7 +88,7 @@ class ChatSystemMessage(RequestBody):
 
 
 class ChatUserMessage(RequestBody):
-    """What a user said."""
+    """A message of the user."""
 
     role: Literal["user"]
     content: str | list[Annotated[ChatTextPart | ChatImagePart | ChatMediaPart, Field(discriminator="type")]]
@@ -111,7 +111,7 @@ class ChatToolCall(RequestBody):
 
 
 class ChatAssistantMessage(RequestBody):
-    """What the assistant said and called."""
+    """A message of the assistant: text and tool calls."""
 
     role: Literal["assistant"]
     content: str | list[Annotated[ChatTextPart | ChatRefusalPart, Field(discriminator="type")]] | None = None
@@ -119,7 +119,7 @@ class ChatAssistantMessage(RequestBody):
 
 
 class ChatToolMessage(RequestBody):
-    """What came of a call."""
+    """The result of a call."""
 
     role: Literal["tool"]
     content: str | list[ChatTextPart]
@@ -132,7 +132,7 @@ ChatMessage = Annotated[
 
 
 class ChatFunction(RequestBody):
-    """A function that may be called; `parameters` are a JSON schema."""
+    """A function that may be called. `parameters` is a JSON schema."""
 
     name: str
     description: str | None = None
@@ -140,7 +140,7 @@ class ChatFunction(RequestBody):
 
 
 class ChatCompletionTool(RequestBody):
-    """A tool; only functions are served."""
+    """A tool. Only functions are supported."""
 
     type: Literal["function"]
     function: ChatFunction
@@ -177,15 +177,15 @@ class ChatCompletionRequest(RequestBody):
 
 
 def parse_request(body: ChatCompletionRequest, image_decoder: ImageDecoder | None = None) -> ChatRequest:
-    """What a body asks for; `see` takes the pictures in it."""
+    """The chat request in a body. `image_decoder` takes its images."""
     refuse_unsupported(
         {
             "frequency_penalty": (body.frequency_penalty, shared.NO_PENALTY),
             "presence_penalty": (body.presence_penalty, shared.NO_PENALTY),
             "logit_bias": (body.logit_bias, shared.NO_PENALTY),
-            "functions": (body.functions, "this form is deprecated; use 'tools'"),
-            "web_search_options": (body.web_search_options, "no search engine is attached; offer a tool"),
-            "modalities": ("audio" in (body.modalities or ()), "only text is served"),
+            "functions": (body.functions, "is deprecated; use 'tools'"),
+            "web_search_options": (body.web_search_options, "there is no search engine; send a tool"),
+            "modalities": ("audio" in (body.modalities or ()), "only text is supported"),
             "top_logprobs": (body.top_logprobs, shared.ONLY_SAMPLED),
         }
     )
@@ -208,7 +208,7 @@ def parse_request(body: ChatCompletionRequest, image_decoder: ImageDecoder | Non
 
 
 def write_reply(chat: ChatRequest, completion: ChatCompletion) -> dict[str, Any]:
-    """An answer as one JSON object."""
+    """A completion as one JSON object."""
     with_logprobs = chat.num_top_logprobs is not None
     return {
         "id": completion.id,
@@ -221,7 +221,7 @@ def write_reply(chat: ChatRequest, completion: ChatCompletion) -> dict[str, Any]
 
 
 class ChatWriter:
-    """An answer as a stream of chunks."""
+    """A completion as a stream of chunks."""
 
     def __init__(self, chat: ChatRequest, *, with_usage: bool) -> None:
         self._chat, self._with_usage = chat, with_usage
@@ -249,8 +249,8 @@ class ChatWriter:
             yield write_event({**self._make_head(), "choices": [], "usage": shared.write_usage(completion)})
         yield b"data: [DONE]\n\n"
 
-    def write_error(self, refused: ServiceError) -> bytes:
-        return write_event(write_error_body(Vendor.OPENAI, refused))
+    def write_error(self, error: ServiceError) -> bytes:
+        return write_event(write_error_body(Vendor.OPENAI, error))
 
     def _make_head(self) -> dict[str, Any]:
         head = {"id": self._chat.id, "object": "chat.completion.chunk", "created": self._created}
@@ -266,7 +266,7 @@ class ChatWriter:
 
 
 def _read_messages(messages: Iterable[ChatMessage], image_decoder: ImageDecoder | None) -> Iterator[Message]:
-    names: dict[str, str] = {}  # of the calls so far: templates may write the name beside a result
+    names: dict[str, str] = {}  # of calls by id: templates may write the name beside a result
     for index, message in enumerate(messages):
         param = f"messages[{index}]"
         if isinstance(message, ChatSystemMessage):
@@ -276,9 +276,9 @@ def _read_messages(messages: Iterable[ChatMessage], image_decoder: ImageDecoder 
                 "user", _read_content(message.content, param, image_decoder), name=message.name or ""
             )
         elif isinstance(message, ChatAssistantMessage):
-            spoken = _read_assistant(message, param)
-            names |= {call.id: call.name for call in spoken.tool_calls}
-            yield spoken
+            assistant = _read_assistant(message, param)
+            names |= {call.id: call.name for call in assistant.tool_calls}
+            yield assistant
         else:
             name = names.get(message.tool_call_id, "")
             yield Message(
@@ -310,7 +310,7 @@ def _read_content(
 
 def _read_assistant(message: ChatAssistantMessage, param: str) -> Message:
     content = message.content or ""
-    if not isinstance(content, str):  # pieces of what was sampled: nothing between them
+    if not isinstance(content, str):  # pieces of one sampled text: joined without separator
         content = "".join(part.text if isinstance(part, ChatTextPart) else part.refusal for part in content)
     calls = [
         make_tool_call(

@@ -1,7 +1,7 @@
-"""OpenAI's completions: `POST /v1/completions`, text or token ids in, text out, no chat template.
+"""OpenAI's completions: `POST /v1/completions`. Text or token ids in, text out, no chat template.
 
-One prompt per call. As at OpenAI, an answer has at most 16 tokens unless `max_tokens` says
-otherwise. `logprobs: 0` gives the sampled tokens' own.
+One prompt per call. As in OpenAI's API, a reply has at most 16 tokens unless `max_tokens` is set.
+`logprobs: 0` returns those of the sampled tokens.
 """
 
 from __future__ import annotations
@@ -68,13 +68,16 @@ class CompletionRequest(RequestBody):
 
 
 def parse_request(body: CompletionRequest) -> ChatRequest:
-    """What a body asks for."""
+    """The request in a body."""
     num_choices = body.n or 1
     refuse_unsupported(
         {
-            "best_of": (body.best_of not in (None, num_choices), "choose among n answers yourself"),
-            "echo": (body.echo, "the prompt is not sent back; put it before the answer yourself"),
-            "suffix": (body.suffix, "the policy writes onwards only"),
+            "best_of": (
+                body.best_of not in (None, num_choices),
+                "use n and choose among the replies yourself",
+            ),
+            "echo": (body.echo, "the prompt is not returned; prepend it yourself"),
+            "suffix": (body.suffix, "the policy only continues a text"),
             "frequency_penalty": (body.frequency_penalty, shared.NO_PENALTY),
             "presence_penalty": (body.presence_penalty, shared.NO_PENALTY),
             "logit_bias": (body.logit_bias, shared.NO_PENALTY),
@@ -97,7 +100,7 @@ def parse_request(body: CompletionRequest) -> ChatRequest:
 
 
 def write_reply(chat: ChatRequest, completion: ChatCompletion) -> dict[str, Any]:
-    """An answer as one JSON object."""
+    """A completion as one JSON object."""
     with_logprobs = chat.num_top_logprobs is not None
     return {
         "id": completion.id,
@@ -118,12 +121,12 @@ def write_reply(chat: ChatRequest, completion: ChatCompletion) -> dict[str, Any]
 
 
 class CompletionWriter:
-    """An answer as a stream of chunks."""
+    """A completion as a stream of chunks."""
 
     def __init__(self, chat: ChatRequest, *, with_usage: bool) -> None:
         self._chat, self._with_usage = chat, with_usage
         self._created = int(time.time())
-        self._offsets = [0] * chat.num_choices  # where each choice's next token begins
+        self._offsets = [0] * chat.num_choices  # where each choice's next token starts
 
     def write_start(self) -> Iterator[bytes]:
         yield from ()
@@ -140,8 +143,8 @@ class CompletionWriter:
             yield write_event({**self._make_head(), "choices": [], "usage": shared.write_usage(completion)})
         yield b"data: [DONE]\n\n"
 
-    def write_error(self, refused: ServiceError) -> bytes:
-        return write_event(write_error_body(Vendor.OPENAI, refused))
+    def write_error(self, error: ServiceError) -> bytes:
+        return write_event(write_error_body(Vendor.OPENAI, error))
 
     def _make_head(self) -> dict[str, Any]:
         head = {"id": self._chat.id, "object": "text_completion", "created": self._created}
@@ -157,13 +160,13 @@ class CompletionWriter:
 def _require_one_prompt(prompt: Prompt) -> str | tuple[int, ...]:
     """The prompt of a call, which may come as a list of one."""
     if not prompt:
-        refuse_field("prompt", "is empty; a policy needs at least one token to go on from")
+        refuse_field("prompt", "is empty; send at least one token")
     if isinstance(prompt, str):
         return prompt
     if all(isinstance(item, int) for item in prompt):
-        return tuple(prompt)  # type: ignore[arg-type]  # a list of ids, by the line above
+        return tuple(prompt)  # type: ignore[arg-type]  # the line above checked that all are ids
     if len(prompt) > 1:
-        refuse_field("prompt", f"holds {len(prompt)} prompts; send one per call (calls may run side by side)")
+        refuse_field("prompt", f"holds {len(prompt)} prompts; send one per call (calls may run in parallel)")
     (only,) = prompt
     assert not isinstance(only, int)
     return _require_one_prompt(only)

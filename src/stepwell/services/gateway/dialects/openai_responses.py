@@ -1,13 +1,13 @@
-"""OpenAI's responses: `POST /v1/responses`, whose clients may send only what is new.
+"""OpenAI's responses: `POST /v1/responses`. Clients may send only what is new.
 
-A conversation is kept under the response's id; `previous_response_id` goes on from it. As at
-OpenAI, `instructions` belong to one call and are not kept (a gateway that was restarted knows a
-conversation by its steps, instructions included: the same ones are then not said twice). `store`
-changes nothing about what is recorded.
+A conversation is stored under the response's id; `previous_response_id` continues it. As in OpenAI's API,
+`instructions` belong to one call and are not stored. (A restarted gateway restores a conversation from its
+steps, which include the instructions; the same ones are then not added twice.) `store` does not change what
+is recorded.
 
-Items of one assistant turn (a message, calls) follow each other; on the way back they are put
-together again, so that the turn is recognised as the one that was sampled. Reasoning items are
-skipped: this policy's thoughts are part of its text.
+Items of one assistant turn (a message, calls) follow each other. When they come back they are merged, so that
+the turn is recognised as the sampled one. Reasoning items are skipped: this policy's thoughts are part of its
+text.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LOGPROBS = "message.output_text.logprobs"
 
 
 class ResponseTextPart(RequestBody):
-    """A piece of text, of a client or of an earlier response."""
+    """A piece of text, from a client or an earlier response."""
 
     type: Literal["input_text", "output_text"]
     text: str
@@ -62,14 +62,14 @@ class ResponseRefusalPart(RequestBody):
 
 
 class ResponseImagePart(RequestBody):
-    """A picture, for a policy that sees."""
+    """An image, for a policy that sees."""
 
     type: Literal["input_image"]
     image_url: str | None = None
 
 
 class ResponseMediaPart(RequestBody):
-    """A sound or file: known, and refused until a policy that perceives it is served."""
+    """A sound or file. Refused, because no policy here can read it."""
 
     type: Literal["input_file", "input_audio"]
 
@@ -81,7 +81,7 @@ ResponsePart = Annotated[
 
 
 class MessageItem(RequestBody):
-    """A message of anyone."""
+    """A message of any role."""
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
@@ -98,7 +98,7 @@ class CallItem(RequestBody):
 
 
 class ResultItem(RequestBody):
-    """What came of a call."""
+    """The result of a call."""
 
     type: Literal["function_call_output"]
     call_id: str
@@ -106,13 +106,13 @@ class ResultItem(RequestBody):
 
 
 class ReasoningItem(RequestBody):
-    """Thoughts of another model, which are skipped."""
+    """Thoughts of another model. Skipped."""
 
     type: Literal["reasoning"]
 
 
 def _find_item_type(value: Any) -> str:
-    """Which item a JSON value is: a message needs no type."""
+    """The type of an item. A message may leave it out."""
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
     return kind if isinstance(kind, str) else "message"
 
@@ -127,7 +127,7 @@ ResponseItem = Annotated[
 
 
 class ResponsesTool(RequestBody):
-    """A function that may be called; other types of tools are refused by name."""
+    """A function that may be called. Other types of tools are refused by name."""
 
     type: str
     name: str = ""
@@ -137,7 +137,7 @@ class ResponsesTool(RequestBody):
 
 
 class TextOptions(RequestBody):
-    """The form of the answer."""
+    """The format of the reply."""
 
     format: shared.ResponseFormat | None = None
 
@@ -173,13 +173,13 @@ def read_conversation(
     recall_conversation: Callable[[str], Iterable[Message]],
     image_decoder: ImageDecoder | None = None,
 ) -> tuple[Message, ...]:
-    """The conversation so far, which is also what is kept: recalled messages, then the new ones.
+    """The conversation so far: recalled messages, then the new ones. This is what is stored.
 
-    `see` takes the pictures among them.
+    `image_decoder` takes the images among them.
     """
     before = tuple(recall_conversation(body.previous_response_id)) if body.previous_response_id else ()
     if not body.input and not before:
-        refuse_field("input", "is empty; say something, or name a previous_response_id")
+        refuse_field("input", "is empty; send input, or a previous_response_id")
     if isinstance(body.input, str):
         return (*before, Message.user(body.input))
     new = _read_messages(body.input, before, image_decoder)
@@ -187,13 +187,13 @@ def read_conversation(
 
 
 def parse_request(body: ResponsesRequest, conversation: tuple[Message, ...]) -> ChatRequest:
-    """What a body asks for, after the conversation it goes on from."""
+    """The chat request in a body, given the conversation it continues."""
     refuse_unsupported(
         {
-            "background": (body.background, "answers are given while the client waits; leave it out"),
+            "background": (body.background, "background responses are not supported; leave it out"),
             "conversation": (body.conversation, "use previous_response_id, or send the items"),
-            "prompt": (body.prompt, "there are no stored prompts here; send instructions and input"),
-            "truncation": (body.truncation == "auto", "history is never cut; send fewer items"),
+            "prompt": (body.prompt, "stored prompts are not supported; send instructions and input"),
+            "truncation": (body.truncation == "auto", "the history is never truncated; send fewer items"),
             "top_logprobs": (body.top_logprobs, shared.ONLY_SAMPLED),
         }
     )
@@ -214,13 +214,13 @@ def parse_request(body: ResponsesRequest, conversation: tuple[Message, ...]) -> 
 
 
 def make_reply_message(completion: ChatCompletion) -> Message:
-    """The sampled turn as it is kept, and as a client would send it back."""
+    """The sampled turn as it is stored, and as a client would send it back."""
     (choice,) = completion.choices
     return Message.assistant(choice.text, choice.tool_calls)
 
 
 def write_reply(body: ResponsesRequest, chat: ChatRequest, completion: ChatCompletion) -> dict[str, Any]:
-    """An answer as one JSON object."""
+    """A completion as one JSON object."""
     (choice,) = completion.choices
     items = [write_call_item(call) for call in choice.tool_calls]
     if choice.text or not items:
@@ -251,7 +251,7 @@ def write_finished(
 
 
 def write_in_progress(body: ResponsesRequest, chat: ChatRequest, created: int) -> dict[str, Any]:
-    """The response before anything is sampled, with what was asked for."""
+    """The response before anything is sampled, with the request's settings."""
     return {
         "id": chat.id,
         "object": "response",
@@ -281,7 +281,7 @@ def write_in_progress(body: ResponsesRequest, chat: ChatRequest, created: int) -
 def write_message_item(
     text: str, tokens: tuple[TokenLogprob, ...] = (), *, status: str, item_id: str | None = None
 ) -> dict[str, Any]:
-    """The sampled words as an output item."""
+    """The sampled text as an output item."""
     return {
         "id": item_id or new_id("msg"),
         "type": "message",
@@ -292,7 +292,7 @@ def write_message_item(
 
 
 def write_text_part(text: str, tokens: Iterable[TokenLogprob] = ()) -> dict[str, Any]:
-    """Words inside an output item."""
+    """Text inside an output item."""
     logprobs = [shared.write_logprob(token) for token in tokens]
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
@@ -310,7 +310,7 @@ def write_call_item(call: ToolCall) -> dict[str, Any]:
 
 
 def find_status(choice: CompletionChoice) -> str:
-    """Whether an answer was cut at the limit of tokens."""
+    """Whether a reply was cut at the token limit."""
     return "incomplete" if choice.finish is ChoiceFinish.LENGTH else "completed"
 
 
@@ -318,33 +318,33 @@ def _read_messages(
     items: Iterable[ResponseItem], before: Iterable[Message], image_decoder: ImageDecoder | None
 ) -> Iterator[Message]:
     names = {call.id: call.name for message in before for call in message.tool_calls}
-    open_turn: Message | None = None  # an assistant's turn whose items are not all read
+    open_turn: Message | None = None  # an assistant turn that may have more items
     for index, item in enumerate(items):
         param = f"input[{index}]"
         if isinstance(item, ReasoningItem):
             continue
-        said = _read_assistant(item, param)
-        if said is not None:
-            names |= {call.id: call.name for call in said.tool_calls}
-            open_turn = _merge_messages(open_turn, said)
+        part = _read_assistant(item, param)
+        if part is not None:
+            names |= {call.id: call.name for call in part.tool_calls}
+            open_turn = _merge_messages(open_turn, part)
             continue
         if open_turn is not None:
             yield open_turn
             open_turn = None
         if isinstance(item, ResultItem):
-            words = _join_text(item.output, f"{param}.output")
-            yield Message("tool", words, tool_call_id=item.call_id, name=names.get(item.call_id, ""))
+            text = _join_text(item.output, f"{param}.output")
+            yield Message("tool", text, tool_call_id=item.call_id, name=names.get(item.call_id, ""))
         else:
             assert isinstance(item, MessageItem)
             role: Any = "user" if item.role == "user" else "system"
-            shown = image_decoder if role == "user" else None
-            yield Message(role, _read_content(item.content, f"{param}.content", shown))
+            decoder = image_decoder if role == "user" else None
+            yield Message(role, _read_content(item.content, f"{param}.content", decoder))
     if open_turn is not None:
         yield open_turn
 
 
 def _read_assistant(item: ResponseItem, param: str) -> Message | None:
-    """The part of an assistant's turn that an item is; None for what others said."""
+    """The part of an assistant turn that an item holds; None for other roles."""
     if isinstance(item, CallItem):
         return Message.assistant(
             tool_calls=[make_tool_call(item.name, item.arguments, item.call_id, f"{param}.arguments")]
@@ -387,6 +387,6 @@ def _read_content(
 def _read_tool(tool: ResponsesTool, index: int) -> ToolSchema:
     if tool.type != "function":
         refuse_field(
-            f"tools[{index}].type", f"{tool.type!r} tools are not run here; only functions are served"
+            f"tools[{index}].type", f"{tool.type!r} tools are not run here; only functions are supported"
         )
     return make_tool_schema(tool.name, tool.description, tool.parameters, f"tools[{index}]")

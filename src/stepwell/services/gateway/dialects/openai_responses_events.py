@@ -1,11 +1,11 @@
-"""The events of a streamed response, in the order that OpenAI's client builds it up from.
+"""The events of a streamed response, in the order that OpenAI's client expects.
 
     created ─► in_progress ─► item added ─► part added ─► text delta … ─► text, part, item done
                           └─► item added ─► arguments delta ─► arguments, item done ─► completed
 
-Events are numbered. A message is one item with one part; a call closes an open message, and
-words after it open another one. A failure carries its error under the name by which the
-client notices it: an error event that is only shown would look like the end of an answer.
+Events are numbered. A message is one item with one part. A call closes an open message, and text after it
+opens another one. A failure also carries its error under the name by which the client notices it: otherwise
+an error event would look like the end of a reply.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stepwell.services.gateway.dialects.route import write_event
 
 @dataclass(slots=True)
 class _OpenMessage:
-    """A message item that is still written to."""
+    """A message item that is still being written."""
 
     text: str = ""
     tokens: list[TokenLogprob] = field(default_factory=list)
@@ -35,7 +35,7 @@ class _OpenMessage:
 
 
 class ResponsesWriter:
-    """An answer as a stream of events; `remember` keeps the turn before its end is told."""
+    """A completion as a stream of events. `remember` stores the turn before the end is sent."""
 
     def __init__(
         self, body: responses.ResponsesRequest, chat: ChatRequest, remember: Callable[[ChatCompletion], None]
@@ -67,8 +67,8 @@ class ResponsesWriter:
         response = responses.write_finished(self._body, self._chat, completion, self._items)
         yield self._write_event(f"response.{status}", response={**response, "created_at": self._created})
 
-    def write_error(self, refused: ServiceError) -> bytes:
-        error = write_error_body(Vendor.OPENAI, refused)["error"]
+    def write_error(self, failure: ServiceError) -> bytes:
+        error = write_error_body(Vendor.OPENAI, failure)["error"]
         return self._write_event("error", **error | {"error": error})
 
     def _write_text(self, delta: CompletionDelta) -> Iterator[bytes]:

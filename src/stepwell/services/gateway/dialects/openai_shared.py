@@ -1,7 +1,7 @@
 """What OpenAI's three APIs share: sampling options, tools, logprobs, usage.
 
-Log-probabilities are those of the sampled tokens. Alternatives to them (`top_logprobs`) are
-refused, not invented: an engine keeps what it sampled.
+Log-probabilities are those of the sampled tokens. Alternatives (`top_logprobs`) are refused, not invented: an
+engine stores only what it sampled.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from stepwell.services.gateway.chat import ChatCompletion, ChoiceFinish, TokenLo
 from stepwell.services.gateway.dialects.errors import dump_json
 from stepwell.services.gateway.dialects.request_bodies import RequestBody, StopText, refuse_field
 
-ONLY_SAMPLED = "only the sampled tokens' own log-probabilities are known; leave it out or set it to 0"
-NO_PENALTY = "the engine samples from the policy as it is; leave it out or set it to 0"
+ONLY_SAMPLED = "only log-probabilities of the sampled tokens are available; leave it out or set it to 0"
+NO_PENALTY = "the engine does not change the policy's probabilities; leave it out or set it to 0"
 MAX_STOPS = 16
 
 FINISH = {ChoiceFinish.END: "stop", ChoiceFinish.STOP_STRING: "stop", ChoiceFinish.LENGTH: "length"}
 
 
 class StreamOptions(RequestBody):
-    """`include_usage` adds a last chunk with the counts of tokens."""
+    """`include_usage` adds a last chunk with the token counts."""
 
     include_usage: bool | None = None
 
 
 class ResponseFormat(RequestBody):
-    """The form of the answer; only `text` is served."""
+    """The format of the reply. Only `text` is supported."""
 
     type: str
 
@@ -48,33 +48,33 @@ def read_stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
     """Stop strings as a tuple."""
     found = (stop,) if isinstance(stop, str) else tuple(stop or ())
     if len(found) > MAX_STOPS:
-        refuse_field("stop", f"holds {len(found)} strings; at most {MAX_STOPS} are watched for")
+        refuse_field("stop", f"holds {len(found)} strings; at most {MAX_STOPS} are supported")
     return found
 
 
 def read_metadata(metadata: dict[str, str] | None, user: str | None) -> dict[str, str]:
-    """What a client says of itself."""
+    """Metadata of the client, stored with the step."""
     return {**(metadata or {}), **({"user": user} if user else {})}
 
 
 def select_tools(
     tools: Sequence[ToolSchema], choice: ToolChoice | None, parallel: bool | None
 ) -> tuple[ToolSchema, ...]:
-    """The tools that the policy is shown: none with `none`. What it cannot be made to do is refused."""
+    """The tools that the policy sees: none with `none`. A choice that cannot be enforced is refused."""
     if choice == "none":
         return ()
     if choice not in (None, "auto"):
         wanted = choice if isinstance(choice, str) else choice.type
-        refuse_field("tool_choice", f"{wanted!r} cannot be forced upon a policy; use 'auto' or 'none'")
+        refuse_field("tool_choice", f"{wanted!r} cannot be enforced; use 'auto' or 'none'")
     if parallel is False and tools:
-        refuse_field("parallel_tool_calls", "how many tools are called is the policy's choice; leave it out")
+        refuse_field("parallel_tool_calls", "the policy decides how many tools it calls; leave it out")
     return tuple(tools)
 
 
-def refuse_format(form: ResponseFormat | None, param: str) -> None:
-    """Refuse answers in any form but text."""
-    if form is not None and form.type != "text":
-        refuse_field(param, f"{form.type!r} cannot be guaranteed; use 'text' and parse the answer")
+def refuse_format(response_format: ResponseFormat | None, param: str) -> None:
+    """Refuse every reply format but text."""
+    if response_format is not None and response_format.type != "text":
+        refuse_field(param, f"{response_format.type!r} is not supported; use 'text' and parse the reply")
 
 
 def write_arguments(call: ToolCall) -> str:
@@ -93,12 +93,12 @@ def write_logprob(token: TokenLogprob) -> dict[str, Any]:
 
 
 def make_finite(logprob: float) -> float:
-    """A log-probability that JSON can hold; these APIs write -9999 for what is impossible."""
+    """A log-probability that JSON can hold. These APIs write -9999 for impossible tokens."""
     return logprob if math.isfinite(logprob) else -9999.0
 
 
 def write_usage(completion: ChatCompletion) -> dict[str, Any]:
-    """Counts of tokens in the form of chat and completions."""
+    """Token counts in the format of chat and completions."""
     return {
         "prompt_tokens": completion.num_prompt_tokens,
         "completion_tokens": completion.num_action_tokens,

@@ -1,8 +1,7 @@
 """What the request bodies of all dialects share: strict types, JSON values, tools.
 
-Fields that no model here names are ignored, since clients send many that mean nothing to a
-policy. A field that would change the answer and cannot be honoured is named, and refused:
-an agent must not believe in a constraint that nobody keeps.
+Unknown fields are ignored, since clients send many that mean nothing to a policy. A field that would change
+the reply and is not supported is refused by name: an agent must not rely on a constraint that nobody applies.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from stepwell.core.errors import InputError
 from stepwell.services.errors import ErrorKind, ServiceError
 
 MAX_DEPTH = 64
-"""How deep a JSON value inside a request may nest; templates write it recursively."""
+"""How deep a JSON value in a request may be nested. Templates write it recursively."""
 
 MAX_CHOICES = 128
 
 GREEDY_BELOW = 0.01
-"""Temperatures under it mean the most likely token: logits divided by less than this overflow."""
+"""Lower temperatures mean the most likely token: logits divided by less than this overflow."""
 
 MaxTokens = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Temperature = Annotated[float, Field(ge=0, le=2)]
@@ -33,13 +32,13 @@ StopText = Annotated[str, Field(min_length=1)]
 
 
 class RequestBody(BaseModel):
-    """A JSON object of a request: strict about types, indifferent to names it does not know."""
+    """A JSON object in a request: strict types, unknown fields ignored."""
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
 
 def resolve_temperature(value: float | None) -> float:
-    """The temperature to sample at: 1 unless told, 0 where only the likeliest token is left."""
+    """The temperature to sample at: 1 by default, 0 for the most likely token."""
     if value is None:
         return 1.0
     return value if value >= GREEDY_BELOW else 0.0
@@ -51,19 +50,19 @@ def refuse_field(param: str, why: str) -> NoReturn:
 
 
 def refuse_unsupported(unsupported: Mapping[str, tuple[Any, str]]) -> None:
-    """Refuse the first field that holds anything: {name: (value, why it cannot be honoured)}."""
+    """Refuse the first field that is set: {name: (value, why it is not supported)}."""
     for name, (value, why) in unsupported.items():
         if value:
             refuse_field(name, why)
 
 
 def refuse_media(param: str) -> NoReturn:
-    """Refuse what only a seeing policy could read."""
-    refuse_field(param, "the policy served here reads text only; describe the picture, sound or file in text")
+    """Refuse what a text-only policy cannot read."""
+    refuse_field(param, "this policy reads text only; describe the image, sound or file in text")
 
 
 def make_tool_schema(name: str, description: str | None, parameters: Any, param: str) -> ToolSchema:
-    """A tool, with its schema checked; none means a tool without parameters."""
+    """A tool with a checked schema. No schema means no parameters."""
     if parameters:
         check_json(parameters, param)
     try:
@@ -73,13 +72,13 @@ def make_tool_schema(name: str, description: str | None, parameters: Any, param:
 
 
 def make_tool_call(name: str, arguments: str | Mapping[str, Any], call_id: str, param: str) -> ToolCall:
-    """A call that an assistant made earlier; arguments may be JSON text."""
+    """A call that an assistant made earlier. Arguments may be JSON text."""
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments or "{}")
         except (ValueError, RecursionError) as error:
             refuse_field(
-                param, f"the arguments of {name!r} are not JSON ({error}); send back what was sampled"
+                param, f"the arguments of {name!r} are not valid JSON ({error}); send back what was sampled"
             )
     if not isinstance(arguments, dict):
         refuse_field(param, f"the arguments of {name!r} must be a JSON object")
@@ -88,15 +87,15 @@ def make_tool_call(name: str, arguments: str | Mapping[str, Any], call_id: str, 
 
 
 def check_json(value: Any, param: str, depth: int = MAX_DEPTH) -> None:
-    """Refuse what JSON parsers let through, but no tokenizer and no other parser would take."""
+    """Refuse values that JSON parsers accept but tokenizers or other parsers do not."""
     if depth == 0:
-        refuse_field(param, f"nested more than {MAX_DEPTH} deep")
+        refuse_field(param, f"is nested more than {MAX_DEPTH} levels deep")
     if isinstance(value, str):
         if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
-            refuse_field(param, "holds half of a surrogate pair, which is not text")
+            refuse_field(param, "holds half of a surrogate pair, which is not valid text")
     elif isinstance(value, float):
         if value != value or value in (float("inf"), float("-inf")):
-            refuse_field(param, "NaN and infinities are not JSON")
+            refuse_field(param, "NaN and infinities are not valid JSON")
     elif isinstance(value, dict):
         for key, inner in value.items():
             check_json(key, param, depth)
@@ -107,5 +106,5 @@ def check_json(value: Any, param: str, depth: int = MAX_DEPTH) -> None:
 
 
 def join_texts(texts: Sequence[str]) -> str:
-    """Pieces of text that a client sent as one message: one under the other."""
+    """Join texts that a client sent as one message, one per line."""
     return "\n".join(texts)

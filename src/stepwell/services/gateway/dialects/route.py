@@ -1,10 +1,10 @@
-"""How a dialect meets HTTP: refusals in its form, streams that begin late, clients that hang up.
+"""How a dialect handles HTTP: errors in its format, streams that start late, clients that disconnect.
 
-* A stream's status is sent when its first item is there: until then a refusal is an ordinary
-  error reply. Afterwards it is an event in the dialect's form, and the stream ends.
-* All of a stream runs in one task, from the first item to the last, so that a gateway may hold
-  what belongs to a task (a lock, a timeout) across its items.
-* A client that hangs up cancels its sampling, streaming or not: nobody saw the answer.
+* A stream's status is sent when its first item is there. Until then, an error is an ordinary error response.
+  Afterwards it is an event in the dialect's format, and the stream ends.
+* A stream runs in one task, from the first item to the last, so a gateway may hold what belongs to a task (a
+  lock, a timeout) across items.
+* A client that disconnects cancels its sampling, streaming or not: nobody saw the reply.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from stepwell.services.gateway.dialects.errors import (
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-_KINDS = {400: ErrorKind.INVALID, 413: ErrorKind.TOO_LARGE}
-_HUNG_UP = 499  # nobody reads it but the access log
+_ERROR_KINDS = {400: ErrorKind.INVALID, 413: ErrorKind.TOO_LARGE}
+_DISCONNECTED = 499  # only the access log sees it
 
 
 class StreamWriter(Protocol):
-    """Writes an answer piece by piece, as server-sent events of one dialect."""
+    """Writes a completion piece by piece, as server-sent events of one dialect."""
 
     def write_start(self) -> Iterable[bytes]:
         """What comes before anything sampled."""
@@ -49,38 +49,38 @@ class StreamWriter(Protocol):
 
     def write_end(self, completion: ChatCompletion) -> Iterable[bytes]: ...
 
-    def write_error(self, refused: ServiceError) -> bytes:
-        """A failure after the stream has begun."""
+    def write_error(self, failure: ServiceError) -> bytes:
+        """A failure after the stream has started."""
         ...
 
 
 class DialectRoute(APIRoute):
-    """A route whose refusals, also of bodies that do not parse, have the dialect's form."""
+    """A route whose errors, including those of invalid bodies, have the dialect's format."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
         async def handle_errors(request: Request) -> Response:
             try:
-                check_surrogates(await request.body())  # kept by the request, read once
+                check_surrogates(await request.body())  # the request caches its body
                 return await handle(request)
             except ServiceError as error:
-                refused = error
+                failure = error
             except RequestValidationError as error:
-                refused = explain_invalid_body(error)
-            except HTTPException as error:  # of a body that cannot be parsed at all
-                refused = ServiceError(
-                    _KINDS.get(error.status_code, ErrorKind.INVALID), f"the body: {error.detail}"
+                failure = explain_invalid_body(error)
+            except HTTPException as error:  # for a body that cannot be parsed at all
+                failure = ServiceError(
+                    _ERROR_KINDS.get(error.status_code, ErrorKind.INVALID), f"the body: {error.detail}"
                 )
             except ClientDisconnect:
-                return Response(status_code=_HUNG_UP)
-            return make_error_response(request.url.path, refused, request.headers)
+                return Response(status_code=_DISCONNECTED)
+            return make_error_response(request.url.path, failure, request.headers)
 
         return handle_errors
 
 
 class EventStream(StreamingResponse):
-    """Items of a gateway's stream as server-sent events."""
+    """A gateway's stream as server-sent events."""
 
     def __init__(
         self, request: Request, items: AsyncIterator[CompletionDelta | ChatCompletion], writer: StreamWriter
@@ -97,8 +97,8 @@ class EventStream(StreamingResponse):
         async with aclosing(self._items) as items:
             try:
                 first = await anext(items)
-            except ServiceError as refused:
-                error_response = make_error_response(self._request.url.path, refused, self._request.headers)
+            except ServiceError as failure:
+                error_response = make_error_response(self._request.url.path, failure, self._request.headers)
                 await error_response(self._scope, self._receive, send)
                 return
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -110,13 +110,11 @@ class EventStream(StreamingResponse):
         try:
             async for item in items:
                 await self._send(send, b"".join(self._write_item(item)))
-        except ServiceError as refused:
-            await self._send(send, self._writer.write_error(refused))
-        except Exception:  # the status is out: an event is all that can still be said
-            _log.exception("a stream broke off")
-            broken = ServiceError(
-                ErrorKind.INTERNAL, "the stream broke off inside the gateway; its log says why"
-            )
+        except ServiceError as failure:
+            await self._send(send, self._writer.write_error(failure))
+        except Exception:  # the status is sent: only an event can still report it
+            _log.exception("a stream failed")
+            broken = ServiceError(ErrorKind.INTERNAL, "the stream failed inside the gateway; see its log")
             await self._send(send, self._writer.write_error(broken))
 
     def _write_item(self, item: CompletionDelta | ChatCompletion) -> Iterable[bytes]:
@@ -133,13 +131,13 @@ class EventStream(StreamingResponse):
 
 
 def write_event(data: Any, name: str = "") -> bytes:
-    """One server-sent event; its data are one line, since JSON text of ours has no newline."""
+    """One server-sent event. Its data is one line, because our JSON has no newline."""
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {dump_json(data)}\n\n".encode("ascii")
 
 
 async def run_until_disconnect(request: Request, work: Awaitable[T]) -> T:
-    """The answer; if the client hangs up first, its work is cancelled and `ClientDisconnect` raised."""
+    """The result of `work`. If the client disconnects first, cancel it and raise `ClientDisconnect`."""
     task = asyncio.ensure_future(work)
     disconnect = asyncio.ensure_future(_wait_for_disconnect(request))
     try:

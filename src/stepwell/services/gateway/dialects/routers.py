@@ -1,7 +1,7 @@
-"""The routes of all dialects, joined to a gateway; paths are relative to wherever they are mounted.
+"""The routes of all dialects, connected to a gateway. Paths are relative to where they are mounted.
 
-`caller` makes who calls, in which session, from a request; it may refuse. Bodies are described
-in the app's OpenAPI by the request models, refusals by the vendor's error form.
+`identify_caller` reads the caller and the session from a request; it may raise `ServiceError`. In the app's
+OpenAPI, bodies are described by the request models, errors by the vendor's error format.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ def make_routers(gateway: ChatBackend, identify_caller: IdentifyCaller) -> list[
     ]
 
 
-def _make_router(tag: str, form: type[Any]) -> APIRouter:
+def _make_router(tag: str, error_model: type[Any]) -> APIRouter:
     refusals: dict[int | str, dict[str, Any]] = {
-        "4XX": {"model": form, "description": "Refused, and why"},
-        "5XX": {"model": form, "description": "Not served now, and why"},
+        "4XX": {"model": error_model, "description": "The request is refused"},
+        "5XX": {"model": error_model, "description": "The service failed"},
     }
     return APIRouter(route_class=DialectRoute, tags=[tag], responses=refusals)
 
 
 _STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"description": "The answer, or its events", "content": {"text/event-stream": {}}}
+    200: {"description": "The reply, or its events", "content": {"text/event-stream": {}}}
 }
 
 
@@ -60,8 +60,8 @@ def _make_chat_router(gateway: ChatBackend, identify_caller: IdentifyCaller) -> 
     router = _make_router("openai", OpenAIError)
 
     @router.post("/v1/chat/completions", responses=_STREAM)
-    async def chat_completions(body: openai_chat.ChatCompletionRequest, request: Request) -> Response:
-        """A chat completion, as OpenAI's API gives it."""
+    async def create_chat_completion(body: openai_chat.ChatCompletionRequest, request: Request) -> Response:
+        """A chat completion, as in OpenAI's API."""
         caller, chat = identify_caller(request), openai_chat.parse_request(body, gateway.image_decoder)
         if body.stream:
             with_usage = bool(body.stream_options and body.stream_options.include_usage)
@@ -80,8 +80,8 @@ def _make_completions_router(gateway: ChatBackend, identify_caller: IdentifyCall
     router = _make_router("openai", OpenAIError)
 
     @router.post("/v1/completions", responses=_STREAM)
-    async def completions(body: openai_completions.CompletionRequest, request: Request) -> Response:
-        """A completion of plain text or token ids, as OpenAI's API gives it."""
+    async def create_completion(body: openai_completions.CompletionRequest, request: Request) -> Response:
+        """A completion of plain text or token ids, as in OpenAI's API."""
         caller, chat = identify_caller(request), openai_completions.parse_request(body)
         if body.stream:
             with_usage = bool(body.stream_options and body.stream_options.include_usage)
@@ -100,25 +100,25 @@ def _make_responses_router(gateway: ChatBackend, identify_caller: IdentifyCaller
     router = _make_router("openai", OpenAIError)
 
     @router.post("/v1/responses", responses=_STREAM)
-    async def responses(body: openai_responses.ResponsesRequest, request: Request) -> Response:
-        """A response, as OpenAI's API gives it; it may go on from an earlier one."""
+    async def create_response(body: openai_responses.ResponsesRequest, request: Request) -> Response:
+        """A response, as in OpenAI's API. It may continue an earlier one."""
         caller = identify_caller(request)
         conversation = openai_responses.read_conversation(
             body, lambda id: gateway.recall_conversation(caller, id), gateway.image_decoder
         )
         chat = openai_responses.parse_request(body, conversation)
 
-        def remember_conversation(completion: ChatCompletion) -> None:
+        def remember(completion: ChatCompletion) -> None:
             gateway.remember_conversation(
                 caller, completion.id, (*conversation, openai_responses.make_reply_message(completion))
             )
 
         if body.stream:
             return EventStream(
-                request, gateway.stream_chat(caller, chat), ResponsesWriter(body, chat, remember_conversation)
+                request, gateway.stream_chat(caller, chat), ResponsesWriter(body, chat, remember)
             )
         completion = await run_until_disconnect(request, gateway.complete_chat(caller, chat))
-        remember_conversation(completion)
+        remember(completion)
         return AsciiJSONResponse(openai_responses.write_reply(body, chat, completion))
 
     return router
@@ -128,8 +128,8 @@ def _make_messages_router(gateway: ChatBackend, identify_caller: IdentifyCaller)
     router = _make_router("anthropic", AnthropicError)
 
     @router.post("/v1/messages", responses=_STREAM)
-    async def messages(body: anthropic_messages.MessagesRequest, request: Request) -> Response:
-        """A message, as Anthropic's API gives it."""
+    async def create_message(body: anthropic_messages.MessagesRequest, request: Request) -> Response:
+        """A message, as in Anthropic's API."""
         caller, chat = identify_caller(request), anthropic_messages.parse_request(body, gateway.image_decoder)
         if body.stream:
             return EventStream(request, gateway.stream_chat(caller, chat), MessagesWriter(chat))
@@ -144,7 +144,7 @@ def _make_messages_router(gateway: ChatBackend, identify_caller: IdentifyCaller)
 
         @router.post("/v1/messages/count_tokens")
         async def count_tokens(body: anthropic_messages.CountRequest, request: Request) -> Response:
-            """How many tokens the prompt of a message has, as Anthropic's API counts them."""
+            """The number of prompt tokens of a message, as in Anthropic's API."""
             caller, chat = (
                 identify_caller(request),
                 anthropic_messages.parse_count_request(body, gateway.image_decoder),
@@ -161,7 +161,7 @@ def _make_models_router(gateway: ChatBackend, identify_caller: IdentifyCaller) -
     async def list_models(
         request: Request, anthropic_version: Annotated[str | None, Header()] = None
     ) -> Response:
-        """The models that may be asked for, in the form of whoever asks."""
+        """The available models, in the caller's format."""
         identify_caller(request)
         return AsciiJSONResponse(
             models.write_model_list(gateway.models, find_vendor(request.url.path, request.headers))
@@ -171,7 +171,7 @@ def _make_models_router(gateway: ChatBackend, identify_caller: IdentifyCaller) -
     async def get_model(
         name: str, request: Request, anthropic_version: Annotated[str | None, Header()] = None
     ) -> Response:
-        """One model, in the form of whoever asks."""
+        """One model, in the caller's format."""
         identify_caller(request)
         return AsciiJSONResponse(
             models.write_model(name, gateway.models, find_vendor(request.url.path, request.headers))
