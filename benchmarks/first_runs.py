@@ -3,7 +3,7 @@
     python benchmarks/first_runs.py --seeds 0 1 2      # results/first_runs.json
 
 NumberLine is cut out of README.md, the environment of `init env` is written by `stepwell init env`, and
-the tool agent is trained by the commands of docs/agents_as_they_are.md. Each case must rise by at least
+the tool agent is trained by the commands of docs/own_agent.md. Each case must rise by at least
 0.3 on held-out tasks, in under five minutes on two cores of a quiet machine.
 """
 
@@ -49,7 +49,7 @@ def prepare_init_env(folder: Path, seed: int) -> list[list[str]]:
 def prepare_tool_agent(folder: Path, seed: int) -> list[list[str]]:
     """The tool agent, by the commands of its page."""
     shutil.copytree(ROOT / "examples", folder / "examples")
-    page = (ROOT / "docs" / "agents_as_they_are.md").read_text()
+    page = (ROOT / "docs" / "own_agent.md").read_text()
     lines = [line.split("  #")[0].split() for line in page.splitlines() if "examples/tool_agent" in line]
     python = [[sys.executable, *words[1:]] for words in lines if words and words[0] == "python"]
     train = [[*STEPWELL, *words[1:], f"seed={seed}"] for words in lines if words[:2] == ["stepwell", "train"]]

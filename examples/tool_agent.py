@@ -1,6 +1,6 @@
 """An agent with a tool, as one writes it for any chat API: nothing in it knows of a trainer.
 
-    stepwell train examples/tool_agent.toml      (docs/agents_as_they_are.md says what comes before)
+    stepwell train examples/tool_agent.toml      (docs/own_agent.md describes the steps before)
 
 It must find a number from 1 to 7 in three guesses. Its tool says whether the number lies up or
 down from a guess. Whoever guesses at random finds 37 of 100 numbers; whoever always takes the

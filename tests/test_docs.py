@@ -38,7 +38,7 @@ def test_the_tour_of_the_core_learns_what_it_promises(capsys: pytest.CaptureFixt
     [
         "README.md",
         "docs/agents.md",
-        "docs/agents_as_they_are.md",
+        "docs/own_agent.md",
         "docs/configuration.md",
         "docs/engine.md",
         "docs/gateway.md",
