@@ -132,7 +132,7 @@ def test_every_call_goes_on_from_the_longest_line_also_after_a_restart(
                 await gateway.stop()
                 gateway = talk.gateway = Gateway(engine(), renderer(), pool, GatewayConfig())
                 after = await gateway.registry.get_or_open(GatewayCaller(session))
-                assert after.select_path() == before.path() and after.branches == before.branches
+                assert after.select_path() == before.select_path() and after.branches == before.branches
                 assert list(after.reasons) == list(before.reasons)
             await talk.ask(*next_messages(talk, move, which, draw))
         await gateway.stop()

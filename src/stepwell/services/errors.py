@@ -1,4 +1,4 @@
-"""The error that a service replies with: its kind, its HTTP status and a message for the client.
+"""The error that a service replies with: its kind and a message for the client.
 
 The gateway, the environment service and the guard in front of them raise `ServiceError`. Each API writes it
 in its own format.
@@ -6,36 +6,23 @@ in its own format.
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import IntEnum
 
 from stepwell.core.errors import StepwellError
 
 
-class ErrorKind(StrEnum):
-    """Why a request is refused. Every API has its own name for each kind."""
+class ErrorKind(IntEnum):
+    """Why a request is refused. The value is the HTTP status; every API has its own name for each kind."""
 
-    INVALID = "invalid"
-    UNAUTHENTICATED = "unauthenticated"
-    FORBIDDEN = "forbidden"
-    NOT_FOUND = "not_found"
-    CONFLICT = "conflict"  # the session is over, or its state rules this request out
-    TOO_LARGE = "too_large"
-    LIMITED = "limited"  # with retry_after_s
-    UNAVAILABLE = "unavailable"  # there is no engine, or it is overloaded
-    INTERNAL = "internal"
-
-
-HTTP_STATUS: dict[ErrorKind, int] = {
-    ErrorKind.INVALID: 400,
-    ErrorKind.UNAUTHENTICATED: 401,
-    ErrorKind.FORBIDDEN: 403,
-    ErrorKind.NOT_FOUND: 404,
-    ErrorKind.CONFLICT: 409,
-    ErrorKind.TOO_LARGE: 413,
-    ErrorKind.LIMITED: 429,
-    ErrorKind.UNAVAILABLE: 503,
-    ErrorKind.INTERNAL: 500,
-}
+    INVALID = 400
+    UNAUTHENTICATED = 401
+    FORBIDDEN = 403
+    NOT_FOUND = 404
+    CONFLICT = 409  # the session is over, or its state rules this request out
+    TOO_LARGE = 413
+    LIMITED = 429  # with retry_after_s
+    INTERNAL = 500
+    UNAVAILABLE = 503  # there is no engine, or it is overloaded
 
 
 class ServiceError(StepwellError):

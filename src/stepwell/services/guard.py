@@ -88,9 +88,7 @@ class Guard:
             self._hosts.check_headers(_read_headers(scope))
         except ServiceError:
             await receive()
-            await send(
-                {"type": "websocket.close", "code": _NOT_ALLOWED}
-            )  # before accepting: the client sees HTTP 403
+            await send({"type": "websocket.close", "code": _NOT_ALLOWED})  # not accepted: HTTP 403
             return
         await self._app(scope, receive, send)
 

@@ -32,7 +32,7 @@ from stepwell.services.access_log import AccessLog
 from stepwell.services.envs.json_api import make_json_router
 from stepwell.services.envs.operations import EnvOperations, read_frame
 from stepwell.services.envs.sessions import EnvSessions
-from stepwell.services.errors import HTTP_STATUS, ErrorKind, ServiceError
+from stepwell.services.errors import ErrorKind, ServiceError
 from stepwell.services.guard import App, Guard
 from stepwell.services.hosts import HostCheck
 from stepwell.services.keys import KeyRing
@@ -182,9 +182,7 @@ def make_json_response(value: Any, status: int = 200, headers: Mapping[str, str]
 
 
 def _make_error_frame(error: ServiceError) -> Frame:
-    return Frame(
-        "error", {"status": HTTP_STATUS[error.kind], "detail": error.message, "kind": _name_cause(error)}
-    )
+    return Frame("error", {"status": error.kind.value, "detail": error.message, "kind": _name_cause(error)})
 
 
 def _name_cause(error: ServiceError) -> str:
@@ -199,7 +197,7 @@ def _make_error_response(error: ServiceError) -> Response:
         headers["retry-after"] = str(max(1, round(error.retry_after_s)))
     if error.kind is ErrorKind.UNAUTHENTICATED:
         headers["www-authenticate"] = "Bearer"
-    return make_json_response({name: v for name, v in body.items() if v}, HTTP_STATUS[error.kind], headers)
+    return make_json_response({name: v for name, v in body.items() if v}, error.kind.value, headers)
 
 
 def _write_error(path: str, error: ServiceError, headers: Mapping[str, str]) -> App:

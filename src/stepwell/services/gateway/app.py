@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from stepwell import __version__
 from stepwell.config.gateway import GatewayConfig
 from stepwell.services.access_log import AccessLog
-from stepwell.services.errors import HTTP_STATUS, ErrorKind, ServiceError
+from stepwell.services.errors import ErrorKind, ServiceError
 from stepwell.services.gateway.chat import GatewayCaller
 from stepwell.services.gateway.control import make_control_router
 from stepwell.services.gateway.dialects import make_error_response, make_routers
@@ -42,7 +42,7 @@ _ABOUT = (
 )
 SESSION_HEADER = "x-stepwell-session"
 _RETRY_HEADER = "x-stainless-retry-count"  # sent by the openai and anthropic clients
-_ERROR_KINDS = {status: kind for kind, status in HTTP_STATUS.items()} | {405: ErrorKind.INVALID}
+_ERROR_KINDS = {kind.value: kind for kind in ErrorKind}
 
 
 def create_app(gateway: Gateway | UpstreamGateway, config: GatewayConfig | None = None) -> FastAPI:

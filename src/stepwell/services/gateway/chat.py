@@ -35,9 +35,7 @@ class ChatRequest:
     seed: int | None = None
     num_top_logprobs: int | None = None  # None: no logprobs; 0: those of the sampled tokens
     metadata: dict[str, str] = field(default_factory=dict)  # stored with the step
-    id: str = field(
-        default_factory=lambda: new_id("call")
-    )  # also the id of the completion: a stream starts with it
+    id: str = field(default_factory=lambda: new_id("call"))  # also the id of the completion
 
 
 class ChoiceFinish(StrEnum):
@@ -98,6 +96,9 @@ class CompletionDelta:
     tokens: tuple[TokenLogprob, ...] = ()
 
 
+StreamItem = CompletionDelta | ChatCompletion
+
+
 @dataclass(frozen=True, slots=True)
 class GatewayCaller:
     """Who calls, and in which session. Made from path, headers and key before a dialect sees the call."""
@@ -132,9 +133,7 @@ class ChatBackend(Protocol):
         """Sample, record, reply. Raises `ServiceError`. Cancelling the task cancels the sampling."""
         ...
 
-    def stream_chat(
-        self, caller: GatewayCaller, chat: ChatRequest
-    ) -> AsyncIterator[CompletionDelta | ChatCompletion]:
+    def stream_chat(self, caller: GatewayCaller, chat: ChatRequest) -> AsyncIterator[StreamItem]:
         """Like `complete_chat`, piece by piece. The last item is the `ChatCompletion`, its steps committed.
 
         Errors are raised by `anext` as `ServiceError`: by the first one, or later if sampling fails.

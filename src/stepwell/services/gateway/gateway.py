@@ -42,9 +42,9 @@ from stepwell.services.gateway.chat import (
     ChatRequest,
     ChoiceFinish,
     CompletionChoice,
-    CompletionDelta,
     GatewayCaller,
     ImageDecoder,
+    StreamItem,
     TokenLogprob,
 )
 from stepwell.services.gateway.choice_stream import ChoiceStream, take_first_bytes
@@ -96,15 +96,12 @@ class Gateway(BaseGateway):
         call = await self._start_call(caller, chat)
         try:
             samples = await self._sample_choices(call)
-            return await self._record_steps(
-                call, samples, [self._read_sample(call, sample) for sample in samples]
-            )
+            replies = [self._read_sample(call, sample) for sample in samples]
+            return await self._record_steps(call, samples, replies)
         finally:
             call.session.end_call()
 
-    async def stream_chat(
-        self, caller: GatewayCaller, chat: ChatRequest
-    ) -> AsyncGenerator[CompletionDelta | ChatCompletion, None]:
+    async def stream_chat(self, caller: GatewayCaller, chat: ChatRequest) -> AsyncGenerator[StreamItem, None]:
         call = await self._start_call(caller, chat)
         try:
             if getattr(self.sampler, "stream", None) is None:
@@ -175,29 +172,23 @@ class Gateway(BaseGateway):
         except Exception as error:
             raise _explain_engine_error(call, error) from error
 
-    async def _replay_samples(
-        self, call: PendingCall
-    ) -> AsyncGenerator[CompletionDelta | ChatCompletion, None]:
+    async def _replay_samples(self, call: PendingCall) -> AsyncGenerator[StreamItem, None]:
         """For a sampler that cannot stream: sample everything, then send it in pieces."""
         samples = await self._sample_choices(call)
-        completion = await self._record_steps(
-            call, samples, [self._read_sample(call, sample) for sample in samples]
-        )
+        replies = [self._read_sample(call, sample) for sample in samples]
+        completion = await self._record_steps(call, samples, replies)
         for choice, sample in zip(completion.choices, samples, strict=True):
             choice_stream = self._open_choice_stream(call, choice.index)
             ids, logprobs = _get_action_ids(sample), sample.logprobs.tolist()
             for start in range(0, len(ids), _PIECE):
-                for delta in choice_stream.feed(
-                    ids[start : start + _PIECE], logprobs[start : start + _PIECE]
-                ):
+                piece = slice(start, start + _PIECE)
+                for delta in choice_stream.feed(ids[piece], logprobs[piece]):
                     yield delta
             for delta in choice_stream.finish(ids)[1]:
                 yield delta
         yield completion
 
-    async def _stream_samples(
-        self, call: PendingCall
-    ) -> AsyncGenerator[CompletionDelta | ChatCompletion, None]:
+    async def _stream_samples(self, call: PendingCall) -> AsyncGenerator[StreamItem, None]:
         streams = [self._open_choice_stream(call, index) for index in range(len(call.requests))]
         samples: dict[int, Sampled] = {}
         stream = self.sampler.stream  # type: ignore[attr-defined]  # checked by the caller
@@ -213,14 +204,9 @@ class Gateway(BaseGateway):
             raise
         except Exception as error:
             raise _explain_engine_error(call, error) from error
-        ended = [
-            choice_stream.finish(_get_action_ids(samples[choice_stream.index])) for choice_stream in streams
-        ]
-        completion = await self._record_steps(
-            call,
-            [samples[choice_stream.index] for choice_stream in streams],
-            [visible for visible, _ in ended],
-        )
+        ordered = [samples[index] for index in range(len(streams))]
+        ended = [one.finish(_get_action_ids(sample)) for one, sample in zip(streams, ordered, strict=True)]
+        completion = await self._record_steps(call, ordered, [visible for visible, _ in ended])
         for _, deltas in ended:
             for delta in deltas:
                 yield delta
@@ -235,14 +221,14 @@ class Gateway(BaseGateway):
         return read_reply(self.renderer, _get_action_ids(sample), *call.reading_options)
 
     async def _record_steps(
-        self, call: PendingCall, samples: Sequence[Sampled], visibles: Sequence[VisibleReply]
+        self, call: PendingCall, samples: Sequence[Sampled], replies: Sequence[VisibleReply]
     ) -> ChatCompletion:
         """Turn samples into steps and commit them. Only then may the call be answered."""
         session = call.session
         session.refuse_if_over()
         steps: list[Step] = []
         turns: list[RecordedTurn] = []
-        for choice, (sample, visible) in enumerate(zip(samples, visibles, strict=True)):
+        for choice, (sample, visible) in enumerate(zip(samples, replies, strict=True)):
             reply = self._build_reply(call, visible)
             step = sample.step(call.state)
             step.info = build_step_info(call.record, choice, reply, _get_text(sample))
@@ -257,7 +243,7 @@ class Gateway(BaseGateway):
         for turn in turns:
             turn.is_delivered = True
         session.last_infra_error = ""
-        return self._build_completion(call, samples, visibles)
+        return self._build_completion(call, samples, replies)
 
     def _build_reply(self, call: PendingCall, visible: VisibleReply) -> Message | None:
         """The sampled turn as a message. It starts with the text that the generation prompt opened."""
@@ -271,16 +257,13 @@ class Gateway(BaseGateway):
         turn = RecordedTurn(call.first + choice, call.first, call.chat.id, call.record.parent)
         if call.rendered is not None and call.match is not None:
             recorded = self.renderer.record(call.rendered, _get_action(sample).action_ids, reply)
-            turn.messages, turn.tools, turn.normal_form = (
-                recorded.messages,
-                call.rendered.tools,
-                call.match.normal_form,
-            )
+            turn.messages, turn.tools = recorded.messages, call.rendered.tools
+            turn.normal_form = call.match.normal_form
             turn.record(recorded)
         return turn
 
     def _build_completion(
-        self, call: PendingCall, samples: Sequence[Sampled], visibles: Sequence[VisibleReply]
+        self, call: PendingCall, samples: Sequence[Sampled], replies: Sequence[VisibleReply]
     ) -> ChatCompletion:
         num_actions = sum(sample.action.num_units for sample in samples)
         num_prompt = int(call.state.prompt_ids.size)
@@ -295,7 +278,7 @@ class Gateway(BaseGateway):
                 visible.stop_string,
                 self._list_visible_tokens(call, sample, visible),
             )
-            for index, (sample, visible) in enumerate(zip(samples, visibles, strict=True))
+            for index, (sample, visible) in enumerate(zip(samples, replies, strict=True))
         )
         num_cached = min(sample.num_cached for sample in samples)
         return ChatCompletion(

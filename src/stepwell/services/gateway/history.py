@@ -95,10 +95,7 @@ class RecordedTurn:
     def record(self, recorded: Recorded) -> None:
         """Store prompt and action, so that the turn can be continued."""
         self.rendered = replace(recorded.rendered, prompt_ids=_NO_IDS)
-        self.start, self.is_extended = (
-            recorded.rendered.prompt_ids.size,
-            recorded.rendered.extended,
-        )
+        self.start, self.is_extended = recorded.rendered.prompt_ids.size, recorded.rendered.extended
         self.line, self.images = TokenLine(recorded.ids), recorded.rendered.images
         self.end = self.line.ids.size
 

@@ -61,9 +61,8 @@ class SessionRegistry:
         self._threads = ThreadPoolExecutor(config.num_pool_threads, "stepwell-pool")
         self._opening: dict[str, asyncio.Task[GatewaySession]] = {}
         self._current: dict[str, str] = {}  # by key: the open session of callers that name none
-        self._left_open: dict[
-            str, tuple[int, float]
-        ] = {}  # by an earlier process: number of steps, since when
+        # sessions of an earlier process: number of steps, and since when they are silent
+        self._left_open: dict[str, tuple[int, float]] = {}
         self._writing: dict[str, set[asyncio.Future[Any]]] = {}
 
     async def run_in_thread(self, function: Callable[..., T], *args: Any, **options: Any) -> T:

@@ -31,6 +31,7 @@ from stepwell.services.gateway.chat import (
     CompletionChoice,
     CompletionDelta,
     GatewayCaller,
+    StreamItem,
 )
 from stepwell.services.gateway.history import HistoryMatch, RecordedTurn
 from stepwell.services.gateway.sessions import GatewaySession
@@ -129,9 +130,7 @@ class UpstreamGateway(BaseGateway):
         finally:
             call.session.end_call()
 
-    async def stream_chat(
-        self, caller: GatewayCaller, chat: ChatRequest
-    ) -> AsyncGenerator[CompletionDelta | ChatCompletion, None]:
+    async def stream_chat(self, caller: GatewayCaller, chat: ChatRequest) -> AsyncGenerator[StreamItem, None]:
         call = await self._start_call(caller, chat)
         drafts = [_ChoiceDraft() for _ in range(chat.num_choices)]
         usage: Mapping[str, Any] | None = None

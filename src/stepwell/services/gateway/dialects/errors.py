@@ -24,7 +24,7 @@ from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
 from stepwell.core.errors import ContextLengthError
-from stepwell.services.errors import HTTP_STATUS, ErrorKind, ServiceError
+from stepwell.services.errors import ErrorKind, ServiceError
 
 _ESCAPED_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -132,9 +132,7 @@ def make_error_response(
         extra["retry-after"] = str(math.ceil(error.retry_after_s))
     if error.kind is ErrorKind.CONFLICT:
         extra["x-should-retry"] = "false"
-    return AsciiJSONResponse(
-        write_error_body(find_vendor(path, headers), error), HTTP_STATUS[error.kind], extra
-    )
+    return AsciiJSONResponse(write_error_body(find_vendor(path, headers), error), error.kind.value, extra)
 
 
 def explain_invalid_body(error: RequestValidationError) -> ServiceError:

@@ -24,7 +24,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from stepwell.services.errors import ErrorKind, ServiceError
-from stepwell.services.gateway.chat import ChatCompletion, CompletionDelta
+from stepwell.services.gateway.chat import ChatCompletion, CompletionDelta, StreamItem
 from stepwell.services.gateway.dialects.errors import (
     check_surrogates,
     dump_json,
@@ -82,11 +82,9 @@ class DialectRoute(APIRoute):
 class EventStream(StreamingResponse):
     """A gateway's stream as server-sent events."""
 
-    def __init__(
-        self, request: Request, items: AsyncIterator[CompletionDelta | ChatCompletion], writer: StreamWriter
-    ) -> None:
+    def __init__(self, request: Request, items: AsyncIterator[StreamItem], writer: StreamWriter) -> None:
         self._request, self._writer = request, writer
-        self._items = cast("AsyncGenerator[CompletionDelta | ChatCompletion, None]", items)
+        self._items = cast("AsyncGenerator[StreamItem, None]", items)
         super().__init__((), media_type="text/event-stream", headers={"cache-control": "no-cache"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -106,7 +104,7 @@ class EventStream(StreamingResponse):
             await self._send_rest(send, items)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send_rest(self, send: Send, items: AsyncIterator[CompletionDelta | ChatCompletion]) -> None:
+    async def _send_rest(self, send: Send, items: AsyncIterator[StreamItem]) -> None:
         try:
             async for item in items:
                 await self._send(send, b"".join(self._write_item(item)))
@@ -117,7 +115,7 @@ class EventStream(StreamingResponse):
             broken = ServiceError(ErrorKind.INTERNAL, "the stream failed inside the gateway; see its log")
             await self._send(send, self._writer.write_error(broken))
 
-    def _write_item(self, item: CompletionDelta | ChatCompletion) -> Iterable[bytes]:
+    def _write_item(self, item: StreamItem) -> Iterable[bytes]:
         return (
             self._writer.write_delta(item)
             if isinstance(item, CompletionDelta)

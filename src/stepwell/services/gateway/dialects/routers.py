@@ -44,11 +44,11 @@ def make_routers(gateway: ChatBackend, identify_caller: IdentifyCaller) -> list[
 
 
 def _make_router(tag: str, error_model: type[Any]) -> APIRouter:
-    refusals: dict[int | str, dict[str, Any]] = {
+    errors: dict[int | str, dict[str, Any]] = {
         "4XX": {"model": error_model, "description": "The request is refused"},
         "5XX": {"model": error_model, "description": "The service failed"},
     }
-    return APIRouter(route_class=DialectRoute, tags=[tag], responses=refusals)
+    return APIRouter(route_class=DialectRoute, tags=[tag], responses=errors)
 
 
 _STREAM: dict[int | str, dict[str, Any]] = {
@@ -67,11 +67,8 @@ def _make_chat_router(gateway: ChatBackend, identify_caller: IdentifyCaller) -> 
             with_usage = bool(body.stream_options and body.stream_options.include_usage)
             writer = openai_chat.ChatWriter(chat, with_usage=with_usage)
             return EventStream(request, gateway.stream_chat(caller, chat), writer)
-        return AsciiJSONResponse(
-            openai_chat.write_reply(
-                chat, await run_until_disconnect(request, gateway.complete_chat(caller, chat))
-            )
-        )
+        completion = await run_until_disconnect(request, gateway.complete_chat(caller, chat))
+        return AsciiJSONResponse(openai_chat.write_reply(chat, completion))
 
     return router
 
@@ -87,11 +84,8 @@ def _make_completions_router(gateway: ChatBackend, identify_caller: IdentifyCall
             with_usage = bool(body.stream_options and body.stream_options.include_usage)
             writer = openai_completions.CompletionWriter(chat, with_usage=with_usage)
             return EventStream(request, gateway.stream_chat(caller, chat), writer)
-        return AsciiJSONResponse(
-            openai_completions.write_reply(
-                chat, await run_until_disconnect(request, gateway.complete_chat(caller, chat))
-            )
-        )
+        completion = await run_until_disconnect(request, gateway.complete_chat(caller, chat))
+        return AsciiJSONResponse(openai_completions.write_reply(chat, completion))
 
     return router
 
@@ -133,23 +127,18 @@ def _make_messages_router(gateway: ChatBackend, identify_caller: IdentifyCaller)
         caller, chat = identify_caller(request), anthropic_messages.parse_request(body, gateway.image_decoder)
         if body.stream:
             return EventStream(request, gateway.stream_chat(caller, chat), MessagesWriter(chat))
-        return AsciiJSONResponse(
-            anthropic_messages.write_reply(
-                chat, await run_until_disconnect(request, gateway.complete_chat(caller, chat))
-            )
-        )
+        completion = await run_until_disconnect(request, gateway.complete_chat(caller, chat))
+        return AsciiJSONResponse(anthropic_messages.write_reply(chat, completion))
 
     if isinstance(gateway, anthropic_messages.TokenCounter):
-        counting = gateway
+        counter = gateway
 
         @router.post("/v1/messages/count_tokens")
         async def count_tokens(body: anthropic_messages.CountRequest, request: Request) -> Response:
             """The number of prompt tokens of a message, as in Anthropic's API."""
-            caller, chat = (
-                identify_caller(request),
-                anthropic_messages.parse_count_request(body, gateway.image_decoder),
-            )
-            return AsciiJSONResponse({"input_tokens": await counting.count_tokens(caller, chat)})
+            caller = identify_caller(request)
+            chat = anthropic_messages.parse_count_request(body, gateway.image_decoder)
+            return AsciiJSONResponse({"input_tokens": await counter.count_tokens(caller, chat)})
 
     return router
 
