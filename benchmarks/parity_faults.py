@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from stepwell.config.loading import load_config
-from stepwell.core import Errors, Gaps, ParityError
+from stepwell.core import LogprobErrors, LogprobGaps, ParityError
 from stepwell.engines import parity
 from stepwell.monitors import Monitor
 from stepwell.runs.build.components import Parts
@@ -75,7 +75,7 @@ class FaultyLoop(SyncLoop):
         self._source = source
         self._publish()
 
-    def _check_parity(self, gaps: Gaps, measure_errors: Callable[[], Errors | None]) -> None:
+    def _check_parity(self, gaps: LogprobGaps, measure_errors: Callable[[], LogprobErrors | None]) -> None:
         self.healthy.append({"mean": gaps.mean_abs, "max": gaps.max_abs, "tokens": gaps.num_tokens})
         if self._parity is not None:
             self._parity.errors = None

@@ -10,7 +10,7 @@ import pytest
 
 from stepwell.cli.main import main
 from stepwell.core.disk import make_folder_durably
-from stepwell.monitors.files import write_whole
+from stepwell.monitors.files import atomic_write
 from stepwell.policies.atomic_directory import written_whole
 from stepwell.pool import BlobStore, open_pool
 
@@ -43,7 +43,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 def test_a_file_written_whole_is_flushed_with_its_name(disk: Disk, tmp_path: Path) -> None:
-    write_whole(tmp_path / "summary.json", "{}")
+    atomic_write(tmp_path / "summary.json", "{}")
     assert disk.has(tmp_path / "summary.json")
 
 
@@ -73,7 +73,7 @@ def test_an_image_that_is_stored_for_a_power_cut_is_flushed_with_its_folders(
     disk: Disk, tmp_path: Path
 ) -> None:
     store = BlobStore(tmp_path / "images")
-    path = store.path(store.put(b"pixels"))
+    path = store.get_path(store.put(b"pixels"))
     assert disk.has(path)
     assert any(
         inode == store.root.stat().st_ino and path.parent.name in names for inode, names in disk.flushed
@@ -84,7 +84,7 @@ def test_an_image_that_another_writer_did_not_flush_is_flushed_by_the_next_put(
     disk: Disk, tmp_path: Path
 ) -> None:
     quick = BlobStore(tmp_path, flush=False)
-    path = quick.path(quick.put(b"pixels"))
+    path = quick.get_path(quick.put(b"pixels"))
     assert not disk.flushed
     BlobStore(tmp_path).put(b"pixels")
     assert disk.has(path)

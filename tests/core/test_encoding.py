@@ -191,7 +191,7 @@ def test_a_decompression_bomb_is_refused_without_being_inflated() -> None:
     stored = zlib.compress(b"\0" * 50_000_000)
     digest = blake2b(stored, digest_size=16).digest()
     record = struct.pack("<4sBBII16s", b"SWEL", 1, 1, len(stored), 100, digest) + stored
-    with pytest.raises(EncodingError, match="unpacks to 101 bytes where 100 were written"):
+    with pytest.raises(EncodingError, match="unpacks to 101 bytes, but 100 were written"):
         decode_step(record)
 
 

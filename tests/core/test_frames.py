@@ -78,8 +78,8 @@ def test_arrays_that_cannot_be_are_refused(described: object, monkeypatch: pytes
     """A frame whose digests are right, from somebody who means no good."""
     from stepwell.core import frames
 
-    honest = frames._json
-    monkeypatch.setattr(frames, "_json", lambda value: honest({**value, "arrays": described}))
+    honest = frames._encode_json
+    monkeypatch.setattr(frames, "_encode_json", lambda value: honest({**value, "arrays": described}))
     data = to_bytes(Frame("x"))
     with pytest.raises(EncodingError):
         decode(data)

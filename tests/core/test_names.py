@@ -48,4 +48,4 @@ def test_a_missing_package_names_the_extra_that_installs_it() -> None:
     assert describe_missing_module("uvicorn.config") == (
         "the module 'uvicorn.config' is not installed: pip install 'stepwell[serve]'"
     )
-    assert "pip install the package that holds 'nmpy'" in describe_missing_module("nmpy")
+    assert "pip install the package with 'nmpy'" in describe_missing_module("nmpy")

@@ -32,7 +32,7 @@ from stepwell.core import (
     VersionSpan,
     content_hash,
     hash_bytes,
-    trainable,
+    select_trainable,
 )
 
 PICTURE = hash_bytes(b"picture")
@@ -122,7 +122,7 @@ def test_equal_prompts_with_other_pictures_are_other_states() -> None:
 
 
 def test_staleness_counts_from_the_oldest_version_of_a_span() -> None:
-    span = VersionSpan.at(4).merged(VersionSpan.at(2))
+    span = VersionSpan.at(4).merge(VersionSpan.at(2))
     assert span == VersionSpan(2, 4)
     assert span.staleness(current=6) == 4
     with pytest.raises(InputError, match="older than the step's own version"):
@@ -143,7 +143,7 @@ def test_greedy_logprobs_are_those_of_the_unscaled_distribution() -> None:
         ({"temperature": -1.0}, "temperature must be"),
         ({"temperature": float("nan")}, "temperature must be"),
         ({"top_p": 0.0}, "top_p must be"),
-        ({"stop": ("",)}, "stop holds an empty string"),
+        ({"stop": ("",)}, "stop contains an empty string"),
     ],
 )
 def test_sampling_parameters_out_of_range_are_refused(params, message) -> None:
@@ -200,7 +200,7 @@ def test_infra_failures_never_enter_a_gradient_and_are_counted() -> None:
         trajectory(Status.AGENT_ERROR, [0.0], "unparsable"),
         trajectory(Status.TRUNCATED, []),
     ]
-    kept, counts = trainable(made)
+    kept, counts = select_trainable(made)
     assert [item.status for item in kept] == [Status.SUCCESS, Status.AGENT_ERROR]
     assert counts == {"success": 1, "failure": 0, "truncated": 1, "agent_error": 1, "infra_error": 1}
 

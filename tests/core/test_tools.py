@@ -109,17 +109,17 @@ def test_arguments_may_be_called_parameters_and_may_be_quoted() -> None:
         (
             "search",
             {"query": "a" * 11},
-            "search: argument 'query' is 11 characters long, 10 at most are taken",
+            "search: argument 'query' is 11 characters long, at most 10 are allowed",
         ),
         (
             "search",
             {"query": "a", "tags": ["x", 1]},
-            "search: argument 'tags' holds an item that must be of type string, not integer",
+            "search: argument 'tags' has an item that must be of type string, not integer",
         ),
         (
             "search",
             {"query": "a", "tags": ["x"] * 3},
-            "search: argument 'tags' holds 3 items, 2 at most are taken",
+            "search: argument 'tags' has 3 items, at most 2 are allowed",
         ),
         ("stop", {"now": 1}, "stop has no argument 'now'; its arguments are: none"),
     ],
@@ -148,7 +148,7 @@ def test_tools_are_actions_of_their_own_kind() -> None:
         ActionSpace(("Up",), tools=TOOLS)
     with pytest.raises(InputError, match="not distinct"):
         ActionSpace(tools=(STOP, STOP))
-    with pytest.raises(InputError, match="not among the tools"):
+    with pytest.raises(InputError, match="not one of the tools"):
         ActionSpace(tools=TOOLS, answer="answer")
     with pytest.raises(InputError, match="exactly one argument, a string"):
         ActionSpace(tools=TOOLS, answer="stop")

@@ -14,7 +14,7 @@ from tests.engines.models import prompts_of, small_model
 
 from stepwell.core.arrays import FloatArray
 from stepwell.core.errors import InputError, ParityError
-from stepwell.core.gaps import Errors, Gaps, step_and_token
+from stepwell.core.logprob_gaps import LogprobErrors, LogprobGaps, step_and_token
 from stepwell.core.protocols import Request, SamplingParams
 from stepwell.core.step import Step, TokenAction, TokenState
 from stepwell.core.versions import VersionSpan
@@ -92,11 +92,11 @@ def test_one_wrong_token_is_found_and_located(fresh: tuple[Any, list[Step]]) -> 
         check_parity(PlainScorer(model), [*steps[:2], bent, steps[3]])
 
 
-def gaps_of(values: FloatArray) -> Gaps:
-    return Gaps.between(np.zeros_like(values), values, str)
+def gaps_of(values: FloatArray) -> LogprobGaps:
+    return LogprobGaps.compare(np.zeros_like(values), values, str)
 
 
-def bfloat16_gaps(seed: int, scale: float = 1.0, outliers: Sequence[float] = ()) -> Gaps:
+def bfloat16_gaps(seed: int, scale: float = 1.0, outliers: Sequence[float] = ()) -> LogprobGaps:
     """Gaps as they were seen in bfloat16: most tokens are certain, a few differ a hundred times as much."""
     rng = np.random.default_rng(seed)
     values = np.where(rng.random(4376) < 0.1, np.abs(rng.standard_t(3, 4376)) * 0.02, 0.0) * scale
@@ -105,13 +105,15 @@ def bfloat16_gaps(seed: int, scale: float = 1.0, outliers: Sequence[float] = ())
     return gaps_of(values)
 
 
-def errors_of(seed: int, fault: float = 0.0, num_tokens: int = 1600) -> Errors:
+def errors_of(seed: int, fault: float = 0.0, num_tokens: int = 1600) -> LogprobErrors:
     """Both sides round by as much, token by token; the engine also errs by `fault` times that."""
     rng = np.random.default_rng(seed)
     scale = 0.02 * np.abs(rng.standard_t(2, num_tokens))  # a few tokens round a hundred times as much
     truth = rng.uniform(-9, -1, num_tokens)
     engine, trainer = (truth + scale * rng.normal(size=num_tokens) for _ in range(2))
-    return Errors.against(truth, engine=engine + fault * scale * rng.normal(size=num_tokens), trainer=trainer)
+    return LogprobErrors.against(
+        truth, engine=engine + fault * scale * rng.normal(size=num_tokens), trainer=trainer
+    )
 
 
 def test_one_outlier_of_a_healthy_run_is_reported_and_does_not_stop_it() -> None:
@@ -145,7 +147,7 @@ def test_weights_that_round_more_are_no_fault() -> None:
 def test_the_truth_is_computed_every_ten_updates_and_when_the_mean_rises() -> None:
     computed: list[int] = []
 
-    def measure() -> Errors:
+    def measure() -> LogprobErrors:
         computed.append(update)
         return errors_of(update)
 
@@ -158,10 +160,12 @@ def test_the_truth_is_computed_every_ten_updates_and_when_the_mean_rises() -> No
 
 def test_tokens_that_siblings_repeat_count_once_and_certain_ones_not_at_all() -> None:
     truth = np.array([-1.0, -1.0, -1.0, -2.0, -3.0])
-    errors = Errors.against(truth, engine=truth + 0.2, trainer=truth + np.array([0.1, 0.1, 0.1, 0.3, 0.2]))
+    errors = LogprobErrors.against(
+        truth, engine=truth + 0.2, trainer=truth + np.array([0.1, 0.1, 0.1, 0.3, 0.2])
+    )
     assert errors.num_tokens == 3 and errors.engine_farther == pytest.approx(0.5)
-    assert Errors.against(truth, engine=truth, trainer=truth + 1e-5).num_tokens == 0
-    assert Errors.against(truth, engine=truth, trainer=truth).engine_farther == 0.5
+    assert LogprobErrors.against(truth, engine=truth, trainer=truth + 1e-5).num_tokens == 0
+    assert LogprobErrors.against(truth, engine=truth, trainer=truth).engine_farther == 0.5
 
 
 @pytest.mark.parametrize(
@@ -219,7 +223,7 @@ def test_the_worst_token_is_found_wherever_it_stands(pairs: list[list[tuple[floa
         step, token = step_and_token(index, [len(step) for step in pairs])
         return f"step {step}, token {token} of {len(pairs[step])}"
 
-    gaps = Gaps.between(engine, trainer, name)
+    gaps = LogprobGaps.compare(engine, trainer, name)
     apart = {
         f"step {i}, token {j} of {len(step)}": abs(float(e) - float(t))
         for i, step in enumerate(pairs)

@@ -40,7 +40,7 @@ def test_calls_that_cannot_be_made_are_observations() -> None:
     turn = started().step(["{", ToolCall("dig", {}).text, look("x" * 99)])
     assert turn[0].text.splitlines()[2:] == [
         "Not done: there is no tool 'dig'; the tools are: look, answer.",
-        "Not done: look: argument 'name' is 99 characters long, 20 at most are taken.",
+        "Not done: look: argument 'name' is 99 characters long, at most 20 are allowed.",
     ]
     assert not turn[2]
 

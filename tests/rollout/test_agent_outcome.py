@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.core import AgentError
-from stepwell.core.user_code import own_lines
+from stepwell.core.user_code import format_own_lines
 from stepwell.rollout.agent_outcome import failure_of, is_infra, read_return
 from stepwell.rollout.agent_target import look_at
 
@@ -151,7 +151,7 @@ def test_of_a_long_traceback_the_end_is_kept() -> None:
     try:
         deeper(40)
     except ValueError as error:
-        told = own_lines(error)
+        told = format_own_lines(error)
     assert told.endswith("ValueError: the bottom") and len(told.splitlines()) <= 12
 
 

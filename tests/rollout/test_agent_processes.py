@@ -290,7 +290,7 @@ def test_a_gateway_that_comes_back_costs_nothing(tmp_path: Path) -> None:
     [
         ("no_such_module_here:play", "there is no module 'no_such_module_here'"),
         ("no/such/file.py:play", "there is no file no/such/file.py"),
-        ("agent", "must be written module:function"),
+        ("agent", "must have the form module:function"),
         (f"{ODD}:nothing", "has no 'nothing'. Its functions: double, plain"),
         (f"{ODD}:NOT_A_FUNCTION", "is a value of type int, not a function"),
         (f"{ODD}:asks_too_much", "asks for 'temperature'; it may ask, by name, for task, base_url"),

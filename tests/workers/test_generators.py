@@ -190,7 +190,7 @@ async def test_an_engine_that_raises_lives_on_and_one_that_blocks_is_restarted()
 @pytest.mark.parametrize(
     "factory, words",
     [
-        ("nothing", "must be written module:function"),
+        ("nothing", "must have the form module:function"),
         ("tests.nowhere:small", "no module 'tests.nowhere'"),
         ("tests.workers.engines:large", "has no 'large'"),
         (EMBEDDED, "needs 'model'"),

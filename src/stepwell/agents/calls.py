@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from stepwell.agents.strategy import Strategy
 from stepwell.core.env_description import ActionSpace
 from stepwell.core.errors import InputError
-from stepwell.core.tools import ToolCall, call_of, problem_with, read_call, read_json
+from stepwell.core.tools import ToolCall, parse_call, problem_with, read_call, read_json
 
 CALL, ANSWER = "tool_call", "answer"
 _OPENINGS = {
@@ -143,7 +143,7 @@ def _read_block(actions: ActionSpace, block: _Block) -> tuple[ToolCall | None, s
     except ValueError as error:
         return None, f"{block.flaw}, {error}" if block.flaw else f"not valid JSON: {error}", ""
     try:
-        call = call_of(value)
+        call = parse_call(value)
     except InputError as error:
         return None, str(error), ""
     problem = problem_with(actions.tools, call)
@@ -156,7 +156,7 @@ def _read_block(actions: ActionSpace, block: _Block) -> tuple[ToolCall | None, s
 
 def _read_answer(actions: ActionSpace, block: _Block, num_others: int, outside: str) -> ReadCalls:
     try:
-        call = call_of({"name": actions.answer, "arguments": {actions.answer_argument: block.body}})
+        call = parse_call({"name": actions.answer, "arguments": {actions.answer_argument: block.body}})
         problem = problem_with(actions.tools, call) if block.body else "the answer is empty"
         problem = problem if block.is_closed else block.flaw
     except InputError as error:

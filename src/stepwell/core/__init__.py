@@ -23,10 +23,10 @@ from stepwell.core.errors import (
     WeightsError,
     WorkerError,
 )
-from stepwell.core.gaps import Errors, Gaps
 from stepwell.core.ids import content_hash, hash_bytes, new_id
 from stepwell.core.images import ImageStore
 from stepwell.core.lazy import renamed_names
+from stepwell.core.logprob_gaps import LogprobErrors, LogprobGaps
 from stepwell.core.observation import Observation
 from stepwell.core.protocols import Critic, Request, Sampled, Sampler, SamplingParams, Scorer
 from stepwell.core.robot_description import ArraySpec, RobotEnvDescription
@@ -48,7 +48,7 @@ from stepwell.core.step import (
 )
 from stepwell.core.task import Split, Task
 from stepwell.core.tools import ToolCall, ToolSchema, problem_with, random_call, read_call
-from stepwell.core.trajectory import Status, Trajectory, trainable
+from stepwell.core.trajectory import Status, Trajectory, select_trainable
 from stepwell.core.versions import VersionSpan
 
 __all__ = [
@@ -68,14 +68,14 @@ __all__ = [
     "EngineError",
     "EnvDescription",
     "EnvError",
-    "Errors",
     "ExampleTurn",
     "FinishReason",
-    "Gaps",
     "ImageSpan",
     "ImageStore",
     "InfraError",
     "InputError",
+    "LogprobErrors",
+    "LogprobGaps",
     "ModelError",
     "Observation",
     "ParityError",
@@ -112,7 +112,7 @@ __all__ = [
     "problem_with",
     "random_call",
     "read_call",
-    "trainable",
+    "select_trainable",
 ]
 
 __getattr__ = renamed_names(

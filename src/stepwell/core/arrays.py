@@ -1,7 +1,7 @@
-"""Checked conversion of what callers hand in to the arrays the record keeps.
+"""Checked conversion of callers' values to the arrays of a record.
 
-Token ids are int32 and log-probabilities float32, one-dimensional and read-only, so
-that a record cannot change after it was made and two records compare by value.
+Token ids are int32 and log-probabilities float32, one-dimensional and read-only. So a
+record cannot change after it was made, and two records compare by value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ AnyArray = npt.NDArray[Any]
 
 
 def token_ids(values: Iterable[int] | npt.NDArray[Any], field: str) -> IntArray:
-    """`values` as a read-only int32 vector of token ids, refused if not whole and >= 0."""
+    """`values` as a read-only int32 vector of token ids; they must be integers >= 0."""
     array = np.asarray(values if isinstance(values, np.ndarray) else list(values))
     if array.size == 0 and array.ndim == 1:
         array = array.astype(np.int32)
@@ -58,7 +58,7 @@ def equal(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
 
 
 def common_prefix(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> int:
-    """How many leading elements two vectors share."""
+    """The number of leading elements that two vectors share."""
     size = min(a.size, b.size)
     differs = a[:size] != b[:size]
     return int(differs.argmax()) if differs.any() else size

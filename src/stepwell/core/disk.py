@@ -1,7 +1,8 @@
-"""Files and folders that survive a power cut: what is renamed or made is flushed with its folder.
+"""Files and folders that survive a power loss: whatever is renamed or created is flushed with its folder.
 
-Flushing a file keeps its bytes. Its name is an entry of the folder above, which has to be flushed as
-well, or a power cut takes the whole file. Whoever promises durability renames and makes folders here.
+Flushing a file saves its bytes. Its name is an entry of the parent folder, which must be flushed as
+well, or a power loss can remove the whole file. Code that promises durability renames files and
+creates folders with these functions.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 
 
 def flush_file(path: Path) -> None:
-    """Wait until a file's bytes, or a folder's entries, are on the disk."""
+    """Wait until a file's bytes, or a folder's entries, are on disk."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -20,20 +21,20 @@ def flush_file(path: Path) -> None:
 
 
 def flush_tree(folder: Path) -> None:
-    """Wait until a folder with everything below it is on the disk."""
+    """Wait until a folder and everything in it are on disk."""
     for path in folder.rglob("*"):
         flush_file(path)
     flush_file(folder)
 
 
 def rename_durably(source: Path, target: Path) -> None:
-    """Rename within one folder, replacing `target`; the new name is on the disk when this returns."""
+    """Rename within one folder, replacing `target`; the new name is on disk when this returns."""
     source.replace(target)
     flush_file(target.parent)
 
 
 def make_folder_durably(path: Path) -> None:
-    """Make a folder with the missing ones above it; their names are on the disk when this returns."""
+    """Create a folder with its missing parents; their names are on disk when this returns."""
     if path.is_dir():
         return
     make_folder_durably(path.parent)

@@ -1,18 +1,18 @@
-"""Steps and trajectories as bytes: compact, exact, and safe to read from strangers.
+"""Steps and trajectories as bytes: compact, exact, and safe to read from untrusted sources.
 
 Layout of one record:
 
     magic "SWEL" | format u8 | kind u8 | stored u32 | raw u32 | digest 16 bytes | payload
 
-The payload, compressed (at level 0 where that is not worth it), is a JSON header followed by the raw bytes of
-every array, in the order in which the header names them. Nothing is ever unpickled.
+The compressed payload (level 0 if compression saves little) is a JSON header followed by the raw bytes of
+every array, in the order of the header. Nothing is ever unpickled.
 
 Invariants
 * `decode(encode(x)) == x`, bit for bit (floats keep every bit; arrays keep dtype and shape).
-* Damage anywhere is refused with `EncodingError`: the digest covers the whole payload,
-  and the lengths must fit exactly. A record of another format version is refused by name.
-* A prompt that continues the previous step's prompt and action is stored as the part
-  that is new, so that an append-only dialogue of n turns takes O(n) space, not O(n²).
+* Any damage raises `EncodingError`: the digest covers the whole payload, and the lengths must match
+  exactly. The error for another format version names the version.
+* A prompt that continues the previous step's prompt and action is stored as its new part only, so
+  that an append-only dialogue of n turns takes O(n) space, not O(n²).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from stepwell.core.versions import VersionSpan
 MAGIC = b"SWEL"
 FORMAT = 1
 KIND_STEP, KIND_TRAJECTORY = 1, 2
-MIN_COMPRESSED_BYTES = 1024  # of words and whole numbers (floats hardly shrink); below, it saves little
+MIN_COMPRESSED_BYTES = 1024  # of text and integers (floats hardly shrink); below that it saves little
 Built = TypeVar("Built")
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _HEAD = struct.Struct("<4sBBII16s")
@@ -62,35 +62,35 @@ _DTYPES = frozenset(["|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u
 def encode_step(step: Step) -> bytes:
     """One step as bytes."""
     writer = _Writer()
-    return writer.record(KIND_STEP, writer.step(step))
+    return writer.write_record(KIND_STEP, writer.write_step(step))
 
 
 def decode_step(data: bytes) -> Step:
     """The step `encode_step` wrote; damaged or foreign bytes raise `EncodingError`."""
     reader = _Reader(data, KIND_STEP)
-    return reader.finish(lambda: reader.step(reader.header))
+    return reader.finish(lambda: reader.read_step(reader.header))
 
 
 def encode_trajectory(trajectory: Trajectory) -> bytes:
     """One trajectory with all its steps as bytes."""
     writer = _Writer()
-    return writer.record(KIND_TRAJECTORY, writer.trajectory(trajectory))
+    return writer.write_record(KIND_TRAJECTORY, writer.write_trajectory(trajectory))
 
 
 def decode_trajectory(data: bytes) -> Trajectory:
     """The trajectory `encode_trajectory` wrote; damaged or foreign bytes raise `EncodingError`."""
     reader = _Reader(data, KIND_TRAJECTORY)
-    return reader.finish(lambda: reader.trajectory(reader.header))
+    return reader.finish(lambda: reader.read_trajectory(reader.header))
 
 
 class _Writer:
-    """Turns objects into header values, collecting their arrays on the way."""
+    """Turns objects into header values and collects their arrays."""
 
     def __init__(self) -> None:
         self.arrays: list[AnyArray] = []
         self.previous_ids: IntArray | None = None
 
-    def record(self, kind: int, header: dict[str, Any]) -> bytes:
+    def write_record(self, kind: int, header: dict[str, Any]) -> bytes:
         text = _ENCODER.encode(header).encode()
         raw = b"".join([_HEADER_LENGTH.pack(len(text)), text, *(array.tobytes() for array in self.arrays)])
         float_bytes = sum(array.nbytes for array in self.arrays if array.dtype.kind == "f")
@@ -98,7 +98,7 @@ class _Writer:
         digest = hashlib.blake2b(stored, digest_size=16).digest()
         return _HEAD.pack(MAGIC, FORMAT, kind, len(stored), len(raw), digest) + stored
 
-    def array(self, array: AnyArray) -> list[Any]:
+    def write_array(self, array: AnyArray) -> list[Any]:
         little = array.astype(array.dtype.newbyteorder("<"), copy=False)
         if little.dtype.str not in _DTYPES:
             raise InputError(
@@ -107,32 +107,32 @@ class _Writer:
         self.arrays.append(little)
         return [little.dtype.str, list(array.shape)]
 
-    def state(self, state: State) -> dict[str, Any]:
+    def write_state(self, state: State) -> dict[str, Any]:
         if isinstance(state, TextState):
             return {"text": True}
         if isinstance(state, ArrayState):
-            named = {name: self.array(array) for name, array in state.arrays.items()}
+            named = {name: self.write_array(array) for name, array in state.arrays.items()}
             return {"arrays": named, "instruction": state.instruction}
         shared = 0 if self.previous_ids is None else common_prefix(self.previous_ids, state.prompt_ids)
         images = [[span.image, span.start, span.length] for span in state.images]
-        return {"shared": shared, "ids": self.array(state.prompt_ids[shared:]), "images": images}
+        return {"shared": shared, "ids": self.write_array(state.prompt_ids[shared:]), "images": images}
 
-    def action(self, action: Action) -> dict[str, Any]:
+    def write_action(self, action: Action) -> dict[str, Any]:
         if isinstance(action, TokenAction):
-            return {"ids": self.array(action.action_ids), "text": action.text}
+            return {"ids": self.write_array(action.action_ids), "text": action.text}
         if isinstance(action, TextAction):
             return {"text": action.text}
-        chunk = self.array(action.chunk)
-        draws = {name: self.array(array) for name, array in action.draws.items()}
+        chunk = self.write_array(action.chunk)
+        draws = {name: self.write_array(array) for name, array in action.draws.items()}
         return {"chunk": chunk, "num_units": action.num_units, "draws": draws}
 
-    def step(self, step: Step) -> dict[str, Any]:
+    def write_step(self, step: Step) -> dict[str, Any]:
         header = {
-            "state": self.state(step.state),
-            "action": self.action(step.action),
-            "logprobs": self.array(step.behavior_logprobs),
+            "state": self.write_state(step.state),
+            "action": self.write_action(step.action),
+            "logprobs": self.write_array(step.behavior_logprobs),
             "reward": step.reward,
-            "parts": _checked_json(step.reward_parts, "reward_parts"),
+            "parts": _check_json(step.reward_parts, "reward_parts"),
             "sampling": [
                 step.sampling.temperature,
                 step.sampling.top_p,
@@ -141,40 +141,40 @@ class _Writer:
             ],
             "version": [step.policy_version.first, step.policy_version.last],
             "anchor": step.anchor,
-            "info": _checked_json(step.info, "info"),
+            "info": _check_json(step.info, "info"),
         }
         if isinstance(step.state, TokenState) and isinstance(step.action, TokenAction):
             self.previous_ids = np.concatenate([step.state.prompt_ids, step.action.action_ids])
         return header
 
-    def trajectory(self, trajectory: Trajectory) -> dict[str, Any]:
+    def write_trajectory(self, trajectory: Trajectory) -> dict[str, Any]:
         task = trajectory.task
         return {
             "id": trajectory.id,
             "task": {
                 "env": task.env,
-                "content": _checked_json(task.content, "task.content"),
+                "content": _check_json(task.content, "task.content"),
                 "instruction": task.instruction,
                 "seed": task.seed,
                 "tags": list(task.tags),
             },
-            "steps": [self.step(step) for step in trajectory.steps],
+            "steps": [self.write_step(step) for step in trajectory.steps],
             "status": trajectory.status.value,
             "group": trajectory.group,
-            "final": None if trajectory.final_state is None else self.state(trajectory.final_state),
+            "final": None if trajectory.final_state is None else self.write_state(trajectory.final_state),
             "error": trajectory.error,
-            "timings": _checked_json(trajectory.timings, "timings"),
-            "info": _checked_json(trajectory.info, "info"),
+            "timings": _check_json(trajectory.timings, "timings"),
+            "info": _check_json(trajectory.info, "info"),
         }
 
 
 class _Reader:
-    """The reverse of `_Writer`: checks the envelope, then takes arrays in the same order."""
+    """The reverse of `_Writer`: checks the envelope, then reads arrays in the same order."""
 
     def __init__(self, data: bytes, kind: int) -> None:
         raw = _open_envelope(data, kind)
         if len(raw) < _HEADER_LENGTH.size:
-            raise EncodingError("record has no header; it was cut short when written")
+            raise EncodingError("record has no header; it is truncated")
         (length,) = _HEADER_LENGTH.unpack_from(raw)
         start = _HEADER_LENGTH.size + length
         try:
@@ -191,48 +191,48 @@ class _Reader:
         except EncodingError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError, StepwellError) as error:
-            raise EncodingError(f"record does not hold what its kind promises: {error!r}") from error
+            raise EncodingError(f"record does not match its kind: {error!r}") from error
         if self.offset != len(self.raw):
             raise EncodingError(f"record has {len(self.raw) - self.offset} bytes left over")
         return result
 
-    def array(self, described: list[Any]) -> AnyArray:
+    def read_array(self, described: list[Any]) -> AnyArray:
         name, shape = described
         if name not in _DTYPES or any(not isinstance(n, int) or n < 0 for n in shape):
             raise EncodingError(f"record describes an array of dtype {name!r}, shape {shape}")
         dtype = np.dtype(name)
         size = math.prod(shape) * dtype.itemsize
         if self.offset + size > len(self.raw):
-            raise EncodingError("record ends inside an array; it was cut short when written")
+            raise EncodingError("record ends inside an array; it is truncated")
         array = np.frombuffer(self.raw, dtype, math.prod(shape), self.offset).reshape(shape)
         self.offset += size
         return array
 
-    def state(self, value: dict[str, Any]) -> State:
+    def read_state(self, value: dict[str, Any]) -> State:
         if "text" in value or value == {"arrays": {}, "instruction": ""}:  # the latter in older records
             return TextState()
         if "arrays" in value:
-            named = {name: self.array(array) for name, array in value["arrays"].items()}
+            named = {name: self.read_array(array) for name, array in value["arrays"].items()}
             return ArrayState(named, value["instruction"])
-        shared, ids = value["shared"], self.array(value["ids"])
+        shared, ids = value["shared"], self.read_array(value["ids"])
         if shared:
             if self.previous_ids is None or not 0 < shared <= self.previous_ids.size:
-                raise EncodingError(f"record shares {shared} prompt ids with a step that is not there")
+                raise EncodingError(f"record shares {shared} prompt ids with a step that is missing")
             ids = np.concatenate([self.previous_ids[:shared], ids])
         return TokenState(ids, tuple(ImageSpan(*span) for span in value["images"]))
 
-    def action(self, value: dict[str, Any]) -> Action:
+    def read_action(self, value: dict[str, Any]) -> Action:
         if "ids" in value:
-            return TokenAction(self.array(value["ids"]), value["text"])
+            return TokenAction(self.read_array(value["ids"]), value["text"])
         if "text" in value:
             return TextAction(value["text"])
-        chunk = self.array(value["chunk"])
-        draws = {name: self.array(array) for name, array in value["draws"].items()}
+        chunk = self.read_array(value["chunk"])
+        draws = {name: self.read_array(array) for name, array in value["draws"].items()}
         return ArrayAction(chunk, value["num_units"], draws)
 
-    def step(self, value: dict[str, Any]) -> Step:
-        state = self.state(value["state"])
-        action = self.action(value["action"])
+    def read_step(self, value: dict[str, Any]) -> Step:
+        state = self.read_state(value["state"])
+        action = self.read_action(value["action"])
         if isinstance(state, TextState) and isinstance(action, ArrayAction) and not action.chunk.size:
             action = TextAction(_reply_text(value["info"]))
         temperature, top_p, seed, reason = value["sampling"]
@@ -241,7 +241,7 @@ class _Reader:
         return Step(
             state=state,
             action=action,
-            behavior_logprobs=self.array(value["logprobs"]),
+            behavior_logprobs=self.read_array(value["logprobs"]),
             reward=value["reward"],
             reward_parts=value["parts"],
             sampling=Sampling(temperature, top_p, seed, FinishReason(reason)),
@@ -250,14 +250,14 @@ class _Reader:
             info=value["info"],
         )
 
-    def trajectory(self, value: dict[str, Any]) -> Trajectory:
+    def read_trajectory(self, value: dict[str, Any]) -> Trajectory:
         task = value["task"]
         return Trajectory(
             task=Task(task["env"], task["content"], task["instruction"], task["seed"], tuple(task["tags"])),
-            steps=[self.step(step) for step in value["steps"]],
+            steps=[self.read_step(step) for step in value["steps"]],
             status=Status(value["status"]),
             group=value["group"],
-            final_state=None if value["final"] is None else self.state(value["final"]),
+            final_state=None if value["final"] is None else self.read_state(value["final"]),
             error=value["error"],
             timings=value["timings"],
             info=value["info"],
@@ -273,37 +273,37 @@ def _reply_text(info: dict[str, Any]) -> str:
 
 def _open_envelope(data: bytes, kind: int) -> bytes:
     if len(data) < _HEAD.size:
-        raise EncodingError(f"record has {len(data)} bytes, fewer than its own envelope of {_HEAD.size}")
+        raise EncodingError(f"record has {len(data)} bytes, fewer than its envelope of {_HEAD.size}")
     magic, version, found, stored, raw, digest = _HEAD.unpack_from(data)
     if magic != MAGIC:
         raise EncodingError("not a Stepwell record (wrong first bytes)")
     if version != FORMAT:
         raise EncodingError(
-            f"record has format {version}, this Stepwell reads format {FORMAT}; use one that fits"
+            f"record has format {version}, this Stepwell reads format {FORMAT}; use the matching version"
         )
     if found != kind:
-        names = {KIND_STEP: "step", KIND_TRAJECTORY: "trajectory"}
-        raise EncodingError(f"record is a {names.get(found, 'thing unknown')}, not a {names[kind]}")
+        names = {KIND_STEP: "a step", KIND_TRAJECTORY: "a trajectory"}
+        raise EncodingError(f"record is {names.get(found, 'of unknown kind')}, not {names[kind]}")
     payload = data[_HEAD.size :]
     if len(payload) != stored:
-        raise EncodingError(f"record has {len(payload)} payload bytes where {stored} were written")
+        raise EncodingError(f"record has {len(payload)} payload bytes, but {stored} were written")
     if hashlib.blake2b(payload, digest_size=16).digest() != digest:
-        raise EncodingError("record is damaged: its digest does not fit")
+        raise EncodingError("record is damaged: its digest does not match")
     inflater = zlib.decompressobj()
     try:
         result = inflater.decompress(payload, raw + 1)
     except zlib.error as error:
         raise EncodingError(f"record cannot be decompressed: {error}") from error
     if len(result) != raw or not inflater.eof:
-        raise EncodingError(f"record unpacks to {len(result)} bytes where {raw} were written")
+        raise EncodingError(f"record unpacks to {len(result)} bytes, but {raw} were written")
     return result
 
 
-def _checked_json(value: Any, *field: str | int) -> Any:
-    """`value` if JSON gives it back unchanged; JSON would silently turn tuples into lists.
+def _check_json(value: Any, *field: str | int) -> Any:
+    """Return `value` if JSON restores it unchanged; JSON would silently turn tuples into lists.
 
-    `field` is where it stands: a name, then keys and indices. Walked for every step that is stored,
-    so plain values come first.
+    `field` is its place: a name, then keys and indices. Runs for every stored step, so plain values
+    come first.
     """
     kind = type(value)
     if kind in _PLAIN or (kind is float and math.isfinite(value)):
@@ -311,14 +311,16 @@ def _checked_json(value: Any, *field: str | int) -> Any:
     if isinstance(value, Mapping):
         for key in value:
             if type(key) is not str:
-                raise InputError(f"{_place(field)} has a key that is not a string; JSON cannot keep it")
-        return {key: _checked_json(item, *field, key) for key, item in value.items()}
+                raise InputError(
+                    f"{_format_place(field)} has a key that is not a string; JSON cannot store it"
+                )
+        return {key: _check_json(item, *field, key) for key, item in value.items()}
     if isinstance(value, list):
-        return [_checked_json(item, *field, index) for index, item in enumerate(value)]
+        return [_check_json(item, *field, index) for index, item in enumerate(value)]
     if isinstance(value, float):
-        raise InputError(f"{_place(field)} is {value}; store None or a string instead")
-    raise InputError(f"{_place(field)} is a {kind.__name__}; only JSON values can be stored")
+        raise InputError(f"{_format_place(field)} is {value}; store None or a string instead")
+    raise InputError(f"{_format_place(field)} is a {kind.__name__}; only JSON values can be stored")
 
 
-def _place(field: tuple[str | int, ...]) -> str:
+def _format_place(field: tuple[str | int, ...]) -> str:
     return f"{field[0]}{''.join(f'[{key!r}]' for key in field[1:])}"

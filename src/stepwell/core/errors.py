@@ -1,13 +1,13 @@
-"""Every error Stepwell raises on purpose, by the boundary at which it arises.
+"""Every error that Stepwell raises on purpose, by the boundary at which it arises.
 
-`StepwellError` is the root, so that a caller can catch all of ours and nothing else.
-Below it are two kinds, and the difference decides what happens to an episode:
+`StepwellError` is the root, so that a caller can catch all of them and nothing else.
+There are two kinds, and the difference decides what happens to an episode:
 
 * The caller's mistake (`ValueError` subclasses): a wrong argument, file, model or
   configuration. The message names the field and says what to do.
-* Something that happened while an episode ran. `AgentError` is the agent's own doing
-  and is data to learn from; `InfraError` is the system's doing (a dead worker, an
-  unreachable engine) and must never enter a gradient.
+* A failure while an episode ran. `AgentError` is caused by the agent and is data to
+  learn from. `InfraError` is caused by the system (a dead worker, an unreachable
+  engine) and must never enter a gradient.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ class StepwellError(Exception):
 
 
 class InputError(StepwellError, ValueError):
-    """A value handed to a function has the wrong rank, type, length or content."""
+    """An argument has the wrong rank, type, length or content."""
 
 
 class ConfigError(StepwellError, ValueError):
-    """A setting is unknown, contradicts another, or names something that is not there."""
+    """A setting is unknown, contradicts another, or names something that does not exist."""
 
 
 class EncodingError(StepwellError, ValueError):
-    """Stored bytes are damaged, cut short, or not ours."""
+    """Stored bytes are damaged, truncated, or not written by Stepwell."""
 
 
 class ModelError(StepwellError, ValueError):
-    """A model or tokenizer cannot be found, opened, or used in the way asked for."""
+    """A model or tokenizer cannot be found, opened, or used as requested."""
 
 
 class RenderError(StepwellError, ValueError):
@@ -38,11 +38,11 @@ class RenderError(StepwellError, ValueError):
 
 
 class ContextLengthError(StepwellError, ValueError):
-    """A prompt (with the room asked for its action) exceeds the model's context."""
+    """A prompt, with the tokens reserved for its action, exceeds the model's context."""
 
 
 class WeightsError(StepwellError, ValueError):
-    """Weights offered to an engine or policy are torn, incomplete or of another model."""
+    """Weights for an engine or policy are torn, incomplete or from another model."""
 
 
 class ParityError(StepwellError):
@@ -50,7 +50,7 @@ class ParityError(StepwellError):
 
 
 class DivergenceError(StepwellError):
-    """An update is not finite or far too large: the weights were left as they are."""
+    """An update is not finite or far too large; the weights were not changed."""
 
 
 class AgentError(StepwellError):
@@ -58,7 +58,7 @@ class AgentError(StepwellError):
 
 
 class InfraError(StepwellError):
-    """The system failed under the episode. Counted and refilled, never trained on."""
+    """The system failed during an episode. Counted and refilled, never trained on."""
 
 
 class EngineError(InfraError):

@@ -1,7 +1,7 @@
-"""Names for things: random ids for what happens, content hashes for what is.
+"""Ids: random ones for events, content hashes for content.
 
-Two tasks with the same content have the same `content_hash`, whatever seed made them;
-splits and deduplication rest on that. A random id says only that two events differ.
+Two tasks with the same content have the same `content_hash`, whatever seed made them.
+Splits and deduplication depend on that. A random id says only that two events differ.
 """
 
 from __future__ import annotations

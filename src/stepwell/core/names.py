@@ -1,7 +1,8 @@
-"""Names that people mistype: the nearest known one, and packages that an extra installs.
+"""Help with unknown names: the nearest known name, and the extra that installs a missing package.
 
-Two names are alike by the letters that would have to change: one that is missing, added, replaced, or swapped
-with its neighbour counts once. A name of several words is also found by some of them (`clp`: `clip_low`).
+The likeness of two names depends on the letters to change: a letter that is missing, added, replaced, or
+swapped with its neighbour counts once. A name of several words is also found by some of them (`clp`:
+`clip_low`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from collections.abc import Iterable
 
 MIN_LIKENESS = 0.6
-_OF_WORDS = 0.85  # some words of a name are less than all of it
+_OF_WORDS = 0.85  # a match of some words counts less than a match of the whole name
 _EXTRAS = {
     "serve": ("fastapi", "uvicorn", "httpx", "websockets", "httptools", "uvloop", "starlette"),
     "postgres": ("psycopg",),
@@ -26,7 +27,7 @@ _EXTRAS = {
 
 
 def suggest_name(given: str, known: Iterable[str], title: str = "") -> str:
-    """How a message about an unknown name goes on: the nearest, then with a title all that are known.
+    """The end of a message about an unknown name: the nearest name and, with a title, all known names.
 
     >>> suggest_name("gpro", ["grpo", "gspo"], "Recipes")
     "; did you mean 'grpo'? Recipes: grpo, gspo"
@@ -42,9 +43,9 @@ def suggest_name(given: str, known: Iterable[str], title: str = "") -> str:
 
 
 def find_nearest(given: str, known: Iterable[str]) -> list[str]:
-    """The names most like `given`: one, three at most where they are equally near, none where none is.
+    """The names nearest to `given`: usually one, at most three if equally near, none if none is near.
 
-    Of equally near ones, those that begin alike: the first letter is seldom the wrong one.
+    Among equally near names, those with the same first letter win: it is seldom the wrong one.
 
     >>> find_nearest("clp", ["ratio", "clip_low", "clip_high"])
     ['clip_low', 'clip_high']
@@ -56,7 +57,7 @@ def find_nearest(given: str, known: Iterable[str]) -> list[str]:
 
 
 def measure_likeness(given: str, name: str) -> float:
-    """How much a typed name is like a known one, from 0 to 1 (equal but for capitals)."""
+    """The likeness of a typed name and a known one, from 0 to 1 (equal up to capitals)."""
     whole = _compare(given, name)
     return max([whole, *(_OF_WORDS * _compare(given, words) for words in _words_of(name))])
 
@@ -65,12 +66,12 @@ def describe_missing_module(name: str) -> str:
     """What to install for a module that cannot be imported."""
     top = name.partition(".")[0]
     extra = next((extra for extra, modules in _EXTRAS.items() if top in modules), None)
-    install = f"pip install 'stepwell[{extra}]'" if extra else f"pip install the package that holds {top!r}"
+    install = f"pip install 'stepwell[{extra}]'" if extra else f"pip install the package with {top!r}"
     return f"the module {name!r} is not installed: {install}"
 
 
 def _words_of(name: str) -> list[str]:
-    """Words of the name that stand side by side, three letters or more: `held`, `held_out`, `out`, ..."""
+    """Runs of adjacent words of the name, three letters or more: `held`, `held_out`, `out`, ..."""
     spans = [found.span() for found in re.finditer(r"[^\W_]+", name)]
     runs = [name[start:end] for i, (start, _) in enumerate(spans) for _, end in spans[i:]]
     return [words for words in runs if len(words) > 2]
@@ -81,7 +82,7 @@ def _compare(one: str, other: str) -> float:
 
 
 def _count_edits(one: str, other: str) -> int:
-    """Letters to change between two words; a swap of neighbours is one change."""
+    """The number of letters to change between two words; a swap of neighbours is one change."""
     before: list[int] = []
     row = list(range(len(other) + 1))
     for i, letter in enumerate(one):

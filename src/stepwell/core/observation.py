@@ -15,9 +15,9 @@ from stepwell.core.tools import ToolSchema
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observation:
-    """Text, pictures (uint8 RGB, [H, W, 3]) and the tools that may be called now.
+    """Text, images (uint8 RGB, [H, W, 3]) and the tools that may be called now.
 
-    Half surrogates in the text are replaced, since they have no encoding.
+    Half surrogates in the text are replaced, because they cannot be encoded.
     """
 
     text: str = ""

@@ -1,7 +1,7 @@
-"""The protocols of what gets injected: who samples, who scores, who values.
+"""Protocols of injected models: they sample actions, score steps, or estimate values.
 
-Parts that need a model (rewards, curriculum, rollout) ask for one of these and never
-import an engine or a policy. All three speak in steps and states.
+Code that needs a model (rewards, curriculum, rollout) asks for one of these and never
+imports an engine or a policy. All three work on steps and states.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from stepwell.core.versions import VersionSpan
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How an action shall be sampled.
+    """How to sample an action.
 
-    `seed=None` lets the engine draw one; it is recorded with the step either way.
-    `stop` strings end an action at the token that completes one of them.
+    With `seed=None` the engine draws a seed; the step records it either way.
+    An action ends at the token that completes one of the `stop` strings.
     """
 
     max_tokens: int = 256
@@ -38,10 +38,10 @@ class SamplingParams:
             raise InputError(f"max_tokens must be at least 1, got {self.max_tokens}")
         Sampling(self.temperature, self.top_p)  # same limits, same messages
         if any(not text for text in self.stop):
-            raise InputError("stop holds an empty string, which would end every action at once; remove it")
+            raise InputError("stop contains an empty string, which would end every action; remove it")
 
     def with_seed(self, seed: int | None) -> SamplingParams:
-        """The same with another seed. Made for every step that is played, so nothing is checked again."""
+        """The same parameters with another seed. Called for every step, so nothing is checked again."""
         made = object.__new__(SamplingParams)
         for name in _PARAMS:
             object.__setattr__(made, name, getattr(self, name))
@@ -54,10 +54,10 @@ _PARAMS = tuple(each.name for each in fields(SamplingParams) if each.name != "se
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One action wanted: a state, how to sample, and what belongs together.
+    """A request for one action: a state, how to sample, and the conversation it belongs to.
 
     `conversation` names the episode, so that an engine can find the cache of its earlier
-    turns; an engine may ignore it and must give the same distribution either way.
+    turns. An engine may ignore it; the distribution must be the same either way.
     """
 
     state: State
@@ -68,7 +68,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One action sampled: what a `Step` needs from the engine.
+    """One sampled action: what a `Step` needs from the engine.
 
     `logprobs` are those of the temperature-scaled, untruncated distribution.
     `num_cached` counts prompt tokens whose keys and values were reused.
@@ -81,7 +81,7 @@ class Sampled:
     num_cached: int = 0
 
     def step(self, state: State) -> Step:
-        """The step of the record that this sample is the action of."""
+        """The step with this action in `state`."""
         return Step(
             state=state,
             action=self.action,
@@ -96,13 +96,13 @@ class Sampler(Protocol):
     """Samples actions: an engine, a gateway client, an outside model."""
 
     async def generate(self, requests: Sequence[Request]) -> list[Sampled]:
-        """One sample per request, in order; the list is one slot and is never split."""
+        """One sample per request, in order; the requests stay together and are never split."""
         ...
 
 
 @runtime_checkable
 class Scorer(Protocol):
-    """Gives log-probabilities of actions already taken."""
+    """Computes log-probabilities of actions already taken."""
 
     def score(self, steps: Sequence[Step]) -> list[FloatArray]:
         """One value per action unit of each step, in order."""
@@ -111,7 +111,7 @@ class Scorer(Protocol):
 
 @runtime_checkable
 class Critic(Protocol):
-    """Estimates what a state is worth."""
+    """Estimates the value of states."""
 
     def state_values(self, states: Sequence[State]) -> FloatArray:
         """V(s) of each state, in order."""

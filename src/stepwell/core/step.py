@@ -2,7 +2,7 @@
 
 A step holds what the policy saw (`state`), what it emitted (`action`), the
 log-probability of every unit of that action under the weights that sampled it, and
-what came of it. It is the unit of data, credit and ratio everywhere in Stepwell.
+its reward. It is the unit of data, credit and ratio everywhere in Stepwell.
 
 Invariants
 * `prompt_ids` and `action_ids` are the ids the engine saw and sampled. Nothing here is
@@ -38,10 +38,10 @@ JSON = None | bool | int | float | str | list["JSON"] | dict[str, "JSON"]
 
 @dataclass(frozen=True, slots=True)
 class ImageSpan:
-    """Where an image sits in `prompt_ids`: placeholder tokens [start, start + length).
+    """The place of an image in `prompt_ids`: placeholder tokens [start, start + length).
 
-    `image` is the content hash under which the blob store keeps the pixels, so that
-    two prompts share a prefix exactly when they show the same pictures.
+    `image` is the content hash of the pixels in the blob store. So two prompts share a
+    prefix exactly when they show the same images.
     """
 
     image: str
@@ -65,11 +65,11 @@ class TokenState:
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompt_ids", arrays.token_ids(self.prompt_ids, "prompt_ids"))
         if self.prompt_ids.size == 0:
-            raise InputError("prompt_ids is empty: a policy needs at least one token to condition on")
+            raise InputError("prompt_ids is empty; a policy needs at least one token")
         end = 0
         for span in self.images:
             if span.start < end:
-                raise InputError(f"images: span at {span.start} overlaps the one before or is out of order")
+                raise InputError(f"images: span at {span.start} overlaps the previous one or is out of order")
             end = span.start + span.length
         if end > self.prompt_ids.size:
             raise InputError(f"images: a span ends at {end}, past the {self.prompt_ids.size} prompt_ids")
@@ -120,10 +120,10 @@ class TokenAction:
 class ArrayAction:
     """What a robot policy emitted: an action chunk, and the draws its logprobs refer to.
 
-    `chunk` is [C, D], the actions the environment executes. `draws` holds what was really
-    sampled where that is not the chunk itself: {"bins": [C, D]} for a token head,
+    `chunk` is [C, D], the actions that the environment executes. `draws` holds what was
+    sampled if that is not the chunk itself: {"bins": [C, D]} for a token head,
     {"chain": [K + 1, C, D]} for a flow head (the denoising states, whose K transitions are
-    then the units). `num_units` says how many logprobs the step carries.
+    then the units). `num_units` is the number of logprobs of the step.
     """
 
     chunk: AnyArray
@@ -176,7 +176,7 @@ class FinishReason(StrEnum):
     STOP = "stop"  # the end token, or a stop string
     LENGTH = "length"  # the token limit
     CANCELLED = "cancelled"
-    GIVEN = "given"  # not sampled: a demonstration or an outside model's words
+    GIVEN = "given"  # not sampled: a demonstration or the text of an outside model
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class Sampling:
     """How an action was sampled. The trainer divides logits by the same temperature.
 
     Temperature 0 is greedy decoding; its logprobs are those of the unscaled
-    distribution (temperature 1), since the scaled one has no width.
+    distribution (temperature 1), because the scaled one has no width.
     """
 
     temperature: float = 1.0
@@ -200,13 +200,13 @@ class Sampling:
 
     @property
     def logit_temperature(self) -> float:
-        """What logits are divided by before their logprobs are read."""
+        """The divisor of the logits before logprobs are computed."""
         return self.temperature if self.temperature > 0.0 else 1.0
 
 
 @dataclass(slots=True)
 class Step:
-    """One decision: state, action, its behaviour logprobs, and what came of it.
+    """One decision: state, action, its behaviour logprobs, and its reward.
 
     A two-token answer to a three-token prompt, sampled under version 7:
 
@@ -268,12 +268,12 @@ class Step:
 
     @classmethod
     def from_text(cls, text: str, sampling: Sampling, info: dict[str, JSON] | None = None) -> Step:
-        """A step of an outside model, of which only the words are known."""
+        """A step of an outside model, of which only the text is known."""
         return cls(TextState(), TextAction(text), _NO_LOGPROBS, sampling=sampling, info=info or {})
 
     @property
     def num_units(self) -> int:
-        """Action tokens, action dimensions or transitions: what credit and ratio count."""
+        """Number of action tokens, action dimensions or transitions: the units of credit and ratio."""
         return self.action.num_units
 
     def assign_reward(self, parts: Mapping[str, float]) -> None:

@@ -1,7 +1,7 @@
-"""The task: one thing to be solved, and which split it belongs to.
+"""The task: one problem to solve, and the split it belongs to.
 
-A task is plain data. Its identity is the hash of its content, so that two seeds that
-make the same board are the same task and can never stand on both sides of a split.
+A task is plain data. Its identity is the hash of its content. Two seeds that make the
+same board are therefore the same task and can never be on both sides of a split.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stepwell.core.step import JSON
 
 
 class Split(StrEnum):
-    """Which side of the wall a task stands on."""
+    """The split of a task."""
 
     TRAIN = "train"
     HELD_OUT = "held_out"
@@ -42,7 +42,7 @@ class Task:
         object.__setattr__(self, "id", content_hash([self.env, self.content, self.instruction]))
 
     def split(self, held_out_share: float = 0.1) -> Split:
-        """The split this content belongs to: the same on every machine and in every run."""
+        """The split of this content: the same on every machine and in every run."""
         if not 0.0 <= held_out_share <= 1.0:
             raise InputError(f"held_out_share must be between 0 and 1, got {held_out_share}")
         bucket = int(self.id[:12], 16) / 16**12

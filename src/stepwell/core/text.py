@@ -1,8 +1,8 @@
 """Text that can be encoded: half surrogates are joined to characters, or replaced.
 
 Python strings can hold half of a surrogate pair (`"\\ud83d"`), for instance from JSON that was cut inside an
-escape. Such text has no UTF-8 form, so a tokenizer, a database or a file would refuse it later. What comes
-from an environment passes here once, where it enters (`Observation`, `envs/batch.py`).
+escape. Such text has no UTF-8 form, so a tokenizer, a database or a file would refuse it later. Text from an
+environment is cleaned once, where it enters (`Observation`, `envs/batch.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def replace_half_surrogates(text: str) -> str:
-    """The text with pairs joined to their character and lone halves as U+FFFD.
+    """The text with surrogate pairs joined to characters and lone halves replaced by U+FFFD.
 
     >>> replace_half_surrogates("a\\ud83d\\ude00b\\ud83d") == "a\U0001f600b\ufffd"
     True

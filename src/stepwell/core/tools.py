@@ -1,14 +1,14 @@
 """Tools an agent may call: their schema (the OpenAI function form), and calls to them.
 
-A call travels as JSON text, `{"name": ..., "arguments": {...}}`: `ToolCall.text` writes it and
-`read_call` reads it. In a world with tools an action is one such text.
+A call is JSON text, `{"name": ..., "arguments": {...}}`: `ToolCall.text` writes it and `read_call`
+reads it. In an environment with tools, an action is one such text.
 
 Invariants
-* `read_call` raises `InputError` and nothing else, whatever the text: its message is one sentence
-  that an agent can act on. What it lets through is plain JSON: finite numbers, whole characters,
-  `MAX_DEPTH` levels at most. So every call that was read can be written, stored and sent.
+* `read_call` raises `InputError` and nothing else, whatever the text. The message is one sentence
+  that an agent can act on. What it accepts is plain JSON: finite numbers, valid characters, at most
+  `MAX_DEPTH` levels. So every call that was read can be written, stored and sent.
 * `read_call(call.text)` is `call` (ids are not written).
-* `problem_with` judges a call against the tools there are; it is empty where the call may be made.
+* `problem_with` checks a call against the available tools; it is empty if the call is valid.
 """
 
 from __future__ import annotations
@@ -57,20 +57,20 @@ class ToolSchema:
 
     @property
     def required(self) -> tuple[str, ...]:
-        """The arguments that no call may leave out."""
+        """The required arguments."""
         found = self.parameters.get("required")
         return tuple(str(name) for name in found) if isinstance(found, list | tuple) else ()
 
     def problem(self, arguments: dict[str, Any]) -> str:
-        """What keeps a call with these arguments from being made, in one sentence; empty if nothing does."""
+        """Why a call with these arguments is invalid, in one sentence; empty if it is valid."""
         known = ", ".join(self.properties) or "none"
         for name in self.required:
             if name not in arguments:
                 return f"{self.name} needs the argument {name!r}"
         for name, value in arguments.items():
             if name not in self.properties:
-                return f"{self.name} has no argument {_shown(name)}; its arguments are: {known}"
-            wrong = _mismatch(self.properties[name], value)
+                return f"{self.name} has no argument {_quote_short(name)}; its arguments are: {known}"
+            wrong = _describe_mismatch(self.properties[name], value)
             if wrong:
                 return f"{self.name}: argument {name!r} {wrong}"
         return ""
@@ -113,15 +113,15 @@ class ToolCall:
 
 
 def read_call(text: str) -> ToolCall:
-    """The call that `text` is the JSON of; `InputError` says in one sentence why it is none."""
+    """Parse a call from JSON text; `InputError` says in one sentence why it is not a call."""
     try:
-        return call_of(read_json(text))
+        return parse_call(read_json(text))
     except ValueError as error:
         raise error if isinstance(error, InputError) else InputError(f"not valid JSON: {error}") from None
 
 
-def call_of(value: Any) -> ToolCall:
-    """As `read_call`, for JSON that was read already. Arguments may be under `parameters`, and quoted."""
+def parse_call(value: Any) -> ToolCall:
+    """Like `read_call`, for parsed JSON. Arguments may be under `parameters`, and quoted."""
     if not isinstance(value, dict):
         raise InputError(f"a call must be a JSON object, not {type(value).__name__}")
     name, call_id = value.get("name"), value.get("id")
@@ -141,18 +141,18 @@ def call_of(value: Any) -> ToolCall:
 
 
 def problem_with(tools: Sequence[ToolSchema], call: ToolCall) -> str:
-    """Why `call` cannot be made with `tools`, in one sentence; empty if it can."""
+    """Why `call` is invalid for `tools`, in one sentence; empty if it is valid."""
     for tool in tools:
         if tool.name == call.name:
             return tool.problem(call.arguments)
     known = ", ".join(tool.name for tool in tools) or "none"
-    return f"there is no tool {_shown(call.name)}; the tools are: {known}"
+    return f"there is no tool {_quote_short(call.name)}; the tools are: {known}"
 
 
 def random_call(tools: Sequence[ToolSchema], rng: random.Random) -> ToolCall:
-    """A call that its tool takes, with arguments drawn blindly: what random play does by itself."""
+    """A valid call with random arguments, for random play."""
     tool = rng.choice(tools)
-    return ToolCall(tool.name, {name: _drawn(schema, rng) for name, schema in tool.properties.items()})
+    return ToolCall(tool.name, {name: _draw_value(schema, rng) for name, schema in tool.properties.items()})
 
 
 def read_json(text: str) -> Any:
@@ -164,12 +164,12 @@ def read_json(text: str) -> Any:
 
 
 def refuse_constant(name: str) -> NoReturn:
-    """For `json`: what Python reads as a number but JSON does not know."""
+    """For `json`: refuse NaN and infinities, which are not JSON."""
     raise ValueError(f"{name} is not a JSON number")
 
 
 def _check_plain(value: Any) -> None:
-    """Whether all of it can be written again, as JSON and in UTF-8."""
+    """Refuse values that cannot be written as JSON in UTF-8."""
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
         for item in level:
@@ -177,20 +177,20 @@ def _check_plain(value: Any) -> None:
                 raise InputError(f"{item} is not a JSON number")
             if isinstance(item, str):
                 _check_characters(item)
-        level = [inner for item in level for inner in _inside(item)]
+        level = [inner for item in level for inner in _iter_children(item)]
         if not level:
             return
-    raise InputError(f"a call may be nested {MAX_DEPTH} levels deep at most")
+    raise InputError(f"a call may be nested at most {MAX_DEPTH} levels deep")
 
 
 def _check_characters(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InputError("a text holds half of a surrogate pair, which is no character") from None
+        raise InputError("a text contains half of a surrogate pair, which is not a character") from None
 
 
-def _inside(item: Any) -> Iterator[Any]:
+def _iter_children(item: Any) -> Iterator[Any]:
     if isinstance(item, dict):
         yield from item.keys()
         yield from item.values()
@@ -198,33 +198,33 @@ def _inside(item: Any) -> Iterator[Any]:
         yield from item
 
 
-def _mismatch(schema: Any, value: Any) -> str:
-    """How `value` fails the part of JSON schema that tools use; empty if it does not."""
+def _describe_mismatch(schema: Any, value: Any) -> str:
+    """How `value` violates the subset of JSON schema that tools use; empty if it does not."""
     if not isinstance(schema, dict):
         return ""
     kinds = schema.get("type", [])
     kinds = [kinds] if isinstance(kinds, str) else kinds
     allowed = tuple(kind for name in kinds for kind in _TYPES.get(name, ()))
-    is_flag = isinstance(value, bool) and bool not in allowed  # to Python a bool is an int as well
+    is_flag = isinstance(value, bool) and bool not in allowed  # in Python a bool is also an int
     if kinds and (is_flag or not isinstance(value, allowed)):
         return f"must be of type {' or '.join(kinds)}, not {_type_name(value)}"
     if "enum" in schema and value not in schema["enum"]:
         return f"must be one of {', '.join(map(str, schema['enum']))}"
     if isinstance(value, list):
         if len(value) > schema.get("maxItems", math.inf):
-            return f"holds {len(value)} items, {schema['maxItems']} at most are taken"
-        inner = (_mismatch(schema.get("items"), item) for item in value)
-        return next((f"holds an item that {wrong}" for wrong in inner if wrong), "")
+            return f"has {len(value)} items, at most {schema['maxItems']} are allowed"
+        inner = (_describe_mismatch(schema.get("items"), item) for item in value)
+        return next((f"has an item that {wrong}" for wrong in inner if wrong), "")
     if isinstance(value, str) and len(value) > schema.get("maxLength", math.inf):
-        return f"is {len(value)} characters long, {schema['maxLength']} at most are taken"
+        return f"is {len(value)} characters long, at most {schema['maxLength']} are allowed"
     if isinstance(value, int | float):
         low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
         if not low <= value <= high:
-            return f"is {_shown(str(value))}, outside {low} to {high}"
+            return f"is {_quote_short(str(value))}, outside {low} to {high}"
     return ""
 
 
-def _drawn(schema: Any, rng: random.Random) -> JSON:
+def _draw_value(schema: Any, rng: random.Random) -> JSON:
     if not isinstance(schema, dict):
         schema = {}
     if "enum" in schema:
@@ -237,9 +237,9 @@ def _drawn(schema: Any, rng: random.Random) -> JSON:
     if kind == "boolean":
         return rng.random() < 0.5
     if kind == "array":
-        return [_drawn(schema.get("items"), rng)]
+        return [_draw_value(schema.get("items"), rng)]
     if kind == "object":
-        return {name: _drawn(inner, rng) for name, inner in schema.get("properties", {}).items()}
+        return {name: _draw_value(inner, rng) for name, inner in schema.get("properties", {}).items()}
     letters = "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(1, 8)))
     return None if kind == "null" else letters[: schema.get("maxLength", 8)]
 
@@ -248,6 +248,6 @@ def _type_name(value: Any) -> str:
     return next((name for name, kinds in _TYPES.items() if type(value) in kinds), type(value).__name__)
 
 
-def _shown(text: str) -> str:
+def _quote_short(text: str) -> str:
     shown = " ".join(text.split())
     return repr(shown if len(shown) <= 40 else shown[:37] + "...")

@@ -1,6 +1,6 @@
 """The trajectory: the steps of one agent on one task, and how it ended.
 
-`Status` keeps apart what the agent did and what the system did. Only a trajectory that
+`Status` separates what the agent did from what the system did. Only a trajectory that
 `is_trainable` may reach a gradient: an infrastructure failure is counted and shown, and
 its place in the group is filled again.
 """
@@ -22,8 +22,8 @@ from stepwell.core.task import Task
 class Status(StrEnum):
     """How a trajectory ended.
 
-    Running into the environment's own turn limit is a `FAILURE` (the episode is over);
-    a cut by our time or token budget is `TRUNCATED` (the episode would have gone on).
+    Reaching the environment's own turn limit is a `FAILURE` (the episode is over).
+    Reaching Stepwell's time or token budget is `TRUNCATED` (the episode would go on).
     """
 
     SUCCESS = "success"
@@ -34,13 +34,13 @@ class Status(StrEnum):
 
     @property
     def is_terminated(self) -> bool:
-        """Whether nothing comes after the last step, so that its bootstrap value is 0."""
+        """Whether the episode is over after the last step, so that its bootstrap value is 0."""
         return self in (Status.SUCCESS, Status.FAILURE, Status.AGENT_ERROR)
 
 
 @dataclass(slots=True)
 class Trajectory:
-    """An ordered list of steps, how they ended, and where they came from.
+    """The steps of one agent on one task, and how the episode ended.
 
     `group` joins siblings: trajectories of the same task that are compared with each
     other. `final_state` is the state after the last step; a truncated trajectory needs it
@@ -68,12 +68,12 @@ class Trajectory:
 
     @property
     def is_trainable(self) -> bool:
-        """Whether it may enter a gradient: the system did not fail, and something was done."""
+        """Whether it may enter a gradient: the system did not fail, and there are steps."""
         return self.status is not Status.INFRA_ERROR and bool(self.steps)
 
     @property
     def total_reward(self) -> float:
-        """The sum of step rewards; refused while one is unassigned."""
+        """The sum of step rewards; an error while one is unassigned."""
         total = 0.0
         for index, step in enumerate(self.steps):
             if step.reward is None:
@@ -82,8 +82,8 @@ class Trajectory:
         return total
 
 
-def trainable(trajectories: Iterable[Trajectory]) -> tuple[list[Trajectory], dict[str, int]]:
-    """Those that may enter a gradient, and a count of every status met, infra errors included."""
+def select_trainable(trajectories: Iterable[Trajectory]) -> tuple[list[Trajectory], dict[str, int]]:
+    """The trajectories that may enter a gradient, and the count of every status, infra errors included."""
     kept: list[Trajectory] = []
     counts = {status.value: 0 for status in Status}
     for trajectory in trajectories:

@@ -1,9 +1,9 @@
-"""A user's own Python code by its name (`my_module:NumberLine`), and what it raises told by its own lines.
+"""Import a user's own Python code by name (`my_module:NumberLine`), and show its errors by the user's lines.
 
-    my_env                  importable, or lying in the present folder
+    my_env                  an importable module, or one in the current folder
     folder/my_env.py        the path of a file
 
-A file is imported once in a process, so that its classes are the same objects whoever asks for them.
+A file is imported once per process, so that its classes are the same objects for everybody.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def import_user_module(where: str, wanted_by: str) -> ModuleType:
     except ModuleNotFoundError as error:
         raise ConfigError(f"{wanted_by}: {describe_missing_module(error.name or str(error))}") from error
     except (Exception, SystemExit) as error:  # whatever a module does while it is imported
-        raise ConfigError(f"{wanted_by} cannot be imported:\n{own_lines(error)}") from error
+        raise ConfigError(f"{wanted_by} cannot be imported:\n{format_own_lines(error)}") from error
 
 
 def find_user_function(target: str, wanted_by: str) -> Any:
-    """What `module:name` or `folder/file.py:name` stands for; `ConfigError` says what is wrong."""
+    """The object named by `module:name` or `folder/file.py:name`; `ConfigError` says what is wrong."""
     where, separator, name = target.rpartition(":")
     if not separator or not where or not name:
-        raise ConfigError(f"{wanted_by} must be written module:function, or folder/file.py:function")
+        raise ConfigError(f"{wanted_by} must have the form module:function or folder/file.py:function")
     module = import_user_module(where, wanted_by)
     found: Any = module
     for part in name.split("."):
@@ -63,7 +63,7 @@ def _is_own_function(module: ModuleType, value: Any) -> bool:
 
 def _import_by_name(name: str, wanted_by: str) -> ModuleType:
     if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # an installed command does not look in the present folder by itself
+        sys.path.append(os.getcwd())  # an installed command does not search the current folder
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -81,7 +81,7 @@ def _import_file(where: str, wanted_by: str) -> ModuleType:
     if loaded is not None and getattr(loaded, "__file__", None) == str(path):
         return loaded
     if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))  # so that it may import what lies beside it
+        sys.path.append(str(path.parent))  # so that it can import modules beside it
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     try:
@@ -92,7 +92,7 @@ def _import_file(where: str, wanted_by: str) -> ModuleType:
     return module
 
 
-def chain_of(error: BaseException) -> Iterator[BaseException]:
+def iter_error_chain(error: BaseException) -> Iterator[BaseException]:
     """An exception, its causes, contexts and members, each once."""
     waiting, seen = [error], set()
     while waiting:
@@ -105,17 +105,17 @@ def chain_of(error: BaseException) -> Iterator[BaseException]:
         waiting += [e for e in (at.__cause__, at.__context__, *members) if e is not None]
 
 
-def own_lines(error: BaseException) -> str:
-    """The frames of a traceback that are the user's own code, and what was raised, causes included."""
+def format_own_lines(error: BaseException) -> str:
+    """The frames of the user's own code in a traceback, and the error with its causes."""
     lines: list[str] = []
-    for at in chain_of(error):
+    for at in iter_error_chain(error):
         told = "".join(traceback.format_exception_only(at)).strip()
         lines.append(f"{_frames_of(at)}{told}" if at is error else f"caused by {told[: MAX_ERROR // 4]}")
     return "\n".join(lines)[:MAX_ERROR]
 
 
 def _frames_of(error: BaseException) -> str:
-    """The last frames of the user's own code; frames of libraries count as one line."""
+    """The last frames of the user's own code; library frames are summed up in one line."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
     own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
     if not own:
@@ -126,5 +126,5 @@ def _frames_of(error: BaseException) -> str:
 
 
 def _is_ours(filename: str) -> bool:
-    """Whether a frame is Stepwell's, or of the import itself."""
+    """Whether a frame belongs to Stepwell or to the import system."""
     return filename.startswith((os.path.join(_PACKAGE, ""), "<frozen importlib", importlib.__file__))

@@ -73,12 +73,12 @@ def kind_of(value: Any) -> str | None:
 
 def list_installed(group: str) -> dict[str, str]:
     """Name and import path of everything that installed packages add to a group; each name once."""
-    return {name: paths[0] for name, paths in _installed(group, tuple(sys.path)).items()}
+    return {name: paths[0] for name, paths in _read_entry_points(group, tuple(sys.path)).items()}
 
 
 def find_installed(group: str, name: str) -> str | None:
     """The import path behind a name that an installed package adds; two packages may not add the same."""
-    paths = _installed(group, tuple(sys.path)).get(name, ())
+    paths = _read_entry_points(group, tuple(sys.path)).get(name, ())
     if len(paths) > 1:
         raise ConfigError(
             f"{name!r} is added by two installed packages ({' and '.join(paths)}); write one of these paths"
@@ -87,7 +87,7 @@ def find_installed(group: str, name: str) -> str | None:
 
 
 @lru_cache(maxsize=8)
-def _installed(group: str, path: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+def _read_entry_points(group: str, path: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     from importlib.metadata import entry_points
 
     found: dict[str, dict[str, None]] = {}

@@ -1,7 +1,7 @@
-"""Policy versions: which weights produced a step.
+"""Policy versions: the weights that produced a step.
 
-Versions count up from 0 (the untrained policy). A step that was being sampled while
-new weights arrived spans several; its staleness is measured from the oldest.
+Versions count up from 0 (the untrained policy). A step that was sampled while new
+weights arrived spans several versions; its staleness is measured from the oldest.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class VersionSpan:
         """The span of a step sampled under one version."""
         return cls(version, version)
 
-    def merged(self, other: VersionSpan) -> VersionSpan:
+    def merge(self, other: VersionSpan) -> VersionSpan:
         """The smallest span that covers both."""
         return VersionSpan(min(self.first, other.first), max(self.last, other.last))
 
     def staleness(self, current: int) -> int:
-        """Whole versions between the oldest weights used and `current`."""
+        """The number of versions between the oldest weights used and `current`."""
         if current < self.last:
             raise InputError(f"current version {current} is older than the step's own version {self.last}")
         return current - self.first

@@ -31,7 +31,7 @@ import numpy as np
 
 from stepwell.core.arrays import FloatArray
 from stepwell.core.errors import InputError, ParityError
-from stepwell.core.gaps import Errors, Gaps, step_and_token
+from stepwell.core.logprob_gaps import LogprobErrors, LogprobGaps, step_and_token
 from stepwell.core.protocols import Scorer
 from stepwell.core.step import Step
 
@@ -69,13 +69,13 @@ class ParityMonitor:
         self.tolerance = TOLERANCE[dtype] if tolerance is None else tolerance
         if not self.tolerance > 0:
             raise InputError(f"tolerance must be positive, got {tolerance}")
-        self.errors: Errors | None = None  # from the last time the truth was computed
+        self.errors: LogprobErrors | None = None  # from the last time the truth was computed
         self._usual_mean = -1.0  # typical mean of the gaps at that time
         self._truth_age = 0
         self._recent: deque[tuple[int, int]] = deque(maxlen=WINDOW)
 
     def judge_gaps(
-        self, gaps: Gaps, measure_errors: Callable[[], Errors | None] | None = None
+        self, gaps: LogprobGaps, measure_errors: Callable[[], LogprobErrors | None] | None = None
     ) -> ParityVerdict:
         """Tell faults from rounding. `measure_errors` compares both sides with the truth."""
         self._recent.append((gaps.num_tokens, gaps.count_beyond(self.tolerance)))
@@ -85,7 +85,7 @@ class ParityMonitor:
             return ParityVerdict(fault=fault)
         return ParityVerdict(outlier=str(gaps) if gaps.max_abs > self.tolerance else None)
 
-    def _find_fault(self, gaps: Gaps) -> str | None:
+    def _find_fault(self, gaps: LogprobGaps) -> str | None:
         limit = IMPOSSIBLE.get(self.dtype, np.inf) * self.tolerance / TOLERANCE[self.dtype]
         if not gaps.max_abs < np.inf:
             return "some logprobs are not finite"
@@ -103,7 +103,9 @@ class ParityMonitor:
             )
         return None
 
-    def _find_bias(self, gaps: Gaps, measure_errors: Callable[[], Errors | None] | None) -> str | None:
+    def _find_bias(
+        self, gaps: LogprobGaps, measure_errors: Callable[[], LogprobErrors | None] | None
+    ) -> str | None:
         """Find an engine that is too often the worse one; only 16 bits round enough for this."""
         if self.dtype != "bfloat16" or measure_errors is None:
             return None
@@ -131,7 +133,7 @@ def check_parity(
     *,
     dtype: str = "float32",
     strict: bool = True,
-) -> Gaps:
+) -> LogprobGaps:
     """Compare the steps' `behavior_logprobs` with the scorer's; raise `ParityError` for a fault.
 
     With `strict=False` the gaps are returned either way.
@@ -148,7 +150,9 @@ def check_parity(
         raise ParityError(
             "the trainer scored different tokens: the lengths of its logprobs differ from the engine's"
         )
-    gaps = Gaps.between(np.concatenate(engine), np.concatenate(trainer), partial(_describe_token, steps))
+    gaps = LogprobGaps.compare(
+        np.concatenate(engine), np.concatenate(trainer), partial(_describe_token, steps)
+    )
     if strict and (fault := monitor.judge_gaps(gaps).fault) is not None:
         raise ParityError(
             f"{gaps}; {fault}. {_diagnose_difference(steps, engine, trainer, monitor.tolerance)}"

@@ -15,7 +15,7 @@ from stepwell.core.disk import rename_durably
 from stepwell.core.errors import InfraError
 
 
-def write_whole(path: Path, data: bytes | str) -> None:
+def atomic_write(path: Path, data: bytes | str) -> None:
     """Replace `path` by `data` in one step: a reader sees the old file or the new one."""
     data = data.encode() if isinstance(data, str) else data
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

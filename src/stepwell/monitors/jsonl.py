@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 
 from stepwell.core.errors import ConfigError, EncodingError
 from stepwell.monitors.base import RESERVED, Entry, Monitor, RunInfo
-from stepwell.monitors.files import write_error, write_whole
+from stepwell.monitors.files import atomic_write, write_error
 
 FILE_NAME = "metrics.jsonl"
 
@@ -105,7 +105,7 @@ def rewind(path: Path, update: int) -> None:
     ]
     whole = b"".join(line + b"\n" for line in kept)
     if whole != path.read_bytes():
-        write_whole(path, whole)
+        atomic_write(path, whole)
 
 
 def _read(path: Path) -> list[tuple[Entry, bytes]]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from stepwell.core.arrays import AnyArray
 from stepwell.core.errors import EncodingError, InputError
-from stepwell.monitors.files import write_whole
+from stepwell.monitors.files import atomic_write
 
 FILE_NAME = "replays.json"
 FORMAT = "stepwell replays 1"
@@ -75,7 +75,7 @@ def png_bytes(image: AnyArray) -> bytes:
 
 def save_replays(path: Path, replays: list[Replay]) -> None:
     """Write all replays to `path`, whole or not at all."""
-    write_whole(path, json.dumps(replays_as_json(replays)))
+    atomic_write(path, json.dumps(replays_as_json(replays)))
 
 
 def replays_as_json(replays: list[Replay]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from stepwell.monitors.base import Entry
 from stepwell.monitors.charts import Bar, Level, bar_chart
 from stepwell.monitors.console import FAILURES, duration
 from stepwell.monitors.curves import learning_curve, training_panels, warm_start_panels
-from stepwell.monitors.files import write_whole
+from stepwell.monitors.files import atomic_write
 from stepwell.monitors.summary import Score, Summary, describe_changes, describe_success, read_summary
 from stepwell.monitors.timeline import read_timeline, timeline_chart
 
@@ -74,7 +74,7 @@ def write_report(folder: Path) -> Path:
     if not (folder / jsonl.FILE_NAME).exists():
         raise InputError(f"{folder} is not a run folder: it has no {jsonl.FILE_NAME}; name one made by a run")
     path = folder / FILE_NAME
-    write_whole(path, render(read_run(folder)))
+    atomic_write(path, render(read_run(folder)))
     return path
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from stepwell.core.errors import EncodingError
-from stepwell.monitors.files import write_whole
+from stepwell.monitors.files import atomic_write
 
 FILE_NAME = "summary.json"
 _SCORES = ("before", "after", "latest", "best")
@@ -104,7 +104,7 @@ def write_summary(folder: Path, summary: Summary) -> Path:
         content[name] = _flat(content[name]) if content[name] else None
     content["baselines"] = [_flat(score) for score in content["baselines"]]
     path = folder / FILE_NAME
-    write_whole(path, json.dumps(content, indent=2) + "\n")
+    atomic_write(path, json.dumps(content, indent=2) + "\n")
     return path
 
 

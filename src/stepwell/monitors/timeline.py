@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.core.errors import EncodingError
-from stepwell.monitors.files import write_whole
+from stepwell.monitors.files import atomic_write
 from stepwell.monitors.svg import GRID, INK, color, element, picture, text
 
 FILE_NAME = "timeline.json"
@@ -23,7 +23,7 @@ _GROUPS = {"simulators": 0, "generators": 1, "trainers": 2}
 
 def write_timeline(folder: Path, timeline: dict[str, Any]) -> None:
     """Keep who worked when beside a run's other files."""
-    write_whole(folder / FILE_NAME, json.dumps(timeline).encode())
+    atomic_write(folder / FILE_NAME, json.dumps(timeline).encode())
 
 
 def read_timeline(folder: Path) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from stepwell.core import AgentError
-from stepwell.core.user_code import MAX_ERROR, chain_of, own_lines
+from stepwell.core.user_code import MAX_ERROR, format_own_lines, iter_error_chain
 
 FAILURES: dict[str, str] = {
     "raised": "raised an exception",
@@ -76,7 +76,7 @@ def number_of(name: str, value: Any) -> float:
 def failure_of(error: BaseException, base_url: str) -> dict[str, Any]:
     """The fields of a result that an exception says."""
     is_told = isinstance(error, AgentError) and bool(str(error))  # our own words, or words meant for us
-    text = str(error)[:MAX_ERROR] if is_told else own_lines(error)
+    text = str(error)[:MAX_ERROR] if is_told else format_own_lines(error)
     if is_infra(error, base_url):
         return {"status": "infra_error", "error": text}
     return {"status": "agent_error", "error": text, "failure": _failure_kind(error, base_url)}
@@ -86,10 +86,12 @@ def _failure_kind(error: BaseException, base_url: str) -> str:
     """Which of `FAILURES` an exception is."""
     if isinstance(error, ReturnError):
         return "bad_return"
-    if any(isinstance(e, MemoryError) for e in chain_of(error)):
+    if any(isinstance(e, MemoryError) for e in iter_error_chain(error)):
         return "out_of_memory"
     gateway = urlsplit(base_url).netloc
-    is_refused = any(400 <= _http_status(e) < 500 and _address_of(e) == gateway for e in chain_of(error))
+    is_refused = any(
+        400 <= _http_status(e) < 500 and _address_of(e) == gateway for e in iter_error_chain(error)
+    )
     return "refused" if is_refused else "raised"
 
 
@@ -99,7 +101,9 @@ def is_infra(error: BaseException, base_url: str) -> bool:
     An agent's tools may fail to reach other places. Inner errors often do not say where they
     wanted to go; they count only where nobody in the chain does.
     """
-    failed = [(e, _address_of(e)) for e in chain_of(error) if _is_unreachable(e) or _is_server_error(e)]
+    failed = [
+        (e, _address_of(e)) for e in iter_error_chain(error) if _is_unreachable(e) or _is_server_error(e)
+    ]
     known = {address for _, address in failed if address is not None}
     return bool(failed) and (not known or urlsplit(base_url).netloc in known)
 

@@ -36,7 +36,7 @@ from typing import Any
 
 from stepwell.core import ConfigError
 from stepwell.core.child_process import end_process_group, end_with_parent
-from stepwell.core.user_code import own_lines
+from stepwell.core.user_code import format_own_lines
 from stepwell.rollout.agent_outcome import failure_of, read_return
 from stepwell.rollout.agent_process import MARKS_BYTES
 from stepwell.rollout.agent_target import AgentTarget, load_agent, offered_of
@@ -183,7 +183,7 @@ def load_or_say_why(hello: dict[str, Any], send: Send) -> AgentTarget | None:
     except ConfigError as error:
         send({"refused": str(error)})
     except BaseException as error:  # whatever a user's module does while it is imported
-        send({"refused": f"agent {hello['target']!r} cannot be imported:\n{own_lines(error)}"})
+        send({"refused": f"agent {hello['target']!r} cannot be imported:\n{format_own_lines(error)}"})
     return None
 
 

@@ -30,7 +30,7 @@ from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, EncodingError, StepwellError
 from stepwell.monitors.base import Monitor, Monitors, RunInfo
 from stepwell.monitors.console import ConsoleMonitor
-from stepwell.monitors.files import write_whole
+from stepwell.monitors.files import atomic_write
 from stepwell.monitors.jsonl import FILE_NAME as METRICS
 from stepwell.monitors.jsonl import JsonlMonitor, read_entries
 from stepwell.monitors.report import write_report
@@ -94,7 +94,7 @@ def _start(config: RunConfig, folder: Path) -> tuple[SyncLoop, None, list[str]]:
         clear_failed_start(folder)
         record = new_record(folder, config)
         loop = _build(config, folder, record)
-        write_whole(folder / "config.toml", dump_config(config))
+        atomic_write(folder / "config.toml", dump_config(config))
         record.write(folder)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -112,7 +112,7 @@ def _go_on(config: RunConfig, folder: Path) -> tuple[SyncLoop, Checkpoint | None
         loop.state = LoopState.of(saved)
     if changes:
         record.add_changes(changes, config, loop.state.update)
-        write_whole(folder / "config.toml", dump_config(config))
+        atomic_write(folder / "config.toml", dump_config(config))
     record.write(folder)
     loop.has_other_measure = any(change.is_measure for change in changes)
     notes += [f"changed from here on: {change} ({change.rule.reason})" for change in changes]

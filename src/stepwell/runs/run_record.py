@@ -24,7 +24,7 @@ from stepwell.config.run import RunConfig
 from stepwell.core.errors import EncodingError
 from stepwell.core.ids import new_id
 from stepwell.monitors import jsonl
-from stepwell.monitors.files import write_whole
+from stepwell.monitors.files import atomic_write
 from stepwell.runs.run_lock import LOCK_FILE
 
 FILE_NAME = "run.json"
@@ -57,7 +57,7 @@ class RunRecord:
 
     def write(self, folder: Path) -> None:
         """Write the file, whole or not at all."""
-        write_whole(folder / FILE_NAME, json.dumps(asdict(self), indent=1) + "\n")
+        atomic_write(folder / FILE_NAME, json.dumps(asdict(self), indent=1) + "\n")
 
 
 def new_record(folder: Path, config: RunConfig) -> RunRecord:

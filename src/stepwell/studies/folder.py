@@ -24,7 +24,7 @@ from rich.console import Console
 from stepwell.config.run import RunConfig
 from stepwell.config.study import PlannedRun, flattened
 from stepwell.core.errors import ConfigError
-from stepwell.monitors.files import write_whole
+from stepwell.monitors.files import atomic_write
 
 ORPHANS_S = 90.0  # how long to wait for workers whose study was killed
 LOOK_EVERY_S = 0.2
@@ -94,7 +94,7 @@ def adopt(folder: Path, runs: Sequence[PlannedRun], quick: bool, restart: bool) 
             )
     elif (folder / "runs").exists():
         raise ConfigError(f"--folder: {folder} has runs in it but no study; give another one")
-    write_whole(file, json.dumps({"quick": quick, "runs": wanted}, indent=1) + "\n")
+    atomic_write(file, json.dumps({"quick": quick, "runs": wanted}, indent=1) + "\n")
 
 
 def known_runs(folder: Path) -> dict[str, Any]:

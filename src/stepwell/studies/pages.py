@@ -20,7 +20,7 @@ from typing import Any
 
 from stepwell.monitors.charts import Bar, Series, bar_chart, line_chart
 from stepwell.monitors.console import duration
-from stepwell.monitors.files import write_whole
+from stepwell.monitors.files import atomic_write
 from stepwell.monitors.svg import element, picture, text
 from stepwell.studies.results import Figure, Results, Row, compared, mean_curve
 from stepwell.studies.tables import further_tables
@@ -33,14 +33,14 @@ _WIDTH, _PANEL, _TITLE = 860, 320, 26
 
 def write_pages(folder: Path, results: Results) -> None:
     """Write every output file; each is replaced in one step."""
-    write_whole(folder / "results.json", json.dumps(results.as_json(), indent=1, allow_nan=False) + "\n")
-    write_whole(folder / "table.md", table(results))
+    atomic_write(folder / "results.json", json.dumps(results.as_json(), indent=1, allow_nan=False) + "\n")
+    atomic_write(folder / "table.md", table(results))
     for world in results.rows:
-        write_whole(folder / f"curves-{world}.svg", curves(results, world))
+        atomic_write(folder / f"curves-{world}.svg", curves(results, world))
         for further in further_tables(results, world):
             for plot in further.plots:
-                write_whole(folder / f"{plot.name}.svg", plot.svg)
-    write_whole(folder / "study.html", page(results))
+                atomic_write(folder / f"{plot.name}.svg", plot.svg)
+    atomic_write(folder / "study.html", page(results))
 
 
 def table(results: Results) -> str:

@@ -85,7 +85,7 @@ def _run(config: dict[str, Any], folder: Path) -> None:
 def _try_elsewhere(folder: Path, configs: dict[str, Any]) -> None:
     """Evaluate the last weights of a finished run on other held-out tasks, as often as its own."""
     from stepwell.config.run import RunConfig
-    from stepwell.monitors.files import write_whole
+    from stepwell.monitors.files import atomic_write
     from stepwell.runs.evaluation.evaluate import evaluate_run
     from stepwell.studies.results import is_over
     from stepwell.training.checkpoint import latest_checkpoint
@@ -98,7 +98,7 @@ def _try_elsewhere(folder: Path, configs: dict[str, Any]) -> None:
     for name, values in configs.items():
         report = evaluate_run(last.path, RunConfig.model_validate(values))
         found[name] = report.result.success
-    write_whole(folder / ELSEWHERE_FILE, json.dumps(found) + "\n")
+    atomic_write(folder / ELSEWHERE_FILE, json.dumps(found) + "\n")
     todo_file(folder).unlink()
 
 

@@ -23,14 +23,14 @@ from stepwell.core import (
     ArrayAction,
     ArrayState,
     ConfigError,
-    Gaps,
     InputError,
+    LogprobGaps,
     Status,
     Step,
     TokenAction,
     Trajectory,
 )
-from stepwell.core.gaps import step_and_token
+from stepwell.core.logprob_gaps import step_and_token
 from stepwell.packing import Packed, PackedArrays, pack, pack_arrays
 
 MIN_RUN = 16
@@ -101,7 +101,7 @@ class Minibatch:
         behind = [step.policy_version.first < version for step in self.steps]
         return torch.tensor(behind, device=self.device).repeat_interleave(self.timeline.tokens_per_step)
 
-    def gaps_to_engine(self, logprobs: Tensor, version: int | None = None) -> Gaps | None:
+    def gaps_to_engine(self, logprobs: Tensor, version: int | None = None) -> LogprobGaps | None:
         """How far `logprobs` [token] are from the engine's, in steps taken under `version` (None: any)."""
         engine = self.behavior_logprobs
         assert engine is not None
@@ -110,7 +110,7 @@ class Minibatch:
         if not len(places):
             return None
         both = (logprobs_of[fresh].float().cpu().numpy() for logprobs_of in (engine, logprobs))
-        return Gaps.between(*both, lambda i: self._name_of(int(places[i])))
+        return LogprobGaps.compare(*both, lambda i: self._name_of(int(places[i])))
 
     def _name_of(self, index: int) -> str:
         """Of a token: its trajectory, its step there, and its place in that."""

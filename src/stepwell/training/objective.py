@@ -28,7 +28,7 @@ from stepwell.algos.declarations import load_function
 from stepwell.algos.kl import estimate, kl_loss, kl_reward
 from stepwell.algos.losses import VALUE_LOSSES, entropy_bonus
 from stepwell.algos.recipes import Recipe
-from stepwell.core import Gaps
+from stepwell.core import LogprobGaps
 from stepwell.core.user_objects import is_import_path
 from stepwell.packing import Outputs
 from stepwell.training.batch import Minibatch
@@ -47,7 +47,7 @@ class Objective:
     value_clip: float | None = None
     version: int | None = None
     proximal: Tensor | None = None
-    gaps: Gaps | None = None
+    gaps: LogprobGaps | None = None
     _credit: CreditResult | None = None
     _timeline: Timeline | None = None
     _old_values: Tensor | None = None

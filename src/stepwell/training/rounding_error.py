@@ -1,7 +1,7 @@
 """How far engine and trainer are from the truth: the same weights, computed with in float32.
 
 The truth of a token is its logprob under the policy's weights, computed in float32. In 16 bits both engine
-and trainer miss it by rounding. Their errors are compared token by token (`core/gaps.py`).
+and trainer miss it by rounding. Their errors are compared token by token (`core/logprob_gaps.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from stepwell.core import Errors, Step
+from stepwell.core import LogprobErrors, Step
 from stepwell.core.arrays import FloatArray
 from stepwell.training.policy import Policy
 
@@ -22,7 +22,7 @@ _CHUNK = 64
 
 def measure_errors(
     policy: Policy, steps: Sequence[Step], version: int | None = None, max_tokens: int = MAX_TOKENS
-) -> Errors | None:
+) -> LogprobErrors | None:
     """Errors of engine and trainer, on steps of `version` (None: any) spread evenly over `steps`.
 
     None where the device's memory does not hold the float32 copy for the moment that this takes.
@@ -36,7 +36,7 @@ def measure_errors(
     except torch.OutOfMemoryError:
         return None
     engine = np.concatenate([step.behavior_logprobs for step in chosen])
-    return Errors.against(truth, engine=engine, trainer=_score(policy, chosen))
+    return LogprobErrors.against(truth, engine=engine, trainer=_score(policy, chosen))
 
 
 def _choose_steps(steps: Sequence[Step], max_tokens: int) -> list[Step]:

@@ -26,7 +26,16 @@ from torch import Tensor
 
 from stepwell.algos.recipes import Recipe
 from stepwell.config.run import TrainConfig
-from stepwell.core import ConfigError, DivergenceError, Errors, Gaps, InputError, Step, Trajectory, trainable
+from stepwell.core import (
+    ConfigError,
+    DivergenceError,
+    InputError,
+    LogprobErrors,
+    LogprobGaps,
+    Step,
+    Trajectory,
+    select_trainable,
+)
 from stepwell.packing import backward, evaluate
 from stepwell.training.batch import Minibatch, told_as_too_large
 from stepwell.training.batch_split import split
@@ -39,7 +48,7 @@ from stepwell.training.rank_share import cut_for
 from stepwell.training.ranks import TIMEOUT_S, Ranks, SharedBatch
 from stepwell.training.rounding_error import measure_errors
 
-CheckParity = Callable[[Gaps, Callable[[], Errors | None]], None]
+CheckParity = Callable[[LogprobGaps, Callable[[], LogprobErrors | None]], None]
 
 _ADVICE = (
     "Lower train.optimizer.learning_rate, raise train.warmup_updates, scale rewards down (rewards.scale), "
@@ -129,7 +138,7 @@ class Trainer:
         check_parity: CheckParity | None,
         version: int | None,
     ) -> dict[str, float]:
-        kept, counts = trainable(trajectories)
+        kept, counts = select_trainable(trajectories)
         if not kept:
             ends = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
             raise InputError(f"nothing to train on: no trajectory has a step to learn from ({ends})")

@@ -65,7 +65,7 @@ def test_drawn_chains_have_the_moments_that_the_transitions_say(noise_level: flo
     assert float(chain[:, -1].std()) == pytest.approx(std, rel=0.02)
 
 
-def chain_of(noise_level: float, temperature: float, num_steps: int = 6) -> Tensor:
+def iter_error_chain(noise_level: float, temperature: float, num_steps: int = 6) -> Tensor:
     normals = torch.from_numpy(np.random.default_rng(1).normal(size=(4, num_steps + 1, 2, 3)))
     heat = torch.full((4,), temperature, dtype=torch.float64)
     chain, _ = flow.sample_chain(
@@ -75,15 +75,15 @@ def chain_of(noise_level: float, temperature: float, num_steps: int = 6) -> Tens
 
 
 def test_without_noise_the_sampler_follows_the_velocity() -> None:
-    x = chain_of(1.0, 0.0)[:, 0]
+    x = iter_error_chain(1.0, 0.0)[:, 0]
     for k in range(6):
         x = x + exact_velocity(x, torch.full((4,), k / 6, dtype=torch.float64)) / 6
-    torch.testing.assert_close(chain_of(1.0, 0.0)[:, -1], x)
+    torch.testing.assert_close(iter_error_chain(1.0, 0.0)[:, -1], x)
 
 
 def test_a_vanishing_noise_level_leads_to_the_deterministic_sampler() -> None:
-    still = chain_of(1.0, 0.0)
-    gaps = [float((chain_of(a, 1.0) - still).abs().max()) for a in (1e-1, 1e-3, 1e-6)]
+    still = iter_error_chain(1.0, 0.0)
+    gaps = [float((iter_error_chain(a, 1.0) - still).abs().max()) for a in (1e-1, 1e-3, 1e-6)]
     assert gaps == sorted(gaps, reverse=True)
     assert gaps[-1] < 1e-4
 

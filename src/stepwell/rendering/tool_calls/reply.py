@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stepwell.core.errors import InputError
-from stepwell.core.tools import ToolCall, call_of, read_json, refuse_constant
+from stepwell.core.tools import ToolCall, parse_call, read_json, refuse_constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class CallReader:
     def take(self, value: Any, text: str) -> None:
         """Take a decoded JSON value as one call; `text` is what an error shows."""
         try:
-            call = call_of(value)
+            call = parse_call(value)
         except InputError as error:
             self.fail(str(error), text)
             return

@@ -21,7 +21,7 @@ from typing import Any
 
 from stepwell.core import Status, TokenAction, Trajectory
 from stepwell.core.errors import EncodingError
-from stepwell.monitors.files import write_whole
+from stepwell.monitors.files import atomic_write
 
 FILE_NAME = "eval_episodes.jsonl"
 
@@ -67,7 +67,7 @@ def write_episodes(folder: Path, trajectories: Sequence[Trajectory]) -> Path:
     """Write the file of a run folder, whole or not at all."""
     path = folder / FILE_NAME
     lines = [json.dumps(asdict(EvalEpisode.of(trajectory))) for trajectory in trajectories]
-    write_whole(path, "".join(f"{line}\n" for line in lines))
+    atomic_write(path, "".join(f"{line}\n" for line in lines))
     return path
 
 

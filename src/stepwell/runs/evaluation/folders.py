@@ -23,7 +23,7 @@ from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, EncodingError, Status, StepwellError, Trajectory
 from stepwell.monitors import jsonl
 from stepwell.monitors.base import Entry, RunInfo
-from stepwell.monitors.files import write_whole
+from stepwell.monitors.files import atomic_write
 from stepwell.monitors.replays import FILE_NAME as REPLAYS
 from stepwell.monitors.replays import save_replays
 from stepwell.monitors.report import write_report
@@ -101,14 +101,14 @@ def is_free(folder: Path) -> bool:
 def begin_folder(folder: Path, config: RunConfig, evaluation: Evaluation) -> None:
     """What is known before anything is played."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / "config.toml", dump_config(config))
+    atomic_write(folder / "config.toml", dump_config(config))
     write_evaluation(folder, evaluation)
 
 
 def write_evaluation(folder: Path, evaluation: Evaluation) -> None:
     """Write `evaluation.json`, whole or not at all."""
     content = {"format": FORMAT, **asdict(evaluation)}
-    write_whole(folder / FILE_NAME, json.dumps(content, indent=2) + "\n")
+    atomic_write(folder / FILE_NAME, json.dumps(content, indent=2) + "\n")
 
 
 def read_evaluation(folder: Path) -> Evaluation:

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from stepwell.core import EncodingError
-from stepwell.monitors.files import write_whole
+from stepwell.monitors.files import atomic_write
 
 if TYPE_CHECKING:
     from stepwell.policies.causal_lm import CausalLMPolicy
@@ -26,7 +26,7 @@ def keep_reference(policy: CausalLMPolicy | VLAPolicy, folder: Path) -> None:
     reference = policy.reference
     if reference is not None:
         weights = {k: v.detach().clone().contiguous() for k, v in reference.state_dict().items()}
-        write_whole(folder / REFERENCE, save(weights))
+        atomic_write(folder / REFERENCE, save(weights))
 
 
 def restore_reference(policy: CausalLMPolicy | VLAPolicy, folder: Path) -> None:

@@ -36,7 +36,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from stepwell.config.run import RunConfig, WarmStartConfig
-from stepwell.core import AgentError, Errors, Gaps, ParityError, Split, Status, Task, Trajectory, WeightsError
+from stepwell.core import (
+    AgentError,
+    LogprobErrors,
+    LogprobGaps,
+    ParityError,
+    Split,
+    Status,
+    Task,
+    Trajectory,
+    WeightsError,
+)
 from stepwell.engines import fingerprint_of
 from stepwell.engines.parity import ParityMonitor
 from stepwell.monitors import Entry, Monitor
@@ -375,7 +385,7 @@ class SyncLoop:
             )
         return published
 
-    def _check_parity(self, gaps: Gaps, measure_errors: Callable[[], Errors | None]) -> None:
+    def _check_parity(self, gaps: LogprobGaps, measure_errors: Callable[[], LogprobErrors | None]) -> None:
         if self._parity is None:
             dtype = str(self.parts.engine.model.dtype if self.groups is None else self.groups.dtype)
             self._parity = ParityMonitor(dtype.removeprefix("torch."), self.config.parity.tolerance)

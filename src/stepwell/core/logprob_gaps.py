@@ -10,13 +10,13 @@ import numpy as np
 from stepwell.core.arrays import FloatArray
 
 TAIL_SHARE = 1e-3
-"""Share of the tokens, the worst ones, that typical figures leave out; at least one token."""
+"""Share of the worst tokens that typical figures leave out; at least one token."""
 LEAST_ERROR = 1e-4
-"""Smaller errors say nothing: such tokens are certain."""
+"""Smaller errors carry no information: such tokens are certain."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Gaps:
+class LogprobGaps:
     """Absolute differences of logprobs, one per token, and the token with the largest one.
 
     In bfloat16 single tokens can differ a hundred times as much as the average token. The typical
@@ -31,7 +31,7 @@ class Gaps:
     trainer_logprob: float
 
     @classmethod
-    def between(cls, engine: FloatArray, trainer: FloatArray, name: Callable[[int], str]) -> Gaps:
+    def compare(cls, engine: FloatArray, trainer: FloatArray, name: Callable[[int], str]) -> LogprobGaps:
         """Compare two flat arrays of at least one token; `name` turns an index into the token's place."""
         gaps = np.abs(trainer.astype(np.float64) - engine)
         gaps[np.isnan(gaps)] = np.inf  # equal infinities differ by NaN too
@@ -57,20 +57,20 @@ class Gaps:
 
     @property
     def typical_mean(self) -> float:
-        """The mean without the worst thousandth of the tokens (without one token at least)."""
-        typical = self._typical()
+        """The mean without the worst thousandth of the tokens (at least one token)."""
+        typical = self._drop_tail()
         return float(typical.mean()) if len(typical) else self.max_abs
 
     def typical_quantile(self, share: float) -> float:
-        """The quantile without the worst thousandth of the tokens (without one token at least)."""
-        typical = self._typical()
+        """The quantile without the worst thousandth of the tokens (at least one token)."""
+        typical = self._drop_tail()
         return float(np.quantile(typical, share)) if len(typical) else self.max_abs
 
     def count_beyond(self, limit: float) -> int:
-        """How many tokens differ by more than `limit`."""
+        """The number of tokens that differ by more than `limit`."""
         return self.num_tokens - int(np.searchsorted(self.values, limit, side="right"))
 
-    def _typical(self) -> FloatArray:
+    def _drop_tail(self) -> FloatArray:
         return self.values[: self.num_tokens - max(1, int(TAIL_SHARE * self.num_tokens))]
 
     def __str__(self) -> str:
@@ -82,21 +82,22 @@ class Gaps:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Errors:
-    """How far engine and trainer are from the true logprobs of the same tokens.
+class LogprobErrors:
+    """Errors of engine and trainer against the true logprobs of the same tokens.
 
-    In 16 bits both err by rounding, a token with much rounding on one side has much on the other, and
-    either is the nearer one in about half of the tokens. A faulty engine is farther off in more of them.
+    In 16 bits both have rounding errors. A token with a large error on one side has a large one on the
+    other, and each side is the closer one for about half of the tokens. A faulty engine is farther off
+    for more of them.
 
-    Invariant: one entry per distinct token in its context (siblings repeat each other's), and only where
-    one of the two errs by more than `LEAST_ERROR`.
+    Invariant: one entry per distinct token in its context (siblings repeat each other's), and only if
+    one of the two errors is larger than `LEAST_ERROR`.
     """
 
     engine: FloatArray
     trainer: FloatArray
 
     @classmethod
-    def against(cls, truth: FloatArray, *, engine: FloatArray, trainer: FloatArray) -> Errors:
+    def against(cls, truth: FloatArray, *, engine: FloatArray, trainer: FloatArray) -> LogprobErrors:
         """Compare flat arrays, one logprob per token."""
         _, first = np.unique(truth, return_index=True)  # equal to the last bit: the same token and context
         engine, trainer = (
@@ -111,7 +112,7 @@ class Errors:
 
     @property
     def engine_farther(self) -> float:
-        """Share of the tokens in which the engine is farther from the truth than the trainer; ties half."""
+        """Share of tokens for which the engine is farther from the truth than the trainer; ties are half."""
         if not self.num_tokens:
             return 0.5
         ties = np.mean(self.engine == self.trainer)
@@ -119,7 +120,7 @@ class Errors:
 
 
 def step_and_token(index: int, lengths: Sequence[int]) -> tuple[int, int]:
-    """Which of steps of such lengths a flat index falls into, and where in it."""
+    """The step that a flat token index falls into, given the steps' lengths, and the index within it."""
     ends = np.cumsum(lengths)
     step = int(np.searchsorted(ends, index, side="right"))
     return step, index - int(ends[step]) + lengths[step]
