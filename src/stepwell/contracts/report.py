@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from stepwell.core.user_code import own_lines
+from stepwell.core.user_code import format_own_lines
 
 P = TypeVar("P")
 
@@ -62,7 +62,7 @@ def _find(checks: Sequence[Callable[[P], str]], probe: P) -> Iterator[Finding]:
         except BrokenContract as broken:
             finding = Finding(check.__name__, False, str(broken))
         except Exception as error:  # whatever a user's code raises
-            finding = Finding(check.__name__, False, f"it raised:\n{own_lines(error)}")
+            finding = Finding(check.__name__, False, f"it raised:\n{format_own_lines(error)}")
         yield finding
         if number == 0 and not finding.ok and len(checks) > 1:
             yield Finding("further_checks", False, f"left out: the other {len(checks) - 1} need this one")
