@@ -162,7 +162,12 @@ NAIVE_CREDIT = {
 def naive_loss(inputs: LossInputs) -> float:
     """The clipped token loss with its correction for older data, by a plain loop."""
     total = 0.0
-    tensors = (inputs.policy_logprobs, inputs.proximal(), inputs.behavior(), inputs.credit())
+    tensors = (
+        inputs.policy_logprobs,
+        inputs.read_proximal(),
+        inputs.read_behavior(),
+        inputs.read_advantages(),
+    )
     lists = [tensor.tolist() for tensor in tensors]
     for policy, proximal, behavior, advantage in zip(*lists, strict=True):
         w = math.exp(policy - proximal)

@@ -211,12 +211,12 @@ def imitation(episodes: Sequence[Episode]) -> Loss:
 def steppo(episodes: Sequence[Episode]) -> Loss:
     """Step-level PPO: GAE over steps against the critic's V(s_t), one clipped ratio per step."""
     played = timeline_of(episodes)
-    before_action = played.site_index(played.state_sites)  # where V(s_t) is read
+    before_action = played.index_sites(played.state_sites)  # where V(s_t) is read
     sampled = torch.from_numpy(np.concatenate([s.behavior_logprobs for e in episodes for s in e.steps]))
 
     def loss(outputs: Outputs) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         timeline = replace(played, state_values=outputs.values.detach()[before_action])
-        result = credit.step_gae(timeline, gamma=GAMMA, lam=LAM).whitened("steps")
+        result = credit.step_gae(timeline, gamma=GAMMA, lam=LAM).whiten_advantages("steps")
         inputs = LossInputs(timeline, outputs.logprobs, sampled, result.advantages)
         policy_loss, _ = losses.ppo_loss(inputs, ratio="step", aggregate="step_mean")
         value_loss, _ = losses.value_mse(outputs.values[result.value_index], result.value_targets)

@@ -15,7 +15,7 @@ from stepwell.algos.declarations import credit
 @credit(compares_siblings=True)
 def best_of_siblings(timeline: Timeline, *, bonus: float = 0.0) -> CreditResult:
     """A_j = R_j − max of its group, plus `bonus` for the best itself; arguments come from settings."""
-    returns, groups = timeline.returns, timeline.group_labels()
+    returns, groups = timeline.returns, timeline.read_group_labels()
     is_sibling = groups[:, None] == groups[None, :]
     best = returns.where(is_sibling, returns.min()).amax(dim=1)
     is_best = (returns == best) & (is_sibling.sum(dim=1) > 1)

@@ -21,7 +21,7 @@ def cautious_loss(
     """−min(w, max_ratio)·A·log π + pull·(log π − log π_ref)², mean over action tokens; w is not trained."""
     weights = inputs.reduction.token_weights("token_mean")
     policy = inputs.policy_logprobs
-    ratio = (policy.detach() - inputs.behavior()).exp().clamp(max=max_ratio)
-    distance = (policy - inputs.ref()).square()
-    value = weights @ (pull * distance - ratio * inputs.credit() * policy)
+    ratio = (policy.detach() - inputs.read_behavior()).exp().clamp(max=max_ratio)
+    distance = (policy - inputs.read_reference()).square()
+    value = weights @ (pull * distance - ratio * inputs.read_advantages() * policy)
     return value, {"distance": weights @ distance.detach()}

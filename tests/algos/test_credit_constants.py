@@ -74,7 +74,7 @@ def test_token_gae_of_the_worked_example(example: Timeline) -> None:
 def test_step_gae_of_the_worked_example(example: Timeline) -> None:
     result = credit.step_gae(example, gamma=0.99, lam=1.0)
     assert steps(result) == near([0.79, 0.60])
-    assert result.nested() == [[near([0.79, 0.79]), near([0.60, 0.60, 0.60])]]
+    assert result.to_lists() == [[near([0.79, 0.79]), near([0.60, 0.60, 0.60])]]
     assert targets(result) == near([0.99, 1.0])
     assert sites(result) == [[0, 0], [1, 0]]
 
@@ -82,7 +82,7 @@ def test_step_gae_of_the_worked_example(example: Timeline) -> None:
 def test_bilevel_gae_of_the_worked_example(example: Timeline) -> None:
     result = credit.bilevel_gae(example, gamma_turn=0.95, lam_turn=1.0, gamma_token=1.0, lam_token=1.0)
     assert steps(result) == near([0.60, 0.30])
-    assert result.nested() == [[near([0.75, 0.65]), near([0.60, 0.50, 0.40])]]
+    assert result.to_lists() == [[near([0.75, 0.65]), near([0.60, 0.50, 0.40])]]
 
 
 def test_webrl_advantage_of_the_worked_example(example: Timeline) -> None:
@@ -260,13 +260,15 @@ def test_whitening_over_steps_counts_each_step_once() -> None:
         rewards=[[1.0, 3.0]], state_values=[[0.0, 0.0]], tokens_per_step=[[1, 5]], dtype=torch.float64
     )
     white = credit.mc_advantage(timeline, gamma=1.0)  # both steps see the outcome 3
-    assert white.whitened("steps").advantages.tolist() == [0.0] * 6
+    assert white.whiten_advantages("steps").advantages.tolist() == [0.0] * 6
     result = credit.turn_gae(timeline, gamma=0.0, site="state")  # step advantages 1 and 3
-    assert result.whitened("steps").advantages.tolist() == pytest.approx([-1.0] + [1.0] * 5, abs=1e-7)
-    only_first = result.whitened("steps", torch.tensor([True, False]))
+    assert result.whiten_advantages("steps").advantages.tolist() == pytest.approx(
+        [-1.0] + [1.0] * 5, abs=1e-7
+    )
+    only_first = result.whiten_advantages("steps", torch.tensor([True, False]))
     assert only_first.advantages.tolist() == [0.0] * 6
     # Over tokens the long step weighs five times as much: mean 8/3, population std √5/3.
-    over_tokens = result.whitened("tokens").advantages.tolist()
+    over_tokens = result.whiten_advantages("tokens").advantages.tolist()
     assert over_tokens == pytest.approx([-(5**0.5)] + [5**-0.5] * 5, abs=1e-7)
 
 

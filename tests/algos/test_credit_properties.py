@@ -89,7 +89,7 @@ def timeline_of(batch: list[Trajectory], dtype: torch.dtype = torch.float64) -> 
 
 
 def assert_nested(result: CreditResult, expected: Nested) -> None:
-    for got, want in zip(result.nested(), expected, strict=True):
+    for got, want in zip(result.to_lists(), expected, strict=True):
         for got_step, want_step in zip(got, want, strict=True):
             assert got_step == pytest.approx(want_step, abs=1e-9)
 
@@ -244,25 +244,25 @@ def test_permuting_trajectories_permutes_results(name: str, batch: list[Trajecto
     kwargs = {"normalize_std": False} if name in ("grpo", "gigpo") else ALL[name]
     result = credit.CREDIT[name](timeline_of(batch), **kwargs)
     permuted = credit.CREDIT[name](timeline_of([batch[j] for j in order]), **kwargs)
-    assert_nested(permuted, [result.nested()[j] for j in order])
+    assert_nested(permuted, [result.to_lists()[j] for j in order])
 
 
 @pytest.mark.parametrize("name", ALONE)
 @given(batch=batches)
 def test_batch_composition_changes_no_bit_of_a_trajectorys_credit(name: str, batch: list[Trajectory]) -> None:
     function: Callable[..., CreditResult] = credit.CREDIT[name]
-    together = function(timeline_of(batch, torch.float32), **ALL[name]).nested()
-    apart = [function(timeline_of([x], torch.float32), **ALL[name]).nested()[0] for x in batch]
+    together = function(timeline_of(batch, torch.float32), **ALL[name]).to_lists()
+    apart = [function(timeline_of([x], torch.float32), **ALL[name]).to_lists()[0] for x in batch]
     assert together == apart
 
 
 @pytest.mark.parametrize("name", GROUPED)
 @given(batch=batches)
 def test_other_groups_change_no_bit_of_a_groups_credit(name: str, batch: list[Trajectory]) -> None:
-    together = credit.CREDIT[name](timeline_of(batch)).nested()
+    together = credit.CREDIT[name](timeline_of(batch)).to_lists()
     for group in {x.group for x in batch}:
         members = [j for j, x in enumerate(batch) if x.group == group]
-        alone = credit.CREDIT[name](timeline_of([batch[j] for j in members])).nested()
+        alone = credit.CREDIT[name](timeline_of([batch[j] for j in members])).to_lists()
         assert alone == [together[j] for j in members]
 
 
@@ -291,7 +291,7 @@ def test_turns_of_zero_reward_keep_their_boundary(batch: list[Trajectory]) -> No
     silent = [Trajectory(**{**vars(x), "rewards": [0.0] * len(x.rewards)}) for x in batch]
     almost = [Trajectory(**{**vars(x), "rewards": [1e-12] * len(x.rewards)}) for x in batch]
     for name in ("bilevel_gae", "turn_gae", "step_gae", "token_gae"):
-        expected = credit.CREDIT[name](timeline_of(almost), **ALL[name]).nested()
+        expected = credit.CREDIT[name](timeline_of(almost), **ALL[name]).to_lists()
         assert_nested(credit.CREDIT[name](timeline_of(silent), **ALL[name]), expected)
 
 

@@ -163,7 +163,7 @@ def test_value_bce_refuses_what_is_no_probability() -> None:
 
 def test_kl_and_entropy_refuse_what_does_not_fit() -> None:
     with pytest.raises(InputError, match="estimator: 'k4' is unknown"):
-        kl.estimate("k4", LOGPROBS, LOGPROBS)
+        kl.estimate_kl("k4", LOGPROBS, LOGPROBS)
     with pytest.raises(InputError, match=r"ref_logprobs: shape \[2\], expected \[3\]"):
         kl.k3(LOGPROBS, LOGPROBS[:2])
     with pytest.raises(InputError, match=r"policy_logits: .*token, word"):

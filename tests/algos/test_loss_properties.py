@@ -111,7 +111,7 @@ def test_remaining_gradients_equal_finite_differences() -> None:
     assert torch.autograd.gradcheck(lambda v: losses.entropy_bonus(v, timeline)[0], x)
     for estimator in ("k1", "k2", "k3"):
         assert torch.autograd.gradcheck(
-            lambda v, name=estimator: kl.kl_loss(kl.estimate(name, v, targets), timeline, coef=0.5)[0], x
+            lambda v, name=estimator: kl.kl_loss(kl.estimate_kl(name, v, targets), timeline, coef=0.5)[0], x
         )
     assert torch.autograd.gradcheck(lambda v: kl.full(v.view(3, 4), targets.view(3, 4)), x)
 
@@ -238,7 +238,7 @@ def test_masking_a_step_out_equals_leaving_it_out(call: tuple[str, dict[str, Any
     kept = torch.tensor([0, 1, 3, 4])
     tokens = inputs.timeline.steps_to_tokens(torch.tensor([True, True, False, True, True]))
     masked = replace(inputs, loss_mask=tokens, pairs=torch.tensor([[0, 1], [3, 4]]))
-    part = inputs.timeline.take(kept)
+    part = inputs.timeline.take_steps(kept)
     names = ("policy_logprobs", "behavior_logprobs", "advantages", "ref_logprobs")
     shorter = LossInputs(
         part, *(getattr(inputs, key)[tokens] for key in names), pairs=torch.tensor([[0, 1], [2, 3]])
@@ -283,7 +283,7 @@ def test_gradient_of_a_fresh_sample_is_the_policy_gradient(ratio: Any) -> None:
     advantages = inputs.timeline.tokens_by_trajectory.expand(
         torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
     )
-    point = inputs.behavior()[:].clone().requires_grad_()
+    point = inputs.read_behavior()[:].clone().requires_grad_()
     fresh = replace(inputs, policy_logprobs=point, advantages=advantages)
     loss, metrics = losses.ppo_loss(fresh, ratio=ratio, aggregate="token_mean")
     loss.backward()
@@ -299,7 +299,7 @@ def test_webrl_loss_vanishes_at_its_optimum() -> None:
     best = replace(
         inputs,
         advantages=inputs.timeline.steps_to_tokens(steps),
-        policy_logprobs=inputs.ref() + per_token / 0.25,
+        policy_logprobs=inputs.read_reference() + per_token / 0.25,
     )
     assert losses.webrl_loss(best, beta=0.25)[0].item() == pytest.approx(0.0, abs=1e-20)
 
@@ -364,7 +364,7 @@ def test_k3_is_never_negative_and_all_are_zero_for_equal_policies(pairs: list[tu
     policy, ref = torch.tensor(pairs, dtype=torch.float64).unbind(1)
     assert bool((kl.k3(policy, ref) >= 0).all())
     for name in ("k1", "k2", "k3"):
-        assert not kl.estimate(name, policy, policy).any()
+        assert not kl.estimate_kl(name, policy, policy).any()
 
 
 @given(st.integers(0, 20))

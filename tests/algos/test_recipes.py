@@ -53,7 +53,7 @@ def test_every_recipe_of_the_table_gives_a_gradient(name: str) -> None:
     if recipe.credit is not None:
         result = credit.CREDIT[recipe.credit.name](timeline, **recipe.credit.kwargs)
         if recipe.whiten is not None:
-            result = result.whitened(recipe.whiten)
+            result = result.whiten_advantages(recipe.whiten)
         advantages, mask = result.advantages, result.loss_mask
         if recipe.value is not None:
             check_value(recipe, timeline, result)
@@ -63,7 +63,9 @@ def test_every_recipe_of_the_table_gives_a_gradient(name: str) -> None:
     if recipe.kl is not None and recipe.kl.kl_in == "loss":
         loss = (
             loss
-            + kl.kl_loss(kl.estimate(recipe.kl.estimator, policy, behavior), timeline, coef=recipe.kl.coef)[0]
+            + kl.kl_loss(
+                kl.estimate_kl(recipe.kl.estimator, policy, behavior), timeline, coef=recipe.kl.coef
+            )[0]
         )
     loss.backward()
     assert policy.grad is not None and bool(policy.grad.isfinite().all()) and bool(policy.grad.any())

@@ -44,19 +44,19 @@ def test_nested_lists_fold_into_the_flat_layout() -> None:
     assert timeline.tokens_by_trajectory.lengths.tolist() == [5, 1]
     assert timeline.returns.tolist() == [1.0, 2.0]
     assert timeline.outcomes.tolist() == [1.0, 2.0]
-    assert timeline.values_of_states().tolist() == [0.2, 0.4, 0.1]
+    assert timeline.read_state_values().tolist() == [0.2, 0.4, 0.1]
 
 
 def test_the_flat_constructor_gives_the_same_batch_as_nested_lists() -> None:
     flat, nested = Timeline(**flat_fields()), Timeline.from_lists(**EXAMPLE)
-    assert credit.bilevel_gae(flat).nested() == credit.bilevel_gae(nested).nested()
+    assert credit.bilevel_gae(flat).to_lists() == credit.bilevel_gae(nested).to_lists()
 
 
 def test_state_values_stand_in_for_token_values_where_only_states_are_valued() -> None:
     short = {key: EXAMPLE[key] for key in ("rewards", "token_rewards", "bootstrap")}
     by_state = Timeline.from_lists(**short, state_values=[[0.2, 0.4], [0.1]])
     by_token = Timeline.from_lists(**short, token_values=EXAMPLE["token_values"])
-    assert credit.step_gae(by_state).nested() == credit.step_gae(by_token).nested()
+    assert credit.step_gae(by_state).to_lists() == credit.step_gae(by_token).to_lists()
 
 
 def test_actions_have_one_token_when_nothing_tells_their_length() -> None:
@@ -74,26 +74,26 @@ def test_labels_equal_only_where_they_are_equal_and_none_equals_nothing() -> Non
 def test_sites_lie_where_a_policy_puts_its_values() -> None:
     timeline = Timeline.from_lists(**EXAMPLE)
     # values of the three steps, put end to end: 0 1 2 | 3 4 5 6 | 7 8
-    assert timeline.site_index(timeline.token_sites).tolist() == [0, 1, 3, 4, 5, 7]
-    assert timeline.site_index(timeline.end_sites).tolist() == [2, 6, 8]
-    assert timeline.site_index(timeline.state_sites).tolist() == [0, 3, 7]
+    assert timeline.index_sites(timeline.token_sites).tolist() == [0, 1, 3, 4, 5, 7]
+    assert timeline.index_sites(timeline.end_sites).tolist() == [2, 6, 8]
+    assert timeline.index_sites(timeline.state_sites).tolist() == [0, 3, 7]
 
 
 def test_moving_to_another_dtype_changes_numbers_and_keeps_labels() -> None:
     timeline = Timeline.from_lists(**EXAMPLE).to(dtype=torch.float64)
-    assert timeline.rewards.dtype == timeline.boot().dtype == torch.float64
+    assert timeline.rewards.dtype == timeline.read_bootstrap().dtype == torch.float64
     assert timeline.groups is not None and timeline.groups.dtype == torch.int64
 
 
 def test_taking_steps_keeps_what_belongs_to_them() -> None:
-    part = Timeline.from_lists(**EXAMPLE, dtype=torch.float64).take(torch.tensor([1, 2]))
+    part = Timeline.from_lists(**EXAMPLE, dtype=torch.float64).take_steps(torch.tensor([1, 2]))
     assert part.steps_per_trajectory.tolist() == [1, 1]
     assert part.tokens_per_step.tolist() == [3, 1]
     assert part.token_values is not None and part.token_values.tolist() == [0.4, 0.5, 0.6, 0.1]
     assert part.end_values is not None and part.end_values.tolist() == [0.7, 0.9]
-    only_second = Timeline.from_lists(**EXAMPLE).take(torch.tensor([2]))
+    only_second = Timeline.from_lists(**EXAMPLE).take_steps(torch.tensor([2]))
     assert only_second.steps_per_trajectory.tolist() == [1]
-    assert only_second.boot().tolist() == [0.5]
+    assert only_second.read_bootstrap().tolist() == [0.5]
 
 
 @given(st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=3), min_size=1, max_size=4))
@@ -102,7 +102,7 @@ def test_results_fold_back_into_the_shape_they_came_from(shape: list[list[int]])
     values = [[[float(next(count)) for _ in range(n)] for n in lengths] for lengths in shape]
     timeline = Timeline.from_lists([[0.0] * len(lengths) for lengths in shape], token_values=values)
     negated = credit.token_gae(timeline, gamma=0.0)  # A = -v
-    assert [[[-x for x in step] for step in trajectory] for trajectory in negated.nested()] == values
+    assert [[[-x for x in step] for step in trajectory] for trajectory in negated.to_lists()] == values
 
 
 # What bad input gets: the field's name first, the fix after it
@@ -188,7 +188,7 @@ def test_flat_tensors_that_do_not_fit_are_refused(change: dict[str, Any], messag
 @pytest.mark.parametrize("steps", [[], [1, 0], [0, 0], [3], [-1, 0]])
 def test_steps_to_take_must_be_ascending_and_present(steps: list[int]) -> None:
     with pytest.raises(InputError, match="steps: "):
-        Timeline.from_lists(**EXAMPLE).take(torch.tensor(steps, dtype=torch.int64))
+        Timeline.from_lists(**EXAMPLE).take_steps(torch.tensor(steps, dtype=torch.int64))
 
 
 @pytest.mark.parametrize(
@@ -268,4 +268,4 @@ def test_results_refuse_what_they_do_not_have() -> None:
     with pytest.raises(InputError, match="value_sites: this credit uses no critic"):
         _ = credit.grpo(timeline).value_index
     with pytest.raises(InputError, match="level: token-level credit has no step advantages"):
-        credit.token_gae(timeline).whitened("steps")
+        credit.token_gae(timeline).whiten_advantages("steps")

@@ -21,7 +21,7 @@ from stepwell.workers.shards import Shard, shard_rule
 
 @credit(compares_siblings=True)
 def good_credit(tl: Timeline, *, scale: float = 1.0) -> CreditResult:
-    labels = tl.group_labels()
+    labels = tl.read_group_labels()
     same = (labels[:, None] == labels[None, :]).to(tl.rewards.dtype)
     return CreditResult.of_trajectories(tl, scale * (tl.returns - same @ tl.returns / same.sum(1)))
 
@@ -29,7 +29,7 @@ def good_credit(tl: Timeline, *, scale: float = 1.0) -> CreditResult:
 @credit(reads="state")
 def good_critic_credit(tl: Timeline) -> CreditResult:
     returns = tl.steps_by_trajectory.discounted_sum(tl.rewards, 1.0)
-    return CreditResult.of_steps(tl, returns - tl.values_of_states(), targets=returns, sites=tl.state_sites)
+    return CreditResult.of_steps(tl, returns - tl.read_state_values(), targets=returns, sites=tl.state_sites)
 
 
 def undeclared(tl: Timeline) -> CreditResult:
@@ -63,23 +63,23 @@ def infinite(tl: Timeline) -> CreditResult:
 
 @credit()
 def secret_critic(tl: Timeline) -> CreditResult:
-    return CreditResult.of_steps(tl, tl.rewards - tl.values_of_states())
+    return CreditResult.of_steps(tl, tl.rewards - tl.read_state_values())
 
 
 @credit(reads="state")
 def no_targets(tl: Timeline) -> CreditResult:
-    return CreditResult.of_steps(tl, tl.rewards - tl.values_of_states())
+    return CreditResult.of_steps(tl, tl.rewards - tl.read_state_values())
 
 
 @credit(reads="state")
 def wrong_sites(tl: Timeline) -> CreditResult:
-    values = tl.values_of_states()
+    values = tl.read_state_values()
     return CreditResult.of_steps(tl, tl.rewards - values, targets=values, sites=tl.end_sites)
 
 
 @credit(reads="state", targets="outcomes")
 def targets_above_one(tl: Timeline) -> CreditResult:
-    values = tl.values_of_states()
+    values = tl.read_state_values()
     return CreditResult.of_steps(tl, tl.rewards - values, targets=values + 1, sites=tl.state_sites)
 
 
@@ -90,7 +90,7 @@ def differs_inside_a_step(tl: Timeline) -> CreditResult:
 
 @credit()
 def reads_penalties(tl: Timeline) -> CreditResult:
-    return CreditResult.of_steps(tl, tl.rewards + tl.tokens_by_step.sum(tl.token_penalties()))
+    return CreditResult.of_steps(tl, tl.rewards + tl.tokens_by_step.sum(tl.read_token_rewards()))
 
 
 @credit(reads_token_rewards=True)
@@ -139,7 +139,10 @@ def float_only(tl: Timeline) -> CreditResult:
 @loss(needs=("advantages", "reference"))
 def good_loss(inputs: LossInputs, *, beta: float = 0.1) -> tuple[Tensor, dict[str, Tensor]]:
     weights = inputs.reduction.token_weights("step_mean")
-    terms = beta * (inputs.policy_logprobs - inputs.ref()).square() - inputs.credit() * inputs.policy_logprobs
+    terms = (
+        beta * (inputs.policy_logprobs - inputs.read_reference()).square()
+        - inputs.read_advantages() * inputs.policy_logprobs
+    )
     value = weights @ terms
     return value, {"terms": value.detach()}
 
@@ -178,7 +181,7 @@ def leaks(inputs: LossInputs) -> tuple[Tensor, dict[str, Tensor]]:
 
 @loss()
 def secret_reference(inputs: LossInputs) -> tuple[Tensor, dict[str, Tensor]]:
-    return (inputs.policy_logprobs - inputs.ref()).square().mean(), {}
+    return (inputs.policy_logprobs - inputs.read_reference()).square().mean(), {}
 
 
 @loss(needs=("reference",))

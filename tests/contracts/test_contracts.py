@@ -66,7 +66,11 @@ def test_what_keeps_its_contract_passes_every_check(name: str) -> None:
         ("live_metric", "returns_a_loss_and_metrics", "metric 'value' must be a detached tensor"),
         ("secret_reference", "returns_a_loss_and_metrics", "ref_logprobs: missing.*add it to needs"),
         ("detached", "gradient_reaches_the_policy", "has no gradient"),
-        ("leaks", "gradient_reaches_nothing_else", r"reaches advantages; read it by inputs.credit\(\)"),
+        (
+            "leaks",
+            "gradient_reaches_nothing_else",
+            r"reaches advantages; read it by inputs.read_advantages\(\)",
+        ),
         ("useless_reference", "everything_declared_is_read", "declares needs='reference', but other"),
         ("ignores_the_mask", "masked_tokens_are_left_out", "masked action tokens get a gradient"),
         ("random_loss", "is_deterministic_and_changes_no_input", "use no random numbers"),

@@ -79,7 +79,7 @@ def test_steppo_is_step_gae_whitened_clipped_per_step_and_held_by_kl(batch: Mini
     timeline = replace(batch.timeline, **with_values(batch, outputs.values.detach()))
     result = credit.step_gae(timeline, gamma=0.99, lam=1.0)
     inputs = LossInputs(
-        timeline, outputs.logprobs, batch.behavior_logprobs, result.whitened("steps").advantages
+        timeline, outputs.logprobs, batch.behavior_logprobs, result.whiten_advantages("steps").advantages
     )
     policy, told = losses.ppo_loss(inputs, ratio="step", aggregate="step_mean")
     value, _ = losses.value_mse(outputs.values[result.value_index], result.value_targets)
@@ -112,7 +112,7 @@ def test_ppo_with_the_kl_in_the_reward_credits_tokens_for_staying_near(batch: Mi
     )
     result = credit.token_gae(timeline, gamma=0.99, lam=1.0, reward_at="step_end")
     inputs = LossInputs(
-        timeline, outputs.logprobs, batch.behavior_logprobs, result.whitened("tokens").advantages
+        timeline, outputs.logprobs, batch.behavior_logprobs, result.whiten_advantages("tokens").advantages
     )
     policy, _ = losses.ppo_loss(inputs)
     value, _ = losses.value_mse(outputs.values[result.value_index], result.value_targets)

@@ -2,10 +2,11 @@
 
     timeline ──► credit.* ──► CreditResult ──► LossInputs ──► losses.* ──► (loss, metrics)
 
-`Timeline` is the batch, `credit` turns rewards and values into advantages and critic targets,
-`losses` turns advantages and log-probabilities into a number to minimise, `kl` compares with the
-reference, and `recipes` names the combinations that the papers use. Nothing here does I/O, keeps
-state, or knows a model. Names are imported when first used: recipes work without torch.
+`Timeline` is the batch. `credit` turns rewards and values into advantages and critic targets. `losses` turns
+advantages and log-probabilities into a number to minimise. `kl` compares with the reference. `recipes` names
+the combinations that the papers use. `declarations` says what the trainer must know of a function, and finds
+functions of users' own modules. Nothing here does I/O, keeps state, or knows a model. Names are imported when
+first used: recipes work without torch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Refusing bad tensors, in one place and in one voice (numbers and names: `scalar_checks.py`).
+"""Checks of tensors: type, length, dtype, device, finite values (numbers and names: `scalar_checks.py`).
 
-Every public function of `algos` checks what it was given before it computes. A refusal is an
-`InputError` whose message starts with the field's name and ends with what to do about it.
-Nothing is broadcast, padded or cut to make sizes agree.
+Every public function of `algos` checks its inputs before it computes. It refuses them with an `InputError`
+whose message starts with the field's name and ends with what to do. Nothing is broadcast, padded or cut to
+make sizes agree.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from stepwell.algos.checks import FLOATS, check_floats
 from stepwell.algos.losses.inputs import Metrics
-from stepwell.algos.losses.reduction import Aggregate, Minibatch, Reduction
+from stepwell.algos.losses.reduction import Aggregate, MinibatchCounts, Reduction
 from stepwell.algos.scalar_checks import check_choice, check_not_negative
 from stepwell.algos.timeline import Timeline
 from stepwell.core.errors import InputError
@@ -34,17 +34,17 @@ K3_LOWEST = -20.0  # e^{−x} is held here: it would overflow a float32 at x = �
 
 def k1(policy_logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
     """x"""
-    return _difference(policy_logprobs, ref_logprobs)
+    return _subtract_reference(policy_logprobs, ref_logprobs)
 
 
 def k2(policy_logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
     """x² / 2"""
-    return _difference(policy_logprobs, ref_logprobs).square() / 2.0
+    return _subtract_reference(policy_logprobs, ref_logprobs).square() / 2.0
 
 
 def k3(policy_logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
     """e^{−x} − 1 + x"""
-    x = _difference(policy_logprobs, ref_logprobs).clamp(min=K3_LOWEST)
+    x = _subtract_reference(policy_logprobs, ref_logprobs).clamp(min=K3_LOWEST)
     return torch.expm1(-x) + x
 
 
@@ -69,7 +69,7 @@ def full(policy_logits: Tensor, ref_logits: Tensor) -> Tensor:
 ESTIMATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"k1": k1, "k2": k2, "k3": k3, "full": full}
 
 
-def estimate(name: str, policy: Tensor, ref: Tensor) -> Tensor:
+def estimate_kl(name: str, policy: Tensor, ref: Tensor) -> Tensor:
     """[token]: the estimator of that name; `policy` and `ref` are logprobs (logits for "full")."""
     check_choice("estimator", name, tuple(ESTIMATORS))
     return ESTIMATORS[name](policy, ref)
@@ -89,7 +89,7 @@ def kl_loss(
     coef: float,
     aggregate: Aggregate = "token_mean",
     loss_mask: Tensor | None = None,
-    minibatch: Minibatch | None = None,
+    minibatch: MinibatchCounts | None = None,
 ) -> tuple[Tensor, Metrics]:
     """coef·mean estimate, to add to a policy loss; averaged as the policy loss is."""
     check_not_negative("coef", coef)
@@ -99,7 +99,7 @@ def kl_loss(
     return coef * mean, {"kl": mean.detach()}
 
 
-def _difference(policy_logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+def _subtract_reference(policy_logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
     check_floats("policy_logprobs", policy_logprobs, None, "action token")
     check_floats("ref_logprobs", ref_logprobs, len(policy_logprobs), "action token", policy_logprobs.device)
     return policy_logprobs - ref_logprobs.detach().to(policy_logprobs.dtype)

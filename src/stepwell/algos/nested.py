@@ -1,8 +1,8 @@
-"""Nested lists to flat lists and back, for `Timeline.from_lists` and `CreditResult.nested`.
+"""Nested lists to flat lists and back, for `Timeline.from_lists` and `CreditResult.to_lists`.
 
-People and tests write trajectories as lists of lists. The only work here is to flatten them while
-checking that every field has the same shape as `rewards`, so that a missing or extra entry is
-named (`end_values[1]`) instead of sliding everything after it by one.
+People and tests write trajectories as lists of lists. Flattening checks that every field has the same shape
+as `rewards`. A missing or extra entry is named (`end_values[1]`); otherwise everything after it would be
+off by one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from stepwell.core.errors import InputError
 
 
-def step_counts(rewards: Sequence[Sequence[object]]) -> list[int]:
+def count_steps(rewards: Sequence[Sequence[object]]) -> list[int]:
     """Steps per trajectory, read off `rewards` [trajectory][step]."""
     _check_list("rewards", rewards, "trajectory")
     for j, trajectory in enumerate(rewards):
@@ -31,7 +31,7 @@ def flatten_trajectories(name: str, values: Sequence[Any] | None, steps: list[in
     if values is None:
         return None
     _check_length(name, values, len(steps), "trajectory")
-    return _assigned(name, list(values))
+    return _check_assigned(name, list(values))
 
 
 def flatten_steps(
@@ -44,7 +44,7 @@ def flatten_steps(
     for j, (trajectory, count) in enumerate(zip(values, steps, strict=True)):
         _check_length(f"{name}[{j}]", trajectory, count, "step")
     flat = [value for trajectory in values for value in trajectory]
-    return flat if allow_none else _assigned(name, flat)
+    return flat if allow_none else _check_assigned(name, flat)
 
 
 def flatten_tokens(
@@ -55,10 +55,10 @@ def flatten_tokens(
         return None
     for t, (action, length) in enumerate(zip(actions, lengths, strict=True)):
         _check_length(f"{name} (flat step {t})", action, length, "action token")
-    return _assigned(name, [value for action in actions for value in action])
+    return _check_assigned(name, [value for action in actions for value in action])
 
 
-def lengths_of(
+def find_lengths(
     steps: list[int],
     token_values: Sequence[Sequence[Sequence[float]]] | None,
     token_rewards: Sequence[Sequence[Sequence[float]]] | None,
@@ -82,13 +82,13 @@ def label_ids(labels: Sequence[Hashable], device: torch.device | str | None = No
     return torch.tensor([ids.setdefault(key, len(ids)) for key in keys], dtype=torch.int64, device=device)
 
 
-def fold(flat: list[Any], lengths: list[int]) -> list[list[Any]]:
+def fold_list(flat: list[Any], lengths: list[int]) -> list[list[Any]]:
     """Cut a flat list into consecutive lists of the given lengths."""
     ends = accumulate(lengths, initial=0)
     return [flat[start:end] for start, end in pairwise(ends)]
 
 
-def floats(name: str, flat: list[Any] | None, like: Tensor) -> Tensor | None:
+def make_floats(name: str, flat: list[Any] | None, like: Tensor) -> Tensor | None:
     """A flat list of numbers as a tensor with the dtype and device of `like`."""
     if flat is None:
         return None
@@ -109,7 +109,7 @@ def _check_length(name: str, values: Sequence[Any], expected: int, per: str) -> 
         raise InputError(f"{name}: {len(values)} entries, expected {expected} (one per {per})")
 
 
-def _assigned(name: str, flat: list[Any]) -> list[Any]:
+def _check_assigned(name: str, flat: list[Any]) -> list[Any]:
     if any(value is None for value in flat):
         where = next(i for i, value in enumerate(flat) if value is None)
         raise InputError(f"{name}: flat entry {where} is None (unassigned); assign it first, 0.0 for none")

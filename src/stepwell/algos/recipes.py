@@ -220,7 +220,7 @@ _PPO = FunctionSpec(
 )
 
 
-def _ppo(ratio: str, aggregate: str, clip_low: float = 0.2, clip_high: float = 0.2) -> FunctionSpec:
+def _make_ppo(ratio: str, aggregate: str, clip_low: float = 0.2, clip_high: float = 0.2) -> FunctionSpec:
     return FunctionSpec(
         "ppo_loss", {"ratio": ratio, "clip_low": clip_low, "clip_high": clip_high, "aggregate": aggregate}
     )
@@ -230,7 +230,7 @@ _ALL = (
     Recipe(
         "steppo",
         credit=FunctionSpec("step_gae", {"gamma": 0.99, "lam": 1.0}),
-        loss=_ppo("step", "step_mean"),
+        loss=_make_ppo("step", "step_mean"),
         value=ValueChoice("value_mse", "state"),
         kl=_KL_LOSS,
         optional_reward_parts=("process",),
@@ -290,7 +290,7 @@ _ALL = (
         reward_parts=("task", "format", "grounding", "world_modeling"),
         whiten="tokens",
     ),
-    Recipe("grpo", credit=FunctionSpec("grpo"), loss=_ppo("token", "trajectory_mean"), kl=_KL_LOSS),
+    Recipe("grpo", credit=FunctionSpec("grpo"), loss=_make_ppo("token", "trajectory_mean"), kl=_KL_LOSS),
     Recipe("rloo", credit=FunctionSpec("rloo"), loss=_PPO, kl=_KL_LOSS),
     Recipe("reinforce++", credit=FunctionSpec("reinforce_pp"), loss=_PPO, kl=_KL_LOSS),
     Recipe(
@@ -303,7 +303,7 @@ _ALL = (
     Recipe(
         "gspo",
         credit=FunctionSpec("grpo"),
-        loss=_ppo("trajectory", "trajectory_mean", clip_low=3e-4, clip_high=4e-4),
+        loss=_make_ppo("trajectory", "trajectory_mean", clip_low=3e-4, clip_high=4e-4),
         kl=_KL_LOSS,
     ),
     Recipe(

@@ -1,4 +1,4 @@
-"""Refusing bad numbers and unknown names; in a module of its own, because recipes need no torch."""
+"""Checks of numbers and names. They need no torch, because recipes are checked without it."""
 
 from __future__ import annotations
 

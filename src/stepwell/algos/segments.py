@@ -1,9 +1,8 @@
-"""Arithmetic on contiguous segments of a flat tensor: the one tool all credit is made of.
+"""Arithmetic on contiguous segments of a flat tensor: the tool that all credit functions use.
 
-A `Segments` cuts `num_items` items into consecutive segments: action tokens into steps, action
-tokens into trajectories, steps into trajectories. Every operation is a handful of whole-tensor
-instructions; the number of them grows with the logarithm of the longest segment and never with
-the number of items or segments.
+A `Segments` cuts `num_items` items into consecutive segments: action tokens into steps, action tokens into
+trajectories, steps into trajectories. Every operation is a few whole-tensor instructions. Their number grows
+with the logarithm of the longest segment, never with the number of items or segments.
 
     lengths   2     3
     items     a b   c d e
@@ -11,8 +10,8 @@ the number of items or segments.
     left      1 0   2 1 0
 
 Invariants:
-* a segment's result depends on that segment's items alone, bit for bit, so what else is in the
-  batch changes nothing;
+* a segment's result depends on that segment's items alone, bit for bit: the rest of the batch changes
+  nothing;
 * `sum`, `mean` and `expand` are differentiable and repeat exactly on every device;
 * no operation divides by a power of a discount, so long segments neither overflow nor lose
   their early items.

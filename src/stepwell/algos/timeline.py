@@ -30,13 +30,13 @@ from torch import Tensor
 
 from stepwell.algos.checks import check_floats, check_integers
 from stepwell.algos.nested import (
+    count_steps,
+    find_lengths,
     flatten_steps,
     flatten_tokens,
     flatten_trajectories,
-    floats,
     label_ids,
-    lengths_of,
-    step_counts,
+    make_floats,
 )
 from stepwell.algos.segments import Segments
 from stepwell.core.errors import InputError
@@ -156,45 +156,43 @@ class Timeline:
         """[trajectory]: r_{T-1}, the reward of the last step."""
         return self.rewards[self.steps_by_trajectory.last]
 
-    def boot(self) -> Tensor:
+    def read_bootstrap(self) -> Tensor:
         """[trajectory]: value of the state after the last step, zero unless given."""
         if self.bootstrap is None:
             return self.rewards.new_zeros(self.num_trajectories)
         return self.bootstrap
 
-    def token_penalties(self) -> Tensor:
+    def read_token_rewards(self) -> Tensor:
         """[token]: k, the token rewards, zero unless given."""
         return self.rewards.new_zeros(self.num_tokens) if self.token_rewards is None else self.token_rewards
 
-    def values_before_tokens(self) -> Tensor:
+    def read_token_values(self) -> Tensor:
         """[token]: v_{t,i}."""
-        return self._required("token_values", "read the critic before every action token")
+        return self._require("token_values", "read the critic before every action token")
 
-    def values_of_states(self) -> Tensor:
+    def read_state_values(self) -> Tensor:
         """[step]: V(s_t)."""
         if self.token_values is not None:
             return self.token_values[self.tokens_by_step.first]
-        return self._required(
-            "state_values", "read the critic at the last state token (or give token_values)"
-        )
+        return self._require("state_values", "read the critic at the last state token (or give token_values)")
 
-    def values_after_actions(self) -> Tensor:
+    def read_end_values(self) -> Tensor:
         """[step]: u_t."""
-        return self._required("end_values", "read the critic after the last action token of every step")
+        return self._require("end_values", "read the critic after the last action token of every step")
 
-    def values_of_instructions(self) -> Tensor:
+    def read_instruction_values(self) -> Tensor:
         """[trajectory]: the instruction-level critic of DigiRL."""
-        return self._required("instruction_values", "read the instruction critic once per trajectory")
+        return self._require("instruction_values", "read the instruction critic once per trajectory")
 
-    def group_labels(self) -> Tensor:
+    def read_group_labels(self) -> Tensor:
         """[trajectory]: which trajectories are siblings on one task."""
-        return self._required("groups", "label each trajectory with its task")
+        return self._require("groups", "label each trajectory with its task")
 
-    def anchor_labels(self) -> Tensor:
+    def read_anchor_labels(self) -> Tensor:
         """[step]: which steps saw the same observation."""
-        return self._required("anchors", "label each step with the key of its observation")
+        return self._require("anchors", "label each step with the key of its observation")
 
-    def _required(self, name: str, fix: str) -> Tensor:
+    def _require(self, name: str, fix: str) -> Tensor:
         value: Tensor | None = getattr(self, name)
         if value is None:
             raise InputError(f"{name}: missing, and this function needs it; {fix}")
@@ -218,13 +216,13 @@ class Timeline:
         """[token, 2]: (step, position) before every action token."""
         return torch.stack([self.tokens_by_step.index, self.tokens_by_step.position], dim=1)
 
-    def site_index(self, sites: Tensor) -> Tensor:
+    def index_sites(self, sites: Tensor) -> Tensor:
         """Where each (step, position) lies when the L_t + 1 values of all steps are put end to end."""
         return self.tokens_by_step.first[sites[:, 0]] + sites[:, 0] + sites[:, 1]
 
     # Making one from another form
 
-    def take(self, steps: Tensor) -> Timeline:
+    def take_steps(self, steps: Tensor) -> Timeline:
         """The given steps (flat, ascending) as a timeline of their own: a microbatch for the losses.
 
         Trajectories may come apart, so credit is computed before, on the whole.
@@ -282,18 +280,18 @@ class Timeline:
         when none of them is given every action has one token. Labels in `groups` and `anchors`
         may be anything hashable; an anchor of None equals no other anchor.
         """
-        steps = step_counts(rewards)
-        lengths = lengths_of(steps, token_values, token_rewards, tokens_per_step)
+        steps = count_steps(rewards)
+        lengths = find_lengths(steps, token_values, token_rewards, tokens_per_step)
         like = torch.empty(0, dtype=dtype, device=device)
 
         def per_trajectory(name: str, values: Sequence[Any] | None) -> Tensor | None:
-            return floats(name, flatten_trajectories(name, values, steps), like)
+            return make_floats(name, flatten_trajectories(name, values, steps), like)
 
         def per_step(name: str, values: Sequence[Sequence[Any]] | None) -> Tensor | None:
-            return floats(name, flatten_steps(name, values, steps), like)
+            return make_floats(name, flatten_steps(name, values, steps), like)
 
         def per_token(name: str, values: Sequence[Sequence[Sequence[float]]] | None) -> Tensor | None:
-            return floats(name, flatten_tokens(name, values, steps, lengths), like)
+            return make_floats(name, flatten_tokens(name, values, steps, lengths), like)
 
         step_rewards = per_step("rewards", rewards)
         assert step_rewards is not None

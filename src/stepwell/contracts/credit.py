@@ -163,7 +163,7 @@ def siblings_are_compared_as_declared(probe: CreditProbe) -> str:
     if not changes and probe.traits.compares_siblings:
         raise BrokenContract(
             "it declares compares_siblings=True, but advantages do not depend on groups; read "
-            "timeline.group_labels(), or drop the declaration"
+            "timeline.read_group_labels(), or drop the declaration"
         )
     return "it does" if changes else "it does not"
 
@@ -178,7 +178,7 @@ def token_rewards_are_read_as_declared(probe: CreditProbe) -> str:
     if not changes and probe.traits.reads_token_rewards:
         raise BrokenContract(
             "it declares reads_token_rewards=True, but they change nothing, and a KL in the reward would be "
-            "lost; add timeline.token_penalties(), or drop the declaration"
+            "lost; add timeline.read_token_rewards(), or drop the declaration"
         )
     return "it does" if changes else "it does not"
 
@@ -237,7 +237,7 @@ def order_of_trajectories_does_not_matter(probe: CreditProbe) -> str:
 def works_in_float64_and_on_one_step(probe: CreditProbe) -> str:
     double = make_batch(probe.traits, dtype=torch.float64)
     check_vector("advantages", probe.run(double).advantages, double.num_tokens, "action token", double)
-    single = double.take(torch.tensor([0]))
+    single = double.take_steps(torch.tensor([0]))
     check_vector("advantages", probe.run(single).advantages, single.num_tokens, "action token", single)
     return "dtype is kept; a batch of one step is finite"
 

@@ -131,12 +131,12 @@ def gradient_reaches_nothing_else(probe: LossProbe) -> str:
     for name, value in others.items():
         if value.grad is not None and bool(value.grad.any()):
             raise BrokenContract(
-                f"a gradient reaches {name}; read it by inputs.{_ACCESSORS[name]}(), which detaches it"
+                f"a gradient reaches {name}; read it by inputs.read_{_ACCESSORS[name]}(), which detaches it"
             )
     return "advantages and other logprobs are constants"
 
 
-_ACCESSORS = {"advantages": "credit", "behavior_logprobs": "behavior", "ref_logprobs": "ref"}
+_ACCESSORS = {"advantages": "advantages", "behavior_logprobs": "behavior", "ref_logprobs": "reference"}
 
 
 def everything_declared_is_read(probe: LossProbe) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor
 from stepwell.algos import LossInputs, Recipe, Timeline
 from stepwell.algos.credit.result import CreditResult
 from stepwell.algos.declarations import FunctionSpec, load_function
-from stepwell.algos.kl import estimate, kl_loss, kl_reward
+from stepwell.algos.kl import estimate_kl, kl_loss, kl_reward
 from stepwell.algos.losses import VALUE_LOSSES
 from stepwell.algos.recipes import find_recipe
 from stepwell.contracts.credit import HORIZON, check_credit, make_batch
@@ -50,7 +50,7 @@ def gives_the_policy_a_gradient(recipe: Recipe) -> str:
     behavior = -1.0 - noise
     policy = (behavior + 0.02 * noise.sin()).requires_grad_()
     if recipe.kl is not None and recipe.kl.kl_in == "reward":
-        penalty = kl_reward(estimate(recipe.kl.estimator, policy.detach(), behavior), coef=recipe.kl.coef)
+        penalty = kl_reward(estimate_kl(recipe.kl.estimator, policy.detach(), behavior), coef=recipe.kl.coef)
         timeline = Timeline(**{**vars_of(timeline), "token_rewards": penalty})
     credit = _compute_credit(recipe, timeline)
     inputs = LossInputs(
@@ -64,7 +64,8 @@ def gives_the_policy_a_gradient(recipe: Recipe) -> str:
     loss, _ = load_function("loss", recipe.loss.name)(inputs, **recipe.loss.kwargs)
     if recipe.kl is not None and recipe.kl.kl_in == "loss":
         loss = (
-            loss + kl_loss(estimate(recipe.kl.estimator, policy, behavior), timeline, coef=recipe.kl.coef)[0]
+            loss
+            + kl_loss(estimate_kl(recipe.kl.estimator, policy, behavior), timeline, coef=recipe.kl.coef)[0]
         )
     loss.backward()
     if policy.grad is None or not bool(policy.grad.any()):
@@ -106,7 +107,7 @@ def _compute_credit(recipe: Recipe, timeline: Timeline) -> CreditResult | None:
     filled = {"horizon": HORIZON} if "horizon" in recipe.credit_traits.fills else {}
     function = load_function("credit", recipe.credit.name)
     result: CreditResult = function(timeline, **{**filled, **recipe.credit.kwargs})
-    return result.whitened(recipe.whiten) if recipe.whiten else result
+    return result.whiten_advantages(recipe.whiten) if recipe.whiten else result
 
 
 def _summarize(spec: FunctionSpec, report: ContractReport) -> str:

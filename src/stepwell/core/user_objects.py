@@ -38,8 +38,8 @@ def is_import_path(name: str) -> bool:
 
 
 def name_object(value: Any) -> Any:
-    """The name under which `find_object` finds `value` in this process; names and None stay as they are."""
-    if value is None or isinstance(value, str):
+    """The name by which `find_object` finds `value` in this process; names and plain data are left alone."""
+    if value is None or isinstance(value, str | int | float | list | tuple | dict):
         return value
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if module in sys.modules and name and _look_up(sys.modules[module], name) is value:
@@ -106,8 +106,8 @@ def _register(value: Any, name: str | None) -> str:
     for known, found in _objects.items():
         if found is value:
             return known
-    label = getattr(value, "name", None)
-    plain = label if isinstance(label, str) else (name or type(value).__name__).rpartition(".")[2].strip("<>")
+    label = name or getattr(value, "name", None)
+    plain = (label if isinstance(label, str) else type(value).__name__).rpartition(".")[2].strip("<>")
     number = 1 + sum(known.partition(":")[2].partition("#")[0] == plain for known in _objects)
     key = f"{IN_PROCESS}:{plain}" if number == 1 else f"{IN_PROCESS}:{plain}#{number}"
     _objects[key] = value

@@ -25,7 +25,7 @@ from torch import Tensor
 from stepwell.algos import LossInputs, Timeline
 from stepwell.algos.credit.result import CreditResult
 from stepwell.algos.declarations import load_function
-from stepwell.algos.kl import estimate, kl_loss, kl_reward
+from stepwell.algos.kl import estimate_kl, kl_loss, kl_reward
 from stepwell.algos.losses import VALUE_LOSSES, entropy_bonus
 from stepwell.algos.recipes import Recipe
 from stepwell.core import LogprobGaps
@@ -95,7 +95,7 @@ class Objective:
         credit = load_function("credit", spec.name)(timeline, **kwargs)
         if credit.value_targets is not None:
             metrics["explained_variance"] = _explained(self._values_at(credit), credit.value_targets)
-        self._credit = credit.whitened(self.recipe.whiten) if self.recipe.whiten else credit
+        self._credit = credit.whiten_advantages(self.recipe.whiten) if self.recipe.whiten else credit
         return metrics
 
     def _compare(self, policy: Tensor, behavior: Tensor) -> Metrics:
@@ -124,20 +124,20 @@ class Objective:
         kl = self.recipe.kl
         if kl is not None and kl.kl_in == "reward":
             assert outputs.logprobs is not None and self.ref_logprobs is not None
-            estimates = estimate(kl.estimator, outputs.logprobs.detach(), self.ref_logprobs)
+            estimates = estimate_kl(kl.estimator, outputs.logprobs.detach(), self.ref_logprobs)
             timeline = replace(timeline, token_rewards=kl_reward(estimates, coef=kl.coef))
         if outputs.values is None:
             return timeline
         values = self._as_values(outputs.values.detach())
         self._old_values = values
-        before = values[timeline.site_index(timeline.token_sites)]
+        before = values[timeline.index_sites(timeline.token_sites)]
         timeline = replace(
             timeline,
             token_values=before,
-            end_values=values[timeline.site_index(timeline.end_sites)],
+            end_values=values[timeline.index_sites(timeline.end_sites)],
             bootstrap=self.minibatch.bootstrap(values),
         )
-        firsts = timeline.values_of_states()[timeline.steps_by_trajectory.first]
+        firsts = timeline.read_state_values()[timeline.steps_by_trajectory.first]
         return replace(timeline, instruction_values=firsts)
 
     def _as_values(self, raw: Tensor) -> Tensor:
@@ -171,8 +171,8 @@ class Objective:
         assert outputs.logprobs is not None
         if kl.kl_in == "reward":
             with torch.no_grad():
-                return None, {"kl": estimate(kl.estimator, outputs.logprobs, self.ref_logprobs).mean()}
-        estimates = estimate(kl.estimator, outputs.logprobs, self.ref_logprobs)
+                return None, {"kl": estimate_kl(kl.estimator, outputs.logprobs, self.ref_logprobs).mean()}
+        estimates = estimate_kl(kl.estimator, outputs.logprobs, self.ref_logprobs)
         aggregate = self.recipe.loss.kwargs.get("aggregate", "token_mean")
         return kl_loss(estimates, timeline, coef=kl.coef, aggregate=aggregate)
 

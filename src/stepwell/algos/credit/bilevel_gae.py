@@ -40,11 +40,11 @@ def bilevel_gae(
     check_fraction("gamma_token", gamma_token)
     check_fraction("lam_token", lam_token)
     check_choice("final", final, ("td_plus_turn", "turn"))
-    values, ends = tl.values_before_tokens(), tl.values_after_actions()
+    values, ends = tl.read_token_values(), tl.read_end_values()
     turn = turn_gae(tl, gamma=gamma_turn, lam=lam_turn, site="end").step_advantages
     assert turn is not None
     tokens = tl.tokens_by_step
-    deltas = tl.token_penalties() + gamma_token * tokens.shift(values, ends) - values
+    deltas = tl.read_token_rewards() + gamma_token * tokens.shift(values, ends) - values
     if final == "td_plus_turn":
         deltas = deltas + tokens.at_last(turn)
     else:

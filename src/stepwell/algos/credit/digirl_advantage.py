@@ -1,4 +1,4 @@
-"""DigiRL: a doubly-robust advantage that is used as a filter, not as a weight.
+"""DigiRL: a doubly robust advantage that selects steps instead of weighting them.
 
     A_t = w·r_{T−1} + (1−w)(r_t + V(s_{t+1}) − V(s_t)),   w = λ^{T−1−t},   V(s_T) = boot
 
@@ -7,10 +7,10 @@ critic's expectation by most; the actor imitates those with plain `sft_loss`. Bo
 trained with `value_bce` towards the final outcome: the step critic at the last state token, the
 instruction critic once per trajectory (`instruction_targets`).
 
-The decay towards the end is λ^{T−1−t} alone: the formula has no further discount. Trajectories
-that tie with the last one inside the top share are all kept, so that the order of the batch never
-decides. Without a `horizon`, H is the longest trajectory of the batch; give the environment's
-limit, lest the filter move with what happens to be in the batch.
+The decay towards the end is λ^{T−1−t} alone: the formula has no further discount. Trajectories that tie
+with the last one inside the top share are all kept, so the order of the batch never decides. Without a
+`horizon`, H is the longest trajectory of the batch. The trainer gives the environment's turn limit, so that
+the filter does not depend on the batch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from stepwell.algos.credit.outcome import outcome_decay, outcome_of_steps
+from stepwell.algos.credit.outcome import compute_decay, expand_outcomes
 from stepwell.algos.credit.result import CreditResult
 from stepwell.algos.declarations import credit
 from stepwell.algos.scalar_checks import check_fraction
@@ -38,17 +38,17 @@ def digirl_advantage(
     horizon = tl.steps_by_trajectory.longest if horizon is None else horizon
     if horizon < (longest := tl.steps_by_trajectory.longest):
         raise InputError(f"horizon: {horizon}, but a trajectory has {longest} steps; give the step limit")
-    values = tl.values_of_states()
-    weight = outcome_decay(tl, lam)
-    one_step = tl.rewards + tl.steps_by_trajectory.shift(values, tl.boot()) - values
-    advantages = weight * outcome_of_steps(tl) + (1.0 - weight) * one_step
-    surprise = tl.returns - tl.values_of_instructions()
-    keep = (advantages > 1.0 / horizon) & tl.trajectories_to_steps(_top_share(surprise, keep_top))
-    result = CreditResult.of_steps(tl, advantages, targets=outcome_of_steps(tl), sites=tl.state_sites)
+    values = tl.read_state_values()
+    weight = compute_decay(tl, lam)
+    one_step = tl.rewards + tl.steps_by_trajectory.shift(values, tl.read_bootstrap()) - values
+    advantages = weight * expand_outcomes(tl) + (1.0 - weight) * one_step
+    surprise = tl.returns - tl.read_instruction_values()
+    keep = (advantages > 1.0 / horizon) & tl.trajectories_to_steps(_select_top_share(surprise, keep_top))
+    result = CreditResult.of_steps(tl, advantages, targets=expand_outcomes(tl), sites=tl.state_sites)
     return replace(result, keep=keep, instruction_targets=tl.outcomes)
 
 
-def _top_share(scores: Tensor, share: float) -> Tensor:
+def _select_top_share(scores: Tensor, share: float) -> Tensor:
     """True for the highest `share` of the scores (at least one of them), ties included."""
     num_kept = max(1, math.ceil(share * scores.shape[0] - 1e-9))
     return scores >= scores.topk(num_kept).values[-1]

@@ -1,4 +1,4 @@
-"""The recursion shared by all generalised advantage estimators, on any segmentation.
+"""The recursion that all generalised advantage estimators share, for any segments.
 
     δ_i = reward_i + γ · v_{i+1} − v_i        A_i = δ_i + γλ · A_{i+1}
 

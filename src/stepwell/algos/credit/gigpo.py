@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stepwell.algos.credit.groups import minus_group_mean
+from stepwell.algos.credit.groups import subtract_group_mean
 from stepwell.algos.credit.result import CreditResult
 from stepwell.algos.declarations import credit
 from stepwell.algos.scalar_checks import check_fraction, check_not_negative, check_positive
@@ -25,15 +25,15 @@ def gigpo(
     check_fraction("gamma", gamma)
     check_not_negative("omega", omega)
     check_positive("eps", eps)
-    episode = minus_group_mean(tl.returns, tl.group_labels(), normalize_std=normalize_std, eps=eps)
+    episode = subtract_group_mean(tl.returns, tl.read_group_labels(), normalize_std=normalize_std, eps=eps)
     step_returns = tl.steps_by_trajectory.discounted_sum(tl.rewards, gamma)
-    step = minus_group_mean(step_returns, _cells(tl), normalize_std=normalize_std, eps=eps)
+    step = subtract_group_mean(step_returns, _label_cells(tl), normalize_std=normalize_std, eps=eps)
     return CreditResult.of_steps(tl, tl.trajectories_to_steps(episode) + omega * step)
 
 
-def _cells(tl: Timeline) -> Tensor:
+def _label_cells(tl: Timeline) -> Tensor:
     """[step]: one label per (group, anchor)."""
-    anchors, anchor_ids = torch.unique(tl.anchor_labels(), return_inverse=True)
-    _, group_ids = torch.unique(tl.group_labels(), return_inverse=True)
+    anchors, anchor_ids = torch.unique(tl.read_anchor_labels(), return_inverse=True)
+    _, group_ids = torch.unique(tl.read_group_labels(), return_inverse=True)
     cells: Tensor = tl.trajectories_to_steps(group_ids) * anchors.shape[0] + anchor_ids
     return cells

@@ -1,9 +1,9 @@
-"""Comparing numbers with the others of their group, for groups scattered over the batch.
+"""Comparison of numbers within groups whose members are scattered over the batch.
 
-A group is a set of equal labels: siblings on one task, or steps that saw the same observation.
-Members are brought together by a stable sort, so every reduction is one of `Segments` and repeats
-exactly. Before means are taken, each group is shifted so that its first member is 0: a group of
-one, or of equal numbers, then gives exactly 0 with no special case.
+A group is a set of equal labels: siblings on one task, or steps that saw the same observation. A stable sort
+brings members together, so every reduction is one of `Segments` and repeats exactly. Each group is shifted so
+that its first member is 0 before its mean is taken: a group of one, or of equal numbers, gives exactly 0
+without a special case.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from torch import Tensor
 from stepwell.algos.segments import Segments
 
 
-def minus_group_mean(x: Tensor, labels: Tensor, *, normalize_std: bool = False, eps: float = 0.0) -> Tensor:
+def subtract_group_mean(
+    x: Tensor, labels: Tensor, *, normalize_std: bool = False, eps: float = 0.0
+) -> Tensor:
     """x − mean of its group, divided by (sample std of its group + eps) when asked."""
 
     def compare(shifted: Tensor, groups: Segments) -> Tensor:
@@ -27,10 +29,10 @@ def minus_group_mean(x: Tensor, labels: Tensor, *, normalize_std: bool = False, 
         std = (groups.sum(centred.square()) / degrees).sqrt()
         return centred / (groups.expand(std) + eps)
 
-    return _by_group(x, labels, compare)
+    return _compare_in_groups(x, labels, compare)
 
 
-def minus_mean_of_others(x: Tensor, labels: Tensor) -> Tensor:
+def subtract_mean_of_others(x: Tensor, labels: Tensor) -> Tensor:
     """x − mean of the other members of its group; 0 for a group of one."""
 
     def compare(shifted: Tensor, groups: Segments) -> Tensor:
@@ -38,10 +40,10 @@ def minus_mean_of_others(x: Tensor, labels: Tensor) -> Tensor:
         others = groups.expand(groups.sum(shifted)) - shifted
         return shifted - others / num_others
 
-    return _by_group(x, labels, compare)
+    return _compare_in_groups(x, labels, compare)
 
 
-def _by_group(x: Tensor, labels: Tensor, compare: Callable[[Tensor, Segments], Tensor]) -> Tensor:
+def _compare_in_groups(x: Tensor, labels: Tensor, compare: Callable[[Tensor, Segments], Tensor]) -> Tensor:
     order = labels.argsort(stable=True)
     _, lengths = torch.unique_consecutive(labels[order], return_counts=True)
     groups = Segments(lengths, x.shape[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepwell.algos.credit.groups import minus_group_mean
+from stepwell.algos.credit.groups import subtract_group_mean
 from stepwell.algos.credit.result import CreditResult
 from stepwell.algos.declarations import credit
 from stepwell.algos.scalar_checks import check_positive
@@ -13,5 +13,5 @@ from stepwell.algos.timeline import Timeline
 def grpo(tl: Timeline, *, normalize_std: bool = True, eps: float = 1e-6) -> CreditResult:
     """A = (R − mean_group) / (std_group + eps), sample std; without `normalize_std` the difference."""
     check_positive("eps", eps)
-    advantages = minus_group_mean(tl.returns, tl.group_labels(), normalize_std=normalize_std, eps=eps)
+    advantages = subtract_group_mean(tl.returns, tl.read_group_labels(), normalize_std=normalize_std, eps=eps)
     return CreditResult.of_trajectories(tl, advantages)

@@ -5,7 +5,7 @@ The critic is trained with `value_bce` towards the (undiscounted) final outcome.
 
 from __future__ import annotations
 
-from stepwell.algos.credit.outcome import discounted_outcome, outcome_of_steps
+from stepwell.algos.credit.outcome import discount_outcomes, expand_outcomes
 from stepwell.algos.credit.result import CreditResult
 from stepwell.algos.declarations import credit
 from stepwell.algos.scalar_checks import check_fraction
@@ -16,5 +16,5 @@ from stepwell.algos.timeline import Timeline
 def mc_advantage(tl: Timeline, *, gamma: float = 0.9) -> CreditResult:
     """A_t = γ^{T−1−t}·r_{T−1} − V(s_t)."""
     check_fraction("gamma", gamma)
-    advantages = discounted_outcome(tl, gamma) - tl.values_of_states()
-    return CreditResult.of_steps(tl, advantages, targets=outcome_of_steps(tl), sites=tl.state_sites)
+    advantages = discount_outcomes(tl, gamma) - tl.read_state_values()
+    return CreditResult.of_steps(tl, advantages, targets=expand_outcomes(tl), sites=tl.state_sites)

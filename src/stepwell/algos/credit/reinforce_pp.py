@@ -1,14 +1,14 @@
 """REINFORCE++: returns whitened over all action tokens of the batch, no critic.
 
-The only estimator that whitens by itself, because it is defined by it. `baseline="group"` first
-subtracts the siblings' mean return; k and γ play no part in that variant.
+The only built-in function that whitens by itself: whitening is part of its definition. `baseline="group"`
+first subtracts the siblings' mean return; that variant uses neither k nor γ.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from stepwell.algos.credit.groups import minus_group_mean
+from stepwell.algos.credit.groups import subtract_group_mean
 from stepwell.algos.credit.result import CreditResult
 from stepwell.algos.credit.whiten import whiten
 from stepwell.algos.declarations import credit
@@ -29,8 +29,8 @@ def reinforce_pp(
     check_fraction("gamma", gamma)
     check_choice("baseline", baseline, (None, "group"))
     if baseline == "group":
-        relative = minus_group_mean(tl.returns, tl.group_labels())
+        relative = subtract_group_mean(tl.returns, tl.read_group_labels())
         advantages = whiten(tl.tokens_by_trajectory.expand(relative))
         return CreditResult(tl, advantages, step_advantages=advantages[tl.tokens_by_step.first])
-    rewards = tl.tokens_by_step.at_last(tl.rewards) + tl.token_penalties()
+    rewards = tl.tokens_by_step.at_last(tl.rewards) + tl.read_token_rewards()
     return CreditResult(tl, whiten(tl.tokens_by_trajectory.discounted_sum(rewards, gamma)))

@@ -1,4 +1,4 @@
-"""What every credit function returns."""
+"""The result of a credit function: advantages, and targets for the critic."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 from torch import Tensor
 
 from stepwell.algos.credit.whiten import whiten
-from stepwell.algos.nested import fold
+from stepwell.algos.nested import fold_list
 from stepwell.algos.scalar_checks import check_choice
 from stepwell.algos.timeline import Timeline
 from stepwell.core.errors import InputError
@@ -16,14 +16,14 @@ from stepwell.core.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class CreditResult:
-    """Advantages, and what to train the critic towards.
+    """Advantages, and targets for the critic.
 
     advantages           [token]       one per action token: what the losses read
     step_advantages      [step]        None for purely token-level credit; the turn advantage of bi-level
     value_targets        [site]        None for credit without a critic
     value_sites          [site, 2]     (flat step, position 0..L_t) of each target; position L_t is u_t
-    keep                 [step] bool   DigiRL's filter: the steps worth imitating; None elsewhere
-    instruction_targets  [trajectory]  what DigiRL's instruction critic is trained towards; None elsewhere
+    keep                 [step] bool   the steps to train on (DigiRL's filter); None: all of them
+    instruction_targets  [trajectory]  targets of DigiRL's instruction critic; None elsewhere
     """
 
     timeline: Timeline
@@ -57,15 +57,17 @@ class CreditResult:
         """[site]: where each target's prediction lies in `torch.cat(policy.values(packed))`."""
         if self.value_sites is None:
             raise InputError("value_sites: this credit uses no critic, so there is no value to train")
-        return self.timeline.site_index(self.value_sites)
+        return self.timeline.index_sites(self.value_sites)
 
     @property
     def loss_mask(self) -> Tensor | None:
         """[token]: `keep` for every action token, or None when every step is trained."""
         return None if self.keep is None else self.timeline.steps_to_tokens(self.keep)
 
-    def whitened(self, level: Literal["steps", "tokens"], mask: Tensor | None = None) -> CreditResult:
-        """The same result with whitened advantages; `mask` is [step] or [token], as the level says.
+    def whiten_advantages(
+        self, level: Literal["steps", "tokens"], mask: Tensor | None = None
+    ) -> CreditResult:
+        """The same result with whitened advantages. `mask` is [step] or [token], as `level` is.
 
         `"steps"` counts each step once, however long its action. `"tokens"` leaves
         `step_advantages` (if any) as they were.
@@ -78,7 +80,7 @@ class CreditResult:
         white = whiten(self.step_advantages, mask)
         return replace(self, step_advantages=white, advantages=self.timeline.steps_to_tokens(white))
 
-    def nested(self) -> list[list[list[float]]]:
+    def to_lists(self) -> list[list[list[float]]]:
         """Advantages as [trajectory][step][token]."""
-        tokens = fold(self.advantages.tolist(), self.timeline.tokens_per_step.tolist())
-        return fold(tokens, self.timeline.steps_per_trajectory.tolist())
+        tokens = fold_list(self.advantages.tolist(), self.timeline.tokens_per_step.tolist())
+        return fold_list(tokens, self.timeline.steps_per_trajectory.tolist())

@@ -18,7 +18,7 @@ def step_gae(tl: Timeline, *, gamma: float = 0.99, lam: float = 1.0) -> CreditRe
     """δ_t = r_t + Σ_i k_{t,i} + γ·V(s_{t+1}) − V(s_t), A_t = δ_t + γλ·A_{t+1}, V(s_T) = boot."""
     check_fraction("gamma", gamma)
     check_fraction("lam", lam)
-    rewards = tl.rewards + tl.tokens_by_step.sum(tl.token_penalties())
-    values = tl.values_of_states()
-    advantages = gae(tl.steps_by_trajectory, rewards, values, tl.boot(), gamma, lam)
+    rewards = tl.rewards + tl.tokens_by_step.sum(tl.read_token_rewards())
+    values = tl.read_state_values()
+    advantages = gae(tl.steps_by_trajectory, rewards, values, tl.read_bootstrap(), gamma, lam)
     return CreditResult.of_steps(tl, advantages, targets=advantages + values, sites=tl.state_sites)

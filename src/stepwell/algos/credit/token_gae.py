@@ -31,6 +31,8 @@ def token_gae(
         rewards = tl.tokens_by_trajectory.at_last(tl.returns)
     else:
         rewards = tl.tokens_by_step.at_last(tl.rewards)
-    values = tl.values_before_tokens()
-    advantages = gae(tl.tokens_by_trajectory, rewards + tl.token_penalties(), values, tl.boot(), gamma, lam)
+    values = tl.read_token_values()
+    advantages = gae(
+        tl.tokens_by_trajectory, rewards + tl.read_token_rewards(), values, tl.read_bootstrap(), gamma, lam
+    )
     return CreditResult(tl, advantages, value_targets=advantages + values, value_sites=tl.token_sites)

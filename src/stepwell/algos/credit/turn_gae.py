@@ -1,8 +1,8 @@
 """GAE over turns without token rewards: the Turn-PPO baseline, and stage 1 of bi-level GAE.
 
-As `step_gae`, but k never enters (so the KL belongs in the loss), and the value of a turn may be
-read at its end. The source does not say which site it means: `site="end"` (u_t) is the default
-because bi-level GAE states it so, `site="state"` (V(s_t)) is the other reading.
+As `step_gae`, but without k (so the KL belongs in the loss), and the value of a turn may be read at its end.
+The source does not say which site it means. `site="end"` (u_t) is the default, as in bi-level GAE;
+`site="state"` (V(s_t)) is the other reading.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def turn_gae(
     check_fraction("lam", lam)
     check_choice("site", site, ("end", "state"))
     if site == "end":
-        values, sites = tl.values_after_actions(), tl.end_sites
+        values, sites = tl.read_end_values(), tl.end_sites
     else:
-        values, sites = tl.values_of_states(), tl.state_sites
-    advantages = gae(tl.steps_by_trajectory, tl.rewards, values, tl.boot(), gamma, lam)
+        values, sites = tl.read_state_values(), tl.state_sites
+    advantages = gae(tl.steps_by_trajectory, tl.rewards, values, tl.read_bootstrap(), gamma, lam)
     return CreditResult.of_steps(tl, advantages, targets=advantages + values, sites=sites)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from stepwell.algos.credit.outcome import discounted_outcome, outcome_of_steps
+from stepwell.algos.credit.outcome import discount_outcomes, expand_outcomes
 from stepwell.algos.credit.result import CreditResult
 from stepwell.algos.declarations import credit
 from stepwell.algos.scalar_checks import check_fraction
@@ -21,9 +21,9 @@ def webrl_advantage(tl: Timeline, *, gamma: float = 0.9, lam: float = 0.5) -> Cr
     """A_t = λ(r_t + γV(s_{t+1}) − V(s_t)) + (1−λ)(γ^{T−1−t}·r_{T−1} − V(s_t))."""
     check_fraction("gamma", gamma)
     check_fraction("lam", lam)
-    values = tl.values_of_states()
+    values = tl.read_state_values()
     next_values = tl.steps_by_trajectory.shift(values, torch.zeros_like(tl.outcomes))
     one_step = tl.rewards + gamma * next_values - values
-    final = discounted_outcome(tl, gamma) - values
+    final = discount_outcomes(tl, gamma) - values
     advantages = lam * one_step + (1.0 - lam) * final
-    return CreditResult.of_steps(tl, advantages, targets=outcome_of_steps(tl), sites=tl.state_sites)
+    return CreditResult.of_steps(tl, advantages, targets=expand_outcomes(tl), sites=tl.state_sites)

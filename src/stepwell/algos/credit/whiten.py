@@ -1,4 +1,4 @@
-"""Whitening: zero mean and unit standard deviation, as an explicit step of its own."""
+"""Whitening: advantages shifted and scaled to mean 0 and standard deviation 1."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from stepwell.core.errors import InputError
 def whiten(x: Tensor, mask: Tensor | None = None, *, eps: float = 1e-8) -> Tensor:
     """(x - mean) / (std + eps) with the population standard deviation.
 
-    Under a `mask`, mean and deviation are those of the True entries and the others become 0.
-    Equal entries give exactly 0: they are shifted to 0 before the mean is taken, since the
-    rounding error of a mean is as large as `eps`.
+    Under a `mask`, mean and deviation are those of the True entries and the others become 0. Equal entries
+    give exactly 0. They are shifted to 0 before the mean is taken, because the rounding error of a mean is
+    as large as `eps`.
     """
     check_positive("eps", eps)
     check_floats("x", x, None, "entry")

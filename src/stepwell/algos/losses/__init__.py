@@ -13,10 +13,10 @@ from torch import Tensor
 from stepwell.algos.losses.awr import awr_loss
 from stepwell.algos.losses.dpo import dpo_loss
 from stepwell.algos.losses.entropy import entropy_bonus
-from stepwell.algos.losses.imitation import best_trajectories, filtered_bc_loss, sft_loss
+from stepwell.algos.losses.imitation import filtered_bc_loss, select_best_trajectories, sft_loss
 from stepwell.algos.losses.inputs import LossInputs, Metrics
 from stepwell.algos.losses.ppo import ppo_loss
-from stepwell.algos.losses.reduction import Minibatch, Reduction
+from stepwell.algos.losses.reduction import MinibatchCounts, Reduction
 from stepwell.algos.losses.reinforce import reinforce_loss
 from stepwell.algos.losses.value import value_bce, value_mse
 from stepwell.algos.losses.webrl import webrl_loss
@@ -41,15 +41,15 @@ __all__ = [
     "VALUE_LOSSES",
     "LossInputs",
     "Metrics",
-    "Minibatch",
+    "MinibatchCounts",
     "Reduction",
     "awr_loss",
-    "best_trajectories",
     "dpo_loss",
     "entropy_bonus",
     "filtered_bc_loss",
     "ppo_loss",
     "reinforce_loss",
+    "select_best_trajectories",
     "sft_loss",
     "value_bce",
     "value_mse",

@@ -16,7 +16,9 @@ def awr_loss(inputs: LossInputs, *, beta: float = 1.0, max_weight: float = 20.0)
     check_positive("beta", beta)
     check_positive("max_weight", max_weight)
     reduction = inputs.reduction
-    uncut = (reduction.step_mean(inputs.credit()) / beta).exp()  # may be inf; the cut makes it finite
+    uncut = (
+        reduction.step_mean(inputs.read_advantages()) / beta
+    ).exp()  # may be inf; the cut makes it finite
     step_weight = uncut.clamp(max=max_weight)
     weights = reduction.step_weights()
     loss = -(weights @ (step_weight * reduction.step_sum(inputs.policy_logprobs)))

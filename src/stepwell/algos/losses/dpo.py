@@ -27,7 +27,7 @@ def dpo_loss(inputs: LossInputs, *, beta: float = 0.1) -> tuple[Tensor, Metrics]
     num_pairs = len(inputs.pairs) if inputs.minibatch is None else inputs.minibatch.num_pairs
     if num_pairs == 0:
         raise InputError("pairs: empty; skip the update instead")
-    log_ratios = inputs.reduction.step_sum(inputs.policy_logprobs - inputs.ref())
+    log_ratios = inputs.reduction.step_sum(inputs.policy_logprobs - inputs.read_reference())
     margins = beta * (log_ratios[inputs.pairs[:, 0]] - log_ratios[inputs.pairs[:, 1]])
     loss = -F.logsigmoid(margins).sum() / num_pairs
     with torch.no_grad():

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from stepwell.algos.checks import check_floats
 from stepwell.algos.losses.inputs import Metrics
-from stepwell.algos.losses.reduction import Aggregate, Minibatch, Reduction
+from stepwell.algos.losses.reduction import Aggregate, MinibatchCounts, Reduction
 from stepwell.algos.timeline import Timeline
 
 
@@ -16,7 +16,7 @@ def entropy_bonus(
     *,
     aggregate: Aggregate = "token_mean",
     loss_mask: Tensor | None = None,
-    minibatch: Minibatch | None = None,
+    minibatch: MinibatchCounts | None = None,
 ) -> tuple[Tensor, Metrics]:
     """Minus the mean entropy of the policy at the action tokens: lower is more exploratory."""
     check_floats("entropies", entropies, timeline.num_tokens, "action token", timeline.rewards.device)

@@ -1,9 +1,8 @@
-"""Imitation: of everything, or of the best trajectories only.
+"""Imitation of everything, or of the best trajectories only.
 
-`filtered_bc_loss` keeps trajectories whose return is at or above a percentile of the minibatch's
-returns. When all returns are 0 or 1, failures are dropped as well: with few successes the
-percentile itself is 0 and would let every failure through. If nothing is left the loss is 0, and
-`kept_fraction` says so.
+`filtered_bc_loss` keeps trajectories whose return is at or above a percentile of the minibatch's returns.
+When all returns are 0 or 1, failures are dropped as well: with few successes the percentile itself is 0 and
+would let every failure through. If nothing is left, the loss is 0 and so is `kept_fraction`.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ def sft_loss(inputs: LossInputs) -> tuple[Tensor, Metrics]:
 
 @loss()
 def filtered_bc_loss(inputs: LossInputs, *, percentile: float = 70) -> tuple[Tensor, Metrics]:
-    """`sft_loss` on the trajectories that `best_trajectories` keeps."""
+    """`sft_loss` on the trajectories that `select_best_trajectories` keeps."""
     whole, timeline = inputs.reduction.minibatch, inputs.timeline
-    kept = best_trajectories(whole.returns, percentile)
+    kept = select_best_trajectories(whole.returns, percentile)
     num_kept = int(whole.tokens_per_trajectory[kept].sum())
     own = timeline.tokens_by_trajectory.expand(kept[whole.trajectories])
-    trained = inputs.reduction.trained(own.to(inputs.policy_logprobs.dtype))
+    trained = inputs.reduction.zero_untrained(own.to(inputs.policy_logprobs.dtype))
     loss = -(trained @ inputs.policy_logprobs) / max(1, num_kept)
     metrics = {
         "logprob_mean": -loss.detach(),
@@ -41,7 +40,7 @@ def filtered_bc_loss(inputs: LossInputs, *, percentile: float = 70) -> tuple[Ten
 
 
 @torch.no_grad()
-def best_trajectories(returns: Tensor, percentile: float) -> Tensor:
+def select_best_trajectories(returns: Tensor, percentile: float) -> Tensor:
     """[trajectory] bool: return at or above the percentile, and successful if returns are binary."""
     if not 0 <= percentile <= 100:
         raise InputError(f"percentile: {percentile} is outside [0, 100]")

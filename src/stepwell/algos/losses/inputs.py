@@ -1,11 +1,11 @@
-"""What every policy loss reads.
+"""The inputs of a policy loss.
 
 All tensors are flat, one number per action token, in the order of the timeline. Only
 `policy_logprobs` carry gradient; everything else is detached on use and converted to the dtype of
 `policy_logprobs` (float32 or float64), in which the loss is computed.
 
-Invariants, checked on construction: every tensor given is finite, of the timeline's length, on its
-device. A loss that needs an absent one refuses, naming it.
+Invariants, checked on construction: every tensor given is finite, of the timeline's length, on its device. A
+loss that needs an absent one raises an `InputError` that names it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from stepwell.algos.checks import check_floats
-from stepwell.algos.losses.reduction import Minibatch, Reduction
+from stepwell.algos.losses.reduction import MinibatchCounts, Reduction
 from stepwell.algos.timeline import Timeline
 from stepwell.core.errors import InputError
 
@@ -46,7 +46,7 @@ class LossInputs:
     proximal_logprobs: Tensor | None = None
     loss_mask: Tensor | None = None
     pairs: Tensor | None = None
-    minibatch: Minibatch | None = None
+    minibatch: MinibatchCounts | None = None
 
     def __post_init__(self) -> None:
         for name in _TOKEN_FIELDS:
@@ -62,19 +62,19 @@ class LossInputs:
     def reduction(self) -> Reduction:
         return Reduction(self.timeline, self.policy_logprobs.dtype, self.loss_mask, self.minibatch)
 
-    def behavior(self) -> Tensor:
-        return self._required("behavior_logprobs", "take them from the engine that sampled the actions")
+    def read_behavior(self) -> Tensor:
+        return self._require("behavior_logprobs", "take them from the engine that sampled the actions")
 
-    def credit(self) -> Tensor:
-        return self._required("advantages", "compute them with a credit function")
+    def read_advantages(self) -> Tensor:
+        return self._require("advantages", "compute them with a credit function")
 
-    def ref(self) -> Tensor:
-        return self._required("ref_logprobs", "run the frozen reference over the same actions")
+    def read_reference(self) -> Tensor:
+        return self._require("ref_logprobs", "run the frozen reference over the same actions")
 
-    def proximal(self) -> Tensor:
-        return self._required("proximal_logprobs", "run the trainer's policy once before the update")
+    def read_proximal(self) -> Tensor:
+        return self._require("proximal_logprobs", "run the trainer's policy once before the update")
 
-    def _required(self, name: str, fix: str) -> Tensor:
+    def _require(self, name: str, fix: str) -> Tensor:
         value: Tensor | None = getattr(self, name)
         if value is None:
             raise InputError(f"{name}: missing, and this loss needs it; {fix}")
@@ -88,10 +88,10 @@ class LossInputs:
         """
         if self.minibatch is not None:
             raise InputError("minibatch: this is a microbatch already; split the whole minibatch instead")
-        part = self.timeline.take(steps)
+        part = self.timeline.take_steps(steps)
         chosen = torch.zeros_like(self.timeline.tokens_per_step, dtype=torch.bool).index_fill(0, steps, True)
         tokens = self.timeline.steps_to_tokens(chosen)
-        whole = Minibatch.of(self.timeline, self.loss_mask, self.pairs)
+        whole = MinibatchCounts.of(self.timeline, self.loss_mask, self.pairs)
         own = torch.unique_consecutive(self.timeline.steps_by_trajectory.index[steps])
         fields = {
             name: None if getattr(self, name) is None else getattr(self, name)[tokens]

@@ -43,15 +43,15 @@ def ppo_loss(
     check_positive("correction_cap", correction_cap)
     if not 0.0 <= clip_low <= 1.0:
         raise InputError(f"clip_low: {clip_low} is outside [0, 1]; the ratio cannot fall below 0")
-    reduction, advantages, behavior = inputs.reduction, inputs.credit(), inputs.behavior()
+    reduction, advantages, behavior = inputs.reduction, inputs.read_advantages(), inputs.read_behavior()
     weights = reduction.token_weights(aggregate)
-    old = behavior if inputs.proximal_logprobs is None else inputs.proximal()
+    old = behavior if inputs.proximal_logprobs is None else inputs.read_proximal()
 
-    w = _exp(reduction.unit_mean(inputs.policy_logprobs - old, ratio))
+    w = _exp_clamped(reduction.unit_mean(inputs.policy_logprobs - old, ratio))
     terms = -torch.minimum(w * advantages, w.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages)
     metrics: Metrics = {}
     if inputs.proximal_logprobs is not None:
-        correction = _exp(reduction.unit_mean(old - behavior, ratio))
+        correction = _exp_clamped(reduction.unit_mean(old - behavior, ratio))
         terms = terms * correction.clamp(max=correction_cap)
         metrics["correction_mean"] = weights @ correction
         metrics["correction_capped_fraction"] = weights @ (correction > correction_cap).to(weights)
@@ -62,10 +62,10 @@ def ppo_loss(
         log_w = inputs.policy_logprobs - behavior
         metrics["ratio_mean"] = weights @ w
         metrics["clip_fraction"] = weights @ clipped.to(weights)
-        metrics["approx_kl"] = weights @ (_exp(log_w) - 1.0 - log_w)
+        metrics["approx_kl"] = weights @ (_exp_clamped(log_w) - 1.0 - log_w)
         metrics["advantage_mean"] = weights @ advantages
     return loss, metrics
 
 
-def _exp(log_ratio: Tensor) -> Tensor:
+def _exp_clamped(log_ratio: Tensor) -> Tensor:
     return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()

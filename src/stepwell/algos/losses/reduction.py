@@ -1,4 +1,4 @@
-"""How terms per action token become one number, for a whole minibatch or a part of it.
+"""Reduction of terms per action token to one number, for a minibatch or a part of it.
 
 Every mean of the library is a weighted sum over action tokens whose weights add up to 1 over the
 minibatch:
@@ -10,7 +10,7 @@ minibatch:
 Only trained tokens (`loss_mask`) count, in N, L_t and N_j alike; a step or trajectory without any
 is not counted in S or J. A minibatch without any trained token is refused: it has no mean.
 
-A microbatch divides by the counts of the `Minibatch` it is part of. Losses and metrics of the
+A microbatch divides by the counts of the `MinibatchCounts` it is part of. Losses and metrics of the
 microbatches (and ranks) of one minibatch therefore *add up* to those of the minibatch, whatever
 the split, and so do their gradients.
 """
@@ -37,8 +37,8 @@ UNITS: tuple[Unit, ...] = ("token", "step", "trajectory")
 
 
 @dataclass(frozen=True, eq=False)
-class Minibatch:
-    """What a microbatch must know of the minibatch it is part of.
+class MinibatchCounts:
+    """Counts of a minibatch that its microbatches divide by.
 
     num_tokens             trained action tokens
     num_steps              steps with at least one of them
@@ -58,9 +58,9 @@ class Minibatch:
     @classmethod
     def of(
         cls, timeline: Timeline, loss_mask: Tensor | None = None, pairs: Tensor | None = None
-    ) -> Minibatch:
+    ) -> MinibatchCounts:
         """The counts of a timeline that is itself the whole minibatch."""
-        tokens_per_step, tokens_per_trajectory = trained_counts(timeline, loss_mask)
+        tokens_per_step, tokens_per_trajectory = count_trained_tokens(timeline, loss_mask)
         return cls(
             num_tokens=int(tokens_per_step.sum()),
             num_steps=int((tokens_per_step > 0).sum()),
@@ -75,7 +75,7 @@ class Minibatch:
         return int((self.tokens_per_trajectory > 0).sum())
 
 
-def trained_counts(timeline: Timeline, loss_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+def count_trained_tokens(timeline: Timeline, loss_mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Trained action tokens per step and per trajectory."""
     if loss_mask is None:
         return timeline.tokens_per_step, timeline.tokens_by_trajectory.lengths
@@ -91,7 +91,7 @@ class Reduction:
     timeline: Timeline
     dtype: torch.dtype
     loss_mask: Tensor | None = None
-    part_of: Minibatch | None = None
+    part_of: MinibatchCounts | None = None
 
     def __post_init__(self) -> None:
         if self.loss_mask is not None:
@@ -108,14 +108,14 @@ class Reduction:
             )
 
     @cached_property
-    def minibatch(self) -> Minibatch:
-        return self.part_of or Minibatch.of(self.timeline, self.loss_mask)
+    def minibatch(self) -> MinibatchCounts:
+        return self.part_of or MinibatchCounts.of(self.timeline, self.loss_mask)
 
     @cached_property
     def _counts(self) -> tuple[Tensor, Tensor]:
-        return trained_counts(self.timeline, self.loss_mask)
+        return count_trained_tokens(self.timeline, self.loss_mask)
 
-    def _segments(self, unit: Unit) -> tuple[Segments, Tensor]:
+    def _find_segments(self, unit: Unit) -> tuple[Segments, Tensor]:
         if unit == "step":
             return self.timeline.tokens_by_step, self._counts[0]
         whole = self.minibatch.tokens_per_trajectory[self.minibatch.trajectories]
@@ -126,7 +126,7 @@ class Reduction:
             )
         return self.timeline.tokens_by_trajectory, self._counts[1]
 
-    def trained(self, x: Tensor) -> Tensor:
+    def zero_untrained(self, x: Tensor) -> Tensor:
         """[token]: x where trained, 0 elsewhere."""
         return x if self.loss_mask is None else torch.where(self.loss_mask, x, 0.0)
 
@@ -134,12 +134,12 @@ class Reduction:
         """[token] -> [token]: the mean of x over the trained tokens of the unit each token is in."""
         if unit == "token":
             return x
-        segments, counts = self._segments(unit)
-        return segments.expand(segments.sum(self.trained(x)) / counts.clamp(min=1))
+        segments, counts = self._find_segments(unit)
+        return segments.expand(segments.sum(self.zero_untrained(x)) / counts.clamp(min=1))
 
     def step_sum(self, x: Tensor) -> Tensor:
         """[token] -> [step]: the sum of x over the trained tokens of each step."""
-        return self.timeline.tokens_by_step.sum(self.trained(x))
+        return self.timeline.tokens_by_step.sum(self.zero_untrained(x))
 
     def step_mean(self, x: Tensor) -> Tensor:
         """[token] -> [step]: the mean of x over the trained tokens of each step (0 without any)."""
@@ -159,10 +159,10 @@ class Reduction:
         check_choice("aggregate", aggregate, AGGREGATES)
         if aggregate == "token_mean":
             ones = torch.ones(self.timeline.num_tokens, dtype=self.dtype, device=self.timeline.rewards.device)
-            return self.trained(ones / self.minibatch.num_tokens)
+            return self.zero_untrained(ones / self.minibatch.num_tokens)
         if aggregate == "step_mean":
             per_token = self.step_weights() / self.tokens_per_step.clamp(min=1)
-            return self.trained(self.timeline.steps_to_tokens(per_token))
+            return self.zero_untrained(self.timeline.steps_to_tokens(per_token))
         counts = self.minibatch.tokens_per_trajectory[self.minibatch.trajectories]
         per_token = 1.0 / (self.minibatch.num_trajectories * counts.clamp(min=1).to(self.dtype))
-        return self.trained(self.timeline.tokens_by_trajectory.expand(per_token))
+        return self.zero_untrained(self.timeline.tokens_by_trajectory.expand(per_token))

@@ -12,7 +12,7 @@ from stepwell.algos.losses.inputs import LossInputs, Metrics
 @loss(needs=("advantages",))
 def reinforce_loss(inputs: LossInputs) -> tuple[Tensor, Metrics]:
     """−A·policy_logprobs, mean over action tokens."""
-    advantages = inputs.credit()
+    advantages = inputs.read_advantages()
     weights = inputs.reduction.token_weights("token_mean")
     loss = -(weights @ (advantages * inputs.policy_logprobs))
     with torch.no_grad():

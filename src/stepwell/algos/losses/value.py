@@ -47,9 +47,13 @@ def value_mse(
         )
         held = torch.maximum(torch.minimum(values, old + clip), old - clip)
         clipped = (held - targets).square()
-        metrics["clip_fraction"] = _mean((clipped > errors).to(values.dtype), mask, num_sites).detach()
+        metrics["clip_fraction"] = _mean_over_sites(
+            (clipped > errors).to(values.dtype), mask, num_sites
+        ).detach()
         errors = torch.maximum(errors, clipped)
-    return _mean(errors, mask, num_sites), metrics | _describe(values, targets, mask, num_sites)
+    return _mean_over_sites(errors, mask, num_sites), metrics | _make_metrics(
+        values, targets, mask, num_sites
+    )
 
 
 def value_bce(
@@ -73,7 +77,7 @@ def value_bce(
     else:
         _check_probabilities("values", values, "apply a sigmoid, or pass logits with from_logits=True")
         errors = F.binary_cross_entropy(values, targets, reduction="none")
-    return _mean(errors, mask, num_sites), _describe(values, targets, mask, num_sites)
+    return _mean_over_sites(errors, mask, num_sites), _make_metrics(values, targets, mask, num_sites)
 
 
 def _check_sites(values: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -91,7 +95,7 @@ def _check_probabilities(name: str, x: Tensor, fix: str) -> None:
         raise InputError(f"{name}: {x.min().item():g}..{x.max().item():g} leaves [0, 1]; {fix}")
 
 
-def _mean(x: Tensor, mask: Tensor | None, num_sites: int | None) -> Tensor:
+def _mean_over_sites(x: Tensor, mask: Tensor | None, num_sites: int | None) -> Tensor:
     if num_sites is None:
         num_sites = len(x) if mask is None else int(mask.sum())
     if num_sites < 1:
@@ -99,10 +103,10 @@ def _mean(x: Tensor, mask: Tensor | None, num_sites: int | None) -> Tensor:
     return (x if mask is None else torch.where(mask, x, 0.0)).sum() / num_sites
 
 
-def _describe(values: Tensor, targets: Tensor, mask: Tensor | None, num_sites: int | None) -> Metrics:
+def _make_metrics(values: Tensor, targets: Tensor, mask: Tensor | None, num_sites: int | None) -> Metrics:
     with torch.no_grad():
         return {
-            "value_mean": _mean(values, mask, num_sites),
-            "target_mean": _mean(targets, mask, num_sites),
-            "absolute_error": _mean((values - targets).abs(), mask, num_sites),
+            "value_mean": _mean_over_sites(values, mask, num_sites),
+            "target_mean": _mean_over_sites(targets, mask, num_sites),
+            "absolute_error": _mean_over_sites((values - targets).abs(), mask, num_sites),
         }

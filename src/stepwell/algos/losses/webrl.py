@@ -1,9 +1,8 @@
 """WebRL's KL-constrained regression (eq. 5): the log-ratio to the reference is fitted to A / β.
 
-The optimum of the KL-regularised objective satisfies β·log(π/π_ref) = A. The loss is the squared
-violation of that identity per step, so it works on data of any policy, needs no ratio to it, and
-contains its own KL constraint. Steps with a negative advantage stay in: lowering the probability
-of wrong actions is the point.
+The optimum of the KL-regularised objective satisfies β·log(π/π_ref) = A. The loss is the squared violation
+of that identity per step. It therefore works on data of any policy, needs no ratio to it, and contains its
+own KL constraint. Steps with a negative advantage stay in, because wrong actions must become less likely.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ def webrl_loss(
     """
     check_positive("beta", beta)
     reduction = inputs.reduction
-    difference = inputs.policy_logprobs - inputs.ref()
+    difference = inputs.policy_logprobs - inputs.read_reference()
     log_ratio = reduction.step_mean(difference) if length_normalize else reduction.step_sum(difference)
-    advantages = reduction.step_mean(inputs.credit())
+    advantages = reduction.step_mean(inputs.read_advantages())
     weights = reduction.step_weights()
     loss = weights @ (beta * log_ratio - advantages).square()
     with torch.no_grad():
