@@ -167,7 +167,9 @@ def test_a_package_that_pip_builds_and_installs_is_found(tmp_path: Path) -> None
     if done.returncode and "No module named pip" in done.stderr:
         pytest.skip("this Python has no pip")
     assert done.returncode == 0, done.stderr
-    code = "import sys\nsys.path.insert(0, sys.argv[1])\nfrom stepwell.cli.main import main\nmain(sys.argv[2:])"
+    code = (
+        "import sys\nsys.path.insert(0, sys.argv[1])\nfrom stepwell.cli.main import main\nmain(sys.argv[2:])"
+    )
     command = [sys.executable, "-c", code, str(target), "recipes", "built"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "rloo()" in shown and "built" in shown
