@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.runs.small import small_config, warmed_model
-from tests.services.gateways import serving
+from tests.services.gateways import serve_gateway
 
 from stepwell.config.chat_api import ChatApiConfig
 from stepwell.config.engine import EngineConfig
@@ -35,7 +35,7 @@ VLM = "tiny-vlm-0.5m"
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A gateway that serves the model which the native evaluation plays."""
     engine = EmbeddedEngine.from_pretrained(warmed_model(), EngineConfig(max_batch_size=16, num_slots=64))
-    with serving(tmp_path_factory.mktemp("gateway"), engine) as served:
+    with serve_gateway(tmp_path_factory.mktemp("gateway"), engine) as served:
         yield f"{served.url}/v1"
 
 

@@ -66,7 +66,7 @@ class Served:
 
 
 @contextmanager
-def serving(
+def serve_gateway(
     folder: Path, sampler: Any = None, *, history: Any = "exact", **settings: Any
 ) -> Iterator[Served]:
     """A gateway on a pool in `folder`; a second one there goes on where the first stopped."""
@@ -91,6 +91,6 @@ def chat(client: openai.OpenAI, messages: list[Any], **options: Any) -> Any:
     )
 
 
-def said(reply: Any, choice: int = 0) -> dict[str, Any]:
+def assistant_message(reply: Any, choice: int = 0) -> dict[str, Any]:
     """An assistant's message as a client sends it back."""
     return reply.choices[choice].message.model_dump(exclude_none=True)  # type: ignore[no-any-return]

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from tests.services.gateways import Served, serving, user
-from tests.services.listener import Listener
+from tests.services.connection_counter import ConnectionCounter
+from tests.services.gateways import Served, serve_gateway, user
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
@@ -28,7 +28,7 @@ CALL = {"model": "m", "messages": [user("hello")], "max_tokens": 2}
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(tmp_path_factory.mktemp("pool"), **SHORT) as served:
+    with serve_gateway(tmp_path_factory.mktemp("pool"), **SHORT) as served:
         yield served
 
 
@@ -61,7 +61,7 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("sent", [b"", SLOW_HEADERS, SLOW_BODY, SLOW_BODY + b'{"id":'])
-def test_slow_connections_lock_nobody_out_and_are_ended(url: str, sent: bytes) -> None:
+def test_slow_connections_block_nobody_and_are_closed(url: str, sent: bytes) -> None:
     with contextlib.ExitStack() as stack:
         slow = [stack.enter_context(dial(url)) for _ in range(20)]
         for connection in slow:
@@ -77,7 +77,7 @@ def test_slow_connections_lock_nobody_out_and_are_ended(url: str, sent: bytes) -
         assert time.monotonic() - began < 20
 
 
-def test_headers_that_come_byte_by_byte_do_not_buy_time(url: str) -> None:
+def test_headers_sent_byte_by_byte_get_no_extra_time(url: str) -> None:
     with dial(url) as connection:
         began = time.monotonic()
         with contextlib.suppress(ConnectionError):
@@ -90,7 +90,7 @@ def test_headers_that_come_byte_by_byte_do_not_buy_time(url: str) -> None:
         assert time.monotonic() - began < 20
 
 
-def test_headers_without_end_are_cut_off(url: str) -> None:
+def test_endless_headers_are_cut_off(url: str) -> None:
     with dial(url) as connection:
         with contextlib.suppress(ConnectionError):
             connection.sendall(SLOW_HEADERS)
@@ -99,7 +99,7 @@ def test_headers_without_end_are_cut_off(url: str) -> None:
         assert is_closed(connection)
 
 
-def test_the_rest_of_a_refused_body_buys_no_time_either(url: str) -> None:
+def test_the_rest_of_a_refused_body_gets_no_extra_time(url: str) -> None:
     with dial(url) as connection:
         connection.sendall(SLOW_HEADERS + b"content-length: 99999999\r\n\r\n")
         assert connection.recv(4096).startswith(b"HTTP/1.1 413")
@@ -138,7 +138,7 @@ def test_on_loopback_other_hosts_and_sites_are_refused(
         assert status == 200 or "is not allowed" in reply.text
 
 
-def test_a_web_page_of_another_site_opens_no_socket(envs: str) -> None:
+def test_a_web_page_of_another_site_opens_no_websocket(envs: str) -> None:
     address = f"{envs.replace('http', 'ws')}/ws"
     with pytest.raises(InvalidStatus, match="403"):
         connect(address, origin="http://evil.example", proxy=None)  # type: ignore[arg-type]
@@ -152,7 +152,7 @@ def test_a_host_that_is_allowed_by_name_is_served() -> None:
     stop()
 
 
-def test_the_first_page_and_the_list_of_calls_answer_and_load_nothing(url: str) -> None:
+def test_the_two_pages_load_nothing_from_elsewhere(url: str) -> None:
     for path in ("/", "/docs"):
         reply = httpx.get(url + path)
         assert reply.status_code == 200 and reply.headers["content-type"].startswith("text/html")
@@ -161,8 +161,8 @@ def test_the_first_page_and_the_list_of_calls_answer_and_load_nothing(url: str) 
     assert "/sessions" in httpx.get(f"{url}/docs").text
 
 
-def test_a_picture_by_url_is_never_fetched(gateway: Served) -> None:
-    with Listener() as listener:
+def test_an_image_url_is_never_fetched(gateway: Served) -> None:
+    with ConnectionCounter() as listener:
         image = {"type": "image_url", "image_url": {"url": f"{listener.url}/secret.png"}}
         body = {**CALL, "messages": [{"role": "user", "content": [image]}]}
         reply = gateway.post("/s/fetch/v1/chat/completions", body)

@@ -11,14 +11,14 @@ from typing import Any
 
 import openai
 import pytest
-from tests.services.gateways import Served, chat, said, serving, user
+from tests.services.gateways import Served, assistant_message, chat, serve_gateway, user
 
 from stepwell.core import Status, Task
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(tmp_path_factory.mktemp("pool")) as gateway:
+    with serve_gateway(tmp_path_factory.mktemp("pool")) as gateway:
         yield gateway
 
 
@@ -26,7 +26,7 @@ def talk(served: Served, session: str, num_calls: int = 3) -> list[Any]:
     client, messages, replies = served.openai(session), [user("begin")], []
     for turn in range(num_calls):
         replies.append(chat(client, messages, seed=turn))
-        messages = [*messages, said(replies[-1]), user(f"turn {turn}")]
+        messages = [*messages, assistant_message(replies[-1]), user(f"turn {turn}")]
     return replies
 
 
@@ -37,7 +37,7 @@ def until(fact: Any, timeout_s: float = 30.0) -> None:
         time.sleep(0.01)
 
 
-def test_a_session_is_begun_with_a_task_a_group_and_tags(served: Served) -> None:
+def test_a_session_is_created_with_a_task_a_group_and_tags(served: Served) -> None:
     body = {
         "id": "begun",
         "task": {"env": "shop", "content": {"item": "lamp"}, "instruction": "Buy a lamp.", "seed": 4},
@@ -67,7 +67,7 @@ def test_a_group_of_completed_sessions_is_served_to_a_trainer(served: Served) ->
     assert [[s.reward for s in t.steps] for t in taken[0].trajectories] == [[0.0, 1.0], [0.0, 0.0]]
 
 
-def test_rewards_by_step_by_call_and_for_the_whole_add_up_by_part(served: Served) -> None:
+def test_rewards_by_step_call_and_session_add_up_by_part(served: Served) -> None:
     replies = talk(served, "parts")
     assert served.post("/sessions/parts/reward", {"value": 0.25, "step": 0}).status_code == 200
     by_call = {"value": 0.5, "call": replies[1].id, "part": "format"}
@@ -125,7 +125,7 @@ def test_a_session_that_is_over_takes_no_call_and_is_completed_once(served: Serv
     assert len(served.steps("over")) == 1
 
 
-def test_what_is_wrong_with_a_control_call_is_said(served: Served) -> None:
+def test_an_invalid_control_call_gets_the_reason(served: Served) -> None:
     talk(served, "known", 1)
     for path, body, status, words in (
         ("/sessions/nobody/reward", {"value": 1.0}, 404, "no session 'nobody'"),
@@ -141,7 +141,7 @@ def test_what_is_wrong_with_a_control_call_is_said(served: Served) -> None:
         assert reply.status_code == status and words in reply.json()["error"]["message"], reply.text
 
 
-def test_without_a_session_in_path_or_header_a_key_has_one_until_it_is_completed(served: Served) -> None:
+def test_a_key_without_a_named_session_has_one_until_it_is_completed(served: Served) -> None:
     plain = openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
     chat(plain, [user("one")])
     chat(plain, [user("two")])
@@ -161,7 +161,7 @@ def test_without_a_session_in_path_or_header_a_key_has_one_until_it_is_completed
 
 @pytest.mark.parametrize(("how", "error"), [("truncated", ""), ("agent_error", "no call for 60 s")])
 def test_a_silent_session_is_finished_as_configured(tmp_path: Path, how: str, error: str) -> None:
-    with serving(tmp_path, silent_timeout_s=60, on_silence=how) as served:
+    with serve_gateway(tmp_path, silent_timeout_s=60, on_silence=how) as served:
         talk(served, "silent", 2)
         talk(served, "heard", 1)
         registry, loop = served.gateway.registry, served.gateway.loop
@@ -173,16 +173,16 @@ def test_a_silent_session_is_finished_as_configured(tmp_path: Path, how: str, er
         assert (stored.entry.status, stored.trajectory.error, stored.path) == (how, error, (0, 1))
 
 
-def test_a_session_left_by_an_earlier_process_falls_silent_too(tmp_path: Path) -> None:
-    with serving(tmp_path) as served:
+def test_a_session_of_an_earlier_process_times_out_too(tmp_path: Path) -> None:
+    with serve_gateway(tmp_path) as served:
         talk(served, "left", 2)
-    with serving(tmp_path, silent_timeout_s=0.2) as served:
+    with serve_gateway(tmp_path, silent_timeout_s=0.2) as served:
         until(lambda: not served.stored("left").is_open)
         assert served.stored("left").path == (0, 1)
 
 
 def test_counts_health_and_readiness(tmp_path: Path) -> None:
-    with serving(tmp_path) as served:
+    with serve_gateway(tmp_path) as served:
         talk(served, "counted", 3)
         chat(served.openai("counted"), [user("something else")])
         counts = served.get("/metrics").json()
@@ -192,22 +192,22 @@ def test_counts_health_and_readiness(tmp_path: Path) -> None:
         assert served.get("/ready").json() == {"ready": True}
 
 
-def test_a_trajectory_that_was_no_session_cannot_be_used_as_one(served: Served) -> None:
+def test_a_trajectory_that_is_not_a_session_cannot_be_used_as_one(served: Served) -> None:
     served.pool.begin(Task("other", {"n": 1}), id="foreign")
     with pytest.raises(openai.ConflictError, match="is not a session"):
         chat(served.openai("foreign"), [user("hello")])
     assert served.get("/sessions/foreign").status_code == 409
 
 
-def test_a_nul_in_the_words_about_an_ending_is_replaced(served: Served) -> None:
+def test_a_nul_in_an_error_message_is_replaced(served: Served) -> None:
     talk(served, "strange", 1)
     body = {"status": "agent_error", "error": "a\0b"}
     assert served.post("/sessions/strange/complete", body).status_code == 200
     assert served.stored("strange").trajectory.error == "a\ufffdb"
 
 
-def test_a_pool_that_is_gone_is_503_and_says_so(tmp_path: Path) -> None:
-    with serving(tmp_path) as served:
+def test_a_missing_pool_is_503_with_the_reason(tmp_path: Path) -> None:
+    with serve_gateway(tmp_path) as served:
         talk(served, "gone", 1)
         with sqlite3.connect(tmp_path / "pool.db") as broken:
             broken.execute("DROP TABLE steps")

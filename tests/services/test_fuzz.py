@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
 from tests.properties import examples
-from tests.services.dialects.test_reading import JSON_VALUES, WHOLE, changed
+from tests.services.dialects.test_requests import JSON_VALUES, WHOLE, spoil_value
 
 from stepwell.config.engine import EngineConfig
 from stepwell.config.gateway import GatewayConfig
@@ -120,7 +120,7 @@ def test_no_endpoint_breaks_under_what_its_schema_makes(
         send()
 
 
-def test_every_good_body_is_served(served: Served) -> None:
+def test_every_valid_body_is_served(served: Served) -> None:
     for path, body in GOOD[:10]:
         reply = served.http.post(path, json=body)
         assert reply.status_code == 200, reply.text
@@ -137,11 +137,11 @@ def test_extreme_options_are_served(served: Served, top_p: float, temperature: f
 
 @settings(max_examples=examples(400))
 @given(st.sampled_from(GOOD), st.lists(st.integers(0, 9), min_size=1, max_size=6), JSON_VALUES)
-def test_no_good_body_spoilt_in_one_place_breaks_anything(
+def test_no_body_with_one_invalid_value_breaks_anything(
     served: Served, good: tuple[str, dict[str, Any]], place: list[int], new: Any
 ) -> None:
     path, body = good
-    content = json.dumps(changed(body, place, new))
+    content = json.dumps(spoil_value(body, place, new))
     reply = served.http.post(path, content=content, headers={"content-type": "application/json"})
     check(reply.status_code, reply.text, f"{path} {content}")
 
@@ -149,7 +149,7 @@ def test_no_good_body_spoilt_in_one_place_breaks_anything(
 @given(
     st.sampled_from(PATHS), st.binary(max_size=40), st.sampled_from(("application/json", "text/plain", ""))
 )
-def test_bytes_that_are_no_request_are_refused(served: Served, path: str, body: bytes, kind: str) -> None:
+def test_bytes_that_are_not_a_request_are_refused(served: Served, path: str, body: bytes, kind: str) -> None:
     reply = served.http.post(path, content=body, headers={"content-type": kind} if kind else {})
     assert reply.status_code == 400, reply.text
 

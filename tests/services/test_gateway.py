@@ -14,7 +14,7 @@ import httpx
 import numpy as np
 import openai
 import pytest
-from tests.services.gateways import Served, chat, engine, renderer, said, serving, user
+from tests.services.gateways import Served, assistant_message, chat, engine, renderer, serve_gateway, user
 
 from stepwell.core import Request, Sampled, SamplingParams, Step, TokenState
 from stepwell.core.step import FinishReason
@@ -23,7 +23,7 @@ from stepwell.engines import EmbeddedEngine
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(tmp_path_factory.mktemp("pool")) as gateway:
+    with serve_gateway(tmp_path_factory.mktemp("pool")) as gateway:
         yield gateway
 
 
@@ -49,11 +49,14 @@ def test_a_step_holds_what_the_engine_gives_for_the_same_prompt_and_seed(served:
     assert reply.choices[0].message.content == renderer().text_of(action)
 
 
-def test_every_later_prompt_begins_with_the_earlier_prompt_and_action(served: Served) -> None:
+def test_every_later_prompt_starts_with_the_earlier_prompt_and_action(served: Served) -> None:
     client, messages = served.openai("line"), [user("Where now?")]
     for turn in range(5):
         reply = chat(client, messages, seed=turn)
-        messages += [{**said(reply), "content": f"  {said(reply)['content']}\n"}, user(f"turn {turn}")]
+        messages += [
+            {**assistant_message(reply), "content": f"  {assistant_message(reply)['content']}\n"},
+            user(f"turn {turn}"),
+        ]
     steps = [ids(step) for step in served.steps("line").values()]
     for (prompt, action), (later, _) in pairwise(steps):
         assert later[: len(prompt) + len(action)] == prompt + action
@@ -64,14 +67,14 @@ def test_every_later_prompt_begins_with_the_earlier_prompt_and_action(served: Se
 def test_a_rewritten_history_is_a_branch_with_its_reason(served: Served) -> None:
     client = served.openai("branches")
     first = chat(client, [user("one")])
-    asked = [user("one"), said(first), user("two")]
+    asked = [user("one"), assistant_message(first), user("two")]
     second = chat(client, asked)
-    chat(client, [user("one"), said(first), user("other")])
+    chat(client, [user("one"), assistant_message(first), user("other")])
     chat(client, [*asked, {"role": "assistant", "content": "I never said that."}, user("three")])
-    chat(client, [user("ONE"), said(first), user("two")])
+    chat(client, [user("ONE"), assistant_message(first), user("two")])
     chat(client, asked, seed=2)
     chat(client, [user("something else")])
-    chat(client, [*asked, said(second), user("three")])
+    chat(client, [*asked, assistant_message(second), user("three")])
     shown = served.get("/sessions/branches").json()
     assert shown["branches"] == {
         "history_changed": 2, "turn_changed": 1, "asked_again": 1, "new_conversation": 1,
@@ -85,17 +88,17 @@ def test_a_rewritten_history_is_a_branch_with_its_reason(served: Served) -> None
     assert parents == [None, 0, 0, 0, None, 0, None, 1]
 
 
-def test_a_branch_still_begins_with_the_recorded_ids_it_shares(served: Served) -> None:
+def test_a_branch_starts_with_the_recorded_ids_it_shares(served: Served) -> None:
     client = served.openai("shared")
     first = chat(client, [user("one")])
-    chat(client, [user("one"), said(first), user("two")])
-    chat(client, [user("one"), said(first), user("other")])
+    chat(client, [user("one"), assistant_message(first), user("two")])
+    chat(client, [user("one"), assistant_message(first), user("other")])
     prompt, action = ids(served.steps("shared")[0])
     for number in (1, 2):
         assert ids(served.steps("shared")[number])[0][: len(prompt) + len(action)] == prompt + action
 
 
-def test_each_choice_is_a_step_with_a_seed_of_its_own_and_the_continued_one_is_kept(served: Served) -> None:
+def test_each_choice_is_a_step_with_its_own_seed_and_the_continued_one_is_on_the_path(served: Served) -> None:
     client = served.openai("choices")
     reply = chat(client, [user("pick")], n=3, seed=5)
     steps = served.steps("choices")
@@ -106,13 +109,13 @@ def test_each_choice_is_a_step_with_a_seed_of_its_own_and_the_continued_one_is_k
         assert again.action.action_ids.tolist() == ids(step)[1]
         assert reply.choices[number].message.content == renderer().text_of(ids(step)[1])
     assert served.get("/sessions/choices").json()["path"] == [0]
-    chat(client, [user("pick"), said(reply, 2), user("go on")])
+    chat(client, [user("pick"), assistant_message(reply, 2), user("go on")])
     assert served.get("/sessions/choices").json()["path"] == [2, 3]
     prompt, action = ids(steps[2])
     assert ids(served.steps("choices")[3])[0][: len(prompt) + len(action)] == prompt + action
 
 
-def test_the_same_seed_gives_the_same_words_and_none_gives_others(served: Served) -> None:
+def test_the_same_seed_gives_the_same_text_and_no_seed_gives_another(served: Served) -> None:
     words = [
         chat(served.openai(f"seed-{n}"), [user("hello")], seed=seed).choices[0].message.content
         for n, seed in enumerate((7, 7, None, None))
@@ -121,7 +124,7 @@ def test_the_same_seed_gives_the_same_words_and_none_gives_others(served: Served
 
 
 def test_a_stop_string_ends_the_action_and_is_not_shown(served: Served) -> None:
-    text = said(chat(served.openai("plain"), [user("stop here")], max_tokens=30))["content"]
+    text = assistant_message(chat(served.openai("plain"), [user("stop here")], max_tokens=30))["content"]
     stop = text[5:8]
     reply = chat(served.openai("stopped"), [user("stop here")], max_tokens=30, stop=[stop])
     assert reply.choices[0].message.content == text[: text.index(stop)]
@@ -131,11 +134,11 @@ def test_a_stop_string_ends_the_action_and_is_not_shown(served: Served) -> None:
     assert step.sampling.finish_reason is FinishReason.STOP
 
 
-def test_the_history_goes_on_from_the_ids_after_a_stop_string_too(served: Served) -> None:
+def test_the_history_continues_from_the_ids_after_a_stop_string(served: Served) -> None:
     client = served.openai("stopped-line")
-    text = said(chat(client, [user("stop here")], max_tokens=30))["content"]
+    text = assistant_message(chat(client, [user("stop here")], max_tokens=30))["content"]
     reply = chat(client, [user("stop here")], max_tokens=30, stop=[text[5:8]])
-    chat(client, [user("stop here"), said(reply), user("go on")])
+    chat(client, [user("stop here"), assistant_message(reply), user("go on")])
     steps = served.steps("stopped-line")
     prompt, action = ids(steps[1])
     assert steps[2].info["parent"] == 1
@@ -143,7 +146,7 @@ def test_the_history_goes_on_from_the_ids_after_a_stop_string_too(served: Served
 
 
 @pytest.mark.parametrize("options", [{}, {"n": 2}, {"stop": ["a", " the"]}, {"logprobs": True}])
-def test_a_streamed_answer_is_the_whole_answer_in_pieces(served: Served, options: dict[str, Any]) -> None:
+def test_a_streamed_reply_is_the_whole_reply_in_pieces(served: Served, options: dict[str, Any]) -> None:
     for seed in range(4):
         name = f"{'-'.join(options) or 'plain'}-{seed}"
         whole = chat(served.openai(f"whole-{name}"), [user("say")], max_tokens=40, seed=seed, **options)
@@ -189,7 +192,7 @@ def test_the_anthropic_client_gets_the_same_exact_line(served: Served) -> None:
         assert later[: len(prompt) + len(action)] == prompt + action
 
 
-def test_a_response_goes_on_from_an_earlier_one_by_its_id(served: Served) -> None:
+def test_a_response_continues_an_earlier_one_by_its_id(served: Served) -> None:
     client = served.openai("responses")
     first = client.responses.create(model="m", input="hello", max_output_tokens=16)
     client.responses.create(model="m", input="more", previous_response_id=first.id, max_output_tokens=16)
@@ -207,7 +210,7 @@ def test_a_text_completion_is_sampled_from_exactly_its_ids(served: Served) -> No
 def test_calls_of_one_session_may_run_at_once(served: Served) -> None:
     client = served.openai("parallel")
     first = chat(client, [user("begin")])
-    asks = [[user("begin"), said(first), user(f"branch {n}")] for n in range(8)]
+    asks = [[user("begin"), assistant_message(first), user(f"branch {n}")] for n in range(8)]
     replies: dict[int, Any] = {}
     threads = [
         threading.Thread(target=lambda n=n: replies.update({n: chat(client, asks[n], seed=n)}))
@@ -241,9 +244,9 @@ def test_an_image_is_refused_clearly(served: Served) -> None:
         chat(served.openai("image"), [{"role": "user", "content": [part]}])
 
 
-def test_a_dead_engine_is_503_in_the_dialects_form_and_noted_with_the_session(tmp_path: Path) -> None:
+def test_a_dead_engine_is_503_in_the_vendors_format_and_noted_with_the_session(tmp_path: Path) -> None:
     dead = EmbeddedEngine.from_pretrained("tiny-0.3m")
-    with serving(tmp_path, dead) as served:
+    with serve_gateway(tmp_path, dead) as served:
         dead.close()
         with pytest.raises(openai.InternalServerError) as refused:
             chat(served.openai("dead"), [user("hello")])
@@ -255,7 +258,7 @@ def test_a_dead_engine_is_503_in_the_dialects_form_and_noted_with_the_session(tm
         assert "EngineError" in served.stored("dead").trajectory.error
 
 
-class Rambler(EmbeddedEngine):
+class EndlessSampler(EmbeddedEngine):
     """Samples on past every end of a turn, so that a reply takes as long as its limit."""
 
     async def generate(self, requests: Sequence[Request]) -> list[Sampled]:
@@ -264,8 +267,8 @@ class Rambler(EmbeddedEngine):
         )
 
 
-async def test_a_client_that_hangs_up_cancels_its_sampling(tmp_path: Path) -> None:
-    with Rambler.from_pretrained("tiny-0.3m") as rambler, serving(tmp_path, rambler) as served:
+async def test_a_client_that_disconnects_cancels_its_sampling(tmp_path: Path) -> None:
+    with EndlessSampler.from_pretrained("tiny-0.3m") as rambler, serve_gateway(tmp_path, rambler) as served:
         async with httpx.AsyncClient(base_url=served.url) as client:
             body = {"model": "m", "messages": [user("talk")], "max_tokens": 4000}
             call = asyncio.create_task(client.post("/s/gone/v1/chat/completions", json=body, timeout=60))
@@ -286,11 +289,11 @@ async def running(served: Served, session: str, number: int, timeout_s: float = 
 
 
 def test_with_template_history_every_prompt_is_what_the_template_writes(tmp_path: Path) -> None:
-    with serving(tmp_path, history="template") as served:
+    with serve_gateway(tmp_path, history="template") as served:
         client, messages = served.openai("afresh"), [user("one")]
         for _ in range(3):
             reply = chat(client, messages)
-            messages = [*messages, said(reply), user("more")]
+            messages = [*messages, assistant_message(reply), user("more")]
         for number, step in served.steps("afresh").items():
             own = [{"role": m["role"], "content": m["content"]} for m in messages[: 2 * number + 1]]
             text = engine().tokenizer.apply_chat_template(own, tokenize=False, add_generation_prompt=True)

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from tests.services.gateways import Served, chat, serving, user
+from tests.services.gateways import Served, chat, serve_gateway, user
 
 from stepwell.cli.main import main
 from stepwell.config.gateway import GatewayConfig
@@ -30,59 +30,61 @@ CALL = {"model": "m", "messages": [user("hello")], "max_tokens": 4}
 
 
 @pytest.fixture(scope="module")
-def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def locked_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     keys = {"alice": hash_key(ALICE), "bob": hash_key(BOB)}
-    with serving(tmp_path_factory.mktemp("pool"), keys=keys) as served:
+    with serve_gateway(tmp_path_factory.mktemp("pool"), keys=keys) as served:
         yield served
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(tmp_path_factory.mktemp("pool"), max_body_bytes=2000) as served:
+    with serve_gateway(tmp_path_factory.mktemp("pool"), max_body_bytes=2000) as served:
         yield served
 
 
-def test_a_call_without_a_known_key_is_refused_in_the_dialects_form(locked: Served) -> None:
+def test_a_call_without_a_known_key_is_refused_in_the_vendors_format(locked_gateway: Served) -> None:
     for key in ("none", "sw_alice_wrong", BOB.replace("bob", "alice"), "sw__", "ключ".encode().hex()):
         with pytest.raises(openai.AuthenticationError) as refused:
-            chat(locked.openai("closed", api_key=key), [user("hello")])
+            chat(locked_gateway.openai("closed", api_key=key), [user("hello")])
         assert refused.value.code == "invalid_api_key"
-    reply = locked.post("/s/closed/v1/messages", CALL)
+    reply = locked_gateway.post("/s/closed/v1/messages", CALL)
     assert reply.status_code == 401 and reply.json()["error"]["type"] == "authentication_error"
     for path in ("/sessions", "/metrics", "/openapi.json", "/sessions/closed"):
-        assert locked.get(path).status_code == 401
-    assert locked.get("/health").status_code == 200 and locked.get("/ready").status_code == 200
+        assert locked_gateway.get(path).status_code == 401
+    assert (
+        locked_gateway.get("/health").status_code == 200 and locked_gateway.get("/ready").status_code == 200
+    )
 
 
-def test_both_clients_send_their_key_in_their_own_way(locked: Served) -> None:
-    chat(locked.openai("open", api_key=ALICE), [user("hello")])
-    locked.anthropic("open", api_key=ALICE).messages.create(
+def test_both_clients_send_their_key_in_their_own_way(locked_gateway: Served) -> None:
+    chat(locked_gateway.openai("open", api_key=ALICE), [user("hello")])
+    locked_gateway.anthropic("open", api_key=ALICE).messages.create(
         model="m", max_tokens=4, messages=[{"role": "user", "content": "hello"}]
     )
-    assert len(locked.steps("open")) == 2 and locked.stored("open").source["key"] == "alice"
+    assert len(locked_gateway.steps("open")) == 2 and locked_gateway.stored("open").source["key"] == "alice"
 
 
-def test_a_session_belongs_to_the_key_that_began_it(locked: Served) -> None:
-    chat(locked.openai("mine", api_key=ALICE), [user("hello")])
+def test_a_session_belongs_to_the_key_that_started_it(locked_gateway: Served) -> None:
+    chat(locked_gateway.openai("mine", api_key=ALICE), [user("hello")])
     with pytest.raises(openai.PermissionDeniedError):
-        chat(locked.openai("mine", api_key=BOB), [user("hello")])
+        chat(locked_gateway.openai("mine", api_key=BOB), [user("hello")])
     bob = {"authorization": f"Bearer {BOB}"}
-    assert locked.post("/sessions/mine/reward", {"value": 1.0}, headers=bob).status_code == 403
-    assert locked.get("/sessions/mine", headers=bob).status_code == 403
-    assert "mine" not in locked.get("/sessions", headers=bob).text
+    assert locked_gateway.post("/sessions/mine/reward", {"value": 1.0}, headers=bob).status_code == 403
+    assert locked_gateway.get("/sessions/mine", headers=bob).status_code == 403
+    assert "mine" not in locked_gateway.get("/sessions", headers=bob).text
 
 
-def test_each_key_has_a_session_of_its_own(locked: Served) -> None:
+def test_each_key_has_its_own_session(locked_gateway: Served) -> None:
     for key, times in ((ALICE, 2), (BOB, 1)):
-        client = openai.OpenAI(base_url=f"{locked.url}/v1", api_key=key)
+        client = openai.OpenAI(base_url=f"{locked_gateway.url}/v1", api_key=key)
         for _ in range(times):
             chat(client, [user("hello")])
-    entries = {e.id.split("-")[0]: e.num_steps for e in locked.pool.find() if "automatic" in e.tags}
+    entries = {e.id.split("-")[0]: e.num_steps for e in locked_gateway.pool.find() if "automatic" in e.tags}
     assert entries == {"automatic.alice": 2, "automatic.bob": 1}
 
 
 @given(name=st.from_regex(r"[A-Za-z0-9-]{1,64}", fullmatch=True), other=st.text(max_size=60))
-def test_a_hash_knows_its_key_and_no_other(name: str, other: str) -> None:
+def test_a_hash_matches_its_key_and_no_other(name: str, other: str) -> None:
     key = new_key(name)
     stored = hash_key(key)
     assert verify_key(key, stored) and not verify_key(other, stored) and key not in stored
@@ -90,7 +92,7 @@ def test_a_hash_knows_its_key_and_no_other(name: str, other: str) -> None:
     assert KeyRing({name: stored}).find_name(f"sw_{name}_{other}") is None
 
 
-def test_a_key_is_shown_once_kept_as_a_hash_and_revoked(
+def test_a_key_is_shown_once_stored_as_a_hash_and_revoked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "keys.json"
@@ -117,7 +119,7 @@ def test_listening_to_other_machines_needs_keys() -> None:
     assert GatewayConfig().host == "127.0.0.1"
 
 
-def test_a_rate_is_a_bucket_that_fills_again() -> None:
+def test_a_rate_limit_is_a_bucket_that_refills() -> None:
     now = [0.0]
     limits = ServiceLimits(rate_per_s=2.0, burst=3, max_concurrent=100, clock=lambda: now[0])
     assert [limits.start_call("a") is None for _ in range(4)] == [True, True, True, False]
@@ -135,8 +137,8 @@ def test_calls_of_a_key_at_once_are_counted_down_again() -> None:
     assert limits.start_call("a") is None
 
 
-def test_too_many_calls_are_429_with_the_time_to_wait_and_the_client_comes_back(tmp_path: Path) -> None:
-    with serving(tmp_path, rate_per_s=1.0, burst=2) as served:
+def test_too_many_calls_are_429_with_the_time_to_wait_and_the_client_retries(tmp_path: Path) -> None:
+    with serve_gateway(tmp_path, rate_per_s=1.0, burst=2) as served:
         replies = [served.post("/s/fast/v1/chat/completions", CALL) for _ in range(3)]
         assert [reply.status_code for reply in replies] == [200, 200, 429]
         assert replies[2].headers["retry-after"] == "1"
@@ -144,8 +146,8 @@ def test_too_many_calls_are_429_with_the_time_to_wait_and_the_client_comes_back(
         chat(served.openai("fast", max_retries=3), [user("again")])
 
 
-def test_calls_at_once_beyond_the_limit_are_429(tmp_path: Path) -> None:
-    with serving(tmp_path, max_concurrent=1) as served:
+def test_concurrent_calls_beyond_the_limit_are_429(tmp_path: Path) -> None:
+    with serve_gateway(tmp_path, max_concurrent=1) as served:
         body = {**CALL, "max_tokens": 100}
         codes: list[int] = []
         threads = [
@@ -186,7 +188,7 @@ def test_a_body_in_chunks_within_the_limit_is_served(small: Served) -> None:
 
 
 def test_a_body_that_never_ends_is_refused(tmp_path: Path) -> None:
-    with serving(tmp_path, body_timeout_s=0.1) as served:
+    with serve_gateway(tmp_path, body_timeout_s=0.1) as served:
         host, port = served.url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=30) as connection:
             headers = "host: localhost\r\ncontent-type: application/json\r\ncontent-length: 100"
@@ -213,7 +215,7 @@ def test_a_malformed_body_is_400_and_nothing_is_recorded(small: Served, body: by
     assert small.get("/sessions/bad").status_code == 404
 
 
-def test_strange_requests_are_refused_not_failed(small: Served) -> None:
+def test_strange_requests_are_refused_and_do_not_fail(small: Served) -> None:
     for method, path, status in (
         ("GET", "/nothing", 404), ("DELETE", "/sessions", 405), ("GET", "/s/x/v1/chat/completions", 405),
         ("POST", "/s//v1/chat/completions", 404), ("GET", "/sessions/%00", 404),
@@ -225,9 +227,9 @@ def test_strange_requests_are_refused_not_failed(small: Served) -> None:
         assert connection.getresponse().status == status, (method, path)
 
 
-def test_the_access_log_says_who_did_what_and_neither_keys_nor_words(tmp_path: Path) -> None:
+def test_the_access_log_says_who_did_what_without_keys_or_content(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "access.jsonl"
-    with serving(tmp_path, keys={"alice": hash_key(ALICE)}, access_log=str(log)) as served:
+    with serve_gateway(tmp_path, keys={"alice": hash_key(ALICE)}, access_log=str(log)) as served:
         chat(served.openai("logged", api_key=ALICE), [user("a secret wish")])
         served.post("/s/logged/v1/chat/completions?token=hidden", CALL)
     text = log.read_text()

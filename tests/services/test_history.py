@@ -24,11 +24,11 @@ TOOL = ToolSchema("look", "Look around")
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with open_pool(tmp_path_factory.mktemp("pool") / "pool.db") as opened:
-        yield opened
+    with open_pool(tmp_path_factory.mktemp("pool") / "pool.db") as open_sessions:
+        yield open_sessions
 
 
-def spaced(message: Message, draw: int) -> Message:
+def vary_spaces(message: Message, draw: int) -> Message:
     """An assistant's message as a client may send it back."""
     habits = (str, str.strip, lambda text: f" {text}\n", str.lstrip)
     return replace(message, content=habits[draw % 4](message.text))
@@ -87,7 +87,7 @@ def next_messages(
 ) -> tuple[tuple[Message, ...], tuple[Any, ...]]:
     """What a client with habits asks next."""
     line, tools = talk.lines[list(talk.lines)[which % len(talk.lines)]]
-    seen = tuple(spaced(m, draw + i) if m.role == "assistant" else m for i, m in enumerate(line))
+    seen = tuple(vary_spaces(m, draw + i) if m.role == "assistant" else m for i, m in enumerate(line))
     if move == "again":
         return seen[:-1], tools
     if move == "rewrite_user":
@@ -117,7 +117,7 @@ def whole(step: Step) -> list[int]:
 @pytest.mark.slow
 @settings(max_examples=25)
 @given(moves=MOVES, restart_after=st.integers(0, 8))
-def test_every_call_goes_on_from_the_longest_line_also_after_a_restart(
+def test_every_call_continues_the_longest_line_also_after_a_restart(
     pool: Pool, moves: list[tuple[str, int, int]], restart_after: int
 ) -> None:
     session = f"talk-{len(list(pool.find()))}"
@@ -147,15 +147,15 @@ def test_every_call_goes_on_from_the_longest_line_also_after_a_restart(
             assert step.state.prompt_ids[: len(begin)].tolist() == begin  # type: ignore[union-attr]
 
 
-def called(words: str, *calls: tuple[str, Any, str]) -> Message:
+def make_call_message(words: str, *calls: tuple[str, Any, str]) -> Message:
     return Message.assistant(words, [ToolCall(name, arguments, id_) for name, arguments, id_ in calls])
 
 
-def answered(text: str, id_: str) -> Message:
+def make_result_message(text: str, id_: str) -> Message:
     return Message("tool", text, tool_call_id=id_)
 
 
-def recorded(*lines: tuple[Message, ...]) -> History:
+def record_lines(*lines: tuple[Message, ...]) -> History:
     history = History()
     for number, line in enumerate(lines):
         history.add(RecordedTurn(number, number, f"call-{number}", None, line))
@@ -164,11 +164,14 @@ def recorded(*lines: tuple[Message, ...]) -> History:
 
 def test_other_ids_on_calls_and_their_results_are_the_same_history() -> None:
     asked = Message.user("where?")
-    first = (asked, called("", ("look", {"at": "x"}, "call00000"), ("look", {"at": "y"}, "call00001")))
-    results = (answered("a lake", "call00000"), answered("a wall", "call00001"))
-    history = recorded(first, (*first, *results, Message.assistant("Left.")))
-    theirs = called(" ", ("look", {"at": "x"}, "toolu_1"), ("look", {"at": "y"}, "toolu_2"))
-    new = (asked, theirs, answered("a lake", "toolu_1"), answered("a wall", "toolu_2"))
+    first = (
+        asked,
+        make_call_message("", ("look", {"at": "x"}, "call00000"), ("look", {"at": "y"}, "call00001")),
+    )
+    results = (make_result_message("a lake", "call00000"), make_result_message("a wall", "call00001"))
+    history = record_lines(first, (*first, *results, Message.assistant("Left.")))
+    theirs = make_call_message(" ", ("look", {"at": "x"}, "toolu_1"), ("look", {"at": "y"}, "toolu_2"))
+    new = (asked, theirs, make_result_message("a lake", "toolu_1"), make_result_message("a wall", "toolu_2"))
     place = history.match_messages(new, ())
     assert place.parent is history.turns[0] and place.new_messages == results
     place = history.match_messages((*new, Message.assistant("Left."), Message.user("and now?")), ())
@@ -177,10 +180,15 @@ def test_other_ids_on_calls_and_their_results_are_the_same_history() -> None:
 
 def test_results_given_to_other_calls_are_another_history() -> None:
     asked = Message.user("where?")
-    first = (asked, called("", ("look", {"at": "x"}, "a"), ("look", {"at": "y"}, "b")))
-    line = (*first, answered("a lake", "a"), answered("a wall", "b"))
-    history = recorded(first, (*line, Message.assistant("Left.")))
-    swapped = (*first, answered("a lake", "b"), answered("a wall", "a"), Message.assistant("Left."))
+    first = (asked, make_call_message("", ("look", {"at": "x"}, "a"), ("look", {"at": "y"}, "b")))
+    line = (*first, make_result_message("a lake", "a"), make_result_message("a wall", "b"))
+    history = record_lines(first, (*line, Message.assistant("Left.")))
+    swapped = (
+        *first,
+        make_result_message("a lake", "b"),
+        make_result_message("a wall", "a"),
+        Message.assistant("Left."),
+    )
     assert history.match_messages((*swapped, Message.user("so?")), ()).parent is history.turns[0]
 
 
@@ -189,12 +197,16 @@ def test_results_given_to_other_calls_are_another_history() -> None:
     [({"n": 1.0}, True), ({"n": 2}, False), ({"n": 1, "m": None}, False), ({"n": [1]}, False)],
 )
 def test_arguments_are_compared_by_value(arguments: Any, same: bool) -> None:
-    history = recorded((Message.user("go"), called("", ("move", {"n": 1}, "a"))))
-    theirs = (Message.user("go"), called("", ("move", arguments, "a")), answered("done", "a"))
+    history = record_lines((Message.user("go"), make_call_message("", ("move", {"n": 1}, "a"))))
+    theirs = (
+        Message.user("go"),
+        make_call_message("", ("move", arguments, "a")),
+        make_result_message("done", "a"),
+    )
     assert (history.match_messages(theirs, ()).parent is not None) == same
 
 
-def test_what_the_generation_prompt_had_opened_may_be_missing_or_not() -> None:
+def test_text_opened_by_the_generation_prompt_may_be_missing() -> None:
     history = History("<think>\n")
     history.add(
         RecordedTurn(0, 0, "c", None, (Message.user("q"), Message.assistant("<think>\nwhy</think>so")))
@@ -204,14 +216,14 @@ def test_what_the_generation_prompt_had_opened_may_be_missing_or_not() -> None:
         assert history.match_messages(asked, ()).parent is history.turns[0]
 
 
-def test_changed_tools_begin_a_new_line_with_that_reason() -> None:
-    history = recorded((Message.user("q"), Message.assistant("a")))
+def test_changed_tools_start_a_new_line_with_that_reason() -> None:
+    history = record_lines((Message.user("q"), Message.assistant("a")))
     place = history.match_messages((Message.user("q"), Message.assistant("a"), Message.user("r")), (TOOL,))
     assert place.parent is None and place.branch is not None and place.branch.kind.value == "tools_changed"
 
 
 def test_equal_hashes_alone_match_nothing() -> None:
-    history = recorded((Message.user("q"), Message.assistant("a")))
+    history = record_lines((Message.user("q"), Message.assistant("a")))
     (turn,) = history.turns.values()
     turn.normal_form = (
         *normalize_messages([Message.user("other")]),

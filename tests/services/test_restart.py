@@ -21,12 +21,12 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from tests.services.gateways import chat, renderer, said, serving, user
+from tests.services.gateways import assistant_message, chat, renderer, serve_gateway, user
 
 from stepwell.pool import open_pool
 from stepwell.services.keys import hash_key, new_key
 
-SCRIPT = Path(__file__).parent / "mortal_gateway.py"
+SCRIPT = Path(__file__).parent / "restarting_gateway.py"
 
 
 def free_port() -> int:
@@ -35,7 +35,7 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def told(url: str, path: str) -> dict[str, Any]:
+def read_metrics(url: str, path: str) -> dict[str, Any]:
     """What the gateway says of itself, asked for at little cost; nothing where it does not answer."""
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=10)
     try:
@@ -48,7 +48,7 @@ def told(url: str, path: str) -> dict[str, Any]:
 
 
 def is_up(url: str) -> bool:
-    return told(url, "/health") == {"status": "ok"}
+    return read_metrics(url, "/health") == {"status": "ok"}
 
 
 def wait_until(fact: Any, timeout_s: float = 90.0) -> None:
@@ -59,7 +59,7 @@ def wait_until(fact: Any, timeout_s: float = 90.0) -> None:
 
 
 @contextmanager
-def mortal(folder: Path) -> Iterator[tuple[str, Any]]:
+def run_restarting_gateway(folder: Path) -> Iterator[tuple[str, Any]]:
     """The URL of a gateway that comes back, and what kills it."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
@@ -90,17 +90,17 @@ def converse(url: str, session: str, num_turns: int, heard: dict[str, list[tuple
     for turn in range(num_turns):
         reply = chat(client, messages, seed=None)
         heard[session].append((reply.id, reply.choices[0].message.content))
-        messages = [*messages, said(reply), user(f"turn {turn}")]
+        messages = [*messages, assistant_message(reply), user(f"turn {turn}")]
         time.sleep(0.05)
 
 
 @pytest.mark.slow
-def test_kills_at_any_moment_lose_no_step_and_leave_none_twice_on_a_path(
+def test_kills_at_any_moment_lose_no_step_and_put_none_twice_on_a_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.2)  # seconds; its own are up to 8
     heard: dict[str, list[tuple[str, str]]] = {}
-    with mortal(tmp_path) as (url, kill):
+    with run_restarting_gateway(tmp_path) as (url, kill):
         threads = [threading.Thread(target=converse, args=(url, f"s{n}", 12, heard)) for n in range(4)]
         for thread in threads:
             thread.start()
@@ -127,11 +127,11 @@ def test_kills_at_any_moment_lose_no_step_and_leave_none_twice_on_a_path(
                 assert later[: len(prompt) + len(action)] == prompt + action
 
 
-def test_a_reply_that_was_lost_and_asked_again_leaves_the_path(tmp_path: Path) -> None:
+def test_a_lost_reply_that_is_requested_again_leaves_the_path(tmp_path: Path) -> None:
     body = {"model": "m", "messages": [user("hello")], "max_tokens": 4}
-    with serving(tmp_path) as served:
+    with serve_gateway(tmp_path) as served:
         first = served.post("/s/lost/v1/chat/completions", body).json()["id"]
-    with serving(tmp_path) as served:  # of the reply before the end nobody knows whether it arrived
+    with serve_gateway(tmp_path) as served:  # of the reply before the end nobody knows whether it arrived
         again = served.post(
             "/s/lost/v1/chat/completions", body, headers={"x-stainless-retry-count": "1"}
         ).json()["id"]
@@ -144,18 +144,18 @@ def test_a_reply_that_was_lost_and_asked_again_leaves_the_path(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_session_goes_on_after_a_restart_with_its_ids_rewards_and_answers(tmp_path: Path) -> None:
-    with serving(tmp_path) as served:
+def test_a_session_continues_after_a_restart_with_its_ids_rewards_and_replies(tmp_path: Path) -> None:
+    with serve_gateway(tmp_path) as served:
         client = served.openai("on")
         first = chat(client, [user("one")], n=2)
         response = client.responses.create(model="m", input="hello", max_output_tokens=16)
         served.post("/sessions/on/reward", {"value": 0.5, "step": 0})
-    with serving(tmp_path) as served:
+    with serve_gateway(tmp_path) as served:
         client = served.openai("on")
         client.responses.create(
             model="m", input="more", previous_response_id=response.id, max_output_tokens=16
         )
-        chat(client, [user("one"), said(first, 1), user("two")])
+        chat(client, [user("one"), assistant_message(first, 1), user("two")])
         served.post("/sessions/on/complete", {"reward": 1.0})
         steps = served.steps("on")
         assert [step.info["parent"] for step in steps.values()] == [None, None, None, 2, 1]
@@ -167,7 +167,7 @@ def test_a_session_goes_on_after_a_restart_with_its_ids_rewards_and_answers(tmp_
 
 
 @pytest.mark.slow
-def test_after_an_interrupt_calls_in_flight_finish_and_new_ones_are_not_taken(tmp_path: Path) -> None:
+def test_after_an_interrupt_running_calls_finish_and_new_ones_are_refused(tmp_path: Path) -> None:
     port = free_port()
     command = [
         "serve",
@@ -203,7 +203,7 @@ def test_after_an_interrupt_calls_in_flight_finish_and_new_ones_are_not_taken(tm
             )
         )
         call.start()
-        wait_until(lambda: told(url, "/metrics").get("num_running") == 1)
+        wait_until(lambda: read_metrics(url, "/metrics").get("num_running") == 1)
         process.send_signal(signal.SIGINT)
         call.join(60)
         assert replies[0].status_code == 200 and replies[0].json()["usage"]["completion_tokens"] == 600
@@ -216,10 +216,10 @@ def test_after_an_interrupt_calls_in_flight_finish_and_new_ones_are_not_taken(tm
         assert pool.get("flight").is_open and len(pool.get("flight").trajectory.steps) == 1
 
 
-def test_the_session_of_a_key_goes_on_after_a_restart(tmp_path: Path) -> None:
+def test_the_session_of_a_key_continues_after_a_restart(tmp_path: Path) -> None:
     key = new_key("a-b")
     for _ in range(2):
-        with serving(tmp_path, keys={"a-b": hash_key(key)}) as served:
+        with serve_gateway(tmp_path, keys={"a-b": hash_key(key)}) as served:
             chat(openai.OpenAI(base_url=f"{served.url}/v1", api_key=key), [user("hello")])
             (entry,) = served.pool.find()
     assert entry.num_steps == 2

@@ -27,7 +27,7 @@ async def counting(name: str, numbers: list[int], *, fails: bool = False) -> Asy
 
 
 @given(st.lists(st.lists(st.integers(), max_size=5), min_size=1, max_size=4))
-def test_every_item_comes_once_and_each_streams_in_order(given_items: list[list[int]]) -> None:
+def test_every_item_comes_once_and_in_the_order_of_its_stream(given_items: list[list[int]]) -> None:
     async def collect() -> list[tuple[int, int]]:
         return [pair async for pair in merge_streams([counting("one", items) for items in given_items])]
 
@@ -48,7 +48,7 @@ async def test_a_failure_is_raised_and_the_others_are_closed(num_streams: int) -
 
 
 @pytest.mark.parametrize("num_streams", [1, 3])
-async def test_who_leaves_early_closes_them_all(num_streams: int) -> None:
+async def test_stopping_early_closes_all_streams(num_streams: int) -> None:
     closed.clear()
     streams = [counting(str(n), list(range(10**6))) for n in range(num_streams)]
     async with aclosing(merge_streams(streams)) as items:

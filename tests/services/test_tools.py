@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.services.gateways import Served, chat, serving, user
+from tests.services.gateways import Served, chat, serve_gateway, user
 
 from stepwell.core import ToolSchema
 from stepwell.engines import EmbeddedEngine
@@ -21,7 +21,7 @@ ASKED = "Where is the lake?"
 CALLING = 'Let me look.\n<tool_call>{"name": "look", "arguments": {"at": "map"}}</tool_call>'
 
 
-def taught() -> EmbeddedEngine:
+def train_tool_caller() -> EmbeddedEngine:
     """A model that answers one question with one call, and what comes back with one word."""
     torch.manual_seed(0)
     model, tokenizer = build_tiny("tiny-0.3m")
@@ -44,7 +44,7 @@ def taught() -> EmbeddedEngine:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with taught() as engine, serving(tmp_path_factory.mktemp("pool"), engine) as gateway:
+    with train_tool_caller() as engine, serve_gateway(tmp_path_factory.mktemp("pool"), engine) as gateway:
         yield gateway
 
 
@@ -52,7 +52,7 @@ def ask(client: Any, messages: list[Any], **options: Any) -> Any:
     return chat(client, messages, temperature=0, max_tokens=60, **{"tools": TOOLS, **options})
 
 
-def test_a_sampled_call_reaches_the_client_and_its_result_goes_on_from_the_exact_ids(served: Served) -> None:
+def test_a_sampled_call_reaches_the_client_and_its_result_continues_the_exact_ids(served: Served) -> None:
     client = served.openai("tools")
     reply = ask(client, [user(ASKED)])
     (call,) = reply.choices[0].message.tool_calls
@@ -71,7 +71,7 @@ def test_a_sampled_call_reaches_the_client_and_its_result_goes_on_from_the_exact
     assert new == "\n<|im_start|>tool\nnorth<|im_end|>\n<|im_start|>assistant\n"
 
 
-def test_a_streamed_call_is_the_same_call_and_its_markup_is_never_shown(served: Served) -> None:
+def test_a_streamed_call_is_the_same_call_and_its_markup_is_never_sent(served: Served) -> None:
     text, calls, finish = "", [], None
     for chunk in ask(served.openai("streamed"), [user(ASKED)], stream=True):
         delta = chunk.choices[0].delta

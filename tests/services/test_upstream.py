@@ -9,7 +9,7 @@ from typing import Any
 
 import openai
 import pytest
-from tests.services.gateways import Served, chat, said, serving, user
+from tests.services.gateways import Served, assistant_message, chat, serve_gateway, user
 
 from stepwell.config.gateway import GatewayConfig
 from stepwell.core import ArrayState
@@ -20,7 +20,7 @@ from stepwell.services.http_server import serve_in_thread
 
 
 @contextmanager
-def passing_on(folder: Path, upstream: str) -> Iterator[Served]:
+def serve_upstream(folder: Path, upstream: str) -> Iterator[Served]:
     with open_pool(folder / "passed.db") as pool:
         gateway: Any = UpstreamGateway(upstream, pool, GatewayConfig())
         url, stop = serve_in_thread(create_app(gateway))
@@ -33,17 +33,17 @@ def passing_on(folder: Path, upstream: str) -> Iterator[Served]:
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Served]]:
     folder = tmp_path_factory.mktemp("pools")
-    with serving(folder) as far, passing_on(folder, f"{far.url}/s/far/v1") as near:
+    with serve_gateway(folder) as far, serve_upstream(folder, f"{far.url}/s/far/v1") as near:
         yield far, near
 
 
-def test_answers_are_the_upstreams_and_kept_as_messages(pair: tuple[Served, Served]) -> None:
+def test_replies_are_the_upstreams_and_stored_as_messages(pair: tuple[Served, Served]) -> None:
     far, near = pair
     client, messages = near.openai("talk"), [user("hello")]
     direct = chat(far.openai("direct"), messages)
     for _ in range(2):
         reply = chat(client, messages)
-        messages = [*messages, said(reply), user("more")]
+        messages = [*messages, assistant_message(reply), user("more")]
     assert messages[1]["content"] == direct.choices[0].message.content
     assert reply.usage.completion_tokens == 8 and reply.usage.prompt_tokens > direct.usage.prompt_tokens
     stored = near.stored("talk")
@@ -66,7 +66,7 @@ def test_a_stream_is_passed_on(pair: tuple[Served, Served]) -> None:
     assert len(near.steps("pieces")) == 2
 
 
-def test_what_the_upstream_refuses_is_refused_in_its_words(pair: tuple[Served, Served]) -> None:
+def test_an_upstream_refusal_is_passed_on(pair: tuple[Served, Served]) -> None:
     _, near = pair
     for options in ({}, {"stream": True}):
         with pytest.raises(openai.BadRequestError, match="context length is 4096"):
@@ -74,8 +74,8 @@ def test_what_the_upstream_refuses_is_refused_in_its_words(pair: tuple[Served, S
     assert near.steps("long") == {}
 
 
-def test_an_upstream_that_is_not_there_is_503_and_the_systems_failure(tmp_path: Path) -> None:
-    with passing_on(tmp_path, "http://127.0.0.1:9") as near:
+def test_a_missing_upstream_is_503_and_an_infra_error(tmp_path: Path) -> None:
+    with serve_upstream(tmp_path, "http://127.0.0.1:9") as near:
         with pytest.raises(openai.InternalServerError) as refused:
             chat(near.openai("nobody"), [user("hello")])
         assert refused.value.status_code == 503

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.services.dialects.parrot import Served, serve_parrot
+from tests.services.dialects.echo_gateway import Served, serve_echo_gateway
 
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serve_parrot(tmp_path_factory.mktemp("parrot")) as served:
+    with serve_echo_gateway(tmp_path_factory.mktemp("echo")) as served:
         yield served

@@ -7,7 +7,7 @@ from typing import Any
 
 import anthropic
 import pytest
-from tests.services.dialects.parrot import Served
+from tests.services.dialects.echo_gateway import Served
 
 TWO = (
     'I look.<tool_call>{"name": "look", "arguments": {"at": "door"}}</tool_call>'
@@ -23,17 +23,17 @@ def client(served: Served) -> Iterator[anthropic.Anthropic]:
 
 
 def options(words: str, **others: Any) -> dict[str, Any]:
-    return {"model": "parrot", "max_tokens": 500, "messages": [{"role": "user", "content": words}], **others}
+    return {"model": "echo", "max_tokens": 500, "messages": [{"role": "user", "content": words}], **others}
 
 
-def test_a_message_has_words_usage_and_a_reason(client: anthropic.Anthropic) -> None:
+def test_a_message_has_text_usage_and_a_stop_reason(client: anthropic.Anthropic) -> None:
     got = client.messages.create(**options("hello you", system="Be brief."))
     assert [block.text for block in got.content if block.type == "text"] == ["hello you"]
     assert (got.stop_reason, got.stop_sequence, got.role, got.model) == (
         "end_turn",
         None,
         "assistant",
-        "parrot",
+        "echo",
     )
     assert got.usage.output_tokens > 0
     assert got.usage.input_tokens + (got.usage.cache_read_input_tokens or 0) > 0
@@ -42,8 +42,8 @@ def test_a_message_has_words_usage_and_a_reason(client: anthropic.Anthropic) -> 
 def test_a_stream_builds_up_to_the_same_message(client: anthropic.Anthropic) -> None:
     whole = client.messages.create(**options(TWO, tools=TOOLS))
     with client.messages.stream(**options(TWO, tools=TOOLS)) as stream:
-        streamed = stream.get_final_message()
-    for got in (whole, streamed):
+        stream_pieces = stream.get_final_message()
+    for got in (whole, stream_pieces):
         words, *calls = got.content
         assert words.type == "text" and words.text == "I look."
         assert [(call.name, call.input) for call in calls if call.type == "tool_use"] == [
@@ -51,8 +51,8 @@ def test_a_stream_builds_up_to_the_same_message(client: anthropic.Anthropic) -> 
             ("go", {"steps": 2}),
         ]
         assert got.stop_reason == "tool_use"
-    assert streamed.usage.output_tokens == whole.usage.output_tokens
-    total = [u.input_tokens + (u.cache_read_input_tokens or 0) for u in (whole.usage, streamed.usage)]
+    assert stream_pieces.usage.output_tokens == whole.usage.output_tokens
+    total = [u.input_tokens + (u.cache_read_input_tokens or 0) for u in (whole.usage, stream_pieces.usage)]
     assert total[0] == total[1] > 0
 
 
@@ -63,16 +63,16 @@ def test_events_come_in_the_documented_order(client: anthropic.Anthropic) -> Non
     assert names.count("content_block_start") == names.count("content_block_stop") == 3
 
 
-def test_results_of_tools_come_back_with_what_was_called(client: anthropic.Anthropic) -> None:
-    said = client.messages.create(**options(TWO, tools=TOOLS))
+def test_tool_results_are_sent_back_with_their_calls(client: anthropic.Anthropic) -> None:
+    assistant_message = client.messages.create(**options(TWO, tools=TOOLS))
     results = [
         {"type": "tool_result", "tool_use_id": block.id, "content": f"result of {block.name}"}
-        for block in said.content
+        for block in assistant_message.content
         if block.type == "tool_use"
     ]
     messages = [
         {"role": "user", "content": TWO},
-        {"role": "assistant", "content": said.content},
+        {"role": "assistant", "content": assistant_message.content},
         {"role": "user", "content": results},
     ]
     got = client.messages.create(**options("", messages=messages, tools=TOOLS))
@@ -80,7 +80,7 @@ def test_results_of_tools_come_back_with_what_was_called(client: anthropic.Anthr
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_stop_sequences_and_limits_are_told(client: anthropic.Anthropic, stream: bool) -> None:
+def test_stop_sequences_and_limits_are_reported(client: anthropic.Anthropic, stream: bool) -> None:
     def final(**others: Any) -> Any:
         if not stream:
             return client.messages.create(**options("one, two, three, four, five", **others))
@@ -122,7 +122,7 @@ def test_mistakes_are_bad_requests_that_name_the_field(client: anthropic.Anthrop
 
 
 def test_models_are_listed(client: anthropic.Anthropic) -> None:
-    assert [model.id for model in client.models.list()] == ["parrot"]
-    assert client.models.retrieve("parrot").display_name == "parrot"
+    assert [model.id for model in client.models.list()] == ["echo"]
+    assert client.models.retrieve("echo").display_name == "echo"
     with pytest.raises(anthropic.NotFoundError):
         client.models.retrieve("owl")

@@ -21,7 +21,7 @@ from stepwell.rollout import Job
 Start = Callable[[], tuple[str, subprocess.Popen[str]]]
 
 
-class KillsAt:
+class KillingSampler:
     """A sampler that has someone killed when it is asked for the second time."""
 
     def __init__(self, sampler: object, process: subprocess.Popen[str]) -> None:
@@ -61,7 +61,7 @@ def test_episodes_on_a_killed_server_are_infra_errors_and_are_played_again(proce
     calm = small_parts(*settings)
     parts = small_parts(*settings, f"env.name=remote:{one},{two}#frozenlake")
     jobs = [Job(task, task.id, 7 + i) for i, task in enumerate(calm.tasks(Split.TRAIN, 6, 0))]
-    parts.rollout.sampler = KillsAt(parts.rollout.sampler, dies)
+    parts.rollout.sampler = KillingSampler(parts.rollout.sampler, dies)
     rolled = parts.rollout.run(jobs, parts.params(1.0), retries=0)
     assert rolled.failures and rolled.trajectories  # those there, and those elsewhere
     assert {t.status for t in rolled.failures} == {Status.INFRA_ERROR}
@@ -77,7 +77,7 @@ def test_episodes_on_a_killed_server_are_infra_errors_and_are_played_again(proce
     ]
 
 
-def test_without_any_server_left_a_reset_says_so_and_a_new_one_is_found(processes: Start) -> None:
+def test_a_reset_without_any_server_fails_and_a_new_server_is_found(processes: Start) -> None:
     one, dies = processes()
     env = make_env(f"remote:{one}#frozenlake")
     task = env.make_task(env.options, 0)
@@ -102,7 +102,9 @@ def test_a_full_server_sends_its_callers_to_another(service: Callable[..., str])
         env.close()
 
 
-def test_a_session_that_expired_is_an_error_of_the_system_then_a_new_one(service: Callable[..., str]) -> None:
+def test_an_expired_session_is_an_infra_error_and_the_next_reset_opens_a_new_one(
+    service: Callable[..., str],
+) -> None:
     url = service(session_timeout_s=0.9)
     env = make_env(f"remote:{url}#frozenlake")
     env.reset(seed=0)
@@ -121,9 +123,9 @@ def test_a_session_that_expired_is_an_error_of_the_system_then_a_new_one(service
     env.close()
 
 
-def test_a_service_with_a_world_that_hangs_can_be_stopped(tmp_path: Path) -> None:
+def test_a_service_with_a_hanging_environment_can_be_stopped(tmp_path: Path) -> None:
     (tmp_path / "envs.toml").write_text("call_timeout_s = 1.0\nnum_threads = 1\n")
-    name = "tests.services.envs.worlds:Stubborn"
+    name = "tests.services.envs.misbehaving_envs:Stubborn"
     command = [sys.executable, "-m", "stepwell", "serve", "envs", "--port", "0", "--env", name]
     process = subprocess.Popen(
         [*command, "--config", str(tmp_path / "envs.toml")], stdout=subprocess.PIPE, text=True

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.services.listener import Listener
+from tests.services.connection_counter import ConnectionCounter
 
 from stepwell.cli.main import main
 from stepwell.core import ConfigError
@@ -36,8 +36,8 @@ def ask(url: str, op: str, env: str, options: dict[str, Any]) -> httpx.Response:
 
 
 @pytest.mark.parametrize("op", ["describe", "tasks", "create"])
-def test_a_url_of_the_callers_is_never_fetched(url: str, op: str) -> None:
-    with Listener() as listener:
+def test_a_callers_url_is_never_fetched(url: str, op: str) -> None:
+    with ConnectionCounter() as listener:
         reply = ask(url, op, "shop", {"size": "tiny", "url": listener.url})
         assert listener.num_connections == 0
     assert reply.status_code == 403, reply.text
@@ -53,16 +53,12 @@ def test_a_url_of_the_callers_is_never_fetched(url: str, op: str) -> None:
         ("shop", "transport", "http"),
     ],
 )  # fmt: skip
-def test_what_names_things_of_the_host_is_refused_by_name(
-    url: str, env: str, option: str, value: object
-) -> None:
+def test_options_that_name_host_resources_are_refused(url: str, env: str, option: str, value: object) -> None:
     reply = httpx.post(f"{url}/sessions", json={"env": env, "options": {option: value}})
     assert reply.status_code == 403 and f"env.options.{option} of {env}" in reply.json()["detail"]
 
 
-def test_the_host_sets_them_and_callers_see_the_environment_but_not_the_file(
-    service: Service, tmp_path: Path
-) -> None:
+def test_callers_see_the_environment_but_not_the_hosts_file(service: Service, tmp_path: Path) -> None:
     file = tmp_path / "hotpot.json"
     file.write_text(json.dumps(QUESTIONS))
     url = service(envs=("multihop_qa",), env_options={"multihop_qa": {"dataset": str(file)}})
@@ -74,7 +70,7 @@ def test_the_host_sets_them_and_callers_see_the_environment_but_not_the_file(
     env.close()
 
 
-def test_what_the_host_set_cannot_be_changed_and_may_be_repeated(service: Service) -> None:
+def test_a_host_option_cannot_be_changed_but_may_be_repeated(service: Service) -> None:
     url = service(envs=("frozenlake",), env_options={"frozenlake": {"size": 5}})
     assert ask(url, "tasks", "frozenlake", {"size": 5}).status_code == 200
     reply = ask(url, "tasks", "frozenlake", {"size": 6})
@@ -83,7 +79,7 @@ def test_what_the_host_set_cannot_be_changed_and_may_be_repeated(service: Servic
     assert len(env.make_task(env.options, 0).content["board"]) == 5
 
 
-def test_a_remote_run_that_sets_a_host_option_is_told_which(url: str) -> None:
+def test_a_remote_run_that_sets_a_host_option_gets_its_name(url: str) -> None:
     with pytest.raises(ConfigError, match=r"env\.options\.dataset of multihop_qa belongs to the host"):
         make_env(f"remote:{url}#multihop_qa", {"dataset": "/etc/passwd"})
 
@@ -97,7 +93,7 @@ def test_a_remote_run_that_sets_a_host_option_is_told_which(url: str) -> None:
         ("frozenlake.size=99", "at most 32"),
     ],
 )
-def test_a_wrong_set_ends_serving_with_the_reason(
+def test_an_invalid_set_option_ends_the_command_with_the_reason(
     capsys: pytest.CaptureFixture[str], text: str, words: str
 ) -> None:
     assert main(["serve", "envs", "--port", "0", "--set", text]) == 2

@@ -117,7 +117,7 @@ def test_named_actions_are_sent_as_they_were_given_and_a_refused_one_does_nothin
         assert env.step(("Up",))[1:3] == (1.0, True)
 
 
-def test_two_worlds_are_two_sessions(counter: str) -> None:
+def test_two_environments_are_two_sessions(counter: str) -> None:
     with make_env(counter, {"text_field": "text"}) as one, make_env(counter, {"text_field": "text"}) as other:
         one.reset(seed=2)
         other.reset(seed=2)
@@ -125,7 +125,7 @@ def test_two_worlds_are_two_sessions(counter: str) -> None:
         assert one.observe().text == "1 of 3" and other.observe().text == "0 of 3"
 
 
-def test_it_keeps_the_contract(counter: str) -> None:
+def test_an_openenv_environment_keeps_the_contract(counter: str) -> None:
     report = check_env(counter, {"text_field": "text", "max_turns": 4}, num_tasks=3)
     failed = [check.name for check in report.checks if not check.ok]
     # a seed decides the goal modulo three here, so that tasks of other seeds look alike

@@ -46,7 +46,7 @@ def episode(env: Any, task: Any, seed: int) -> list[Any]:
         ("sokoban", {"observation": "both"}),
     ],
 )
-def test_a_remote_world_gives_what_the_local_one_gives(
+def test_a_remote_environment_equals_the_local_one(
     url: str, scheme: str, name: str, options: dict[str, Any]
 ) -> None:
     local = make_env(name, options)
@@ -62,7 +62,7 @@ def test_a_remote_world_gives_what_the_local_one_gives(
     remote.close()
 
 
-def test_a_robots_world_gives_what_the_local_one_gives(url: str) -> None:
+def test_a_remote_robot_environment_equals_the_local_one(url: str) -> None:
     pytest.importorskip("gymnasium_robotics")
     options = {"max_actions": 6}
     local, remote = make_env("fetch", options), make_env(f"remote:{url}#fetch", options)
@@ -81,7 +81,7 @@ def test_a_robots_world_gives_what_the_local_one_gives(url: str) -> None:
     remote.close()
 
 
-def test_a_rendered_world_looks_the_same_from_afar(url: str) -> None:
+def test_a_remote_environment_renders_the_same_image(url: str) -> None:
     pytest.importorskip("mujoco")
     options = {"task": "drawer", "observation": "both", "image_size": 64}
     local, remote = make_env("primitive_skill", options), make_env(f"remote:{url}#primitive_skill", options)
@@ -94,12 +94,12 @@ def test_a_rendered_world_looks_the_same_from_afar(url: str) -> None:
     remote.close()
 
 
-def test_a_remote_world_keeps_the_contract(url: str) -> None:
+def test_a_remote_environment_keeps_the_contract(url: str) -> None:
     report = check_env(f"remote:{url}#frozenlake", {}, num_tasks=2)
     assert report.ok, str(report)
 
 
-def test_a_remote_world_is_one_of_a_batch(url: str) -> None:
+def test_a_remote_environment_works_in_a_batch(url: str) -> None:
     local, remote = EnvBatch("frozenlake", {}, 3), EnvBatch(f"remote:{url}#frozenlake", {}, 3)
     tasks = [local.envs[0].make_task(local.envs[0].options, seed) for seed in range(3)]
     assert remote.reset(tasks, with_state=True) == local.reset(tasks, with_state=True)
@@ -108,7 +108,7 @@ def test_a_remote_world_is_one_of_a_batch(url: str) -> None:
     remote.close()
 
 
-def test_a_copy_goes_its_own_way(url: str) -> None:
+def test_a_copy_is_independent(url: str) -> None:
     env = make_env(f"remote:{url}#frozenlake")
     env.reset(seed=1)
     env.step(("Up",))
@@ -132,7 +132,7 @@ def test_copies_that_are_dropped_leave_no_sessions_behind(service: Callable[...,
     env.close()
 
 
-def test_mistakes_keep_their_kind_and_leave_the_episode_as_it_was(url: str) -> None:
+def test_mistakes_keep_their_type_and_do_not_change_the_episode(url: str) -> None:
     env = make_env(f"remote:{url}#frozenlake")
     first, _ = env.reset(seed=0)
     with pytest.raises(InputError, match=r"unknown action in .*Sideways.*Up, Down, Left, Right"):
@@ -164,7 +164,7 @@ def test_a_turn_sent_twice_is_played_once(url: str) -> None:
     assert server.call("close", {"sessions": made}).header == {"count": 2}
 
 
-def test_pictures_as_png_are_smaller_and_the_same(url: str) -> None:
+def test_png_images_are_smaller_and_equal(url: str) -> None:
     server, sizes, shown = Server(url), {}, {}
     (made,) = server.call("create", {"env": "frozenlake", "options": {"observation": "image"}}).header[
         "sessions"

@@ -11,7 +11,7 @@ from stepwell.envs import make_env
 from stepwell.envs.oddities import odd_actions
 
 
-def played(env: Any, task: Any) -> list[Any]:
+def play_episode(env: Any, task: Any) -> list[Any]:
     """The oracle's episode, with what reset told."""
     told: list[Any] = [env.reset(options={"task": task})]
     while True:
@@ -21,19 +21,19 @@ def played(env: Any, task: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", ["multihop_qa", "household"])
-def test_a_remote_world_is_solved_as_the_local_one(url: str, name: str) -> None:
+def test_a_remote_environment_is_solved_like_the_local_one(url: str, name: str) -> None:
     local, remote = (make_env(where, {"size": "tiny"}) for where in (name, f"remote:{url}#{name}"))
     assert remote.world == local.world
     for seed in range(3):
         task = local.make_task(local.options, seed)
-        told = played(remote, task)
-        assert told == played(local, task)
+        told = play_episode(remote, task)
+        assert told == play_episode(local, task)
         assert told[0][1]["golden"] == len(told) - 1
         assert told[-1][4]["success"]
     remote.close()
 
 
-def test_mistakes_are_observations_there_too(url: str) -> None:
+def test_mistakes_are_observations_remotely_too(url: str) -> None:
     remote = make_env(f"remote:{url}#multihop_qa", {"size": "tiny"})
     task = remote.make_task(remote.options, 0)
     first, _ = remote.reset(options={"task": task})

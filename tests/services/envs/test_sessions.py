@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image
-from tests.services.envs.worlds import Stubborn
+from tests.services.envs.misbehaving_envs import Stubborn
 
 from stepwell.config.env_service import EnvServiceConfig
 from stepwell.core import ConfigError, EnvError
@@ -25,14 +25,14 @@ from stepwell.services.keys import hash_key, new_key
 Service = Callable[..., str]
 
 
-def opened(sessions: EnvSessions, owner: str = "", count: int = 1):  # type: ignore[no-untyped-def]
+def open_sessions(sessions: EnvSessions, owner: str = "", count: int = 1):  # type: ignore[no-untyped-def]
     return sessions.create(owner, "frozenlake", lambda: make_env("frozenlake"), count)
 
 
-async def test_a_session_that_fell_silent_is_closed_and_one_in_use_is_not() -> None:
+async def test_a_silent_session_is_closed_and_one_in_use_is_not() -> None:
     now = [0.0]
     sessions = EnvSessions(EnvServiceConfig(session_timeout_s=10), clock=lambda: now[0])
-    silent, used = await opened(sessions, count=2)
+    silent, used = await open_sessions(sessions, count=2)
     now[0] = 8.0
     sessions.find("", [used.id])
     now[0] = 11.0
@@ -45,25 +45,25 @@ async def test_a_session_that_fell_silent_is_closed_and_one_in_use_is_not() -> N
     assert len(sessions) == 0
 
 
-async def test_limits_count_all_worlds_and_those_of_a_key() -> None:
+async def test_limits_count_all_environments_and_those_of_a_key() -> None:
     sessions = EnvSessions(EnvServiceConfig(max_sessions=4, max_sessions_per_key=3))
-    mine = await opened(sessions, "me", 3)
+    mine = await open_sessions(sessions, "me", 3)
     with pytest.raises(
         ServiceError, match="3 environments of this key are open and max_sessions_per_key is 3"
     ):
-        await opened(sessions, "me")
+        await open_sessions(sessions, "me")
     with pytest.raises(ServiceError, match="3 environments are open and max_sessions is 4") as refused:
-        await opened(sessions, "you", 2)
+        await open_sessions(sessions, "you", 2)
     assert refused.value.kind is ErrorKind.LIMITED
     await sessions.close(mine[:1])
-    assert len(await opened(sessions, "you", 2)) == 2
+    assert len(await open_sessions(sessions, "you", 2)) == 2
     assert not sessions.is_ready
     await sessions.stop()
 
 
-async def test_a_session_is_its_owners_alone() -> None:
+async def test_only_its_owner_finds_a_session() -> None:
     sessions = EnvSessions(EnvServiceConfig())
-    (session,) = await opened(sessions, "me")
+    (session,) = await open_sessions(sessions, "me")
     with pytest.raises(ServiceError, match="there is no session"):
         sessions.find("you", [session.id])
     with pytest.raises(ServiceError, match="named twice"):
@@ -71,7 +71,7 @@ async def test_a_session_is_its_owners_alone() -> None:
     await sessions.stop()
 
 
-async def test_a_world_that_cannot_be_made_leaves_nothing_open() -> None:
+async def test_an_environment_that_cannot_be_made_leaves_nothing_open() -> None:
     sessions = EnvSessions(EnvServiceConfig(max_sessions=2))
     made = []
 
@@ -84,13 +84,13 @@ async def test_a_world_that_cannot_be_made_leaves_nothing_open() -> None:
     with pytest.raises(ConfigError, match="no more"):
         await sessions.create("", "frozenlake", make, 2)
     assert len(sessions) == 0
-    assert len(await opened(sessions, count=2)) == 2  # the room was given back
+    assert len(await open_sessions(sessions, count=2)) == 2  # the room was given back
     await sessions.stop()
 
 
-async def test_a_world_that_hangs_is_given_up_and_the_service_goes_on() -> None:
+async def test_a_hanging_environment_is_abandoned_and_the_service_continues() -> None:
     sessions = EnvSessions(EnvServiceConfig(num_threads=2, call_timeout_s=1.0, max_stuck=1))
-    stuck, well = await opened(sessions, count=2)
+    stuck, well = await open_sessions(sessions, count=2)
     assert stuck.thread is not well.thread
 
     def play(session: EnvSession, place: int) -> str:
@@ -105,13 +105,13 @@ async def test_a_world_that_hangs_is_given_up_and_the_service_goes_on() -> None:
     with pytest.raises(ServiceError, match="there is no session"):
         sessions.find("", [stuck.id])
     with pytest.raises(ServiceError, match=r"1 of your calls hang \(max_stuck is 1\)"):
-        await opened(sessions)
+        await open_sessions(sessions)
     Stubborn.may_go_on.set()
     await sessions.stop()
 
 
-def test_what_one_world_raises_the_others_never_notice(service: Service) -> None:
-    name = "tests.services.envs.worlds:Stubborn"
+def test_an_error_in_one_environment_does_not_affect_others(service: Service) -> None:
+    name = "tests.services.envs.misbehaving_envs:Stubborn"
     server = Server(service(envs=(name,)))
     ids = server.call("create", {"env": name, "options": {}, "count": 2}).header["sessions"]
     server.call("reset", {"sessions": ids, "seeds": [0, 1]})
@@ -123,9 +123,7 @@ def test_what_one_world_raises_the_others_never_notice(service: Service) -> None
     server.close()
 
 
-def test_only_with_a_key_that_is_known(
-    service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_known_key_is_needed(service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     key = new_key("alice")
     log = tmp_path / "access.jsonl"
     url = service(keys={"alice": hash_key(key)}, access_log=str(log))
@@ -144,13 +142,13 @@ def test_only_with_a_key_that_is_known(
     assert '"key":"alice"' in log.read_text() and key not in log.read_text()
 
 
-def test_nobody_else_is_let_in_by_default() -> None:
+def test_other_addresses_need_keys_by_default() -> None:
     with pytest.raises(ValueError, match=r"host 0\.0\.0\.0 can be reached from other machines"):
         EnvServiceConfig(host="0.0.0.0")
     assert EnvServiceConfig().host == "127.0.0.1"
 
 
-def test_json_speaks_of_the_same_worlds(url: str) -> None:
+def test_json_and_frames_give_the_same_turns(url: str) -> None:
     with httpx.Client(base_url=url) as http:
         made = http.post("/sessions", json={"env": "frozenlake", "options": {"observation": "both"}})
         assert made.status_code == 201

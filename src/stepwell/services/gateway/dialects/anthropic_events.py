@@ -28,7 +28,7 @@ class MessagesWriter:
         self._text_is_open = False
 
     def write_start(self) -> Iterator[bytes]:
-        yield _write_event("message_start", write_empty_message=messages.write_empty_message(self._chat))
+        yield _write_event("message_start", message=messages.write_empty_message(self._chat))
 
     def write_delta(self, delta: CompletionDelta) -> Iterator[bytes]:
         if delta.text:
@@ -46,7 +46,7 @@ class MessagesWriter:
         yield _write_event(
             "message_delta",
             delta=messages.write_stop_reason(choice),
-            write_usage=messages.write_usage(completion),
+            usage=messages.write_usage(completion),
         )
         yield _write_event("message_stop")
 

@@ -53,7 +53,7 @@ def test_bodies_beyond_the_limit_are_refused_stated_or_not(service: Callable[...
     assert HTTP.get(f"{url}/ready").status_code == 200
 
 
-def test_answers_beyond_the_limit_are_refused(service: Callable[..., str]) -> None:
+def test_replies_beyond_the_limit_are_refused(service: Callable[..., str]) -> None:
     url = service(max_reply_bytes=100_000)
     options = {"observation": "image", "size": 32, "tile_size": 8, "max_turns": 99}
     made = post(url, Frame("create", {"env": "frozenlake", "options": options}))
@@ -83,9 +83,7 @@ def test_answers_beyond_the_limit_are_refused(service: Callable[..., str]) -> No
         (Frame("step", {"sessions": ["a"]}), 400, "does not hold the actions"),
     ],
 )
-def test_calls_that_make_no_sense_are_refused_with_the_reason(
-    url: str, frame: Frame, status: int, words: str
-) -> None:
+def test_senseless_calls_are_refused_with_the_reason(url: str, frame: Frame, status: int, words: str) -> None:
     reply = post(url, frame)
     assert (reply.status_code, words in reply.json()["detail"]) == (status, True), reply.text
 
@@ -102,7 +100,7 @@ def test_paths_that_lead_elsewhere_are_not_found(url: str, path: str) -> None:
 
 @settings(max_examples=examples(150))
 @given(st.binary(max_size=300))
-def test_bytes_that_are_no_frame_are_refused(url: str, body: bytes) -> None:
+def test_bytes_that_are_not_a_frame_are_refused(url: str, body: bytes) -> None:
     reply = HTTP.post(f"{url}/call", content=body)
     assert reply.status_code == 400 and "not a Stepwell frame" in reply.json()["detail"]
 
@@ -168,7 +166,7 @@ def test_no_body_for_a_real_session_breaks_the_service(
 
 @settings(max_examples=examples(40))
 @given(st.binary(max_size=100) | st.text(max_size=20))
-def test_a_websocket_says_why_and_stays_open(url: str, message: bytes | str) -> None:
+def test_a_websocket_reports_errors_and_stays_open(url: str, message: bytes | str) -> None:
     with connect(f"{url.replace('http', 'ws')}/ws", proxy=None) as socket:
         socket.send(message)
         answer = decode(socket.recv())

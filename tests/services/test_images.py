@@ -16,7 +16,7 @@ import numpy as np
 import openai
 import pytest
 from PIL import Image
-from tests.services.gateways import Served, chat, said, user
+from tests.services.gateways import Served, assistant_message, chat, user
 
 from stepwell.config.engine import EngineConfig
 from stepwell.config.gateway import GatewayConfig
@@ -32,19 +32,19 @@ MODEL = "tiny-vlm-0.5m"
 MAX_PIXELS = 5000
 
 
-def picture(seed: int, height: int = 40, width: int = 60) -> np.ndarray:
+def make_image(seed: int, height: int = 40, width: int = 60) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
-def encoded(image: np.ndarray, kind: str = "PNG") -> str:
+def encode_image(image: np.ndarray, kind: str = "PNG") -> str:
     file = io.BytesIO()
     Image.fromarray(image).save(file, kind)
     return base64.b64encode(file.getvalue()).decode()
 
 
-def shown(image: np.ndarray, text: str) -> dict[str, Any]:
-    """A message of OpenAI's chat with a picture."""
-    url = f"data:image/png;base64,{encoded(image)}"
+def show_image(image: np.ndarray, text: str) -> dict[str, Any]:
+    """A message of OpenAI's chat with an image."""
+    url = f"data:image/png;base64,{encode_image(image)}"
     return {
         "role": "user",
         "content": [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": text}],
@@ -61,7 +61,7 @@ def engine(folder: Path) -> EmbeddedEngine:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Served]:
+def serve_gateway(folder: Path) -> Iterator[Served]:
     sampler = engine(folder)
     with open_pool(folder / "pool.db") as pool:
         renderer = Renderer(
@@ -85,7 +85,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def served(folder: Path) -> Iterator[Served]:
-    with serving(folder) as gateway:
+    with serve_gateway(folder) as gateway:
         yield gateway
 
 
@@ -95,14 +95,14 @@ def images(step: Step) -> list[str]:
 
 
 def names(*seeds: int) -> list[str]:
-    return [ImageStore().add(picture(seed)) for seed in seeds]
+    return [ImageStore().add(make_image(seed)) for seed in seeds]
 
 
-def test_a_picture_of_a_chat_is_sampled_from_and_kept_with_the_step(served: Served) -> None:
-    reply = chat(served.openai("chat"), [shown(picture(1), "Where now?")])
+def test_an_image_in_a_chat_is_part_of_the_prompt_and_stored_with_the_step(served: Served) -> None:
+    reply = chat(served.openai("chat"), [show_image(make_image(1), "Where now?")])
     (step,) = served.steps("chat").values()
     assert images(step) == names(1)
-    assert np.array_equal(served.pool.load_image(images(step)[0]), picture(1))
+    assert np.array_equal(served.pool.load_image(images(step)[0]), make_image(1))
     again = served.gateway.sampler.generate_blocking(  # type: ignore[attr-defined]
         [Request(step.state, SamplingParams(max_tokens=8, seed=1))]
     )[0]
@@ -111,10 +111,10 @@ def test_a_picture_of_a_chat_is_sampled_from_and_kept_with_the_step(served: Serv
     assert reply.usage.prompt_tokens == step.state.prompt_ids.size  # type: ignore[union-attr]
 
 
-def test_later_turns_go_on_from_the_exact_ids_with_the_pictures_before_them(served: Served) -> None:
-    client, messages = served.openai("line"), [shown(picture(1), "one")]
+def test_later_turns_continue_the_exact_ids_with_the_images_before_them(served: Served) -> None:
+    client, messages = served.openai("line"), [show_image(make_image(1), "one")]
     for seed in (2, 3):
-        messages += [said(chat(client, messages)), shown(picture(seed), f"turn {seed}")]
+        messages += [assistant_message(chat(client, messages)), show_image(make_image(seed), f"turn {seed}")]
     chat(client, messages)
     steps = list(served.steps("line").values())
     assert [images(step) for step in steps] == [names(1), names(1, 2), names(1, 2, 3)]
@@ -124,35 +124,38 @@ def test_later_turns_go_on_from_the_exact_ids_with_the_pictures_before_them(serv
         assert other.state.images[: len(one.state.images)] == one.state.images  # type: ignore[union-attr]
 
 
-def test_another_picture_in_the_history_is_a_branch(served: Served) -> None:
+def test_another_image_in_the_history_is_a_branch(served: Served) -> None:
     client = served.openai("branch")
-    answer = said(chat(client, [shown(picture(1), "one")]))
-    chat(client, [shown(picture(2), "one"), answer, user("go on")])
+    answer = assistant_message(chat(client, [show_image(make_image(1), "one")]))
+    chat(client, [show_image(make_image(2), "one"), answer, user("go on")])
     first, second = served.steps("branch").values()
     assert images(first) == names(1) and images(second) == names(2)
     assert second.info["parent"] is None
 
 
-def test_a_gateway_that_comes_back_goes_on_from_the_pictures_in_its_pool(tmp_path: Path) -> None:
-    messages = [shown(picture(4), "one")]
-    with serving(tmp_path) as gateway:
-        messages += [said(chat(gateway.openai("back"), messages)), shown(picture(5), "two")]
-    with serving(tmp_path) as gateway:
+def test_a_restarted_gateway_continues_from_the_images_in_its_pool(tmp_path: Path) -> None:
+    messages = [show_image(make_image(4), "one")]
+    with serve_gateway(tmp_path) as gateway:
+        messages += [
+            assistant_message(chat(gateway.openai("back"), messages)),
+            show_image(make_image(5), "two"),
+        ]
+    with serve_gateway(tmp_path) as gateway:
         chat(gateway.openai("back"), messages)
         first, second = gateway.steps("back").values()
         assert second.info["parent"] == 0 and images(second) == names(4, 5)
         assert second.state.images[0] == first.state.images[0]  # type: ignore[union-attr]
 
 
-def test_the_anthropic_and_the_responses_dialect_show_pictures_too(served: Served) -> None:
-    source = {"type": "base64", "media_type": "image/png", "data": encoded(picture(6))}
+def test_the_anthropic_and_responses_dialects_accept_images(served: Served) -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": encode_image(make_image(6))}
     blocks: list[Any] = [{"type": "image", "source": source}, {"type": "text", "text": "look"}]
     client = served.anthropic("claude")
     client.messages.create(model="m", max_tokens=4, messages=[{"role": "user", "content": blocks}])
     counted = client.messages.count_tokens(model="m", messages=[{"role": "user", "content": blocks}])
     (step,) = served.steps("claude").values()
     assert images(step) == names(6) and counted.input_tokens == step.state.prompt_ids.size  # type: ignore[union-attr]
-    url = f"data:image/png;base64,{encoded(picture(6))}"
+    url = f"data:image/png;base64,{encode_image(make_image(6))}"
     content = [{"type": "input_image", "image_url": url}, {"type": "input_text", "text": "look"}]
     served.openai("responses").responses.create(
         model="m",
@@ -165,7 +168,7 @@ def test_the_anthropic_and_the_responses_dialect_show_pictures_too(served: Serve
 
 
 def test_a_jpeg_is_read_as_pillow_reads_it(served: Served) -> None:
-    data = encoded(picture(7), "JPEG")
+    data = encode_image(make_image(7), "JPEG")
     part = {"type": "image_url", "image_url": {"url": f"data:image/jpeg;base64,{data}"}}
     chat(served.openai("jpeg"), [{"role": "user", "content": [part, {"type": "text", "text": "?"}]}])
     (step,) = served.steps("jpeg").values()
@@ -182,19 +185,21 @@ def test_a_jpeg_is_read_as_pillow_reads_it(served: Served) -> None:
         ("data:image/svg+xml;base64,AAAA", "image/png or image/jpeg"),
         ("data:image/png;base64,%%%", "not valid base64"),
         ("data:image/png;base64,AAAA", "PNG file cannot be read"),
-        (f"data:image/png;base64,{encoded(picture(1), 'JPEG')}", "PNG file cannot be read"),
-        (f"data:image/png;base64,{encoded(picture(1))[:400]}", "PNG file cannot be read"),
-        (f"data:image/png;base64,{encoded(picture(1, 71, 71))}", "at most 5,000 are read"),
+        (f"data:image/png;base64,{encode_image(make_image(1), 'JPEG')}", "PNG file cannot be read"),
+        (f"data:image/png;base64,{encode_image(make_image(1))[:400]}", "PNG file cannot be read"),
+        (f"data:image/png;base64,{encode_image(make_image(1, 71, 71))}", "at most 5,000 are read"),
     ],
 )
-def test_what_is_no_picture_or_not_in_the_request_is_refused(served: Served, url: str, reason: str) -> None:
+def test_an_invalid_image_or_one_outside_the_request_is_refused(
+    served: Served, url: str, reason: str
+) -> None:
     part = {"type": "image_url", "image_url": {"url": url}}
     with pytest.raises(openai.BadRequestError, match=reason) as caught:
         chat(served.openai("bad"), [{"role": "user", "content": [part, {"type": "text", "text": "?"}]}])
     assert caught.value.param == "messages[0].content[0]"
 
 
-def test_pictures_of_others_than_the_user_are_refused(served: Served) -> None:
+def test_images_in_messages_of_other_roles_are_refused(served: Served) -> None:
     result = {
         "type": "tool_result",
         "tool_use_id": "a",

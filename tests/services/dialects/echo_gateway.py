@@ -34,7 +34,7 @@ from stepwell.services.http_server import serve_in_thread
 _LAST_TURN = re.compile(r".*<\|im_start\|>\w+\n(.*)<\|im_end\|>\n<\|im_start\|>assistant\n$", re.DOTALL)
 
 
-class Parrot:
+class EchoSampler:
     """Samples the words of the last message, or of the whole prompt where there are no messages.
 
     Told to "be gone" it fails, told to "break off" after its first token; told to "wait" it waits for a
@@ -56,7 +56,7 @@ class Parrot:
         turn = _LAST_TURN.match(text)
         words = turn.group(1) if turn else text
         if words == "be gone":
-            raise EngineError("the parrot is gone")
+            raise EngineError("the echo engine is gone")
         if words == "wait":
             await self._wait()
         sampled = self._sampled(words, request)
@@ -64,7 +64,7 @@ class Parrot:
         for id_, logprob in zip(sampled.action.action_ids.tolist(), sampled.logprobs.tolist(), strict=True):
             yield SampledToken(id_, logprob)
             if words == "break off":
-                raise EngineError("the parrot is gone")
+                raise EngineError("the echo engine is gone")
         yield sampled
 
     async def _wait(self) -> None:
@@ -93,22 +93,20 @@ class Parrot:
 
 @dataclass
 class Served:
-    """A parrot that is served over real HTTP."""
+    """A echo that is served over real HTTP."""
 
     url: str
-    parrot: Parrot
+    echo: EchoSampler
 
 
 @contextmanager
-def serve_parrot(folder: Path) -> Iterator[Served]:
+def serve_echo_gateway(folder: Path) -> Iterator[Served]:
     tokenizer = build_tokenizer()
-    parrot, pool = Parrot(tokenizer), open_pool(folder / "pool.db")
+    echo, pool = EchoSampler(tokenizer), open_pool(folder / "pool.db")
     renderer = Renderer(tokenizer, context_length=TINY_CONTEXT)
-    url, stop = serve_in_thread(
-        create_app(Gateway(parrot, renderer, pool, GatewayConfig(model_name="parrot")))
-    )
+    url, stop = serve_in_thread(create_app(Gateway(echo, renderer, pool, GatewayConfig(model_name="echo"))))
     try:
-        yield Served(url, parrot)
+        yield Served(url, echo)
     finally:
         stop()
         pool.close()

@@ -7,7 +7,7 @@ import threading
 from typing import Self
 
 
-class Listener:
+class ConnectionCounter:
     """Accepts connections on 127.0.0.1, answers nothing useful, and counts them."""
 
     def __enter__(self) -> Self:

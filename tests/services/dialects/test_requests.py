@@ -52,7 +52,7 @@ def message(**fields: Any) -> ChatRequest:
     return anthropic_messages.parse_request(anthropic_messages.MessagesRequest.model_validate(body))
 
 
-def test_all_dialects_say_the_same_conversation() -> None:
+def test_all_dialects_read_the_same_conversation() -> None:
     call = {"name": "look", "arguments": '{"at": "door"}'}
     in_chat = chat(
         messages=[
@@ -142,12 +142,14 @@ def test_previous_messages_come_before_new_ones_and_after_new_instructions() -> 
 
 def test_items_of_one_assistant_turn_become_one_message() -> None:
     call = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": '{"at":"door"}'}
-    said = [{"role": "assistant", "content": text} for text in ("one ", "two")]
-    ask = response(input=[said[0], call, said[1], {"role": "user", "content": "go"}])
+    assistant_message = [{"role": "assistant", "content": text} for text in ("one ", "two")]
+    ask = response(
+        input=[assistant_message[0], call, assistant_message[1], {"role": "user", "content": "go"}]
+    )
     assert ask.messages == (Message("assistant", "one two", (CALL,)), Message.user("go"))
 
 
-def test_failed_results_tell_the_policy_so() -> None:
+def test_failed_tool_results_start_with_error() -> None:
     result = {"type": "tool_result", "tool_use_id": "c", "is_error": True, "content": "no such door"}
     ask = message(messages=[{"role": "user", "content": [result]}])
     assert ask.messages == (Message("tool", "Error: no such door", tool_call_id="c"),)
@@ -205,7 +207,7 @@ UNHONOURED: list[tuple[Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("read", "fields", "param"), UNHONOURED)
-def test_what_cannot_be_honoured_is_refused_by_name(read: Any, fields: dict[str, Any], param: str) -> None:
+def test_unsupported_options_are_refused_by_name(read: Any, fields: dict[str, Any], param: str) -> None:
     with pytest.raises(ServiceError) as caught:
         read(**fields)
     assert (caught.value.kind, caught.value.param) == (ErrorKind.INVALID, param)
@@ -238,14 +240,14 @@ JSON_VALUES = st.recursive(
 )
 
 
-def changed(value: Any, path: list[int], new: Any) -> Any:
+def spoil_value(value: Any, path: list[int], new: Any) -> Any:
     """`value` with what stands at `path` replaced: the path's numbers choose keys and places."""
     if not path or not isinstance(value, dict | list) or not value:
         return new
     keys = list(value) if isinstance(value, dict) else list(range(len(value)))
     key = keys[path[0] % len(keys)]
     copy: Any = dict(value) if isinstance(value, dict) else list(value)
-    copy[key] = changed(value[key], path[1:], new)
+    copy[key] = spoil_value(value[key], path[1:], new)
     return copy
 
 
@@ -273,7 +275,7 @@ WHOLE: list[tuple[Any, dict[str, Any]]] = [
 @given(st.sampled_from(WHOLE), st.lists(st.integers(0, 9), max_size=6), JSON_VALUES)
 def test_any_body_is_read_or_refused(whole: tuple[Any, dict[str, Any]], path: list[int], new: Any) -> None:
     read, fields = whole
-    broken = changed(fields, path, new)
+    broken = spoil_value(fields, path, new)
     try:
         ask = read(**broken if isinstance(broken, dict) else {})
     except (ServiceError, ValidationError):

@@ -1,4 +1,4 @@
-"""A gateway in a process of its own that is begun again whenever it dies: `mortal_gateway.py FOLDER PORT`.
+"""A gateway in a process of its own that is begun again whenever it dies: `restarting_gateway.py FOLDER PORT`.
 
 The parent loads what is slow to load and then only forks; the child, whose id stands in FOLDER/pid,
 builds everything that has threads, so that it can be killed at any point and come back in a moment.

@@ -39,7 +39,9 @@ def tiny() -> Renderer:
     return Renderer(engine().tokenizer)
 
 
-def streamed(renderer: Renderer, ids: list[int], sizes: list[int], *options: Any) -> tuple[list[str], Any]:
+def stream_pieces(
+    renderer: Renderer, ids: list[int], sizes: list[int], *options: Any
+) -> tuple[list[str], Any]:
     reader, shown, at = IncrementalReader(renderer, *options), [], 0
     for size in sizes:
         shown.append(reader.feed(ids[at : at + size]))
@@ -57,7 +59,7 @@ def streamed(renderer: Renderer, ids: list[int], sizes: list[int], *options: Any
     with_tools=st.booleans(),
     ended=st.booleans(),
 )
-def test_pieces_of_text_join_to_the_whole_answer(
+def test_pieces_of_text_join_to_the_whole_reply(
     family: Any, pieces: list[str], sizes: list[int], stop: list[str], with_tools: bool, ended: bool
 ) -> None:
     name, kind, tool_format = family
@@ -65,7 +67,7 @@ def test_pieces_of_text_join_to_the_whole_answer(
     ids = renderer.template.encode("".join(pieces)) + ([renderer.end_ids[0]] if ended else [])
     options = (tuple(stop), tool_format if with_tools else None)
     whole = read_reply(renderer, ids, *options)
-    shown, reading = streamed(renderer, ids, sizes, *options)
+    shown, reading = stream_pieces(renderer, ids, sizes, *options)
     assert "".join(shown) == whole.text and reading == whole
     assert not any(word in whole.text for word in stop)
 
@@ -73,7 +75,7 @@ def test_pieces_of_text_join_to_the_whole_answer(
 @given(ids=st.lists(st.integers(0, 1023), max_size=24), sizes=st.lists(st.integers(1, 4), max_size=12))
 def test_any_sampled_ids_stream_to_the_text_they_have_together(ids: list[int], sizes: list[int]) -> None:
     renderer = tiny()
-    shown, reading = streamed(renderer, ids, sizes)
+    shown, reading = stream_pieces(renderer, ids, sizes)
     assert "".join(shown) == reading.text == read_reply(renderer, ids).text
     assert "\ufffd" not in "".join(shown[:-1]) or "\ufffd" in reading.text
 
@@ -86,7 +88,7 @@ def test_an_unfinished_character_is_held_back() -> None:
     assert [reader.feed([id_]) for id_ in ids] == ["", "", "日"]
 
 
-def test_what_may_become_a_stop_string_or_a_call_is_held_back() -> None:
+def test_text_that_may_become_a_stop_string_or_a_call_is_held_back() -> None:
     renderer = tiny()
     encode = renderer.template.encode
     reader = IncrementalReader(renderer, ("halt!",), ToolFormat.HERMES)
@@ -100,7 +102,7 @@ def test_what_may_become_a_stop_string_or_a_call_is_held_back() -> None:
     assert rest == "" and reading.tool_calls == (ToolCall("go", {"to": "left"}, "call00000"),)
 
 
-def test_a_call_that_cannot_be_read_leaves_the_turn_as_it_was_written() -> None:
+def test_a_turn_with_an_unreadable_call_is_plain_text() -> None:
     text = f"Well <tool_call>{CALL}</tool_call> and <tool_call>{{broken</tool_call>"
     reading = read_reply_text(text, (), ToolFormat.HERMES)
     assert (reading.text, reading.tool_calls) == (text, ())
@@ -111,13 +113,13 @@ def test_without_tools_markup_is_text() -> None:
     assert read_reply_text(text).text == text
 
 
-def test_calls_are_numbered_on_and_words_around_them_are_kept() -> None:
+def test_calls_are_numbered_and_text_around_them_is_kept() -> None:
     text = f"First \n<tool_call>{CALL}</tool_call>\n<tool_call>{CALL}</tool_call>"
     reading = read_reply_text(text, (), ToolFormat.HERMES, 3)
     assert reading.text == "First" and [call.id for call in reading.tool_calls] == ["call00003", "call00004"]
 
 
-def test_the_earliest_stop_string_counts_and_of_two_there_the_longer() -> None:
+def test_the_earliest_and_longest_stop_string_counts() -> None:
     reading = read_reply_text("one two three", ("three", "tw", "two"))
     assert (reading.text, reading.stop_string) == ("one ", "two")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
-from tests.services.envs.worlds import Stubborn
+from tests.services.envs.misbehaving_envs import Stubborn
 
 from stepwell.core import EnvError
 from stepwell.envs import make_env
@@ -17,7 +17,9 @@ from stepwell.envs.batch import EnvBatch
 from stepwell.envs.remote.servers import Server, ServerGone
 
 Service = Callable[..., str]
-ODD, EXITS, STUBBORN = (f"tests.services.envs.worlds:{name}" for name in ("Odd", "Exits", "Stubborn"))
+ODD, EXITS, STUBBORN = (
+    f"tests.services.envs.misbehaving_envs:{name}" for name in ("Odd", "Exits", "Stubborn")
+)
 WHOLE = "half \ufffd, whole \U0001f600"
 
 
@@ -69,9 +71,9 @@ def test_an_environment_that_exits_fails_its_turn_and_nothing_else() -> None:
         turns = batch.reset(tasks, with_state=True)
         assert [turn.observation.text for turn in turns] == [WHOLE] * 2  # type: ignore[union-attr]
         assert turns[0].state == {"natural_language": "half \ufffd"}
-        lost, played = batch.step([0, 1], [("Up",), ("Left",)])
+        lost, play_episode = batch.step([0, 1], [("Up",), ("Left",)])
         assert isinstance(lost.error, EnvError) and "SystemExit: no licence" in str(lost.error)
-        assert played.error is None and played.info["result"] == "lost \ufffd"
+        assert play_episode.error is None and play_episode.info["result"] == "lost \ufffd"
 
 
 def test_a_service_outlives_environments_that_exit_and_sends_whole_characters(service: Service) -> None:
@@ -89,7 +91,7 @@ def test_a_service_outlives_environments_that_exit_and_sends_whole_characters(se
     env.close()
 
 
-def test_slow_calls_that_come_back_are_uncounted(service: Service) -> None:
+def test_slow_calls_that_return_are_no_longer_counted_as_stuck(service: Service) -> None:
     url = service(envs=(STUBBORN,), call_timeout_s=1.0, max_stuck=1)
     Stubborn.may_go_on.clear()
     env = make_env(f"remote:{url}#{STUBBORN}")
@@ -109,7 +111,7 @@ def test_slow_calls_that_come_back_are_uncounted(service: Service) -> None:
     Stubborn.may_go_on.clear()
 
 
-def test_a_frozen_server_costs_a_bounded_wait_once(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frozen_server_costs_one_limited_wait(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STEPWELL_ENV_TIMEOUT_S", "2")  # time enough for a crowded machine; waited for once
     with EnvBatch(f"remote:{relay.url}#frozenlake", {}, 8) as batch:
         tasks = [batch.envs[0].make_task(batch.envs[0].options, seed) for seed in range(8)]
@@ -135,7 +137,7 @@ def test_a_server_that_is_slow_but_alive_is_waited_for(service: Service) -> None
     Stubborn.may_go_on.clear()
 
 
-def test_silence_without_a_sign_of_life_is_given_up_before_the_time_out(relay: Relay) -> None:
+def test_a_silent_server_is_given_up_before_the_timeout(relay: Relay) -> None:
     server = Server(relay.url, timeout_s=60, silent_s=0.1, connect_timeout_s=0.2)
     server.call("load", {})
     relay.freeze()
@@ -145,7 +147,7 @@ def test_silence_without_a_sign_of_life_is_given_up_before_the_time_out(relay: R
     assert time.monotonic() - began < 30
 
 
-def test_environments_made_one_after_the_other_are_spread_over_two_servers(service: Service) -> None:
+def test_environments_are_spread_over_two_servers(service: Service) -> None:
     urls = [service(), service()]
     envs = []
     for seed in range(6):

@@ -8,7 +8,7 @@ import anthropic
 import httpx
 import openai
 import pytest
-from tests.services.dialects.parrot import Served
+from tests.services.dialects.echo_gateway import Served
 
 from stepwell.core import ContextLengthError
 from stepwell.services.errors import ErrorKind, ServiceError
@@ -32,7 +32,7 @@ HALF_A_PAIR = (
 )
 
 
-def replayed(path: str, refused: ServiceError) -> httpx.MockTransport:
+def replay_response(path: str, refused: ServiceError) -> httpx.MockTransport:
     """A wire on which every call gets the refusal."""
     import httpx2
 
@@ -45,22 +45,22 @@ def replayed(path: str, refused: ServiceError) -> httpx.MockTransport:
 
 
 @pytest.mark.parametrize("kind", list(ErrorKind))
-def test_clients_raise_what_their_users_catch(kind: ErrorKind) -> None:
+def test_clients_raise_the_exception_their_users_catch(kind: ErrorKind) -> None:
     import httpx2
 
     refused = ServiceError(kind, "so it is", param="model")
-    wire = httpx2.Client(transport=replayed("/v1/chat/completions", refused))
+    wire = httpx2.Client(transport=replay_response("/v1/chat/completions", refused))
     with pytest.raises(RAISED[kind][0]) as seen:
         openai.OpenAI(base_url="http://x/v1", api_key="x", http_client=wire, max_retries=0).models.list()
     assert isinstance(seen.value, openai.APIStatusError) and "so it is" in seen.value.message
     assert seen.value.param == "model"
-    wire = httpx2.Client(transport=replayed("/s/7/v1/messages", refused))
+    wire = httpx2.Client(transport=replay_response("/s/7/v1/messages", refused))
     with pytest.raises(RAISED[kind][1]) as other:
         anthropic.Anthropic(base_url="http://x", api_key="x", http_client=wire, max_retries=0).models.list()
     assert isinstance(other.value, anthropic.APIStatusError) and other.value.api_message == "model: so it is"
 
 
-def test_limits_say_when_to_come_back_and_finished_sessions_not_to() -> None:
+def test_limits_say_when_to_retry_and_finished_sessions_say_not_to() -> None:
     limited = make_error_response(
         "/v1/messages", ServiceError(ErrorKind.LIMITED, "slowly", retry_after_s=1.2)
     )
@@ -91,15 +91,15 @@ def test_half_a_surrogate_pair_in_a_message_can_be_sent() -> None:
         (b"[1]", "application/json", "JSON object"),
         (b"\xff\xfe", "application/json", "the body"),
         (b"[" * 100_000, "application/json", "the body"),
-        (b'{"model": "parrot"}', "text/plain", "application/json"),
+        (b'{"model": "echo"}', "text/plain", "application/json"),
         (HALF_A_PAIR, "application/json", "surrogate"),
     ],
 )
-def test_bodies_that_are_none_are_refused_in_the_dialect(
-    served: Served, path: str, content: bytes, kind: str, said: str
+def test_invalid_bodies_are_refused_in_the_vendors_format(
+    served: Served, path: str, content: bytes, kind: str, assistant_message: str
 ) -> None:
     reply = httpx.post(f"{served.url}/v1/{path}", content=content, headers={"content-type": kind})
     assert reply.status_code == 400
     error = reply.json()["error"]
-    assert error["type"] == "invalid_request_error" and said in error["message"]
+    assert error["type"] == "invalid_request_error" and assistant_message in error["message"]
     assert (reply.json().get("type") == "error") == (path == "messages")
