@@ -1,4 +1,4 @@
-"""A listener that only counts who comes: whoever fetches a URL of a caller's choosing is seen here."""
+"""Counts connections: shows whether a service fetches a URL that a caller names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 
 class ConnectionCounter:
-    """Accepts connections on 127.0.0.1, answers nothing useful, and counts them."""
+    """Accepts connections on 127.0.0.1, sends nothing useful, and counts them."""
 
     def __enter__(self) -> Self:
         self._socket = socket.create_server(("127.0.0.1", 0))

@@ -69,7 +69,7 @@ class Served:
 def serve_gateway(
     folder: Path, sampler: Any = None, *, history: Any = "exact", **settings: Any
 ) -> Iterator[Served]:
-    """A gateway on a pool in `folder`; a second one there goes on where the first stopped."""
+    """A gateway on a pool in `folder`. A second one there continues where the first stopped."""
     config = GatewayConfig(**settings)
     sampler = sampler or engine()
     with open_pool(folder / "pool.db") as pool:
@@ -92,5 +92,5 @@ def chat(client: openai.OpenAI, messages: list[Any], **options: Any) -> Any:
 
 
 def assistant_message(reply: Any, choice: int = 0) -> dict[str, Any]:
-    """An assistant's message as a client sends it back."""
+    """An assistant message as a client sends it back."""
     return reply.choices[choice].message.model_dump(exclude_none=True)  # type: ignore[no-any-return]

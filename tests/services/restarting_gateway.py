@@ -1,7 +1,7 @@
-"""A gateway in a process of its own that is begun again whenever it dies: `restarting_gateway.py FOLDER PORT`.
+"""A gateway in its own process that is restarted whenever it dies: `restarting_gateway.py FOLDER PORT`.
 
-The parent loads what is slow to load and then only forks; the child, whose id stands in FOLDER/pid,
-builds everything that has threads, so that it can be killed at any point and come back in a moment.
+The parent loads what is slow to load and then only forks. The child, whose id is in FOLDER/pid, builds
+everything that has threads, so it can be killed at any point and is back in a moment.
 """
 
 from __future__ import annotations

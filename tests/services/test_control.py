@@ -1,4 +1,4 @@
-"""Sessions from beginning to end: tasks and groups, rewards and corrections, completion, silence."""
+"""Sessions from start to end: tasks and groups, rewards and corrections, completion, silence."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Whatever is sent to whichever endpoint, nothing is a 500; 503 only while an engine is down.
-
-Two ways: schemathesis makes bodies from the app's own OpenAPI, right and wrong ones, for every
-endpoint; and good bodies of every dialect are spoilt in one place, which reaches deeper, since most
-of what a schema allows at random is refused at once.
-"""
+"""No request to any endpoint gives a 500; 503 only while an engine is down."""
 
 from __future__ import annotations
 

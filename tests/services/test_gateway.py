@@ -1,4 +1,4 @@
-"""Calls through the real clients become exact steps: what was sampled is what is stored and built upon."""
+"""Calls through the real clients become exact steps: what was sampled is what is stored and continued."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call finds the longest recorded line it begins with, whatever its client does to the messages."""
+"""A call finds the longest recorded line it starts with, whatever its client does to the messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def vary_spaces(message: Message, draw: int) -> Message:
 
 
 class Talk:
-    """A client's view of one session, and a slow, obvious reckoning of what should be matched."""
+    """A client's view of one session, and a slow, obvious computation of what should match."""
 
     def __init__(self, gateway: Gateway, session: str) -> None:
         self.gateway, self.session = gateway, session

@@ -1,4 +1,4 @@
-"""A policy that sees behind the gateway: pictures of clients become exact prompts, in every dialect."""
+"""A policy that sees behind the gateway: clients' images become exact prompts, in every dialect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client sees of sampled ids: whole, piece by piece, with stop strings and tool calls."""
+"""What a client sees of sampled ids: at once, in pieces, with stop strings and tool calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gateway that dies loses nothing: real processes, killed, with clients that try again."""
+"""A gateway that dies loses nothing: real processes are killed, and clients retry."""
 
 from __future__ import annotations
 

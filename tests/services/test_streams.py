@@ -1,4 +1,4 @@
-"""Streams of several choices as one: nothing is lost, and nothing goes on after the end."""
+"""Merged streams: nothing is lost, and nothing runs after the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tool calls that a real policy samples: a tiny model that was taught to call, then served."""
+"""Tool calls that a real policy samples: a tiny model is trained to call tools, then served."""
 
 from __future__ import annotations
 

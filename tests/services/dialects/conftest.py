@@ -1,4 +1,4 @@
-"""One gateway for the tests of clients, served over HTTP."""
+"""One gateway for the client tests, served over HTTP."""
 
 from __future__ import annotations
 

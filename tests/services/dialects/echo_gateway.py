@@ -1,4 +1,4 @@
-"""A gateway whose policy says what it is told: the real one, around a sampler that repeats words."""
+"""A real gateway around a sampler that repeats the last message."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _LAST_TURN = re.compile(r".*<\|im_start\|>\w+\n(.*)<\|im_end\|>\n<\|im_start\|>a
 
 
 class EchoSampler:
-    """Samples the words of the last message, or of the whole prompt where there are no messages.
+    """Samples the text of the last message, or the whole prompt if there are no messages.
 
-    Told to "be gone" it fails, told to "break off" after its first token; told to "wait" it waits for a
-    client to hang up.
+    On "be gone" it fails, on "break off" it fails after its first token, on "wait" it waits for the client to
+    disconnect.
     """
 
     max_length = TINY_CONTEXT
@@ -93,7 +93,7 @@ class EchoSampler:
 
 @dataclass
 class Served:
-    """A echo that is served over real HTTP."""
+    """An echo gateway served over real HTTP."""
 
     url: str
     echo: EchoSampler

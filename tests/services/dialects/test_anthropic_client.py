@@ -1,4 +1,4 @@
-"""The real `anthropic` package, over real HTTP, sees what Anthropic's own API would have sent."""
+"""The real `anthropic` package, over real HTTP, gets what Anthropic's own API would send."""
 
 from __future__ import annotations
 

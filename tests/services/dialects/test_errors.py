@@ -1,4 +1,4 @@
-"""Refusals: every kind is the exception that the vendor's users catch; bodies that are none are told so."""
+"""Errors: every kind is the exception that the vendor's users catch; invalid bodies are refused."""
 
 from __future__ import annotations
 

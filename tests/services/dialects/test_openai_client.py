@@ -1,4 +1,4 @@
-"""The real `openai` package, over real HTTP, sees what OpenAI's own API would have sent."""
+"""The real `openai` package, over real HTTP, gets what OpenAI's own API would send."""
 
 from __future__ import annotations
 

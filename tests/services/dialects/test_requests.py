@@ -1,4 +1,4 @@
-"""Request bodies become what was meant, in all dialects; what cannot be honoured is refused by name."""
+"""Request bodies are parsed as intended in all dialects; unsupported options are refused by name."""
 
 from __future__ import annotations
 

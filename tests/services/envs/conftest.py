@@ -15,7 +15,7 @@ from stepwell.services.http_server import serve_in_thread
 
 @pytest.fixture(scope="session")
 def url() -> Iterator[str]:
-    """The address of a service of all built-in worlds."""
+    """The address of a service with all built-in environments."""
     found, stop = serve_in_thread(create_env_app(EnvServiceConfig(num_threads=2)))
     yield found
     stop()
@@ -23,7 +23,7 @@ def url() -> Iterator[str]:
 
 @pytest.fixture
 def service() -> Iterator[Callable[..., str]]:
-    """Starts a service with settings; gives its address."""
+    """A function that starts a service with settings and returns its address."""
     running = []
 
     def start(**settings: object) -> str:
@@ -38,7 +38,7 @@ def service() -> Iterator[Callable[..., str]]:
 
 @pytest.fixture
 def processes() -> Iterator[Callable[[], tuple[str, subprocess.Popen[str]]]]:
-    """Starts `stepwell serve envs` as a process; gives its address and the process."""
+    """A function that starts `stepwell serve envs` as a process and returns its address and the process."""
     running: list[subprocess.Popen[str]] = []
 
     def start() -> tuple[str, subprocess.Popen[str]]:

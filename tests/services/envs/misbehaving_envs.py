@@ -1,4 +1,4 @@
-"""Worlds that misbehave, to be hosted."""
+"""Environments that misbehave, to be hosted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stepwell.envs.frozenlake.env import FrozenLake
 
 
 class Stubborn(FrozenLake):
-    """A lake whose Up never comes back and whose Down raises."""
+    """A lake whose Up never returns and whose Down raises."""
 
     name = "stubborn"
     may_go_on = threading.Event()
@@ -30,7 +30,7 @@ class Stubborn(FrozenLake):
 
 
 class Odd(Stubborn):
-    """A lake whose Up exits, and whose words hold half of a character."""
+    """A lake whose Up exits, and whose texts hold half of a character."""
 
     name = "odd"
 

@@ -1,8 +1,8 @@
-"""A small environment behind OpenEnv's own server; run by an interpreter that has the package openenv-core.
+"""A small environment behind OpenEnv's own server. Needs an interpreter with the package openenv-core.
 
     python openenv_counter.py PORT
 
-Count to the number that the reset shows, one word at a time: "up" adds one, everything else ends in failure.
+Count to the number that the reset shows, one word at a time: "up" adds one, everything else is a failure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A server that is killed costs the episodes it held, and nothing else."""
+"""A killed server costs the episodes it held, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A caller cannot make the service fetch, read or import anything: such options are the host's."""
+"""A caller cannot make the service fetch, read or import anything: such options belong to the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is sent, the service answers with a reason, never with a failure of its own."""
+"""Whatever is sent, the service replies with a reason and never fails itself."""
 
 from __future__ import annotations
 

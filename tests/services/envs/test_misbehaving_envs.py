@@ -1,4 +1,4 @@
-"""Environments that exit, hang for a while or write half characters; servers that freeze; load over two."""
+"""Environments that exit, hang or write half characters; servers that freeze; load over two servers."""
 
 from __future__ import annotations
 

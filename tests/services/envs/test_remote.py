@@ -1,4 +1,4 @@
-"""A world on a server is the world: the same tasks, turns, truth and errors, bit for bit."""
+"""A remote environment equals the local one: the same tasks, turns, states and errors, bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worlds with tools and of words behind the service: calls, mistakes and golden steps cross the wire."""
+"""Tool and text environments behind the service: calls, mistakes and golden steps cross the wire."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stepwell.envs.oddities import odd_actions
 
 
 def play_episode(env: Any, task: Any) -> list[Any]:
-    """The oracle's episode, with what reset told."""
+    """The oracle's episode, including what reset returned."""
     told: list[Any] = [env.reset(options={"task": task})]
     while True:
         told.append(env.step(env.world.actions.first_turn(env.oracle())))

@@ -1,4 +1,4 @@
-"""Sessions: limits, expiry, owners, worlds that raise or hang; the same over JSON."""
+"""Sessions: limits, expiry, owners, environments that raise or hang; the same over JSON."""
 
 from __future__ import annotations
 
