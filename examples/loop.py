@@ -112,7 +112,7 @@ def play(parts: Parts, tasks: Sequence[Task], answer: Player) -> list[Episode]:
     for place, task in enumerate(tasks):
         env = parts.envs[place]
         observation, _ = env.reset(options={"task": task})
-        messages = [Message.system(agent.system()), Message.user(agent.first(observation))]
+        messages = [Message.system(agent.system_prompt()), Message.user(agent.first_prompt(observation))]
         episodes.append(Episode(f"{place}", env, Conversation(parts.renderer, messages)))
     while live := [episode for episode in episodes if not episode.is_over]:
         for episode, step in zip(live, answer(live), strict=True):
@@ -123,7 +123,7 @@ def play(parts: Parts, tasks: Sequence[Task], answer: Player) -> list[Episode]:
             episode.success, episode.is_over = bool(info["success"]), terminated or truncated
             if not episode.is_over:  # the next prompt extends exactly the ids that were sampled
                 episode.conversation.sampled(step.action.action_ids)
-                episode.conversation.add(Message.user(agent.next(observation)))
+                episode.conversation.add(Message.user(agent.next_prompt(observation)))
     return episodes
 
 

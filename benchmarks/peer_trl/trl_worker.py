@@ -44,9 +44,9 @@ class EnvDescription:
 
     def _row(self, board: Task) -> dict[str, Any]:
         """A row of the data set; the board's text names the board."""
-        text = self.agent.first(self.envs.reset([board])[0].observation)
+        text = self.agent.first_prompt(self.envs.reset([board])[0].observation)
         self.by_text[text] = board
-        system = {"role": "system", "content": self.agent.system()}
+        system = {"role": "system", "content": self.agent.system_prompt()}
         return {"prompt": [system, {"role": "user", "content": text}]}
 
     def reset(self, prompts: list[Any]) -> None:
@@ -86,7 +86,7 @@ class EnvDescription:
                 outcomes[i] = float(bool(turn.info["success"]))
                 if not turn.is_over:
                     talks[i].sampled(ids)
-                    talks[i].add(Message.user(self.agent.next(turn.observation)))
+                    talks[i].add(Message.user(self.agent.next_prompt(turn.observation)))
             live = [i for i, turn in zip(live, turns, strict=True) if not turn.is_over]
         self.successes.append(sum(outcomes) / len(outcomes))
         return {

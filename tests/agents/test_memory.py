@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.agents import Agent, Past
-from stepwell.agents.history import LINE_CHARS, history_text
+from stepwell.agents import Agent, PastTurn
+from stepwell.agents.history import LINE_CHARS, format_history
 from stepwell.config.run import AgentConfig
 from stepwell.core import ActionSpace, EnvDescription, Observation, ToolCall, ToolSchema
 
@@ -26,31 +26,31 @@ def agent(actions: ActionSpace = TOOLS, **settings: object) -> Agent:
 
 
 def test_a_dialogue_tells_the_present_observation_only() -> None:
-    assert agent().next(SEEN, [Past((look(at="door"),), result="shut")]) == "A room."
+    assert agent().next(SEEN, [PastTurn((look(at="door"),), result="shut")]) == "A room."
 
 
 def test_a_reply_that_could_not_be_read_is_told_first() -> None:
-    assert agent().next(SEEN, [Past((), "there is no tool 'dig'")]) == (
+    assert agent().next(SEEN, [PastTurn((), "there is no tool 'dig'")]) == (
         "Your last reply could not be read: there is no tool 'dig'.\nA room."
     )
-    assert agent().next(SEEN, [Past((look(),), "3 calls, at most 2")]) == (
+    assert agent().next(SEEN, [PastTurn((look(),), "3 calls, at most 2")]) == (
         "Not all of your last reply was done: 3 calls, at most 2.\nA room."
     )
-    assert agent().next(SEEN, [Past((), "bad"), Past((look(),))]) == "A room."
+    assert agent().next(SEEN, [PastTurn((), "bad"), PastTurn((look(),))]) == "A room."
 
 
 def test_worlds_without_tools_tell_problems_only_where_asked() -> None:
-    assert agent(NAMES).next(SEEN, [Past((), "'Jump' is not an action")]) == "A room."
-    told = agent(NAMES, tell_problems=True).next(SEEN, [Past((), "'Jump' is not an action")])
+    assert agent(NAMES).next(SEEN, [PastTurn((), "'Jump' is not an action")]) == "A room."
+    told = agent(NAMES, tell_problems=True).next(SEEN, [PastTurn((), "'Jump' is not an action")])
     assert told == "Your last reply could not be read: 'Jump' is not an action.\nA room."
-    assert agent(tell_problems=False).next(SEEN, [Past((), "bad")]) == "A room."
+    assert agent(tell_problems=False).next(SEEN, [PastTurn((), "bad")]) == "A room."
 
 
 def test_steps_tell_the_observation_and_what_was_done() -> None:
     past = [
-        Past((look(at="door"), look(at="a\nb", times=2)), result="It is\nshut."),
-        Past((), "not valid JSON"),
-        Past((look(),), "2 calls, at most 1"),
+        PastTurn((look(at="door"), look(at="a\nb", times=2)), result="It is\nshut."),
+        PastTurn((), "not valid JSON"),
+        PastTurn((look(),), "2 calls, at most 1"),
     ]
     assert agent(memory="steps").next(SEEN, past).splitlines() == [
         "A room.",
@@ -61,26 +61,28 @@ def test_steps_tell_the_observation_and_what_was_done() -> None:
     ]
     assert agent(memory="steps").first(SEEN) == agent(memory="steps").next(SEEN) == "A room."
     names = agent(NAMES, memory="steps")
-    assert names.next(SEEN, [Past(("Up", "Down")), Past((), "bad")]) == (
+    assert names.next(SEEN, [PastTurn(("Up", "Down")), PastTurn((), "bad")]) == (
         "A room.\nDone so far:\n1. Up,Down\n2. nothing"
     )
 
 
 def test_the_oldest_turns_go_first_and_it_is_said() -> None:
-    past = [Past(("Up",)), Past(("Down",)), Past(("Up",))]
-    assert history_text(NAMES, past, 15) == "Done so far:\n(1 earlier turn left out)\n2. Down\n3. Up"
-    assert history_text(NAMES, past, 14) == "Done so far:\n(1 earlier turn left out)\n2. Down\n3. Up"
-    assert history_text(NAMES, past, 13) == "Done so far:\n(2 earlier turns left out)\n3. Up"
-    assert history_text(NAMES, past, 0) == "Done so far:\n(3 earlier turns left out)"
-    assert history_text(NAMES, [], 100) == ""
+    past = [PastTurn(("Up",)), PastTurn(("Down",)), PastTurn(("Up",))]
+    assert format_history(NAMES, past, 15) == "Done so far:\n(1 earlier turn left out)\n2. Down\n3. Up"
+    assert format_history(NAMES, past, 14) == "Done so far:\n(1 earlier turn left out)\n2. Down\n3. Up"
+    assert format_history(NAMES, past, 13) == "Done so far:\n(2 earlier turns left out)\n3. Up"
+    assert format_history(NAMES, past, 0) == "Done so far:\n(3 earlier turns left out)"
+    assert format_history(NAMES, [], 100) == ""
 
 
 texts = st.text(max_size=600)
 
 
-@given(st.lists(st.builds(Past, st.tuples(texts), texts, texts), max_size=8), st.integers(0, 1500))
-def test_a_history_is_never_longer_than_asked_and_has_one_line_per_turn(past: list[Past], most: int) -> None:
-    written = history_text(ActionSpace(), past, most)
+@given(st.lists(st.builds(PastTurn, st.tuples(texts), texts, texts), max_size=8), st.integers(0, 1500))
+def test_a_history_is_never_longer_than_asked_and_has_one_line_per_turn(
+    past: list[PastTurn], most: int
+) -> None:
+    written = format_history(ActionSpace(), past, most)
     lines = written.split("\n")[1:]
     numbered = [line for line in lines if not line.startswith("(")]
     assert sum(len(line) + 1 for line in numbered) <= most
@@ -92,5 +94,5 @@ def test_a_history_is_never_longer_than_asked_and_has_one_line_per_turn(past: li
 
 @pytest.mark.parametrize("memory", ["dialogue", "steps"])
 def test_texts_are_a_function_of_the_turns(memory: str) -> None:
-    past = [Past((look(at="x"),)), Past((), "bad")]
+    past = [PastTurn((look(at="x"),)), PastTurn((), "bad")]
     assert agent(memory=memory).next(SEEN, past) == agent(memory=memory).next(SEEN, list(past))

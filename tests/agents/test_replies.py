@@ -155,7 +155,7 @@ def test_free_text_is_one_action_with_its_own_capitals_and_commas() -> None:
     text = agent.write(["search[Red shoes, size 9]"])
     assert agent.read(text).actions == ("search[Red shoes, size 9]",)
     assert agent.read(text).is_strict
-    with pytest.raises(InputError, match="a turn is one of them"):
+    with pytest.raises(InputError, match="a turn has exactly one"):
         agent.write(["a", "b"])
 
 
@@ -190,5 +190,5 @@ def test_what_cannot_be_read_back_cannot_be_written() -> None:
         AGENTS["no_think"].write(["Left"] * 4)
     with pytest.raises(InputError, match="'left' must be written 'Left'"):
         AGENTS["no_think"].write(["left"])
-    with pytest.raises(InputError, match="reasoning holds a tag of grounding"):
+    with pytest.raises(InputError, match="reasoning contains a tag of grounding"):
         AGENTS["grounding"].write(["Left"], reasoning="see </think>")

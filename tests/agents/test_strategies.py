@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepwell.agents import STRATEGIES, Agent, Field, Strategy, Tag, strategy_named
+from stepwell.agents import STRATEGIES, Agent, Field, Strategy, Tag, find_strategy
 from stepwell.config.run import AgentConfig
 from stepwell.core import ActionSpace, EnvDescription, ExampleTurn, InputError, Observation, StateForm
 
@@ -118,7 +118,7 @@ def test_a_strategy_of_ones_own_is_data() -> None:
     own = Agent(lake(), AgentConfig(), plan)
     assert own.write(["Up"], reasoning="go up") == "<plan>go up</plan><move>Up</move>"
     assert own.read("<plan>go up</plan><move>Up</move>").is_strict
-    assert "Reply: <plan>...</plan><move>...</move>" in own.system()
+    assert "Reply: <plan>...</plan><move>...</move>" in own.system_prompt()
 
 
 def test_malformed_strategies_are_refused() -> None:
@@ -130,7 +130,7 @@ def test_malformed_strategies_are_refused() -> None:
     with pytest.raises(InputError, match="lower-case"):
         Tag("My Tag", Field.ANSWER)
     with pytest.raises(InputError, match="no_think, free_think"):
-        strategy_named("deep_think")
+        find_strategy("deep_think")
 
 
 def test_the_page_about_agents_shows_every_strategy_as_it_is() -> None:

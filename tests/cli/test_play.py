@@ -176,7 +176,7 @@ def test_a_persons_turn_reads_to_the_agent_like_its_own(run: Path) -> None:
         roles = [message.role for message in talk.messages]
         assert roles == ["system", "user", "assistant", "user"]
         assert talk.messages[2].text == played.text
-        assert talk.messages[3].text == session.agent.next(session.observation)
+        assert talk.messages[3].text == session.agent.next_prompt(session.observation)
         assert talk.num_restarts == 0
 
 

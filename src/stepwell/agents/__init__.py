@@ -1,22 +1,25 @@
 """Observations to prompts and replies to actions: reasoning strategies, state forms, parsers.
 
-Texts only: what becomes of them as token ids is `rendering`'s business.
+Text only: `rendering` turns it into token ids.
 """
 
 from stepwell.agents.agent import Agent
-from stepwell.agents.history import Past
+from stepwell.agents.history import PastTurn
 from stepwell.agents.reply import Reply, read_reply, write_reply
-from stepwell.agents.strategy import STRATEGIES, Field, Strategy, Tag, strategy_named
+from stepwell.agents.strategy import STRATEGIES, Field, Strategy, Tag, find_strategy
+from stepwell.core.lazy import renamed_names
 
 __all__ = [
     "STRATEGIES",
     "Agent",
     "Field",
-    "Past",
+    "PastTurn",
     "Reply",
     "Strategy",
     "Tag",
+    "find_strategy",
     "read_reply",
-    "strategy_named",
     "write_reply",
 ]
+
+__getattr__ = renamed_names(__name__, {"Past": "PastTurn", "strategy_named": "find_strategy"})

@@ -1,18 +1,18 @@
-"""Tool calls in replies: what follows the thinking where a world's actions are calls of tools.
+"""Tool calls in replies: what follows the thinking if an environment's actions are tool calls.
 
     <tool_call>{"name": ..., "arguments": {...}}</tool_call><tool_call>...</tool_call>
-    <answer>...</answer>      in place of calls, where `actions.answer` says what tool that stands for
+    <answer>...</answer>      instead of calls, if `actions.answer` names the tool it stands for
 
-Forgiving and strict reading as in `reply.py`: calls that can be made are made, in order, and up to as
-many as a turn takes; of every other one it is said why not (`lost`). Whatever stands between blocks,
-capitals and blanks in tags, a call that is whole but not closed, arguments that are quoted or under
-another name are read, but are not strict. An answer that is not closed may be half of one: it is lost.
+Reading is lenient and strict at once, as in `reply.py`. Valid calls are made in order, up to the limit
+of a turn; for every other call, `lost` says why it was not made. Text between blocks, capitals and
+blanks in tags, a complete call without a closing tag, and arguments that are quoted or under another
+name are accepted but not strict. An answer without a closing tag may be incomplete, so it is lost.
 
 Invariants
-* Whatever the text, reading gives calls that their tools take, and never raises.
-* `write_calls` gives a text that reads back as the same calls, strictly: a tag inside an argument is
+* Whatever the text, reading returns valid calls and never raises.
+* `write_calls` returns a text that reads back as the same calls, strictly. A tag inside an argument is
   written with JSON escapes, so that it cannot end the call.
-* An answer ends things, so it stands alone: calls beside it are not made.
+* An answer ends the episode, so it must be alone: calls beside it are not made.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from stepwell.agents.strategy import Strategy
 from stepwell.core.env_description import ActionSpace
 from stepwell.core.errors import InputError
+from stepwell.core.text import quote_short
 from stepwell.core.tools import ToolCall, parse_call, problem_with, read_call, read_json
 
 CALL, ANSWER = "tool_call", "answer"
@@ -39,7 +40,7 @@ _NUM_TOLD = 3
 
 @dataclass(frozen=True, slots=True)
 class ReadCalls:
-    """Calls as JSON texts, what was not done and why, and the first thing not in the asked form."""
+    """Calls as JSON texts, what was not done and why, and the first deviation from the requested form."""
 
     done: tuple[str, ...] = ()
     lost: str = ""
@@ -49,7 +50,7 @@ class ReadCalls:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """One call or answer as it stands in a reply; `flaw` is what is wrong with its tags."""
+    """One call or answer as written in a reply; `flaw` is what is wrong with its tags."""
 
     name: str
     body: str
@@ -58,7 +59,7 @@ class _Block:
 
 
 def cut_thinking(strategy: Strategy, text: str) -> tuple[str, str]:
-    """The thinking, up to its first closing tag, and the rest; all is rest where nothing is closed."""
+    """The thinking up to its first closing tag, and the rest; without a closing tag all is rest."""
     if len(strategy.marks) <= 2:
         return "", text
     closing = strategy.marks[-3]
@@ -69,16 +70,16 @@ def cut_thinking(strategy: Strategy, text: str) -> tuple[str, str]:
 
 
 def read_calls(actions: ActionSpace, text: str) -> ReadCalls:
-    """The calls, or the answer, of what follows the thinking."""
-    blocks, outside = _blocks(actions, text)
+    """Read the calls, or the answer, after the thinking."""
+    blocks, outside = _find_blocks(actions, text)
     answers = sorted((block for block in blocks if block.name == ANSWER), key=lambda block: block.is_closed)
-    if answers:  # the last one that is closed, if any is
+    if answers:  # the last closed one, if any
         return _read_answer(actions, answers[-1], len(blocks) - 1, outside)
     if not blocks:
-        return ReadCalls((), f"there is no {skeleton(actions)}")
+        return ReadCalls((), f"there is no {describe_call_form(actions)}")
     done: list[str] = []
     lost: list[str] = []
-    misspelled = f"text beside the calls: {_shown(outside)}" if outside else ""
+    misspelled = f"text beside the calls: {quote_short(outside)}" if outside else ""
     for number, block in enumerate(blocks, start=1):
         call, problem, flaw = _read_block(actions, block)
         if call is None or problem:
@@ -95,7 +96,7 @@ def read_calls(actions: ActionSpace, text: str) -> ReadCalls:
 
 
 def write_calls(actions: ActionSpace, calls: Sequence[str]) -> str:
-    """The blocks of a turn that makes `calls` (JSON texts); `InputError` where it cannot be made."""
+    """The blocks of a turn with `calls` (JSON texts); `InputError` if a call is invalid."""
     read = [read_call(call) for call in calls]
     for call in read:
         if problem := problem_with(actions.tools, call):
@@ -106,17 +107,17 @@ def write_calls(actions: ActionSpace, calls: Sequence[str]) -> str:
         )
     if any(call.name == actions.answer for call in read):
         return _write_answer(actions, read)
-    return "".join(f"<{CALL}>{_unmarked(call.text)}</{CALL}>" for call in read)
+    return "".join(f"<{CALL}>{_escape_tags(call.text)}</{CALL}>" for call in read)
 
 
-def skeleton(actions: ActionSpace) -> str:
-    """The form of what follows the thinking, in a few words."""
+def describe_call_form(actions: ActionSpace) -> str:
+    """The form of what follows the thinking, in short."""
     call = f"<{CALL}>...</{CALL}>"
     return f"{call} or <{ANSWER}>...</{ANSWER}>" if actions.answer else call
 
 
-def _blocks(actions: ActionSpace, text: str) -> tuple[list[_Block], str]:
-    """Every block in order, and what stands outside of them, if it is more than blanks."""
+def _find_blocks(actions: ActionSpace, text: str) -> tuple[list[_Block], str]:
+    """Every block in order, and the text outside of them."""
     found: list[_Block] = []
     outside: list[str] = []
     at = 0
@@ -129,7 +130,7 @@ def _blocks(actions: ActionSpace, text: str) -> tuple[list[_Block], str]:
         literals = opening[0], end[0] if end is not None and closed else f"</{name}>"
         flaw = "" if closed else f"<{name}> is never closed by </{name}>"
         if literals != (f"<{name}>", f"</{name}>"):
-            flaw = f"{_shown(''.join(literals))} must be written <{name}></{name}>"
+            flaw = f"{quote_short(''.join(literals))} must be written <{name}></{name}>"
         found.append(_Block(name, body.strip(), flaw, closed))
         at = len(text) if end is None else end.end() if closed else end.start()
     outside.append(text[at:])
@@ -137,7 +138,7 @@ def _blocks(actions: ActionSpace, text: str) -> tuple[list[_Block], str]:
 
 
 def _read_block(actions: ActionSpace, block: _Block) -> tuple[ToolCall | None, str, str]:
-    """A call, why it cannot be made, and what is wrong with how it was written."""
+    """A call, why it is invalid, and what is wrong with its form."""
     try:
         value = read_json(block.body)
     except ValueError as error:
@@ -164,7 +165,7 @@ def _read_answer(actions: ActionSpace, block: _Block, num_others: int, outside: 
     if problem:
         return ReadCalls((), problem, 1 + num_others)
     beside = "an answer stands alone: what is beside it is not done" if num_others else ""
-    outside = f"text beside the answer: {_shown(outside)}" if outside else ""
+    outside = f"text beside the answer: {quote_short(outside)}" if outside else ""
     return ReadCalls((call.text,), beside, num_others, block.flaw or outside)
 
 
@@ -173,15 +174,10 @@ def _write_answer(actions: ActionSpace, calls: Sequence[ToolCall]) -> str:
         raise InputError("answer cannot be written: an answer stands alone, without calls beside it")
     text = str(calls[0].arguments[actions.answer_argument]).strip()
     if not text or _ENDS[ANSWER].search(text) or set(calls[0].arguments) != {actions.answer_argument}:
-        raise InputError(f"answer cannot be written between <{ANSWER}> tags: {_shown(text)}")
+        raise InputError(f"answer cannot be written between <{ANSWER}> tags: {quote_short(text)}")
     return f"<{ANSWER}>{text}</{ANSWER}>"
 
 
-def _unmarked(text: str) -> str:
-    """JSON in which no text looks like a tag."""
+def _escape_tags(text: str) -> str:
+    """JSON without text that looks like a tag."""
     return text.replace("<", "\\u003c") if _ENDS[CALL].search(text) else text
-
-
-def _shown(text: str) -> str:
-    shown = " ".join(text.split())
-    return repr(shown if len(shown) <= 40 else shown[:37] + "...")

@@ -1,4 +1,4 @@
-"""What was done so far, in a few lines: the memory of an agent whose every prompt is made afresh.
+"""The earlier turns in a few lines: the memory of an agent that gets a new prompt in every turn.
 
     Done so far:
     (2 earlier turns left out)
@@ -7,9 +7,9 @@
 
 Invariants
 * One line per turn, numbered from the episode's first; a line is cut at `LINE_CHARS`.
-* All lines together have at most as many characters as are asked for. Where they would have more, the
-  oldest go first, and how many did is said.
-* The text is a function of the turns alone: a step's prompt can be made again from the steps before it.
+* All lines together have at most the given number of characters. If they would have more, the oldest
+  are left out, and a line says how many.
+* The text depends on the turns alone: a step's prompt can be rebuilt from the steps before it.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ LINE_CHARS = 240
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
-    """An earlier turn: what was done, why something was not, and what the world says came of it."""
+class PastTurn:
+    """An earlier turn: what was done, why something was not, and the result from the environment."""
 
     actions: tuple[str, ...] = ()
     lost: str = ""
     result: str = ""
 
 
-def history_text(
-    actions: ActionSpace, past: Sequence[Past], max_chars: int, *, with_lost: bool = True
+def format_history(
+    actions: ActionSpace, past: Sequence[PastTurn], max_chars: int, *, with_lost: bool = True
 ) -> str:
-    """The turns of `past`, one line each; empty where there are none."""
+    """The turns of `past`, one line each; empty if there are none."""
     lines: list[str] = []
     num_chars = 0
     for number in range(len(past), 0, -1):
-        line = f"{number}. {_line(actions, past[number - 1], with_lost)}"
+        line = f"{number}. {_format_turn(actions, past[number - 1], with_lost)}"
         line = line if len(line) <= LINE_CHARS else line[: LINE_CHARS - 3] + "..."
         num_chars += len(line) + 1
         if num_chars > max_chars:
@@ -50,8 +50,8 @@ def history_text(
     return "\n".join(["Done so far:", *reversed(lines)]) if lines else ""
 
 
-def spelled(actions: ActionSpace, action: str) -> str:
-    """An action on one line; a call as people write one: `search(query="wells")`."""
+def format_action(actions: ActionSpace, action: str) -> str:
+    """An action on one line; a call looks like `search(query="wells")`."""
     if not actions.tools:
         return " ".join(action.split())
     call = read_call(action)
@@ -61,10 +61,10 @@ def spelled(actions: ActionSpace, action: str) -> str:
     return f"{call.name}({given})"
 
 
-def _line(actions: ActionSpace, turn: Past, with_lost: bool) -> str:
-    """What one turn did, what came of it, and what was not done."""
+def _format_turn(actions: ActionSpace, turn: PastTurn, with_lost: bool) -> str:
+    """What one turn did, its result, and what was not done."""
     between = "; " if actions.tools else actions.separator
-    done = between.join(spelled(actions, action) for action in turn.actions) or "nothing"
+    done = between.join(format_action(actions, action) for action in turn.actions) or "nothing"
     result = f" -> {turn.result}" if turn.result else ""
     lost = f": {turn.lost}" if with_lost and turn.lost and not turn.actions else ""
     lost = f" (not done: {turn.lost})" if with_lost and turn.lost and turn.actions else lost

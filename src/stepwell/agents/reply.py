@@ -1,19 +1,18 @@
-"""Replies: written in exactly the asked form, read strictly and forgivingly at once.
+"""Replies of agents: written in the exact requested form, read leniently and strictly at once.
 
-One pass over the text gives both readings. The forgiving one decides what is done: it looks
-for the last answer, whatever stands around it, and minds neither blanks, line breaks nor
-capitals, in tags and in names. The strict one decides the format reward: every tag of the
-strategy in order and as spelled in the prompt, only blanks between tags, names as spelled,
-not more actions than allowed.
+One pass over the text gives both readings. The lenient one decides what is done: it takes the
+last answer, whatever surrounds it, and ignores blanks, line breaks and capitals in tags and
+names. The strict one decides the format reward: every tag of the strategy in order and as in
+the prompt, only blanks between tags, names as in the prompt, no more actions than allowed.
 
 Invariants
 * `is_strict` exactly when `problem` is empty. `problem` says why nothing is done, if so, else
-  the first thing that is wrong.
-* One unknown action name and nothing is done. Of too many known ones, the first are done.
-* `lost` says what of the reply was not done and why; it is empty where all of it was.
-* Where actions are calls of tools, they stand in place of the answer tag: see `calls.py`. The field
-  `answer` then holds the JSON of each call on a line of its own.
-* Reading never raises. What was written by `write_reply` is strict and reads back the same.
+  the first mistake.
+* With one unknown action name, nothing is done. Of too many known ones, the first are done.
+* `lost` says which part of the reply was not done, and why; it is empty if all was done.
+* If actions are tool calls, they replace the answer tag: see `calls.py`. The field `answer` then
+  holds the JSON of each call on its own line.
+* Reading never raises. What `write_reply` wrote is strict and reads back the same.
 """
 
 from __future__ import annotations
@@ -23,15 +22,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from stepwell.agents.calls import ReadCalls, cut_thinking, read_calls, write_calls
-from stepwell.agents.strategy import Field, Mark, Strategy
+from stepwell.agents.strategy import Field, Strategy, TagMark
 from stepwell.core.env_description import ActionSpace
 from stepwell.core.errors import InputError
+from stepwell.core.text import quote_short
 from stepwell.core.tools import read_call
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a reply says. A field is None where its tags are missing or not asked for."""
+    """The contents of a reply. A field is None if its tags are missing or not requested."""
 
     actions: tuple[str, ...] = ()
     is_strict: bool = False
@@ -45,7 +45,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A tag as found in a reply, and the text from it to the next one."""
+    """A tag in a reply, and the text from it to the next tag."""
 
     literal: str
     name: str
@@ -54,15 +54,15 @@ class _Piece:
 
 
 def read_reply(strategy: Strategy, actions: ActionSpace, text: str) -> Reply:
-    """Read `text` as a reply in the form of `strategy` for a world with `actions`."""
+    """Read `text` as a reply in the form of `strategy`, for an environment with `actions`."""
     thinking, rest = cut_thinking(strategy, text) if actions.tools else (text, "")
-    before, pieces = _pieces(strategy, thinking)
-    fields = {mark.inside: _content(mark, pieces) for mark in strategy.marks if mark.inside}
+    before, pieces = _find_tags(strategy, thinking)
+    fields = {mark.inside: _find_content(mark, pieces) for mark in strategy.marks if mark.inside}
     if actions.tools:
         read, marks = read_calls(actions, rest), strategy.marks[:-2]
     else:
         read, marks = _read_named(strategy, actions, fields[Field.ANSWER]), strategy.marks
-    problem = (_form_problem(marks, before, pieces) if read.done else "") or read.lost or read.misspelled
+    problem = (_find_form_problem(marks, before, pieces) if read.done else "") or read.lost or read.misspelled
     return Reply(
         read.done,
         not problem,
@@ -76,12 +76,12 @@ def read_reply(strategy: Strategy, actions: ActionSpace, text: str) -> Reply:
 
 
 def write_reply(strategy: Strategy, actions: ActionSpace, fields: Mapping[Field, str]) -> str:
-    """A strict reply that holds `fields`; those the strategy has no tag for are left out."""
+    """A strict reply with `fields`; fields without a tag in the strategy are left out."""
     written: list[str] = []
     for mark in strategy.marks[:-2] if actions.tools else strategy.marks:
         content = fields.get(mark.inside, "").strip() if mark.inside else ""
         if strategy.pattern.search(content):
-            raise InputError(f"{mark.inside} holds a tag of {strategy.name}: {content[:60]!r}; leave it out")
+            raise InputError(f"{mark.inside} contains a tag of {strategy.name}: {content[:60]!r}; remove it")
         written += [mark.text, content]
     answer = fields.get(Field.ANSWER, "")
     if actions.tools:
@@ -95,13 +95,13 @@ def write_reply(strategy: Strategy, actions: ActionSpace, fields: Mapping[Field,
 def join_actions(actions: ActionSpace, names: Sequence[str]) -> str:
     """The answer that does `names`."""
     if actions.is_text and len(names) != 1:
-        raise InputError(f"actions: {len(names)} given; where actions are free text, a turn is one of them")
+        raise InputError(f"actions: {len(names)} given; with free-text actions a turn has exactly one")
     if actions.tools:
         return "\n".join(read_call(name).text for name in names)
     return actions.separator.join(names)
 
 
-def _pieces(strategy: Strategy, text: str) -> tuple[str, list[_Piece]]:
+def _find_tags(strategy: Strategy, text: str) -> tuple[str, list[_Piece]]:
     """The text before any tag, and the tags with the text after each."""
     found = list(strategy.pattern.finditer(text))
     starts = [*(match.start() for match in found), len(text)]
@@ -112,8 +112,8 @@ def _pieces(strategy: Strategy, text: str) -> tuple[str, list[_Piece]]:
     return text[: starts[0]], pieces
 
 
-def _content(mark: Mark, pieces: Sequence[_Piece]) -> str | None:
-    """The text of the last pair of tags of that name; None where no pair is closed."""
+def _find_content(mark: TagMark, pieces: Sequence[_Piece]) -> str | None:
+    """The text of the last pair of tags of that name; None without a closed pair."""
     for opening, closing in zip(pieces[-2::-1], pieces[:0:-1], strict=True):
         if opening.name == closing.name == mark.name and closing.is_closing and not opening.is_closing:
             return opening.after.strip()
@@ -121,24 +121,24 @@ def _content(mark: Mark, pieces: Sequence[_Piece]) -> str | None:
 
 
 def _read_named(strategy: Strategy, actions: ActionSpace, answer: str | None) -> ReadCalls:
-    """What an answer of names, or of free text, does."""
+    """Read an answer of action names or free text."""
     if answer is None:
-        return ReadCalls((), _no_answer(strategy))
+        return ReadCalls((), _describe_missing_answer(strategy))
     done, problem = _read_answer(actions, answer)
-    num_said = len(_split(actions, answer)) if actions.names else 1
+    num_said = len(_split_answer(actions, answer)) if actions.names else 1
     is_all = len(done) == num_said
     return ReadCalls(done, "" if is_all else problem, num_said - len(done), problem if is_all else "")
 
 
-def _no_answer(strategy: Strategy) -> str:
+def _describe_missing_answer(strategy: Strategy) -> str:
     opening, closing = strategy.marks[-2:]
     return f"there is no {opening.text}...{closing.text}"
 
 
-def _form_problem(marks: Sequence[Mark], before: str, pieces: Sequence[_Piece]) -> str:
-    """The first way in which tags are not the asked ones, or text stands between them."""
+def _find_form_problem(marks: Sequence[TagMark], before: str, pieces: Sequence[_Piece]) -> str:
+    """The first wrong tag, or the first text between tags; empty if there is none."""
     if before.strip():
-        return f"text before {marks[0].text}: {_shown(before)}"
+        return f"text before {marks[0].text}: {quote_short(before)}"
     for index, mark in enumerate(marks):
         if index >= len(pieces):
             return f"{mark.text} is missing at the end"
@@ -146,37 +146,40 @@ def _form_problem(marks: Sequence[Mark], before: str, pieces: Sequence[_Piece]) 
         if (piece.name, piece.is_closing) != (mark.name, mark.is_closing):
             return f"{mark.text} expected, found {piece.literal}"
         if piece.literal != mark.text:
-            return f"{_shown(piece.literal)} must be written {mark.text}"
+            return f"{quote_short(piece.literal)} must be written {mark.text}"
         if mark.inside is None and piece.after.strip():
-            return f"text after {mark.text}: {_shown(piece.after)}"
+            return f"text after {mark.text}: {quote_short(piece.after)}"
     if len(pieces) > len(marks):
         return f"{pieces[len(marks)].literal} after the end"
     return ""
 
 
 def _read_answer(actions: ActionSpace, answer: str) -> tuple[tuple[str, ...], str]:
-    """What is to be done, and what is wrong with how it was said."""
+    """The actions to do, and what is wrong with their form."""
     if not answer.strip():
         return (), "the answer is empty"
     if actions.is_text:
         return (answer.strip(),), ""
-    known = _names(actions.names)
-    pieces = _split(actions, answer)
-    read = [known.get(_plain(piece)) for piece in pieces]
+    known = _normalize_names(actions.names)
+    pieces = _split_answer(actions, answer)
+    read = [known.get(_normalize_name(piece)) for piece in pieces]
     for piece, name in zip(pieces, read, strict=True):
         if name is None:
-            return (), f"{_shown(piece)} is not an action; known are {', '.join(actions.names)}"
+            return (), f"{quote_short(piece)} is not an action; known are {', '.join(actions.names)}"
     done = tuple(name for name in read if name is not None)
     if len(done) > actions.max_per_turn:
         return done[: actions.max_per_turn], (
             f"{len(done)} actions, at most {actions.max_per_turn} are done in a turn"
         )
     respelled = next((p.strip() for p, name in zip(pieces, done, strict=True) if p.strip() != name), None)
-    return done, "" if respelled is None else f"{respelled!r} must be written {known[_plain(respelled)]!r}"
+    return (
+        done,
+        "" if respelled is None else f"{respelled!r} must be written {known[_normalize_name(respelled)]!r}",
+    )
 
 
-def _split(actions: ActionSpace, answer: str) -> list[str]:
-    """Pieces between separators. Blanks that separate may be many; other separators may not."""
+def _split_answer(actions: ActionSpace, answer: str) -> list[str]:
+    """The pieces between separators. Several blanks count as one separator; other separators do not."""
     bare = actions.separator.strip()
     if not bare:
         return [piece for piece in answer.split(actions.separator) if piece.strip()]
@@ -184,15 +187,10 @@ def _split(actions: ActionSpace, answer: str) -> list[str]:
 
 
 @lru_cache(maxsize=64)
-def _names(names: tuple[str, ...]) -> dict[str, str]:
-    return {_plain(name): name for name in names}
+def _normalize_names(names: tuple[str, ...]) -> dict[str, str]:
+    return {_normalize_name(name): name for name in names}
 
 
-def _plain(name: str) -> str:
-    """A name without capitals and without needless blanks."""
+def _normalize_name(name: str) -> str:
+    """A name without capitals and extra blanks."""
     return " ".join(name.split()).casefold()
-
-
-def _shown(text: str) -> str:
-    shown = " ".join(text.split())
-    return repr(shown if len(shown) <= 40 else shown[:37] + "...")

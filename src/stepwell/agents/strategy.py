@@ -6,7 +6,7 @@
     world_modeling            <think>(<reasoning> <prediction>) <answer>
     grounding_world_modeling  <think>(<observation> <reasoning> <prediction>) <answer>
 
-A strategy is data; prompts, parser and rewards all read the same tree, so they cannot
+A strategy is data. Prompts, parser and rewards all read the same tree, so they cannot
 disagree. A tag either holds one field of the reply or groups other tags.
 
 Invariants
@@ -26,7 +26,7 @@ from stepwell.core.user_objects import find_object, is_import_path
 
 
 class Field(StrEnum):
-    """What a reply may hold."""
+    """The fields of a reply."""
 
     OBSERVATION = "observation"
     REASONING = "reasoning"
@@ -55,8 +55,8 @@ class Tag:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """One end of a tag where a strict reply has it; `inside` is the field whose text comes next."""
+class TagMark:
+    """An opening or closing tag of a strict reply; `inside` is the field whose text comes next."""
 
     text: str
     name: str
@@ -66,7 +66,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Strategy:
-    """Tags in the order in which a reply must hold them; `instruction` ends the system prompt.
+    """The tags of a reply in order; `instruction` ends the system prompt.
 
     >>> STRATEGIES["world_modeling"].skeleton
     '<think><reasoning>...</reasoning><prediction>...</prediction></think><answer>...</answer>'
@@ -75,24 +75,24 @@ class Strategy:
     name: str
     tags: tuple[Tag, ...]
     instruction: str = ""
-    marks: tuple[Mark, ...] = field(init=False, repr=False)
+    marks: tuple[TagMark, ...] = field(init=False, repr=False)
     pattern: re.Pattern[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        marks = tuple(_marks(self.tags))
+        marks = tuple(_iter_marks(self.tags))
         names = [mark.name for mark in marks if not mark.is_closing]
         if len(set(names)) != len(names) or len(set(self.fields_of(marks))) != len(self.fields_of(marks)):
             raise InputError(f"strategy {self.name!r}: a tag or a field occurs twice")
         if not self.tags or self.tags[-1].holds != Field.ANSWER:
             raise InputError(f"strategy {self.name!r}: the last tag must hold the answer")
         object.__setattr__(self, "marks", marks)
-        # Blanks and capitals inside a tag are read; whether they were meant is for the strict check.
+        # Blanks and capitals inside a tag are accepted here; the strict check refuses them.
         object.__setattr__(
             self, "pattern", re.compile(rf"<\s*(?:(/)\s*)?({'|'.join(names)})\s*>", re.IGNORECASE | re.ASCII)
         )
 
     @staticmethod
-    def fields_of(marks: tuple[Mark, ...]) -> tuple[Field, ...]:
+    def fields_of(marks: tuple[TagMark, ...]) -> tuple[Field, ...]:
         return tuple(mark.inside for mark in marks if mark.inside is not None)
 
     @property
@@ -102,17 +102,17 @@ class Strategy:
 
     @property
     def skeleton(self) -> str:
-        """The reply's form with dots in place of every field."""
+        """The form of a reply, with dots for every field."""
         return "".join(mark.text + ("..." if mark.inside else "") for mark in self.marks)
 
 
-def _marks(tags: tuple[Tag, ...]) -> Iterator[Mark]:
+def _iter_marks(tags: tuple[Tag, ...]) -> Iterator[TagMark]:
     for tag in tags:
         holds = tag.holds
-        yield Mark(tag.opening, tag.name, False, holds if isinstance(holds, Field) else None)
+        yield TagMark(tag.opening, tag.name, False, holds if isinstance(holds, Field) else None)
         if not isinstance(holds, Field):
-            yield from _marks(holds)
-        yield Mark(tag.closing, tag.name, True, None)
+            yield from _iter_marks(holds)
+        yield TagMark(tag.closing, tag.name, True, None)
 
 
 _OBSERVATION = Tag("observation", Field.OBSERVATION)
@@ -121,23 +121,23 @@ _PREDICTION = Tag("prediction", Field.PREDICTION)
 _ANSWER = Tag("answer", Field.ANSWER)
 
 
-def _thinking(*inside: Tag) -> tuple[Tag, ...]:
+def _make_thinking(*inside: Tag) -> tuple[Tag, ...]:
     return (Tag("think", inside), _ANSWER)
 
 
 _ALL = (
     Strategy("no_think", (_ANSWER,)),
     Strategy("free_think", (Tag("think", Field.REASONING), _ANSWER)),
-    Strategy("grounding", _thinking(_OBSERVATION, _REASONING)),
-    Strategy("world_modeling", _thinking(_REASONING, _PREDICTION)),
-    Strategy("grounding_world_modeling", _thinking(_OBSERVATION, _REASONING, _PREDICTION)),
+    Strategy("grounding", _make_thinking(_OBSERVATION, _REASONING)),
+    Strategy("world_modeling", _make_thinking(_REASONING, _PREDICTION)),
+    Strategy("grounding_world_modeling", _make_thinking(_OBSERVATION, _REASONING, _PREDICTION)),
 )
 
 STRATEGIES: dict[str, Strategy] = {strategy.name: strategy for strategy in _ALL}
 
 
-def strategy_named(name: str | Strategy) -> Strategy:
-    """A strategy by its name or `module:NAME`; one that is given as such is handed back."""
+def find_strategy(name: str | Strategy) -> Strategy:
+    """A strategy by its name or `module:NAME`; a `Strategy` is returned unchanged."""
     if isinstance(name, Strategy):
         return name
     if name in STRATEGIES:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stepwell.agents import Agent, Field, Strategy, strategy_named
+from stepwell.agents import Agent, Field, Strategy, find_strategy
 from stepwell.config.run import AgentConfig
 from stepwell.contracts.report import BrokenContract, ContractReport, run_checks
 from stepwell.core.env_description import ActionSpace, EnvDescription
@@ -30,7 +30,7 @@ _FIELDS = (Field.OBSERVATION, Field.REASONING, Field.PREDICTION)
 
 def check_prompt_style(name: str | Strategy) -> ContractReport:
     """Report whether a prompt style keeps its contract."""
-    style = strategy_named(name)
+    style = find_strategy(name)
     envs = [(EnvDescription("checked", "Reach the goal.", space, 3), actions) for space, actions in _ACTIONS]
     agents = tuple((Agent(env, AgentConfig(), style), actions) for env, actions in envs)
     return run_checks(f"prompt style {style.name}", CHECKS, StyleProbe(style, agents))
@@ -47,7 +47,7 @@ class StyleProbe:
 def prompts_say_the_form_of_a_reply(probe: StyleProbe) -> str:
     opening = probe.style.marks[0].text
     for agent, _ in probe.agents:
-        prompt = agent.system()
+        prompt = agent.system_prompt()
         thinking = [mark.text for mark in probe.style.marks[:-2]]
         if any(text not in prompt for text in thinking):
             raise BrokenContract(f"the system prompt does not show {', '.join(thinking)}")

@@ -1,4 +1,4 @@
-"""Text that can be encoded: half surrogates are joined to characters, or replaced.
+"""Text for prompts, messages and files: short quotes, and half surrogates joined or replaced.
 
 Python strings can hold half of a surrogate pair (`"\\ud83d"`), for instance from JSON that was cut inside an
 escape. Such text has no UTF-8 form, so a tokenizer, a database or a file would refuse it later. Text from an
@@ -23,6 +23,12 @@ def replace_half_surrogates(text: str) -> str:
         return text
     except UnicodeEncodeError:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def quote_short(text: str) -> str:
+    """The text in quotes on one line, cut to 40 characters, for messages."""
+    line = " ".join(text.split())
+    return repr(line if len(line) <= 40 else line[:37] + "...")
 
 
 def clean_texts(value: Any) -> Any:

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from stepwell.core.errors import InputError
 from stepwell.core.step import JSON
+from stepwell.core.text import quote_short
 
 MAX_DEPTH = 32
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -69,7 +70,7 @@ class ToolSchema:
                 return f"{self.name} needs the argument {name!r}"
         for name, value in arguments.items():
             if name not in self.properties:
-                return f"{self.name} has no argument {_quote_short(name)}; its arguments are: {known}"
+                return f"{self.name} has no argument {quote_short(name)}; its arguments are: {known}"
             wrong = _describe_mismatch(self.properties[name], value)
             if wrong:
                 return f"{self.name}: argument {name!r} {wrong}"
@@ -146,7 +147,7 @@ def problem_with(tools: Sequence[ToolSchema], call: ToolCall) -> str:
         if tool.name == call.name:
             return tool.problem(call.arguments)
     known = ", ".join(tool.name for tool in tools) or "none"
-    return f"there is no tool {_quote_short(call.name)}; the tools are: {known}"
+    return f"there is no tool {quote_short(call.name)}; the tools are: {known}"
 
 
 def random_call(tools: Sequence[ToolSchema], rng: random.Random) -> ToolCall:
@@ -220,7 +221,7 @@ def _describe_mismatch(schema: Any, value: Any) -> str:
     if isinstance(value, int | float):
         low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
         if not low <= value <= high:
-            return f"is {_quote_short(str(value))}, outside {low} to {high}"
+            return f"is {quote_short(str(value))}, outside {low} to {high}"
     return ""
 
 
@@ -246,8 +247,3 @@ def _draw_value(schema: Any, rng: random.Random) -> JSON:
 
 def _type_name(value: Any) -> str:
     return next((name for name, kinds in _TYPES.items() if type(value) in kinds), type(value).__name__)
-
-
-def _quote_short(text: str) -> str:
-    shown = " ".join(text.split())
-    return repr(shown if len(shown) <= 40 else shown[:37] + "...")

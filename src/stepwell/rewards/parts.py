@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from stepwell.agents.reply import Reply
-from stepwell.agents.strategy import Field, Strategy, strategy_named
+from stepwell.agents.strategy import Field, Strategy, find_strategy
 from stepwell.config.run import OwnPartConfig, RewardConfig
 from stepwell.core.env_description import StateForm
 from stepwell.core.errors import ConfigError
@@ -36,7 +36,7 @@ def part_names(
     own: Sequence[OwnPartConfig] = (),
 ) -> tuple[str, ...]:
     """The parts of a step for a strategy in a world that knows its state in `forms`, and the user's own."""
-    fields = strategy_named(strategy).fields if form in forms else ()
+    fields = find_strategy(strategy).fields if form in forms else ()
     written = (part for part, field in _FIELD_OF.items() if field in fields)
     return (*_ALWAYS, *written, *(part.name for part in own))
 
@@ -66,7 +66,7 @@ def step_parts(
     }
     if process is not None:
         parts["process"] = weights.process * process
-    fields = strategy_named(strategy).fields
+    fields = find_strategy(strategy).fields
     if Field.OBSERVATION in fields and form in state:
         scored = _score(form, reply.observation or "", state, weights, judge)
         parts["grounding"] = weights.grounding * scored

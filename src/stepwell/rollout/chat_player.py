@@ -58,7 +58,7 @@ class ChatPlayer(TextPlayer):
             episode.steps[-1].info |= notes  # type: ignore[arg-type]
 
     def _begun(self, told: Message) -> Talk:
-        return Talk([Message.system(self.agent.system(with_tools=not self.tools)), told])
+        return Talk([Message.system(self.agent.system_prompt(with_tools=not self.tools)), told])
 
     def _extend(self, episode: Episode, step: Step, told: Message) -> None:
         talk: Talk = episode.own

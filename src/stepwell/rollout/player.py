@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypedDict, Unpack
 
-from stepwell.agents import Agent, Past, Reply
+from stepwell.agents import Agent, PastTurn, Reply
 from stepwell.config.run import RewardConfig
 from stepwell.core import (
     JSON,
@@ -178,7 +178,7 @@ class TextPlayer:
     def open(self, observation: Observation | ArrayState) -> Any:
         """The conversation of an episode that begins with `observation`, ready for the first action."""
         assert isinstance(observation, Observation)
-        return self._begun(self._shown(self.agent.first(observation), observation))
+        return self._begun(self._shown(self.agent.first_prompt(observation), observation))
 
     def _begun(self, told: Message) -> Any:
         """The conversation that begins with what the agent is told."""
@@ -262,7 +262,7 @@ class TextPlayer:
     def _go_on(self, episode: Episode, step: Step, observation: Observation | ArrayState) -> None:
         assert isinstance(observation, Observation)
         known = episode.steps[-1:] if self.agent.keeps_dialogue else episode.steps
-        text = self.agent.next(observation, [_past(step) for step in known])
+        text = self.agent.next_prompt(observation, [_past(step) for step in known])
         told = self._shown(text, observation)
         try:
             if self.agent.keeps_dialogue:
@@ -331,10 +331,10 @@ class LanguagePlayer(TextPlayer):
         return self.agent.read(sampled.action.text)  # type: ignore[union-attr]
 
 
-def _past(step: Step) -> Past:
+def _past(step: Step) -> PastTurn:
     """A recorded step as its agent is told of it later."""
     told: Any = step.info
-    return Past(tuple(told["actions"]), told.get("lost", ""), told.get("result", ""))
+    return PastTurn(tuple(told["actions"]), told.get("lost", ""), told.get("result", ""))
 
 
 def _anchor(observation: Observation) -> str:

@@ -20,7 +20,7 @@ def begun(agent: Agent, renderer: Renderer, told: Message) -> Conversation:
     """
     report = renderer.report
     tools = agent.tools if report.tools and report.tool_format is ToolFormat.HERMES else ()
-    messages = (Message.system(agent.system(with_tools=not tools)), told)
+    messages = (Message.system(agent.system_prompt(with_tools=not tools)), told)
     return Conversation(renderer, messages if report.system else fold_system(messages), tools)
 
 

@@ -46,6 +46,6 @@ def test_tiny_prompts_are_as_short_as_told() -> None:
     for seed in range(40):
         observation, _ = env.reset(seed=seed)
         for _ in range(env.world.max_turns):
-            longest = max(longest, len(agent.system()) + len(observation.text))
+            longest = max(longest, len(agent.system_prompt()) + len(observation.text))
             observation, *_ = env.step(env.oracle())
     assert limit / 2 < longest < limit

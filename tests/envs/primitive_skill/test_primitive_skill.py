@@ -213,7 +213,7 @@ def test_agents_write_the_structured_state_unless_told_otherwise() -> None:
     world = make_env("primitive_skill", {"task": "stack"}).world
     agent = Agent(world, AgentConfig(strategy="grounding"))
     assert agent.form is StateForm.STRUCTURED
-    assert '<observation>{"red_cube": [62, -55, 20]' in agent.system()
+    assert '<observation>{"red_cube": [62, -55, 20]' in agent.system_prompt()
     assert Agent(world, AgentConfig(state_form="natural_language")).form is StateForm.NATURAL_LANGUAGE
 
 

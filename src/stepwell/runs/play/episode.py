@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
-from stepwell.agents import Agent, Past, Reply
+from stepwell.agents import Agent, PastTurn, Reply
 from stepwell.config.run import RunConfig
 from stepwell.core import InputError, Observation, StateForm, Task
 from stepwell.envs import EnvBatch, Turn
@@ -58,7 +58,7 @@ class PlaySession:
         self.is_over = True
         self.num_turns = 0
         self.total_reward = 0.0
-        self._past: list[Past] = []
+        self._past: list[PastTurn] = []
         self._own_parts = load_own_parts(config.rewards.parts)
 
     def start(self, task: Task) -> Observation:
@@ -69,7 +69,7 @@ class PlaySession:
         self.observation, self.is_over, self.num_turns, self.total_reward = turn.observation, False, 0, 0.0
         self._past, self._task = [], task
         if self.pilot is not None:
-            self.pilot.start(self.agent, self.agent.first(self.observation), self.observation)
+            self.pilot.start(self.agent, self.agent.first_prompt(self.observation), self.observation)
         return self.observation
 
     def act(self, actions: Sequence[str]) -> Played:
@@ -149,13 +149,13 @@ class PlaySession:
         self.observation, self.is_over = turn.observation, turn.is_over
         self.num_turns += 1
         self.total_reward += turn.reward
-        self._past.append(Past(reply.actions, reply.lost, str(turn.info.get("result", ""))))
+        self._past.append(PastTurn(reply.actions, reply.lost, str(turn.info.get("result", ""))))
         if self.pilot is not None and not self.is_over:
             self._tell(self.pilot)
         return Played(player, text, reply, parts, self.observation, self.is_over, success)
 
     def _tell(self, pilot: Pilot) -> None:
-        text = self.agent.next(self.observation, self._past)
+        text = self.agent.next_prompt(self.observation, self._past)
         if self.agent.keeps_dialogue:
             pilot.tell(text, self.observation)
         else:
