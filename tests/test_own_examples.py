@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from pathlib import Path
 
 import pytest
-from tests.runs.small import small_config, timeless
+from tests.runs.small import small_config, small_parts, timeless
 
 from stepwell.cli.main import main
 from stepwell.config.run import RecipeConfig
+from stepwell.core import SamplingParams, Split
+from stepwell.core.user_code import import_user_module
 from stepwell.monitors.jsonl import read_entries
+from stepwell.rollout import Job
 from stepwell.runs.build.recipe import resolve_recipe
 from stepwell.runs.run import train
+from stepwell.workers.hosts import build_engine
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 NAMES = [
@@ -32,6 +37,15 @@ def test_examples_are_short_and_say_how_to_run_them() -> None:
         text = file.read_text()
         assert len(text.splitlines()) <= 60, file.name
         assert f"examples/{file.name}" in text.split('"""')[1], file.name
+
+
+def test_the_page_on_extending_counts_the_lines_of_each_example() -> None:
+    page = (EXAMPLES.parent / "docs" / "extending.md").read_text()
+    for file in EXAMPLES.glob("own_*.py"):
+        text = file.read_text()
+        head = ast.parse(text).body[0].end_lineno
+        lines = sum(bool(line.strip()) for line in text.splitlines()[head:])
+        assert f"({Path('..') / 'examples' / file.name}) | {lines} |" in page, file.name
 
 
 def test_a_credit_function_that_compares_siblings_gets_them() -> None:
@@ -63,3 +77,39 @@ def test_recipe_reward_and_prompt_style_of_ones_own_learn_together(tmp_path: Pat
     assert "reward/variety" in next(
         e.values for e in read_entries(folder / "metrics.jsonl") if e.kind == "update"
     )
+
+
+def test_an_engine_of_ones_own_is_built_by_its_path_and_plays_episodes() -> None:
+    parts = small_parts()
+    engine = build_engine(f"{EXAMPLES}/own_engine.py:build", {"token_ids": list(range(256)), "length": 3})
+    jobs = [Job(task, task.id, seed) for seed, task in enumerate(parts.tasks(Split.TRAIN, 4, 0))]
+    played = parts.rollout_with(engine).run(jobs, SamplingParams(max_tokens=8)).trajectories
+    steps = [step for trajectory in played for step in trajectory.steps]
+    assert len(played) == 4 and {step.num_units for step in steps} == {3}
+    assert all(step.behavior_logprobs.tolist() == pytest.approx([-math.log(256)] * 3) for step in steps)
+
+
+def test_a_dialect_of_ones_own_is_served_and_recorded(tmp_path: Path) -> None:
+    httpx = pytest.importorskip("httpx")
+    from tests.services.dialects.parrot import Parrot
+
+    from stepwell.pool import open_pool
+    from stepwell.rendering import Renderer
+    from stepwell.rendering.tiny import TINY_CONTEXT, build_tokenizer
+    from stepwell.services.gateway.gateway import Gateway
+    from stepwell.services.http_server import serve_in_thread
+
+    dialect = import_user_module(str(EXAMPLES / "own_dialect.py"), "example")
+    tokenizer = build_tokenizer()
+    with open_pool(tmp_path / "pool.db") as pool:
+        gateway = Gateway(Parrot(tokenizer), Renderer(tokenizer, context_length=TINY_CONTEXT), pool)
+        url, stop = serve_in_thread(dialect.make_app(gateway))
+        try:
+            body = {"model": gateway.models[0], "messages": [{"role": "user", "content": "up and down"}]}
+            reply = httpx.post(f"{url}/s/mine/api/chat", json=body).json()
+            assert reply["message"] == {"role": "assistant", "content": "up and down"} and reply["done"]
+            assert len(pool.get("mine", whole=True).trajectory.steps) == 1
+            refused = httpx.post(f"{url}/api/chat", json={"model": "stepwell"})
+            assert refused.status_code == 400 and "messages" in refused.text
+        finally:
+            stop()
