@@ -13,7 +13,7 @@ from tests.policies.vla.made import CHUNK, DIM, STEPS, policy, states
 from stepwell.config import EngineConfig
 from stepwell.core import EngineError, InputError, Request, SamplingParams, TokenState, WeightsError
 from stepwell.engines import ArrayEngine, check_parity, fingerprint_of
-from stepwell.rollout.robot_player import executed
+from stepwell.rollout.robot_player import keep_executed
 
 HEADS = ("token", "flow")
 
@@ -42,7 +42,8 @@ def test_the_trainer_gives_fresh_samples_the_engines_logprobs(head: str) -> None
     asked = requests(12)
     samples = ArrayEngine(made.model).generate_blocking(asked)
     steps = [
-        executed(s, 1 + i % CHUNK).step(r.state) for i, (s, r) in enumerate(zip(samples, asked, strict=True))
+        keep_executed(s, 1 + i % CHUNK).step(r.state)
+        for i, (s, r) in enumerate(zip(samples, asked, strict=True))
     ]
     report = check_parity(made, steps, 1e-4)
     units = sum(1 + i % CHUNK for i in range(12)) * DIM if head == "token" else 12 * STEPS

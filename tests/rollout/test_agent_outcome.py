@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from stepwell.core import AgentError
 from stepwell.core.user_code import format_own_lines
-from stepwell.rollout.agent_outcome import failure_of, is_infra, read_return
-from stepwell.rollout.agent_target import look_at
+from stepwell.rollout.agent_outcome import describe_failure, is_infra_failure, read_return
+from stepwell.rollout.agent_target import inspect_agent
 
 ELSEWHERE = "http://127.0.0.1:9"
 
@@ -119,11 +119,11 @@ def raised(call: Any, base_url: str) -> Exception:
 @pytest.mark.parametrize("call", [_openai, _anthropic, _httpx])
 def test_a_gateway_that_is_not_there_is_the_systems_fault_also_when_wrapped(call: Any) -> None:
     error = raised(call, ELSEWHERE)
-    assert is_infra(error, ELSEWHERE)
+    assert is_infra_failure(error, ELSEWHERE)
     wrapped = RuntimeError("the framework failed")
     wrapped.__cause__ = ExceptionGroup("tasks", [ValueError("x"), error])
-    assert is_infra(wrapped, f"{ELSEWHERE}/s/one")
-    assert not is_infra(error, "http://127.0.0.1:10")  # a tool's own server was meant
+    assert is_infra_failure(wrapped, f"{ELSEWHERE}/s/one")
+    assert not is_infra_failure(error, "http://127.0.0.1:10")  # a tool's own server was meant
 
 
 @pytest.mark.parametrize("call", [_openai, _anthropic, _httpx])
@@ -133,13 +133,13 @@ def test_an_answer_of_the_gateway_is_the_systems_fault_from_500_on(
 ) -> None:
     with answering(status) as base_url:
         error = raised(call, base_url)
-    assert is_infra(error, base_url) is expected
-    assert failure_of(error, base_url)["status"] == ("infra_error" if expected else "agent_error")
+    assert is_infra_failure(error, base_url) is expected
+    assert describe_failure(error, base_url)["status"] == ("infra_error" if expected else "agent_error")
 
 
 def test_what_an_agent_raises_by_itself_is_its_own_fault() -> None:
     for error in (KeyError("x"), ConnectionRefusedError("its database"), TimeoutError(), SystemExit(1)):
-        assert not is_infra(error, ELSEWHERE)
+        assert not is_infra_failure(error, ELSEWHERE)
 
 
 def test_of_a_long_traceback_the_end_is_kept() -> None:
@@ -160,6 +160,6 @@ def test_a_callable_object_is_an_agent() -> None:
         async def __call__(self, task: Any, base_url: str) -> float:
             return 1.0
 
-    assert look_at("m:agent", Async()).is_async
-    assert not look_at("m:agent", lambda task: 1.0).is_async
-    assert look_at("m:agent", lambda task: 1.0).needs_environment
+    assert inspect_agent("m:agent", Async()).is_async
+    assert not inspect_agent("m:agent", lambda task: 1.0).is_async
+    assert inspect_agent("m:agent", lambda task: 1.0).needs_environment

@@ -15,7 +15,7 @@ from stepwell.config.run import AgentConfig
 from stepwell.core import InputError, Sampling, ToolCall
 from stepwell.rendering import ImagePart, Message, TextPart
 from stepwell.rewards.chat_client import ChatReply, seconds
-from stepwell.rollout.chat_messages import answered, api_message, read_said
+from stepwell.rollout.chat_messages import encode_api_message, make_tool_results, read_outside_reply
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=20)
 ANY_JSON = st.recursive(
@@ -31,7 +31,7 @@ def called(name: str, arguments: Any, call_id: str = "c1") -> dict[str, Any]:
 
 
 def said(message: dict[str, Any]) -> Any:
-    return read_said(ChatReply(message, "stop", 3, 4), Sampling(0.5, seed=9))
+    return read_outside_reply(ChatReply(message, "stop", 3, 4), Sampling(0.5, seed=9))
 
 
 @given(names=st.lists(NAMES, min_size=1, max_size=3))
@@ -51,14 +51,14 @@ def test_whatever_an_api_answers_is_read_or_refused_as_unreadable(message: dict[
         return
     assert isinstance(read.text, str)
     AGENT.read(read.text)
-    json.dumps(api_message(read.message, lambda name: name))
+    json.dumps(encode_api_message(read.message, lambda name: name))
 
 
 def test_arguments_that_are_no_json_are_lost_and_sent_back_empty() -> None:
     read = said({"content": "", "tool_calls": [called("look", '{"name": ')]})
     reply = AGENT.read(read.text)
     assert reply.actions == () and "not valid JSON" in reply.lost
-    (call,) = api_message(read.message, str)["tool_calls"]
+    (call,) = encode_api_message(read.message, str)["tool_calls"]
     assert call == called("look", "{}")
 
 
@@ -70,12 +70,12 @@ def test_texts_in_parts_and_refusals_are_what_was_said() -> None:
 
 def test_every_call_gets_a_result_and_pictures_stand_behind_them() -> None:
     calls = [ToolCall("look", {}, "c1"), ToolCall("look", {}, "c2")]
-    first, last = answered(calls, Message.user("both are empty"))
+    first, last = make_tool_results(calls, Message.user("both are empty"))
     assert (first.tool_call_id, last.tool_call_id, last.text) == ("c1", "c2", "both are empty")
     shown = Message.user([ImagePart("p"), TextPart("see")])
-    *results, picture = answered(calls, shown)
+    *results, picture = make_tool_results(calls, shown)
     assert [result.tool_call_id for result in results] == ["c1", "c2"] and picture is shown
-    assert api_message(picture, lambda name: f"data:{name}")["content"] == [
+    assert encode_api_message(picture, lambda name: f"data:{name}")["content"] == [
         {"type": "image_url", "image_url": {"url": "data:p"}},
         {"type": "text", "text": "see"},
     ]

@@ -11,7 +11,7 @@ from tests.runs.small import small_parts
 from tests.runs.worlds import BrokenLake
 
 from stepwell.core import Request, Sampled, Split, Status, Task, Trajectory
-from stepwell.rollout import Job, Rolled, episodes
+from stepwell.rollout import Job, RolloutResult, episodes
 from stepwell.runs.build.components import Parts
 
 WORLDS = "tests.runs.worlds"
@@ -27,7 +27,7 @@ def jobs_of(parts: Parts, num_tasks: int = 4, group_size: int = 3, seed: int = 0
     return [Job(t, t.id, 1000 * seed + 10 * i + k) for i, t in enumerate(tasks) for k in range(group_size)]
 
 
-def play(parts: Parts, jobs: list[Job], temperature: float = 1.0, **more: object) -> Rolled:
+def play(parts: Parts, jobs: list[Job], temperature: float = 1.0, **more: object) -> RolloutResult:
     parts.engine.forget()
     return parts.rollout.run(jobs, parts.params(temperature), **more)  # type: ignore[arg-type]
 
@@ -148,7 +148,7 @@ def test_a_world_that_cuts_an_episode_leaves_the_state_after_its_last_action() -
 def first_prompt(parts: Parts) -> int:
     (task,) = parts.tasks(Split.TRAIN, 1, 0)
     (turn,) = parts.envs.reset([task])
-    return parts.player.open(turn.observation).state.prompt_ids.size
+    return parts.player.open_conversation(turn.observation).state.prompt_ids.size
 
 
 def test_a_context_that_runs_full_cuts_the_episode_without_a_state_to_go_on_from(parts: Parts) -> None:

@@ -25,8 +25,8 @@ from stepwell.envs.batch import EnvBatch
 from stepwell.envs.turns import Turn
 from stepwell.rollout.episodes import Rollout
 from stepwell.rollout.jobs import Job
-from stepwell.rollout.robot_demonstrations import ExpertSampler, chunked, demonstrate_robot
-from stepwell.rollout.robot_player import RobotPlayer, executed
+from stepwell.rollout.robot_demonstrations import ExpertSampler, demonstrate_robot, regroup_into_chunks
+from stepwell.rollout.robot_player import RobotPlayer, keep_executed
 
 NEAR = Task(NAME, {"point": [0.0, 0.0], "goal": [0.5, 0.0]}, "go to the goal")
 FAR = Task(NAME, {"point": [-0.9, -0.9], "goal": [0.9, 0.9]}, "go to the goal")
@@ -87,10 +87,10 @@ def test_a_cut_flow_chunk_keeps_every_transition_with_the_share_of_what_was_exec
     chain = np.random.default_rng(0).normal(size=(5, 3, 2)).astype(np.float32)
     action = ArrayAction(np.zeros((3, 2), np.float32), 4, {"chain": chain, "row_logprobs": rows})
     whole = Sampled(action, rows.sum(axis=1), Sampling(), VersionSpan.at(0))
-    cut = executed(whole, 2)
+    cut = keep_executed(whole, 2)
     assert cut.logprobs.tolist() == [1.0, 7.0, 13.0, 19.0] and cut.action.num_units == 4
     assert np.array_equal(cut.action.draws["chain"], chain) and cut.action.chunk.shape == (2, 2)
-    assert executed(whole, 3).logprobs.tolist() == whole.logprobs.tolist()
+    assert keep_executed(whole, 3).logprobs.tolist() == whole.logprobs.tolist()
     assert set(cut.action.draws) == {"chain"}
 
 
@@ -107,27 +107,31 @@ def test_parts_of_the_reward_are_chosen_weighted_and_scaled() -> None:
 
 def test_a_world_that_fails_or_gives_no_number_is_the_systems_failure() -> None:
     player = RobotPlayer(NAME)
-    broken = player.begin(0, Job(NEAR, "g", 1), Turn(error=RuntimeError("no simulator")))
-    assert broken.status is Status.INFRA_ERROR and player.finished(broken, 0.0).error == "no simulator"
+    broken = player.begin_episode(0, Job(NEAR, "g", 1), Turn(error=RuntimeError("no simulator")))
+    assert (
+        broken.status is Status.INFRA_ERROR and player.build_trajectory(broken, 0.0).error == "no simulator"
+    )
     state = ArrayState({"proprio": np.zeros(2, np.float32)})
-    episode = player.begin(0, Job(NEAR, "g", 1), Turn(state))
-    request = player.request(episode, SamplingParams())
+    episode = player.begin_episode(0, Job(NEAR, "g", 1), Turn(state))
+    request = player.make_request(episode, SamplingParams())
     (sampled,) = Straight().generate_blocking([request])
     odd = Turn(state, float("nan"), info={"num_actions": 3})
-    player.record(episode, request, sampled, player.read(sampled), odd)
+    player.record_step(episode, request, sampled, player.read_reply(sampled), odd)
     assert episode.status is Status.INFRA_ERROR and "nan" in episode.error
 
 
 def test_an_episode_cut_by_our_budget_keeps_the_state_after_it() -> None:
     player = RobotPlayer(NAME)
     first, second = (ArrayState({"proprio": np.full(2, i, np.float32)}) for i in range(2))
-    episode = player.begin(0, Job(NEAR, "g", 1), Turn(first))
-    request = player.request(episode, SamplingParams())
+    episode = player.begin_episode(0, Job(NEAR, "g", 1), Turn(first))
+    request = player.make_request(episode, SamplingParams())
     (sampled,) = Straight().generate_blocking([request])
-    player.record(episode, request, sampled, player.read(sampled), Turn(second, info={"num_actions": 3}))
+    player.record_step(
+        episode, request, sampled, player.read_reply(sampled), Turn(second, info={"num_actions": 3})
+    )
     assert episode.status is None
     episode.status = Status.TRUNCATED
-    assert player.finished(episode, 0.0).final_state == second
+    assert player.build_trajectory(episode, 0.0).final_state == second
 
 
 def experts(noise: float, chunk: int, count: int = 6) -> list:  # type: ignore[type-arg]
@@ -165,7 +169,7 @@ def test_noise_moves_the_experts_actions_and_it_still_arrives() -> None:
 
 def test_a_short_demonstration_is_one_chunk_per_place() -> None:
     (whole,) = experts(0.0, 1, count=1)
-    assert len(chunked(whole, 100)) == len(whole.steps)
+    assert len(regroup_into_chunks(whole, 100)) == len(whole.steps)
 
 
 def test_a_world_without_an_expert_has_no_demonstrations() -> None:

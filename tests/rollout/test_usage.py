@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stepwell.core import Status, Step, Task, TokenAction, TokenState, Trajectory
-from stepwell.rollout.usage import GoldenRow, by_golden, reply_length, tool_use
+from stepwell.rollout.usage import GoldenRow, group_by_golden, measure_reply_length, measure_tool_use
 
 
 def episode(
@@ -26,14 +26,19 @@ def episode(
 
 def test_calls_are_counted_per_episode_and_by_tool() -> None:
     played = [episode([["search", "search"], ["answer"]]), episode([["search"]], lost=3)]
-    assert tool_use(played) == {"calls": 2.0, "calls/answer": 0.5, "calls/search": 1.5, "lost_calls": 1.5}
-    assert reply_length(played) == {"response_tokens": (3 + 2 + 2) / 3}
+    assert measure_tool_use(played) == {
+        "calls": 2.0,
+        "calls/answer": 0.5,
+        "calls/search": 1.5,
+        "lost_calls": 1.5,
+    }
+    assert measure_reply_length(played) == {"response_tokens": (3 + 2 + 2) / 3}
 
 
 def test_without_tools_there_is_nothing_to_count() -> None:
     plain = episode([["x"]])
     plain.steps[0].info = {"actions": ["Up"]}
-    assert tool_use([plain]) == {} and tool_use([]) == {} and reply_length([]) == {}
+    assert measure_tool_use([plain]) == {} and measure_tool_use([]) == {} and measure_reply_length([]) == {}
 
 
 def test_extra_turns_are_those_of_solved_episodes() -> None:
@@ -45,7 +50,7 @@ def test_extra_turns_are_those_of_solved_episodes() -> None:
         episode([["a"]], Status.INFRA_ERROR, golden=2),
         episode([["a"]]),
     ]
-    rows = by_golden(played)
+    rows = group_by_golden(played)
     assert rows[0] == GoldenRow(2, 1, 0.0, None)
     assert (rows[1].golden, rows[1].num_trajectories, rows[1].extra_turns) == (3, 3, 0.5)
     assert rows[1].success == pytest.approx(2 / 3)

@@ -127,7 +127,7 @@ def test_what_the_api_refuses_is_told_before_anything_is_played(
 
 def test_nobody_at_the_address_is_told(tmp_path: Path) -> None:
     nowhere = ChatServer("http://127.0.0.1:9/v1")
-    with pytest.raises(EngineError, match=r"nobody answers at http://127.0.0.1:9/v1 .*--endpoint"):
+    with pytest.raises(EngineError, match=r"no server answers at http://127.0.0.1:9/v1 .*--endpoint"):
         evaluation(nowhere, tmp_path).run()
     with pytest.raises(ConfigError, match="url must begin with http"):
         evaluation(ChatServer("host:80"), tmp_path).run()
@@ -177,7 +177,7 @@ def test_settings_that_an_api_does_not_take_are_renamed_or_left_out(
     server.refuse = refuse
     report = evaluation(server, tmp_path, "sampling.max_tokens=33").run()
     assert server.bodies[-1]["max_completion_tokens"] == 33 and "seed" not in server.bodies[-1]
-    assert report.notes == ["the API takes no seed: sampled episodes cannot be repeated"]
+    assert report.notes == ["the API accepts no seed: sampled episodes cannot be repeated"]
     assert report.more["failed_tries"] == 0
 
 
@@ -250,7 +250,7 @@ def test_tools_go_into_the_prompt_where_the_api_refuses_them(server: ChatServer,
     server.refuse = lambda body: refusal(400, "tools are not supported") if "tools" in body else None
     report = evaluation(server, tmp_path, *NOTES).run()
     assert report.result.success == 1.0 and report.result.values()["format_share"] == 1.0
-    assert report.notes == ["the API takes no tools: the prompt tells of them"]
+    assert report.notes == ["the API accepts no tools: they are described in the prompt"]
     assert "look" in server.bodies[-1]["messages"][0]["content"]
     with pytest.raises(ConfigError, match="tools are not supported"):
         evaluation(server, tmp_path, *NOTES, tools="api").run()
@@ -270,7 +270,7 @@ def test_pictures_are_sent_as_they_are_seen(server: ChatServer, tmp_path: Path) 
         assert any(np.array_equal(sent, picture) for picture in known)
     assert len(shown) == 1
     server.refuse = lambda body: refusal(400, "this model does not read image_url parts")
-    with pytest.raises(ConfigError, match=r"does not take pictures .*choose a model that sees"):
+    with pytest.raises(ConfigError, match=r"does not accept images .*choose a vision model"):
         evaluation(server, tmp_path / "other", *more).run()
 
 

@@ -1,6 +1,6 @@
-"""Playing episodes: many at once in step with each other, by a user's own agent, and by the oracle.
+"""Playing episodes: in lock step, by a user's own agent, by an outside model, and by the oracle.
 
-Names are imported when first used: a simulator's process needs none of them.
+Names are imported on first use: a simulator process needs none of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from stepwell.rollout.agent_processes import AgentJob, AgentProcesses, AgentResult
     from stepwell.rollout.demonstrations import OracleSampler, demonstrate
     from stepwell.rollout.episodes import BlockingSampler, Rollout
-    from stepwell.rollout.jobs import Job, Rolled
+    from stepwell.rollout.jobs import Job, RolloutResult
     from stepwell.rollout.player import Episode, LanguagePlayer, Player
 
 __all__ = [
@@ -26,8 +26,8 @@ __all__ = [
     "LanguagePlayer",
     "OracleSampler",
     "Player",
-    "Rolled",
     "Rollout",
+    "RolloutResult",
     "demonstrate",
 ]
 
@@ -43,7 +43,7 @@ __getattr__ = lazy_names(
         "LanguagePlayer": "player",
         "OracleSampler": "demonstrations",
         "Player": "player",
-        "Rolled": "jobs",
+        "RolloutResult": "jobs",
         "Rollout": "episodes",
         "demonstrate": "demonstrations",
     },

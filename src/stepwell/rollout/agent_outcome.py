@@ -1,14 +1,13 @@
-"""What an episode of a user's agent came to: its return value or its exception, as plain data.
+"""The outcome of an episode of a user's agent: its return value or its exception, as plain data.
 
-    returned            done with
-    None                no reward: the session's own, if it was given any, or none
+    returned            meaning
+    None                no reward, or the one that its session got
     True, False         reward 1 or 0, and success
     a number            that reward
-    a dict              "reward", "success", "step_rewards" (one per call of the model), the rest is info
+    a dict              "reward", "success", "step_rewards" (one per call of the model); the rest is info
 
-Anything else is the agent's error, and so is whatever it raises, except where the gateway could
-not be reached or answered with an error of its own: that is the system's doing. An agent's error
-is of one of the kinds in `FAILURES`.
+Any other value is an error of the agent, and so is an exception, unless the gateway could not be reached or
+failed itself: that is an error of the system. `FAILURES` lists the kinds of an agent's errors.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from stepwell.core.user_code import MAX_ERROR, format_own_lines, iter_error_chai
 FAILURES: dict[str, str] = {
     "raised": "raised an exception",
     "refused": "got an error 4xx from the gateway",
-    "bad_return": "returned something that is no reward",
+    "bad_return": "returned a value that is not a reward",
     "timed_out": "did not end in time",
     "crashed": "took its process down",
     "out_of_memory": "used too much memory",
@@ -38,32 +37,34 @@ _UNREACHABLE = {"APIConnectionError", "NetworkError", "TimeoutException", "Remot
 
 
 class ReturnError(AgentError):
-    """What an agent returned is no reward."""
+    """An agent returned a value that is not a reward."""
 
 
 def read_return(value: Any) -> dict[str, Any]:
-    """The fields of a result that a return value says; `AgentError` where it says none."""
+    """The fields of a result from a return value; `AgentError` if it is not one of the above."""
     if not isinstance(value, Mapping):
-        return {"reward": None if value is None else number_of("what it returned", value)} | _success(value)
+        return {"reward": None if value is None else read_number("what it returned", value)} | _read_success(
+            value
+        )
     fields: dict[str, Any] = {"reward": None}
     if value.get("reward") is not None:
-        fields["reward"] = number_of("reward", value["reward"])
+        fields["reward"] = read_number("reward", value["reward"])
     if value.get("success") is not None:
-        fields |= _success(value["success"])
+        fields |= _read_success(value["success"])
         if "success" not in fields:
-            raise _wrong("success", value["success"], "True or False")
+            raise _explain_wrong_value("success", value["success"], "True or False")
     if value.get("step_rewards") is not None:
-        fields["step_rewards"] = _numbers("step_rewards", value["step_rewards"])
+        fields["step_rewards"] = _read_numbers("step_rewards", value["step_rewards"])
     fields["info"] = {k: v for k, v in value.items() if k not in ("reward", "success", "step_rewards")}
     _check_info(fields["info"])
     return fields
 
 
-def number_of(name: str, value: Any) -> float:
-    """A finite number; numpy's and torch's scalars count as one."""
+def read_number(name: str, value: Any) -> float:
+    """A finite number. Scalars of numpy and torch count as numbers."""
     plain = value.item() if callable(getattr(value, "item", None)) else value
     if not isinstance(plain, Real):
-        raise _wrong(name, value, "a number, True, False, None or a dict with a 'reward'")
+        raise _explain_wrong_value(name, value, "a number, True, False, None or a dict with a 'reward'")
     try:
         number = float(plain)
     except OverflowError:  # an integer that no float holds
@@ -73,36 +74,36 @@ def number_of(name: str, value: Any) -> float:
     return number
 
 
-def failure_of(error: BaseException, base_url: str) -> dict[str, Any]:
-    """The fields of a result that an exception says."""
-    is_told = isinstance(error, AgentError) and bool(str(error))  # our own words, or words meant for us
+def describe_failure(error: BaseException, base_url: str) -> dict[str, Any]:
+    """The fields of a result from an exception."""
+    is_told = isinstance(error, AgentError) and bool(str(error))  # a message that was written for the user
     text = str(error)[:MAX_ERROR] if is_told else format_own_lines(error)
-    if is_infra(error, base_url):
+    if is_infra_failure(error, base_url):
         return {"status": "infra_error", "error": text}
     return {"status": "agent_error", "error": text, "failure": _failure_kind(error, base_url)}
 
 
 def _failure_kind(error: BaseException, base_url: str) -> str:
-    """Which of `FAILURES` an exception is."""
+    """The kind of an exception, one of `FAILURES`."""
     if isinstance(error, ReturnError):
         return "bad_return"
     if any(isinstance(e, MemoryError) for e in iter_error_chain(error)):
         return "out_of_memory"
     gateway = urlsplit(base_url).netloc
     is_refused = any(
-        400 <= _http_status(e) < 500 and _address_of(e) == gateway for e in iter_error_chain(error)
+        400 <= _find_http_status(e) < 500 and _find_address(e) == gateway for e in iter_error_chain(error)
     )
     return "refused" if is_refused else "raised"
 
 
-def is_infra(error: BaseException, base_url: str) -> bool:
+def is_infra_failure(error: BaseException, base_url: str) -> bool:
     """Whether the gateway was unreachable or failed, anywhere in the chain of causes.
 
-    An agent's tools may fail to reach other places. Inner errors often do not say where they
-    wanted to go; they count only where nobody in the chain does.
+    An agent's tools may fail to reach other servers. Errors without an address count only if no error in the
+    chain has one.
     """
     failed = [
-        (e, _address_of(e)) for e in iter_error_chain(error) if _is_unreachable(e) or _is_server_error(e)
+        (e, _find_address(e)) for e in iter_error_chain(error) if _is_unreachable(e) or _is_server_error(e)
     ]
     known = {address for _, address in failed if address is not None}
     return bool(failed) and (not known or urlsplit(base_url).netloc in known)
@@ -116,33 +117,33 @@ def _is_unreachable(error: BaseException) -> bool:
 
 
 def _is_server_error(error: BaseException) -> bool:
-    return _http_status(error) >= 500
+    return _find_http_status(error) >= 500
 
 
-def _http_status(error: BaseException) -> int:
-    """Of the answer that an exception carries; 0 where it carries none."""
+def _find_http_status(error: BaseException) -> int:
+    """The status of the response that an exception carries; 0 if it has none."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     return status if isinstance(status, int) else 0
 
 
-def _address_of(error: BaseException) -> str | None:
-    """Host and port that a failed request went to, where it says so."""
+def _find_address(error: BaseException) -> str | None:
+    """Host and port of a failed request, if known."""
     try:
         return urlsplit(str(error.request.url)).netloc  # type: ignore[attr-defined]
-    except (AttributeError, RuntimeError):  # httpx raises where no request is attached
+    except (AttributeError, RuntimeError):  # httpx raises if no request is attached
         return None
 
 
-def _success(value: Any) -> dict[str, Any]:
-    """A success, where `value` is a truth value, numpy's included."""
+def _read_success(value: Any) -> dict[str, Any]:
+    """The success, if `value` is a bool (of numpy too)."""
     plain = value.item() if callable(getattr(value, "item", None)) else value
     return {"success": plain} if isinstance(plain, bool) else {}
 
 
-def _numbers(name: str, values: Any) -> list[float]:
+def _read_numbers(name: str, values: Any) -> list[float]:
     if isinstance(values, str) or not isinstance(values, Sequence):
-        raise _wrong(name, values, "a list of numbers, one per call of the model")
-    return [number_of(f"{name}[{at}]", value) for at, value in enumerate(values)]
+        raise _explain_wrong_value(name, values, "a list of numbers, one per call of the model")
+    return [read_number(f"{name}[{at}]", value) for at, value in enumerate(values)]
 
 
 def _check_info(info: Mapping[str, Any]) -> None:
@@ -154,5 +155,5 @@ def _check_info(info: Mapping[str, Any]) -> None:
         raise ReturnError(f"the dict it returned is {size} bytes of JSON; at most {MAX_INFO} are kept")
 
 
-def _wrong(name: str, value: Any, wanted: str) -> AgentError:
+def _explain_wrong_value(name: str, value: Any, wanted: str) -> AgentError:
     return ReturnError(f"{name} is {value!r:.80} ({type(value).__name__}); it must be {wanted}")

@@ -1,13 +1,13 @@
-"""A user's agent by its name: found, looked at, and called with what its signature asks for.
+"""A user's agent: found by its name, inspected, and called with the arguments in its signature.
 
-    module:function        importable, or lying in the present folder
+    module:function            importable, or a module in the current folder
     folder/file.py:function
 
     async def agent(task, base_url): ...      a plain `def` works too, and runs in a thread
 
-An agent may ask, by name, for any of `OFFERED`. One that asks for no address is an agent as it
-is: it finds address and key where the openai and anthropic clients look by themselves, in the
-environment, and therefore plays one episode at a time in its process.
+The arguments may be any of `OFFERED`, by name. An agent without an address among them is used unchanged: the
+openai and anthropic clients find address and key in environment variables. Such an agent plays one episode at
+a time in its process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _EXAMPLE = "async def agent(task, base_url): ..."
 
 @dataclass(frozen=True, slots=True)
 class AgentTarget:
-    """A function that plays episodes, and how it wants to be called."""
+    """A function that plays episodes, and its arguments."""
 
     function: Callable[..., Any]
     positional: tuple[str, ...]
@@ -46,20 +46,20 @@ class AgentTarget:
 
     @property
     def needs_environment(self) -> bool:
-        """Whether it is told neither address nor client, so that only environment variables reach it."""
+        """Whether it gets no address, so that it needs environment variables."""
         return not _ADDRESSES & {*self.positional, *self.by_name}
 
     def call(self, offered: Mapping[str, Any]) -> Any:
-        """Its value, or the awaitable of it."""
+        """Its return value, or an awaitable of it."""
         if self.needs_environment:
-            os.environ.update(environment_of(offered))
+            os.environ.update(build_environment(offered))
         return self.function(
             *(offered[name] for name in self.positional), **{name: offered[name] for name in self.by_name}
         )
 
 
-def offered_of(job: Mapping[str, Any]) -> dict[str, Any]:
-    """What an agent may ask for, from a job as it comes over the wire."""
+def build_arguments(job: Mapping[str, Any]) -> dict[str, Any]:
+    """All arguments that an agent may have, from a job in JSON."""
     task = dict(job["task"])
     root = job["base_url"]
     return {
@@ -73,8 +73,8 @@ def offered_of(job: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def environment_of(offered: Mapping[str, Any]) -> dict[str, str]:
-    """The variables by which the clients find the gateway on their own."""
+def build_environment(offered: Mapping[str, Any]) -> dict[str, str]:
+    """Environment variables by which the clients find the gateway."""
     return {
         "OPENAI_BASE_URL": offered["base_url"],
         "OPENAI_API_KEY": offered["api_key"],
@@ -84,27 +84,27 @@ def environment_of(offered: Mapping[str, Any]) -> dict[str, str]:
 
 
 def load_agent(target: str) -> AgentTarget:
-    """The agent behind a name; `ConfigError` says what is wrong."""
-    return look_at(target, find_user_function(target, f"agent {target!r}"))
+    """The agent with this name; `ConfigError` says what is wrong."""
+    return inspect_agent(target, find_user_function(target, f"agent {target!r}"))
 
 
-def look_at(target: str, function: Any) -> AgentTarget:
-    """Whether and how `function` can be called as an agent."""
+def inspect_agent(target: str, function: Any) -> AgentTarget:
+    """How `function` is called as an agent; `ConfigError` if it cannot be."""
     if not callable(function) or isinstance(function, type):
-        raise ConfigError(f"agent {target!r} is {_kind_of(function)}, not a function; write {_EXAMPLE}")
+        raise ConfigError(f"agent {target!r} is {_describe_kind(function)}, not a function; write {_EXAMPLE}")
     called = function if inspect.isroutine(function) else function.__call__
     if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
-        raise ConfigError(f"agent {target!r} yields; it must return its reward: {_EXAMPLE}")
-    positional, by_name = _asked_for(target, function)
+        raise ConfigError(f"agent {target!r} is a generator; it must return its reward: {_EXAMPLE}")
+    positional, by_name = _find_arguments(target, function)
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
     return AgentTarget(function, positional, by_name, is_async)
 
 
-def _kind_of(value: Any) -> str:
+def _describe_kind(value: Any) -> str:
     return "a class" if isinstance(value, type) else f"a value of type {type(value).__name__}"
 
 
-def _asked_for(target: str, function: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _find_arguments(target: str, function: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     positional: list[str] = []
     by_name: list[str] = []
     for name, parameter in inspect.signature(function).parameters.items():

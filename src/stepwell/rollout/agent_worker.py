@@ -1,20 +1,20 @@
-"""The process in which a user's agent runs: episodes in one event loop, told of over pipes.
+"""The process in which a user's agent runs: many episodes in one event loop.
 
     python -m stepwell.rollout.agent_worker JOBS RESULTS MARKS      three open descriptors
 
-    JOBS ─► _listen (a thread) ─► _play (a task, or a thread for a plain function) ─► RESULTS
+    JOBS ─► _read_messages (a thread) ─► _play_episode (a task, or a thread for a plain function) ─► RESULTS
 
 One JSON object per line. In: first what to load, then `{"play": n, "job": …}` and `{"cancel": n}`.
-Out: `ready` or `refused`, then `{"over": n, …}` per episode. Standard output is the log's alone.
+Out: `ready` or `refused`, then `{"over": n, …}` per episode. Standard output goes to the log only.
 
 Invariants
 * Whatever an episode raises, SystemExit included, ends that episode and no other.
-* MARKS, shared with the parent, always holds the number of the episode whose code the event loop
-  is in (0: none) and a count of such entries: after a crash or while the loop stands still, the
-  parent knows whose doing it is. Work in threads is not marked.
+* MARKS, shared with the parent, always holds the number of the episode whose code the event loop runs
+  (0: none) and a count of such entries. After a crash, or while the loop is blocked, the parent knows
+  which episode is to blame. Work in threads is not marked.
 * The process never outlives its parent. It ends when JOBS is closed, and the kernel kills its whole
   process group when the parent ends, even while code that never releases the interpreter runs.
-* What the agent forks cannot speak for the process, and dies with it.
+* What the agent forks cannot send results, and dies with the process.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from typing import Any
 from stepwell.core import ConfigError
 from stepwell.core.child_process import end_process_group, end_with_parent
 from stepwell.core.user_code import format_own_lines
-from stepwell.rollout.agent_outcome import failure_of, read_return
+from stepwell.rollout.agent_outcome import describe_failure, read_return
 from stepwell.rollout.agent_process import MARKS_BYTES
-from stepwell.rollout.agent_target import AgentTarget, load_agent, offered_of
+from stepwell.rollout.agent_target import AgentTarget, build_arguments, load_agent
 
 _EPISODE: contextvars.ContextVar[int] = contextvars.ContextVar("stepwell_episode", default=0)
 Send = Callable[[dict[str, Any]], None]
 
 
 class MarkedLoop(asyncio.SelectorEventLoop):
-    """An event loop that leaves a mark of whose code it runs."""
+    """An event loop that marks whose code it runs."""
 
     def __init__(self, marks: memoryview) -> None:
         super().__init__()
@@ -56,8 +56,8 @@ class MarkedLoop(asyncio.SelectorEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """As asyncio's, marked. Every step of a task comes this way."""
-        return super().call_soon(self._marked, callback, *args, context=context)
+        """As in asyncio, marked. Every step of a task comes this way."""
+        return super().call_soon(self._run_marked, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
         self,
@@ -66,18 +66,18 @@ class MarkedLoop(asyncio.SelectorEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """As asyncio's, marked. Timers come this way."""
-        return super().call_at(when, self._marked, callback, *args, context=context)
+        """As in asyncio, marked. Timers come this way."""
+        return super().call_at(when, self._run_marked, callback, *args, context=context)
 
     def end_in_fork(self) -> None:
-        """In a forked copy: go on to the end of what runs now, and no further.
+        """In a forked copy: finish the callback that runs now, then exit.
 
-        Sockets are shared with the original; a copy that went on would read its answers away.
+        Sockets are shared with the original; a copy that continued would read its answers.
         """
         self.is_copy, self.marks = True, memoryview(bytearray(MARKS_BYTES)).cast("q")
         self.call_soon(os._exit, 0)
 
-    def _marked(self, callback: Callable[..., object], *args: Any) -> None:
+    def _run_marked(self, callback: Callable[..., object], *args: Any) -> None:
         if self.is_copy:
             os._exit(0)
         self.marks[1] += 1
@@ -89,7 +89,7 @@ class MarkedLoop(asyncio.SelectorEventLoop):
 
 
 class AgentWorker:
-    """Plays the episodes it is told to, for as long as it is told."""
+    """Plays the episodes that its messages start."""
 
     def __init__(self, agent: AgentTarget, send: Send, marks: memoryview, concurrency: int) -> None:
         self._agent, self._send = agent, send
@@ -101,43 +101,45 @@ class AgentWorker:
 
     def serve(self, messages: Iterator[dict[str, Any]]) -> None:
         """Play until the messages end, which ends the process."""
-        threading.Thread(target=self._listen, args=(messages,), name="listen", daemon=True).start()
+        threading.Thread(target=self._read_messages, args=(messages,), name="listen", daemon=True).start()
         while True:
             try:
                 self._loop.run_forever()
             except (SystemExit, KeyboardInterrupt):
-                continue  # of some task of an agent's own; who awaits that task gets it too
+                continue  # raised by a task that an agent started; who awaits that task gets it too
 
-    def _listen(self, messages: Iterator[dict[str, Any]]) -> None:
+    def _read_messages(self, messages: Iterator[dict[str, Any]]) -> None:
         for message in messages:
-            act = self._begin if "play" in message else self._cancel
+            act = self._begin_episode if "play" in message else self._cancel_episode
             self._loop.call_soon_threadsafe(act, message)
         end_process_group()
 
-    def _begin(self, message: dict[str, Any]) -> None:
+    def _begin_episode(self, message: dict[str, Any]) -> None:
         number, context = message["play"], contextvars.copy_context()
         if self._agent.is_async:
             context.run(_EPISODE.set, number)
-        self._tasks[number] = self._loop.create_task(self._play(number, message["job"]), context=context)
+        self._tasks[number] = self._loop.create_task(
+            self._play_episode(number, message["job"]), context=context
+        )
 
-    def _cancel(self, message: dict[str, Any]) -> None:
+    def _cancel_episode(self, message: dict[str, Any]) -> None:
         task = self._tasks.get(message["cancel"])
         if task is not None:
             self._cancelled.add(message["cancel"])
             task.cancel()
 
-    async def _play(self, number: int, job: dict[str, Any]) -> None:
+    async def _play_episode(self, number: int, job: dict[str, Any]) -> None:
         started = time.perf_counter()
         try:
-            outcome = {"status": "done"} | read_return(await self._called(job))
-        except BaseException as error:  # an agent that exits or is cancelled ends its episode, not us
-            outcome = failure_of(error, job["base_url"])
+            outcome = {"status": "done"} | read_return(await self._call_agent(job))
+        except BaseException as error:  # an agent that exits ends its episode, not the process
+            outcome = describe_failure(error, job["base_url"])
         if number in self._cancelled:
-            said = outcome.get("error", "")
-            told = f"no end within {job['timeout_s']:g} s" + (f"; it was at\n{said}" if said else "")
+            place = outcome.get("error", "")
+            error = f"no end within {job['timeout_s']:g} s" + (f"; it was at\n{place}" if place else "")
             outcome = {
                 "status": "agent_error",
-                "error": told,
+                "error": error,
                 "timed_out": True,
                 "failure": "timed_out",
             }
@@ -145,23 +147,23 @@ class AgentWorker:
         self._cancelled.discard(number)
         self._send({"over": number, "wall_s": time.perf_counter() - started} | outcome)
 
-    async def _called(self, job: dict[str, Any]) -> Any:
-        offered = offered_of(job)
+    async def _call_agent(self, job: dict[str, Any]) -> Any:
+        offered = build_arguments(job)
         if self._agent.is_async:
             return await self._agent.call(offered)
         value = await self._loop.run_in_executor(self._threads, self._agent.call, offered)
         return await value if inspect.isawaitable(value) else value
 
 
-def messages_of(descriptor: int) -> Iterator[dict[str, Any]]:
+def read_messages(descriptor: int) -> Iterator[dict[str, Any]]:
     """The JSON lines of a pipe until its other end is closed."""
     with open(descriptor, "rb", closefd=False) as lines:
         for line in lines:
             yield json.loads(line)
 
 
-def sender(descriptor: int) -> Send:
-    """Writes whole lines; in a forked copy of the process it ends that copy instead."""
+def make_sender(descriptor: int) -> Send:
+    """A function that writes whole lines. In a forked copy of the process it ends the copy instead."""
     owner, lock = os.getpid(), threading.Lock()
 
     def send(message: dict[str, Any]) -> None:
@@ -175,14 +177,14 @@ def sender(descriptor: int) -> Send:
     return send
 
 
-def load_or_say_why(hello: dict[str, Any], send: Send) -> AgentTarget | None:
-    """The agent, or None once the parent knows what is wrong with it."""
+def load_or_report(hello: dict[str, Any], send: Send) -> AgentTarget | None:
+    """The agent, or None after the parent was told what is wrong with it."""
     sys.path += [path for path in hello["path"] if path not in sys.path]
     try:
         return load_agent(hello["target"])
     except ConfigError as error:
         send({"refused": str(error)})
-    except BaseException as error:  # whatever a user's module does while it is imported
+    except BaseException as error:  # a user's module may raise anything while it is imported
         send({"refused": f"agent {hello['target']!r} cannot be imported:\n{format_own_lines(error)}"})
     return None
 
@@ -194,11 +196,11 @@ def main(arguments: list[str]) -> None:
         os.set_inheritable(descriptor, False)
     end_with_parent()
     faulthandler.enable(all_threads=False)
-    for descriptor in (jobs, results):  # a forked copy has no voice
+    for descriptor in (jobs, results):  # a forked copy cannot speak for the process
         os.register_at_fork(after_in_child=functools.partial(os.close, descriptor))
-    messages, send = messages_of(jobs), sender(results)
+    messages, send = read_messages(jobs), make_sender(results)
     hello = next(messages)
-    agent = load_or_say_why(hello, send)
+    agent = load_or_report(hello, send)
     if agent is None:
         return
     send({"ready": True, "is_async": agent.is_async, "needs_environment": agent.needs_environment})

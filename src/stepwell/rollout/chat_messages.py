@@ -1,11 +1,11 @@
-"""Messages as chat APIs send and read them: text, pictures as data URLs, tools and calls of them.
+"""Messages in the JSON of chat APIs: text, images as data URLs, tools and tool calls.
 
-    Message ─► api_message ─► JSON                what the model is told
-    ChatReply ─► read_said ─► Said                what it answered
+    Message   ─► encode_api_message ─► JSON             to the model
+    ChatReply ─► read_outside_reply ─► OutsideReply     from the model
 
-An agent reads tool calls in one spelling (`agents/calls.py`). Calls that come in an API's own field are
-written in that spelling behind the text, so that one reader judges every model, ours and others'.
-A call whose arguments are not JSON is kept as it was said: the reader says what is wrong with it.
+An agent reads tool calls in one format (`agents/calls.py`). Calls in an API's own field are appended to the
+text in that format, so that one parser judges every model. A call whose arguments are not JSON is kept
+unchanged: the parser says what is wrong with it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _TOGETHER = "The results of all calls of this turn are told together."
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """An outside model's answer: as its agent reads it, and as it stands in the conversation."""
+class OutsideReply:
+    """A reply of an outside model: the text that its agent reads, and the message for the conversation."""
 
     text: str
     message: Message
@@ -47,12 +47,12 @@ class Said:
     completion_tokens: int = 0
 
     def step(self, state: State) -> Step:
-        """The step of the record: nothing of it is known in tokens."""
+        """The step to record. Its tokens are unknown."""
         return Step.from_text(self.text, self.sampling)
 
     @property
     def note(self) -> dict[str, JSON]:
-        """What a step's `info` keeps of it."""
+        """What a step's `info` keeps of the reply."""
         usage: dict[str, JSON] = {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
@@ -60,18 +60,18 @@ class Said:
         return {"finish": self.finish, "usage": usage}
 
 
-def read_said(reply: ChatReply, sampling: Sampling) -> Said:
-    """An answer, with its calls written behind its text. `InputError` where the message is malformed."""
+def read_outside_reply(reply: ChatReply, sampling: Sampling) -> OutsideReply:
+    """A reply with its calls appended to its text. `InputError` if the message is malformed."""
     text = reply.text or ""
     if not text and isinstance(refusal := reply.message.get("refusal"), str):
         text = refusal
     raw = reply.message.get("tool_calls") or []
     if not isinstance(raw, list):
-        raise InputError("tool_calls of the answer is no list")
-    spoken = [_spoken(item, number) for number, item in enumerate(raw)]
-    message = Message.assistant(text, [call for _, call in spoken])
-    whole = text + "".join(f"<{CALL}>{words}</{CALL}>" for words, _ in spoken)
-    return Said(
+        raise InputError("tool_calls of the answer is not a list")
+    calls = [_read_call(item, number) for number, item in enumerate(raw)]
+    message = Message.assistant(text, [call for _, call in calls])
+    whole = text + "".join(f"<{CALL}>{words}</{CALL}>" for words, _ in calls)
+    return OutsideReply(
         whole,
         message,
         Sampling(sampling.temperature, sampling.top_p, sampling.seed, FinishReason.GIVEN),
@@ -81,8 +81,8 @@ def read_said(reply: ChatReply, sampling: Sampling) -> Said:
     )
 
 
-def _spoken(item: Any, number: int) -> tuple[str, ToolCall]:
-    """One call as its agent reads it, and as it goes back to the API (without arguments no API takes)."""
+def _read_call(item: Any, number: int) -> tuple[str, ToolCall]:
+    """One call as its agent reads it, and as it goes back to the API (only with arguments that are JSON)."""
     function = item.get("function") if isinstance(item, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise InputError(f"tool_calls[{number}] of the answer has no function with a name")
@@ -97,29 +97,29 @@ def _spoken(item: Any, number: int) -> tuple[str, ToolCall]:
     return call.text.replace("<", "\\u003c"), ToolCall(call.name, call.arguments, call_id)
 
 
-def answered(calls: Sequence[ToolCall], told: Message) -> tuple[Message, ...]:
-    """What follows a turn with calls: every call gets a result, and what the world told stands in the last.
+def make_tool_results(calls: Sequence[ToolCall], observation: Message) -> tuple[Message, ...]:
+    """The messages after a turn with calls: one result per call, the last of which has the observation.
 
-    Pictures cannot stand in results, so what holds some is told as a user's message behind them.
+    Results cannot hold images, so an observation with images follows them as a user's message.
     """
     *others, last = calls
     together = [Message.tool(_TOGETHER, call) for call in others]
-    if told.images:
-        return (*together, Message.tool(_TOGETHER, last), told)
-    return (*together, Message.tool(told.text, last))
+    if observation.images:
+        return (*together, Message.tool(_TOGETHER, last), observation)
+    return (*together, Message.tool(observation.text, last))
 
 
-def data_url(picture: AnyArray) -> str:
-    """A picture as PNG inside a URL."""
-    return f"data:image/png;base64,{base64.b64encode(png_bytes(picture)).decode('ascii')}"
+def encode_data_url(image: AnyArray) -> str:
+    """An image as PNG in a data URL."""
+    return f"data:image/png;base64,{base64.b64encode(png_bytes(image)).decode('ascii')}"
 
 
-def api_message(message: Message, picture_url: Callable[[str], str]) -> dict[str, Any]:
-    """A message as JSON for the API."""
+def encode_api_message(message: Message, make_url: Callable[[str], str]) -> dict[str, Any]:
+    """A message as JSON of the API."""
     value: dict[str, Any] = {"role": message.role}
     if message.images:
         value["content"] = [
-            {"type": "image_url", "image_url": {"url": picture_url(part.image)}}
+            {"type": "image_url", "image_url": {"url": make_url(part.image)}}
             if isinstance(part, ImagePart)
             else {"type": "text", "text": part.text}
             for part in message.parts
@@ -127,19 +127,19 @@ def api_message(message: Message, picture_url: Callable[[str], str]) -> dict[str
     else:
         value["content"] = message.text
     if message.tool_calls:
-        value["tool_calls"] = [_api_call(call) for call in message.tool_calls]
+        value["tool_calls"] = [_encode_call(call) for call in message.tool_calls]
     if message.tool_call_id:
         value["tool_call_id"] = message.tool_call_id
     return value
 
 
-def _api_call(call: ToolCall) -> dict[str, Any]:
+def _encode_call(call: ToolCall) -> dict[str, Any]:
     function = {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)}
     return {"id": call.id, "type": "function", "function": function}
 
 
-def message_note(message: Message) -> dict[str, JSON]:
-    """A message as a step's `info` keeps it; pictures by name."""
+def describe_message(message: Message) -> dict[str, JSON]:
+    """A message for the `info` of a step; images by name."""
     texts = [part.text for part in message.parts if not isinstance(part, ImagePart)]
     value: dict[str, JSON] = {"role": message.role, "content": "".join(texts)}
     if message.images:

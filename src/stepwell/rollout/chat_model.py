@@ -1,15 +1,14 @@
-"""An outside model: messages go to a chat API, answers come back, and every refusal is told for what it is.
+"""An outside model behind a chat API.
 
-    prepare ─► (one small question, with everything that later ones hold) ─► what this API takes
-    ask ─► body ─► ChatClient ─► Said
+    prepare ─► (one small request with everything that later ones contain) ─► what this API accepts
+    ask_model ─► body ─► ChatClient ─► OutsideReply
 
-APIs differ in what they take. `prepare` finds out before anything is played, and stops with a sentence
-that names the fix where the address, the key or the model is wrong: a seed that is refused is left out,
-the limit of tokens goes under its newer name, and tools go into the prompt. Nothing is adapted later,
-so that all episodes are asked in the same way.
+APIs accept different things. `prepare` finds out before the first episode: a refused seed is left out, the
+token limit goes under its newer name, tools go into the prompt. A wrong address, key or model is an error
+that names the fix. Nothing is adapted later, so that all episodes are sampled in the same way.
 
-While episodes are played, a prompt that is too long is a `ContextLengthError` (the episode is cut, as with
-a model of our own); whatever else the API refuses or does not answer is an `EngineError`.
+During episodes, a prompt that is too long raises `ContextLengthError` (the episode is truncated, as with our
+own models). Everything else that the API refuses or does not answer raises `EngineError`.
 """
 
 from __future__ import annotations
@@ -35,12 +34,17 @@ from stepwell.core import (
 )
 from stepwell.rendering import ImagePart, Message, TextPart
 from stepwell.rewards.chat_client import ChatClient, ChatRefused, ChatReply, Unanswered
-from stepwell.rollout.chat_messages import Said, api_message, data_url, read_said
+from stepwell.rollout.chat_messages import (
+    OutsideReply,
+    encode_api_message,
+    encode_data_url,
+    read_outside_reply,
+)
 
 _MAX_SEED = 2**31  # servers differ in how large a seed may be; all take these
 _MAX_URLS = 512
 _NUM_ADAPTED = 4
-_GREY = "a grey picture"
+_GREY = "a grey image"
 _TOO_LONG = (
     "context length",
     "context_length",
@@ -53,7 +57,7 @@ _TOO_LONG = (
 
 @dataclass(slots=True)
 class ChatCounts:
-    """What asking took so far."""
+    """Calls and tokens so far."""
 
     num_calls: int = 0
     num_retries: int = 0
@@ -62,8 +66,8 @@ class ChatCounts:
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
-    def figures(self, config: ChatApiConfig) -> dict[str, float]:
-        """Everything as numbers, with the cost where prices are known."""
+    def summarize(self, config: ChatApiConfig) -> dict[str, float]:
+        """All counts, and the cost if prices are known."""
         spent = self.prompt_tokens * config.prompt_price + self.completion_tokens * config.completion_price
         return asdict(self) | (
             {"cost": spent / 1e6} if config.prompt_price or config.completion_price else {}
@@ -73,12 +77,12 @@ class ChatCounts:
 class ChatModel:
     """The model `config.model` at `config.url`; open it with `async with`."""
 
-    def __init__(self, config: ChatApiConfig, pictures: ImageStore | None = None) -> None:
+    def __init__(self, config: ChatApiConfig, image_store: ImageStore | None = None) -> None:
         self.config = config
         self.counts = ChatCounts()
         self.notes: list[str] = []
-        """What was adapted, in words."""
-        self._pictures = ImageStore() if pictures is None else pictures
+        """What was adapted, for the user."""
+        self._image_store = ImageStore() if image_store is None else image_store
         self._client = ChatClient(config, self.counts)
         self._urls: OrderedDict[str, str] = OrderedDict()
         self._limit_name = "max_tokens"
@@ -94,58 +98,58 @@ class ChatModel:
         await self._client.__aexit__(kind, error, trace)
 
     async def prepare(
-        self, params: SamplingParams, tools: Sequence[ToolSchema] = (), *, with_picture: bool = False
+        self, params: SamplingParams, tools: Sequence[ToolSchema] = (), *, with_image: bool = False
     ) -> bool:
-        """Find out what the API takes; gives whether that includes `tools`."""
+        """Find out what the API accepts; whether that includes `tools`."""
         message = Message.user("Answer with the word: ready")
-        if with_picture:
-            self._urls[_GREY] = data_url(np.full((32, 32, 3), 127, dtype=np.uint8))
+        if with_image:
+            self._urls[_GREY] = encode_data_url(np.full((32, 32, 3), 127, dtype=np.uint8))
             message = Message.user([ImagePart(_GREY), TextPart("Answer with the word: ready")])
         offered = () if self.config.tools == "text" else tuple(tools)
         for _ in range(_NUM_ADAPTED):
-            body = self._body([message], offered, params)
+            body = self._build_body([message], offered, params)
             try:
-                await self._client.complete(body, _taken, must_be_there=True)
+                await self._client.complete(body, _accept_any, must_be_there=True)
                 return bool(offered)
             except ChatRefused as refusal:
-                offered = self._adapted(refusal, offered, with_picture)
+                offered = self._adapt_request(refusal, offered, with_image)
             except Unanswered as failure:
-                raise EngineError(self._no_answer(failure)) from failure
-        raise ConfigError(f"{self._who} refuses every form of request")
+                raise EngineError(self._explain_silence(failure)) from failure
+        raise ConfigError(f"{self._who} refuses every kind of request that we know")
 
-    async def ask(
+    async def ask_model(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], params: SamplingParams
-    ) -> Said:
-        """The answer to a conversation."""
-        body = self._body(messages, tools, params)
+    ) -> OutsideReply:
+        """The reply to a conversation."""
+        body = self._build_body(messages, tools, params)
         sampling = Sampling(params.temperature, params.top_p, body.get("seed"))
 
-        def read(reply: ChatReply) -> Said:
+        def read_checked(reply: ChatReply) -> OutsideReply:
             try:
-                return read_said(reply, sampling)
+                return read_outside_reply(reply, sampling)
             except InputError as error:
                 self.counts.num_unreadable += 1
                 raise Unanswered(str(error)) from error
 
         try:
-            return await self._client.complete(body, read)
+            return await self._client.complete(body, read_checked)
         except ChatRefused as refusal:
             if _is_too_long(refusal):
                 raise ContextLengthError(refusal.words) from refusal
             if refusal.status in (401, 403):
-                raise ConfigError(self._refused(refusal)) from refusal
+                raise ConfigError(self._explain_refusal(refusal)) from refusal
             self.counts.num_failures += 1
             raise EngineError(f"{self._who} {refusal}") from refusal
         except Unanswered as failure:
             self.counts.num_failures += 1
-            raise EngineError(self._no_answer(failure)) from failure
+            raise EngineError(self._explain_silence(failure)) from failure
 
-    def _body(
+    def _build_body(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], params: SamplingParams
     ) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": self.config.model,
-            "messages": [api_message(message, self._url) for message in messages],
+            "messages": [encode_api_message(message, self._encode_image) for message in messages],
             "temperature": params.temperature,
             self._limit_name: params.max_tokens,
         }
@@ -157,19 +161,19 @@ class ChatModel:
             body["tools"] = [tool.to_openai() for tool in tools]
         return body
 
-    def _url(self, name: str) -> str:
-        """A picture as it goes out; those of the conversations under way are written once."""
+    def _encode_image(self, name: str) -> str:
+        """An image as a data URL; recent ones are kept."""
         if name not in self._urls:
-            self._urls[name] = data_url(self._pictures.get(name))
+            self._urls[name] = encode_data_url(self._image_store.get(name))
         self._urls.move_to_end(name)
         while len(self._urls) > _MAX_URLS:
             self._urls.popitem(last=False)
         return self._urls[name]
 
-    def _adapted(
-        self, refusal: ChatRefused, offered: tuple[ToolSchema, ...], with_picture: bool
+    def _adapt_request(
+        self, refusal: ChatRefused, offered: tuple[ToolSchema, ...], with_image: bool
     ) -> tuple[ToolSchema, ...]:
-        """Leave out or rename what the API says it does not take; raises where nothing can be done."""
+        """Leave out or rename what the API refuses; raises if nothing can be done."""
         words = refusal.words.lower()
         if refusal.status in (400, 422):
             if self._limit_name in words and "max_completion_tokens" in words:
@@ -177,40 +181,40 @@ class ChatModel:
                 return offered
             if self._with_seed and "seed" in words:
                 self._with_seed = False
-                self.notes.append("the API takes no seed: sampled episodes cannot be repeated")
+                self.notes.append("the API accepts no seed: sampled episodes cannot be repeated")
                 return offered
-            if with_picture and any(word in words for word in ("image", "picture", "vision", "multimodal")):
+            if with_image and any(word in words for word in ("image", "picture", "vision", "multimodal")):
                 raise ConfigError(
-                    f"{self._who} does not take pictures ({refusal.words}); choose a model that sees, or a "
-                    'world that speaks (env.options: observation = "text", where it has that)'
+                    f"{self._who} does not accept images ({refusal.words}); choose a vision model, or text "
+                    'observations (env.options: observation = "text", if the environment has that)'
                 ) from refusal
             if offered and self.config.tools == "auto" and ("tool" in words or "function" in words):
-                self.notes.append("the API takes no tools: the prompt tells of them")
+                self.notes.append("the API accepts no tools: they are described in the prompt")
                 return ()
-        raise ConfigError(self._refused(refusal)) from refusal
+        raise ConfigError(self._explain_refusal(refusal)) from refusal
 
     @property
     def _who(self) -> str:
         return f"{self.config.model} at {self.config.url}"
 
-    def _refused(self, refusal: ChatRefused) -> str:
-        fix = "see what it says; settings of the request are sampling, eval.temperature and --tools"
+    def _explain_refusal(self, refusal: ChatRefused) -> str:
+        fix = "see its message; the request depends on sampling, eval.temperature and --tools"
         if refusal.status in (401, 403):
             fix = f"put the right key into ${self.config.key_variable}, or name another by --api-key-env"
         elif refusal.status == 404:
             fix = "check --model and --endpoint, which ends before /chat/completions (often with /v1)"
         elif refusal.status == 429:
-            fix = "the account has nothing left to spend"
+            fix = "the account has no budget left"
         return f"{self._who} {refusal}; {fix}"
 
-    def _no_answer(self, failure: Unanswered) -> str:
+    def _explain_silence(self, failure: Unanswered) -> str:
         if failure.is_unreachable:
-            return f"nobody answers at {self.config.url} ({failure}); start the server, or correct --endpoint"
+            return f"no server answers at {self.config.url} ({failure}); start it, or correct --endpoint"
         return f"{self._who} gave no answer: {failure}"
 
 
-def _taken(reply: ChatReply) -> None:
-    """Any completion will do: only whether the request is taken is asked."""
+def _accept_any(reply: ChatReply) -> None:
+    """Accept any completion: only whether the request is accepted matters."""
 
 
 def _is_too_long(refusal: ChatRefused) -> bool:

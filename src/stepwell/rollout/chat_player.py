@@ -1,12 +1,11 @@
-"""Episodes of an outside model: the conversation is messages, and what is recorded are words.
+"""Episodes of an outside model: conversations are messages, and steps are text.
 
-The agent, its reader and its rewards are those of every other text player, so that figures of trained
-and of outside models mean the same. What differs is the record: a step has neither ids nor
-probabilities, so it cannot be trained on; the messages that were new, the answer and the tokens it took
-stand in `step.info`.
+Agent, reply parser and rewards are those of every other text player, so that results of trained and of
+outside models mean the same. Only the record differs: a step has neither ids nor probabilities, so it
+cannot be trained on. Its new messages and the tokens it took are in `step.info`.
 
-Tools are told in the API's own field (`api_tools`), and calls answered by messages of the role `tool`,
-or both in the prompt, as for a model whose chat template knows no tools.
+With `api_tools`, tools go into the API's own field and results come back as messages of the role `tool`.
+Without it both are part of the prompt, as for a model whose chat template knows no tools.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from stepwell.agents import Agent, Reply
 from stepwell.core import ImageStore, Request, Step, TextState, ToolSchema
 from stepwell.envs.turns import Turn
 from stepwell.rendering import Message
-from stepwell.rollout.chat_messages import Said, answered, message_note
-from stepwell.rollout.player import Episode, Rewarding, TextPlayer
+from stepwell.rollout.chat_messages import OutsideReply, describe_message, make_tool_results
+from stepwell.rollout.player import Episode, RewardOptions, TextPlayer
 
 
 @dataclass(slots=True)
-class Talk:
-    """A conversation as far as it went; the messages from `num_known` on are new to the model."""
+class ChatConversation:
+    """A conversation so far. The messages from `num_known` on are new to the model."""
 
     messages: list[Message]
     num_known: int = 0
-    said: Said | None = None
+    reply: OutsideReply | None = None
 
     @property
     def state(self) -> TextState:
@@ -37,32 +36,44 @@ class Talk:
 
 
 class ChatPlayer(TextPlayer):
-    """Plays with `Said` in place of samples; its conversations are `Talk`."""
+    """Plays with an `OutsideReply` in place of a sample. Its conversations are `ChatConversation`."""
 
     def __init__(
-        self, agent: Agent, pictures: ImageStore, *, api_tools: bool = True, **rewarding: Unpack[Rewarding]
+        self,
+        agent: Agent,
+        image_store: ImageStore,
+        *,
+        api_tools: bool = True,
+        **reward_options: Unpack[RewardOptions],
     ) -> None:
-        super().__init__(agent, pictures, **rewarding)
+        super().__init__(agent, image_store, **reward_options)
         self.tools: tuple[ToolSchema, ...] = agent.tools if api_tools else ()
 
-    def read(self, said: Said) -> Reply:
-        return self.agent.read(said.text)
+    def read_reply(self, reply: OutsideReply) -> Reply:
+        return self.agent.read(reply.text)
 
-    def record(self, episode: Episode, request: Request, sampled: Said, read: Reply, turn: Turn) -> None:  # type: ignore[override]
-        talk: Talk = episode.own
-        new = talk.messages[talk.num_known :]
-        num_steps, talk.said = len(episode.steps), sampled
-        super().record(episode, request, sampled, read, turn)  # type: ignore[arg-type]
+    def record_step(
+        self, episode: Episode, request: Request, sampled: OutsideReply, read: Reply, turn: Turn
+    ) -> None:  # type: ignore[override]
+        conversation: ChatConversation = episode.own
+        new = conversation.messages[conversation.num_known :]
+        num_steps, conversation.reply = len(episode.steps), sampled
+        super().record_step(episode, request, sampled, read, turn)  # type: ignore[arg-type]
         if len(episode.steps) > num_steps:
-            notes = {"messages": [message_note(message) for message in new], **sampled.note}
+            notes = {"messages": [describe_message(message) for message in new], **sampled.note}
             episode.steps[-1].info |= notes  # type: ignore[arg-type]
 
-    def _begun(self, told: Message) -> Talk:
-        return Talk([Message.system(self.agent.system_prompt(with_tools=not self.tools)), told])
+    def _start_conversation(self, message: Message) -> ChatConversation:
+        return ChatConversation(
+            [Message.system(self.agent.system_prompt(with_tools=not self.tools)), message]
+        )
 
-    def _extend(self, episode: Episode, step: Step, told: Message) -> None:
-        talk: Talk = episode.own
-        assert talk.said is not None
-        reply = talk.said.message
-        talk.num_known = len(talk.messages) + 1
-        talk.messages += [reply, *(answered(reply.tool_calls, told) if reply.tool_calls else (told,))]
+    def _extend_conversation(self, episode: Episode, step: Step, message: Message) -> None:
+        conversation: ChatConversation = episode.own
+        assert conversation.reply is not None
+        reply = conversation.reply.message
+        conversation.num_known = len(conversation.messages) + 1
+        conversation.messages += [
+            reply,
+            *(make_tool_results(reply.tool_calls, message) if reply.tool_calls else (message,)),
+        ]

@@ -1,11 +1,10 @@
-"""Demonstrations: episodes in which the oracle, or an oracle that errs, does the talking.
+"""Demonstrations: episodes in which an oracle replies instead of a model.
 
-`OracleSampler` stands where an engine stands, so that demonstrations are rendered, rewarded and
-recorded by the same loop as sampled episodes. Its replies have exactly the asked form, with the
-true state in the fields that describe one. With `noise`, each action is replaced by a random one
-(`Env.random_action`) with that probability, and the oracle goes on from where that led: a fallible
-expert, some of whose episodes fail. Where that led into a state without a way out, it tries something
-at random.
+`OracleSampler` takes the place of an engine, so that demonstrations are rendered, rewarded and recorded by
+the same loop as sampled episodes. Its replies have exactly the required format, with the true state in the
+fields that describe one. With `noise`, each action is replaced by a random one (`Env.random_action`) with
+that probability, and the oracle continues from there: a fallible expert, some of whose episodes fail. In a
+state without a way out it acts at random.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _NO_LOGPROBS = np.zeros(0, dtype=np.float32)
 
 
 class OracleSampler:
-    """Answers each request with what the oracle of its world would do."""
+    """Answers each request with what the oracle of its environment would do."""
 
     def __init__(
         self,
@@ -60,29 +59,29 @@ class OracleSampler:
 
     def generate_blocking(self, requests: Sequence[Request]) -> list[Sampled]:
         """One demonstrated reply per request; the request's seed draws the noise."""
-        return [self._answer(request) for request in requests]
+        return [self._answer_request(request) for request in requests]
 
-    def _answer(self, request: Request) -> Sampled:
+    def _answer_request(self, request: Request) -> Sampled:
         assert request.conversation is not None and request.params.seed is not None
         env = self._envs[int(request.conversation)]
-        text = self._reply(env, np.random.default_rng(request.params.seed))
+        text = self._write_reply(env, np.random.default_rng(request.params.seed))
         ids = np.array([*self._encode(text), self._end_id], dtype=np.int32)
         sampling = Sampling(seed=request.params.seed, finish_reason=FinishReason.GIVEN)
         return Sampled(TokenAction(ids, text), _NO_LOGPROBS, sampling, VersionSpan.at(0))
 
-    def _reply(self, env: Env, rng: np.random.Generator) -> str:
+    def _write_reply(self, env: Env, rng: np.random.Generator) -> str:
         space = self._agent.world.actions
         actions = space.first_turn(env.oracle())
         if not actions:
-            actions = self._random(env, rng)
+            actions = self._draw_action(env, rng)
         if self._noise:
             actions = [
-                next(iter(self._random(env, rng)), action) if rng.random() < self._noise else action
+                next(iter(self._draw_action(env, rng)), action) if rng.random() < self._noise else action
                 for action in actions
             ]
             actions = space.first_turn(actions)
         fields, form = self._agent.strategy.fields, self._agent.form
-        said: dict[str, str] = {"reasoning": _reasoning(space, actions)}
+        said: dict[str, str] = {"reasoning": _write_reasoning(space, actions)}
         if Field.OBSERVATION in fields:
             said["observation"] = env.state().get(form, "")
         if Field.PREDICTION in fields:
@@ -91,8 +90,8 @@ class OracleSampler:
             said["prediction"] = ahead.state().get(form, "")
         return self._agent.write(actions, **said)
 
-    def _random(self, env: Env, rng: np.random.Generator) -> list[str]:
-        """One random action; none where the world has no notion of it."""
+    def _draw_action(self, env: Env, rng: np.random.Generator) -> list[str]:
+        """One random action; none if the environment has no random actions."""
         names = self._agent.world.actions.names
         if names:
             return [str(rng.choice(names))]
@@ -102,7 +101,7 @@ class OracleSampler:
             return []
 
 
-def _reasoning(space: ActionSpace, actions: Sequence[str]) -> str:
+def _write_reasoning(space: ActionSpace, actions: Sequence[str]) -> str:
     if not space.tools:
         return f"I go {space.separator.join(actions)}."
     names = [read_call(action).name for action in actions]
@@ -110,7 +109,7 @@ def _reasoning(space: ActionSpace, actions: Sequence[str]) -> str:
 
 
 def demonstrate(rollout: Rollout, tasks: Sequence[Task], seed: int) -> list[Trajectory]:
-    """One demonstrated trajectory per task, by a rollout whose sampler is an oracle."""
+    """One demonstration per task, by a rollout whose sampler is an oracle."""
     assert isinstance(rollout.sampler, OracleSampler)
     seeds = np.random.default_rng([seed, len(tasks)]).integers(2**62, size=len(tasks))
     jobs = [Job(task, task.id, int(seed)) for task, seed in zip(tasks, seeds, strict=True)]

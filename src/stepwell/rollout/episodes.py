@@ -1,18 +1,18 @@
-"""The episode loop: many episodes in step with each other, one engine call per turn.
+"""The episode loop: many episodes in lock step, one engine call per turn.
 
     jobs ─► reset ─► ┌ request ─► engine.generate ─► read ─► env.step ─► record ┐ ─► trajectories
                      └───────── every episode that is not over ◄───────────────┘
 
-All episodes that wait for an action ask for it in one call, in the order of their jobs, with
-seeds that follow from the job's seed and the turn. So a rollout is a pure function of weights,
-jobs and settings, and repeats bit for bit.
+All running episodes request their next action in one call, in the order of their jobs. Seeds follow from
+the job's seed and the turn. So a rollout is a pure function of weights, jobs and settings, and repeats bit
+for bit.
 
 What ends an episode
-* the world: success, or failure (its own turn limit included);
-* our budget: no room left in the context, or `timeout_s` over: truncated. A first prompt that
-  does not fit ends an episode without a step;
-* the system: a world that raises. The job is tried again up to `retries` times; what still
-  fails is handed back in `Rolled.failures` and is never trained on.
+* The environment: success, or failure (its own turn limit included).
+* The budget: a full context, or `timeout_s`: truncated. A first prompt that does not fit ends an episode
+  without a step.
+* The system: an environment that raises. The job is tried again up to `retries` times. What still fails is in
+  `RolloutResult.failures` and is never trained on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Protocol
 
 from stepwell.core import Request, Sampled, SamplingParams, Status, Trajectory
 from stepwell.envs.batch import EnvBatch
-from stepwell.rollout.jobs import Job, Rolled
+from stepwell.rollout.jobs import Job, RolloutResult
 from stepwell.rollout.player import Episode, Player
 
 
@@ -36,7 +36,7 @@ class BlockingSampler(Protocol):
 
 
 class Rollout:
-    """Plays jobs in copies of one world."""
+    """Plays jobs in copies of one environment."""
 
     def __init__(self, envs: EnvBatch, player: Player, sampler: BlockingSampler) -> None:
         self.envs, self.player, self.sampler = envs, player, sampler
@@ -48,9 +48,9 @@ class Rollout:
         *,
         retries: int = 0,
         timeout_s: float | None = None,
-    ) -> Rolled:
-        """Play every job once, and again where the system failed."""
-        rolled = Rolled([])
+    ) -> RolloutResult:
+        """Play every job once, and again if the system failed."""
+        rolled = RolloutResult([])
         results: dict[int, Trajectory] = {}
         waiting = list(enumerate(jobs))
         for attempt in range(retries + 1):
@@ -58,7 +58,7 @@ class Rollout:
             played = [
                 pair
                 for start in range(0, len(waiting), size)
-                for pair in self._play(waiting[start : start + size], params, timeout_s)
+                for pair in self._play_batch(waiting[start : start + size], params, timeout_s)
             ]
             results.update(played)
             waiting = [(i, jobs[i]) for i, _ in waiting if results[i].status is Status.INFRA_ERROR]
@@ -70,7 +70,7 @@ class Rollout:
             (rolled.failures if failed else rolled.trajectories).append(results[i])
         return rolled
 
-    def _play(
+    def _play_batch(
         self, jobs: Sequence[tuple[int, Job]], params: SamplingParams, timeout_s: float | None
     ) -> list[tuple[int, Trajectory]]:
         started = time.perf_counter()
@@ -80,7 +80,7 @@ class Rollout:
             with_state=self.player.needs_state,
         )
         episodes = [
-            self.player.begin(place, job, turn)
+            self.player.begin_episode(place, job, turn)
             for place, ((_, job), turn) in enumerate(zip(jobs, turns, strict=True))
         ]
         live = [episode for episode in episodes if episode.status is None]
@@ -89,20 +89,20 @@ class Rollout:
                 for episode in live:
                     episode.status = Status.TRUNCATED
                 break
-            live = self._turn(live, params)
+            live = self._play_turn(live, params)
         wall_s = time.perf_counter() - started
         return [
-            (number, self.player.finished(episode, wall_s))
+            (number, self.player.build_trajectory(episode, wall_s))
             for (number, _), episode in zip(jobs, episodes, strict=True)
         ]
 
-    def _turn(self, live: list[Episode], params: SamplingParams) -> list[Episode]:
-        """One action for every live episode; returns those that go on."""
-        requests = [self.player.request(episode, params) for episode in live]
+    def _play_turn(self, live: list[Episode], params: SamplingParams) -> list[Episode]:
+        """One action for every live episode; the episodes that are not over."""
+        requests = [self.player.make_request(episode, params) for episode in live]
         asked = time.perf_counter()
         samples = self.sampler.generate_blocking(requests)
         engine_s = time.perf_counter() - asked
-        reads = [self.player.read(sample) for sample in samples]
+        reads = [self.player.read_reply(sample) for sample in samples]
         turns = self.envs.step(
             [episode.place for episode in live],
             [read.actions for read in reads],
@@ -110,5 +110,5 @@ class Rollout:
         )
         for episode, request, sample, read, turn in zip(live, requests, samples, reads, turns, strict=True):
             episode.engine_s += engine_s
-            self.player.record(episode, request, sample, read, turn)
+            self.player.record_step(episode, request, sample, read, turn)
         return [episode for episode in live if episode.status is None]

@@ -1,4 +1,4 @@
-"""What is to be played, and what came of it."""
+"""Episodes to play, and the result of a rollout."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from stepwell.core import Task, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One episode to play: a task, the group it is compared in, the seed of its sampling.
+    """One episode to play: a task, the group of its siblings, the seed of its sampling.
 
-    `channel` says where in the pool it belongs (`train` or `eval`).
+    `channel` is its place in the pool (`train` or `eval`).
     """
 
     task: Task
@@ -21,10 +21,10 @@ class Job:
 
 
 @dataclass(slots=True)
-class Rolled:
-    """What came of a rollout: one trajectory per job that could be played, in order, and the rest."""
+class RolloutResult:
+    """One trajectory per job that could be played, in order, and the failed ones."""
 
     trajectories: list[Trajectory]
     failures: list[Trajectory] = field(default_factory=list)
     num_retries: int = 0
-    is_stored: bool = False  # whether whoever played has put them into the pool already
+    is_stored: bool = False  # whether they are in the pool already

@@ -1,16 +1,17 @@
-"""One episode at a time: what is asked of the engine, what of the world, and what is recorded.
+"""One episode, turn by turn: the request to the engine, the action for the environment, the recorded step.
 
-    begin ─► ┌ request ─► (engine) ─► read ─► (world) ─► record ┐ ─► finished
-             └───────────── while episode.status is None ◄──────┘
+    begin_episode ─► ┌ make_request ─► (engine) ─► read_reply ─► (environment) ─► record_step ┐
+                     └──────────────────── while episode.status is None ◄─────────────────────┘
+                     ─► build_trajectory
 
-A `Player` knows neither engine nor worlds nor time: whoever drives it (many episodes in step with
-each other in `episodes.py`, or each as soon as it can go on) decides when each call is made, and
-records the same steps from the same answers. There is one player per kind of agent.
+A `Player` knows neither engine nor environments nor time. Its caller decides when each call is made: many
+episodes in lock step (`episodes.py`), or each as soon as it can continue (`workers/driver.py`). Both record
+the same steps from the same answers. There is one player per kind of agent.
 
-An unreadable reply is not an error: it is a turn in which nothing is done.
+An unreadable reply is not an error. It is a turn without an action.
 
-An agent that keeps no dialogue gets a new conversation for every turn, made from the observation and
-the steps so far: what a step's prompt says can always be made again from the record.
+An agent that keeps no dialogue gets a new conversation in every turn, made from the observation and the steps
+so far. So the prompt of a step can always be rebuilt from the record.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ from stepwell.rewards import (
     part_names,
     step_parts,
 )
+from stepwell.rollout.first_messages import make_user_message, start_conversation
 from stepwell.rollout.jobs import Job
-from stepwell.rollout.showing import begun, user_message
 
 NEEDS_STATE = frozenset({"grounding", "world_modeling"})
 _SEED_STEP = 1_000_003
@@ -58,7 +59,7 @@ _SEED_STEP = 1_000_003
 
 @dataclass(slots=True)
 class Episode:
-    """An episode as far as it was played. `place` is the number of its world, `own` the player's."""
+    """An episode so far. `place` is the number of its environment; `own` belongs to the player."""
 
     place: int
     job: Job
@@ -72,55 +73,57 @@ class Episode:
     engine_s: float = 0.0
     own: Any = None
 
-    def fail(self, error: Exception) -> None:
-        """End it for the system's reasons."""
+    def mark_failed(self, error: Exception) -> None:
+        """End it because the system failed."""
         self.status, self.error = Status.INFRA_ERROR, str(error) or type(error).__name__
 
-    def params(self, params: SamplingParams) -> SamplingParams:
-        """How its next action is sampled: with a seed of its own, whoever else plays beside it."""
+    def seed_params(self, params: SamplingParams) -> SamplingParams:
+        """Sampling parameters of its next action, with a seed that depends on nothing but the episode."""
         return params.with_seed((self.job.seed + len(self.steps) * _SEED_STEP) % 2**63)
 
 
-class Read(Protocol):
-    """What was read out of a sample: `actions` is what the world's `step` takes."""
+class ParsedReply(Protocol):
+    """A parsed sample. `actions` is the argument of the environment's `step`."""
 
     @property
     def actions(self) -> Any: ...
 
 
 class Player(Protocol):
-    """Plays episodes of one kind of agent in one kind of world."""
+    """Plays episodes of one kind of agent in one kind of environment."""
 
     needs_state: bool
     """Whether turns must carry the true state (`EnvBatch(…, with_state=True)`)."""
 
-    def begin(self, place: int, job: Job, turn: Turn) -> Episode:
-        """The episode that a reset began."""
+    def begin_episode(self, place: int, job: Job, turn: Turn) -> Episode:
+        """The episode after a reset."""
         ...
 
-    def request(self, episode: Episode, params: SamplingParams) -> Request:
-        """What the engine is to be asked now."""
+    def make_request(self, episode: Episode, params: SamplingParams) -> Request:
+        """The next request to the engine."""
         ...
 
-    def read(self, sampled: Sampled) -> Read:
-        """What the world is to be told."""
+    def read_reply(self, sampled: Sampled) -> ParsedReply:
+        """The action for the environment."""
         ...
 
-    def record(self, episode: Episode, request: Request, sampled: Sampled, read: Any, turn: Turn) -> None:
-        """Add the step; sets `episode.status` where it was the last."""
+    def record_step(
+        self, episode: Episode, request: Request, sampled: Sampled, read: Any, turn: Turn
+    ) -> None:
+        """Add the step. Sets `episode.status` if it was the last one."""
         ...
 
-    def finished(self, episode: Episode, wall_s: float) -> Trajectory:
-        """The record of an episode whose status is known."""
+    def build_trajectory(self, episode: Episode, wall_s: float) -> Trajectory:
+        """The trajectory of an episode that has ended."""
         ...
 
 
-class Rewarding(TypedDict, total=False):
+class RewardOptions(TypedDict, total=False):
     """How steps are rewarded.
 
-    `parts` and `optional_parts` name the reward parts that are summed; every part is kept in
-    `step.info["parts"]`, so that stored trajectories can be rewarded in another way later.
-    `judged_later`: a `BatchJudge` goes over the trajectories, for what one step cannot be judged by.
+    `parts` and `optional_parts` name the reward parts that are summed. Every part is kept in
+    `step.info["parts"]`, so that stored trajectories can be rewarded differently later.
+    `judged_later`: a `BatchJudge` scores whole batches of trajectories afterwards.
     """
 
     parts: Sequence[str]
@@ -131,16 +134,16 @@ class Rewarding(TypedDict, total=False):
 
 
 class TextPlayer:
-    """Episodes of an agent that reads and writes text, whoever samples it.
+    """Episodes of an agent that reads and writes text.
 
-    `Episode.own` is the conversation. What that is, and how it goes on, its two kinds know:
-    `LanguagePlayer` here (exact ids) and `ChatPlayer` (messages to an API).
+    `Episode.own` is the conversation. There are two kinds: exact ids in `LanguagePlayer`, messages to an API
+    in `ChatPlayer`.
     """
 
     def __init__(
         self,
         agent: Agent,
-        pictures: ImageStore,
+        image_store: ImageStore,
         *,
         parts: Sequence[str] = ("task",),
         optional_parts: Sequence[str] = (),
@@ -149,7 +152,7 @@ class TextPlayer:
         judged_later: bool = False,
     ) -> None:
         self.agent = agent
-        self.pictures = pictures
+        self.image_store = image_store
         self.parts, self.optional_parts = tuple(parts), tuple(optional_parts)
         self.weights = weights or RewardConfig()
         self.own_parts = load_own_parts(self.weights.parts)
@@ -162,51 +165,53 @@ class TextPlayer:
             NEEDS_STATE & set(part_names(agent.strategy, [agent.form], agent.form))
         )
 
-    def begin(self, place: int, job: Job, turn: Turn) -> Episode:
+    def begin_episode(self, place: int, job: Job, turn: Turn) -> Episode:
         episode = Episode(place, job, turn.observation)
         if turn.error is not None:
-            episode.fail(turn.error)
+            episode.mark_failed(turn.error)
             return episode
         try:
-            episode.own = self.open(turn.observation)
-            episode.state = self._state(turn)
+            episode.own = self.open_conversation(turn.observation)
+            episode.state = self._select_state(turn)
             episode.golden = turn.info.get("golden")  # type: ignore[assignment]
         except ContextLengthError as error:
             episode.status, episode.error = Status.TRUNCATED, str(error)
         return episode
 
-    def open(self, observation: Observation | ArrayState) -> Any:
+    def open_conversation(self, observation: Observation | ArrayState) -> Any:
         """The conversation of an episode that begins with `observation`, ready for the first action."""
         assert isinstance(observation, Observation)
-        return self._begun(self._shown(self.agent.first_prompt(observation), observation))
+        return self._start_conversation(self._make_message(self.agent.first_prompt(observation), observation))
 
-    def _begun(self, told: Message) -> Any:
-        """The conversation that begins with what the agent is told."""
+    def _start_conversation(self, message: Message) -> Any:
+        """A conversation that begins with this message."""
         raise NotImplementedError
 
-    def _extend(self, episode: Episode, step: Step, told: Message) -> None:
-        """Go on with what the agent did and is told now; `ContextLengthError` where it gets too long."""
+    def _extend_conversation(self, episode: Episode, step: Step, message: Message) -> None:
+        """Add the reply of a step and the next message; `ContextLengthError` if it gets too long."""
         raise NotImplementedError
 
-    def _shown(self, text: str, observation: Observation) -> Message:
-        return user_message(text, observation, self.pictures)
+    def _make_message(self, text: str, observation: Observation) -> Message:
+        return make_user_message(text, observation, self.image_store)
 
-    def request(self, episode: Episode, params: SamplingParams) -> Request:
-        return Request(episode.own.state, episode.params(params), conversation=f"{episode.place}")
+    def make_request(self, episode: Episode, params: SamplingParams) -> Request:
+        return Request(episode.own.state, episode.seed_params(params), conversation=f"{episode.place}")
 
-    def record(self, episode: Episode, request: Request, sampled: Sampled, read: Reply, turn: Turn) -> None:
+    def record_step(
+        self, episode: Episode, request: Request, sampled: Sampled, read: Reply, turn: Turn
+    ) -> None:
         if turn.error is None and not math.isfinite(turn.reward):
             turn.error = EnvError(
                 f"{self.agent.world.name} gave the reward {turn.reward}; rewards must be finite"
             )
         if turn.error is not None:
-            episode.fail(turn.error)
+            episode.mark_failed(turn.error)
             return
-        step, next_state = sampled.step(request.state), self._state(turn)
+        step, next_state = sampled.step(request.state), self._select_state(turn)
         is_last, success = turn.terminated or turn.truncated, bool(turn.info.get("success"))
-        self._reward(step, episode, read, turn, next_state)
-        step.anchor = _anchor(episode.observation)  # type: ignore[arg-type]
-        step.info |= self._told(read, turn)
+        self._assign_reward(step, episode, read, turn, next_state)
+        step.anchor = _compute_anchor(episode.observation)  # type: ignore[arg-type]
+        step.info |= self._describe_turn(read, turn)
         if episode.state:
             step.info["state"] = episode.state
         episode.steps.append(step)
@@ -217,11 +222,11 @@ class TextPlayer:
         elif turn.terminated:
             episode.status = Status.FAILURE
         else:
-            self._go_on(episode, step, turn.observation)  # a cut, too, has a state after it
+            self._continue_conversation(episode, step, turn.observation)  # a truncated one needs it too
             if turn.truncated:
                 episode.status = Status.TRUNCATED
 
-    def _reward(
+    def _assign_reward(
         self, step: Step, episode: Episode, reply: Reply, turn: Turn, next_state: dict[str, JSON]
     ) -> None:
         parts = step_parts(
@@ -237,13 +242,13 @@ class TextPlayer:
             process=turn.info.get("process"),  # type: ignore[arg-type]
             judge=self.judge,
         )
-        parts |= self._own_parts_of(step, episode, reply, turn)
+        parts |= self._score_own_parts(step, episode, reply, turn)
         chosen = compose(parts, self.parts, self.optional_parts)
         step.assign_reward({name: self.reward_scale * value for name, value in chosen.items()})
         step.info = {"actions": list(reply.actions), "parts": dict(parts), "strict": reply.is_strict}
 
-    def _own_parts_of(self, step: Step, episode: Episode, reply: Reply, turn: Turn) -> dict[str, float]:
-        """The parts of the user's own functions (`rewards.parts`)."""
+    def _score_own_parts(self, step: Step, episode: Episode, reply: Reply, turn: Turn) -> dict[str, float]:
+        """The reward parts of the user's own functions (`rewards.parts`)."""
         if not self.own_parts:
             return {}
         outcome = StepOutcome(
@@ -259,40 +264,44 @@ class TextPlayer:
         )
         return {part.config.name: part.score(outcome) for part in self.own_parts}
 
-    def _go_on(self, episode: Episode, step: Step, observation: Observation | ArrayState) -> None:
+    def _continue_conversation(
+        self, episode: Episode, step: Step, observation: Observation | ArrayState
+    ) -> None:
         assert isinstance(observation, Observation)
         known = episode.steps[-1:] if self.agent.keeps_dialogue else episode.steps
-        text = self.agent.next_prompt(observation, [_past(step) for step in known])
-        told = self._shown(text, observation)
+        text = self.agent.next_prompt(observation, [_make_past(step) for step in known])
+        message = self._make_message(text, observation)
         try:
             if self.agent.keeps_dialogue:
-                self._extend(episode, step, told)
+                self._extend_conversation(episode, step, message)
             else:
-                episode.own = self._begun(told)
+                episode.own = self._start_conversation(message)
         except ContextLengthError as error:
             episode.status, episode.error = Status.TRUNCATED, str(error)
 
-    def _told(self, reply: Reply, turn: Turn) -> dict[str, JSON]:
-        """What was wrong with a reply, what came of it, tools called; at the end, what the world measures."""
+    def _describe_turn(self, reply: Reply, turn: Turn) -> dict[str, JSON]:
+        """Problems and results of a turn, its tool calls, and at the end the measures of the environment."""
         lost = reply.lost if self.agent.tells_problems else ""
-        all_of_it = {"problem": reply.problem, "lost": lost, "result": turn.info.get("result")}
-        told: dict[str, JSON] = {name: value for name, value in all_of_it.items() if value}
+        notes = {"problem": reply.problem, "lost": lost, "result": turn.info.get("result")}
+        found: dict[str, JSON] = {name: value for name, value in notes.items() if value}
         if self.agent.world.actions.tools:
-            told["calls"] = [read_call(action).name for action in reply.actions]
-            told["num_lost"] = reply.num_lost
-        measured = {k: v for k, v in turn.info.items() if isinstance(v, float) and k != "process"}
+            found["calls"] = [read_call(action).name for action in reply.actions]
+            found["num_lost"] = reply.num_lost
+        measured: dict[str, JSON] = {
+            k: v for k, v in turn.info.items() if isinstance(v, float) and k != "process"
+        }
         if measured and (turn.terminated or turn.truncated):
-            told["measures"] = measured
-        return told
+            found["measures"] = measured
+        return found
 
-    def _state(self, turn: Turn) -> dict[str, JSON]:
-        """The true state in the agent's form, where a reward part reads it; a judge reads every form."""
+    def _select_state(self, turn: Turn) -> dict[str, JSON]:
+        """The true state in the agent's form, or in every form if there is a judge."""
         form = self.agent.form.value
         if self.judge is not None:
             return dict(turn.state)
         return {form: turn.state[form]} if form in turn.state else {}
 
-    def finished(self, episode: Episode, wall_s: float) -> Trajectory:
+    def build_trajectory(self, episode: Episode, wall_s: float) -> Trajectory:
         assert episode.status is not None
         goes_on = episode.status is Status.TRUNCATED and not episode.error
         return Trajectory(
@@ -305,41 +314,41 @@ class TextPlayer:
             timings={"engine_s": episode.engine_s, "wall_s": wall_s},
             info={"num_actions": episode.num_actions, "seed": episode.job.seed}
             | ({} if episode.golden is None else {"golden": episode.golden})
-            | self._last_state(episode),
+            | self._describe_last_state(episode),
         )
 
-    def _last_state(self, episode: Episode) -> dict[str, JSON]:
-        """The state that the last prediction was about: no later step holds it."""
+    def _describe_last_state(self, episode: Episode) -> dict[str, JSON]:
+        """The state that the last prediction was about. No later step holds it."""
         return {"state": episode.state} if self.judge is not None and episode.state else {}
 
 
 class LanguagePlayer(TextPlayer):
-    """Episodes whose actions an engine samples: conversations are exact ids."""
+    """Episodes whose actions an engine samples. Conversations are exact ids."""
 
-    def __init__(self, agent: Agent, renderer: Renderer, **rewarding: Unpack[Rewarding]) -> None:
-        super().__init__(agent, renderer.pictures, **rewarding)
+    def __init__(self, agent: Agent, renderer: Renderer, **reward_options: Unpack[RewardOptions]) -> None:
+        super().__init__(agent, renderer.pictures, **reward_options)
         self.renderer = renderer
 
-    def _begun(self, told: Message) -> Conversation:
-        return begun(self.agent, self.renderer, told)
+    def _start_conversation(self, message: Message) -> Conversation:
+        return start_conversation(self.agent, self.renderer, message)
 
-    def _extend(self, episode: Episode, step: Step, told: Message) -> None:
+    def _extend_conversation(self, episode: Episode, step: Step, message: Message) -> None:
         episode.own.sampled(step.action.action_ids)  # type: ignore[union-attr]
-        episode.own.add(told)
+        episode.own.add(message)
 
-    def read(self, sampled: Sampled) -> Reply:
+    def read_reply(self, sampled: Sampled) -> Reply:
         return self.agent.read(sampled.action.text)  # type: ignore[union-attr]
 
 
-def _past(step: Step) -> PastTurn:
-    """A recorded step as its agent is told of it later."""
-    told: Any = step.info
-    return PastTurn(tuple(told["actions"]), told.get("lost", ""), told.get("result", ""))
+def _make_past(step: Step) -> PastTurn:
+    """A recorded step as its agent sees it later."""
+    info: Any = step.info
+    return PastTurn(tuple(info["actions"]), info.get("lost", ""), info.get("result", ""))
 
 
-def _anchor(observation: Observation) -> str:
-    """Key of what was seen: equal exactly where text and pictures are."""
+def _compute_anchor(observation: Observation) -> str:
+    """A key of the observation: equal exactly if text and images are equal."""
     if not observation.images:
         return observation.text if len(observation.text) <= 64 else hash_bytes(observation.text.encode())
-    pictures = b"".join(image.tobytes() for image in observation.images)
-    return hash_bytes(observation.text.encode() + b"\0" + pictures)
+    pixels = b"".join(image.tobytes() for image in observation.images)
+    return hash_bytes(observation.text.encode() + b"\0" + pixels)

@@ -1,14 +1,14 @@
-"""Demonstrations of scripted experts, as steps that either head can imitate.
+"""Demonstrations of scripted experts, as steps that both policy heads can imitate.
 
-`ExpertSampler` stands where an engine stands and answers one action at a time, since an expert looks
-before every action. With `noise`, each action is the expert's plus a normal number of that
-standard deviation per dimension, within [-1, 1]; what is recorded is what was done. The expert goes
-on from where that led, so the demonstrations show how to come back.
+`ExpertSampler` takes the place of an engine and gives one action at a time, since an expert observes before
+every action. With `noise`, normal noise of that standard deviation is added per dimension, within [-1, 1].
+The record has the actions that were executed. The expert continues from there, so demonstrations show
+recovery.
 
-A policy decides C actions at a time. `chunked` regroups a demonstration accordingly: one trajectory
-for each of the C places where the first chunk can begin, so that every state that was seen is once
-the state of a step. Each of them is what an agent would have experienced that began there. The
-action of a step is given, not drawn: it has a chunk and no draws, no behaviour logprobs.
+A policy decides C actions at a time. `regroup_into_chunks` turns one demonstration into C trajectories, one
+for each place where the first chunk can begin, so that every observed state is once the state of a step.
+Each is what an agent would have experienced that began there. Actions are given, not sampled: a step has a
+chunk but no draws and no behaviour logprobs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NO_LOGPROBS = np.zeros(0, dtype=np.float32)
 
 
 class ExpertSampler:
-    """Answers each request with the next action of its world's scripted expert."""
+    """Answers each request with the next action of its environment's scripted expert."""
 
     def __init__(self, envs: Sequence[Any], *, noise: float = 0.0) -> None:
         if not envs[0].has_oracle:
@@ -49,16 +49,13 @@ class ExpertSampler:
 
     def generate_blocking(self, requests: Sequence[Request]) -> list[Sampled]:
         """One action per request; the request's seed draws the noise."""
-        return [self._answer(request) for request in requests]
+        return [self._answer_request(request) for request in requests]
 
-    def _answer(self, request: Request) -> Sampled:
+    def _answer_request(self, request: Request) -> Sampled:
         assert request.conversation is not None and request.params.seed is not None
-        action = np.asarray(self._envs[int(request.conversation)].oracle(), np.float32)
-        if self._noise:
-            action = action + self._noise * np.random.default_rng(request.params.seed).normal(
-                size=action.size
-            )
-        chunk = np.clip(action, -1.0, 1.0).astype(np.float32)[None]
+        expert = np.asarray(self._envs[int(request.conversation)].oracle(), np.float32)
+        noise = np.random.default_rng(request.params.seed).normal(size=expert.size) if self._noise else 0.0
+        chunk = np.clip(expert + self._noise * noise, -1.0, 1.0).astype(np.float32)[None]
         sampling = Sampling(seed=request.params.seed, finish_reason=FinishReason.GIVEN)
         return Sampled(ArrayAction(chunk, chunk.size), _NO_LOGPROBS, sampling, VersionSpan.at(0))
 
@@ -69,16 +66,16 @@ def demonstrate_robot(rollout: Rollout, tasks: Sequence[Task], seed: int, chunk:
     seeds = np.random.default_rng([seed, len(tasks)]).integers(2**62, size=len(tasks))
     jobs = [Job(task, task.id, int(seed)) for task, seed in zip(tasks, seeds, strict=True)]
     shown = rollout.run(jobs, SamplingParams()).trajectories
-    return [part for trajectory in shown for part in chunked(trajectory, chunk)]
+    return [part for trajectory in shown for part in regroup_into_chunks(trajectory, chunk)]
 
 
-def chunked(trajectory: Trajectory, chunk: int) -> list[Trajectory]:
+def regroup_into_chunks(trajectory: Trajectory, chunk: int) -> list[Trajectory]:
     """A demonstration in steps of one action, as demonstrations in steps of up to `chunk` actions."""
     return [
         Trajectory(
             task=trajectory.task,
             steps=[
-                _joined(trajectory.steps[start : start + chunk])
+                _join_steps(trajectory.steps[start : start + chunk])
                 for start in range(begin, len(trajectory.steps), chunk)
             ],
             status=trajectory.status,
@@ -90,8 +87,8 @@ def chunked(trajectory: Trajectory, chunk: int) -> list[Trajectory]:
     ]
 
 
-def _joined(steps: Sequence[Step]) -> Step:
-    """Consecutive steps as one: the first state, all actions, the rewards summed."""
+def _join_steps(steps: Sequence[Step]) -> Step:
+    """Consecutive steps as one: the first state, all actions, the sum of rewards."""
     actions = np.concatenate([step.action.chunk for step in steps])  # type: ignore[union-attr]
     joined = Step(
         steps[0].state,

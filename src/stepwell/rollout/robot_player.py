@@ -1,16 +1,15 @@
-"""Episodes of a robot policy: states go to the engine as they are, chunks to the world.
+"""Episodes of a robot policy: states go to the engine unchanged, chunks of actions to the environment.
 
-    observation ─► request ─► (engine) ─► chunk ─► (world executes up to C actions) ─► step
+    observation ─► request ─► (engine) ─► chunk ─► (environment executes up to C actions) ─► step
 
-An episode may end inside a chunk. What was executed is known only when the world has answered, so
-it is here that a sample becomes the step it was: `executed` keeps the actions that were carried out
-and their share of the logprobs. For a token head those are the first n * D units. For a flow head
-all K transitions remain, each with the logprob of the first n actions of the chunk alone (the
-engine says what each action adds); the chain is kept whole, because the rows that count depend on
-all of it. The policy scores a stored step by the same rule: n is the length of its chunk.
+An episode may end inside a chunk. How much was executed is known only after the environment has answered.
+`keep_executed` then keeps those n actions and their logprobs. For a token head these are the first n * D
+units. For a flow head all K transitions remain, each with the logprob of the first n actions alone (the
+engine says what each action adds). The chain stays complete, because those rows depend on all of it. The
+policy scores a stored step by the same rule: n is the length of its chunk.
 
-Reward parts: `task` (what the world gave), `outcome` (1 at the last step of a success) and
-`process` (its weight times the simulator's own reward, where there is one).
+Reward parts: `task` (the environment's reward), `outcome` (1 at the last step of a success) and `process`
+(its weight times the simulator's own reward, if there is one).
 """
 
 from __future__ import annotations
@@ -43,52 +42,54 @@ _ROW_LOGPROBS = "row_logprobs"
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """What the world is told: actions [C, D]."""
+class ActionChunk:
+    """Actions for the environment, [C, D]."""
 
     actions: AnyArray
 
 
 class RobotPlayer:
-    """Episodes of a policy that sees arrays and emits chunks. A `Player`."""
+    """A `Player` for policies that see arrays and emit chunks."""
 
     needs_state = False
 
     def __init__(
         self,
-        world_name: str,
+        env_name: str,
         *,
         parts: Sequence[str] = ("task",),
         optional_parts: Sequence[str] = (),
         weights: RewardConfig | None = None,
     ) -> None:
-        self.world_name = world_name
+        self.env_name = env_name
         self.parts, self.optional_parts = tuple(parts), tuple(optional_parts)
         self.weights = weights or RewardConfig()
 
-    def begin(self, place: int, job: Job, turn: Turn) -> Episode:
+    def begin_episode(self, place: int, job: Job, turn: Turn) -> Episode:
         episode = Episode(place, job, turn.observation)
         if turn.error is not None:
-            episode.fail(turn.error)
+            episode.mark_failed(turn.error)
         return episode
 
-    def request(self, episode: Episode, params: SamplingParams) -> Request:
+    def make_request(self, episode: Episode, params: SamplingParams) -> Request:
         assert isinstance(episode.observation, ArrayState)
-        return Request(episode.observation, episode.params(params), conversation=f"{episode.place}")
+        return Request(episode.observation, episode.seed_params(params), conversation=f"{episode.place}")
 
-    def read(self, sampled: Sampled) -> Chunk:
+    def read_reply(self, sampled: Sampled) -> ActionChunk:
         assert isinstance(sampled.action, ArrayAction)
-        return Chunk(sampled.action.chunk)
+        return ActionChunk(sampled.action.chunk)
 
-    def record(self, episode: Episode, request: Request, sampled: Sampled, read: Chunk, turn: Turn) -> None:
+    def record_step(
+        self, episode: Episode, request: Request, sampled: Sampled, read: ActionChunk, turn: Turn
+    ) -> None:
         if turn.error is None and not math.isfinite(turn.reward):
-            turn.error = EnvError(f"{self.world_name} gave the reward {turn.reward}; rewards must be finite")
+            turn.error = EnvError(f"{self.env_name} gave the reward {turn.reward}; rewards must be finite")
         if turn.error is not None:
-            episode.fail(turn.error)
+            episode.mark_failed(turn.error)
             return
         count = int(turn.info["num_actions"])  # type: ignore[arg-type]
-        step = executed(sampled, count).step(request.state)
-        self._reward(step, turn)
+        step = keep_executed(sampled, count).step(request.state)
+        self._assign_reward(step, turn)
         episode.steps.append(step)
         episode.num_actions += count
         episode.observation = turn.observation
@@ -99,7 +100,7 @@ class RobotPlayer:
         elif turn.truncated:
             episode.status = Status.TRUNCATED
 
-    def _reward(self, step: Step, turn: Turn) -> None:
+    def _assign_reward(self, step: Step, turn: Turn) -> None:
         parts = {
             "task": float(turn.reward),
             "outcome": float(turn.is_over and bool(turn.info.get("success"))),
@@ -111,7 +112,7 @@ class RobotPlayer:
         step.assign_reward({name: self.weights.scale * value for name, value in chosen.items()})
         step.info = {"parts": dict(parts)}
 
-    def finished(self, episode: Episode, wall_s: float) -> Trajectory:
+    def build_trajectory(self, episode: Episode, wall_s: float) -> Trajectory:
         assert episode.status is not None
         goes_on = episode.status is Status.TRUNCATED and bool(episode.steps)
         return Trajectory(
@@ -126,8 +127,8 @@ class RobotPlayer:
         )
 
 
-def executed(sampled: Sampled, num_actions: int) -> Sampled:
-    """The sample as far as it was carried out: its first `num_actions` actions."""
+def keep_executed(sampled: Sampled, num_actions: int) -> Sampled:
+    """The executed part of a sample: its first `num_actions` actions."""
     action = sampled.action
     assert isinstance(action, ArrayAction)
     chunk = action.chunk[:num_actions]

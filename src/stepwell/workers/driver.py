@@ -246,7 +246,7 @@ class Driver:
 
     def _make_request(self, lane: _Lane, place: int) -> ActionRequest:
         live = lane.live[place]
-        live.request = self.player.request(live.episode, live.start.params)
+        live.request = self.player.make_request(live.episode, live.start.params)
         live.asked_s = asyncio.get_running_loop().time()
         return ActionRequest(live.request, live.start.job, lane.number, len(live.episode.steps))
 
@@ -275,7 +275,7 @@ class Driver:
         for place, turn in zip(places, turns, strict=True) if turns is not None else ():
             live = lane.live[place]
             live.incarnation = host.incarnation
-            live.episode = self.player.begin(live.episode.place, live.start.job, turn)
+            live.episode = self.player.begin_episode(live.episode.place, live.start.job, turn)
             asking += [place] if self._settle_turn(lane, place, turn) else []
         return asking
 
@@ -298,7 +298,7 @@ class Driver:
         acting = [(place, sample) for place, sample in acting if not self._is_over(lane, place)]
         if not acting:
             return []
-        reads = [self.player.read(sample) for _, sample in acting]
+        reads = [self.player.read_reply(sample) for _, sample in acting]
         places, actions = [place for place, _ in acting], [read.actions for read in reads]
         turns = await self._call_simulator(
             lane, places, lane.host.simulator.step(lane.batch, places, actions)
@@ -309,7 +309,7 @@ class Driver:
         ):
             live = lane.live[place]
             assert live.request is not None
-            self.player.record(live.episode, live.request, sample, read, turn)
+            self.player.record_step(live.episode, live.request, sample, read, turn)
             self.counts.num_turns += 1
             asking += [place] if self._settle_turn(lane, place, turn) else []
         return asking
@@ -360,14 +360,14 @@ class Driver:
 
     def _lose_episode(self, lane: _Lane, place: int, error: InfraError) -> None:
         live = lane.live[place]
-        live.episode.fail(error)
+        live.episode.mark_failed(error)
         self._finish_episode(lane, place, is_lost=isinstance(error, WorkerError))
 
     def _finish_episode(self, lane: _Lane, place: int, *, is_lost: bool = False) -> None:
         live = lane.live.pop(place)
         lane.idle.append(place)
         wall_s = asyncio.get_running_loop().time() - live.began_s
-        trajectory = self.player.finished(live.episode, wall_s)
+        trajectory = self.player.build_trajectory(live.episode, wall_s)
         failed = trajectory.status is Status.INFRA_ERROR
         self.counts.num_failed += failed
         self.counts.num_finished += not failed

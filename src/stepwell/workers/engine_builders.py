@@ -16,8 +16,8 @@ from typing import Any
 from stepwell.config.engine import EngineConfig
 from stepwell.core import ConfigError
 
-EMBEDDED = "stepwell.workers.engine_builders:embedded"
-ARRAY = "stepwell.workers.engine_builders:array"
+EMBEDDED = "stepwell.workers.engine_builders:build_embedded_engine"
+ARRAY = "stepwell.workers.engine_builders:build_array_engine"
 _KNOWN = ("model", "config", "dtype", "device", "version")
 
 

@@ -211,22 +211,24 @@ class ModelledPlayer:
 
     needs_state = False
 
-    def begin(self, place: int, job: Job, turn: Turn) -> Episode:
+    def begin_episode(self, place: int, job: Job, turn: Turn) -> Episode:
         return Episode(place, job, turn.observation)
 
-    def request(self, episode: Episode, params: SamplingParams) -> Request:
+    def make_request(self, episode: Episode, params: SamplingParams) -> Request:
         return Request(_STATE, params, id="")
 
-    def read(self, sampled: Sampled) -> _Nothing:
+    def read_reply(self, sampled: Sampled) -> _Nothing:
         return _NOTHING
 
-    def record(self, episode: Episode, request: Request, sampled: Sampled, read: Any, turn: Turn) -> None:
+    def record_step(
+        self, episode: Episode, request: Request, sampled: Sampled, read: Any, turn: Turn
+    ) -> None:
         episode.steps.append(sampled.step(request.state))
         episode.num_actions += 1
         if turn.terminated:
             episode.status = Status.SUCCESS
 
-    def finished(self, episode: Episode, wall_s: float) -> Trajectory:
+    def build_trajectory(self, episode: Episode, wall_s: float) -> Trajectory:
         assert episode.status is not None
         job = episode.job
         return Trajectory(job.task, episode.steps, episode.status, job.group, error=episode.error)

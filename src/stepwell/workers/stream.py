@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from stepwell.core import EnvError, SamplingParams, Status, Trajectory
-from stepwell.rollout.jobs import Job, Rolled
+from stepwell.rollout.jobs import Job, RolloutResult
 from stepwell.workers.driver import Driver, PlannedEpisode, PlayedEpisode
 from stepwell.workers.staleness import GroupBuffer, PlayedGroup, TakenGroups
 
@@ -139,19 +139,19 @@ class GroupStream:
 
     async def play_jobs(
         self, jobs: Sequence[Job], params: SamplingParams, *, retries: int = 0, timeout_s: float | None = None
-    ) -> Rolled:
+    ) -> RolloutResult:
         """Play every job once, and again if the system failed, before anything else."""
         assert self._driver is not None
         open_group = _OpenGroup(jobs, params, timeout_s, retries)
         if not jobs:
-            return Rolled([])
+            return RolloutResult([])
         open_group.completion = asyncio.get_running_loop().create_future()
         self._raise_failure()
         self._starts.extendleft((open_group, i) for i in reversed(range(len(jobs))))
         self._driver.wake()
         await open_group.completion
         self._raise_failure()
-        rolled = Rolled([], num_retries=open_group.num_retries)
+        rolled = RolloutResult([], num_retries=open_group.num_retries)
         for i in range(len(jobs)):
             failed = open_group.found[i].status is Status.INFRA_ERROR
             (rolled.failures if failed else rolled.trajectories).append(open_group.found[i])

@@ -10,7 +10,7 @@ from stepwell.config.vla import VLAConfig
 from stepwell.core import ArraySpec, ArrayState, Request, SamplingParams, Step
 from stepwell.engines.array_engine import ArrayEngine
 from stepwell.policies.vla import Shape, VLAPolicy
-from stepwell.rollout.robot_player import executed
+from stepwell.rollout.robot_player import keep_executed
 
 CHUNK, DIM, BINS, STEPS = 3, 2, 16, 4
 WORDS = ("open the drawer", "close the drawer", "")
@@ -66,7 +66,7 @@ def sampled_steps(
     params = [SamplingParams(temperature=temperature, seed=100 + i) for i in range(len(seen))]
     samples = engine.generate_blocking([Request(s, p) for s, p in zip(seen, params, strict=True)])
     steps = [
-        executed(sample, cuts[i % len(cuts)]).step(state)
+        keep_executed(sample, cuts[i % len(cuts)]).step(state)
         for i, (sample, state) in enumerate(zip(samples, seen, strict=True))
     ]
     for i, step in enumerate(steps):

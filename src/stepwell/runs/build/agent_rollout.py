@@ -31,7 +31,7 @@ from stepwell.config.run import RunConfig
 from stepwell.core import Sampler, SamplingParams, Status, Trajectory, new_id
 from stepwell.pool import Pool
 from stepwell.rendering import Renderer
-from stepwell.rollout import Job, Rolled
+from stepwell.rollout import Job, RolloutResult
 from stepwell.rollout.agent_processes import AgentJob, AgentProcesses, AgentResult
 from stepwell.services.gateway.chat import ChatRequest
 from stepwell.services.gateway.gateway import Gateway
@@ -121,7 +121,7 @@ class AgentRollout:
         *,
         retries: int = 0,
         timeout_s: float | None = None,
-    ) -> Rolled:
+    ) -> RolloutResult:
         """Play every job. Trajectories of evaluations are handed back, the others are in the pool.
 
         How often a failure of the system is tried again is a setting of the processes (`retries` there).
@@ -175,8 +175,8 @@ class AgentRollout:
 
     def _rolled(
         self, jobs: Sequence[Job], finals: Sequence[str], results: Sequence[AgentResult], num_retries: int
-    ) -> Rolled:
-        rolled = Rolled([], num_retries=num_retries, is_stored=True)
+    ) -> RolloutResult:
+        rolled = RolloutResult([], num_retries=num_retries, is_stored=True)
         for job, session, result in zip(jobs, finals, results, strict=True):
             if result.status == "infra_error":
                 rolled.failures.append(self._stored(session))

@@ -324,7 +324,7 @@ class Parts:
             return
         seeing.check_observation(self.config, turn.observation, self.image_format)
         try:
-            self.player.open(turn.observation)
+            self.player.open_conversation(turn.observation)
         except ContextLengthError as error:
             raise ContextLengthError(
                 f"{error}. It is the first prompt of {self.config.env.name}; the limit is the smaller of "

@@ -32,7 +32,7 @@ from stepwell.algos.recipes import Recipe
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, SamplingParams, WeightsError, WorkerError
 from stepwell.engines import fingerprint_of
-from stepwell.rollout.jobs import Job, Rolled
+from stepwell.rollout.jobs import Job, RolloutResult
 from stepwell.runs.build.components import Parts
 from stepwell.workers.busy_times import BusySnapshot, BusyTimes
 from stepwell.workers.contracts import Generator, Simulator
@@ -255,7 +255,7 @@ class Groups:
 
     def run(
         self, jobs: Sequence[Job], params: SamplingParams, *, retries: int = 0, timeout_s: float | None = None
-    ) -> Rolled:
+    ) -> RolloutResult:
         """Play every job, with the newest weights; training episodes go on beside it."""
         if self._newest is not None and self._newest[0] > self.version:
             self._hand_out(*self._newest)

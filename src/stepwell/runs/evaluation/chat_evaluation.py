@@ -135,7 +135,7 @@ class EndpointEvaluation:
             try:
                 await self._ask_all([jobs[n] for n in missing], missing, model, pictures, observation)
             finally:
-                self._notes, self._spent = model.notes, model.counts.figures(self.endpoint)
+                self._notes, self._spent = model.notes, model.counts.summarize(self.endpoint)
 
     async def _ask_all(
         self,
@@ -147,9 +147,7 @@ class EndpointEvaluation:
     ) -> None:
         parts, params = self.parts, self._params()
         tools = parts.agent.tools
-        takes_tools = await model.prepare(
-            replace(params, seed=0), tools, with_picture=bool(observation.images)
-        )
+        takes_tools = await model.prepare(replace(params, seed=0), tools, with_image=bool(observation.images))
         player = ChatPlayer(
             parts.agent,
             pictures,

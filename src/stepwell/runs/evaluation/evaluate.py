@@ -25,7 +25,7 @@ from stepwell.config.run import RunConfig, RunPoolConfig
 from stepwell.core import ConfigError, EnvError, ModelError, Status, Step, Task, Trajectory
 from stepwell.policies.numerics import set_numerics
 from stepwell.rollout import Job
-from stepwell.rollout.usage import reply_length, tool_use
+from stepwell.rollout.usage import measure_reply_length, measure_tool_use
 from stepwell.runs.build.components import HELD_OUT_SEED, Parts, held_out_tasks
 from stepwell.runs.evaluation import folders as eval_folders
 from stepwell.runs.loop.agent_failures import count_failures, describe_failures, first_errors
@@ -90,8 +90,8 @@ class EvalResult:
             "reward": float(np.mean([t.total_reward for t in self.trajectories])),
             "turns": len(steps) / len(self.trajectories),
             **format_share(steps),
-            **reply_length(self.trajectories),
-            **tool_use(self.trajectories),
+            **measure_reply_length(self.trajectories),
+            **measure_tool_use(self.trajectories),
             **count_failures(self.trajectories),
         }
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from stepwell.core import Status, Step, Trajectory
-from stepwell.rollout.usage import tool_use
+from stepwell.rollout.usage import measure_tool_use
 from stepwell.runs.evaluation.evaluate import format_share
 from stepwell.runs.loop.agent_failures import count_failures
 
@@ -43,6 +43,6 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "turns": len(steps) / len(trajectories),
         **format_share(steps),
         "tokens": float(num_tokens(trajectories)),
-        **tool_use(trajectories),
+        **measure_tool_use(trajectories),
         **count_failures(trajectories),
     }

@@ -108,7 +108,7 @@ class _Plan:
         """Token counts of a few demonstrated episodes, or of a first prompt where there is no oracle."""
         parts, config = self.parts, self.config
         (turn,) = parts.envs.reset(self.tasks[:1])
-        opened = parts.player.open(turn.observation).state
+        opened = parts.player.open_conversation(turn.observation).state
         first = opened.prompt_ids.size
         if opened.images:
             counts = " + ".join(f"{span.length}" for span in opened.images)
@@ -151,7 +151,7 @@ class _Plan:
     def _num_shared(self) -> int:
         """Leading tokens that the first prompts of two tasks have in common."""
         turns = self.parts.envs.reset(self.tasks[:2]) if len(self.parts.envs.envs) > 1 else []
-        opened = [self.parts.player.open(t.observation) for t in turns if t.error is None]
+        opened = [self.parts.player.open_conversation(t.observation) for t in turns if t.error is None]
         if len(opened) < 2:
             return 0
         one, other = (conversation.state for conversation in opened)

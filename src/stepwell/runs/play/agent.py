@@ -14,7 +14,7 @@ from stepwell.core import Observation, Request, SamplingParams, TokenAction, new
 from stepwell.engines import EmbeddedEngine
 from stepwell.policies import CausalLMPolicy, VLMPolicy
 from stepwell.rendering import Conversation, Message, Renderer, load_tokenizer
-from stepwell.rollout.showing import begun, user_message
+from stepwell.rollout.first_messages import make_user_message, start_conversation
 from stepwell.runs.build.vision import check_observation
 
 
@@ -45,7 +45,7 @@ class Pilot:
     def start(self, agent: Agent, text: str, observation: Observation) -> None:
         """Begin a conversation."""
         check_observation(self._config, observation, self._renderer.image_format)
-        self._talk = begun(agent, self._renderer, self._shown(text, observation))
+        self._talk = start_conversation(agent, self._renderer, self._shown(text, observation))
         self._episode = new_id("play")
 
     def answer(self) -> str:
@@ -65,7 +65,7 @@ class Pilot:
         self._conversation.add(self._shown(text, observation))
 
     def _shown(self, text: str, observation: Observation) -> Message:
-        return user_message(text, observation, self._renderer.pictures)
+        return make_user_message(text, observation, self._renderer.pictures)
 
     def value(self) -> float | None:
         """What the critic expects from here; None without a critic."""

@@ -10,7 +10,7 @@ from stepwell.agents import Agent
 from stepwell.config.run import AgentConfig
 from stepwell.core import ImageStore, Observation
 from stepwell.rendering import Renderer
-from stepwell.rollout.showing import begun, user_message
+from stepwell.rollout.first_messages import make_user_message, start_conversation
 
 
 @pytest.mark.parametrize(
@@ -26,8 +26,8 @@ def test_tools_are_told_by_the_template_or_by_the_agent(
     family: str, by_template: bool, roles: list[str]
 ) -> None:
     agent = Agent(Notes().world, AgentConfig())
-    told = user_message("Begin.", Observation("Begin."), ImageStore())
-    prompt = begun(agent, Renderer(make_tokenizer(family)), told).prompt
+    told = make_user_message("Begin.", Observation("Begin."), ImageStore())
+    prompt = start_conversation(agent, Renderer(make_tokenizer(family)), told).prompt
     assert prompt.tools == ((LOOK,) if by_template else ())
     assert ("<tools>" in prompt.messages[0].text) != by_template
     assert [message.role for message in prompt.messages] == roles
