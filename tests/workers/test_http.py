@@ -88,7 +88,7 @@ async def test_a_worker_that_dies_behind_http_is_a_worker_error_here() -> None:
         (lost,) = await far.step(0, [1], [GO])
         assert isinstance(lost.error, WorkerError) and "restarted" in str(lost.error)
         assert texts(await begin(far)) == ["count 0", "count 1", "count 2"]  # type: ignore[arg-type]
-        await far._channel.describe()  # type: ignore[attr-defined]
+        await far._channel.describe_worker()  # type: ignore[attr-defined]
         health = far.read_health()
         assert health.is_alive and health.num_restarts == 1 and health.pid == hosted.read_health().pid
         os.kill(health.pid or 0, signal.SIGKILL)
