@@ -27,7 +27,7 @@ from stepwell.services import pages
 from stepwell.services.access_log import AccessLog
 from stepwell.services.errors import ErrorKind, ServiceError
 from stepwell.services.hosts import HostCheck
-from stepwell.services.keys import KeyRing
+from stepwell.services.keys import KeyRing, read_key
 from stepwell.services.limits import ServiceLimits
 
 Scope = dict[str, Any]
@@ -157,8 +157,7 @@ class Guard:
     def _find_key_name(self, request: _GuardedRequest) -> str:
         if not self._keys.is_needed or request.scope["path"] in _OPEN_PATHS:
             return ""
-        given = request.headers.get("authorization", "")
-        key = given[7:].strip() if given[:7].lower() == "bearer " else request.headers.get("x-api-key", "")
+        key = read_key(request.headers)
         if not key:
             raise ServiceError(
                 ErrorKind.UNAUTHENTICATED,

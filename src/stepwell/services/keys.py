@@ -47,6 +47,12 @@ def _compute_digest(key: str, salt: bytes) -> str:
     return hashlib.blake2b(key.encode(errors="replace"), key=salt, digest_size=32).hexdigest()
 
 
+def read_key(headers: Mapping[str, str]) -> str:
+    """The key in `Authorization: Bearer KEY` or `x-api-key: KEY`; empty if there is none."""
+    given = headers.get("authorization", "")
+    return given[7:].strip() if given[:7].lower() == "bearer " else headers.get("x-api-key", "")
+
+
 class KeyRing:
     """The keys that are accepted: those of the configuration and those of a file.
 

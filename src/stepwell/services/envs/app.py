@@ -35,7 +35,7 @@ from stepwell.services.envs.sessions import EnvSessions
 from stepwell.services.errors import ErrorKind, ServiceError
 from stepwell.services.guard import App, Guard
 from stepwell.services.hosts import HostCheck
-from stepwell.services.keys import KeyRing
+from stepwell.services.keys import KeyRing, read_key
 from stepwell.services.limits import ServiceLimits
 from stepwell.services.pages import add_pages
 
@@ -170,9 +170,7 @@ def _find_owner(websocket: WebSocket, keys: KeyRing) -> str | None:
     """The name of the key that opened the WebSocket; None if it must be refused."""
     if not keys.is_needed:
         return ""
-    given = websocket.headers.get("authorization", "")
-    key = given[7:].strip() if given[:7].lower() == "bearer " else websocket.headers.get("x-api-key", "")
-    return keys.find_name(key)
+    return keys.find_name(read_key(websocket.headers))
 
 
 def make_json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -75,13 +75,13 @@ class EnvOperations:
 
     async def handle_frame(self, owner: str, frame: Frame) -> Frame:
         """The reply to one frame of one caller. Raises `ServiceError`."""
-        op = self._handlers.get(frame.op)
-        if op is None:
+        handle = self._handlers.get(frame.op)
+        if handle is None:
             raise ServiceError(
                 ErrorKind.INVALID, f"op {frame.op[:64]!r} is unknown; use one of {', '.join(self._handlers)}"
             )
         with convert_errors():
-            reply = await op(owner, frame)
+            reply = await handle(owner, frame)
         if frame.header.get("images") == "png":
             reply = wire.with_pngs(reply)
         size = sum(array.nbytes for array in reply.arrays)
@@ -103,18 +103,14 @@ class EnvOperations:
     ) -> list[Turn]:
         """Start one episode per session, from its task or its seed (or both)."""
         sessions = self.sessions.find(owner, ids)
-        for what, values in (("tasks", tasks), ("seeds", seeds)):
-            if values is not None and len(values) != len(sessions):
-                raise ServiceError(
-                    ErrorKind.INVALID, f"{len(values)} {what} for {len(sessions)} sessions", param=what
-                )
+        _check_lengths(len(sessions), tasks=tasks, seeds=seeds)
         if tasks is None and seeds is None:
             raise ServiceError(ErrorKind.INVALID, "reset needs tasks, seeds or both", param="tasks")
 
-        def reset_session(session: EnvSession, place: int) -> Turn:
+        def reset_session(session: EnvSession, index: int) -> Turn:
             session.num_turns, session.last = 0, None
-            options = None if tasks is None else {"task": tasks[place]}
-            seed = None if seeds is None else seeds[place]
+            options = None if tasks is None else {"task": tasks[index]}
+            seed = None if seeds is None else seeds[index]
             observation, info = session.env.reset(seed=seed, options=options)
             return Turn(observation, info=clean_texts(info))
 
@@ -130,19 +126,15 @@ class EnvOperations:
     ) -> list[Turn]:
         """Play one turn in each session."""
         sessions = self.sessions.find(owner, ids)
-        for what, values in (("actions", actions), ("turns", turns)):
-            if values is not None and len(values) != len(sessions):
-                raise ServiceError(
-                    ErrorKind.INVALID, f"{len(values)} {what} for {len(sessions)} sessions", param=what
-                )
+        _check_lengths(len(sessions), actions=actions, turns=turns)
 
-        def step_session(session: EnvSession, place: int) -> Turn:
-            number = session.num_turns + 1 if turns is None else turns[place]
+        def step_session(session: EnvSession, index: int) -> Turn:
+            number = session.num_turns + 1 if turns is None else turns[index]
             if number == session.num_turns and session.last is not None:
                 return session.last
             if number != session.num_turns + 1:
                 raise EnvError(f"got turn {number}, but the session is at turn {session.num_turns}")
-            turn = take_turn(session.env, actions[place])
+            turn = take_turn(session.env, actions[index])
             if not math.isfinite(turn.reward):
                 raise EnvError(f"{session.env_name} returned the reward {turn.reward}, which is not finite")
             session.num_turns, session.last = number, turn
@@ -294,6 +286,13 @@ class EnvOperations:
         return list(seeds)
 
 
+def _check_lengths(num_sessions: int, **lists: Sequence[Any] | None) -> None:
+    for name, values in lists.items():
+        if values is not None and len(values) != num_sessions:
+            message = f"{len(values)} {name} for {num_sessions} sessions"
+            raise ServiceError(ErrorKind.INVALID, message, param=name)
+
+
 def _are_whole_numbers(values: Any) -> bool:
     return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
 
@@ -315,11 +314,11 @@ def _open_env(name: str, settings: Any) -> Any:
 
 
 def _play_turn(
-    play: Callable[[EnvSession, int], Turn], with_state: bool, session: EnvSession, place: int
+    play: Callable[[EnvSession, int], Turn], with_state: bool, session: EnvSession, index: int
 ) -> Turn:
     """Play a turn. Errors of the environment, and mistakes of the caller, become the turn's error."""
     try:
-        turn = play(session, place)
+        turn = play(session, index)
         if with_state and not turn.state:
             turn.state = read_state(session.env)
         return turn

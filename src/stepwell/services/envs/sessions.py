@@ -181,9 +181,7 @@ class EnvSessions:
             session.last_used_s = now
         return sessions
 
-    async def run(
-        self, sessions: Sequence[EnvSession], run_in_thread: Callable[[EnvSession, int], T]
-    ) -> list[T]:
+    async def run(self, sessions: Sequence[EnvSession], work: Callable[[EnvSession, int], T]) -> list[T]:
         """Call `work(session, index)` for each session, threads in parallel. Results are in order."""
         async with contextlib.AsyncExitStack() as stack:
             for session in sorted(sessions, key=lambda session: session.id):
@@ -194,17 +192,17 @@ class EnvSessions:
                         ErrorKind.NOT_FOUND, f"session {session.id!r} was closed during this call"
                     )
             by_thread: dict[int, list[int]] = {}
-            for place, session in enumerate(sessions):
-                by_thread.setdefault(session.thread.number, []).append(place)
+            for index, session in enumerate(sessions):
+                by_thread.setdefault(session.thread.number, []).append(index)
             done: dict[int, T] = {}
 
-            def run_all(places: list[int]) -> None:
-                for place in places:
-                    done[place] = run_in_thread(sessions[place], place)
+            def run_all(indices: list[int]) -> None:
+                for index in indices:
+                    done[index] = work(sessions[index], index)
 
             jobs = [
-                self.run_in_thread(sessions[places[0]].thread, partial(run_all, places), sessions[0].owner)
-                for places in by_thread.values()
+                self.run_in_thread(sessions[indices[0]].thread, partial(run_all, indices), sessions[0].owner)
+                for indices in by_thread.values()
             ]
             results = await asyncio.gather(*jobs, return_exceptions=True)
         for result in results:
@@ -213,7 +211,7 @@ class EnvSessions:
         now = self._clock()
         for session in sessions:
             session.last_used_s = now
-        return [done[place] for place in range(len(sessions))]
+        return [done[index] for index in range(len(sessions))]
 
     async def close(self, sessions: Sequence[EnvSession]) -> None:
         """Close environments. Errors while closing are logged and change nothing."""

@@ -45,9 +45,9 @@ class ChoiceStream:
 def take_first_bytes(tokens: Sequence[TokenLogprob], num_bytes: int) -> list[TokenLogprob]:
     """The tokens that make up the first bytes of a text."""
     taken: list[TokenLogprob] = []
-    for decode_token in tokens:
+    for token in tokens:
         if num_bytes <= 0:
             break
-        taken.append(decode_token)
-        num_bytes -= len(decode_token.raw)
+        taken.append(token)
+        num_bytes -= len(token.raw)
     return taken
