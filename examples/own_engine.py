@@ -53,4 +53,4 @@ def build(settings: Mapping[str, Any]) -> UniformEngine:
 if __name__ == "__main__":
     prompt = TokenState(np.array([1, 2, 3], np.int32))
     for sample in UniformEngine(range(256)).generate_blocking([Request(prompt, SamplingParams(seed=1))]):
-        print(sample.action.action_ids, sample.logprobs)
+        print(sample.action, sample.logprobs)

@@ -17,7 +17,7 @@ from stepwell.workers.shards import ActionRequest, GeneratorLoad, Shard, shard_r
 @shard_rule
 def by_length(requests: Sequence[ActionRequest], loads: Sequence[GeneratorLoad]) -> list[Shard]:
     """The longer half to generator 0, the shorter half to the one of the others with the least to do."""
-    order = sorted(range(len(requests)), key=lambda i: -requests[i].request.state.prompt_ids.size)
+    order = sorted(range(len(requests)), key=lambda i: -len(requests[i].request.state.prompt_ids))
     half = (len(order) + 1) // 2
     others = range(1, len(loads)) or range(1)
     free = min(others, key=lambda i: loads[i].num_waiting + loads[i].num_inflight)

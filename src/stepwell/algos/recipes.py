@@ -52,6 +52,8 @@ from stepwell.core import user_objects
 from stepwell.core.errors import ConfigError, InputError
 from stepwell.core.names import suggest_name
 
+__all__ = ["RECIPES", "FunctionSpec", "KLChoice", "Recipe", "ValueChoice", "find_recipe", "list_recipes"]
+
 
 @dataclass(frozen=True)
 class ValueChoice:

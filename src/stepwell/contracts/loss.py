@@ -59,8 +59,13 @@ class LossProbe:
         """The loss as a number, and its gradient by `policy_logprobs`."""
         policy = inputs.policy_logprobs.detach().clone().requires_grad_()
         loss, _ = self.run(replace(inputs, policy_logprobs=policy))
-        loss.backward()
-        return float(loss.detach()), torch.zeros_like(policy) if policy.grad is None else policy.grad
+        return float(loss.detach()), find_gradient(loss, policy)
+
+
+def find_gradient(loss: Tensor, by: Tensor) -> Tensor:
+    """The gradient of `loss` by `by`; zeros where it does not depend on it."""
+    (gradient,) = torch.autograd.grad(loss, by, retain_graph=True, allow_unused=True)
+    return torch.zeros_like(by) if gradient is None else gradient
 
 
 def make_inputs(traits: LossTraits, dtype: torch.dtype = torch.float32) -> LossInputs:
@@ -75,7 +80,11 @@ def make_inputs(traits: LossTraits, dtype: torch.dtype = torch.float32) -> LossI
     base = -1.0 - torch.rand(count, generator=generator, dtype=torch.float64).to(dtype)
     rewards = torch.tensor([0.0, 1.0, 0.0, 0.0, 0.0, 1.0], dtype=dtype)
     timeline = Timeline(steps, tokens, rewards, groups=torch.tensor([0, 0, 0]))
-    offered = {"advantages": draw(1.0), "behavior": base + draw(0.05), "reference": base + draw(0.05)}
+    offered: dict[str, Any] = {
+        "advantages": draw(1.0),
+        "behavior": base + draw(0.05),
+        "reference": base + draw(0.05),
+    }
     return LossInputs(
         timeline,
         base,
@@ -111,25 +120,25 @@ def gradient_reaches_the_policy(probe: LossProbe) -> str:
     loss, _ = probe.run(replace(inputs, policy_logprobs=policy))
     if not loss.requires_grad:
         raise BrokenContract("the loss has no gradient; compute it from inputs.policy_logprobs, undetached")
-    loss.backward()
-    if policy.grad is None or not bool(policy.grad.any()):
+    gradient = find_gradient(loss, policy)
+    if not bool(gradient.any()):
         raise BrokenContract("no gradient reaches inputs.policy_logprobs: nothing would be learnt")
-    if not bool(policy.grad.isfinite().all()):
+    if not bool(gradient.isfinite().all()):
         raise BrokenContract("the gradient is not finite")
-    return f"{int((policy.grad != 0).sum())} of {len(policy)} action tokens get one"
+    return f"{int((gradient != 0).sum())} of {len(policy)} action tokens get one"
 
 
 def gradient_reaches_nothing_else(probe: LossProbe) -> str:
     inputs = make_inputs(probe.traits)
-    others = {
+    others: dict[str, Any] = {
         name: value.clone().requires_grad_()
         for name in _FIELDS.values()
         if (value := getattr(inputs, name)) is not None
     }
     policy = inputs.policy_logprobs.detach().clone().requires_grad_()
-    probe.run(replace(inputs, policy_logprobs=policy, **others))[0].backward()
+    loss, _ = probe.run(replace(inputs, policy_logprobs=policy, **others))
     for name, value in others.items():
-        if value.grad is not None and bool(value.grad.any()):
+        if bool(find_gradient(loss, value).any()):
             raise BrokenContract(
                 f"a gradient reaches {name}; read it by inputs.read_{_ACCESSORS[name]}(), which detaches it"
             )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from stepwell.algos import LossInputs, Recipe, Timeline
 from stepwell.algos.credit.result import CreditResult
@@ -14,7 +14,7 @@ from stepwell.algos.kl import estimate_kl, kl_loss, kl_reward
 from stepwell.algos.losses import VALUE_LOSSES
 from stepwell.algos.recipes import find_recipe
 from stepwell.contracts.credit import HORIZON, check_credit, make_batch
-from stepwell.contracts.loss import check_loss
+from stepwell.contracts.loss import check_loss, find_gradient
 from stepwell.contracts.report import BrokenContract, ContractReport, run_checks
 
 
@@ -51,7 +51,7 @@ def gives_the_policy_a_gradient(recipe: Recipe) -> str:
     policy = (behavior + 0.02 * noise.sin()).requires_grad_()
     if recipe.kl is not None and recipe.kl.kl_in == "reward":
         penalty = kl_reward(estimate_kl(recipe.kl.estimator, policy.detach(), behavior), coef=recipe.kl.coef)
-        timeline = Timeline(**{**vars_of(timeline), "token_rewards": penalty})
+        timeline = replace(timeline, token_rewards=penalty)
     credit = _compute_credit(recipe, timeline)
     inputs = LossInputs(
         timeline,
@@ -67,12 +67,12 @@ def gives_the_policy_a_gradient(recipe: Recipe) -> str:
             loss
             + kl_loss(estimate_kl(recipe.kl.estimator, policy, behavior), timeline, coef=recipe.kl.coef)[0]
         )
-    loss.backward()
-    if policy.grad is None or not bool(policy.grad.any()):
+    gradient = find_gradient(loss, policy)
+    if not bool(gradient.any()):
         raise BrokenContract("credit and loss together give the policy no gradient")
-    if not bool(policy.grad.isfinite().all()):
+    if not bool(gradient.isfinite().all()):
         raise BrokenContract("credit and loss together give a gradient that is not finite")
-    return f"{int((policy.grad != 0).sum())} of {timeline.num_tokens} action tokens get one"
+    return f"{int((gradient != 0).sum())} of {timeline.num_tokens} action tokens get one"
 
 
 def trains_its_critic(recipe: Recipe) -> str:
@@ -81,8 +81,8 @@ def trains_its_critic(recipe: Recipe) -> str:
     credit = _compute_credit(recipe, make_batch(recipe.credit_traits))
     assert credit is not None and credit.value_targets is not None
     values = torch.full_like(credit.value_targets, 0.5).requires_grad_()
-    VALUE_LOSSES[recipe.value.loss](values, credit.value_targets)[0].backward()
-    if values.grad is None or not bool(values.grad.any()):
+    loss, _ = VALUE_LOSSES[recipe.value.loss](values, credit.value_targets)
+    if not bool(find_gradient(loss, values).any()):
         raise BrokenContract("the value loss gives the critic no gradient")
     return f"{recipe.value.loss} at {len(values)} sites ({recipe.value.sites})"
 
@@ -94,11 +94,6 @@ CHECKS: tuple[Callable[[Recipe], str], ...] = (
     gives_the_policy_a_gradient,
     trains_its_critic,
 )
-
-
-def vars_of(timeline: Timeline) -> dict[str, Tensor | None]:
-    """The fields of a batch by name."""
-    return {name: getattr(timeline, name) for name in Timeline.__dataclass_fields__}
 
 
 def _compute_credit(recipe: Recipe, timeline: Timeline) -> CreditResult | None:

@@ -9,6 +9,7 @@ A function that raises, or returns something that is no finite number, ends the 
 from __future__ import annotations
 
 import inspect
+import marshal
 import math
 import sys
 import traceback
@@ -58,9 +59,12 @@ class OwnPart:
 
     @property
     def code_hash(self) -> str:
-        """Of the file that holds the function: what it returns may be other where this is other."""
+        """Hash of the file that holds the function; of its compiled code where no file does (a notebook)."""
         file = getattr(sys.modules.get(self.function.__module__), "__file__", None)
-        return hash_bytes(Path(file).read_bytes()) if file else ""
+        if file:
+            return hash_bytes(Path(file).read_bytes())
+        code = getattr(self.function, "__code__", None)
+        return hash_bytes(marshal.dumps(code)) if code else ""
 
     def score(self, outcome: StepOutcome) -> float:
         """The part of one step: `weight` times what the function returns."""

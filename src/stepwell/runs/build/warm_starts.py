@@ -24,6 +24,7 @@ from pathlib import Path
 
 from stepwell.config.run import WarmStartConfig
 from stepwell.core import InfraError
+from stepwell.core.user_objects import is_import_path
 from stepwell.data.rows import read_rows
 from stepwell.monitors.files import write_error
 from stepwell.rewards import load_own_parts
@@ -66,6 +67,8 @@ def key_of(parts: Parts) -> str:
     if config.warm_start.chats is not None:  # what a file says counts, not what it is called
         values["warm_start"]["chats"] = _hash_rows(config.warm_start.chats)
     values["own_rewards"] = [part.code_hash for part in load_own_parts(config.rewards.parts)]
+    if is_import_path(config.agent.strategy):  # what a prompt style says counts, not its name
+        values["agent"]["strategy"] = repr(parts.agent.strategy)
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
