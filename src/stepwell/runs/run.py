@@ -28,11 +28,13 @@ import stepwell
 from stepwell.config.loading import dump_config, load_config
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, EncodingError, StepwellError
+from stepwell.core.user_objects import is_process_bound
 from stepwell.monitors.base import Monitor, Monitors, RunInfo
 from stepwell.monitors.console import ConsoleMonitor
 from stepwell.monitors.files import atomic_write
 from stepwell.monitors.jsonl import FILE_NAME as METRICS
 from stepwell.monitors.jsonl import JsonlMonitor, read_entries
+from stepwell.monitors.notebook import NotebookMonitor, is_notebook
 from stepwell.monitors.report import write_report
 from stepwell.monitors.summary import Score, Summary, read_summary, write_summary
 from stepwell.monitors.tensorboard import TensorboardMonitor
@@ -167,8 +169,12 @@ def raise_if_interrupted(folder: Path) -> None:
 def new_folder(config: RunConfig) -> Path:
     """A folder of its own for a fresh run."""
     name = config.name or (
+<<<<<<< HEAD
         f"{_make_folder_name(config.title)}-{_make_folder_name(config.recipe.name)}-seed{config.seed}-"
         f"{datetime.now():%Y%m%d-%H%M%S}"
+=======
+        f"{_name_of_env(config.title)}-{_name_of_env(config.recipe.name)}-seed{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
+>>>>>>> 7edd447 (Python API: sw.train, evaluate, Run, recipe and load_config take objects; progress in notebooks; curves with matplotlib)
     )
     folder = Path(config.folder) / name
     if folder.exists() and any(folder.iterdir()) and not is_failed_start(folder):
@@ -185,8 +191,16 @@ def new_folder(config: RunConfig) -> Path:
 def _make_folder_name(name: str) -> str:
     """`folder/my_env.py:NumberLine` as a part of a folder's name: `my_env-NumberLine`."""
     where, separator, rest = name.rpartition(":")
+<<<<<<< HEAD
     is_file = where.endswith(".py")
     return re.sub(r"[^\w.+-]+", "-", f"{Path(where).stem}{separator}{rest}" if is_file else name)
+=======
+    if where.endswith(".py"):
+        name = f"{Path(where).stem}{separator}{rest}"
+    elif is_process_bound(name):
+        name = rest
+    return re.sub(r"[^\w.+-]+", "-", name)
+>>>>>>> 7edd447 (Python API: sw.train, evaluate, Run, recipe and load_config take objects; progress in notebooks; curves with matplotlib)
 
 
 def machine() -> dict[str, Any]:
@@ -234,7 +248,7 @@ def _resumed(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 def _monitors(config: RunConfig) -> list[Monitor]:
     chosen: list[Monitor] = [JsonlMonitor()]
     if config.monitor.console:
-        chosen.append(ConsoleMonitor())
+        chosen.append(NotebookMonitor() if is_notebook() else ConsoleMonitor())
     if config.monitor.tensorboard:
         chosen.append(TensorboardMonitor())
     if config.monitor.wandb:

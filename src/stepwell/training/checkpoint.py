@@ -69,7 +69,7 @@ def save_checkpoint(
             files = {
                 item.relative_to(fresh).as_posix(): _mark(item)
                 for item in sorted(fresh.rglob("*"))
-                if item.is_file()
+                if item.is_file() and item.name != _COMPLETE  # that of a checkpoint it started from
             }
             (fresh / _COMPLETE).write_text(json.dumps(files, indent=1))
     except (OSError, SafetensorError, RuntimeError) as error:  # safetensors and torch raise their own

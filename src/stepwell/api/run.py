@@ -1,0 +1,189 @@
+"""A run as an object: what its folder holds, as attributes.
+
+A `Run` keeps nothing but the path of its folder: it can be made again from the folder (`load_run`) in another
+process, and it shows the present state of a run that is still under way.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepwell.config.loading import load_config
+from stepwell.config.run import RunConfig
+from stepwell.core.errors import ConfigError
+from stepwell.monitors import jsonl
+from stepwell.monitors.base import Entry
+from stepwell.monitors.summary import Summary, describe_success, read_summary
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from stepwell.policies import CausalLMPolicy
+    from stepwell.policies.vla import VLAPolicy
+
+CONFIG_FILE = "config.toml"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run, finished or not, by its folder."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """Every setting of the run."""
+        return load_config(self.folder / CONFIG_FILE)
+
+    @property
+    def summary(self) -> Summary | None:
+        """The figures of `summary.json`; None before the run has ended for the first time."""
+        return read_summary(self.folder)
+
+    @property
+    def status(self) -> str:
+        """`finished`, `stopped_early`, `interrupted`, `failed`, or `unfinished` where it has not ended."""
+        summary = self.summary
+        return "unfinished" if summary is None else summary.status
+
+    @property
+    def success(self) -> float | None:
+        """Held-out success of the last weights that were measured; None where none were."""
+        return next((entry.values["success"] for entry in reversed(self.evaluations)), None)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % confidence interval of `success`."""
+        return next(((e.values["low"], e.values["high"]) for e in reversed(self.evaluations)), None)
+
+    @property
+    def success_before(self) -> float | None:
+        """Held-out success before the first update."""
+        return next((entry.values["success"] for entry in self.evaluations if entry.update == 0), None)
+
+    @property
+    def evaluations(self) -> list[Entry]:
+        """The evaluations on held-out tasks, in order."""
+        return [entry for entry in self.entries if entry.kind == "eval"]
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Everything that the run has recorded, as `metrics.jsonl` holds it."""
+        return jsonl.read_entries(self.folder / jsonl.FILE_NAME)
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """Figures as one row per update and evaluation: `pandas.DataFrame(run.metrics)`."""
+        keys = ("kind", "update", "time_s", "env_steps")
+        entries = [entry for entry in self.entries if entry.kind != "event"]
+        return [{**{key: getattr(entry, key) for key in keys}, **entry.values} for entry in entries]
+
+    @property
+    def notes(self) -> list[str]:
+        """What the run said in words: warnings, changed settings, why it ended early."""
+        return [entry.text for entry in self.entries if entry.kind == "event"]
+
+    @property
+    def checkpoint(self) -> Path:
+        """The checkpoint that stands for the run: the best of those that were evaluated, else the last."""
+        from stepwell.runs.evaluation.evaluate import choose_checkpoint
+
+        return choose_checkpoint(self.folder)[0]
+
+    @cached_property
+    def policy(self) -> CausalLMPolicy | VLAPolicy:
+        """The trained policy, opened from `checkpoint`; `run.policy.model` is the torch module."""
+        return open_checkpoint(self.checkpoint, self.config)
+
+    @property
+    def report(self) -> Path:
+        """The page with curves and replays; open it in a browser."""
+        return self.folder / "report.html"
+
+    def plot(
+        self,
+        *others: Run,
+        metrics: tuple[str, ...] = ("success", "reward"),
+        over: str = "update",
+        labels: tuple[str, ...] | None = None,
+    ) -> Figure:
+        """Curves of this run, and of others beside it: held-out success, then `metrics` while training.
+
+        `over` is `update`, `env_steps` or `time_s`. Needs matplotlib (`pip install 'stepwell[plot]'`).
+        """
+        from stepwell.api.plot import plot_runs
+
+        return plot_runs((self, *others), metrics=metrics, over=over, labels=labels)
+
+    def export(self, to: str | Path, **options: Any) -> str:
+        """Write the policy as a Hugging Face directory, or upload it to `hub:org/name`; see `sw.export`."""
+        return export(self, to, **options)
+
+    def __repr__(self) -> str:
+        summary = self.summary
+        ending = self.status if summary is None else f"{self.status}, {describe_success(summary)}"
+        return f"Run({str(self.folder)!r}): {ending}"
+
+    def _repr_html_(self) -> str:
+        return f"<code>{escape(repr(self))}</code>"
+
+
+def load_run(folder: str | Path | Run) -> Run:
+    """The run in a folder, finished or not."""
+    if isinstance(folder, Run):
+        return folder
+    path = Path(folder).expanduser()
+    if not (path / CONFIG_FILE).is_file():
+        raise ConfigError(f"{folder} is not a run folder: it has no {CONFIG_FILE}")
+    return Run(path)
+
+
+def find_run(path: str | Path) -> Run | None:
+    """The run that a run folder or one of its checkpoints belongs to; None for any other path or model."""
+    folder = Path(path).expanduser()
+    candidates = (folder, *folder.absolute().parents[:2])
+    return next((Run(each) for each in candidates if (each / CONFIG_FILE).is_file()), None)
+
+
+def export(
+    run: str | Path | Run,
+    to: str | Path,
+    *,
+    checkpoint: str | None = None,
+    licence: str = "other",
+    private: bool = False,
+) -> str:
+    """Write the policy of a run as a Hugging Face directory with a model card, or to `hub:org/name`.
+
+    Returns where it went. `checkpoint` names another one than `run.checkpoint`, such as `update-000050`.
+    """
+    from stepwell.runs.export.policy import export_run
+
+    folder = load_run(run).folder
+    return export_run(folder, str(to), checkpoint=checkpoint, licence=licence, private=private)
+
+
+def open_checkpoint(path: Path, config: RunConfig) -> CausalLMPolicy | VLAPolicy:
+    """The policy of a checkpoint, without critic and reference. Its own files say of which kind it is."""
+    from stepwell.policies.model_resolver import ADAPTER_FILE
+
+    has_adapters = (path / ADAPTER_FILE).is_file()
+    if not has_adapters and "model_type" not in json.loads((path / "config.json").read_text()):
+        from stepwell.policies.vla import VLAPolicy
+
+        return VLAPolicy.from_pretrained(path, dtype=config.policy.dtype, device=config.policy.device)
+    from stepwell.policies import open_policy
+
+    changes: dict[str, Any] = {"model": str(path), "critic": "none", "reference": False}
+    if has_adapters:
+        changes["lora"] = None
+    return open_policy(config.policy.model_copy(update=changes))
