@@ -169,12 +169,8 @@ def raise_if_interrupted(folder: Path) -> None:
 def new_folder(config: RunConfig) -> Path:
     """A folder of its own for a fresh run."""
     name = config.name or (
-<<<<<<< HEAD
         f"{_make_folder_name(config.title)}-{_make_folder_name(config.recipe.name)}-seed{config.seed}-"
         f"{datetime.now():%Y%m%d-%H%M%S}"
-=======
-        f"{_name_of_env(config.title)}-{_name_of_env(config.recipe.name)}-seed{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
->>>>>>> 7edd447 (Python API: sw.train, evaluate, Run, recipe and load_config take objects; progress in notebooks; curves with matplotlib)
     )
     folder = Path(config.folder) / name
     if folder.exists() and any(folder.iterdir()) and not is_failed_start(folder):
@@ -191,16 +187,11 @@ def new_folder(config: RunConfig) -> Path:
 def _make_folder_name(name: str) -> str:
     """`folder/my_env.py:NumberLine` as a part of a folder's name: `my_env-NumberLine`."""
     where, separator, rest = name.rpartition(":")
-<<<<<<< HEAD
-    is_file = where.endswith(".py")
-    return re.sub(r"[^\w.+-]+", "-", f"{Path(where).stem}{separator}{rest}" if is_file else name)
-=======
     if where.endswith(".py"):
         name = f"{Path(where).stem}{separator}{rest}"
     elif is_process_bound(name):
         name = rest
     return re.sub(r"[^\w.+-]+", "-", name)
->>>>>>> 7edd447 (Python API: sw.train, evaluate, Run, recipe and load_config take objects; progress in notebooks; curves with matplotlib)
 
 
 def machine() -> dict[str, Any]:
