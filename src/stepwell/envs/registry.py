@@ -25,7 +25,6 @@ from stepwell.config.base import Settings
 from stepwell.core import ConfigError, user_objects
 from stepwell.core.names import suggest_name
 from stepwell.core.user_code import import_user_module
-from stepwell.core.user_objects import find_object, is_process_bound
 from stepwell.envs.base import Env
 from stepwell.envs.robots.base import RobotEnv
 
@@ -103,16 +102,9 @@ def make_env(name: str, options: Mapping[str, Any] | Settings | None = None) -> 
 
 
 def _imported(path: str) -> type[Env] | type[RobotEnv]:
-    found = find_object(path, f"env {path!r}") if is_process_bound(path) else _load_class(path)
-    if not (isinstance(found, type) and issubclass(found, (Env, RobotEnv))):
-        raise ConfigError(f"env {path!r} must be a subclass of stepwell.envs.Env, or of RobotEnv for a robot")
-    return found
-
-
-def _load_class(path: str) -> Any:
     module_name, _, class_name = path.rpartition(":")
     found: Any
-    if module_name == user_objects.IN_PROCESS:
+    if user_objects.is_process_bound(path):
         found = user_objects.find_object(path, f"env {path!r}")
     else:
         module = import_user_module(module_name, f"env {path!r}")
@@ -121,6 +113,8 @@ def _load_class(path: str) -> Any:
         raise ConfigError(
             f"env {path!r}: {module_name!r} has no {class_name!r}{_nearest_env(module, class_name)}"
         )
+    if not (isinstance(found, type) and issubclass(found, (Env, RobotEnv))):
+        raise ConfigError(f"env {path!r} must be a subclass of stepwell.envs.Env, or of RobotEnv for a robot")
     return found
 
 
