@@ -151,8 +151,8 @@ DEADLY = {
     "close_everything": "Bad file descriptor",
     "write_everywhere": "was stopped",
     "abort_in_thread": "SIGABRT",
-    "spin": "held the event loop",
-    "hold_python": "held the event loop",
+    "spin": "blocked the event loop",
+    "hold_python": "blocked the event loop",
 }
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from stepwell.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from stepwell.rollout.agent_processes import AgentJob, AgentProcesses, AgentResult
+    from stepwell.rollout.agent_jobs import AgentJob, AgentResult
+    from stepwell.rollout.agent_processes import AgentProcesses
     from stepwell.rollout.demonstrations import OracleSampler, demonstrate
     from stepwell.rollout.episodes import BlockingSampler, Rollout
     from stepwell.rollout.jobs import Job, RolloutResult
@@ -34,9 +35,9 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "AgentJob": "agent_processes",
+        "AgentJob": "agent_jobs",
         "AgentProcesses": "agent_processes",
-        "AgentResult": "agent_processes",
+        "AgentResult": "agent_jobs",
         "BlockingSampler": "episodes",
         "Episode": "player",
         "Job": "jobs",

@@ -37,7 +37,7 @@ class AgentProcess:
             self._marks = mmap.mmap(shared.fileno(), MARKS_BYTES)
             self._start(shared.fileno(), log, environment)
         self._num_entries, self._entered_s = -1, self.started_s
-        self.send(hello)
+        self.send_message(hello)
 
     def _start(self, marks: int, log: Path, environment: Mapping[str, str]) -> None:
         jobs, self._jobs = os.pipe()
@@ -61,24 +61,24 @@ class AgentProcess:
 
     # --- lines ----------------------------------------------------------------------------
 
-    def send(self, message: Mapping[str, Any]) -> None:
-        """Hand a message over, now or (see `flush`) as soon as the pipe takes it."""
+    def send_message(self, message: Mapping[str, Any]) -> None:
+        """Send a message now, or as soon as the pipe accepts it (see `flush_unsent`)."""
         self._unsent += json.dumps(message).encode() + b"\n"
-        self.flush()
+        self.flush_unsent()
 
-    def flush(self) -> bool:
-        """Write what the pipe takes; whether that was all."""
+    def flush_unsent(self) -> bool:
+        """Write what the pipe accepts; whether that was everything."""
         while self._unsent:
             try:
                 del self._unsent[: os.write(self._jobs, self._unsent)]
             except BlockingIOError:
                 return False
-            except BrokenPipeError:  # it is gone, which reading will show
+            except BrokenPipeError:  # the process has ended; reading will show it
                 self._unsent.clear()
         return True
 
-    def receive(self) -> tuple[list[dict[str, Any]], bool]:
-        """The messages that came, and whether more may come: not after its end, nor after nonsense."""
+    def receive_messages(self) -> tuple[list[dict[str, Any]], bool]:
+        """The new messages, and whether more may come: not after its end, nor after an invalid line."""
         is_open = True
         while is_open:
             try:

@@ -31,8 +31,7 @@ from stepwell.config.run import RunConfig
 from stepwell.core import Sampler, SamplingParams, Status, Trajectory, new_id
 from stepwell.pool import Pool
 from stepwell.rendering import Renderer
-from stepwell.rollout import Job, RolloutResult
-from stepwell.rollout.agent_processes import AgentJob, AgentProcesses, AgentResult
+from stepwell.rollout import AgentJob, AgentProcesses, AgentResult, Job, RolloutResult
 from stepwell.services.gateway.chat import ChatRequest
 from stepwell.services.gateway.gateway import Gateway
 from stepwell.services.gateway.registry import SessionOptions
