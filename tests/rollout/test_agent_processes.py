@@ -26,7 +26,7 @@ def job(name: str, timeout_s: float = 20.0, base_url: str = NOWHERE, **content: 
 
 
 def processes(function: str, **settings: object) -> AgentProcesses:
-    quick = {"grace_s": 1.5, "block_timeout_s": 20.0, "backoff_s": 0.02} | settings
+    quick = {"grace_s": 2.5, "block_timeout_s": 20.0, "backoff_s": 0.02} | settings
     return AgentProcesses(f"{ODD}:{function}", **quick)  # type: ignore[arg-type]
 
 
@@ -38,7 +38,21 @@ def is_alive(pid: int) -> bool:
     return state not in "ZX"
 
 
-def gone(pids: list[int], within_s: float = 5.0) -> bool:
+def kill_when_playing(agents: AgentProcesses, num_episodes: int) -> None:
+    """Kill the only process a moment after it got so many episodes, which only wait."""
+    worker = agents._workers[0]
+    assert worker is not None
+
+    def wait_and_kill() -> None:
+        while len(worker.running) < num_episodes:
+            time.sleep(0.01)
+        time.sleep(0.3)  # until they wait
+        os.kill(worker.process.child.pid, signal.SIGKILL)
+
+    threading.Thread(target=wait_and_kill, daemon=True).start()
+
+
+def gone(pids: list[int], within_s: float = 60.0) -> bool:
     until = time.monotonic() + within_s
     while any(is_alive(pid) for pid in pids) and time.monotonic() < until:
         time.sleep(0.01)
@@ -191,7 +205,7 @@ def test_an_agent_that_never_ends_is_cancelled_or_else_stopped(
         ("agent_error", True),
     ]
     assert "no end within 0.4 s" in results[1].error and ending in results[1].error
-    assert 0.4 <= results[1].wall_s < 10
+    assert 0.4 <= results[1].wall_s < 60
 
 
 def test_a_crash_says_where_in_the_agents_code_it_was(doing: AgentProcesses) -> None:
@@ -200,8 +214,8 @@ def test_a_crash_says_where_in_the_agents_code_it_was(doing: AgentProcesses) -> 
 
 
 def test_one_that_holds_the_loop_is_blamed_for_it_and_not_who_runs_out_of_time_meanwhile() -> None:
-    with processes("does", concurrency=2, block_timeout_s=1.5) as agents:
-        results = agents.run([job("late", 0.6, how="fine", sleep=0.1), job("spin", how="spin")])
+    with processes("does", concurrency=2, block_timeout_s=3.0) as agents:
+        results = agents.run([job("late", 1.5, how="fine", sleep=0.1), job("spin", how="spin")])
     assert [(r.status, r.num_tries) for r in results] == [("done", 2), ("agent_error", 1)]
 
 
@@ -251,13 +265,13 @@ def test_a_traceback_is_cut_to_the_agents_own_frames(doing: AgentProcesses) -> N
 def test_a_process_killed_from_outside_is_nobodys_fault() -> None:
     with processes("who", concurrency=2) as agents:
         (victim,) = agents.pids
-        threading.Timer(0.3, os.kill, (victim, signal.SIGKILL)).start()
-        results = agents.run([job("a", sleep=0.6), job("b", sleep=0.6)])
+        kill_when_playing(agents, 2)
+        results = agents.run([job("a", sleep=1.0), job("b", sleep=1.0)])
         assert [(r.status, r.num_tries) for r in results] == [("done", 2), ("done", 2)]
         assert victim not in agents.pids
     with processes("who", retries=0) as agents:
-        threading.Timer(0.3, os.kill, (agents.pids[0], signal.SIGKILL)).start()
-        (result,) = agents.run([job("a", sleep=0.6)])
+        kill_when_playing(agents, 1)
+        (result,) = agents.run([job("a", sleep=1.0)])
     assert (result.status, result.num_tries) == ("infra_error", 1) and "SIGKILL" in result.error
 
 

@@ -178,7 +178,7 @@ async def test_a_restarted_generator_has_the_weights_that_were_published_last() 
 
 @pytest.mark.slow
 async def test_an_engine_that_raises_lives_on_and_one_that_blocks_is_restarted() -> None:
-    async with generator(hang_s=0.6) as gen:
+    async with generator(hang_s=1.5) as gen:
         with pytest.raises(EngineError, match="out of memory"):
             await gen.generate(asked(1.0, order="raise"))
         assert gen.read_health().num_restarts == 0

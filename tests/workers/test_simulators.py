@@ -55,7 +55,7 @@ def test_a_worker_imports_nothing_of_agents_and_rewards() -> None:
     assert not {"stepwell.agents", "stepwell.rewards", "stepwell.rendering", "torch"} & set(found)
 
 
-async def has_ended(pid: int, within_s: float = 5.0) -> bool:
+async def has_ended(pid: int, within_s: float = 60.0) -> bool:
     until = time.monotonic() + within_s
     while is_running(pid) and time.monotonic() < until:
         await asyncio.sleep(0.01)
@@ -196,7 +196,7 @@ async def stop(sim: ProcessSimulator) -> None:
 
 @pytest.mark.parametrize("fault, words", [(hang, "made no progress"), (stop, "gave no sign of life")])
 async def test_a_hang_is_found_killed_and_restarted(fault: Callable[..., Any], words: str) -> None:
-    async with simulator(hang_s=0.6) as sim:
+    async with simulator(hang_s=1.5) as sim:
         await begin(sim)
         pid = sim.read_health().pid
         with pytest.raises(WorkerError, match=words):
@@ -206,7 +206,7 @@ async def test_a_hang_is_found_killed_and_restarted(fault: Callable[..., Any], w
 
 
 async def test_a_slow_batch_whose_worlds_go_on_is_no_hang() -> None:
-    async with simulator(hang_s=1.0, batch_size=8) as sim:
+    async with simulator(hang_s=1.5, batch_size=8) as sim:
         await begin(sim, count=8)
         since = time.monotonic()
         turns = await sim.step(0, range(8), [("sleep",)] * 8)
@@ -215,10 +215,10 @@ async def test_a_slow_batch_whose_worlds_go_on_is_no_hang() -> None:
 
 
 async def test_a_call_that_takes_too_long_costs_the_worker_its_life() -> None:
-    async with simulator(timeout_s=0.5) as sim:
+    async with simulator(timeout_s=1.5) as sim:
         await sim.start()
         await begin(sim)
-        with pytest.raises(WorkerError, match=r"took longer than 0.5 s for step"):
+        with pytest.raises(WorkerError, match=r"took longer than 1.5 s for step"):
             await sim.step(0, [0], [("hang",)])
         await sim.start()
         assert sim.read_health().num_restarts == 1
@@ -309,7 +309,7 @@ def test_when_the_parent_is_killed_its_workers_and_their_memory_go_with_it() -> 
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     while any(map(is_running, pids)) and time.monotonic() < until:
         time.sleep(0.01)
     assert not any(map(is_running, pids))
