@@ -91,7 +91,7 @@ def test_an_engine_of_ones_own_is_built_by_its_path_and_plays_episodes() -> None
 
 def test_a_dialect_of_ones_own_is_served_and_recorded(tmp_path: Path) -> None:
     httpx = pytest.importorskip("httpx")
-    from tests.services.dialects.parrot import Parrot
+    from tests.services.dialects.echo_gateway import EchoSampler
 
     from stepwell.pool import open_pool
     from stepwell.rendering import Renderer
@@ -102,7 +102,7 @@ def test_a_dialect_of_ones_own_is_served_and_recorded(tmp_path: Path) -> None:
     dialect = import_user_module(str(EXAMPLES / "own_dialect.py"), "example")
     tokenizer = build_tokenizer()
     with open_pool(tmp_path / "pool.db") as pool:
-        gateway = Gateway(Parrot(tokenizer), Renderer(tokenizer, context_length=TINY_CONTEXT), pool)
+        gateway = Gateway(EchoSampler(tokenizer), Renderer(tokenizer, context_length=TINY_CONTEXT), pool)
         url, stop = serve_in_thread(dialect.make_app(gateway))
         try:
             body = {"model": gateway.models[0], "messages": [{"role": "user", "content": "up and down"}]}

@@ -23,7 +23,9 @@ def run_and_list_modules(argv: list[str]) -> tuple[str, set[str]]:
     return done.stdout, set(done.stderr.split())
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["train", "--help"], ["envs", "check", "--help"]])
+@pytest.mark.parametrize(
+    "argv", [["--help"], ["train", "--help"], ["envs", "check", "--help"], ["check", "--help"]]
+)
 def test_help_imports_neither_settings_nor_tables(argv: list[str]) -> None:
     shown, modules = run_and_list_modules(argv)
     assert shown.startswith("usage: ")

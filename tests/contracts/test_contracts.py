@@ -7,7 +7,8 @@ from tests.contracts import examples
 
 from stepwell.algos.declarations import CREDIT_MODULES, LOSS_MODULES
 from stepwell.algos.recipes import RECIPES
-from stepwell.contracts.kinds import check_object, find_kind
+from stepwell.cli import check
+from stepwell.contracts.kinds import KINDS, check_object, find_kind
 from stepwell.core.errors import ConfigError, InputError
 
 HERE = "tests.contracts.examples"
@@ -124,6 +125,10 @@ def test_the_kind_is_found_or_asked_for() -> None:
         find_kind("grpo")
     with pytest.raises(ConfigError, match="did you mean 'ppo_loss'"):
         find_kind("ppo_los")
+
+
+def test_the_command_offers_every_kind() -> None:
+    assert check.KINDS == KINDS
 
 
 def test_objects_are_checked_as_names_are() -> None:

@@ -9,7 +9,7 @@ import pytest
 from pydantic import AnyUrl, Field
 from pydantic.fields import FieldInfo
 
-from stepwell.config.base import Settings
+from stepwell.config.base import ObjectName, Settings
 from stepwell.core import InputError
 from stepwell.envs import make_env
 from stepwell.envs.frozenlake.env import FrozenLake
@@ -30,6 +30,7 @@ class Suspect(Settings):
     address: AnyUrl | None = None
     games: str | None = Field(None, description="folder of games")
     kwargs: dict[str, Any] = Field(default_factory=dict)
+    scorer: ObjectName = "math:sin"
     size: int = Field(3, le=9, description="rows of a file")
     text_file: str = declare_host_option("", host_only=False, description="a name, never opened")
 
@@ -47,7 +48,7 @@ def test_every_whole_number_of_an_option_has_an_upper_bound(name: str) -> None:
 
 
 def test_undeclared_options_that_look_like_the_hosts_are_the_hosts() -> None:
-    expected = ("config_path", "place", "address", "games", "kwargs")
+    expected = ("config_path", "place", "address", "games", "kwargs", "scorer")
     assert list_host_options(Suspect) == find_undeclared_options(Suspect) == expected
 
 

@@ -24,6 +24,7 @@ from pydantic import AnyUrl, Field
 from pydantic.fields import FieldInfo
 
 from stepwell.config.base import Settings
+from stepwell.core.user_objects import name_object
 
 HOST_ONLY = "host_only"
 _NAMES = frozenset(
@@ -66,6 +67,8 @@ def _declared(field: FieldInfo) -> bool | None:
 
 def _looks_like_one(name: str, field: FieldInfo) -> bool:
     types = _types(field.annotation)
+    if any(getattr(item, "func", None) is name_object for item in field.metadata):
+        return True  # an `ObjectName`: it names a module
     if any(isinstance(type_, type) and issubclass(type_, (PurePath, AnyUrl)) for type_ in types):
         return True
     takes_text = bool(types & {str, bytes, dict, Any})

@@ -58,6 +58,12 @@ def test_options_that_name_host_resources_are_refused(url: str, env: str, option
     assert reply.status_code == 403 and f"env.options.{option} of {env}" in reply.json()["detail"]
 
 
+@pytest.mark.parametrize("name", ["os:path", "in-process:Lake", "../x.py:Env", "pond"])
+def test_a_caller_cannot_name_a_module(url: str, name: str) -> None:
+    for reply in (ask(url, "describe", name, {}), httpx.post(f"{url}/sessions", json={"env": name})):
+        assert reply.status_code == 404 and "is not hosted here" in reply.json()["detail"]
+
+
 def test_callers_see_the_environment_but_not_the_hosts_file(service: Service, tmp_path: Path) -> None:
     file = tmp_path / "hotpot.json"
     file.write_text(json.dumps(QUESTIONS))
