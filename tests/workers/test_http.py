@@ -170,6 +170,6 @@ async def test_a_worker_that_cannot_be_reached_or_is_another_kind_is_said() -> N
         await connect_simulator("far", "http://127.0.0.1:9", connect_timeout_s=0.5)
     hosted = GeneratorProcess("far", SMALL)
     transport = httpx.ASGITransport(create_worker_app(hosted))
-    with pytest.raises(ConfigError, match="is no simulator"):
+    with pytest.raises(ConfigError, match="is not a simulator"):
         await connect_simulator("far", "http://worker", transport=transport)
     await hosted.close()

@@ -97,18 +97,18 @@ def test_frames_read_in_any_order_are_whole(sizes: list[tuple[int, bool]], rando
     try:
         for place, (size, reads) in enumerate(sizes):
             data = bytes([place % 251]) * size
-            arena, start = outbox.put([data], size)
+            arena, start = outbox.put_frame([data], size)
             oldest, descriptors = outbox.prepare_handover(arena)
             for descriptor in descriptors:
-                inbox.add(os.dup(descriptor))
+                inbox.add_arena(os.dup(descriptor))
             outbox.finish_handover(descriptors)
             waiting.append((arena, start, data, oldest))
             if reads:
                 number = random.randrange(len(waiting))  # type: ignore[attr-defined]
                 arena, start, data, oldest = waiting.pop(number)
-                assert bytes(inbox.take(arena, start, len(data), oldest)) == data
+                assert bytes(inbox.take_frame(arena, start, len(data), oldest)) == data
         for arena, start, data, oldest in waiting:
-            assert bytes(inbox.take(arena, start, len(data), oldest)) == data
+            assert bytes(inbox.take_frame(arena, start, len(data), oldest)) == data
     finally:
         outbox.close()
         inbox.close()
@@ -129,7 +129,7 @@ def test_small_messages_need_no_shared_memory_and_any_number_of_them_comes_whole
 def test_what_is_not_a_ticket_is_refused(ends: tuple[Link, Link]) -> None:
     one, other = ends
     one.socket.sendall(b"x" * 40)
-    with pytest.raises(EncodingError, match="something else than a ticket"):
+    with pytest.raises(EncodingError, match="not a ticket"):
         other.receive()
 
 
@@ -192,5 +192,5 @@ def test_no_descriptors_left_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(os, "memfd_create", refuse)
-    with pytest.raises(WorkerError, match=r"shared memory can be had \(Too many open files\)"):
+    with pytest.raises(WorkerError, match=r"shared memory are not available \(Too many open files\)"):
         Outbox().put([b"x"], 1)

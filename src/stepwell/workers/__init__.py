@@ -1,4 +1,4 @@
-"""The asynchronous side: simulators and generators as workers, the queue between them, and staleness."""
+"""Asynchronous runs: simulators and generators as workers, the queue between them, and staleness."""
 
 from stepwell.core.lazy import lazy_names
 

@@ -1,12 +1,11 @@
-"""Simulators and generators as callers see them, wherever their worker is.
+"""Simulators and generators as callers see them, wherever their worker runs.
 
-`SimulatorClient` and `GeneratorClient` turn the protocols of `workers/contracts.py` into frames and leave
-the way to somebody else: a `Caller` is a process that shares memory (`process.py`) or a machine behind
-HTTP (`http.py`).
+`SimulatorClient` and `GeneratorClient` turn the protocols of `contracts.py` into frames. A `WorkerChannel`
+carries the frames: to a process that shares memory (`worker_process.py`), or to another machine (`http.py`).
 
 Invariants
-* A caller's mistake about batches and places is an `InputError` before anything is sent.
-* A place whose episode began in an earlier start of the worker is lost: its turn carries a `WorkerError`.
+* Wrong batches or places of a caller raise `InputError` before anything is sent.
+* A place whose episode began before a restart of the worker is lost: its turn has a `WorkerError`.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from stepwell.workers.weight_bytes import pack_weights
 
 
 class WorkerChannel(Protocol):
-    """The way to one worker. An answer's header says in `start` which start of the worker gave it."""
+    """Carries calls to one worker. `start` in the header of an answer is the number of its process."""
 
     name: str
 
@@ -53,34 +52,34 @@ class WorkerChannel(Protocol):
 
 
 class _Client:
-    """What both share."""
+    """The common part of both clients."""
 
     def __init__(self, channel: WorkerChannel, timeout_s: float | None) -> None:
         self.name = channel.name
         self._channel, self._timeout_s = channel, timeout_s
 
     async def start(self) -> None:
-        """Start the worker and wait until it is ready; without this the first call does."""
+        """Start the worker and wait until it is ready. Otherwise the first call does."""
         await self._channel.start()
 
     def read_health(self) -> WorkerHealth:
-        """How the worker is; cheap, never blocks."""
+        """The state of the worker. Cheap, never blocks."""
         return self._channel.read_health()
 
     async def close(self) -> None:
-        """End the worker and free all it holds; calling it twice is fine."""
+        """End the worker and free what it holds. Calling it twice is fine."""
         await self._channel.close()
 
 
 class SimulatorClient(_Client):
-    """A `Simulator`. A call that takes longer than `timeout_s` costs the worker its life."""
+    """A `Simulator`. A worker whose call takes longer than `timeout_s` is restarted."""
 
     def __init__(
         self, channel: WorkerChannel, num_batches: int, batch_size: int, *, timeout_s: float | None = None
     ) -> None:
         super().__init__(channel, timeout_s)
         self.num_batches, self.batch_size = num_batches, batch_size
-        self._begun: dict[tuple[int, int], int] = {}  # place -> start of the worker that plays it
+        self._begun: dict[tuple[int, int], int] = {}  # place -> process number of the worker that plays it
 
     async def reset(
         self, batch: int, places: Sequence[int], tasks: Sequence[Task], seeds: Sequence[int]
@@ -118,7 +117,7 @@ class GeneratorClient(_Client):
         return unpack_samples(answer.header, answer.arrays)
 
     async def load_weights(self, version: int, weights: Mapping[str, Any]) -> str:
-        """Take these weights (name -> tensor or array); gives the fingerprint of what it now has."""
+        """Load these weights (name -> tensor or array); the fingerprint that it has now."""
         header, arrays = await asyncio.to_thread(pack_weights, weights)  # tensors may come from a GPU
         answer = await self._channel.call("load_weights", {"version": version, **header}, arrays)
         return str(answer.header["fingerprint"])

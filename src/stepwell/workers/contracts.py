@@ -1,17 +1,17 @@
-"""The contracts of the resource groups: who simulates and who generates, one process or machine each.
+"""The contracts of workers: simulators and generators, one process or machine each.
 
-    Simulator   hosts environment batches; a reset or a step of some of their worlds gives turns
-    Generator   has a copy of the policy; a list of requests gives samples
+    Simulator   hosts environment batches; resets and steps give turns
+    Generator   has a copy of the policy; requests give samples
 
-Whoever drives an asynchronous rollout speaks to these and does not know whether a worker is a
-process that shares memory, a machine behind HTTP, or a modelled device with made-up latencies.
+The driver of an asynchronous rollout does not know whether a worker is a process that shares memory, a
+machine behind HTTP, or a modelled device with invented latencies.
 
 Invariants
-* Calls to one environment batch never overlap; calls to different batches may.
-* A worker that died or hung raises `WorkerError` from every call under way and is restarted;
-  afterwards its batches are empty: what was played in them is lost and must be begun again.
-* A generator goes on with requests under way while new weights arrive where its engine can; the
-  samples' `policy_version` spans say so.
+* Calls to one environment batch never overlap. Calls to different batches may.
+* A worker that died or hung raises `WorkerError` from every pending call and is restarted. Its batches are
+  empty then: the episodes in them are lost and must begin again.
+* A generator continues pending requests while new weights arrive, if its engine can. The `policy_version` of
+  the samples spans both versions.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from stepwell.envs.turns import Turn
 
 @dataclass(frozen=True, slots=True)
 class WorkerHealth:
-    """What is known of a worker now."""
+    """The present state of a worker."""
 
     name: str
     pid: int | None
     memory_mb: float
     num_restarts: int
     is_alive: bool
-    silent_s: float  # since its last heartbeat
+    silent_s: float  # time since its last heartbeat
 
 
 class Worker(Protocol):
-    """What simulators and generators share."""
+    """The common part of simulators and generators."""
 
     name: str
 
     def read_health(self) -> WorkerHealth:
-        """How it is; cheap, never blocks."""
+        """Its state. Cheap, never blocks."""
         ...
 
     async def close(self) -> None:
-        """End it and free all it holds; calling it twice is fine."""
+        """End it and free what it holds. Calling it twice is fine."""
         ...
 
 
 class Simulator(Worker, Protocol):
-    """Hosts `num_batches` environment batches of `batch_size` worlds each."""
+    """Hosts `num_batches` environment batches of `batch_size` environments each."""
 
     num_batches: int
     batch_size: int
@@ -75,7 +75,7 @@ class Generator(Worker, Protocol):
         ...
 
     async def load_weights(self, version: int, weights: Mapping[str, Any]) -> str:
-        """Take these weights (name -> tensor or array); gives the fingerprint of what it now has."""
+        """Load these weights (name -> tensor or array); the fingerprint that it has now."""
         ...
 
     async def forget(self) -> None:

@@ -1,11 +1,11 @@
-"""Engines that a generator worker can be told to build: functions from settings to an engine.
+"""Functions that build the engine of a generator worker from settings.
 
-A factory is named by its import path (`module:function`), so that anybody's engine can be used. What it
-returns has `generate` (a coroutine), `load_weights(version, weights)`, `fingerprint()` and `forget()`, as
-the two here do. It ends with its process.
+Settings name a builder by its import path (`module:function`), so that users can bring their own. The
+engine has `generate` (a coroutine), `load_weights(version, weights)`, `fingerprint()` and `forget()`. It
+ends with its process.
 
-Both take `model` (a directory; for language models also a built-in name), and may be given `config` (of
-`EngineConfig`), `dtype`, `device` and `version`.
+Both builders here take `model` (a directory, or the name of a built-in language model) and optionally
+`config` (of `EngineConfig`), `dtype`, `device` and `version`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def build_embedded_engine(settings: Mapping[str, Any]) -> Any:
     from stepwell.engines.build_embedded_engine import EmbeddedEngine
     from stepwell.engines.numerics import set_numerics
 
-    set_numerics()  # the number of threads is in the process's environment
+    set_numerics()  # the number of threads is set in the environment of the process
     return EmbeddedEngine.from_pretrained(model, config, **more)
 
 
@@ -42,10 +42,10 @@ def build_array_engine(settings: Mapping[str, Any]) -> Any:
 
 
 def _read_settings(settings: Mapping[str, Any]) -> tuple[str, EngineConfig, dict[str, Any]]:
-    """The model, the engine's own settings, and the rest; before anything heavy is imported."""
+    """The model, the engine's settings, and the rest. Runs before anything heavy is imported."""
     unknown = sorted(set(settings) - set(_KNOWN))
     if unknown or "model" not in settings:
         what = f"does not know {unknown[0]!r}" if unknown else "needs 'model'"
-        raise ConfigError(f"settings of the engine: it {what} (it takes {', '.join(_KNOWN)})")
+        raise ConfigError(f"settings of the engine: it {what} (known: {', '.join(_KNOWN)})")
     more = {name: settings[name] for name in ("dtype", "device", "version") if name in settings}
     return settings["model"], EngineConfig.model_validate(settings.get("config", {})), more

@@ -1,7 +1,7 @@
-"""A generator as a process of its own on this machine.
+"""A generator in a process of its own on this machine.
 
-The process keeps a copy of the weights that were last published: a restarted worker gets them before
-anybody can ask it for a sample, so that a crash never takes the policy back to its first version.
+The parent keeps a copy of the weights that were published last. A restarted worker gets them before its first
+call, so that a crash never takes the policy back to an earlier version.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from stepwell.workers.worker_process import WorkerProcess
 
 
 class ProcessGenerator(GeneratorClient):
-    """Samples in one process with the engine that `factory` makes of the settings.
+    """Samples in one process with the engine that `factory` builds from the settings.
 
-    `factory` is an import path `module:function` (see `engines.py`). Further settings are
-    `WorkerProcess`'s: `num_threads`, `environment`, `heartbeat_s`, `hang_s`, `start_timeout_s`,
-    `max_restarts`. `hang_s` must be longer than one call of `generate` may take.
+    `factory` is an import path `module:function` (see `engine_builders.py`). Further settings are those of
+    `WorkerProcess`: `num_threads`, `environment`, `heartbeat_s`, `hang_s`, `start_timeout_s`, `max_restarts`.
+    `hang_s` must be longer than a call of `generate` can take.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class GeneratorProcess(WorkerProcess):
     def __init__(
         self, name: str, factory: str, settings: Mapping[str, JSON] | None = None, **process: Any
     ) -> None:
-        told: dict[str, JSON] = {"factory": factory, "settings": dict(settings or {})}
-        super().__init__(name, "generator", told, on_start=self._restore_weights, **process)
+        built_from: dict[str, JSON] = {"factory": factory, "settings": dict(settings or {})}
+        super().__init__(name, "generator", built_from, on_start=self._restore_weights, **process)
         self._published: Frame | None = None
-        self._fingerprint: str | None = None  # of what was published; None while that is not known
+        self._fingerprint: str | None = None  # of the published weights; None while unknown
 
     async def call(
         self,
@@ -61,7 +61,7 @@ class GeneratorProcess(WorkerProcess):
         *,
         timeout_s: float | None = None,
     ) -> Frame:
-        """As any worker's; weights are kept until the next ones come."""
+        """As for any worker. Weights are kept until the next ones are published."""
         if op != "load_weights":
             return await super().call(op, header, arrays, timeout_s=timeout_s)
         before = self._published, self._fingerprint
@@ -70,7 +70,7 @@ class GeneratorProcess(WorkerProcess):
         try:
             answer = await super().call(op, header, copies, timeout_s=timeout_s)
         except StepwellError as error:
-            if isinstance(error, ValueError):  # refused: the engine still has the ones before
+            if isinstance(error, ValueError):  # refused: the engine still has the previous ones
                 self._published, self._fingerprint = before
             raise
         self._fingerprint = answer.header["fingerprint"]

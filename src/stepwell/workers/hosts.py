@@ -1,11 +1,11 @@
-"""What a worker does with a frame: a simulator's worlds, or a generator's engine.
+"""How a worker answers a frame: with the environments of a simulator, or the engine of a generator.
 
     simulator   reset, step              one after the other, in order of arrival
     generator   generate, forget         many at once, as the engine batches them
-                load_weights             in order, while requests under way go on where the engine can
+                load_weights             in order, while pending requests continue if the engine can
 
-`progress` is called whenever the work has gone on (for a simulator, after every world), so that a slow
-batch is not taken for a hang.
+`progress` is called whenever work was done (in a simulator, after every environment), so that a slow batch
+does not look like a hang.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Progress = Callable[[], None]
 
 
 class Engine(Protocol):
-    """What a generator worker samples with."""
+    """The engine of a generator worker."""
 
     async def generate(self, requests: Sequence[Request]) -> list[Sampled]: ...
 
@@ -53,12 +53,12 @@ class SimulatorHost:
             for _ in range(settings["num_batches"])
         ]
 
-    def answer(self, frame: Frame) -> Frame:
-        """What a call gives; errors are raised."""
+    def answer_call(self, frame: Frame) -> Frame:
+        """The answer to a call. Errors are raised."""
         header = frame.header
         number, places = header.get("batch"), header.get("places")
         if type(number) is not int or not isinstance(places, list):
-            raise InputError(f"{frame.op} needs the number of a batch and places in it")
+            raise InputError(f"{frame.op} needs the number of a batch and a list of places in it")
         size = len(self._batches[0].envs)
         if frame.op == "reset":
             tasks, seeds = unpack_tasks(header), header["seeds"]
@@ -79,7 +79,7 @@ class SimulatorHost:
         return Frame("turns", *pack_turns(turns))
 
     def close(self) -> None:
-        """Close every world."""
+        """Close every environment."""
         for batch in self._batches:
             batch.close()
 
@@ -92,13 +92,13 @@ class GeneratorHost:
         self._progress = progress
         self._loading = asyncio.Lock()
 
-    async def answer(self, frame: Frame) -> Frame:
-        """What a call gives; errors are raised."""
+    async def answer_call(self, frame: Frame) -> Frame:
+        """The answer to a call. Errors are raised."""
         if frame.op == "generate":
             samples = await self._engine.generate(unpack_requests(frame.header, frame.arrays))
             return Frame("samples", *pack_samples(samples))
         if frame.op == "load_weights":
-            async with self._loading:  # fair: in order of arrival
+            async with self._loading:  # in order of arrival
                 return Frame("loaded", {"fingerprint": await asyncio.to_thread(self._load_weights, frame)})
         if frame.op == "forget":
             await asyncio.to_thread(self._engine.forget)
@@ -113,7 +113,7 @@ class GeneratorHost:
 
 
 def build_engine(factory: str, settings: dict[str, JSON]) -> Engine:
-    """The engine that `module:function` makes of the settings."""
+    """The engine that `module:function` builds from the settings."""
     make = find_object(factory, f"factory {factory!r}")
     if not callable(make):
         raise ConfigError(f"factory {factory!r} is a {type(make).__name__}, not a function")
@@ -122,7 +122,7 @@ def build_engine(factory: str, settings: dict[str, JSON]) -> Engine:
 
 
 def check_places(number: int, places: Sequence[int], count: int, num_batches: int, batch_size: int) -> None:
-    """A caller's mistakes about environment batches, said in one sentence."""
+    """Refuse wrong batches or places with a clear `InputError`."""
     if not 0 <= number < num_batches:
         raise InputError(f"environment batches are numbered 0..{num_batches - 1}, got {number}")
     if len(places) != count:

@@ -1,22 +1,22 @@
-"""The same frames over HTTP: a worker on another machine.
+"""Workers on other machines: the same frames over HTTP.
 
-    client: frame ─► POST /call ─► worker_app: WorkerProcess.call ─► frame
+    client: frame ─► POST /call ─► create_worker_app: WorkerProcess.call ─► frame
 
-The app hosts a worker process, with all that belongs to it (heartbeat, restarts), and passes frames on;
-what is hosted is decided where it runs, never by who calls. The client is a `Caller`: simulators and
-generators behind it are the ones of `clients.py`. Bodies are frames whose arrays check themselves.
+The app hosts a worker process, with its heartbeat and its restarts, and passes frames on. The machine that
+runs it decides what it hosts, never the caller. The client is a `WorkerChannel`: simulators and generators
+behind it are those of `clients.py`. Bodies are frames with checksums.
 
-    GET  /worker   what is hosted, and how it is
+    GET  /worker   what is hosted, and its state
     POST /call     a frame in, a frame out
 
 Invariants
-* A body is never held beyond `max_body_bytes`, whether it states its length or not.
-* Errors keep their kind: what the worker raises is an `error` frame with status 200; what is wrong with
-  the HTTP call itself has a status of its own and one sentence as JSON.
-* A call is sent once. Whether a lost answer was acted upon is not known, so it is a `WorkerError`, and
-  whoever plays an episode there begins another.
-* No call waits for a machine that is gone: while calls are under way its health is asked for every
-  `heartbeat_s`, and after `hang_s` without an answer to that they all raise `WorkerError`.
+* A body larger than `max_body_bytes` is never kept, whether it states its length or not.
+* Errors keep their kind: what the worker raises is an `error` frame with status 200. Errors of the HTTP call
+  itself have their own status and one sentence as JSON.
+* A call is sent once. Whether a lost call was executed is unknown, so it is a `WorkerError`, and the episode
+  begins again.
+* No call waits for a machine that is gone. Its state is requested every `heartbeat_s`; after `hang_s` without
+  an answer, all pending calls raise `WorkerError`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def create_worker_app(
 ) -> Any:
     """An ASGI app that passes calls on to a worker. With `key`, callers must send it as a bearer token.
 
-    `describes` is what callers are told of it: `num_batches` and `batch_size` of a simulator.
+    `describes` is what callers learn about it: `num_batches` and `batch_size` of a simulator.
     """
     try:
         from fastapi import FastAPI, HTTPException
@@ -86,8 +86,8 @@ def create_worker_app(
     async def show_worker(request: Any) -> Response:
         check_key(request)
         health = worker.read_health()
-        told = {name: getattr(health, name) for name in WorkerHealth.__slots__}
-        return JSONResponse({"worker": describes or {}, "health": told})
+        state = {name: getattr(health, name) for name in WorkerHealth.__slots__}
+        return JSONResponse({"worker": describes or {}, "health": state})
 
     async def call(request: Any) -> Response:
         check_key(request)
@@ -107,7 +107,7 @@ def create_worker_app(
 
 
 class HttpChannel:
-    """The way to a worker behind `worker_app`. `transport` is httpx's, for tests and proxies."""
+    """Carries calls to a worker behind `create_worker_app`. `transport` is that of httpx, for tests."""
 
     def __init__(
         self,
@@ -142,11 +142,11 @@ class HttpChannel:
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Ask what is there."""
+        """Connect, and learn what the worker hosts."""
         await self.describe_worker()
 
     async def describe_worker(self) -> dict[str, Any]:
-        """What the worker says of itself."""
+        """The worker's description of itself."""
         response = await self._request("GET", "/worker")
         found: dict[str, Any] = response.json()
         self._note_health(found["health"])
@@ -176,7 +176,7 @@ class HttpChannel:
         except TimeoutError:
             raise WorkerError(f"worker {self.name} took longer than {timeout_s:g} s for {op}") from None
         except asyncio.CancelledError:
-            if request in self._pending:  # it is our caller who was cancelled
+            if request in self._pending:  # the caller of this call was cancelled
                 raise
             raise WorkerError(
                 f"worker {self.name} at {self.url} gave no sign of life for {self._hang_s:g} s"
@@ -187,14 +187,14 @@ class HttpChannel:
             answer = decode(response.content)
         except EncodingError as error:
             raise WorkerError(
-                f"worker {self.name} at {self.url} answered what is no frame: {error}"
+                f"worker {self.name} at {self.url} sent an answer that is not a frame: {error}"
             ) from error
         if answer.op == "error":
             raise unpack_error(answer.header.get("error"), WorkerError)
         return answer
 
     def read_health(self) -> WorkerHealth:
-        """What was last heard."""
+        """Its state as last reported."""
         last, silent_s = self._last, time.monotonic() - self._last_s
         return WorkerHealth(
             self.name,
@@ -206,7 +206,7 @@ class HttpChannel:
         )
 
     async def close(self) -> None:
-        """Let go of the connections; the worker belongs to whoever hosts it."""
+        """Close the connections. The worker itself goes on where it is hosted."""
         if self._watching is not None and not self._watching.done():
             self._watching.cancel()
             await asyncio.wait([self._watching])
@@ -221,14 +221,14 @@ class HttpChannel:
         if response.status_code == 401:
             raise ConfigError(f"worker {self.name} at {self.url}: {response.json()['detail']}")
         if response.status_code != 200:
-            said = response.text[:500]
-            raise WorkerError(f"worker {self.name} at {self.url} answered {response.status_code}: {said}")
+            text = response.text[:500]
+            raise WorkerError(f"worker {self.name} at {self.url} answered {response.status_code}: {text}")
         return response
 
     async def _watch_health(self) -> None:
         while True:
             await asyncio.sleep(self._heartbeat_s)
-            with contextlib.suppress(WorkerError):  # its silence is what `health` tells
+            with contextlib.suppress(WorkerError):  # `read_health` shows its silence
                 response = await self._request("GET", "/worker", timeout=self._heartbeat_s)
                 self._note_health(response.json()["health"])
             if time.monotonic() - self._last_s > self._hang_s:
@@ -242,12 +242,12 @@ class HttpChannel:
 async def connect_simulator(
     name: str, url: str, *, timeout_s: float | None = None, **connection: Any
 ) -> SimulatorClient:
-    """A `Simulator` behind HTTP. `connection` takes what `HttpCaller` does."""
+    """A `Simulator` behind HTTP. `connection` takes the options of `HttpChannel`."""
     channel = HttpChannel(name, url, **connection)
     try:
         found = await channel.describe_worker()
         if "num_batches" not in found or "batch_size" not in found:
-            raise ConfigError(f"the worker at {url} is no simulator; it says of itself {found}")
+            raise ConfigError(f"the worker at {url} is not a simulator; it describes itself as {found}")
     except StepwellError:
         await channel.close()
         raise
@@ -257,5 +257,5 @@ async def connect_simulator(
 def connect_generator(
     name: str, url: str, *, timeout_s: float | None = None, **connection: Any
 ) -> GeneratorClient:
-    """A `Generator` behind HTTP. `connection` takes what `HttpCaller` does."""
+    """A `Generator` behind HTTP. `connection` takes the options of `HttpChannel`."""
     return GeneratorClient(HttpChannel(name, url, **connection), timeout_s)

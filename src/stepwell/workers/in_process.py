@@ -1,7 +1,7 @@
 """Simulators and generators inside this process, each in a thread of its own.
 
-For machines with one core, for small models, and for tests: the same protocols (`groups.py`) without
-processes. Nothing here can die by itself, and nothing runs in parallel that holds Python's lock.
+They implement the same protocols (`contracts.py`) without processes: for machines with one core, for small
+models, and for tests. They cannot die alone, and code that holds Python's lock does not run in parallel.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class LocalEngine(Protocol):
-    """What a local generator samples with; `EmbeddedEngine` and `ArrayEngine` are such."""
+    """The engine of a local generator, such as `EmbeddedEngine` or `ArrayEngine`."""
 
     async def generate(self, requests: Sequence[Request]) -> list[Sampled]: ...
 

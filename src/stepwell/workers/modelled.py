@@ -1,16 +1,16 @@
-"""Modelled devices: simulators, generators and a trainer with made-up latencies, in made-up time.
+"""Modelled devices: simulators, generators and a trainer with invented latencies, in virtual time.
 
-The driver, the request queue, the stream of groups and the staleness rule are the real ones; only the
-devices are models, and the event loop's clock jumps to the next thing that happens. So a run of hours takes
-seconds, repeats exactly, and shows what scheduling alone does.
+Driver, request queue, group stream and staleness rule are the real ones. Only the devices are models, and
+the clock of the event loop jumps to the next event. So a run of hours takes seconds, repeats exactly, and
+shows the effect of scheduling alone.
 
-What a latency is: `simulator`, `generator` and `trainer` are the mean times in which the group as a whole
-handles one turn of all `num_envs` environments. Draws are log-normal with that mean.
+Latencies: `simulator`, `generator` and `trainer` are the mean times in which all workers of that kind
+together handle one turn of all `num_envs` environments. Draws are log-normal with that mean.
 * A simulator steps its environments one after the other (one process, one core): one draw per environment.
-* A generator answers a batch in one call: one draw per call, of which `generator_fixed` is there whatever the
-  size of the batch and the rest grows with it.
+* A generator answers a batch in one call: one draw per call. The share `generator_fixed` does not depend on
+  the size of the batch; the rest grows with it.
 * The trainer learns in microbatches of `num_envs` steps, one draw each.
-Every group has hardware of its own; resets and the hand-over of weights take no time.
+Every kind of worker has its own hardware. Resets and the transfer of weights take no time.
 """
 
 from __future__ import annotations
@@ -52,24 +52,24 @@ _ACTION = TokenAction(np.zeros(1, dtype=np.int32))
 _LOGPROBS = np.zeros(1, dtype=np.float32)
 
 
-# --- time that jumps ----------------------------------------------------------------------------
+# --- virtual time --------------------------------------------------------------------------------
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Waits for nothing: lets the clock jump instead."""
+    """Lets the clock jump instead of waiting."""
 
     jump: Callable[[float], None]
 
     def select(self, timeout: float | None = None) -> list[Any]:
         found = super().select(0)
         if not found:
-            assert timeout is not None, "every task waits for something that nothing will ever do"
+            assert timeout is not None, "deadlock: every task waits, and no timer is set"
             self.jump(timeout)
         return found
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time passes only when nothing is left to do before it."""
+    """An event loop whose clock jumps to the next timer when nothing else is to do."""
 
     def __init__(self) -> None:
         selector = _JumpingSelector()
@@ -85,7 +85,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtually(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """The result of a coroutine in made-up time."""
+    """The result of a coroutine in virtual time."""
     loop = VirtualLoop()
     try:
         return loop.run_until_complete(work())
@@ -98,7 +98,7 @@ def run_virtually(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class ModelledHardware:
-    """The devices and the settings of a modelled run; the defaults are the benchmark's."""
+    """Devices and settings of a modelled run. The defaults are those of the benchmark."""
 
     simulator: float = 22.0
     generator: float = 9.0
@@ -109,7 +109,7 @@ class ModelledHardware:
     env_batches: int = 4
     num_generators: int = 1
     generator_fixed: float = 0.25
-    turns: tuple[int, int] = (10, 10)  # fewest and most of an episode, drawn evenly
+    turns: tuple[int, int] = (10, 10)  # minimum and maximum of an episode, drawn uniformly
     global_batch: int = 32
     rollout_epochs: int = 1
     max_staleness: int = 2
@@ -126,20 +126,20 @@ class ModelledHardware:
 
 
 class Latency:
-    """Draws of a log-normal time whose mean is 1."""
+    """Draws of log-normal times with mean 1."""
 
     def __init__(self, sigma: float, seed: Sequence[int]) -> None:
         self._sigma, self._rng = sigma, np.random.default_rng(seed)
 
-    def draw(self, count: int = 1) -> float:
-        """The sum of so many."""
+    def draw_sum(self, count: int = 1) -> float:
+        """The sum of `count` draws."""
         if self._sigma == 0:
             return float(count)
         return float(np.exp(self._sigma * self._rng.standard_normal(count) - self._sigma**2 / 2).sum())
 
 
 class _ModelledWorker:
-    """What modelled workers share: they never die and use no memory."""
+    """The common part of modelled workers: they never die and use no memory."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -148,7 +148,7 @@ class _ModelledWorker:
         return WorkerHealth(self.name, None, 0.0, 0, is_alive=True, silent_s=0.0)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to free."""
 
 
 class ModelledSimulator(_ModelledWorker):
@@ -171,7 +171,7 @@ class ModelledSimulator(_ModelledWorker):
 
     async def step(self, batch: int, places: Sequence[int], actions: Sequence[Any]) -> list[Turn]:
         async with self._turn:
-            await asyncio.sleep(self._each * self._latency.draw(len(places)))
+            await asyncio.sleep(self._each * self._latency.draw_sum(len(places)))
         turns = []
         for place in places:
             self._left[batch, place] -= 1
@@ -180,7 +180,7 @@ class ModelledSimulator(_ModelledWorker):
 
 
 class ModelledGenerator(_ModelledWorker):
-    """One call at a time; a batch costs a fixed part and a part that grows with it."""
+    """Answers one call at a time, in a fixed time plus a time per request."""
 
     def __init__(self, model: ModelledHardware, number: int) -> None:
         super().__init__(f"generator {number}")
@@ -194,7 +194,7 @@ class ModelledGenerator(_ModelledWorker):
     async def generate(self, requests: Sequence[Request]) -> list[Sampled]:
         first = self.version
         async with self._turn:
-            await asyncio.sleep((self._fixed + self._each * len(requests)) * self._latency.draw())
+            await asyncio.sleep((self._fixed + self._each * len(requests)) * self._latency.draw_sum())
         span = VersionSpan(min(first, self.version), self.version)
         return [Sampled(_ACTION, _LOGPROBS, Sampling(), span) for _ in requests]
 
@@ -207,7 +207,7 @@ class ModelledGenerator(_ModelledWorker):
 
 
 class ModelledPlayer:
-    """Records what there is to record of episodes without content."""
+    """Records episodes without content."""
 
     needs_state = False
 
@@ -247,13 +247,13 @@ _NOTHING = _Nothing()
 
 @dataclass(slots=True)
 class ModelledRun:
-    """What a modelled run came to. Throughput counts environment transitions that were learnt from."""
+    """The result of a modelled run. Throughput counts the environment steps that were trained on."""
 
     num_updates: int = 0
     num_env_steps: int = 0
     elapsed: float = 0.0
     busy: dict[str, float] = field(default_factory=dict)
-    staleness: list[int] = field(default_factory=list)  # of every step learnt from
+    staleness: list[int] = field(default_factory=list)  # of every step that was trained on
     num_dropped: int = 0
     mean_batch: float = 0.0
 
@@ -265,7 +265,7 @@ class ModelledRun:
 def run_modelled(
     model: ModelledHardware, mode: Mode, num_updates: int, *, stale_data: str = "drop"
 ) -> ModelledRun:
-    """Play and learn for so many updates, from the first reset to the end of the last update."""
+    """Play and train for so many updates, from the first reset to the end of the last update."""
     return run_virtually(lambda: _run_updates(model, mode, num_updates, stale_data))
 
 
@@ -300,7 +300,7 @@ async def _run_updates(model: ModelledHardware, mode: Mode, num_updates: int, st
         run.staleness += [update - 1 - step.policy_version.first for step in steps]
         with busy_times.track("trainers", "trainer"):
             for _ in range(max(1, round(len(steps) / model.num_envs))):
-                await asyncio.sleep(model.trainer * latency.draw())
+                await asyncio.sleep(model.trainer * latency.draw_sum())
         run.num_env_steps += len(steps)
         if update % model.sync_interval == 0:
             for generator in generators:
@@ -321,10 +321,10 @@ def _make_jobs(model: ModelledHardware, number: int) -> list[Job]:
 
 
 def compute_throughput_bound(model: ModelledHardware, num_updates: int) -> tuple[float, dict[str, float]]:
-    """The throughput that no schedule can beat: that of the slowest group, each timed alone.
+    """The throughput that no schedule can exceed: that of the slowest kind of worker, each timed alone.
 
-    Alone means that the other two take no time and staleness is no limit; the generator is timed with
-    whole batches of all environments, its cheapest way.
+    Alone means that the other two take no time and staleness has no limit. The generator is timed with
+    batches of all environments, its fastest case.
     """
     free = replace(model, max_staleness=10**6, turns=(model.turns[0], model.turns[1]))
     parts = {

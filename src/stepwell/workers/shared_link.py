@@ -1,12 +1,11 @@
 """The local transport: frames lie in shared memory, and a short ticket over a socket says where.
 
-    send:     frame ─► Outbox.put ─► ticket (with the descriptor of a new arena) ─► socket
-    receive:  socket ─► ticket ─► Inbox.take (copies, gives the place back) ─► frame
+    send:     frame ─► Outbox.put_frame ─► ticket (with the descriptor of a new arena) ─► socket
+    receive:  socket ─► ticket ─► Inbox.take_frame (copies, frees the region) ─► frame
 
-A frame of a few kilobytes goes along with its ticket instead: the kernel copies it faster than two
-processes can agree on a place for it. Both ends use the same class, the worker on a blocking socket and
-the parent on one that never blocks. A ticket carries the number of the call, so that answers may come in
-any order.
+A frame of a few kilobytes follows its ticket instead: the kernel copies it faster than two processes can
+agree on a region. Both ends use the same class, the worker on a blocking socket and the parent on one that
+never blocks. A ticket has the number of its call, so that answers may come in any order.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from stepwell.workers.shared_memory import Inbox, Outbox
 
 _TICKET = struct.Struct("<4sIQIIQQ")
 _MAGIC = b"SWTK"
-_INLINE = 0xFFFFFFFF  # stands for an arena: the frame follows its ticket
+_INLINE = 0xFFFFFFFF  # instead of an arena: the frame follows its ticket
 SMALL_BYTES = 8192
 _READ_BYTES, _CONTROL_BYTES = 2 * SMALL_BYTES, socket.CMSG_SPACE(64 * array("i").itemsize)
 
 
 class Link:
-    """One end of the way between a parent and its worker."""
+    """One end of the link between a parent and its worker."""
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
@@ -41,14 +40,14 @@ class Link:
     def send(self, call: int, frame: Frame) -> None:
         """Send one frame. Safe in several threads at once.
 
-        Raises `WorkerError` where there is no memory for it, `ConnectionError` if the other end is gone.
+        Raises `WorkerError` if there is no memory for it, `ConnectionError` if the other end is closed.
         """
         parts, size = encode(frame)
         if size <= SMALL_BYTES:
             with self._lock:
                 self._write(b"".join([_TICKET.pack(_MAGIC, 0, call, _INLINE, 0, 0, size), *parts]))
             return
-        arena, start = self._outbox.put(parts, size)
+        arena, start = self._outbox.put_frame(parts, size)
         with self._lock:
             oldest, descriptors = self._outbox.prepare_handover(arena)
             ticket = _TICKET.pack(_MAGIC, len(descriptors), call, arena, oldest, start, size)
@@ -61,21 +60,21 @@ class Link:
                 socket.send_fds(self.socket, [data], descriptors) if descriptors else self.socket.send(data)
             )
         except BlockingIOError:
-            raise ConnectionError("has hundreds of messages waiting and reads none of them") from None
-        except OSError as error:  # the other end is gone
+            raise ConnectionError("does not read: hundreds of messages are waiting") from None
+        except OSError as error:  # the other end is closed
             raise ConnectionError("") from error
-        assert sent == len(data), "a kernel that splits a message of a few kilobytes"
+        assert sent == len(data), "the kernel split a message of a few kilobytes"
 
     def receive(self) -> list[tuple[int, Frame]] | None:
-        """The frames that have come, with the numbers of their calls; None when no more will come.
+        """The new frames with the numbers of their calls; None if no more will come.
 
-        Waits for one where the socket waits. Raises `EncodingError` for what is not ours.
+        Waits for one if the socket is blocking. Raises `EncodingError` for foreign data.
         """
         try:
             data, controls, _, _ = self.socket.recvmsg(_READ_BYTES, _CONTROL_BYTES)
         except BlockingIOError:
             return []
-        except OSError:  # such as a reset by an end that was killed
+        except OSError:  # such as a reset by a process that was killed
             return None
         if not data:
             return None
@@ -89,7 +88,7 @@ class Link:
             ticket = _TICKET.unpack_from(data, place)
             end = place + _TICKET.size + (ticket[-1] if ticket[3] == _INLINE else 0)
             if ticket[3] == _INLINE and ticket[-1] > SMALL_BYTES:
-                raise EncodingError("something else than a ticket came over the socket")
+                raise EncodingError("the socket delivered something that is not a ticket")
             if end > len(data):
                 break
             frames.append(self._open(ticket, data[place + _TICKET.size : end]))
@@ -98,7 +97,7 @@ class Link:
         return frames
 
     def close(self) -> None:
-        """Let go of the socket and all shared memory. Calling it twice is fine."""
+        """Close the socket and free all shared memory. Calling it twice is fine."""
         self.socket.close()
         self._outbox.close()
         self._inbox.close()
@@ -108,9 +107,9 @@ class Link:
     def _open(self, ticket: tuple[bytes, int, int, int, int, int, int], inline: bytes) -> tuple[int, Frame]:
         magic, num_descriptors, call, arena, oldest, start, size = ticket
         if magic != _MAGIC or num_descriptors > len(self._descriptors):
-            raise EncodingError("something else than a ticket came over the socket")
+            raise EncodingError("the socket delivered something that is not a ticket")
         if arena == _INLINE:
             return call, decode(inline)
         for _ in range(num_descriptors):
-            self._inbox.add(self._descriptors.pop(0))
-        return call, decode(self._inbox.take(arena, start, size, oldest))
+            self._inbox.add_arena(self._descriptors.pop(0))
+        return call, decode(self._inbox.take_frame(arena, start, size, oldest))

@@ -1,19 +1,18 @@
-"""Memory that two processes share without a name: nothing is left behind, however they end.
+"""Memory without a name that two processes share. Nothing is left behind, however they end.
 
-    Outbox   the sender's: places frames into arenas, makes a larger arena when one does not fit
-    Inbox    the receiver's: maps the arenas it is handed, copies frames out, gives their place back
+    Outbox   of the sender: puts frames into arenas, and makes a larger arena if a frame does not fit
+    Inbox    of the receiver: maps the arenas, copies frames out, and frees their regions
 
-An arena is an anonymous file (memfd; elsewhere a temporary file without a name) that is handed over as
-a descriptor. The kernel frees it with the last process that has it mapped, so a killed parent or worker
-leaves nothing in /dev/shm. Regions begin with one byte: 1 while the frame in it is to be read, 0 once
-the receiver has copied it out; the sender looks at it when it next needs room. So arenas are reused and
-nothing is allocated per message.
+An arena is an anonymous file (memfd; elsewhere a temporary file without a name), handed over as a descriptor.
+The kernel frees it with the last process that has mapped it, so a killed parent or worker leaves nothing in
+/dev/shm. A region begins with one byte: 1 while its frame is unread, 0 once the receiver has copied it. The
+sender reads that byte when it needs room. So arenas are reused, and messages need no allocation.
 
 Invariants
-* A region is written by the sender alone, except for that byte.
-* The memory of an arena is reserved when it is made: too little memory is a `WorkerError` there, and not
-  a bus error in the middle of a copy.
-* An arena that was outgrown is dropped on both sides once every frame in it was read.
+* Only the sender writes to a region, except for that byte.
+* The memory of an arena is reserved at once: too little memory is a `WorkerError`, not a bus error in the
+  middle of a copy.
+* An arena that became too small is dropped on both sides once every frame in it was read.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from stepwell.core.frames import ALIGNMENT, Buffer
 
 FIRST_BYTES = 1 << 18
 MAX_DOUBLED_BYTES = 1 << 26
-LARGE_BYTES = 1 << 20  # copied without holding up other threads
+LARGE_BYTES = 1 << 20  # copied without blocking other threads
 
 
 def create_shared_file(size: int) -> int:
@@ -59,17 +58,17 @@ def create_shared_file(size: int) -> int:
 
 def _explain_no_memory(size: int, error: OSError) -> WorkerError:
     return WorkerError(
-        f"no {size / 2**20:.3g} MiB of shared memory can be had ({error.strerror}); "
+        f"{size / 2**20:.3g} MiB of shared memory are not available ({error.strerror}); "
         "free some memory or descriptors, or use fewer workers or smaller batches"
     )
 
 
 class _Arena:
-    """One shared file, as its sender sees it."""
+    """One shared file on the side of its sender."""
 
     def __init__(self, number: int, size: int) -> None:
         self.number, self.size = number, size
-        self.descriptor: int | None = create_shared_file(size)  # until it was handed over
+        self.descriptor: int | None = create_shared_file(size)  # until it is handed over
         try:
             self.memory = mmap.mmap(self.descriptor, size)
         except OSError as error:
@@ -77,8 +76,8 @@ class _Arena:
             raise _explain_no_memory(size, error) from error
         self._regions: list[tuple[int, int]] = []
 
-    def take(self, size: int) -> int | None:
-        """Where a region of `size` bytes begins, now taken; None if there is no room."""
+    def take_region(self, size: int) -> int | None:
+        """Take a region of `size` bytes: where it begins; None if there is no room."""
         regions = [region for region in self._regions if self.memory[region[0]]]
         start, place = 0, 0
         for place, (begin, end) in enumerate([*regions, (self.size, self.size)]):  # noqa: B007
@@ -106,7 +105,7 @@ class _Arena:
 
 
 class Outbox:
-    """Where frames are put for the other side. Several threads may use it."""
+    """Frames for the other side. Several threads may use it."""
 
     def __init__(self, first_bytes: int = FIRST_BYTES) -> None:
         self._arenas: list[_Arena] = []
@@ -115,8 +114,8 @@ class Outbox:
         self._is_closed = False
         self._lock = threading.Lock()
 
-    def put(self, parts: Sequence[Buffer], size: int) -> tuple[int, int]:
-        """Copy a frame in; the number of its arena and its place there."""
+    def put_frame(self, parts: Sequence[Buffer], size: int) -> tuple[int, int]:
+        """Copy a frame in; the number of its arena and where it begins there."""
         arena, start = self._take_region(-(-size // ALIGNMENT) * ALIGNMENT + ALIGNMENT)
         offset = start + ALIGNMENT
         for part in parts:
@@ -133,7 +132,7 @@ class Outbox:
         return oldest, [arena.descriptor for arena in new]  # type: ignore[misc]
 
     def finish_handover(self, descriptors: Sequence[int]) -> None:
-        """The other side has them now."""
+        """Note that the other side has these descriptors now."""
         for arena in self._arenas:
             if arena.descriptor in descriptors:
                 os.close(arena.descriptor)  # type: ignore[arg-type]
@@ -141,11 +140,11 @@ class Outbox:
 
     @property
     def num_bytes(self) -> int:
-        """Shared memory held now."""
+        """Size of the shared memory in use."""
         return sum(arena.size for arena in self._arenas)
 
     def close(self) -> None:
-        """Let go of all of it."""
+        """Free all of it."""
         with self._lock:
             self._is_closed = True
             while self._arenas:
@@ -156,26 +155,26 @@ class Outbox:
             if self._is_closed:
                 raise WorkerError("the link to the worker is closed")
             newest = self._arenas[-1] if self._arenas else None
-            start = None if newest is None else newest.take(size)
+            start = None if newest is None else newest.take_region(size)
             if start is None:
                 doubled = self._first_bytes if newest is None else min(2 * newest.size, MAX_DOUBLED_BYTES)
                 newest = _Arena(self._num_made, max(doubled, size))
                 self._num_made += 1
                 self._arenas.append(newest)
-                start = newest.take(size)
+                start = newest.take_region(size)
             assert newest is not None and start is not None
             return newest, start
 
 
 class Inbox:
-    """Where frames are found."""
+    """Frames from the other side."""
 
     def __init__(self) -> None:
         self._arenas: dict[int, mmap.mmap] = {}
         self._num_mapped = 0
 
-    def add(self, descriptor: int) -> None:
-        """Map the next arena; the descriptor is closed."""
+    def add_arena(self, descriptor: int) -> None:
+        """Map the next arena and close its descriptor."""
         try:
             self._arenas[self._num_mapped] = mmap.mmap(descriptor, 0)
         except (OSError, ValueError) as error:
@@ -184,8 +183,8 @@ class Inbox:
             os.close(descriptor)
         self._num_mapped += 1
 
-    def take(self, number: int, start: int, size: int, oldest: int) -> Buffer:
-        """The bytes of a frame, copied; its place is given back."""
+    def take_frame(self, number: int, start: int, size: int, oldest: int) -> Buffer:
+        """A copy of the bytes of a frame. Its region is freed."""
         memory = self._arenas.get(number)
         first = start + ALIGNMENT
         if memory is None or first + size > len(memory):
@@ -201,7 +200,7 @@ class Inbox:
         return data
 
     def close(self) -> None:
-        """Let go of all of it."""
+        """Free all of it."""
         while self._arenas:
             _close_mapping(self._arenas.popitem()[1])
 
@@ -217,5 +216,5 @@ def _copy_in(memory: mmap.mmap, offset: int, part: Any) -> int:
 
 
 def _close_mapping(memory: mmap.mmap) -> None:
-    with contextlib.suppress(BufferError):  # a copy that still runs in a thread lets go of it at its end
+    with contextlib.suppress(BufferError):  # a copy that still runs in a thread frees it at its end
         memory.close()

@@ -1,4 +1,4 @@
-"""A simulator as a process of its own on this machine."""
+"""A simulator in a process of its own on this machine."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from stepwell.workers.worker_process import WorkerProcess
 
 
 class ProcessSimulator(SimulatorClient):
-    """Hosts `num_batches` environment batches of the world `env_name` in one process.
+    """Hosts `num_batches` batches of the environment `env_name` in one process.
 
-    `with_state` asks for the true state with every turn. Further settings are `WorkerProcess`'s:
+    With `with_state`, every turn has the true state. Further settings are those of `WorkerProcess`:
     `num_threads`, `environment`, `heartbeat_s`, `hang_s`, `start_timeout_s`, `max_restarts`.
     """
 

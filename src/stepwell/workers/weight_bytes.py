@@ -1,6 +1,6 @@
 """Weights as bytes: tensors of any dtype, numpy arrays too, by name, without pickle.
 
-A tensor travels as its raw bytes with the name of its dtype (numpy has no bfloat16) and its shape.
+A tensor is sent as its raw bytes with the name of its dtype (numpy has no bfloat16) and its shape.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Header = dict[str, Any]
 
 
 def pack_weights(weights: Mapping[str, Any]) -> tuple[Header, list[AnyArray]]:
-    """Named tensors or arrays; those in CPU memory are not copied."""
+    """Named tensors or arrays as header and bytes. Those in CPU memory are not copied."""
     import torch
 
     named, raw = [], []
@@ -33,7 +33,7 @@ def pack_weights(weights: Mapping[str, Any]) -> tuple[Header, list[AnyArray]]:
 
 
 def unpack_weights(header: Header, arrays: Sequence[AnyArray]) -> dict[str, Any]:
-    """The tensors of `pack_weights`, on the CPU; they share the frame's memory."""
+    """The tensors of `pack_weights`, on the CPU. They share the frame's memory."""
     try:
         named = header["weights"]
         if len(named) != len(arrays):

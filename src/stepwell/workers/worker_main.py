@@ -1,13 +1,12 @@
-"""The process of a worker: builds what it is told to, then answers calls until its parent is gone.
+"""The process of a worker: builds its simulator or generator, then answers calls until its parent ends.
 
     python -m stepwell.workers.worker_main SOCKET PAGE HEARTBEAT_S     two open descriptors
 
-    simulator   receive ─► answer ─► send           one thread: no hand-over between threads per step
+    simulator   receive ─► answer ─► send           one thread, so that steps need no switch between threads
     generator   receive ─► task per call ─► send    an event loop, which the engine's batcher needs
 
 Invariants
-* The first frame says what to build. Every frame is answered by one: the result, or `error` with its
-  kind and words.
+* The first frame says what to build. Every frame gets one answer: the result, or `error` with kind and text.
 * The process never outlives its parent. It ends when the socket is closed, and the kernel kills its whole
   process group when the parent ends, even while code that never releases the interpreter runs.
 """
@@ -34,7 +33,7 @@ from stepwell.workers.shared_link import Link
 
 
 def serve_simulator(link: Link, heartbeat: HeartbeatPage, call: int, settings: dict[str, Any]) -> None:
-    """Build the worlds and step them until the parent closes its end."""
+    """Build the environments and step them until the parent closes the link."""
     host = _build_or_report(link, call, partial(SimulatorHost, settings, heartbeat.note_progress))
     while host is not None:
         frames = link.receive()
@@ -44,15 +43,15 @@ def serve_simulator(link: Link, heartbeat: HeartbeatPage, call: int, settings: d
         for call, frame in frames:
             heartbeat.begin_call()
             try:
-                answer = host.answer(frame)
-            except (Exception, SystemExit) as error:  # an environment's `sys.exit` ends no simulator
+                answer = host.answer_call(frame)
+            except (Exception, SystemExit) as error:  # `sys.exit` must not end it
                 answer = make_error_frame(error)
             heartbeat.end_call()
             _send_answer(link, call, answer)
 
 
 async def serve_generator(link: Link, heartbeat: HeartbeatPage, call: int, settings: dict[str, Any]) -> None:
-    """Build the engine and sample until the parent closes its end."""
+    """Build the engine and sample until the parent closes the link."""
     engine = _build_or_report(link, call, partial(build_engine, settings["factory"], settings["settings"]))
     if engine is None:
         return
@@ -64,7 +63,7 @@ async def serve_generator(link: Link, heartbeat: HeartbeatPage, call: int, setti
 
     async def answer_call(call: int, frame: Frame) -> None:
         try:
-            answer = await host.answer(frame)
+            answer = await host.answer_call(frame)
         except Exception as error:
             answer = make_error_frame(error)
         heartbeat.end_call()
@@ -83,23 +82,23 @@ async def serve_generator(link: Link, heartbeat: HeartbeatPage, call: int, setti
 
     asyncio.get_running_loop().add_reader(link.socket, on_readable)
     await over.wait()
-    end_process_group()  # requests under way have nobody who waits for them
+    end_process_group()  # nobody waits for pending requests any more
 
 
 def make_error_frame(error: BaseException) -> Frame:
-    """The answer that says what went wrong."""
+    """The answer that describes an error."""
     return Frame("error", {"error": pack_error(error)})
 
 
 def _send_answer(link: Link, call: int, answer: Frame) -> None:
     try:
         link.send(call, answer)
-    except StepwellError as error:  # it cannot be put into a frame, or there is no memory for it
+    except StepwellError as error:  # it does not fit into a frame, or there is no memory
         link.send(call, make_error_frame(error))
 
 
 def _build_or_report(link: Link, call: int, build: Callable[[], Any]) -> Any:
-    """What was to be built; None once the parent knows why not."""
+    """The result of `build`; None after the parent was told why not."""
     try:
         built = build()
     except (Exception, SystemExit) as error:
@@ -131,9 +130,9 @@ def main(arguments: list[str]) -> None:
     elif frame.op == "generator":
         asyncio.run(serve_generator(link, heartbeat, call, settings))
     else:
-        link.send(call, make_error_frame(ConfigError(f"there is no worker of kind {frame.op!r}")))
+        link.send(call, make_error_frame(ConfigError(f"unknown kind of worker {frame.op!r}")))
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(ConnectionError):  # the parent is gone
+    with contextlib.suppress(ConnectionError):  # the parent has ended
         main(sys.argv[1:])

@@ -41,8 +41,8 @@ OnStart = Callable[[WorkerConnection], Awaitable[None]]
 class WorkerProcess:
     """A process of `kind` ("simulator" or "generator"), built from JSON settings.
 
-    It is started by the first call, or by `start`. `environment` adds environment variables, such as
-    CUDA_VISIBLE_DEVICES. `num_threads` of None leaves the choice to the libraries.
+    The first call starts it, or `start`. `environment` adds environment variables, such as
+    CUDA_VISIBLE_DEVICES. If `num_threads` is None, the libraries choose.
     """
 
     def __init__(
@@ -88,9 +88,9 @@ class WorkerProcess:
         *,
         timeout_s: float | None = None,
     ) -> Frame:
-        """The worker's answer; `start` in its header says which start of the process gave it.
+        """The worker's answer. `start` in its header is the number of the process that gave it.
 
-        One that takes longer than `timeout_s` costs the worker its connection.
+        A worker that takes longer than `timeout_s` is restarted.
         """
         starting, connection = self._starting, self._connection
         if connection is None or connection.is_over or starting is None or not starting.done():
@@ -107,7 +107,7 @@ class WorkerProcess:
         return answer
 
     def read_health(self) -> WorkerHealth:
-        """How it is now."""
+        """Its present state."""
         connection = self._connection
         if connection is None or connection.is_over:
             return WorkerHealth(self.name, None, 0.0, self.num_restarts, False, 0.0)
@@ -116,7 +116,7 @@ class WorkerProcess:
         return WorkerHealth(self.name, connection.pid, page.memory_mb, self.num_restarts, True, silent_s)
 
     async def close(self) -> None:
-        """End it: it is asked first, then killed. Calls under way raise `WorkerError`."""
+        """End it: first by closing its link, then by force. Pending calls raise `WorkerError`."""
         self._is_closed = True
         for task in (self._watching, self._starting):
             if task is not None and not task.done():
@@ -126,7 +126,7 @@ class WorkerProcess:
             await self._connection.end(grace_s=_CLOSE_S)
         self._connection = None
 
-    # --- lives ----------------------------------------------------------------------------
+    # --- processes ------------------------------------------------------------------------
 
     async def _get_ready(self) -> WorkerConnection:
         if self._is_closed:
@@ -138,7 +138,7 @@ class WorkerProcess:
         if self._starting.done() and not self._starting.cancelled():
             error = self._starting.exception()
             if isinstance(error, StepwellError):
-                raise type(error)(*error.args)  # one that is raised again and again grows
+                raise type(error)(*error.args)  # raising one object repeatedly would grow its traceback
             return self._starting.result()
         try:
             return await asyncio.shield(self._starting)
@@ -148,7 +148,7 @@ class WorkerProcess:
             raise
 
     def _replace(self, connection: WorkerConnection) -> None:
-        """After a process that served: the next one. One that is lost before is `_start_once`'s matter."""
+        """Start the next process after one that served. `_start_once` handles failures before that."""
         is_serving = connection is self._connection and self._starting is not None and self._starting.done()
         if is_serving and not self._is_closed:
             self._launch(self._start_ready(connection))
@@ -158,7 +158,7 @@ class WorkerProcess:
         self._starting.add_done_callback(_mark_as_seen)
 
     async def _start_ready(self, last: WorkerConnection | None = None) -> WorkerConnection:
-        """A process that is ready; after one that ended, in its own time."""
+        """A process that is ready, started after a pause if another one ended before."""
         error, num_failed_starts = None if last is None else await last.end(), 0
         while True:
             if error is not None:
@@ -175,7 +175,7 @@ class WorkerProcess:
                 error = failed
                 if (
                     self._connection is None or not self._connection.child.was_killed_by_others()
-                ):  # which is no fault of what is started
+                ):  # otherwise the failure is not its own
                     num_failed_starts += 1
                 if num_failed_starts >= MAX_FAILED_STARTS:
                     raise WorkerError(
@@ -209,7 +209,7 @@ class WorkerProcess:
         return connection
 
     async def _watch(self) -> None:
-        """Look at the marks; a process that is being built may be silent for as long as that takes."""
+        """End a process that hangs. While it is being built it may be silent."""
         while True:
             await asyncio.sleep(min(self._heartbeat_s, 1.0))
             connection, starting = self._connection, self._starting
@@ -221,6 +221,6 @@ class WorkerProcess:
 
 
 def _mark_as_seen(task: asyncio.Task[WorkerConnection]) -> None:
-    """Mark a failure as seen: whoever calls next will hear of it, and asyncio need not complain."""
+    """Mark a failure as seen, so that asyncio does not log it. The next call raises it."""
     if not task.cancelled():
         task.exception()
