@@ -116,7 +116,7 @@ async def test_what_is_no_frame_too_large_or_without_the_key_is_refused() -> Non
         for body, status, words in (
             (b"hello", 400, "fewer than its head"),
             (b"x" * 100, 400, "not a Stepwell frame"),
-            (to_bytes(Frame("step", {}))[:-1], 400, "bytes where its head says"),
+            (to_bytes(Frame("step", {}))[:-1], 400, "bytes, but its head says"),
             (b"x" * 5000, 413, "larger than 4096 bytes"),
             (parts(), 413, "larger than 4096 bytes"),
         ):
