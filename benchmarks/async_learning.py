@@ -39,7 +39,7 @@ def runs_of(folder: Path, quick: bool) -> list[dict[str, Any]]:
     """Every finished run: its evaluations against environment steps and against seconds of training."""
     study = load_study(STUDY)
     found = []
-    for run in plan_runs(study.shortened() if quick else study, STUDY.parent, folder / "runs"):
+    for run in plan_runs(study.shorten() if quick else study, STUDY.parent, folder / "runs"):
         place = folder / "runs" / run.name
         summary = read_summary(place)
         if summary is None or summary.status not in ("finished", "stopped_early"):

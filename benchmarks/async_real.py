@@ -37,10 +37,11 @@ from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.core import Request, Sampled, SamplingParams, Split
 from stepwell.monitors.jsonl import read_entries
-from stepwell.rollout import Job
-from stepwell.runs.build.components import Parts
-from stepwell.runs.build.worker_groups import Groups, check_groups
-from stepwell.runs.run import machine, train
+from stepwell.rollout import Job, Rollout
+from stepwell.runs.build.components import Components
+from stepwell.runs.build.worker_groups import WorkerGroups, check_workers
+from stepwell.runs.machine import describe_machine
+from stepwell.runs.run import train
 from stepwell.workers.contracts import WorkerHealth
 from stepwell.workers.driver import Driver, PlannedEpisode, PlayedEpisode
 from stepwell.workers.request_queue import RequestQueue
@@ -64,12 +65,12 @@ SETTINGS = (
     "monitor.console=false",
     "monitor.tensorboard=false",
     "monitor.report=false",
-    "groups.simulators.num_workers=2",
-    "groups.simulators.env_batches=2",
-    "groups.simulators.batch_size=64",
-    "groups.generators.num_threads=1",
-    "groups.generators.max_batch=128",
-    "groups.generators.max_wait_ms=60",
+    "workers.simulators.num_workers=2",
+    "workers.simulators.env_batches=2",
+    "workers.simulators.batch_size=64",
+    "workers.generators.num_threads=1",
+    "workers.generators.max_batch=128",
+    "workers.generators.max_wait_ms=60",
 )
 NUM_SKIPPED = 3
 
@@ -86,7 +87,7 @@ class Cost:
 
 def real(settings: Sequence[str], name: str, *, write: bool, between: bool = True) -> None:
     """Time the parts, run every mode, show and keep the table."""
-    config = load_config(None, [*SETTINGS, *settings, "groups.mode=stream"])
+    config = load_config(None, [*SETTINGS, *settings, "workers.mode=stream"])
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     with Pace() as pace:
@@ -105,7 +106,7 @@ def real(settings: Sequence[str], name: str, *, write: bool, between: bool = Tru
     show(rows, costs, limits)
     if write:
         result = {
-            "machine": machine(),
+            "machine": describe_machine(),
             "settings": [*SETTINGS, *settings],
             "alone": {part: vars(cost) for part, cost in costs.items()},
             "alone_each_time": [{part: vars(cost) for part, cost in each.items()} for each in timed],
@@ -205,33 +206,37 @@ class Episodes:
 
 def alone(config: RunConfig, pace: Pace) -> dict[str, Cost]:
     """What each part costs when it has the machine to itself."""
-    parts = Parts(config)
+    components = Components(config)
     try:
-        size = config.groups.global_batch or config.train.tasks_per_update * config.train.group_size
-        tasks = parts.tasks(Split.TRAIN, config.train.num_tasks, 0)
+        size = config.workers.global_batch or config.train.tasks_per_update * config.train.group_size
+        tasks = components.tasks(Split.TRAIN, config.train.num_tasks, 0)
         jobs = [Job(tasks[i % len(tasks)], f"g{i}", i) for i in range(size)]
-        engine, params = Recording(parts.engine), parts.params(config.sampling.temperature)
-        trajectories = parts.rollout_with(engine).run(jobs, params).trajectories
+        engine, params = Recording(components.engine), components.sampling_params(config.sampling.temperature)
+        trajectories = (
+            Rollout(components.envs, components.backend.player, engine).run(jobs, params).trajectories
+        )
         num_steps = sum(int(t.info["num_actions"]) for t in trajectories)  # type: ignore[arg-type]
-        trainer = repeated(lambda: parts.trainer.update(trajectories), num_steps, config, pace)
+        trainer = repeated(lambda: components.trainer.update(trajectories), num_steps, config, pace)
         requests = [request for request, _ in engine.pairs]
-        shape = config.groups.simulators
+        shape = config.workers.simulators
         num_envs = shape.num_workers * shape.env_batches * shape.batch_size
-        batch = min(config.groups.generators.max_batch, num_envs)
-        generator = repeated(lambda: sample(parts, requests, batch), num_steps, config, pace)
-        generator.wall_s /= config.groups.generators.num_workers
+        batch = min(config.workers.generators.max_batch, num_envs)
+        generator = repeated(lambda: sample(components, requests, batch), num_steps, config, pace)
+        generator.wall_s /= config.workers.generators.num_workers
         samples = [one for _, one in engine.pairs]
         count = 8 * num_envs
-        simulators = asyncio.run(simulate(config, parts, samples, tasks, params, pace, num_episodes=count))
+        simulators = asyncio.run(
+            simulate(config, components, samples, tasks, params, pace, num_episodes=count)
+        )
     finally:
-        parts.close()
+        components.close()
     return {"simulators": simulators, "generators": generator, "trainer": trainer}
 
 
-def sample(parts: Parts, requests: Sequence[Request], size: int) -> None:
-    parts.engine.forget()
+def sample(components: Components, requests: Sequence[Request], size: int) -> None:
+    components.engine.forget()
     for start in range(0, len(requests), size):
-        parts.engine.generate_blocking(requests[start : start + size])
+        components.engine.generate_blocking(requests[start : start + size])
 
 
 def repeated(work: Callable[[], Any], num_steps: int, config: RunConfig, pace: Pace, times: int = 5) -> Cost:
@@ -262,10 +267,17 @@ def kernels(work: Callable[[], Any]) -> float:
 
 
 async def simulate(
-    config: RunConfig, parts: Parts, samples: Any, tasks: Any, params: Any, pace: Pace, *, num_episodes: int
+    config: RunConfig,
+    components: Components,
+    samples: Any,
+    tasks: Any,
+    params: Any,
+    pace: Pace,
+    *,
+    num_episodes: int,
 ) -> Cost:
     """The simulator processes at full tilt."""
-    maker = Groups(config, parts, check_groups(config))
+    maker = WorkerGroups(config, components, check_workers(config))
     simulators = maker._make_simulators()
     try:
         await asyncio.gather(*(one.start() for one in simulators))  # type: ignore[attr-defined]
@@ -274,7 +286,7 @@ async def simulate(
             jobs = [Job(tasks[i % len(tasks)], f"g{i}", i) for i in range(count)]
             feed = Episodes(jobs, params)
             queue = RequestQueue([Replaying(samples)], max_batch=1 << 20, max_wait_ms=0)
-            driver = Driver(simulators, queue, parts.player, feed)
+            driver = Driver(simulators, queue, components.backend.player, feed)
             began, cpu, at = time.perf_counter(), cpu_of(simulators), time.time()
             running = asyncio.ensure_future(driver.run())
             await feed.whole.wait()
@@ -303,14 +315,14 @@ def cpu_of(workers: Sequence[Any]) -> float:
 
 def run(config: RunConfig, mode: str, pace: Pace) -> dict[str, Any]:
     """One run; its figures from the middle of it."""
-    groups = config.groups.model_copy(update={"mode": mode})
+    workers = config.workers.model_copy(update={"mode": mode})
     with tempfile.TemporaryDirectory() as place:
-        changes = {"groups": groups, "folder": place, "name": mode}
+        changes = {"workers": workers, "folder": place, "name": mode}
         folder = train(config.model_copy(update=changes))
         file = folder / "metrics.jsonl"
         entries = [e for e in read_entries(file) if e.kind == "update"]
         began = file.stat().st_mtime - entries[-1].time_s  # when the run's clock stood at 0
-    last = len(entries) - 1 - (groups.max_staleness + 1 if mode in ("train_async", "stream") else 0)
+    last = len(entries) - 1 - (workers.max_staleness + 1 if mode in ("train_async", "stream") else 0)
     assert last > NUM_SKIPPED, "train.num_updates is too small to measure in the middle of a run"
     first, end, middle = entries[NUM_SKIPPED - 1], entries[last], entries[NUM_SKIPPED : last + 1]
     throughput = (end.env_steps - first.env_steps) / (end.time_s - first.time_s)
@@ -333,12 +345,12 @@ def run(config: RunConfig, mode: str, pace: Pace) -> dict[str, Any]:
 
 def show(rows: list[dict[str, Any]], costs: dict[str, Cost], limits: dict[str, float]) -> None:
     console = Console(width=120)
-    parts = Table(title="parts alone: microseconds per environment transition")
+    alone = Table(title="parts alone: microseconds per environment transition")
     for name in ("", "own time", "processor", "GPU kernels"):
-        parts.add_column(name, justify="right")
+        alone.add_column(name, justify="right")
     for part, cost in costs.items():
-        parts.add_row(part, *(f"{1e6 * value:.1f}" for value in (cost.wall_s, cost.cpu_s, cost.gpu_s)))
-    console.print(parts)
+        alone.add_row(part, *(f"{1e6 * value:.1f}" for value in (cost.wall_s, cost.cpu_s, cost.gpu_s)))
+    console.print(alone)
     reason = max(limits, key=lambda name: limits[name])
     table = Table(title=f"bound {1 / limits[reason]:,.0f} env steps per second ({reason})")
     for name in ("", "env steps / s", "x sync", "of bound", *rows[0]["busy"], "staleness", "batch"):

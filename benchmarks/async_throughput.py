@@ -17,7 +17,7 @@ parts are timed alone first; the bound is the larger of the slowest group's own 
 all parts over the cores, and the time of the kernels of all parts on the GPU. Everything after
 `--real` is a setting.
 
-    python benchmarks/async_throughput.py --real groups.simulators.num_workers=2
+    python benchmarks/async_throughput.py --real workers.simulators.num_workers=2
 """
 
 from __future__ import annotations

@@ -34,9 +34,10 @@ from stepwell.config.run import RunConfig
 from stepwell.core import Status
 from stepwell.monitors.jsonl import read_entries
 from stepwell.pool import Channel, Filter, open_pool
-from stepwell.runs.build import worker_groups as groups_module
-from stepwell.runs.build.worker_groups import Groups
-from stepwell.runs.run import machine, train
+from stepwell.runs.build import worker_groups
+from stepwell.runs.build.worker_groups import WorkerGroups
+from stepwell.runs.machine import describe_machine
+from stepwell.runs.run import train
 
 RESULT = Path(__file__).parent / "results" / "chaos.json"
 KILLS = 60
@@ -53,12 +54,12 @@ SETTINGS = (
     "checkpoint.every=0",
     "monitor.console=false",
     "monitor.tensorboard=false",
-    "groups.mode=stream",
-    "groups.simulators={num_workers=2, env_batches=2, batch_size=4}",
-    "groups.generators={num_workers=2, num_threads=1, shard='even'}",
-    "groups.heartbeat_s=0.2",
-    "groups.hang_s=3",
-    "groups.max_restarts=10000",
+    "workers.mode=stream",
+    "workers.simulators={num_workers=2, env_batches=2, batch_size=4}",
+    "workers.generators={num_workers=2, num_threads=1, shard='even'}",
+    "workers.heartbeat_s=0.2",
+    "workers.hang_s=3",
+    "workers.max_restarts=10000",
 )
 
 
@@ -69,7 +70,7 @@ class Killer(threading.Thread):
         super().__init__(daemon=True)
         self.num_kills, self.rng = num_kills, random.Random(seed)
         self.kills: Counter[str] = Counter()
-        self.groups: Groups | None = None
+        self.groups: WorkerGroups | None = None
         self.is_over = threading.Event()
 
     def run(self) -> None:
@@ -114,26 +115,26 @@ def left() -> tuple[set[int], list[str], list[str]]:
     return children(), maps + sorted(os.listdir("/dev/shm")), [link for link in links if "memfd" in link]
 
 
-def run_with(killer: Killer, config: RunConfig) -> tuple[Path, Groups]:
+def run_with(killer: Killer, config: RunConfig) -> tuple[Path, WorkerGroups]:
     """The run, with a killer told of its workers."""
-    start = Groups.start.__func__  # type: ignore[attr-defined]
+    start = WorkerGroups.start.__func__  # type: ignore[attr-defined]
 
-    def watched(cls: type[Groups], *args: Any) -> Groups:
+    def watched(cls: type[WorkerGroups], *args: Any) -> WorkerGroups:
         killer.groups = start(cls, *args)
         return killer.groups
 
-    groups_module.Groups.start = classmethod(watched)  # type: ignore[method-assign]
+    worker_groups.WorkerGroups.start = classmethod(watched)  # type: ignore[method-assign]
     killer.start()
     try:
         folder = train(config)
     finally:
         killer.is_over.set()
-        groups_module.Groups.start = classmethod(start)  # type: ignore[method-assign]
+        worker_groups.WorkerGroups.start = classmethod(start)  # type: ignore[method-assign]
     assert killer.groups is not None
     return folder, killer.groups
 
 
-def audit(folder: Path, groups: Groups, size: int) -> dict[str, Any]:
+def audit(folder: Path, groups: WorkerGroups, size: int) -> dict[str, Any]:
     """What the counters and the pool say of every episode; asserts that it adds up."""
     counts = groups.driver.counts
     assert counts.num_begun == counts.num_finished + counts.num_failed + counts.num_abandoned, counts
@@ -176,7 +177,7 @@ def main() -> None:
     assert left() == before, f"left behind: {left()}, before: {before}"
     assert killer.kills.total() >= args.kills, f"only {killer.kills.total()} kills"
     result = {
-        "machine": machine(),
+        "machine": describe_machine(),
         "kills": killer.kills.total(),
         "by kind": dict(sorted(killer.kills.items())),
         **found,

@@ -23,7 +23,7 @@ from stepwell.config.loading import load_config
 from stepwell.core import Split
 from stepwell.packing import segments_cpu
 from stepwell.rollout import Job
-from stepwell.runs.build.components import Parts
+from stepwell.runs.build.components import Components
 from stepwell.training import batch, imitate
 
 RESULT = Path(__file__).parent / "results" / "demo_profile.json"
@@ -40,18 +40,18 @@ KINDS = {
 }
 
 
-def prepared(num_demos: int) -> tuple[Parts, list[Job]]:
+def prepared(num_demos: int) -> tuple[Components, list[Job]]:
     """The demo's parts after a short warm start, and the jobs of one update."""
     config = load_config("demo")
-    parts = Parts(config)
-    shown = parts.demonstrations(num_demos, config.warm_start.noise, 0)
-    for _ in imitate(parts.policy, shown, config.warm_start.model_copy(update={"epochs": 1}), 0):
+    components = Components(config)
+    shown = components.demonstrations(num_demos, config.warm_start.noise, 0)
+    for _ in imitate(components.policy, shown, config.warm_start.model_copy(update={"epochs": 1}), 0):
         pass
-    parts.engine.load_weights(1, parts.policy.model_weights())
+    components.engine.load_weights(1, components.policy.model_weights())
     train = config.train
-    tasks = parts.tasks(Split.TRAIN, train.tasks_per_update, 0)
+    tasks = components.tasks(Split.TRAIN, train.tasks_per_update, 0)
     jobs = [Job(task, str(i), 7 * i + k) for i, task in enumerate(tasks) for k in range(train.group_size)]
-    return parts, jobs
+    return components, jobs
 
 
 def timed(call: Any, repeats: int) -> float:
@@ -86,23 +86,23 @@ def main() -> None:
     parser.add_argument("--no-write", action="store_true", help="print only")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    parts, jobs = prepared(2048)
+    components, jobs = prepared(2048)
 
     def roll() -> list[Any]:
-        parts.engine.forget()
-        return parts.rollout.run(jobs, parts.params(1.0)).trajectories
+        components.engine.forget()
+        return components.runner.rollout.run(jobs, components.sampling_params(1.0)).trajectories
 
     rollout_s = timed(roll, args.repeats)
     trajectories = roll()
     engine_s = max(t.timings["engine_s"] for t in trajectories)
-    update_s = timed(lambda: parts.trainer.update(trajectories), args.repeats)
-    kinds = by_kind(lambda: parts.trainer.update(trajectories))
+    update_s = timed(lambda: components.trainer.update(trajectories), args.repeats)
+    kinds = by_kind(lambda: components.trainer.update(trajectories))
     grouped, least = segments_cpu._filled, batch.MIN_RUN
     segments_cpu._filled = lambda counts: None  # type: ignore[assignment]
     batch.MIN_RUN = 1
-    before_s = timed(lambda: parts.trainer.update(trajectories), args.repeats)
+    before_s = timed(lambda: components.trainer.update(trajectories), args.repeats)
     segments_cpu._filled, batch.MIN_RUN = grouped, least
-    parts.close()
+    components.close()
 
     num_steps = sum(len(t.steps) for t in trajectories)
     print(f"{len(trajectories)} episodes, {num_steps} turns, {args.threads} thread(s)")

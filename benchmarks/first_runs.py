@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stepwell.runs.run import machine
+from stepwell.runs.machine import describe_machine
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULT = Path(__file__).parent / "results" / "first_runs.json"
@@ -98,7 +98,7 @@ def main() -> None:
     for case in args.cases:
         for seed in args.seeds:
             rows.append(measure(case, seed))
-            RESULT.write_text(json.dumps({"machine": machine(), "runs": rows}, indent=2) + "\n")
+            RESULT.write_text(json.dumps({"machine": describe_machine(), "runs": rows}, indent=2) + "\n")
     for row in rows:
         figures = f"{row['before']['success']:.2f} -> {row['after']['success']:.2f}"
         print(

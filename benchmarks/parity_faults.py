@@ -30,9 +30,9 @@ from stepwell.config.loading import load_config
 from stepwell.core import LogprobErrors, LogprobGaps, ParityError
 from stepwell.engines import parity
 from stepwell.monitors import Monitor
-from stepwell.runs.build.components import Parts
+from stepwell.runs.build.components import Components
 from stepwell.runs.loop.sources import PlayedSource
-from stepwell.runs.loop.training_loop import SyncLoop
+from stepwell.runs.loop.training_loop import TrainingLoop
 
 RESULTS = Path(__file__).parent / "results"
 JUMP_AT = 64
@@ -41,7 +41,7 @@ Weights = dict[str, torch.Tensor]
 
 
 @dataclass(eq=False)
-class FaultyLoop(SyncLoop):
+class FaultyLoop(TrainingLoop):
     """The training loop, with faults planted before the updates in `plant_at`."""
 
     plant_at: frozenset[int] = frozenset()
@@ -53,7 +53,7 @@ class FaultyLoop(SyncLoop):
         if self.state.update in self.plant_at:
             for name, plant in FAULTS.items():
                 self._try_fault(name, plant)
-        previous = {name: tensor.clone() for name, tensor in self.parts.policy.model_weights().items()}
+        previous = {name: tensor.clone() for name, tensor in self.components.policy.model_weights().items()}
         is_done = super()._update()
         self._previous = previous
         return is_done
@@ -61,7 +61,7 @@ class FaultyLoop(SyncLoop):
     def _try_fault(self, name: str, plant: Callable[[FaultyLoop], Any]) -> None:
         update, source = self.state.update, self._source
         groups = f"{self.folder.name}-fault-{len(self.planted)}"  # a group of siblings is named once
-        self._source = PlayedSource(self.config, self.parts, groups, self._tasks)
+        self._source = PlayedSource(self.config, self.components, groups, self._tasks)
         with plant(self):
             try:
                 super()._update()
@@ -95,10 +95,10 @@ class PrintedNotes(Monitor):
 @contextmanager
 def load_other(loop: FaultyLoop, change: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
     """The engine runs on changed weights under the version that was published."""
-    weights = {name: change(tensor) for name, tensor in loop.parts.policy.model_weights().items()}
-    if "lm_head.weight" in weights and loop.parts.policy.model.config.tie_word_embeddings:
+    weights = {name: change(tensor) for name, tensor in loop.components.policy.model_weights().items()}
+    if "lm_head.weight" in weights and loop.components.policy.model.config.tie_word_embeddings:
         weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
-    loop.parts.engine.load_weights(loop.state.update, weights)
+    loop.components.engine.load_weights(loop.state.update, weights)
     yield
 
 
@@ -114,29 +114,29 @@ def add_noise(tensor: torch.Tensor) -> torch.Tensor:
 def load_previous(loop: FaultyLoop) -> Iterator[None]:
     """The engine keeps the weights of the update before."""
     assert loop._previous is not None, "plant faults after the first update"
-    loop.parts.engine.load_weights(loop.state.update, loop._previous)
+    loop.components.engine.load_weights(loop.state.update, loop._previous)
     yield
 
 
 @contextmanager
 def shift_positions(loop: FaultyLoop, by: int) -> Iterator[None]:
     """From position 64 on, the engine turns heads as if every token stood `by` places later."""
-    rotation = loop.parts.engine._core.runner.forward._ops._rotation
+    rotation = loop.components.engine._core.runner.forward._ops._rotation
     tables = (rotation.cos, rotation.sin, rotation.signed_sin)
     kept = [table.clone() for table in tables]
-    loop.parts.engine.forget()
+    loop.components.engine.forget()
     for table in tables:
         table[JUMP_AT:-by] = table[JUMP_AT + by :].clone()
     yield
     for table, original in zip(tables, kept, strict=True):
         table.copy_(original)
-    loop.parts.engine.forget()
+    loop.components.engine.forget()
 
 
 @contextmanager
 def record_other_temperature(loop: FaultyLoop) -> Iterator[None]:
     """The trainer is told another temperature than the engine sampled with."""
-    trainer = loop.parts.trainer
+    trainer = loop.components.trainer
     update = trainer.update
 
     def mislead(trajectories: Any, **options: Any) -> Any:
@@ -173,15 +173,15 @@ def main() -> None:
         config = load_config(args.config, [*args.overrides, f"folder={folder}"])
         total = config.train.num_updates
         places = frozenset(max(1, total * (i + 1) // args.plants - 1) for i in range(args.plants))
-        parts = Parts(config, Path(folder))
-        loop = FaultyLoop(config, Path(folder), parts, PrintedNotes(), plant_at=places)
+        components = Components(config, Path(folder))
+        loop = FaultyLoop(config, Path(folder), components, PrintedNotes(), plant_at=places)
         stopped = None
         try:
             loop.run()
         except ParityError as error:
             stopped = str(error)
         finally:
-            parts.close()
+            components.close()
     missed = [row for row in loop.planted if not row["is_caught"]]
     result = {
         "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),

@@ -27,8 +27,8 @@ from rich.table import Table
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.core import Scorer, Step
-from stepwell.runs.build.components import Parts
-from stepwell.runs.evaluation.evaluate import checkpoint_of, evaluate, held_out_tasks
+from stepwell.runs.build.components import Components
+from stepwell.runs.evaluation.evaluate import evaluate, find_checkpoint
 
 RESULTS = Path(__file__).parent / "results"
 PAIRS = (("engine", "trainer"), ("trainer", "alone"), ("engine", "truth"), ("trainer", "truth"))
@@ -46,12 +46,12 @@ def scored(policy: Scorer, steps: Sequence[Step], chunk: int) -> Vector:
 
 def measured(config: RunConfig, num_tasks: int, samples: int) -> dict[str, Vector]:
     """The logprobs of every token of fresh episodes, as each of the four has them."""
-    parts = Parts(config)
+    components = Components(config)
     try:
-        tasks = held_out_tasks(parts, num_tasks)
-        played = evaluate(parts, tasks, temperature=1.0, samples_per_task=samples).trajectories
+        tasks = components.held_out_tasks(num_tasks)
+        played = evaluate(components, tasks, temperature=1.0, samples_per_task=samples).trajectories
         steps = [step for t in played for step in t.steps if step.num_units]
-        policy = parts.policy
+        policy = components.policy
         logprobs = {
             "engine": np.concatenate([step.behavior_logprobs for step in steps]).astype(np.float64),
             "trainer": scored(policy, steps, CHUNK),
@@ -60,7 +60,7 @@ def measured(config: RunConfig, num_tasks: int, samples: int) -> dict[str, Vecto
         policy.model.float()  # the same weights, computed with in float32
         return logprobs | {"truth": scored(policy, steps, CHUNK)}
     finally:
-        parts.close()
+        components.close()
 
 
 def report_of(logprobs: dict[str, Vector]) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def main() -> None:
     args = parser.parse_args()
     is_run = (args.run / "config.toml").exists()
     config = load_config((args.run if is_run else args.run.parent.parent) / "config.toml")
-    model = checkpoint_of(args.run) if is_run else args.run
+    model = find_checkpoint(args.run) if is_run else args.run
     changes = {"model": str(model), "dtype": args.dtype or config.policy.dtype}
     config = config.model_copy(update={"policy": config.policy.model_copy(update=changes)})
     report = {"dtype": changes["dtype"], **report_of(measured(config, args.tasks, args.samples))}

@@ -166,29 +166,28 @@ def config_of(options: dict[str, Any], model: Path | str, **tables: Any) -> Any:
 
 def warm_start(options: dict[str, Any], num_demos: int, out: Path) -> None:
     """The model both sides start from: it knows the form of a reply, and some of the task."""
-    from stepwell.runs.build.components import Parts
+    from stepwell.runs.build.components import Components
     from stepwell.training import imitate
 
     optimizer = {"kind": "muon", "learning_rate": 3e-3, "muon_learning_rate": 0.01}
     warm = {"num_demos": num_demos, "noise": 0.3, "batch_size": 64, "optimizer": optimizer}
     config = config_of(options, "tiny-0.3m", warm_start=warm)
-    parts = Parts(config)
-    shown = parts.demonstrations(num_demos, config.warm_start.noise, SEED)
-    for _ in imitate(parts.policy, shown, config.warm_start, SEED):
+    components = Components(config)
+    shown = components.demonstrations(num_demos, config.warm_start.noise, SEED)
+    for _ in imitate(components.policy, shown, config.warm_start, SEED):
         pass
-    parts.policy.save_pretrained(out)
-    parts.close()
+    components.policy.save_pretrained(out)
+    components.close()
 
 
 def evaluate(model: Path, options: dict[str, Any], num_tasks: int) -> dict[str, float]:
     """Greedy success on held-out boards, with its 95 % interval, by our engine."""
-    from stepwell.runs.build.components import Parts
+    from stepwell.runs.build.components import Components
     from stepwell.runs.evaluation.evaluate import evaluate as play
-    from stepwell.runs.evaluation.evaluate import held_out_tasks
 
-    parts = Parts(config_of(options, model))
-    result = play(parts, held_out_tasks(parts, num_tasks), temperature=0.0)
-    parts.close()
+    components = Components(config_of(options, model))
+    result = play(components, components.held_out_tasks(num_tasks), temperature=0.0)
+    components.close()
     low, high = result.interval
     return {"success": round(result.success, 3), "low": round(low, 3), "high": round(high, 3)}
 

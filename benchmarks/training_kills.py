@@ -30,7 +30,8 @@ from safetensors.torch import load_file
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.monitors.jsonl import read_entries
-from stepwell.runs.run import machine, train
+from stepwell.runs.machine import describe_machine
+from stepwell.runs.run import train
 from stepwell.training import list_checkpoints
 
 RESULTS = Path(__file__).parent / "results"
@@ -166,7 +167,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         runs = [measure(kind, args.kills, args.seed, Path(place)) for kind in OPTIMIZERS]
     result = {
-        "machine": machine() | {"capability": torch.backends.cpu.get_cpu_capability()},
+        "machine": describe_machine() | {"capability": torch.backends.cpu.get_cpu_capability()},
         "environment": flags,
         "runs": runs,
     }

@@ -1,8 +1,8 @@
 """A shard rule of your own: long prompts to the first generator, short ones to the others.
 
     stepwell check examples/own_shard_rule.py:by_length
-    stepwell train frozenlake groups.mode=stream groups.generators.num_workers=2 \\
-        groups.generators.shard=examples/own_shard_rule.py:by_length
+    stepwell train frozenlake workers.mode=stream workers.generators.num_workers=2 \\
+        workers.generators.shard=examples/own_shard_rule.py:by_length
 
 A rule sees the requests of one environment batch and how busy every generator is. It gives shards: the
 numbers of the requests that are answered together, and the generator they go to. Every request must be in

@@ -16,7 +16,7 @@ from stepwell.config.run import RunConfig
 from stepwell.core import Status
 from stepwell.engines import fingerprint_of
 from stepwell.rollout import Job as Episode
-from stepwell.runs.build.components import Parts
+from stepwell.runs.build.components import Components
 
 
 def run_config(job: Job, model: str) -> RunConfig:
@@ -51,12 +51,12 @@ def run_config(job: Job, model: str) -> RunConfig:
 
 def main(job: Job) -> None:
     torch.set_num_threads(job.num_threads)
-    parts = Parts(run_config(job, job.model))
+    components = Components(run_config(job, job.model))
     boards, clock = job.boards(), Clock([], {"sampling": 0.0, "learning": 0.0, "publishing": 0.0}, [])
     rng = np.random.default_rng(job.seed)
     size = job.prompts_per_update
-    parts.trainer.freeze_reference()
-    parts.engine.forget()
+    components.trainer.freeze_reference()
+    components.engine.forget()
     started = time.perf_counter()
     for update in range(job.num_updates):
         begun = time.perf_counter()
@@ -65,22 +65,22 @@ def main(job: Job) -> None:
             for i, board in enumerate(boards[update * size : (update + 1) * size])
             for seed in rng.integers(2**62, size=job.group_size)
         ]
-        parts.engine.forget()
-        rolled = parts.rollout.run(episodes, parts.params(temperature=1.0))
+        components.engine.forget()
+        rolled = components.runner.rollout.run(episodes, components.sampling_params(temperature=1.0))
         played = time.perf_counter()
-        parts.trainer.update(rolled.trajectories)
+        components.trainer.update(rolled.trajectories)
         learnt = time.perf_counter()
-        weights = parts.policy.model_weights()
-        dtype = parts.engine.model.dtype
-        parts.engine.load_weights(update + 1, weights, fingerprint=fingerprint_of(weights, dtype))
+        weights = components.policy.model_weights()
+        dtype = components.engine.model.dtype
+        components.engine.load_weights(update + 1, weights, fingerprint=fingerprint_of(weights, dtype))
         now = time.perf_counter()
         for name, seconds in zip(clock.parts, (played - begun, learnt - played, now - learnt), strict=True):
             clock.parts[name] += seconds
         clock.ends.append(now - started)
         clock.num_tokens += sum(step.num_units for t in rolled.trajectories for step in t.steps)
         clock.successes.append(float(np.mean([t.status is Status.SUCCESS for t in rolled.trajectories])))
-    parts.policy.save_pretrained(f"{job.out}/model")
-    parts.close()
+    components.policy.save_pretrained(f"{job.out}/model")
+    components.close()
     clock.write(job)
 
 

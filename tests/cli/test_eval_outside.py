@@ -44,7 +44,7 @@ def test_an_outside_model_is_measured_and_everything_kept_in_a_folder(
     out = capsys.readouterr().out
     folder = Path("runs/eval-org-outside-1-frozenlake")
     assert out.startswith(
-        "model      org/outside-1\nworld      frozenlake, 4 held-out tasks, 1 attempt(s) each, "
+        "model      org/outside-1\nenv        frozenlake, 4 held-out tasks, 1 attempt(s) each, "
     )
     assert f"report     {folder / 'report.html'}" in out and "format_share 0.000" in out
     page = (folder / "report.html").read_text()
@@ -87,7 +87,7 @@ def test_trained_and_outside_models_stand_in_one_table(
     ("other", "problem"),
     [
         (["env.options.size=4"], "env.options.size is 3 in one and 4 in the other"),
-        (["eval.num_tasks=3"], "they hold other tasks (4 and 3, 3 shared)"),
+        (["eval.num_tasks=3"], "their tasks differ (4 and 3, 3 shared)"),
         (["env.name=sokoban", "env.options={}"], "they are of frozenlake and of sokoban"),
     ],
 )
@@ -132,10 +132,10 @@ def test_one_that_was_stopped_goes_on_with_its_own_settings(
 ) -> None:
     server.refuse = lambda body: refusal(400, "not now") if len(server.bodies) > 3 else None
     assert main([*asked(server), "--concurrency", "1", "--output", "one"]) == 2
-    assert "1 of 4 tasks were finished, see one: go on by `stepwell eval --res" in capsys.readouterr().err
+    assert "1 of 4 tasks were finished, see one: continue with `stepwell eval" in capsys.readouterr().err
     server.refuse = lambda body: None
     assert main(["eval", "--compare", "one"]) == 2
-    assert "go on with it: stepwell eval --resume one" in capsys.readouterr().err
+    assert "continue it: stepwell eval --resume one" in capsys.readouterr().err
     assert main(["eval", "--resume", "one"]) == 0
     assert "frozenlake, 4 held-out tasks" in capsys.readouterr().out
     assert main(["eval", "--compare", "one"]) == 0
@@ -166,5 +166,5 @@ def test_ctrl_c_names_the_command_that_goes_on(
     server.say = say
     assert main([*asked(server), "--concurrency", "1", "--output", "one"]) == 130
     told = capsys.readouterr().err
-    assert "interrupted. What was played is kept; go on by: stepwell eval --resume one" in told
+    assert "interrupted. What was played is kept; continue with: stepwell eval --resume one" in told
     assert json.loads(Path("one/evaluation.json").read_text())["num_done"] == 2

@@ -180,35 +180,35 @@ def test_an_interrupt_is_exit_code_130_and_no_traceback(tmp_path: Path) -> None:
     assert err.strip() == "interrupted."
 
 
-def test_an_interrupted_training_says_how_to_go_on(tmp_path: Path) -> None:
-    from stepwell.cli.train import _how_to_go_on
+def test_an_interrupted_training_says_describe_resume(tmp_path: Path) -> None:
+    from stepwell.cli.train import _describe_resume
 
     parser = cli.build_parser()
     args = parser.parse_args(["train", "frozenlake"])
-    assert _how_to_go_on(args) == "Nothing was trained yet."
+    assert _describe_resume(args) == "Nothing was trained yet."
     args.folder = tmp_path
     for age, name in ((100, "older"), (0, "newer")):
         (tmp_path / name).mkdir()
         file = tmp_path / name / "config.toml"
         file.write_text("")
         os.utime(file, (file.stat().st_mtime - age,) * 2)
-    assert _how_to_go_on(args) == f"Go on with: stepwell train --resume {tmp_path / 'newer'}"
+    assert _describe_resume(args) == f"Go on with: stepwell train --resume {tmp_path / 'newer'}"
     resumed = parser.parse_args(["train", "--resume", "runs/a"])
-    assert _how_to_go_on(resumed) == "Go on with: stepwell train --resume runs/a"
+    assert _describe_resume(resumed) == "Go on with: stepwell train --resume runs/a"
 
 
 def test_the_last_line_of_a_run_has_its_figures(tmp_path: Path) -> None:
-    from stepwell.cli.summary import summary_line
+    from stepwell.cli.summary import describe_run
 
-    assert summary_line(tmp_path) == f"run {tmp_path}"
+    assert describe_run(tmp_path) == f"run {tmp_path}"
     fixed = {"env_steps": 9, "wall_s": 1.0, "seed": 0, "recipe": "steppo", "env": "frozenlake"}
     figures = {"success_before": 0.3125, "success_after": 0.9218, **fixed}
     (tmp_path / "summary.json").write_text(json.dumps(figures))
     (tmp_path / "report.html").write_text("<html>")
-    assert summary_line(tmp_path) == f"held-out success 0.31 -> 0.92  report {tmp_path / 'report.html'}"
+    assert describe_run(tmp_path) == f"held-out success 0.31 -> 0.92  report {tmp_path / 'report.html'}"
     figures |= {"success_before": 0.5, "success_after": None, "status": "interrupted", "num_updates": 7}
     (tmp_path / "summary.json").write_text(json.dumps(figures))
-    assert summary_line(tmp_path).startswith(
+    assert describe_run(tmp_path).startswith(
         "held-out success 0.50 before training, not measured after update 7, the last one  "
     )
 

@@ -18,13 +18,13 @@ from tests.envs.tool_worlds import Notes
 
 from stepwell.cli.keys import edit_line
 from stepwell.cli.main import main
-from stepwell.cli.picture import ansi_picture
+from stepwell.cli.terminal_image import format_ansi_image
 from stepwell.cli.play import COMMANDS, read_actions
 from stepwell.config.loading import load_config
 from stepwell.core import ActionSpace, InputError, Split, ToolCall
 from stepwell.envs import draw_tasks
-from stepwell.runs.build.components import Parts
-from stepwell.runs.evaluation.evaluate import checkpoint_of
+from stepwell.runs.build.components import Components
+from stepwell.runs.evaluation.evaluate import find_checkpoint
 from stepwell.runs.play.episode import PlaySession, open_pilot
 
 MOVES = ActionSpace(("Up", "Down", "Left", "Right"), max_per_turn=3)
@@ -110,8 +110,8 @@ def test_no_key_breaks_the_editor(keys: list[str]) -> None:
 def test_a_picture_is_two_pixels_per_character() -> None:
     image = np.zeros((2, 1, 3), dtype=np.uint8)
     image[0, 0], image[1, 0] = (255, 0, 0), (0, 0, 9)
-    assert ansi_picture(image) == "\x1b[38;2;255;0;0;48;2;0;0;9m▀\x1b[0m"
-    lines = ansi_picture(np.zeros((64, 128, 3), dtype=np.uint8), width=32).splitlines()
+    assert format_ansi_image(image) == "\x1b[38;2;255;0;0;48;2;0;0;9m▀\x1b[0m"
+    lines = format_ansi_image(np.zeros((64, 128, 3), dtype=np.uint8), width=32).splitlines()
     assert (len(lines), lines[0].count("▀")) == (8, 32)
 
 
@@ -167,7 +167,7 @@ def test_a_persons_turn_reads_to_the_agent_like_its_own(run: Path) -> None:
     config = load_config(run, ["env.options.max_turns=6"])
     env = config.env
     (task,) = draw_tasks(env.name, env.options, Split.HELD_OUT, 1, 0, env.held_out_share)
-    with PlaySession(config, open_pilot(checkpoint_of(run), config)) as session:
+    with PlaySession(config, open_pilot(find_checkpoint(run), config)) as session:
         session.start(task)
         played = session.act([session.env.oracle()[0]])
         assert played.reply.is_strict
@@ -184,8 +184,8 @@ def test_a_persons_turn_reads_to_the_agent_like_its_own(run: Path) -> None:
 def test_who_plays_with_tools_sees_the_prompts_of_training(run: Path, memory: str) -> None:
     wish = ("env.name=tests.envs.tool_worlds:Notes", "env.options={}", f"agent.memory={memory}")
     config = load_config(run, [*wish, "agent.strategy=no_think", "recipe.name=grpo"])
-    (shown,) = Parts(config).demonstrations(1, 0.0, 0)
-    with PlaySession(config, open_pilot(checkpoint_of(run), config)) as session:
+    (shown,) = Components(config).demonstrations(1, 0.0, 0)
+    with PlaySession(config, open_pilot(find_checkpoint(run), config)) as session:
         session.start(shown.task)
         for step in shown.steps:
             ids = session.pilot._conversation.state.prompt_ids  # type: ignore[union-attr]

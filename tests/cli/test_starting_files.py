@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stepwell.cli.init import KINDS
+from stepwell.cli.init import STARTING_POINTS
 from stepwell.cli.main import main
 from stepwell.cli.starting_files import FILES, SOURCES, write_files
 from stepwell.core import InputError
@@ -103,6 +103,6 @@ def test_the_tasks_of_a_new_agent_are_disjoint_from_what_its_chats_show(
 
 
 def test_every_kind_has_files_and_every_template_is_of_a_kind() -> None:
-    assert set(KINDS) == set(FILES)
+    assert set(STARTING_POINTS) == set(FILES)
     used = {source for files in FILES.values() for source in files.values()}
     assert used == {path.name for path in SOURCES.iterdir()}

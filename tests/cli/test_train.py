@@ -41,7 +41,7 @@ def test_a_run_ends_with_its_figures_and_its_report(
     assert capsys.readouterr().out.strip() == str(folder / "report.html")
     assert (folder / "report.html").is_file()
     assert main(["train", *SMALL, f"folder={tmp_path}", "name=first"]) == 2
-    assert f"go on with --resume {folder}" in capsys.readouterr().err
+    assert f"continue with --resume {folder}" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepwell.config.run import RunConfig
-from stepwell.config.schema import MARKER, field_at, page_with_reference, reference, settings_of
+from stepwell.config.schema import MARKER, field_at, page_with_reference, settings_of, write_reference
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "configuration.md"
 
@@ -17,7 +17,7 @@ def test_the_configuration_page_holds_exactly_the_reference() -> None:
 
 
 def test_the_reference_names_every_setting_once() -> None:
-    text = reference()
+    text = write_reference()
     for setting in settings_of(RunConfig):
         above = ".".join(setting.path[:-1])
         section = text.split(f"## `[{above}]`\n" if above else "## Top level\n")[1].split("\n## ")[0]

@@ -80,7 +80,7 @@ def test_rollouts_are_as_many_in_every_update_whatever_the_group(tmp_path: Path)
         "boxes-steppo-seed0": (16, 1),
         "boxes-grpo-seed0": (2, 8),
     }
-    short = load_study(tmp_path / "small.toml").shortened()
+    short = load_study(tmp_path / "small.toml").shorten()
     runs = plan_runs(short, tmp_path, tmp_path)
     assert {run.config.train.tasks_per_update * run.config.train.group_size for run in runs} == {8}
     assert short.sweeps == ()  # one of its variants is gone
@@ -164,6 +164,6 @@ def test_the_discounts_of_the_sweep_are_those_of_its_variants(
 def test_the_short_form_is_a_world_and_three_methods_with_fewer_rollouts(
     steppo: tuple[StudyConfig, list[PlannedRun]],
 ) -> None:
-    runs = plan_runs(steppo[0].shortened(), Path(), Path("runs"))
+    runs = plan_runs(steppo[0].shorten(), Path(), Path("runs"))
     assert [run.name for run in runs] == [f"household-{name}-seed0" for name in ("steppo", "ppo", "grpo")]
     assert {run.config.train.tasks_per_update * run.config.train.group_size for run in runs} == {64}

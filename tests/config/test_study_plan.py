@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.studies.study_files import SMALL, planned, study_of
 
-from stepwell.config.study import flattened, load_study, merged, plan_runs
+from stepwell.config.renamed import merge_tables
+from stepwell.config.study import flatten_tables, load_study, plan_runs
 from stepwell.core.errors import ConfigError
 from stepwell.runs.build.recipe import resolve_recipe
 from stepwell.studies.study import run_study
@@ -41,7 +42,7 @@ def test_variants_change_worlds_which_change_what_all_share(tmp_path: Path) -> N
 
 
 def test_the_short_form_keeps_what_it_names_and_wins_over_variants(tmp_path: Path) -> None:
-    runs = plan_runs(study_of(SMALL, tmp_path).shortened(), tmp_path, tmp_path)
+    runs = plan_runs(study_of(SMALL, tmp_path).shorten(), tmp_path, tmp_path)
     assert [run.name for run in runs] == ["lake-grpo-seed0"]
     assert runs[0].config.train.num_updates == 1 and runs[0].config.train.group_size == 2
 
@@ -129,10 +130,10 @@ tables = st.recursive(
 
 @given(tables, tables)
 def test_merging_keeps_all_of_the_upper_table_and_what_it_does_not_touch(below: Any, above: Any) -> None:
-    result = dict(flattened(merged(below, above)))
-    upper = dict(flattened(above))
+    result = dict(flatten_tables(merge_tables(below, above)))
+    upper = dict(flatten_tables(above))
     assert upper.items() <= result.items()
-    for path, value in flattened(below):
+    for path, value in flatten_tables(below):
         is_touched = any(path[: len(p)] == p or p[: len(path)] == path for p in upper)
         if not is_touched:
             assert result[path] == value
@@ -152,7 +153,7 @@ def test_the_recipe_study_compares_all_recipes_on_equal_terms() -> None:
         assert {run.config.train.max_env_steps for run in runs if run.world == world.name} == {
             world.env_steps
         }
-    assert len(plan_runs(study.shortened(), ROOT / "studies", Path("runs"))) == 3
+    assert len(plan_runs(study.shorten(), ROOT / "studies", Path("runs"))) == 3
 
 
 def test_the_example_of_the_page_is_a_study(tmp_path: Path) -> None:
@@ -163,4 +164,4 @@ def test_the_example_of_the_page_is_a_study(tmp_path: Path) -> None:
     assert runs["large-near-seed2"].recipe.credit == {"lam": 0.5}
     assert runs["large-near-seed2"].train.max_env_steps == 200_000
     assert runs["small-far-seed0"].train.max_env_steps == 100_000
-    assert len(plan_runs(study_of(example, tmp_path).shortened(), tmp_path, tmp_path)) == 2
+    assert len(plan_runs(study_of(example, tmp_path).shorten(), tmp_path, tmp_path)) == 2

@@ -19,7 +19,7 @@ from stepwell.engines import EmbeddedEngine
 from stepwell.policies import CausalLMPolicy
 from stepwell.policies.numerics import set_numerics
 from stepwell.pool import open_pool
-from stepwell.runs.plan.run_plan import plan
+from stepwell.runs.plan.run_plan import plan_run
 from stepwell.runs.play.episode import open_pilot
 from stepwell.runs.run import train
 
@@ -94,4 +94,4 @@ def test_half_precision_on_a_cpu_is_refused_with_what_to_set_instead() -> None:
     with pytest.raises(ConfigError, match="needs a GPU"):
         EmbeddedEngine.from_pretrained("tiny-0.3m", dtype="bfloat16")
     with pytest.raises(ConfigError, match="needs a GPU"):
-        plan(small_config("policy.dtype=bfloat16"))
+        plan_run(small_config("policy.dtype=bfloat16"))

@@ -64,7 +64,7 @@ def write(place: str, folder: Path, name: str, should_stop: Callable[[], bool]) 
             os.write(notes, f"{id} finished\n".encode())
 
 
-def checkpoint_of(folder: Path, name: str) -> tuple[int | None, list[str]]:
+def find_checkpoint(folder: Path, name: str) -> tuple[int | None, list[str]]:
     file = folder / f"{name}.json"
     if not file.exists():
         return None, []
@@ -74,7 +74,7 @@ def checkpoint_of(folder: Path, name: str) -> tuple[int | None, list[str]]:
 
 def read(place: str, folder: Path, name: str, should_stop: Callable[[], bool]) -> None:
     """Consume as a trainer does, from the last published checkpoint on."""
-    number, consumed = checkpoint_of(folder, name)
+    number, consumed = find_checkpoint(folder, name)
     with open_pool(place) as pool:
         pool.restore(name, number)
         while not should_stop():
@@ -192,7 +192,7 @@ def audit(place: str, folder: Path) -> dict[str, int]:
             read(place, folder, "r0", lambda until=until: time.monotonic() > until)
         num_steps, lost_steps = audit_notes(pool, folder)
         assert not lost_steps, f"accepted and lost: {lost_steps}"
-        consumed = Counter(group for name in READERS for group in checkpoint_of(folder, name)[1])
+        consumed = Counter(group for name in READERS for group in find_checkpoint(folder, name)[1])
         twice = [group for group, count in consumed.items() if count > 1]
         assert not twice, f"served twice: {twice}"
         states = {entry.group: entry.state for entry in pool.find()}

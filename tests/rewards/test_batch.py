@@ -6,25 +6,25 @@ from typing import Any
 
 import pytest
 from tests.rewards.judge_server import judging
-from tests.runs.small import small_parts
+from tests.runs.small import small_components
 
 from stepwell.config.run import RewardConfig
 from stepwell.core import ConfigError, InfraError, StateForm, Status, Step, TokenAction, Trajectory
 from stepwell.rewards import BatchJudge
 from stepwell.rollout import LanguagePlayer
-from stepwell.runs.build.components import Parts
+from stepwell.runs.build.components import Components
 
 SETTINGS = ("recipe.name=vagen-full", "agent.strategy=grounding_world_modeling")
 WANTED = ("task", "format", "grounding", "world_modeling")
 
 
 @pytest.fixture(scope="module")
-def parts() -> Parts:
-    return small_parts(*SETTINGS, "rewards.judge.kind=rule")
+def components() -> Components:
+    return small_components(*SETTINGS, "rewards.judge.kind=rule")
 
 
-def shown(parts: Parts) -> list[Trajectory]:
-    return parts.demonstrations(3, 0.0, 0)
+def shown(components: Components) -> list[Trajectory]:
+    return components.demonstrations(3, 0.0, 0)
 
 
 def weights(**judge: Any) -> RewardConfig:
@@ -35,15 +35,17 @@ def steps_of(trajectories: list[Trajectory]) -> list[Step]:
     return [step for trajectory in trajectories for step in trajectory.steps]
 
 
-def say(step: Step, parts: Parts, observation: str, prediction: str) -> None:
+def say(step: Step, components: Components, observation: str, prediction: str) -> None:
     """Put other words into a step, in the right form."""
     actions = list(step.info["actions"])  # type: ignore[arg-type]
-    text = parts.agent.write(actions, observation=observation, reasoning="So.", prediction=prediction)
+    text = components.language.agent.write(
+        actions, observation=observation, reasoning="So.", prediction=prediction
+    )
     step.action = TokenAction(step.action.action_ids, text)  # type: ignore[union-attr]
 
 
-def test_episodes_are_rewarded_by_the_rule_judge_and_keep_every_state(parts: Parts) -> None:
-    for trajectory in shown(parts):
+def test_episodes_are_rewarded_by_the_rule_judge_and_keep_every_state(components: Components) -> None:
+    for trajectory in shown(components):
         for step in trajectory.steps:
             assert step.reward_parts["grounding"] == pytest.approx(0.1 * 0.5)
             assert step.reward_parts["world_modeling"] == pytest.approx(0.1 * 0.5)
@@ -51,24 +53,24 @@ def test_episodes_are_rewarded_by_the_rule_judge_and_keep_every_state(parts: Par
         assert set(trajectory.info["state"]) == set(StateForm)  # type: ignore[arg-type]
 
 
-def test_a_batch_judged_again_by_rules_keeps_its_rewards(parts: Parts) -> None:
-    batch = shown(parts)
+def test_a_batch_judged_again_by_rules_keeps_its_rewards(components: Components) -> None:
+    batch = shown(components)
     before = [step.reward for step in steps_of(batch)]
-    figures = BatchJudge(parts.agent, weights(kind="rule"), parts=WANTED).reward(batch)
+    figures = BatchJudge(components.language.agent, weights(kind="rule"), parts=WANTED).reward(batch)
     assert [step.reward for step in steps_of(batch)] == pytest.approx(before)
     assert figures["repetition/penalized"] == 0.0
 
 
-def test_the_endpoints_word_becomes_the_reward_of_each_part(parts: Parts) -> None:
-    batch = shown(parts)
+def test_the_endpoints_word_becomes_the_reward_of_each_part(components: Components) -> None:
+    batch = shown(components)
     liar = steps_of(batch)[0]
     state = liar.info["state"]["natural_language"]  # type: ignore[index,call-overload]
-    prediction = parts.agent.read(liar.action.text).prediction  # type: ignore[union-attr]
-    say(liar, parts, "The goal is nowhere.", prediction or "")
+    prediction = components.language.agent.read(liar.action.text).prediction  # type: ignore[union-attr]
+    say(liar, components, "The goal is nowhere.", prediction or "")
     assert state != "The goal is nowhere."
     with judging() as server:
         judge = {"kind": "endpoint", "endpoint": {"url": server.url, "model": "m"}}
-        mine = BatchJudge(parts.agent, weights(**judge), parts=WANTED)
+        mine = BatchJudge(components.language.agent, weights(**judge), parts=WANTED)
         figures = mine.reward(batch)
     assert liar.reward_parts["grounding"] == 0.0
     assert liar.reward_parts["world_modeling"] == pytest.approx(0.05)
@@ -79,24 +81,24 @@ def test_the_endpoints_word_becomes_the_reward_of_each_part(parts: Parts) -> Non
     assert figures["judge/prompt_tokens"] == 100 * figures["judge/num_calls"] > 0
 
 
-def test_a_failing_endpoint_leaves_every_reward_as_it_was(parts: Parts) -> None:
-    batch = shown(parts)
+def test_a_failing_endpoint_leaves_every_reward_as_it_was(components: Components) -> None:
+    batch = shown(components)
     before = [dict(step.reward_parts) for step in steps_of(batch)]
     endpoint = {"url": "http://127.0.0.1:9/v1", "model": "m", "max_retries": 0}
-    mine = BatchJudge(parts.agent, weights(kind="endpoint", endpoint=endpoint), parts=WANTED)
+    mine = BatchJudge(components.language.agent, weights(kind="endpoint", endpoint=endpoint), parts=WANTED)
     with pytest.raises(InfraError, match="gave no answer"):
         mine.reward(batch)
     assert [step.reward_parts for step in steps_of(batch)] == before
 
 
-def test_a_wrong_sentence_said_everywhere_costs_each_text_that_says_it(parts: Parts) -> None:
-    batch = shown(parts)
+def test_a_wrong_sentence_said_everywhere_costs_each_text_that_says_it(components: Components) -> None:
+    batch = shown(components)
     same = "The player will be at the position of the goal."
     steps = [step for step in steps_of(batch) if "same place" not in str(step.info["state"])]
     assert len(steps) >= 2
     for step in steps:
-        say(step, parts, same, parts.agent.read(step.action.text).prediction or "")  # type: ignore[union-attr]
-    judge = BatchJudge(parts.agent, weights(kind="rule", repetition_penalty=0.1), parts=WANTED)
+        say(step, components, same, components.language.agent.read(step.action.text).prediction or "")  # type: ignore[union-attr]
+    judge = BatchJudge(components.language.agent, weights(kind="rule", repetition_penalty=0.1), parts=WANTED)
     figures = judge.reward(batch)
     for step in steps:
         assert step.reward_parts["repetition"] == pytest.approx(0.1 * -0.1)
@@ -105,13 +107,15 @@ def test_a_wrong_sentence_said_everywhere_costs_each_text_that_says_it(parts: Pa
     assert figures["repetition/penalized"] == pytest.approx(len(steps) / (2 * len(steps_of(batch))))
 
 
-def test_what_the_system_broke_is_left_alone(parts: Parts) -> None:
-    batch = shown(parts)
+def test_what_the_system_broke_is_left_alone(components: Components) -> None:
+    batch = shown(components)
     for trajectory in batch:
         trajectory.status = Status.INFRA_ERROR
         for step in trajectory.steps:
             step.assign_reward({"task": 7.0})
-    BatchJudge(parts.agent, weights(kind="rule", repetition_penalty=0.1), parts=WANTED).reward(batch)
+    BatchJudge(components.language.agent, weights(kind="rule", repetition_penalty=0.1), parts=WANTED).reward(
+        batch
+    )
     assert {step.reward for step in steps_of(batch)} == {7.0}
 
 
@@ -123,7 +127,9 @@ def test_what_the_system_broke_is_left_alone(parts: Parts) -> None:
     ],
 )
 def test_settings_that_need_a_batch_are_refused_where_nobody_judges_batches(setting: tuple[str, ...]) -> None:
-    parts = small_parts(*SETTINGS, *setting)
-    assert parts.batch_judge is not None and parts.player is not None
+    components = small_components(*SETTINGS, *setting)
+    assert components.backend.batch_judge is not None and components.backend.player is not None
     with pytest.raises(ConfigError, match=r"(over|about) whole batches"):
-        LanguagePlayer(parts.agent, parts.renderer, weights=parts.config.rewards)
+        LanguagePlayer(
+            components.language.agent, components.language.renderer, weights=components.config.rewards
+        )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.rewards import own_rewards
-from tests.runs.small import played, small_config, small_parts
+from tests.runs.small import played, small_components, small_config
 
 from stepwell.config.loading import dump_config, load_config
 from stepwell.config.run import OwnPartConfig, RewardConfig
@@ -59,17 +59,17 @@ def test_a_run_rewards_records_and_reports_the_part(tmp_path: Path) -> None:
 
 def test_the_function_is_told_what_the_agent_saw_wrote_and_did() -> None:
     own_rewards.SEEN.clear()
-    parts = small_parts(setting("count_turn"))
-    shown = parts.demonstrations(4, 0.0, 0)
+    components = small_components(setting("count_turn"))
+    shown = components.demonstrations(4, 0.0, 0)
     seen = own_rewards.SEEN
     assert len(seen) == sum(len(t.steps) for t in shown)
-    assert {step.task.id for step in seen} == {t.id for t in parts.tasks(Split.TRAIN, 4, 0)}
+    assert {step.task.id for step in seen} == {t.id for t in components.tasks(Split.TRAIN, 4, 0)}
     assert sum(step.is_last for step in seen) == len(shown)
     assert sum(step.success for step in seen) == sum(t.status.value == "success" for t in shown)
     first = next(step for step in seen if step.turn == 0)
     assert first.observation.text != first.next_observation.text
     assert first.actions and ",".join(first.actions) in first.text
-    parts.close()
+    components.close()
 
 
 @pytest.mark.parametrize(
@@ -128,10 +128,10 @@ def test_an_agent_of_ones_own_refuses_parts_since_it_returns_the_whole_reward() 
 
 
 def test_a_robot_refuses_parts() -> None:
-    from stepwell.runs.build.components import Parts
+    from stepwell.runs.build.components import Components
 
     with pytest.raises(ConfigError, match="a robot's step has no text"):
-        _ = Parts(load_config("metaworld-reach", [setting("brevity")])).is_robot
+        _ = Components(load_config("metaworld-reach", [setting("brevity")])).is_robot
 
 
 def test_parts_survive_writing_and_reading_the_settings(tmp_path: Path) -> None:

@@ -7,53 +7,53 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.runs.small import small_parts
+from tests.runs.small import small_components
 from tests.runs.worlds import BrokenLake
 
 from stepwell.core import Request, Sampled, Split, Status, Task, Trajectory
-from stepwell.rollout import Job, RolloutResult, episodes
-from stepwell.runs.build.components import Parts
+from stepwell.rollout import Job, Rolled, episodes
+from stepwell.runs.build.components import Components
 
 WORLDS = "tests.runs.worlds"
 
 
 @pytest.fixture(scope="module")
-def parts() -> Parts:
-    return small_parts("recipe.name=grpo")
+def components() -> Components:
+    return small_components("recipe.name=grpo")
 
 
-def jobs_of(parts: Parts, num_tasks: int = 4, group_size: int = 3, seed: int = 0) -> list[Job]:
-    tasks = parts.tasks(Split.TRAIN, num_tasks, 0)
+def jobs_of(components: Components, num_tasks: int = 4, group_size: int = 3, seed: int = 0) -> list[Job]:
+    tasks = components.tasks(Split.TRAIN, num_tasks, 0)
     return [Job(t, t.id, 1000 * seed + 10 * i + k) for i, t in enumerate(tasks) for k in range(group_size)]
 
 
-def play(parts: Parts, jobs: list[Job], temperature: float = 1.0, **more: object) -> RolloutResult:
-    parts.engine.forget()
-    return parts.rollout.run(jobs, parts.params(temperature), **more)  # type: ignore[arg-type]
+def play(components: Components, jobs: list[Job], temperature: float = 1.0, **more: object) -> Rolled:
+    components.engine.forget()
+    return components.runner.rollout.run(jobs, components.sampling_params(temperature), **more)  # type: ignore[arg-type]
 
 
 def written(trajectories: Sequence[Trajectory]) -> list[list[str]]:
     return [[step.action.text for step in t.steps] for t in trajectories]  # type: ignore[union-attr]
 
 
-def test_the_same_seeds_play_the_same_episodes_bit_for_bit(parts: Parts) -> None:
-    one, other = (play(parts, jobs_of(parts)).trajectories for _ in range(2))
+def test_the_same_seeds_play_the_same_episodes_bit_for_bit(components: Components) -> None:
+    one, other = (play(components, jobs_of(components)).trajectories for _ in range(2))
     assert [t.steps for t in one] == [t.steps for t in other]
     assert [t.status for t in one] == [t.status for t in other]
-    assert written(play(parts, jobs_of(parts, seed=1)).trajectories) != written(one)
+    assert written(play(components, jobs_of(components, seed=1)).trajectories) != written(one)
 
 
-def test_siblings_differ_and_greedy_ones_do_not(parts: Parts) -> None:
-    jobs = jobs_of(parts, num_tasks=3, group_size=4)
-    texts = written(play(parts, jobs).trajectories)
+def test_siblings_differ_and_greedy_ones_do_not(components: Components) -> None:
+    jobs = jobs_of(components, num_tasks=3, group_size=4)
+    texts = written(play(components, jobs).trajectories)
     assert all(len({str(t) for t in texts[start : start + 4]}) > 1 for start in (0, 4, 8))
-    greedy = written(play(parts, jobs, temperature=0.0).trajectories)
+    greedy = written(play(components, jobs, temperature=0.0).trajectories)
     assert all(len({str(t) for t in greedy[start : start + 4]}) == 1 for start in (0, 4, 8))
 
 
 def test_more_jobs_than_worlds_are_played_in_turns_of_the_same_outcome() -> None:
     settings = ("recipe.name=grpo", "engine.max_batch_size=2", "engine.num_slots=3")
-    few, many = small_parts(*settings), small_parts("recipe.name=grpo")
+    few, many = small_components(*settings), small_components("recipe.name=grpo")
     assert len(few.envs.envs) == 3 and len(many.envs.envs) == 8
     jobs = jobs_of(many, num_tasks=4, group_size=2)
     one, other = play(few, jobs).trajectories, play(many, jobs).trajectories
@@ -61,8 +61,8 @@ def test_more_jobs_than_worlds_are_played_in_turns_of_the_same_outcome() -> None
     assert [t.info["seed"] for t in one] == [job.seed for job in jobs]
 
 
-def test_a_turn_is_recorded_as_it_was_seen_and_done(parts: Parts) -> None:
-    for trajectory in play(parts, jobs_of(parts)).trajectories:
+def test_a_turn_is_recorded_as_it_was_seen_and_done(components: Components) -> None:
+    for trajectory in play(components, jobs_of(components)).trajectories:
         assert trajectory.group == trajectory.task.id
         for before, after in zip(trajectory.steps, trajectory.steps[1:], strict=False):
             assert before.action.action_ids.size <= 10  # type: ignore[union-attr]
@@ -76,8 +76,8 @@ def test_a_turn_is_recorded_as_it_was_seen_and_done(parts: Parts) -> None:
 
 def test_the_reward_is_the_scaled_sum_of_the_parts_that_count() -> None:
     settings = ("recipe.name=turn-ppo", "rewards.scale=0.1", "rewards.format=0.5")
-    parts = small_parts(*settings)
-    rolled = [play(parts, jobs_of(parts), temperature) for temperature in (1.0, 3.0)]
+    components = small_components(*settings)
+    rolled = [play(components, jobs_of(components), temperature) for temperature in (1.0, 3.0)]
     steps = [s for one in rolled for t in one.trajectories for s in t.steps]
     assert {bool(step.info["strict"]) for step in steps} == {True, False}
     assert {tuple(step.reward_parts) for step in steps} == {("task", "format")}
@@ -89,8 +89,8 @@ def test_the_reward_is_the_scaled_sum_of_the_parts_that_count() -> None:
 
 
 def test_described_states_are_matched_with_true_ones_where_they_count() -> None:
-    parts = small_parts("recipe.name=vagen-full", "agent.strategy=grounding_world_modeling")
-    shown = parts.demonstrations(4, 0.0, 0)
+    components = small_components("recipe.name=vagen-full", "agent.strategy=grounding_world_modeling")
+    shown = components.demonstrations(4, 0.0, 0)
     for step in (step for t in shown for step in t.steps):
         assert set(step.reward_parts) == {"task", "format", "grounding", "world_modeling"}
         assert step.reward_parts["grounding"] == pytest.approx(0.1 * 0.5)
@@ -102,15 +102,15 @@ def test_described_states_are_matched_with_true_ones_where_they_count() -> None:
 
 
 def test_a_timeout_cuts_episodes_and_keeps_the_state_they_stood_in(
-    parts: Parts, monkeypatch: pytest.MonkeyPatch
+    components: Components, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow = Slow(parts.engine)
+    slow = Slow(components.engine)
     monkeypatch.setattr(episodes, "time", SimpleNamespace(perf_counter=lambda: slow.now_s))
-    parts.rollout.sampler = slow
+    components.runner.rollout.sampler = slow
     try:
-        rolled = play(parts, jobs_of(parts, group_size=2), timeout_s=5.0)
+        rolled = play(components, jobs_of(components, group_size=2), timeout_s=5.0)
     finally:
-        parts.rollout.sampler = parts.engine
+        components.runner.rollout.sampler = components.engine
     assert slow.num_calls == 1 and rolled.failures == []
     cut = [t for t in rolled.trajectories if t.status is Status.TRUNCATED]
     assert cut
@@ -135,8 +135,8 @@ class Slow:
 
 
 def test_a_world_that_cuts_an_episode_leaves_the_state_after_its_last_action() -> None:
-    parts = small_parts("recipe.name=grpo", f"env.name={WORLDS}:CutLake")
-    rolled = play(parts, jobs_of(parts))
+    components = small_components("recipe.name=grpo", f"env.name={WORLDS}:CutLake")
+    rolled = play(components, jobs_of(components))
     cut = [t for t in rolled.trajectories if t.status is Status.TRUNCATED]
     assert cut and all(len(t.steps) <= 2 for t in cut)
     for trajectory in cut:
@@ -145,14 +145,16 @@ def test_a_world_that_cuts_an_episode_leaves_the_state_after_its_last_action() -
         np.testing.assert_array_equal(trajectory.final_state.prompt_ids[: exact.size], exact)  # type: ignore[union-attr]
 
 
-def first_prompt(parts: Parts) -> int:
-    (task,) = parts.tasks(Split.TRAIN, 1, 0)
-    (turn,) = parts.envs.reset([task])
-    return parts.player.open_conversation(turn.observation).state.prompt_ids.size
+def first_prompt(components: Components) -> int:
+    (task,) = components.tasks(Split.TRAIN, 1, 0)
+    (turn,) = components.envs.reset([task])
+    return components.backend.player.open(turn.observation).state.prompt_ids.size
 
 
-def test_a_context_that_runs_full_cuts_the_episode_without_a_state_to_go_on_from(parts: Parts) -> None:
-    tight = small_parts("recipe.name=grpo", f"engine.max_length={first_prompt(parts) + 10}")
+def test_a_context_that_runs_full_cuts_the_episode_without_a_state_to_go_on_from(
+    components: Components,
+) -> None:
+    tight = small_components("recipe.name=grpo", f"engine.max_length={first_prompt(components) + 10}")
     rolled = play(tight, jobs_of(tight))
     ended = {t.status for t in rolled.trajectories}
     assert Status.TRUNCATED in ended and rolled.failures == []
@@ -163,8 +165,8 @@ def test_a_context_that_runs_full_cuts_the_episode_without_a_state_to_go_on_from
             assert "must stay free for the action" in trajectory.error
 
 
-def test_a_first_prompt_that_does_not_fit_is_an_episode_without_steps(parts: Parts) -> None:
-    tight = small_parts("recipe.name=grpo", f"engine.max_length={first_prompt(parts) + 9}")
+def test_a_first_prompt_that_does_not_fit_is_an_episode_without_steps(components: Components) -> None:
+    tight = small_components("recipe.name=grpo", f"engine.max_length={first_prompt(components) + 9}")
     rolled = play(tight, jobs_of(tight))
     assert {t.status for t in rolled.trajectories} == {Status.TRUNCATED}
     assert all(t.steps == [] and t.final_state is None for t in rolled.trajectories)
@@ -174,20 +176,20 @@ def test_a_first_prompt_that_does_not_fit_is_an_episode_without_steps(parts: Par
 def test_a_world_that_raises_is_tried_again_without_disturbing_the_others(place: str) -> None:
     settings = ("recipe.name=grpo", f"env.name={WORLDS}:BrokenLake", f"env.options.place={place}")
     BrokenLake.num_raised = 10**9
-    parts = small_parts(*settings)
-    jobs = jobs_of(parts)
-    calm = play(parts, jobs).trajectories
-    parts = small_parts(*settings, "env.options.times=3")
+    components = small_components(*settings)
+    jobs = jobs_of(components)
+    calm = play(components, jobs).trajectories
+    components = small_components(*settings, "env.options.times=3")
     BrokenLake.num_raised = 0
-    rolled = play(parts, jobs, retries=2)
+    rolled = play(components, jobs, retries=2)
     assert BrokenLake.num_raised == 3
     assert rolled.num_retries == 3 and rolled.failures == []
     assert written(rolled.trajectories) == written(calm)
 
 
-def test_what_keeps_failing_is_handed_back_apart(parts: Parts) -> None:
+def test_what_keeps_failing_is_handed_back_apart(components: Components) -> None:
     BrokenLake.num_raised = 0
-    broken = small_parts("recipe.name=grpo", f"env.name={WORLDS}:BrokenLake", "env.options.rows=[0]")
+    broken = small_components("recipe.name=grpo", f"env.name={WORLDS}:BrokenLake", "env.options.rows=[0]")
     jobs = jobs_of(broken, num_tasks=8, group_size=1)
     rolled = play(broken, jobs, retries=1)
     assert len(rolled.trajectories) + len(rolled.failures) == 8
@@ -199,19 +201,21 @@ def test_what_keeps_failing_is_handed_back_apart(parts: Parts) -> None:
 
 
 def test_a_reward_that_is_no_number_is_the_worlds_failure() -> None:
-    parts = small_parts("recipe.name=grpo", f"env.name={WORLDS}:RichLake", "env.options.reward=1e308")
-    rolled = play(parts, jobs_of(parts))
+    components = small_components(
+        "recipe.name=grpo", f"env.name={WORLDS}:RichLake", "env.options.reward=1e308"
+    )
+    rolled = play(components, jobs_of(components))
     assert rolled.failures
     assert all("gave the reward inf; rewards must be finite" in t.error for t in rolled.failures)
 
 
-def test_equal_boards_share_an_anchor_and_others_do_not(parts: Parts) -> None:
-    jobs = jobs_of(parts, num_tasks=3, group_size=2)
-    trajectories = play(parts, jobs).trajectories
+def test_equal_boards_share_an_anchor_and_others_do_not(components: Components) -> None:
+    jobs = jobs_of(components, num_tasks=3, group_size=2)
+    trajectories = play(components, jobs).trajectories
     firsts = [t.steps[0].anchor for t in trajectories]
     assert firsts[0] == firsts[1] and firsts[2] == firsts[3] and len(set(firsts)) == 3
 
 
-def test_a_task_of_another_world_is_a_failure_with_a_reason(parts: Parts) -> None:
-    rolled = play(parts, [Job(Task("chess", {"board": "8"}), "g", 0)])
+def test_a_task_of_another_world_is_a_failure_with_a_reason(components: Components) -> None:
+    rolled = play(components, [Job(Task("chess", {"board": "8"}), "g", 0)])
     assert "belongs to 'chess'" in rolled.failures[0].error

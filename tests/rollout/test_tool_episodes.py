@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.runs.small import played, small_config, small_parts, timeless
+from tests.runs.small import played, small_components, small_config, timeless
 from tests.runs.test_resume import cut_back, same
 
 from stepwell.core import (
@@ -26,7 +26,7 @@ from stepwell.core.versions import VersionSpan
 from stepwell.packing import pack
 from stepwell.rollout import Job
 from stepwell.rollout.episodes import Rollout
-from stepwell.runs.build.components import Parts
+from stepwell.runs.build.components import Components
 from stepwell.runs.run import train
 
 NOTES = (
@@ -41,27 +41,29 @@ STEPS = (*NOTES, "agent.memory=steps")
 class Script:
     """Says the same few replies in every episode, one a turn."""
 
-    def __init__(self, parts: Parts, replies: Sequence[str]) -> None:
-        self.parts, self.replies, self.num_said = parts, replies, 0
+    def __init__(self, components: Components, replies: Sequence[str]) -> None:
+        self.components, self.replies, self.num_said = components, replies, 0
         self.prompts: list[str] = []
 
     def generate_blocking(self, requests: Sequence[Request]) -> list[Sampled]:
         (request,) = requests
         text = self.replies[self.num_said]
         self.num_said += 1
-        template = self.parts.renderer.template
+        template = self.components.language.renderer.template
         self.prompts.append(template.decode(request.state.prompt_ids.tolist()))  # type: ignore[union-attr]
-        ids = np.array([*template.encode_after(text), self.parts.renderer.end_ids[0]], dtype=np.int32)
+        ids = np.array(
+            [*template.encode_after(text), self.components.language.renderer.end_ids[0]], dtype=np.int32
+        )
         sampling = Sampling(seed=request.params.seed, finish_reason=FinishReason.GIVEN)
         return [Sampled(TokenAction(ids, text), np.zeros(0, np.float32), sampling, VersionSpan.at(0))]
 
 
-def scripted(parts: Parts, *replies: str) -> tuple[Script, Trajectory]:
+def scripted(components: Components, *replies: str) -> tuple[Script, Trajectory]:
     """One episode of the first task with these replies."""
-    script = Script(parts, replies)
-    rollout = Rollout(parts.envs, parts.player, script)  # type: ignore[arg-type]
-    (task,) = parts.tasks(Split.TRAIN, 1, 0)
-    return script, rollout.run([Job(task, task.id, 1)], parts.params(1.0)).trajectories[0]
+    script = Script(components, replies)
+    rollout = Rollout(components.envs, components.backend.player, script)  # type: ignore[arg-type]
+    (task,) = components.tasks(Split.TRAIN, 1, 0)
+    return script, rollout.run([Job(task, task.id, 1)], components.sampling_params(1.0)).trajectories[0]
 
 
 def called(*names: str) -> str:
@@ -79,8 +81,8 @@ def prompt_ids(step: Step) -> list[int]:
 @pytest.mark.parametrize("strategy", ["no_think", "free_think", "grounding_world_modeling"])
 @pytest.mark.parametrize("memory", ["dialogue", "steps"])
 def test_the_oracle_calls_tools_in_the_strict_form_and_always_succeeds(strategy: str, memory: str) -> None:
-    parts = small_parts(*NOTES, f"agent.strategy={strategy}", f"agent.memory={memory}")
-    shown = parts.demonstrations(6, 0.0, 0)
+    components = small_components(*NOTES, f"agent.strategy={strategy}", f"agent.memory={memory}")
+    shown = components.demonstrations(6, 0.0, 0)
     assert {t.status for t in shown} == {Status.SUCCESS}
     for trajectory in shown:
         assert trajectory.info["golden"] == len(trajectory.steps)
@@ -90,14 +92,14 @@ def test_the_oracle_calls_tools_in_the_strict_form_and_always_succeeds(strategy:
 
 
 def test_a_noisy_oracle_errs_as_random_play_does() -> None:
-    shown = small_parts(*NOTES).demonstrations(20, 0.6, 0)
+    shown = small_components(*NOTES).demonstrations(20, 0.6, 0)
     assert 0 < sum(t.status is Status.SUCCESS for t in shown) < 20
     assert all(step.info["strict"] for t in shown for step in t.steps)
 
 
 def test_a_dialogue_goes_on_and_steps_begin_afresh_from_what_they_share() -> None:
-    talk = max(small_parts(*NOTES).demonstrations(6, 0.0, 0), key=lambda t: len(t.steps))
-    steps = max(small_parts(*STEPS).demonstrations(6, 0.0, 0), key=lambda t: len(t.steps))
+    talk = max(small_components(*NOTES).demonstrations(6, 0.0, 0), key=lambda t: len(t.steps))
+    steps = max(small_components(*STEPS).demonstrations(6, 0.0, 0), key=lambda t: len(t.steps))
     assert len(talk.steps) == len(steps.steps) == 4
     for before, after in zip(talk.steps, talk.steps[1:], strict=False):
         told = [*prompt_ids(before), *before.action.action_ids.tolist()]  # type: ignore[union-attr]
@@ -112,7 +114,9 @@ def test_a_dialogue_goes_on_and_steps_begin_afresh_from_what_they_share() -> Non
 
 
 def test_steps_are_told_what_was_done_and_what_came_of_it() -> None:
-    script, trajectory = scripted(small_parts(*STEPS), called("a", "q"), "I wait.", "<answer>zz</answer>")
+    script, trajectory = scripted(
+        small_components(*STEPS), called("a", "q"), "I wait.", "<answer>zz</answer>"
+    )
     task = user_text(script.prompts[0])
     assert task.startswith("Begin at ") and "\n" not in task
     result = trajectory.steps[0].info["result"]
@@ -129,7 +133,7 @@ def test_steps_are_told_what_was_done_and_what_came_of_it() -> None:
 
 def test_in_a_dialogue_what_could_not_be_read_is_said_first() -> None:
     replies = (called("a"), '<tool_call>{"name": "dig"}</tool_call>', called(*"abcd"), "<answer>zz</answer>")
-    script, trajectory = scripted(small_parts(*NOTES), *replies)
+    script, trajectory = scripted(small_components(*NOTES), *replies)
     assert user_text(script.prompts[2]).split("\n")[0] == (
         "Your last reply could not be read: there is no tool 'dig'; the tools are: look, answer."
     )
@@ -143,28 +147,28 @@ def test_in_a_dialogue_what_could_not_be_read_is_said_first() -> None:
 
 
 def test_named_worlds_are_told_nothing_new() -> None:
-    script, trajectory = scripted(small_parts("recipe.name=grpo"), "I wait.", "I wait.")
+    script, trajectory = scripted(small_components("recipe.name=grpo"), "I wait.", "I wait.")
     assert user_text(script.prompts[1]) == user_text(script.prompts[0])
     assert set(trajectory.steps[0].info) == {"actions", "parts", "strict", "problem"}
     assert set(trajectory.info) == {"num_actions", "seed"}
 
 
 def test_the_template_tells_the_tools_where_it_can() -> None:
-    script, _ = scripted(small_parts(*NOTES), "<answer>zz</answer>")
+    script, _ = scripted(small_components(*NOTES), "<answer>zz</answer>")
     assert script.prompts[0].count("<tools>") == 1 and '"name": "look"' in script.prompts[0]
     assert '"name": "answer"' not in script.prompts[0]
-    bare, _ = scripted(small_parts(*NOTES, "agent.guide=false"), "<answer>zz</answer>")
+    bare, _ = scripted(small_components(*NOTES, "agent.guide=false"), "<answer>zz</answer>")
     assert "<tools>" not in bare.prompts[0] and len(bare.prompts[0]) < len(script.prompts[0]) / 2
 
 
 def test_sampled_episodes_with_a_memory_of_steps_repeat_bit_for_bit() -> None:
-    parts = small_parts(*STEPS, "env.options={with_answer=false}")
-    tasks = parts.tasks(Split.TRAIN, 3, 0)
+    components = small_components(*STEPS, "env.options={with_answer=false}")
+    tasks = components.tasks(Split.TRAIN, 3, 0)
     jobs = [Job(task, task.id, 10 * i + k) for i, task in enumerate(tasks) for k in range(2)]
     rolled = []
     for _ in range(2):
-        parts.engine.forget()
-        rolled.append(parts.rollout.run(jobs, parts.params(1.0)).trajectories)
+        components.engine.forget()
+        rolled.append(components.runner.rollout.run(jobs, components.sampling_params(1.0)).trajectories)
     assert [t.steps for t in rolled[0]] == [t.steps for t in rolled[1]]
     assert {len(t.steps) for t in rolled[0]} == {5}
 

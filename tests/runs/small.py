@@ -15,7 +15,7 @@ from stepwell.core import Trajectory
 from stepwell.monitors import Entry
 from stepwell.monitors.jsonl import read_entries
 from stepwell.pool import Filter, open_pool
-from stepwell.runs.build.components import Parts
+from stepwell.runs.build.components import Components
 from stepwell.training import imitate
 
 WORLD = (
@@ -50,11 +50,11 @@ def warmed_model() -> str:
     start = ("num_demos=64", "batch_size=16", "epochs=8", "optimizer.learning_rate=5e-3")
     settings = [*WORLD, *(f"warm_start.{item}" for item in start)]
     config = load_config(None, [*settings, "policy.model=tiny-0.3m", "recipe.name=grpo"])
-    parts = Parts(config)
-    for _ in imitate(parts.policy, parts.demonstrations(64, 0.0, 0), config.warm_start, seed=0):
+    components = Components(config)
+    for _ in imitate(components.policy, components.demonstrations(64, 0.0, 0), config.warm_start, seed=0):
         pass
     path = Path(place.name) / "warmed"
-    parts.policy.save_pretrained(path)
+    components.policy.save_pretrained(path)
     return str(path)
 
 
@@ -64,10 +64,10 @@ def small_config(*settings: str, folder: Path | None = None, name: str = "run") 
     return load_config(None, [*SMALL, f"policy.model={warmed_model()}", *where, *settings])
 
 
-def small_parts(*settings: str) -> Parts:
+def small_components(*settings: str) -> Components:
     """The parts of such a run, seeded as a run seeds them."""
     torch.manual_seed(0)
-    return Parts(small_config(*settings))
+    return Components(small_config(*settings))
 
 
 def timeless(folder: Path) -> list[Entry]:

@@ -21,25 +21,25 @@ from stepwell.core import ConfigError, Status
 from stepwell.monitors import Entry, Monitor
 from stepwell.monitors.jsonl import JsonlMonitor, read_entries
 from stepwell.pool import Filter, open_pool
-from stepwell.runs.build import worker_groups as groups_module
-from stepwell.runs.build.worker_groups import Groups
+from stepwell.runs.build import worker_groups
+from stepwell.runs.build.worker_groups import WorkerGroups
 from stepwell.runs.run import train
 from stepwell.workers.staleness import GroupBuffer
 
 GROUPS = (
     "recipe.name=rloo",
-    "groups.processes=false",
-    "groups.simulators.num_workers=2",
-    "groups.simulators.env_batches=2",
-    "groups.simulators.batch_size=2",
-    "groups.generators.max_wait_ms=1",
+    "workers.processes=false",
+    "workers.simulators.num_workers=2",
+    "workers.simulators.env_batches=2",
+    "workers.simulators.batch_size=2",
+    "workers.generators.max_wait_ms=1",
     "train.num_updates=4",
     "eval.num_tasks=4",
 )
 
 
 def run(folder: Path, mode: str, *settings: str, name: str = "run") -> Path:
-    return train(small_config(*GROUPS, f"groups.mode={mode}", *settings, folder=folder, name=name))
+    return train(small_config(*GROUPS, f"workers.mode={mode}", *settings, folder=folder, name=name))
 
 
 def updates(folder: Path) -> list[Entry]:
@@ -85,26 +85,26 @@ def test_a_stream_of_stale_data_is_learnt_from(tmp_path: Path) -> None:
 
 
 def test_weights_go_to_the_generators_every_few_updates_and_before_an_evaluation(tmp_path: Path) -> None:
-    folder = run(tmp_path, "stream", "groups.sync_interval=2", "train.num_updates=5")
+    folder = run(tmp_path, "stream", "workers.sync_interval=2", "train.num_updates=5")
     with closing(open_pool(folder / "pool" / "pool.db")) as pool:
         assert [version.version for version in pool.versions()] == [0, 2, 4]
     assert {entry.first_version for entry in stored(folder)} <= {0, 2, 4}
 
 
 def test_an_epoch_is_several_updates(tmp_path: Path) -> None:
-    folder = run(tmp_path, "rollout_async", "groups.rollout_epochs=2", "train.num_updates=5")
+    folder = run(tmp_path, "rollout_async", "workers.rollout_epochs=2", "train.num_updates=5")
     assert [entry.values["staleness/max"] for entry in updates(folder)] == [0, 1, 0, 1, 0]
 
 
 def test_a_critics_recipe_streams_single_trajectories_in_batches_of_its_own_size(tmp_path: Path) -> None:
-    folder = run(tmp_path, "stream", "recipe.name=steppo", "groups.global_batch=5", "train.num_updates=3")
+    folder = run(tmp_path, "stream", "recipe.name=steppo", "workers.global_batch=5", "train.num_updates=3")
     played = stored(folder)
     assert len(played) == 15 and {entry.group_size for entry in played} == {1}
 
 
 @pytest.mark.parametrize("head", ["token", "flow"])
 def test_a_robot_policy_streams_through_the_same_groups(head: str, tmp_path: Path) -> None:
-    settings = (*GROUPS[1:6], "groups.mode=stream", "groups.global_batch=12", "train.num_updates=3")
+    settings = (*GROUPS[1:6], "workers.mode=stream", "workers.global_batch=12", "train.num_updates=3")
     more = (f"policy.vla.head={head}", "warm_start.max_updates=2", "monitor.report=false", "eval.num_tasks=4")
     folder = train(robot_config(*settings, *more, folder=tmp_path))
     assert len(stored(folder)) == 36
@@ -113,9 +113,9 @@ def test_a_robot_policy_streams_through_the_same_groups(head: str, tmp_path: Pat
 
 def test_what_an_asynchronous_run_cannot_do_is_refused_before_it_starts(tmp_path: Path) -> None:
     for setting, reason in (
-        ("groups.sync_interval=5", "groups.max_staleness"),
-        ("groups.placement=hybrid", "at least two devices"),
-        ("groups.generators.shard=odd", "groups.generators.shard"),
+        ("workers.sync_interval=5", "workers.max_staleness"),
+        ("workers.placement=hybrid", "at least two devices"),
+        ("workers.generators.shard=odd", "workers.generators.shard"),
         ("offline.pool=somewhere.db", "an offline run plays nothing"),
     ):
         with pytest.raises(ConfigError, match=reason):
@@ -140,7 +140,7 @@ def test_an_interrupt_drains_and_a_resumed_run_goes_on_with_what_was_played(
         return [_Interrupts()]
 
     with monkeypatch.context() as patched:
-        patched.setattr("stepwell.runs.run._monitors", watched)
+        patched.setattr("stepwell.runs.run._make_monitors", watched)
         folder = run(tmp_path, "stream", "train.num_updates=6")
     assert updates(folder)[-1].update == 2
     before = {entry.id: entry.status for entry in stored(folder)}
@@ -168,7 +168,7 @@ def test_an_interrupt_while_episodes_are_waited_for_stops_at_once(
 
     with monkeypatch.context() as patched:
         patched.setattr(GroupBuffer, "may_begin", until_two)
-        patched.setattr("stepwell.runs.run._monitors", lambda config: [Interrupts()])
+        patched.setattr("stepwell.runs.run._make_monitors", lambda config: [Interrupts()])
         folder = run(tmp_path, "train_async")
     assert (folder / "checkpoints" / "update-000002").is_dir()
     assert '"status": "interrupted"' in (folder / "summary.json").read_text()
@@ -194,22 +194,22 @@ def test_a_group_that_was_cut_short_is_finished_by_the_resumed_run(tmp_path: Pat
 
 
 @pytest.fixture
-def running(monkeypatch: pytest.MonkeyPatch) -> list[Groups]:
+def running(monkeypatch: pytest.MonkeyPatch) -> list[WorkerGroups]:
     """The groups of the runs that are started from now on."""
-    seen: list[Groups] = []
-    start = groups_module.Groups.start.__func__  # type: ignore[attr-defined]
+    seen: list[WorkerGroups] = []
+    start = worker_groups.WorkerGroups.start.__func__  # type: ignore[attr-defined]
 
-    def watched(cls: type[Groups], *args: object) -> Groups:
+    def watched(cls: type[WorkerGroups], *args: object) -> WorkerGroups:
         seen.append(start(cls, *args))
         return seen[-1]
 
-    monkeypatch.setattr(groups_module.Groups, "start", classmethod(watched))
+    monkeypatch.setattr(worker_groups.WorkerGroups, "start", classmethod(watched))
     return seen
 
 
 @pytest.mark.slow
 def test_killed_workers_are_replaced_and_their_episodes_played_again(
-    tmp_path: Path, running: list[Groups]
+    tmp_path: Path, running: list[WorkerGroups]
 ) -> None:
     killed: list[int] = []
 
@@ -232,8 +232,8 @@ def test_killed_workers_are_replaced_and_their_episodes_played_again(
     folder = run(
         tmp_path,
         "stream",
-        "groups.processes=true",
-        "groups.simulators.num_workers=1",
+        "workers.processes=true",
+        "workers.simulators.num_workers=1",
         "train.num_updates=12",
         "train.max_env_retries=0",
     )

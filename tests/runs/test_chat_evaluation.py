@@ -22,7 +22,8 @@ from stepwell.engines import EmbeddedEngine
 from stepwell.pool import PoolImageStore, open_pool
 from stepwell.rendering import Renderer
 from stepwell.runs.evaluation.chat_evaluation import evaluate_endpoint
-from stepwell.runs.evaluation.evaluate import EvalReport, evaluate_run
+from stepwell.runs.evaluation.evaluate import evaluate_run
+from stepwell.runs.evaluation.result import EvalReport
 from stepwell.services.gateway.app import create_app
 from stepwell.services.gateway.gateway import Gateway
 from stepwell.services.http_server import serve_in_thread

@@ -55,8 +55,8 @@ def test_the_demo_makes_the_same_updates_however_slow_the_machine_is() -> None:
     config = load_config("demo")
     assert config.train.max_seconds is None and config.train.max_env_steps is None
     fast, slow = Pace(0.1, 0.6, 0.5), Pace(0.2, 1.2, 1.0)
-    assert slow.whole_s(config) == pytest.approx(2 * fast.whole_s(config))
-    assert 270 * 0.6 < fast.whole_s(config) < 300
+    assert slow.estimate_s(config) == pytest.approx(2 * fast.estimate_s(config))
+    assert 270 * 0.6 < fast.estimate_s(config) < 300
 
 
 @pytest.mark.slow

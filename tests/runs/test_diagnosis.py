@@ -27,7 +27,7 @@ def run_of(
 @pytest.mark.parametrize(
     ("first", "last", "words"),
     [
-        ({}, {"format_share": 0.1}, ["got lost: 0.95 of replies had it, then 0.10", "learning_rate"]),
+        ({}, {"format_share": 0.1}, ["lost it: 0.95 of replies had it, then 0.10", "learning_rate"]),
         (
             {"format_share": 0.02},
             {"format_share": 0.03},

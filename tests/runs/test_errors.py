@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.runs.small import notes, played, small_config, small_parts, timeless
+from tests.runs.small import notes, played, small_components, small_config, timeless
 from tests.runs.worlds import BrokenLake
 
 from stepwell.config.run import RunConfig
@@ -27,8 +27,7 @@ from stepwell.core import (
     WeightsError,
 )
 from stepwell.monitors.summary import read_summary
-from stepwell.runs.build.components import held_out_tasks
-from stepwell.runs.loop.training_loop import SyncLoop
+from stepwell.runs.loop.training_loop import TrainingLoop
 from stepwell.runs.run import train
 from stepwell.training.checkpoint import damage, list_checkpoints
 
@@ -45,7 +44,7 @@ WORLDS = "tests.runs.worlds"
         (["engine.max_length=64"], ContextLengthError, r"must stay free.*first prompt of frozenlake.*engine"),
         ([f"env.name={WORLDS}:OneLake", "env.held_out_share=0.9999"], ConfigError, "has no train task"),
         (["recipe.name=vagen-full"], ConfigError, "rewards grounding, world_modeling, which agent.strategy"),
-        (["recipe.name=stepo"], ConfigError, "there is no 'stepo'"),
+        (["recipe.name=stepo"], ConfigError, "there is no recipe 'stepo'"),
         (["recipe.name=ppo", "recipe.kl_estimator=full"], ConfigError, "needs whole distributions"),
         ([f"env.name={WORLDS}:BrokenLake", "env.options.place=begin"], EnvError, "the simulator is gone"),
     ],
@@ -68,8 +67,8 @@ def test_a_world_with_fewer_tasks_than_asked_for_is_used_whole_and_said(tmp_path
     few = ("env.options={size=2, max_turns=2}", "train.num_tasks=4096", "eval.num_tasks=500")
     folder = train(small_config(*few, "train.num_updates=1", folder=tmp_path))
     told = notes(folder)
-    assert any(text.startswith("train.num_tasks is 4096, but this world has ") for text in told)
-    assert any(text.startswith("eval.num_tasks is 500, but this world has ") for text in told)
+    assert any(text.startswith("train.num_tasks is 4096, but this environment has ") for text in told)
+    assert any(text.startswith("eval.num_tasks is 500, but this environment has ") for text in told)
     summary = read_summary(folder)
     assert summary is not None and summary.before is not None
     assert f"has {summary.before.num_tasks};" in "".join(text for text in told if "eval" in text)
@@ -94,7 +93,7 @@ def test_a_world_that_fails_twice_is_tried_again_and_trained_on(tmp_path: Path, 
 def test_a_world_that_keeps_failing_stops_the_run_and_keeps_what_was_played(tmp_path: Path) -> None:
     BrokenLake.num_raised = 0
     world = f"env.name={WORLDS}:BrokenLake"
-    (held_out,) = held_out_tasks(small_parts(world), 1)
+    (held_out,) = small_components(world).held_out_tasks(1)
     broken = 2 - held_out.content["start"][0]  # type: ignore[index,operator]  # any other row but the middle
     broken = broken if broken != 1 else 0
     wish = (world, f"env.options.rows=[{broken}]", "eval.num_tasks=1", "train.tasks_per_update=8")
@@ -140,7 +139,7 @@ def test_rewards_beyond_all_bounds_stop_the_run_with_a_diagnosis(tmp_path: Path,
     assert summary is not None and summary.status == "failed"
 
 
-def started(tmp_path: Path, *settings: str) -> SyncLoop:
+def started(tmp_path: Path, *settings: str) -> TrainingLoop:
     """A loop whose first weights are published, with a monitor that remembers."""
     from stepwell.monitors import Monitor
 
@@ -152,28 +151,28 @@ def started(tmp_path: Path, *settings: str) -> SyncLoop:
             self.said.append(text)
 
     config = small_config(*settings)
-    parts = small_parts(*settings)
-    loop = SyncLoop(config, tmp_path, parts, Remember())
-    loop._tasks = parts.tasks("train", 8, 0)  # type: ignore[arg-type]
+    components = small_components(*settings)
+    loop = TrainingLoop(config, tmp_path, components, Remember())
+    loop._tasks = components.tasks("train", 8, 0)  # type: ignore[arg-type]
     loop._source = loop._make_source()
-    parts.trainer.freeze_reference()
+    components.trainer.freeze_reference()
     loop._publish()
     return loop
 
 
-def weights_of(loop: SyncLoop) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in loop.parts.policy.state_dict().items()}
+def weights_of(loop: TrainingLoop) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in loop.components.policy.state_dict().items()}
 
 
-def unchanged(loop: SyncLoop, before: dict[str, torch.Tensor]) -> bool:
-    after = loop.parts.policy.state_dict()
+def unchanged(loop: TrainingLoop, before: dict[str, torch.Tensor]) -> bool:
+    after = loop.components.policy.state_dict()
     return all(torch.equal(after[name].nan_to_num(), before[name].nan_to_num()) for name in before)
 
 
 def test_a_poisoned_weight_stops_the_update_and_leaves_the_others_alone(tmp_path: Path) -> None:
     loop = started(tmp_path, "recipe.name=grpo")
     with torch.no_grad():
-        next(iter(loop.parts.policy.parameters()))[5, 0] = torch.nan
+        next(iter(loop.components.policy.parameters()))[5, 0] = torch.nan
     before = weights_of(loop)
     with pytest.raises(DivergenceError, match=r"update 1: policy_logprobs: holds nan.*step was not taken"):
         loop._update()
@@ -195,13 +194,13 @@ def test_a_learning_rate_beyond_all_bounds_is_noticed_before_anything_is_publish
     loop = started(tmp_path, "train.optimizer.learning_rate=1e36", "train.update_epochs=2")
     with pytest.raises(DivergenceError):
         loop._update()
-    assert loop.state.update == 0 and loop.parts.engine.version == 0
+    assert loop.state.update == 0 and loop.components.engine.version == 0
 
 
-def other_weights(loop: SyncLoop) -> None:
+def other_weights(loop: TrainingLoop) -> None:
     """Let the engine run on weights that nobody published."""
-    nudged = {name: tensor * 1.01 for name, tensor in loop.parts.policy.model_weights().items()}
-    loop.parts.engine.load_weights(0, nudged)
+    nudged = {name: tensor * 1.01 for name, tensor in loop.components.policy.model_weights().items()}
+    loop.components.engine.load_weights(0, nudged)
 
 
 def test_an_engine_with_other_weights_stops_the_run_before_any_weight_changes(tmp_path: Path) -> None:

@@ -11,17 +11,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.runs.small import small_config, small_parts
+from tests.runs.small import small_components, small_config
 
 from stepwell.core import EnvError, ModelError, Split, Status, Task, Trajectory
 from stepwell.runs.evaluation.evaluate import (
-    EvalResult,
-    checkpoint_of,
     evaluate,
     evaluate_run,
-    held_out_tasks,
-    wilson,
+    find_checkpoint,
 )
+from stepwell.runs.evaluation.result import EvalResult, wilson_interval
 from stepwell.runs.run import train
 
 WORLDS = "tests.runs.worlds"
@@ -47,13 +45,13 @@ def result(outcomes: list[list[int]]) -> EvalResult:
     ],
 )
 def test_wilsons_interval_is_the_published_one(wins: int, count: int, low: float, high: float) -> None:
-    assert wilson(wins, count) == pytest.approx((low, high), abs=1e-4)
+    assert wilson_interval(wins, count) == pytest.approx((low, high), abs=1e-4)
 
 
 @given(count=st.integers(1, 500), share=st.floats(0, 1))
 def test_wilsons_interval_holds_the_share_and_solves_its_equation(count: int, share: float) -> None:
     wins = round(share * count)
-    low, high = wilson(wins, count)
+    low, high = wilson_interval(wins, count)
     assert 0.0 <= low <= wins / count <= high <= 1.0
     for end in (low, high):
         if 0.0 < end < 1.0:  # where the true share is the end, what was seen is 1.96 deviations away
@@ -75,27 +73,30 @@ def test_repeated_attempts_count_as_one_where_they_always_agree() -> None:
     alone = result([[1], [0]] * 20)
     assert together.interval == pytest.approx(alone.interval)
     apart = result([[1, 0, 1, 0]] * 40)
-    assert apart.interval == pytest.approx(wilson(80, 160))
+    assert apart.interval == pytest.approx(wilson_interval(80, 160))
     mixed = result([[1, 1, 1, 0], [0, 1, 0, 0]] * 20)
-    assert wilson(80, 160)[0] > mixed.interval[0] > alone.interval[0]
+    assert wilson_interval(80, 160)[0] > mixed.interval[0] > alone.interval[0]
     sure = result([[1, 1]] * 9)
-    assert sure.interval == pytest.approx(wilson(9, 9)) and sure.interval[0] < 0.8
+    assert sure.interval == pytest.approx(wilson_interval(9, 9)) and sure.interval[0] < 0.8
 
 
 def test_held_out_tasks_are_the_same_for_every_seed_and_never_trained_on() -> None:
-    one, other = small_parts("seed=1", "recipe.name=grpo"), small_parts("seed=2", "recipe.name=grpo")
-    held = held_out_tasks(one, 20)
-    assert [t.id for t in held] == [t.id for t in held_out_tasks(other, 20)]
+    one, other = (
+        small_components("seed=1", "recipe.name=grpo"),
+        small_components("seed=2", "recipe.name=grpo"),
+    )
+    held = one.held_out_tasks(20)
+    assert [t.id for t in held] == [t.id for t in other.held_out_tasks(20)]
     trained = {t.id for p in (one, other) for t in p.tasks(Split.TRAIN, 500, p.config.seed)}
     assert not trained & {t.id for t in held}
     assert len({t.id for t in held}) == 20
-    assert [t.id for t in held[:5]] == [t.id for t in held_out_tasks(one, 5)]
+    assert [t.id for t in held[:5]] == [t.id for t in one.held_out_tasks(5)]
 
 
 def test_two_evaluations_of_the_same_weights_are_equal_and_count_what_happened() -> None:
-    parts = small_parts("recipe.name=grpo")
-    tasks = held_out_tasks(parts, 5)
-    one, other = (evaluate(parts, tasks, temperature=1.0, samples_per_task=3) for _ in range(2))
+    components = small_components("recipe.name=grpo")
+    tasks = components.held_out_tasks(5)
+    one, other = (evaluate(components, tasks, temperature=1.0, samples_per_task=3) for _ in range(2))
     assert [t.steps for t in one.trajectories] == [t.steps for t in other.trajectories]
     assert one.num_tasks == 5 and one.outcomes.shape == (5, 3)
     assert [t.task.id for t in one.trajectories[::3]] == [t.id for t in tasks]
@@ -105,7 +106,7 @@ def test_two_evaluations_of_the_same_weights_are_equal_and_count_what_happened()
     assert values["turns"] == pytest.approx(np.mean([len(t.steps) for t in one.trajectories]))
     assert values["reward"] == pytest.approx(np.mean([t.total_reward for t in one.trajectories]))
     assert {"pass@1", "pass@2"} <= values.keys() and "pass@4" not in values
-    shifted = evaluate(parts, tasks, temperature=1.0, samples_per_task=3, seed=1)
+    shifted = evaluate(components, tasks, temperature=1.0, samples_per_task=3, seed=1)
     assert [t.steps for t in shifted.trajectories] != [t.steps for t in one.trajectories]
 
 
@@ -113,9 +114,9 @@ def test_a_world_that_fails_under_evaluation_is_no_result() -> None:
     from tests.runs.worlds import BrokenLake
 
     BrokenLake.num_raised = 0
-    parts = small_parts("recipe.name=grpo", f"env.name={WORLDS}:BrokenLake")
-    with pytest.raises(EnvError, match="of 4 evaluation episodes failed for the system's reasons"):
-        evaluate(parts, held_out_tasks(parts, 4), temperature=0.0)
+    components = small_components("recipe.name=grpo", f"env.name={WORLDS}:BrokenLake")
+    with pytest.raises(EnvError, match="of 4 evaluation episodes failed for reasons of the system"):
+        evaluate(components, components.held_out_tasks(4), temperature=0.0)
 
 
 @pytest.mark.parametrize("extra", [(), ("policy.critic=own",), ("policy.lora={rank=2}",)])
@@ -135,4 +136,4 @@ def test_a_run_is_evaluated_by_its_best_checkpoint_with_the_runs_own_figures(
 
 def test_a_run_without_a_checkpoint_cannot_stand_for_anything(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="has no whole checkpoint yet"):
-        checkpoint_of(tmp_path)
+        find_checkpoint(tmp_path)

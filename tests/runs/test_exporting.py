@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from stepwell.cli.main import main
 from stepwell.core import ConfigError, InfraError, ModelError
 from stepwell.policies import CausalLMPolicy
-from stepwell.runs.evaluation.evaluate import checkpoint_of
+from stepwell.runs.evaluation.evaluate import find_checkpoint
 from stepwell.runs.export.policy import export_run
 from stepwell.runs.run import train
 
@@ -39,7 +39,7 @@ def test_an_exported_run_opens_in_transformers_with_the_same_logits(
         [{"role": "user", "content": "P _ G"}], tokenize=False, add_generation_prompt=True
     )
     ids = torch.tensor([tokenizer.encode(text, add_special_tokens=False)])
-    policy = CausalLMPolicy.from_pretrained(checkpoint_of(run), attention="replay")
+    policy = CausalLMPolicy.from_pretrained(find_checkpoint(run), attention="replay")
     assert policy.adapters is not None
     with torch.no_grad():
         torch.testing.assert_close(model(ids).logits, policy.model(ids).logits, atol=1e-4, rtol=1e-4)

@@ -10,9 +10,9 @@ import torch
 from stepwell.config.loading import load_config
 from stepwell.core import Split
 from stepwell.monitors import Monitor
-from stepwell.runs.build.components import Parts
+from stepwell.runs.build.components import Components
 from stepwell.runs.evaluation.evaluate import evaluate
-from stepwell.runs.loop.training_loop import SyncLoop
+from stepwell.runs.loop.training_loop import TrainingLoop
 
 SETTINGS = (
     "env.options={size=3, max_turns=2}",
@@ -41,14 +41,14 @@ class Learner:
     def __init__(self, folder: Path, *settings: str) -> None:
         config = load_config(None, [*SETTINGS, *settings])
         torch.manual_seed(config.seed)
-        self.loop = SyncLoop(config, folder, Parts(config), Monitor())
-        self.loop._tasks = self.boards = self.loop.parts.tasks(Split.TRAIN, 10, config.seed)
+        self.loop = TrainingLoop(config, folder, Components(config), Monitor())
+        self.loop._tasks = self.boards = self.loop.components.tasks(Split.TRAIN, 10, config.seed)
         self.loop._source = self.loop._make_source()
         self.loop._warm_start()
         self.loop._publish()
 
     def success(self) -> float:
-        return evaluate(self.loop.parts, self.boards, temperature=1.0, samples_per_task=8).success
+        return evaluate(self.loop.components, self.boards, temperature=1.0, samples_per_task=8).success
 
     def update(self, count: int) -> None:
         for _ in range(count):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from stepwell.config.run import EvalConfig, TrainConfig
-from stepwell.runs.interrupts import Terminated, counted_signals, first_stop_request
+from stepwell.runs.interrupts import Terminated, count_signals, handle_first_stop
 from stepwell.runs.loop.loop_state import LoopState
 
 
@@ -81,7 +81,7 @@ def test_the_first_request_is_handed_on_and_the_second_stops_at_once(
 ) -> None:
     asked: list[signal.Signals] = []
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt) as raised, first_stop_request(asked.append):
+    with pytest.raises(KeyboardInterrupt) as raised, handle_first_stop(asked.append):
         os.kill(os.getpid(), first)
         assert asked == [first]
         os.kill(os.getpid(), second)
@@ -92,7 +92,7 @@ def test_the_first_request_is_handed_on_and_the_second_stops_at_once(
 
 @pytest.mark.usefixtures("ordinary")
 def test_counted_signals_stop_nothing_by_themselves() -> None:
-    with counted_signals() as asked:
+    with count_signals() as asked:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGINT)
         assert asked.times == 2
@@ -103,7 +103,7 @@ def test_outside_the_main_thread_signals_are_left_alone() -> None:
     before, seen = signal.getsignal(signal.SIGINT), []
 
     def inside() -> None:
-        with first_stop_request(lambda asked: None):
+        with handle_first_stop(lambda asked: None):
             seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=inside)

@@ -28,11 +28,11 @@ from stepwell.core import (
 from stepwell.monitors.jsonl import read_entries
 from stepwell.monitors.summary import read_summary
 from stepwell.pool import Filter, open_pool
-from stepwell.rollout import Job
+from stepwell.rollout import Job, Rollout
 from stepwell.runs.build.agent_rollout import AgentRollout
-from stepwell.runs.build.components import Parts
+from stepwell.runs.build.components import Components
 from stepwell.runs.loop.agent_failures import AgentFailures
-from stepwell.runs.plan.run_plan import plan
+from stepwell.runs.plan.run_plan import plan_run
 from stepwell.runs.run import train
 
 AGENTS = Path(__file__).parent / "lake_agents.py"
@@ -44,25 +44,29 @@ def own(function: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def parts_of(folder: Path, *settings: str) -> Iterator[Parts]:
-    parts = Parts(small_config(*settings), folder)
+def open_components(folder: Path, *settings: str) -> Iterator[Components]:
+    components = Components(small_config(*settings), folder)
     try:
-        yield parts
+        yield components
     finally:
-        parts.close()
+        components.close()
 
 
 def test_through_the_gateway_the_same_episodes_are_played(tmp_path: Path) -> None:
-    with parts_of(tmp_path, *own("lake"), "recipe.name=grpo") as parts:
-        tasks = parts.tasks(Split.TRAIN, 6, 0)
+    with open_components(tmp_path, *own("lake"), "recipe.name=grpo") as components:
+        tasks = components.tasks(Split.TRAIN, 6, 0)
         jobs = [
             Job(task, f"g{i}", 1000 + 7 * i + k, "eval") for i, task in enumerate(tasks) for k in range(2)
         ]
-        params = parts.params(1.0)
-        native = parts.rollout_with(parts.engine).run(jobs, params).trajectories
-        parts.engine.forget()
-        assert isinstance(parts.rollout, AgentRollout)
-        rolled = parts.rollout.run(jobs, params)
+        params = components.sampling_params(1.0)
+        native = (
+            Rollout(components.envs, components.backend.player, components.engine)
+            .run(jobs, params)
+            .trajectories
+        )
+        components.engine.forget()
+        assert isinstance(components.runner.rollout, AgentRollout)
+        rolled = components.runner.rollout.run(jobs, params)
     assert rolled.is_stored and not rolled.failures and rolled.num_retries == 0
     assert len(native) == len(rolled.trajectories) == 12
     for ours, theirs in zip(native, rolled.trajectories, strict=True):
@@ -205,25 +209,27 @@ def test_the_share_is_taken_over_a_window_of_updates() -> None:
 def test_the_plan_of_an_own_agent_with_its_own_tasks_names_both(tmp_path: Path) -> None:
     (tmp_path / "tasks.jsonl").write_text("\n".join(json.dumps({"name": f"n{i}"}) for i in range(40)))
     settings = (*own("greets"), f"own_agent.tasks={tmp_path / 'tasks.jsonl'}", "recipe.name=grpo")
-    told = plan(small_config(*settings))
+    told = plan_run(small_config(*settings))
     assert "lake_agents:greets" in told and "tasks.jsonl: 8 for training, 5 held out" in told
     assert "frozenlake" not in told
     with pytest.raises(ConfigError, match="has no 'greet'"):
-        plan(small_config(*settings, f"own_agent.function={AGENTS}:greet"))
+        plan_run(small_config(*settings, f"own_agent.function={AGENTS}:greet"))
 
 
 def test_rewards_that_do_not_fit_the_calls_are_the_agents_error(tmp_path: Path) -> None:
-    with parts_of(tmp_path, *own("miscounts"), "recipe.name=grpo") as parts:
-        (task,) = parts.tasks(Split.TRAIN, 1, 0)
-        (played,) = parts.rollout.run([Job(task, "g", 1, "eval")], parts.params(1.0)).trajectories
+    with open_components(tmp_path, *own("miscounts"), "recipe.name=grpo") as components:
+        (task,) = components.tasks(Split.TRAIN, 1, 0)
+        (played,) = components.runner.rollout.run(
+            [Job(task, "g", 1, "eval")], components.sampling_params(1.0)
+        ).trajectories
     assert played.status is Status.AGENT_ERROR and played.total_reward == 0.0
     assert "2 step_rewards, but called the model 1 times" in played.error
 
 
 def test_an_engine_that_fails_costs_infra_errors_and_no_update(tmp_path: Path) -> None:
-    with parts_of(tmp_path, *own("lake"), "recipe.name=grpo", "train.max_env_retries=0") as parts:
-        jobs = [Job(task, "g", i) for i, task in enumerate(parts.tasks(Split.TRAIN, 2, 0))]
-        rollout = parts.rollout
+    with open_components(tmp_path, *own("lake"), "recipe.name=grpo", "train.max_env_retries=0") as components:
+        jobs = [Job(task, "g", i) for i, task in enumerate(components.tasks(Split.TRAIN, 2, 0))]
+        rollout = components.runner.rollout
         assert isinstance(rollout, AgentRollout)
 
         class Broken:
@@ -231,10 +237,10 @@ def test_an_engine_that_fails_costs_infra_errors_and_no_update(tmp_path: Path) -
                 raise EngineError("the device fell off the bus")
 
         rollout.gateway.sampler = Broken()  # type: ignore[assignment]
-        rolled = rollout.run(jobs, parts.params(1.0))
+        rolled = rollout.run(jobs, components.sampling_params(1.0))
         assert [t.status for t in rolled.failures] == [Status.INFRA_ERROR] * 2
         assert not rolled.trajectories
-        assert parts.pool.take("someone", 9) == []
+        assert components.pool.take("someone", 9) == []
 
 
 def test_tasks_may_come_from_a_file(tmp_path: Path) -> None:
@@ -264,9 +270,9 @@ def test_tasks_may_come_from_a_file(tmp_path: Path) -> None:
 def test_a_bad_file_of_tasks_is_refused_with_its_line(lines: str, problem: str, tmp_path: Path) -> None:
     path = tmp_path / "tasks.jsonl"
     path.write_text(lines)
-    parts = Parts(small_config(f"own_agent.tasks={path}"))
+    components = Components(small_config(f"own_agent.tasks={path}"))
     with pytest.raises(ConfigError, match=problem):
-        parts.tasks(Split.TRAIN, 3, 0)
+        components.tasks(Split.TRAIN, 3, 0)
 
 
 def test_an_agent_that_is_not_there_is_refused_and_leaves_no_folder(tmp_path: Path) -> None:
@@ -276,11 +282,11 @@ def test_an_agent_that_is_not_there_is_refused_and_leaves_no_folder(tmp_path: Pa
 
 
 def test_an_environment_takes_its_tasks_from_a_file(tmp_path: Path) -> None:
-    own_tasks = Parts(small_config()).tasks(Split.TRAIN, 3, 0)
+    own_tasks = Components(small_config()).tasks(Split.TRAIN, 3, 0)
     path = tmp_path / "boards.jsonl"
     path.write_text("".join(json.dumps(task.content | {"split": "train"}) + "\n" for task in own_tasks))
-    parts = Parts(small_config(f"env.tasks={path}"))
-    found = parts.tasks(Split.TRAIN, 9, 0)
+    components = Components(small_config(f"env.tasks={path}"))
+    found = components.tasks(Split.TRAIN, 9, 0)
     assert {task.id for task in found} == {task.id for task in own_tasks}
-    parts.check_prompt()
-    parts.close()
+    components.check_first_observation()
+    components.close()

@@ -10,7 +10,7 @@ from tests.runs.small import notes
 from stepwell.cli.main import main
 from stepwell.config.loading import load_config
 from stepwell.core import ConfigError
-from stepwell.runs.build.components import Parts
+from stepwell.runs.build.components import Components
 from stepwell.runs.build.env_defaults import load_own_config
 from stepwell.runs.build.warm_starts import is_warm
 from stepwell.runs.run import new_folder, train
@@ -38,8 +38,8 @@ def test_a_success_counts_one_and_the_form_of_all_turns_a_tenth_of_it() -> None:
 
 def test_the_longest_action_leaves_room_for_the_longest_demonstrated_reply() -> None:
     config, _ = load_own_config(f"{ENVS}:ShortLine", [])
-    parts = Parts(config)
-    longest = max(step.num_units for t in parts.demonstrations(16, 0.0, 0) for step in t.steps)
+    components = Components(config)
+    longest = max(step.num_units for t in components.demonstrations(16, 0.0, 0) for step in t.steps)
     assert longest < config.sampling.max_tokens <= 2 * longest
 
 
@@ -68,8 +68,8 @@ def test_a_robots_environment_is_sent_to_a_robots_preset() -> None:
 
 
 def test_few_tasks_are_demonstrated_several_times_with_other_mistakes() -> None:
-    parts = Parts(load_config("own", [f"env.name={ENVS}:ShortLine", "rewards.scale=0.02"]))
-    shown = parts.demonstrations(64, 0.5, 0)
+    components = Components(load_config("own", [f"env.name={ENVS}:ShortLine", "rewards.scale=0.02"]))
+    shown = components.demonstrations(64, 0.5, 0)
     tasks = {t.task.id for t in shown}
     assert len(shown) == 64 and len(tasks) < 20
     said = {t.task.id: set() for t in shown}  # type: dict[str, set[str]]

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.runs.small import played, small_config, small_parts
+from tests.runs.small import played, small_components, small_config
 
 from stepwell.config.loading import load_config
 from stepwell.core import ConfigError, ContextLengthError, ModelError
+from stepwell.runs.plan.base_plan import minibatch_sizes
+from stepwell.runs.plan.language_plan import LanguagePlan
 from stepwell.runs.plan.model_size import ModelSize
-from stepwell.runs.plan.run_plan import _Plan, minibatch_sizes, plan
+from stepwell.runs.plan.run_plan import plan_run
 from stepwell.runs.run import train
 from stepwell.training import Minibatch
 
@@ -25,15 +27,15 @@ OWN = ("policy.critic=own", "train.optimizer.kind=muon")
     [(), ("agent.memory=steps",), ("sampling.max_tokens=3",), ("env.options={size=3, max_turns=6}",)],
 )
 def test_what_is_typical_is_never_above_what_is_possible(settings: tuple[str, ...]) -> None:
-    parts = small_parts(*settings)
-    found = _Plan(parts.config, parts)
-    parts.close()
+    components = small_components(*settings)
+    found = LanguagePlan(components)
+    components.close()
     assert found.typical_tokens <= found.most_tokens
 
 
 @pytest.mark.parametrize("preset", ["frozenlake", "sokoban"])
 def test_a_preset_is_planned_in_thirty_readable_lines(preset: str) -> None:
-    text = plan(load_config(preset, ["train.num_tasks=64", "eval.num_tasks=16"]))
+    text = plan_run(load_config(preset, ["train.num_tasks=64", "eval.num_tasks=16"]))
     lines = text.splitlines()
     assert len(lines) <= 30 and max(map(len, lines)) <= 150
     assert f"{preset}: 64 training tasks, 16 held out" in text
@@ -70,7 +72,7 @@ def test_a_preset_is_planned_in_thirty_readable_lines(preset: str) -> None:
         (("train.token_budget=100",), "train.token_budget (100) is below the longest step"),
         (("train.max_env_steps=5000",), "2 updates = 16 episodes or 5,000 actions, whichever comes first"),
         (("recipe.name=webrl",), "recipe webrl asks for replay or curriculum: not in this loop"),
-        (("env.options.size=2", "train.num_tasks=9999"), "train.num_tasks is 9999, but this world has"),
+        (("env.options.size=2", "train.num_tasks=9999"), "train.num_tasks is 9999, but this environment has"),
         (("train.num_tasks=1025",), "frozenlake: at least 1,024 training tasks (1,025 wanted), "),
         (("sampling.max_tokens=2000",), "over the limit of 4096; it is cut there"),
         (("policy.lora={rank=2}",), "trained (adapters)"),
@@ -81,45 +83,45 @@ def test_a_preset_is_planned_in_thirty_readable_lines(preset: str) -> None:
     ],
 )
 def test_how_the_work_is_split_and_what_is_odd_about_it_is_said(shape: tuple[str, ...], words: str) -> None:
-    assert words in plan(small_config(*shape))
+    assert words in plan_run(small_config(*shape))
 
 
 def test_mistakes_are_found_by_planning_too() -> None:
     with pytest.raises(ContextLengthError, match=r"first prompt of frozenlake.*engine\.max_length"):
-        plan(small_config("engine.max_length=64"))
+        plan_run(small_config("engine.max_length=64"))
     with pytest.raises(ModelError):
-        plan(small_config("policy.model=nowhere"))
+        plan_run(small_config("policy.model=nowhere"))
     with pytest.raises(ConfigError):
-        plan(small_config("recipe.name=vagen-full"))
+        plan_run(small_config("recipe.name=vagen-full"))
 
 
 def test_the_model_is_measured_without_loading_it() -> None:
-    parts = small_parts("policy.lora={rank=2}", "recipe.name=grpo")
-    size = ModelSize.read(parts.base_path, rank=2)
-    weights = parts.policy.model.config
+    components = small_components("policy.lora={rank=2}", "recipe.name=grpo")
+    size = ModelSize.read(components.language.base_path, rank=2)
+    weights = components.policy.model.config
     assert size.num_parameters == 301_664
     assert (size.layers, size.width, size.vocabulary) == (2, 96, 1024)
     assert size.kv_width == weights.num_key_value_heads * weights.head_dim
-    assert size.num_linear == sum(p.numel() for p in parts.policy.parameters())
+    assert size.num_linear == sum(p.numel() for p in components.policy.parameters())
 
 
 @pytest.mark.parametrize("extra", [(), OWN, ("recipe.name=grpo",)])
 def test_the_estimates_hold_in_the_run_that_was_planned(tmp_path: Path, extra: tuple[str, ...]) -> None:
     config = small_config("train.num_updates=1", *extra, folder=tmp_path)
-    planned = _Plan(config, small_parts(*extra))
+    planned = LanguagePlan(small_components(*extra))
     folder = train(config)
     path = folder / "checkpoints/update-000001"
     on_disk = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    assert planned.checkpoint_bytes() == pytest.approx(on_disk, rel=0.2)
+    assert planned.memory.checkpoint_bytes == pytest.approx(on_disk, rel=0.2)
     packed = Minibatch(played(folder, 1), torch.device("cpu")).packed.num_tokens
     assert packed <= planned.most_tokens
     assert packed / 2 < planned.typical_tokens < 2 * packed
 
 
 def test_activations_are_estimated_within_a_factor_of_two() -> None:
-    parts = small_parts("recipe.name=steppo")
-    planned = _Plan(parts.config, parts)
-    batch = Minibatch(parts.demonstrations(8, 0.3, 0), torch.device("cpu"))
+    components = small_components("recipe.name=steppo")
+    planned = LanguagePlan(components)
+    batch = Minibatch(components.demonstrations(8, 0.3, 0), torch.device("cpu"))
     kept: dict[int, int] = {}
 
     def remember(tensor: torch.Tensor) -> torch.Tensor:
@@ -128,27 +130,29 @@ def test_activations_are_estimated_within_a_factor_of_two() -> None:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(remember, lambda tensor: tensor):
-        parts.policy.evaluate(batch.packed, values=True, entropies=True)
-    own = {parameter.untyped_storage().data_ptr() for parameter in parts.policy.parameters()}
+        components.policy.evaluate(batch.packed, values=True, entropies=True)
+    own = {parameter.untyped_storage().data_ptr() for parameter in components.policy.parameters()}
     measured = sum(size for pointer, size in kept.items() if pointer not in own)
-    estimated = planned.memory()["activations"] * batch.packed.num_tokens / planned.typical_tokens
+    estimated = (
+        planned.memory.bytes_by_use()["activations"] * batch.packed.num_tokens / planned.typical_tokens
+    )
     assert measured / 2 < estimated < measured * 2
 
 
 def test_many_minibatches_are_told_by_their_extremes() -> None:
     assert minibatch_sizes(130, 1, 3) == [44, 43, 43]
     many = ("train.tasks_per_update=130", "train.group_size=1", "train.minibatches=9")
-    assert "130 trajectories in 9 minibatches of 14 to 15;" in plan(small_config(*many))
+    assert "130 trajectories in 9 minibatches of 14 to 15;" in plan_run(small_config(*many))
 
 
 def test_resource_groups_are_planned_with_who_is_where() -> None:
     settings = (
-        "groups.mode=stream",
+        "workers.mode=stream",
         "recipe.name=rloo",
-        "groups.global_batch=7",
-        "groups.simulators.num_workers=3",
+        "workers.global_batch=7",
+        "workers.simulators.num_workers=3",
     )
-    text = plan(small_config(*settings))
+    text = plan_run(small_config(*settings))
     assert (
         "stream: 48 environments = 3 simulators x 2 batches x 8; inference at 64 samples or after 5 ms"
         in text

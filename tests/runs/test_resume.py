@@ -153,7 +153,7 @@ def test_resuming_a_finished_run_changes_nothing_but_says_so(critic_run: Path, t
     after = read_summary(copy)
     assert before is not None and after is not None
     same(critic_run, copy)
-    assert "nothing is left to do: the run was over after 6 updates" in notes(copy)
+    assert "nothing is left to do: the run ended after 6 updates" in notes(copy)
     assert after.after == before.after and after.before == before.before and after.status == "finished"
 
 

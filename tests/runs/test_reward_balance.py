@@ -7,10 +7,10 @@ import pytest
 from stepwell.cli.main import main
 from stepwell.config.loading import load_config
 from stepwell.config.presets import preset_names
-from stepwell.runs.build.components import Parts
+from stepwell.runs.build.components import Components
 from stepwell.runs.build.env_defaults import load_own_config
-from stepwell.runs.plan.reward_balance import describe_imbalance
-from stepwell.runs.plan.run_plan import plan
+from stepwell.runs.build.reward_balance import describe_imbalance
+from stepwell.runs.plan.run_plan import plan_run
 
 PENNY = "tests.runs.own_envs:PennyLine"
 FEW = ("train.num_tasks=16", "eval.num_tasks=8")
@@ -32,12 +32,14 @@ def test_a_plan_in_which_solving_early_costs_reward_warns_with_figures(
 
 def test_settings_fitted_to_an_environment_need_no_warning() -> None:
     config, _ = load_own_config(PENNY, list(FEW))
-    assert "form can outweigh" not in plan(config)
+    assert "form can outweigh" not in plan_run(config)
 
 
 @pytest.mark.parametrize("name", ["frozenlake", "sokoban", "demo", "household-tiny", "shop-tiny"])
 def test_in_our_presets_the_task_outweighs_the_form(name: str) -> None:
     assert name in preset_names()
-    parts = Parts(load_config(name, list(FEW)))
-    shown, max_turns = parts.demonstrations(4, 0.0, 0), parts.agent.world.max_turns
-    assert describe_imbalance(shown, parts.config.rewards, parts.demonstrated_parts, max_turns) is None
+    components = Components(load_config(name, list(FEW)))
+    shown, max_turns = components.demonstrations(4, 0.0, 0), components.language.agent.world.max_turns
+    assert (
+        describe_imbalance(shown, components.config.rewards, components.demonstrated_parts, max_turns) is None
+    )

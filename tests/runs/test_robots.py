@@ -16,9 +16,9 @@ from stepwell.core import ConfigError, Split, Status
 from stepwell.monitors.jsonl import read_entries
 from stepwell.monitors.replays import load_replays
 from stepwell.policies.vla import VLAPolicy
-from stepwell.runs.build.components import Parts
+from stepwell.runs.build.components import Components
 from stepwell.runs.evaluation.evaluate import evaluate_run
-from stepwell.runs.plan.run_plan import plan
+from stepwell.runs.plan.run_plan import plan_run
 from stepwell.runs.run import train
 from stepwell.training.checkpoint import list_checkpoints
 
@@ -83,7 +83,7 @@ def test_a_run_leaves_steps_a_report_and_a_policy_that_can_be_evaluated(tmp_path
 
 
 def test_the_plan_of_a_robots_run_says_what_it_is_made_of() -> None:
-    text = plan(config("policy.vla.head=flow"))
+    text = plan_run(config("policy.vla.head=flow"))
     assert "flow head, chunks of 4 x 2, 4 denoising steps" in text
     assert "sees        proprio [2], state [2], and an instruction" in text
     assert "microbatches each" in text and len(text.splitlines()) <= 30
@@ -97,7 +97,7 @@ def test_settings_that_a_robot_cannot_follow_are_refused() -> None:
         (("policy.lora.rank=2",), "policy.lora"),
     ):
         with pytest.raises(ConfigError, match=words):
-            Parts(config(*settings)).prepare()
+            Components(config(*settings)).prepare()
 
 
 def test_camera_pictures_alone_are_enough_to_play_and_to_learn(tmp_path: Path) -> None:
@@ -113,13 +113,13 @@ def test_camera_pictures_alone_are_enough_to_play_and_to_learn(tmp_path: Path) -
 
 
 def test_a_dense_reward_and_its_weight_reach_the_steps() -> None:
-    parts = Parts(config("rewards.process=0.5", 'recipe.reward_parts=["task", "process"]'))
-    shown = parts.demonstrations(3, 0.0, 0)
+    components = Components(config("rewards.process=0.5", 'recipe.reward_parts=["task", "process"]'))
+    shown = components.demonstrations(3, 0.0, 0)
     assert all(t.status is Status.SUCCESS for t in shown)
     for trajectory in shown:
         assert trajectory.total_reward > 1.0
         assert {name for step in trajectory.steps for name in step.reward_parts} == {"task", "process"}
-    assert parts.tasks(Split.TRAIN, 2, 0)[0].split(0.2) is Split.TRAIN
+    assert components.tasks(Split.TRAIN, 2, 0)[0].split(0.2) is Split.TRAIN
 
 
 LEARNING = (

@@ -102,7 +102,7 @@ def test_replays_show_the_same_boards_before_and_after_with_what_each_turn_was_w
 
 
 def test_a_folder_in_use_is_not_overwritten(whole: Path) -> None:
-    with pytest.raises(ConfigError, match="exists already; go on with --resume"):
+    with pytest.raises(ConfigError, match="exists already; continue with --resume"):
         train(small_config(folder=whole.parent, name=whole.name))
 
 

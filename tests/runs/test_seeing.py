@@ -24,9 +24,9 @@ from stepwell.monitors.replays import FILE_NAME, load_replays, png_bytes
 from stepwell.monitors.summary import read_summary
 from stepwell.policies import resolve_model
 from stepwell.pool import open_pool
-from stepwell.runs.build.components import Parts
-from stepwell.runs.evaluation.evaluate import evaluate_run, held_out_tasks
-from stepwell.runs.plan.run_plan import plan
+from stepwell.runs.build.components import Components
+from stepwell.runs.evaluation.evaluate import evaluate_run
+from stepwell.runs.plan.run_plan import plan_run
 from stepwell.runs.play.episode import PlaySession, open_pilot
 from stepwell.runs.run import train
 
@@ -107,11 +107,11 @@ def test_what_is_not_trained_of_vision_keeps_its_weights(run: Path) -> None:
     )
     same = {name for name in before if torch.equal(before[name], after[name])}
     assert same == {name for name in before if "vision_tower" in name or "projector" in name}
-    parts = Parts(config("policy.train_vision=projector"))
+    components = Components(config("policy.train_vision=projector"))
     try:
-        trained = {name for name, _ in parts.policy.named_parameters()}
+        trained = {name for name, _ in components.policy.named_parameters()}
     finally:
-        parts.close()
+        components.close()
     assert any("projector" in name for name in trained) and any("layers.0" in name for name in trained)
     assert not any("vision_tower" in name for name in trained)
 
@@ -123,12 +123,12 @@ def _last(folder: Path) -> Path:
 
 def test_the_report_shows_the_picture_that_the_agent_saw(run: Path) -> None:
     replay = load_replays(run / FILE_NAME)[0]
-    parts = Parts(config())
+    components = Components(config())
     try:
-        task = next(t for t in held_out_tasks(parts) if t.id == replay.task_id)
-        (turn,) = parts.envs.reset([task])
+        task = next(t for t in components.held_out_tasks() if t.id == replay.task_id)
+        (turn,) = components.envs.reset([task])
     finally:
-        parts.close()
+        components.close()
     assert replay.frames[0].image_png == png_bytes(turn.observation.images[0])
     assert replay.frames[0].image_png != png_bytes(255 - turn.observation.images[0])
 
@@ -140,9 +140,9 @@ def test_a_checkpoint_that_sees_is_evaluated_and_played(run: Path) -> None:
     assert report.result.success == pytest.approx(max(summary.success_before, summary.success_after))
     best = run / "checkpoints" / "best"
     with PlaySession(config(), open_pilot(best, config())) as session:
-        parts = Parts(config())
-        session.start(parts.tasks(Split.TRAIN, 1, 0)[0])
-        parts.close()
+        components = Components(config())
+        session.start(components.tasks(Split.TRAIN, 1, 0)[0])
+        components.close()
         assert session.value() is not None
         first = session.let_agent_act()
         if not first.is_over:
@@ -167,11 +167,11 @@ def test_an_offline_run_learns_from_the_pictures_of_the_pool_it_reads(run: Path,
 @pytest.mark.parametrize("processes", ["false", "true"])
 def test_generators_in_other_threads_and_processes_see_too(processes: str, tmp_path: Path) -> None:
     groups = (
-        "groups.mode=stream",
-        f"groups.processes={processes}",
-        "groups.simulators.num_workers=1",
-        "groups.simulators.batch_size=2",
-        "groups.generators.num_threads=1",
+        "workers.mode=stream",
+        f"workers.processes={processes}",
+        "workers.simulators.num_workers=1",
+        "workers.simulators.batch_size=2",
+        "workers.generators.num_threads=1",
         "recipe.name=rloo",
         "warm_start.num_demos=0",
         "eval.num_tasks=2",
@@ -197,11 +197,11 @@ def test_grounding_and_world_modeling_are_rewarded_by_the_rule_judge(tmp_path: P
         "warm_start.epochs=1",
         "eval.num_tasks=2",
     )
-    parts = Parts(config(*settings))
+    components = Components(config(*settings))
     try:
-        (shown_by_oracle,) = parts.demonstrations(1, 0.0, 0)
+        (shown_by_oracle,) = components.demonstrations(1, 0.0, 0)
     finally:
-        parts.close()
+        components.close()
     assert all(step.reward_parts["grounding"] > 0 for step in shown_by_oracle.steps)
     folder = train(config(*settings, folder=tmp_path))
     (update,) = [e for e in read_entries(folder / "metrics.jsonl") if e.kind == "update"]
@@ -209,7 +209,7 @@ def test_grounding_and_world_modeling_are_rewarded_by_the_rule_judge(tmp_path: P
 
 
 def test_the_plan_counts_the_tokens_of_pictures() -> None:
-    told = plan(config())
+    told = plan_run(config())
     assert "1 picture a turn, 36 of its tokens" in told
     shared = int(told.split(" the same for every task")[0].rpartition("(")[2])
     first = int(told.split("first prompt ")[1].split()[0])
@@ -233,4 +233,4 @@ def test_a_model_directory_that_does_not_say_how_it_prepares_pictures_is_refused
 
 def test_several_trainer_devices_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="learns on one device"):
-        train(config("groups.trainers.devices=['cpu', 'cpu']", folder=tmp_path))
+        train(config("workers.trainers.devices=['cpu', 'cpu']", folder=tmp_path))

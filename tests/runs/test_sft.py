@@ -14,8 +14,8 @@ from stepwell.core import ConfigError
 from stepwell.monitors.jsonl import read_entries
 from stepwell.policies import resolve_model
 from stepwell.rendering import Renderer, load_tokenizer
-from stepwell.runs.build.components import Parts
-from stepwell.runs.build.warm_starts import key_of
+from stepwell.runs.build.components import Components
+from stepwell.runs.build.warm_starts import make_cache_key
 from stepwell.runs.run import train
 from stepwell.runs.sft.chats import read_chats
 
@@ -124,7 +124,7 @@ def test_a_run_learns_the_chats_before_it_plays_and_its_critic_learns_nothing_fr
 
 def test_a_kept_warm_start_depends_on_what_the_chats_say_not_on_their_files_name(tmp_path: Path) -> None:
     def key(source: Path) -> str:
-        return key_of(Parts(small_config(*FROM_CHATS, f"warm_start.chats={source}")))
+        return make_cache_key(Components(small_config(*FROM_CHATS, f"warm_start.chats={source}")))
 
     one = write(tmp_path / "one.jsonl", chat(*LAKE))
     same = write(tmp_path / "same.jsonl", chat(*LAKE))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.runs.small import notes, played, small_config, small_parts, timeless
+from tests.runs.small import notes, played, small_components, small_config, timeless
 from tests.runs.test_resume import cut_back, same
 
 from stepwell.core import ConfigError, InfraError, Trajectory
@@ -38,7 +38,7 @@ def updates_played(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seen.append(update)
         return play(self, update, jobs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(PlayedSource, "_play", watched)
+    monkeypatch.setattr(PlayedSource, "_play_jobs", watched)
     return seen
 
 
@@ -98,8 +98,8 @@ def test_old_trajectories_go_when_the_disk_they_may_use_is_full(tmp_path: Path) 
 def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pool of an expert's episodes, some of them marked."""
     path = tmp_path_factory.mktemp("demos") / "pool.db"
-    parts = small_parts("recipe.name=grpo")
-    shown = parts.demonstrations(24, 0.3, 0)
+    components = small_components("recipe.name=grpo")
+    shown = components.demonstrations(24, 0.3, 0)
     with closing(open_pool(path)) as pool:
         for trajectory in shown:
             trajectory.group = ""

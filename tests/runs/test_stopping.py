@@ -14,7 +14,7 @@ from tests.runs.small import notes, small_config, timeless
 from tests.runs.test_resume import equal
 
 from stepwell.cli.main import main
-from stepwell.cli.summary import summary_line
+from stepwell.cli.summary import describe_run
 from stepwell.config.loading import load_config
 from stepwell.core import ConfigError
 from stepwell.monitors import Entry, Monitor
@@ -43,10 +43,12 @@ class SignalAt(Monitor):
 @pytest.fixture
 def stop_at(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
     """A function that makes runs stop after an update by a real signal."""
-    made = run_module._monitors
+    made = run_module._make_monitors
 
     def stop(update: int, number: signal.Signals = signal.SIGTERM) -> None:
-        monkeypatch.setattr(run_module, "_monitors", lambda config: [*made(config), SignalAt(update, number)])
+        monkeypatch.setattr(
+            run_module, "_make_monitors", lambda config: [*made(config), SignalAt(update, number)]
+        )
 
     yield stop
     monkeypatch.undo()
@@ -82,7 +84,7 @@ def test_a_signal_saves_the_run_and_is_told_apart(
     assert raised.type is error
 
 
-def test_the_command_ends_with_143_after_sigterm_and_says_how_to_go_on(
+def test_the_command_ends_with_143_after_sigterm_and_says_describe_resume(
     tmp_path: Path, stop_at, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "settings.toml").write_text(run_module.dump_config(small_config(*LONG, folder=tmp_path)))
@@ -102,7 +104,7 @@ def test_a_run_that_was_stopped_does_not_show_its_start_as_its_end(tmp_path: Pat
     assert summary is not None and summary.success_before is not None
     assert summary.success_after is None and summary.after is None
     assert summary.latest is not None and summary.latest.name == "update 0"
-    line = summary_line(folder)
+    line = describe_run(folder)
     assert "->" not in line and "?" not in line
     assert f"{summary.success_before:.2f} before training, not measured after update 2" in line
     page = write_report(folder).read_text()
@@ -117,14 +119,14 @@ def test_an_evaluation_on_the_way_is_named_and_the_best_by_it_is_taken(tmp_path:
     summary = read_summary(folder)
     assert summary is not None and summary.latest is not None and summary.best is not None
     assert summary.latest.name == "update 2" and summary.success_after is None
-    assert f"{summary.latest.success:.2f} at update 2, not measured after update 3" in summary_line(folder)
+    assert f"{summary.latest.success:.2f} at update 2, not measured after update 3" in describe_run(folder)
     path, why = choose_checkpoint(folder)
     assert path.name == "best" and f"{summary.best.name}, held-out success {summary.best.success:.2f}" in why
 
 
 def test_a_run_without_evaluations_says_so(tmp_path: Path) -> None:
     folder = train(small_config("train.num_updates=1", "eval.num_tasks=0", folder=tmp_path))
-    assert summary_line(folder) == f"held-out success was not measured (eval.num_tasks is 0)  run {folder}"
+    assert describe_run(folder) == f"held-out success was not measured (eval.num_tasks is 0)  run {folder}"
     assert "Held-out success was not measured" in write_report(folder).read_text()
     path, why = choose_checkpoint(folder)
     assert path.name == "update-000001" and why == "the last, of update 1: none was evaluated"
@@ -182,7 +184,7 @@ def test_an_extended_run_learns_what_a_longer_one_would_have(tmp_path: Path) -> 
     (change,) = summary["changes"]
     assert (change["key"], change["old"], change["new"]) == ("train.num_updates", 2, 4)
     assert change["update"] == 2
-    assert "train.num_updates from 2 to 4 after update 2" in summary_line(short)
+    assert "train.num_updates from 2 to 4 after update 2" in describe_run(short)
     assert any("train.num_updates 2 -> 4 (a falling schedule is stretched" in text for text in notes(short))
 
 
@@ -231,4 +233,4 @@ def test_another_way_to_measure_begins_a_new_best_and_marks_the_old_figure(
     summary = read_summary(copy)
     assert summary is not None and summary.best is not None and summary.after is not None
     assert summary.best.name == "update 5" and summary.after.num_tasks == 3
-    assert "(before: with other eval settings)" in summary_line(copy)
+    assert "(before: with other eval settings)" in describe_run(copy)

@@ -11,8 +11,8 @@ from tests.runs.test_resume import same
 
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError
-from stepwell.runs.build.components import Parts
-from stepwell.runs.build.warm_starts import key_of
+from stepwell.runs.build.components import Components
+from stepwell.runs.build.warm_starts import make_cache_key
 from stepwell.runs.run import train
 
 WARM = (
@@ -56,7 +56,7 @@ def test_a_run_is_the_same_with_its_warm_start_made_or_taken(recipe: str, tmp_pa
 
 def test_recipes_that_imitate_alike_share_and_others_do_not(tmp_path: Path) -> None:
     def key(*settings: str) -> str:
-        return key_of(Parts(shared(tmp_path, "run", *settings)))
+        return make_cache_key(Components(shared(tmp_path, "run", *settings)))
 
     task = "recipe.reward_parts=['task']"
     assert key("recipe.name=steppo", task) == key("recipe.name=ppo", task, "train.optimizer.kind=muon")
@@ -84,12 +84,12 @@ def test_demonstrations_are_rewarded_by_the_parts_that_the_warm_start_names(tmp_
     taught = "warm_start.reward_parts=['task']"
 
     def returns(*settings: str) -> list[float]:
-        parts = Parts(shared(tmp_path, "run", *settings))
-        return [sum(step.reward or 0.0 for step in t.steps) for t in parts.demonstrations(4, 0.0, 0)]
+        components = Components(shared(tmp_path, "run", *settings))
+        return [sum(step.reward or 0.0 for step in t.steps) for t in components.demonstrations(4, 0.0, 0)]
 
     assert returns(both, taught) == returns(task) != returns(both)
     with pytest.raises(ConfigError, match=r"rewards grounding.*warm_start\.reward_parts"):
-        _ = Parts(shared(tmp_path, "run", "warm_start.reward_parts=['grounding']")).agent
+        _ = Components(shared(tmp_path, "run", "warm_start.reward_parts=['grounding']")).agent
 
 
 def test_a_damaged_warm_start_is_made_again(tmp_path: Path) -> None:

@@ -20,45 +20,47 @@ from tests.studies.study_files import SMALL, planned
 from stepwell.config.study import load_study, plan_runs
 from stepwell.core.errors import ConfigError
 from stepwell.monitors.jsonl import read_entries
-from stepwell.studies.folder import adopt, hold
-from stepwell.studies.results import status_of
-from stepwell.studies.study import _chosen, run_study
+from stepwell.studies.folder import adopt_folder, lock_folder
+from stepwell.studies.run_status import read_status
+from stepwell.studies.study import _choose_runs, run_study
 
 
 def test_a_changed_study_is_refused_with_the_difference(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
-    adopt(folder, planned(SMALL, tmp_path), False, False)
-    adopt(folder, planned(SMALL, tmp_path), False, False)
+    adopt_folder(folder, planned(SMALL, tmp_path), False, False)
+    adopt_folder(folder, planned(SMALL, tmp_path), False, False)
     changed = planned(SMALL.replace("group_size = 2", "group_size = 3"), tmp_path)
     with pytest.raises(ConfigError) as refusal:
-        adopt(folder, changed, False, False)
+        adopt_folder(folder, changed, False, False)
     assert "train.group_size 2 -> 3 (4 runs such as lake-grpo-seed0)" in str(refusal.value)
     assert "tasks_per_update" not in str(refusal.value)
     with pytest.raises(ConfigError, match=r"no longer there \(4 runs such as lake-steppo-seed1\)"):
-        adopt(folder, planned(SMALL.replace("[0, 1]", "[0]"), tmp_path), False, False)
-    adopt(folder, planned(SMALL.replace("[0, 1]", "[0, 1, 2]"), tmp_path), False, False)  # more is no change
+        adopt_folder(folder, planned(SMALL.replace("[0, 1]", "[0]"), tmp_path), False, False)
+    adopt_folder(
+        folder, planned(SMALL.replace("[0, 1]", "[0, 1, 2]"), tmp_path), False, False
+    )  # more is no change
 
 
 def test_restart_throws_the_runs_away_and_nothing_that_is_not_a_study(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     (folder / "runs" / "precious").mkdir(parents=True)
     with pytest.raises(ConfigError, match="has runs in it but no study"):
-        adopt(folder, planned(SMALL, tmp_path), False, True)
+        adopt_folder(folder, planned(SMALL, tmp_path), False, True)
     (folder / "plan.json").write_text('{"runs": {"lake-old-seed0": {}}}')
-    adopt(folder, planned(SMALL, tmp_path), False, True)
+    adopt_folder(folder, planned(SMALL, tmp_path), False, True)
     assert not (folder / "runs").exists()
     assert len(json.loads((folder / "plan.json").read_text())["runs"]) == 8
 
 
 def test_a_folder_has_one_sitting_at_a_time(tmp_path: Path) -> None:
     with (
-        hold(tmp_path, None),
-        pytest.raises(ConfigError, match=rf"process {os.getpid()}\) is at work"),
-        hold(tmp_path, None),
+        lock_folder(tmp_path, None),
+        pytest.raises(ConfigError, match=rf"process {os.getpid()}\) is running"),
+        lock_folder(tmp_path, None),
     ):
         pytest.fail("the second sitting got in")
-    with hold(tmp_path, None):
+    with lock_folder(tmp_path, None):
         pass
 
 
@@ -88,11 +90,11 @@ def test_several_patterns_choose_the_runs_of_any_and_each_must_match_one(tmp_pat
     file = tmp_path / "tiny.toml"
     file.write_text(TINY.replace("seeds = [0]", "seeds = [0, 1]"))
     runs = plan_runs(load_study(file), tmp_path, tmp_path / "runs")
-    names = [run.name for run in _chosen(runs, ["grpo-seed0", "step*1"])]
+    names = [run.name for run in _choose_runs(runs, ["grpo-seed0", "step*1"])]
     assert names == ["frozenlake-grpo-seed0", "frozenlake-steppo-seed1"]
-    assert _chosen(runs, []) == runs
+    assert _choose_runs(runs, []) == runs
     with pytest.raises(ConfigError, match="--only: no run's name matches 'gpro'"):
-        _chosen(runs, ["steppo", "gpro"])
+        _choose_runs(runs, ["steppo", "gpro"])
 
 
 @pytest.mark.slow
@@ -104,9 +106,9 @@ def test_a_run_that_fails_is_told_and_the_others_come_to_their_end(tmp_path: Pat
     early = run_study(file, limit_s=0.5, **options)
     assert (early.ending, early.num_done, early.failed) == ("limit", 0, [])
     assert re.search(r"the time is over: [0-2] runs save and stop", output.getvalue())
-    sitting = run_study(file, **options)
-    assert (sitting.ending, sitting.num_done, sitting.num_runs) == ("failed", 1, 2)
-    assert sitting.failed == ["frozenlake-grpo-seed0"]
+    session = run_study(file, **options)
+    assert (session.ending, session.num_done, session.num_runs) == ("failed", 1, 2)
+    assert session.failed == ["frozenlake-grpo-seed0"]
     (told,) = [line for line in output.getvalue().splitlines() if "frozenlake-grpo-seed0  failed: " in line]
     assert "no/where" in told
     saved = json.loads((folder / "results.json").read_text())
@@ -120,7 +122,7 @@ def test_a_run_that_fails_is_told_and_the_others_come_to_their_end(tmp_path: Pat
     written = (run / "summary.json").stat().st_mtime_ns
     assert run_study(file, only=["steppo"], **options).ending == "complete"
     assert (run / "summary.json").stat().st_mtime_ns == written
-    endings = [item["ending"] for item in json.loads((folder / "results.json").read_text())["sittings"]]
+    endings = [item["ending"] for item in json.loads((folder / "results.json").read_text())["sessions"]]
     assert endings == ["limit", "failed", "complete"]
 
 
@@ -160,7 +162,7 @@ def test_a_study_survives_kill_9_of_a_worker_kill_9_of_itself_and_ctrl_c(tmp_pat
     try:
         wait_until(lambda: all(any((run / "checkpoints").glob("update-*")) for run in (killed, other)), first)
         os.kill(children(first)[0], signal.SIGKILL)
-        wait_until(lambda: status_of(killed) == "failed", first)
+        wait_until(lambda: read_status(killed) == "failed", first)
         assert "was killed by SIGKILL" in (killed / "error.txt").read_text()
     finally:
         first.kill()
@@ -179,6 +181,6 @@ def test_a_study_survives_kill_9_of_a_worker_kill_9_of_itself_and_ctrl_c(tmp_pat
     assert output.splitlines()[-1].startswith("2 of 2 runs done  table out/table.md")
     for run in (killed, other):
         updates = [entry.update for entry in read_entries(run / "metrics.jsonl") if entry.kind == "update"]
-        assert updates == list(range(1, 21)) and status_of(run) == "finished"
-    endings = [item["ending"] for item in json.loads((tmp_path / "out/results.json").read_text())["sittings"]]
+        assert updates == list(range(1, 21)) and read_status(run) == "finished"
+    endings = [item["ending"] for item in json.loads((tmp_path / "out/results.json").read_text())["sessions"]]
     assert endings == ["killed", "interrupted", "complete"]

@@ -15,8 +15,8 @@ from tests.studies.study_files import THREE, planned, study_of, write_run
 
 from stepwell.config.study import plan_runs
 from stepwell.studies.pages import write_pages
-from stepwell.studies.progress import how_far
-from stepwell.studies.results import Figure, Results, area, collect, mean_curve
+from stepwell.studies.progress import read_progress
+from stepwell.studies.results import Figure, Results, area, collect_results, mean_curve
 
 
 def three(tmp_path: Path) -> Results:
@@ -35,7 +35,7 @@ def three(tmp_path: Path) -> Results:
         elif run.seed == 1:
             write_run(run, [0.1, 0.0], status="failed")
             (tmp_path / "runs" / run.name / "error.txt").write_text("DivergenceError: <nan>\n")
-    return collect(study, runs, is_quick=False, sittings=[])
+    return collect_results(study, runs, is_quick=False, sessions=[])
 
 
 def test_rows_are_means_and_spreads_over_finished_seeds(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_one_seed_has_no_spread_and_calls_nothing_close(tmp_path: Path) -> None:
     runs = plan_runs(study, tmp_path, tmp_path / "runs")
     for run, height in zip(runs, (0.5, 0.51, 0.6, 0.6), strict=True):
         write_run(run, [0.1, height])
-    results = collect(study, runs, is_quick=True, sittings=[])
+    results = collect_results(study, runs, is_quick=True, sessions=[])
     assert [row.standing for row in results.rows["lake"]] == ["", "best", "best", ""]
     write_pages(tmp_path, results)
     assert "One seed: there is no spread" in (tmp_path / "table.md").read_text()
@@ -114,7 +114,7 @@ def test_without_a_budget_the_area_is_over_the_steps_that_all_have_used(tmp_path
     runs = plan_runs(study, tmp_path, tmp_path / "runs")
     for run in runs:
         write_run(run, [0.0, 0.4, 0.8], step=100 if run.variant == "base" else 50)
-    results = collect(study, runs, is_quick=False, sittings=[])
+    results = collect_results(study, runs, is_quick=False, sessions=[])
     assert results.horizons == {"lake": 100.0}
     areas = {run.variant: run.area for run in results.runs}
     assert areas["base"] == pytest.approx(0.2) and areas["good"] == pytest.approx(0.4)
@@ -157,8 +157,8 @@ def test_intervals_overlap_when_they_touch() -> None:
 def test_progress_is_the_share_of_updates_or_budget_whichever_is_further(tmp_path: Path) -> None:
     run = planned(THREE, tmp_path)[0]
     folder = tmp_path / "runs" / run.name
-    assert how_far(folder, run.config) == {"phase": "starting", "share": 0.0, "success": ""}
+    assert read_progress(folder, run.config) == {"phase": "starting", "share": 0.0, "success": ""}
     write_run(run, [0.25, 0.0])
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"torn')
-    assert how_far(folder, run.config) == {"phase": "update 1", "share": 0.5, "success": "0.00"}
+    assert read_progress(folder, run.config) == {"phase": "update 1", "share": 0.5, "success": "0.00"}

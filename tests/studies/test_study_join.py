@@ -11,8 +11,9 @@ from tests.studies.study_files import THREE, planned, study_of, write_run
 from stepwell.cli.main import main
 from stepwell.config.study import plan_runs
 from stepwell.core.errors import ConfigError
+from stepwell.studies.folder import read_sessions
 from stepwell.studies.pages import write_pages
-from stepwell.studies.results import collect, join
+from stepwell.studies.results import collect_results, join
 
 
 def part(tmp_path: Path, name: str, heights: dict[str, list[float]], *, is_quick: bool = False) -> Path:
@@ -24,10 +25,10 @@ def part(tmp_path: Path, name: str, heights: dict[str, list[float]], *, is_quick
     for run in runs:
         if run.name in heights:
             write_run(run, heights[run.name])
-    sittings = [
+    sessions = [
         {"command": name, "started": "", "workers": 1, "threads": 1, "wall_s": 1.0, "ending": "limit"}
     ]
-    write_pages(folder, collect(study, runs, is_quick=is_quick, sittings=sittings))
+    write_pages(folder, collect_results(study, runs, is_quick=is_quick, sessions=sessions))
     return folder / "results.json"
 
 
@@ -45,7 +46,18 @@ def test_joined_parts_give_the_figures_of_one_study(tmp_path: Path) -> None:
     written = json.loads(json.dumps(joined.as_json()))
     assert written["rows"] == whole["rows"] and written["runs"] == whole["runs"]
     assert written["num_done"] == 6 and written["machines"] == whole["machines"]
-    assert [sitting["command"] for sitting in written["sittings"]] == ["first", "second"]
+    assert [session["command"] for session in written["sessions"]] == ["first", "second"]
+
+
+def test_a_part_of_an_earlier_version_is_joined(tmp_path: Path) -> None:
+    file = part(tmp_path, "first", {"lake-base-seed0": [0.25, 0.5]})
+    content = json.loads(file.read_text())
+    content["sittings"] = content.pop("sessions")
+    file.write_text(json.dumps(content))
+    study = study_of(THREE, tmp_path)
+    joined = join(study, plan_runs(study, tmp_path, tmp_path / "runs"), [file])
+    assert [session["command"] for session in joined.sessions] == ["first"]
+    assert [session["command"] for session in read_sessions(file.parent)] == ["first"]
 
 
 def test_of_a_run_in_several_parts_the_last_finished_one_counts(tmp_path: Path) -> None:

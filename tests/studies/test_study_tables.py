@@ -18,12 +18,12 @@ from stepwell.monitors.base import Entry, RunInfo
 from stepwell.monitors.jsonl import JsonlMonitor
 from stepwell.monitors.summary import Summary, write_summary
 from stepwell.runs.evaluation.episodes_file import FILE_NAME, EvalEpisode, read_episodes, write_episodes
-from stepwell.studies.measures import golden_of, thinned, times_of, use_of
+from stepwell.studies.measures import measure_times, summarize_golden, summarize_use, thin_track
 from stepwell.studies.pages import table, write_pages
-from stepwell.studies.results import Results, collect, join, status_of
-from stepwell.studies.study import _Plan, _queue, run_study
-from stepwell.studies.tables import further_tables
-from stepwell.studies.worker import todo_file
+from stepwell.studies.results import Results, collect_results, join
+from stepwell.studies.run_status import read_status, todo_file
+from stepwell.studies.study import _order_runs, _SessionPlan, run_study
+from stepwell.studies.tables import make_tables
 
 
 def step(calls: list[str] | None, num_tokens: int, task: float, **more: Any) -> Step:
@@ -60,7 +60,7 @@ def episode(success: bool, turns: int, golden: int | None, **more: Any) -> EvalE
 
 
 def test_use_is_the_mean_over_episodes_and_a_tool_not_called_counts_as_nought() -> None:
-    found = use_of(
+    found = summarize_use(
         [
             episode(True, 3, None, tokens=30, calls={"search": 4}, score=1.0, measures={"f1": 0.5}),
             episode(False, 5, None, tokens=50, calls={"expand": 2}, lost_calls=3, score=-0.5),
@@ -75,21 +75,21 @@ def test_use_is_the_mean_over_episodes_and_a_tool_not_called_counts_as_nought() 
         "calls/search": 2.0,
         "lost_calls": 1.5,
     }
-    assert "lost_calls" not in use_of([episode(True, 1, None)])
-    assert use_of([]) == {}
+    assert "lost_calls" not in summarize_use([episode(True, 1, None)])
+    assert summarize_use([]) == {}
 
 
 def test_extra_turns_are_those_of_solved_episodes() -> None:
     episodes = [episode(True, 4, 4), episode(True, 7, 4), episode(False, 10, 4), episode(False, 10, 6)]
-    assert golden_of([*episodes, episode(True, 1, None)]) == [
+    assert summarize_golden([*episodes, episode(True, 1, None)]) == [
         {"golden": 4, "num": 3, "success": pytest.approx(2 / 3), "extra": 1.5},
         {"golden": 6, "num": 1, "success": 0.0, "extra": None},
     ]
 
 
 def test_a_track_is_thinned_to_means() -> None:
-    assert thinned([(1, 0.0), (2, 1.0), (3, 2.0), (4, 4.0)], 2) == [(2, 0.5), (4, 3.0)]
-    assert thinned([(1, 0.5)], 60) == [(1, 0.5)]
+    assert thin_track([(1, 0.0), (2, 1.0), (3, 2.0), (4, 4.0)], 2) == [(2, 0.5), (4, 3.0)]
+    assert thin_track([(1, 0.5)], 60) == [(1, 0.5)]
 
 
 def test_the_critics_time_is_taken_from_the_updates() -> None:
@@ -100,9 +100,9 @@ def test_the_critics_time_is_taken_from_the_updates() -> None:
         update(1, rollout=9.0, update=9.0, critic=9.0),
         *[update(n, rollout=1.0, update=4.0, critic=3.0) for n in (2, 3)],
     ]
-    assert times_of(own) == {"rollout": 1.0, "actor": 1.0, "critic": 3.0}
-    assert times_of([update(1, rollout=1.0, update=4.0)]) == {"rollout": 1.0, "actor": 4.0}
-    assert times_of([]) == {}
+    assert measure_times(own) == {"rollout": 1.0, "actor": 1.0, "critic": 3.0}
+    assert measure_times([update(1, rollout=1.0, update=4.0)]) == {"rollout": 1.0, "actor": 4.0}
+    assert measure_times([]) == {}
 
 
 # --- a study made by hand ---------------------------------------------------------------------
@@ -195,11 +195,11 @@ def results(tmp_path: Path) -> Results:
     study, runs = planned(tmp_path)
     for run in runs:
         write_run(run)
-    return collect(study, runs, is_quick=False, sittings=[])
+    return collect_results(study, runs, is_quick=False, sessions=[])
 
 
 def rows_of(results: Results, world: str, title: str) -> dict[str, list[str]]:
-    found = next(table for table in further_tables(results, world) if table.title == title)
+    found = next(table for table in make_tables(results, world) if table.title == title)
     num_names = 2 if title.startswith("Sensitivity") else 1
     return {" ".join(row[:num_names]): row[num_names:] for row in found.rows}
 
@@ -209,11 +209,11 @@ def test_success_by_the_shortest_plan_is_over_the_episodes_of_all_seeds(results:
     # of 4 turns: all eight solved; of 6: one of four, by the first seed
     assert rows["step"] == ["1.00 (+0.0)", "0.25 (+0.0)"]
     assert rows["token"] == ["1.00 (+2.0)", "0.25 (+2.0)"]
-    assert not [t for t in further_tables(results, "lake") if t.title == "By the shortest plan"]
+    assert not [t for t in make_tables(results, "lake") if t.title == "By the shortest plan"]
 
 
 def test_use_is_the_mean_of_seeds(results: Results) -> None:
-    found = next(t for t in further_tables(results, "home") if t.title == "How it was done")
+    found = next(t for t in make_tables(results, "home") if t.title == "How it was done")
     assert found.head == ["variant", "turns", "response tokens", "score", "calls/look", "calls not done"]
     assert found.rows[1] == ["token", "7.00", "60.00", "0.50", "2.00", "0.00"]
 
@@ -229,7 +229,7 @@ def test_dynamics_compare_the_ends_of_training(results: Results) -> None:
     rows = rows_of(results, "home", "Training")
     assert rows["step"] == ["0.2500", "0.5000", "0.5000", "0.2500"]
     assert rows["token"] == ["0.2500", "0.5000", "–", "–"]
-    plots = next(t for t in further_tables(results, "home") if t.title == "Training").plots
+    plots = next(t for t in make_tables(results, "home") if t.title == "Training").plots
     losses = next(plot for plot in plots if plot.name == "dynamics-critic-loss-home")
     lines = [e.get("data-name") for e in ElementTree.fromstring(losses.svg).iter() if e.get("data-name")]
     assert lines == ["step"]
@@ -240,7 +240,7 @@ def test_a_sweep_tells_the_change_from_the_first_value_to_the_last(results: Resu
     assert rows["by step 0.99"] == ["0.800", "0.500", "40.0", "5.00"]
     assert rows["by step change"] == ["-5.0 %", "+0.0 %", "+25.0 %", "+20.0 %"]
     assert rows["by token change"] == ["-50.0 %", "+0.0 %", "+0.0 %", "+0.0 %"]
-    assert not [t for t in further_tables(results, "lake") if t.title.startswith("Sens")]
+    assert not [t for t in make_tables(results, "lake") if t.title.startswith("Sens")]
 
 
 def test_variants_apart_have_a_table_with_the_baseline_and_do_not_compete(results: Results) -> None:
@@ -257,7 +257,7 @@ def test_variants_apart_may_stand_beside_another_variant_and_are_compared_with_i
     study, runs = planned(tmp_path, text)
     for run in runs:
         write_run(run)
-    found = table(collect(study, runs, is_quick=False, sittings=[]))
+    found = table(collect_results(study, runs, is_quick=False, sessions=[]))
     apart = found.split("### Discounts")[1].split("![curves]")[0]
     rows = [line.split(" | ")[0] + " | " + line.split(" | ")[5] for line in apart.splitlines()[4:] if line]
     assert rows == ["| token | ≈ best", "| step-low | best", "| token-low | "]
@@ -280,7 +280,7 @@ def test_joined_parts_have_the_same_tables(results: Results, tmp_path: Path) -> 
     study, runs = planned(tmp_path)
     joined = join(study, runs, [tmp_path / "out" / "results.json"])
     for world in ("home", "lake"):
-        assert further_tables(joined, world) == further_tables(results, world)
+        assert make_tables(joined, world) == make_tables(results, world)
     for name in ("golden-success-home", "golden-extra-home", "dynamics-reward-lake", "sweep-gamma-home"):
         assert f"({name}.svg)" in table(results)
         ElementTree.fromstring((tmp_path / "out" / f"{name}.svg").read_text())
@@ -292,9 +292,9 @@ def test_a_run_that_is_still_to_be_tried_elsewhere_is_not_done(results: Results,
     run = next(run for run in results.runs if run.name == "home-step-seed0")
     assert run.elsewhere == {"unseen": pytest.approx(0.35)}
     folder = tmp_path / "runs" / run.name
-    assert status_of(folder) == "finished"
+    assert read_status(folder) == "finished"
     todo_file(folder).touch()
-    assert status_of(folder) == "unfinished"
+    assert read_status(folder) == "unfinished"
 
 
 def order(tmp_path: Path, critic: str) -> list[str]:
@@ -303,7 +303,7 @@ def order(tmp_path: Path, critic: str) -> list[str]:
         text = text.replace(f'name = "{name}"\n', f'name = "{name}"\ngroup = "{name}"\n')
     study, runs = planned(tmp_path, text)
     chosen = [run for run in runs if run.world == "lake"]
-    return [run.name for run in _queue(_Plan(study, runs, chosen, tmp_path, False))]
+    return [run.name for run in _order_runs(_SessionPlan(study, runs, chosen, tmp_path, False))]
 
 
 def test_the_first_to_start_are_those_that_make_different_warm_starts(tmp_path: Path) -> None:

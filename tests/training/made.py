@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
-from tests.runs.small import small_parts
+from tests.runs.small import small_components
 
 from stepwell.core import SamplingParams, Split, Status, Step, Task, TokenAction, TokenState, Trajectory
 from stepwell.rollout import Job
-from stepwell.runs.build.components import Parts
+from stepwell.runs.build.components import Components
 
 
 def made(
@@ -40,15 +40,15 @@ def made(
 
 
 @cache
-def sampled(num_tasks: int = 3, group_size: int = 2) -> tuple[Parts, list[Trajectory]]:
-    """Parts with a critic, and episodes its engine has just sampled (rewards set apart)."""
-    parts = small_parts("recipe.name=steppo", "policy.critic=shared")
-    tasks = parts.tasks(Split.TRAIN, num_tasks, 0)
+def sampled(num_tasks: int = 3, group_size: int = 2) -> tuple[Components, list[Trajectory]]:
+    """Components with a critic, and episodes its engine has just sampled (rewards set apart)."""
+    components = small_components("recipe.name=steppo", "policy.critic=shared")
+    tasks = components.tasks(Split.TRAIN, num_tasks, 0)
     jobs = [Job(t, t.id, 10 * i + k) for i, t in enumerate(tasks) for k in range(group_size)]
-    trajectories = parts.rollout.run(jobs, parts.params(1.0)).trajectories
+    trajectories = components.runner.rollout.run(jobs, components.sampling_params(1.0)).trajectories
     for number, step in enumerate(step for t in trajectories for step in t.steps):
         step.assign_reward({"task": 0.1 * ((number * 7) % 5) - 0.1})  # no two siblings alike
-    return parts, trajectories
+    return components, trajectories
 
 
 PARAMS = SamplingParams(max_tokens=10)

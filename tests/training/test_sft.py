@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.runs.small import small_parts
+from tests.runs.small import small_components
 from tests.training.made import made, sampled
 
 from stepwell.config.run import WarmStartConfig
@@ -25,10 +25,10 @@ def test_an_update_per_batch_and_epoch_until_the_limit() -> None:
 
 
 def test_actor_and_critic_learn_what_was_shown_and_what_came_of_it() -> None:
-    parts = small_parts("policy.model=tiny-0.3m", "recipe.name=steppo")
-    shown = parts.demonstrations(8, 0.0, 0)
+    components = small_components("policy.model=tiny-0.3m", "recipe.name=steppo")
+    shown = components.demonstrations(8, 0.0, 0)
     config = WarmStartConfig(num_demos=8, batch_size=8, epochs=14)
-    told = list(imitate(parts.policy, shown, config, seed=0))
+    told = list(imitate(components.policy, shown, config, seed=0))
     assert len(told) == 14
     assert told[-1]["loss/policy"] < 0.8 * told[0]["loss/policy"]
     assert told[-1]["loss/value"] < 0.8 * told[0]["loss/value"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.runs.small import small_config, small_parts, warmed_model
+from tests.runs.small import small_components, small_config, warmed_model
 from tests.training.made import made, sampled
 
 from stepwell.algos.recipes import RECIPES, KLChoice
@@ -138,33 +138,35 @@ def test_adapters_are_trained_and_their_base_is_the_reference(trajectories: list
 
 
 def test_an_engine_samples_with_merged_adapters() -> None:
-    parts = small_parts("recipe.name=grpo", "policy.lora={rank=4}")
+    components = small_components("recipe.name=grpo", "policy.lora={rank=4}")
     with torch.no_grad():
-        for name, parameter in parts.policy.named_parameters():
+        for name, parameter in components.policy.named_parameters():
             if "lora_B" in name:
                 parameter.normal_(std=0.05)
-    parts.engine.load_weights(1, parts.policy.model_weights())
-    (task,) = parts.tasks(Split.TRAIN, 1, 0)
-    rolled = parts.rollout.run([Job(task, "g", 1), Job(task, "g", 2)], parts.params(1.0))
-    report = check_parity(parts.policy, [step for t in rolled.trajectories for step in t.steps])
+    components.engine.load_weights(1, components.policy.model_weights())
+    (task,) = components.tasks(Split.TRAIN, 1, 0)
+    rolled = components.runner.rollout.run(
+        [Job(task, "g", 1), Job(task, "g", 2)], components.sampling_params(1.0)
+    )
+    report = check_parity(components.policy, [step for t in rolled.trajectories for step in t.steps])
     assert report.max_abs < 1e-4
-    with parts.policy.adapters.disable_adapter():  # type: ignore[union-attr]
-        bare = check_parity(parts.policy, rolled.trajectories[0].steps, strict=False)
+    with components.policy.adapters.disable_adapter():  # type: ignore[union-attr]
+        bare = check_parity(components.policy, rolled.trajectories[0].steps, strict=False)
     assert bare.max_abs > 1e-3
-    parts.close()
+    components.close()
 
 
 def test_a_flat_sequence_trains_observations_with_the_policys_own_logprobs() -> None:
-    parts, trajectories = sampled()
+    components, trajectories = sampled()
     (long,) = [t for t in trajectories if len(t.steps) == 2][:1]
-    (flat,) = flatten([long], parts.policy)
+    (flat,) = flatten([long], components.policy)
     (step,) = flat.steps
     first, second = long.steps
     start = first.state.prompt_ids.size  # type: ignore[union-attr]
     gap = second.state.prompt_ids.size - start - first.num_units  # type: ignore[union-attr]
     assert step.num_units == first.num_units + gap + second.num_units
     assert step.reward == pytest.approx(long.total_reward)
-    own = parts.policy.score([step])[0]
+    own = components.policy.score([step])[0]
     middle = slice(first.num_units, first.num_units + gap)
     np.testing.assert_allclose(step.behavior_logprobs[middle], own[middle], atol=1e-5)
     np.testing.assert_array_equal(step.behavior_logprobs[: first.num_units], first.behavior_logprobs)
@@ -235,6 +237,6 @@ def test_schedules_rise_and_fall_as_they_say() -> None:
 
 def test_settings_of_a_run_reach_the_trainer(tmp_path: Path) -> None:
     config = small_config("recipe.value_clip=0.3", "train.critic_learning_rate=1e-2")
-    parts = small_parts("recipe.value_clip=0.3", "train.critic_learning_rate=1e-2")
-    assert parts.trainer.value_clip == 0.3 and parts.trainer.horizon == 2
-    assert config.train == parts.trainer.config
+    components = small_components("recipe.value_clip=0.3", "train.critic_learning_rate=1e-2")
+    assert components.trainer.value_clip == 0.3 and components.trainer.horizon == 2
+    assert config.train == components.trainer.config

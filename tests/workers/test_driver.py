@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.runs.small import small_parts
+from tests.runs.small import small_components
 from tests.workers.devices import EchoGenerator, ListFeed, MortalSimulator
 
 from stepwell.core import Split, Status, Task, WorkerError
@@ -166,11 +166,11 @@ def test_what_is_under_way_at_a_stop_is_counted_as_not_played() -> None:
 
 @pytest.mark.parametrize("lock_step", [True, False])
 async def test_real_worlds_and_a_real_engine_record_what_the_plain_rollout_records(lock_step: bool) -> None:
-    parts = small_parts("recipe.name=grpo")
-    tasks = parts.tasks(Split.TRAIN, 4, 0)
+    components = small_components("recipe.name=grpo")
+    tasks = components.tasks(Split.TRAIN, 4, 0)
     wanted = [Job(task, task.id, 7 * i + k) for i, task in enumerate(tasks) for k in range(2)]
-    params = parts.params(1.0)
-    expected = {t.info["seed"]: t for t in parts.rollout.run(wanted, params).trajectories}
+    params = components.sampling_params(1.0)
+    expected = {t.info["seed"]: t for t in components.runner.rollout.run(wanted, params).trajectories}
 
     class Sampled(ListFeed):
         def take_next(self) -> PlannedEpisode | None:
@@ -178,14 +178,14 @@ async def test_real_worlds_and_a_real_engine_record_what_the_plain_rollout_recor
             return None if start is None else replace(start, params=params)
 
     feed = Sampled(list(wanted))
-    config = parts.config
+    config = components.config
     simulators = [LocalSimulator(f"s{i}", config.env.name, config.env.options, 2, 1) for i in range(2)]
-    generator = LocalGenerator("g", parts.engine)
+    generator = LocalGenerator("g", components.engine)
     queue = RequestQueue([generator], max_batch=3, max_wait_ms=1, max_inflight=2)
-    await played(Driver(simulators, queue, parts.player, feed, lock_step=lock_step), feed)
+    await played(Driver(simulators, queue, components.backend.player, feed, lock_step=lock_step), feed)
     for simulator in simulators:
         await simulator.close()
-    parts.close()
+    components.close()
     assert len(feed.outcomes) == 8
     for outcome in feed.outcomes:
         twin, found = expected[outcome.job.seed], outcome.trajectory

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.runs.small import small_config, timeless
 
-from stepwell.config.groups import GroupsConfig
+from stepwell.config.workers import WorkersConfig
 from stepwell.core import ConfigError, WorkerError
 from stepwell.runs.build import worker_groups as groups
 from stepwell.runs.run import train
@@ -29,7 +29,7 @@ def placed(
     available: list[str] = FOUR,
     num_gens: int = 2,
 ) -> DevicePlacement:
-    config = GroupsConfig(
+    config = WorkersConfig(
         placement=kind,  # type: ignore[arg-type]
         simulators={"num_workers": 3, "devices": sims},  # type: ignore[arg-type]
         generators={"num_workers": num_gens, "devices": gens},  # type: ignore[arg-type]
@@ -73,13 +73,13 @@ def test_the_words_mean_the_same_on_a_cluster() -> None:
         (
             "colocated",
             {"gens": ("cuda:7",)},
-            r"groups.generators.devices: there is no cuda:7 here; this machine has",
+            r"workers.generators.devices: there is no cuda:7 here; this machine has",
         ),
         ("colocated", {"gens": ("cuda:0", "cuda")}, "names a device twice"),
         ("colocated", {"gens": ("cuda:0",), "trainers": ("cuda:1",)}, "cuda:0 is not named for both"),
         ("colocated", {"sims": ("cuda:1",), "policy": "cuda:0"}, "trainers and simulators"),
         ("hybrid", {"gens": ("cuda:0",)}, "hybrid needs at least two devices"),
-        ("hybrid", {"gens": ("cuda:0", "cuda:1")}, "groups.simulators.devices: hybrid places simulators"),
+        ("hybrid", {"gens": ("cuda:0", "cuda:1")}, "workers.simulators.devices: hybrid places simulators"),
         ("hybrid", {"sims": ("cuda:0", "cuda:1"), "gens": ("cuda:1",)}, "cuda:1 is named for both"),
         (
             "hybrid",
@@ -99,7 +99,7 @@ def test_the_cores_may_host_several_ranks_of_the_trainer_and_other_devices_one()
     found = placed("colocated", trainers=("cpu", "cpu"))
     assert found.trainers == ("cpu", "cpu")
     assert list(found.describe_devices()) == ["cpu: 3 simulators, 2 generators, 2 trainers"]
-    with pytest.raises(ConfigError, match=r"groups.trainers.devices names a device twice"):
+    with pytest.raises(ConfigError, match=r"workers.trainers.devices names a device twice"):
         placed("colocated", gens=("cuda:0",), trainers=("cuda:0", "cuda:0"))
 
 
@@ -111,10 +111,10 @@ def test_hybrid_takes_the_cores_for_a_device_where_they_are_named() -> None:
 
 
 def test_a_run_without_groups_may_name_ranks_too() -> None:
-    both = GroupsConfig(trainers={"devices": ("cuda:0", "cuda:1")})  # type: ignore[arg-type]
+    both = WorkersConfig(trainers={"devices": ("cuda:0", "cuda:1")})  # type: ignore[arg-type]
     assert list_trainer_devices(both, "cpu", FOUR) == ("cuda:0", "cuda:1")
-    assert list_trainer_devices(GroupsConfig(), "mps", FOUR) == ("mps",)
-    with pytest.raises(ConfigError, match=r"groups.trainers.devices: there is no cuda:1 here"):
+    assert list_trainer_devices(WorkersConfig(), "mps", FOUR) == ("mps",)
+    with pytest.raises(ConfigError, match=r"workers.trainers.devices: there is no cuda:1 here"):
         list_trainer_devices(both, "cpu", ["cpu", "cuda:0"])
 
 
@@ -139,12 +139,12 @@ def test_a_hybrid_run_trains_on_every_device_and_goes_on_after_a_rank_was_killed
         "recipe.name=rloo",
         "train.num_updates=3",
         "checkpoint.every=1",
-        "groups.mode=stream",
-        "groups.processes=false",
-        "groups.placement=hybrid",
-        "groups.simulators.devices=['cpu:0']",
-        "groups.generators.devices=['cpu:1']",
-        "groups.simulators.num_workers=1",
+        "workers.mode=stream",
+        "workers.processes=false",
+        "workers.placement=hybrid",
+        "workers.simulators.devices=['cpu:0']",
+        "workers.generators.devices=['cpu:1']",
+        "workers.simulators.num_workers=1",
         "eval.num_tasks=2",
     )
     with pytest.raises(WorkerError, match=r"rank 1 of the trainer .*was killed by SIGKILL"):

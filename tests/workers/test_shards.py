@@ -62,11 +62,11 @@ def backwards(requests: object, loads: object) -> list[Shard]:
 def test_a_users_function_is_found_by_its_path_and_its_mistakes_are_refused() -> None:
     assert find_shard_rule(f"{__name__}:backwards") is backwards
     with pytest.raises(
-        ConfigError, match=r"groups.generators.shard: 'odd' is not module:function, or one of"
+        ConfigError, match=r"workers.generators.shard: 'odd' is not module:function, or one of"
     ):
         find_shard_rule("odd")
     with pytest.raises(ConfigError, match=r"priority 'math:nothing': math has no 'nothing'"):
-        load_user_function("math:nothing", "groups.generators.priority")
+        load_user_function("math:nothing", "workers.generators.priority")
     with pytest.raises(ConfigError, match="exactly one shard"):
         check_shards([Shard((0, 1)), Shard((1,))], 2, 1)
     with pytest.raises(ConfigError, match="sent a shard to generator 3; there are 2"):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.config.groups import GroupsConfig
+from stepwell.config.workers import WorkersConfig
 from stepwell.core import ConfigError, Status, Step, Task, Trajectory, VersionSpan
 from stepwell.workers.staleness import GroupBuffer, PlayedGroup, check_staleness, compute_min_staleness
 
@@ -31,7 +31,7 @@ def group(name: str, version: int) -> PlayedGroup:
 def test_a_run_goes_on_and_what_is_learnt_from_is_within_the_bound(
     mode: str, size: int, epochs: int, interval: int, slack: int, stale_data: str, seed: int
 ) -> None:
-    config = GroupsConfig(mode=mode, rollout_epochs=epochs, sync_interval=interval, max_staleness=99)  # type: ignore[arg-type]
+    config = WorkersConfig(mode=mode, rollout_epochs=epochs, sync_interval=interval, max_staleness=99)  # type: ignore[arg-type]
     bound = compute_min_staleness(config) + slack
     buffer = GroupBuffer(mode, size, epochs, bound, stale_data, num_updates=8)  # type: ignore[arg-type]
     rng, running, begun, num_dropped = np.random.default_rng(seed), [], 0, 0
@@ -127,7 +127,7 @@ def test_settings_that_would_wait_forever_are_refused(
     mode: str, epochs: int, interval: int, needed: int
 ) -> None:
     settings = {"mode": mode, "rollout_epochs": epochs, "sync_interval": interval}
-    check_staleness(GroupsConfig(max_staleness=needed, **settings))  # type: ignore[arg-type]
+    check_staleness(WorkersConfig(max_staleness=needed, **settings))  # type: ignore[arg-type]
     if needed:
-        with pytest.raises(ConfigError, match=rf"groups.max_staleness \({needed - 1}\) is below {needed}"):
-            check_staleness(GroupsConfig(max_staleness=needed - 1, **settings))  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=rf"workers.max_staleness \({needed - 1}\) is below {needed}"):
+            check_staleness(WorkersConfig(max_staleness=needed - 1, **settings))  # type: ignore[arg-type]

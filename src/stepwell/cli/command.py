@@ -1,4 +1,4 @@
-"""What commands share: how they are described, and how CONFIG and `key=value` are read."""
+"""What commands share: their help, and how CONFIG and `key=value` are read."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def read_settings(settings: Sequence[str], *, default: Path | None = None) -> RunConfig:
-    """The configuration that the positional arguments describe; `default` where they name no file."""
+    """The configuration that the positional arguments describe; `default` if they name no file."""
     from stepwell.config.loading import load_config
 
     source, overrides = split_settings(settings)
@@ -82,7 +82,7 @@ def run_folder(text: str) -> Path:
 
 
 def newest_runs(folder: Path, since: float = 0.0) -> list[Path]:
-    """The runs in a folder that were begun or went on after a moment, the newest first."""
+    """The runs in a folder that were started or resumed after a moment, the newest first."""
     files = [file for file in folder.glob(f"*/{RUN_FILE}") if file.stat().st_mtime >= since]
     return [file.parent for file in sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)]
 

@@ -23,7 +23,7 @@ def add(commands: Any) -> None:
         summary="watch an agent learn to cross FrozenLake",
         description="Trains a tiny model from nothing and measures it before and after on held-out boards.",
         examples=_EXAMPLES,
-        after_interrupt=_how_to_go_on,
+        after_interrupt=_describe_resume,
     )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of everything (default 0)")
     parser.add_argument("--folder", type=Path, default=Path("runs"), help="where the run goes (runs)")
@@ -41,6 +41,6 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _how_to_go_on(args: argparse.Namespace) -> str:
+def _describe_resume(args: argparse.Namespace) -> str:
     begun = newest_runs(args.folder, since=args.began) if hasattr(args, "began") else []
-    return f"Go on, without the comparison, with: stepwell train --resume {begun[0]}" if begun else ""
+    return f"Continue, without the comparison, with: stepwell train --resume {begun[0]}" if begun else ""

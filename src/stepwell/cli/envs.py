@@ -1,4 +1,4 @@
-"""`stepwell envs`: which worlds there are, what one is like, and whether it keeps the contract."""
+"""`stepwell envs`: list environments, show one, or check that one keeps the contract."""
 
 from __future__ import annotations
 
@@ -21,24 +21,28 @@ _NAME_HELP = "a name of `stepwell envs list`, gymnasium:ID, or an import path mo
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "envs",
-        help="list, show or check worlds",
-        description="The worlds that agents act in.",
+        help="list, show or check environments",
+        description="The environments that agents act in.",
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     listing = add_command(
-        actions, "list", run_list, summary="list the built-in worlds", examples=[("stepwell envs list", "")]
+        actions,
+        "list",
+        run_list,
+        summary="list the built-in environments",
+        examples=[("stepwell envs list", "")],
     )
     listing.add_argument("--json", action="store_true", help="print JSON")
     show = add_command(
         actions,
         "show",
         run_show,
-        summary="show a world: options, actions, and what its agents are told",
+        summary="show an environment: options, actions, and the guide that its agents get",
         examples=[
             ("stepwell envs show frozenlake", ""),
-            ("stepwell envs show sokoban --set num_boxes=2", "as it is with another option"),
+            ("stepwell envs show sokoban --set num_boxes=2", "with another option"),
             ("stepwell envs show gymnasium:CartPole-v1", "any Gymnasium environment"),
-            ("stepwell envs show metaworld --set task=push", "a robot's world"),
+            ("stepwell envs show metaworld --set task=push", "a robot's environment"),
         ],
     )
     check = add_command(
@@ -71,7 +75,11 @@ def run_list(args: argparse.Namespace) -> int:
         except ConfigError as error:  # of an installed package: the others are listed all the same
             print(f"not listed: {error}", file=sys.stderr)
     if args.json:
-        print(json.dumps([{"name": name, "summary": _summary(env)} for name, env in envs.items()], indent=2))
+        print(
+            json.dumps(
+                [{"name": name, "summary": _summarize_env(env)} for name, env in envs.items()], indent=2
+            )
+        )
         return 0
     from rich.table import Table
 
@@ -79,17 +87,17 @@ def run_list(args: argparse.Namespace) -> int:
     for heading in ("name", "what it is", "actions", "per turn", "turns"):
         table.add_column(heading, overflow="fold")
     for name, env in envs.items():
-        table.add_row(name, _summary(env), *_shape(env))
+        table.add_row(name, _summarize_env(env), *_describe_shape(env))
     console().print(table)
     print("\nand gymnasium:ID, or module:Class of your own (stepwell init env NAME writes one)")
     return 0
 
 
 def run_show(args: argparse.Namespace) -> int:
-    env = _open(args)
-    names, per_turn, turns = _shape(env)
+    env = _open_env(args)
+    names, per_turn, turns = _describe_shape(env)
     out = console()
-    out.print(f"{args.name}: {_summary(env)}", markup=False)
+    out.print(f"{args.name}: {_summarize_env(env)}", markup=False)
     length = (
         f"{per_turn} per turn, at most {turns}"
         if env.is_robot
@@ -101,11 +109,11 @@ def run_show(args: argparse.Namespace) -> int:
     if env.is_robot:
         _show_robot(env, out)
         return 0
-    out.print("\nwhat agents are told:")
+    out.print("\nthe guide for agents:")
     out.print(env.world.guide.rstrip(), markup=False)
     observation, _ = env.reset(seed=0)
     out.print("\nthe task of seed 0:")
-    out.print(observation.text or f"{len(observation.images)} picture(s)", markup=False)
+    out.print(observation.text or f"{len(observation.images)} image(s)", markup=False)
     if env.has_oracle:
         out.print(f"\na shortest solution of it: {', '.join(env.oracle()) or 'none'}", markup=False)
     return 0
@@ -120,19 +128,19 @@ def run_check(args: argparse.Namespace) -> int:
     return 0 if report.ok else 1
 
 
-def _open(args: argparse.Namespace) -> Any:
+def _open_env(args: argparse.Namespace) -> Any:
     from stepwell.config.loading import parse_options
     from stepwell.envs import make_env
 
     return make_env(args.name, parse_options(args.options))
 
 
-def _summary(env: Env | RobotEnv) -> str:
+def _summarize_env(env: Env | RobotEnv) -> str:
     return (type(env).__doc__ or "").strip().split("\n")[0]
 
 
-def _shape(env: Any) -> tuple[str, str, str]:
-    """What may be done in a turn, how much of it, and how long an episode may be; opens no simulator."""
+def _describe_shape(env: Any) -> tuple[str, str, str]:
+    """Actions, actions per turn and turns per episode; opens no simulator."""
     if env.is_robot:
         return "numbers in [-1, 1]", "a chunk", f"{env.options.max_actions} actions"
     world = env.world
@@ -150,7 +158,9 @@ def _show_robot(env: RobotEnv, out: Any) -> None:
     out.print(f"what it does: chunks of actions, {world.action_dim} numbers each", markup=False)
     env.reset(seed=0)
     out.print(f"\nthe task of seed 0: {env.task.instruction}", markup=False)
-    out.print(env.state()["natural_language"], markup=False)
+    from stepwell.core import StateForm
+
+    out.print(env.state()[StateForm.NATURAL_LANGUAGE], markup=False)
     if env.has_oracle:
         action = ", ".join(f"{number:.2f}" for number in env.oracle())
         out.print(f"\nthe scripted expert's first action: {action}", markup=False)

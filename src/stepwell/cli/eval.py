@@ -1,4 +1,4 @@
-"""`stepwell eval`: how often an agent succeeds on held-out tasks, a trained one or an outside model."""
+"""`stepwell eval`: measure a trained agent or an outside model on held-out tasks."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from stepwell.cli.command import RUN_FILE, add_command, add_settings, console, r
 if TYPE_CHECKING:
     from stepwell.config.chat_api import ChatApiConfig
     from stepwell.runs.evaluation.chat_evaluation import EndpointEvaluation
-    from stepwell.runs.evaluation.evaluate import EvalReport
+    from stepwell.runs.evaluation.result import EvalReport
 
 _EXAMPLES = (
     ("stepwell eval runs/NAME", "the best known checkpoint of a run, with its own settings"),
     ("stepwell eval runs/NAME --num-tasks 512 --samples 8 --temperature 1", "pass@1 to pass@8"),
     ("stepwell eval runs/NAME/checkpoints/update-000050", "one checkpoint"),
-    ("stepwell eval smollm2-135m sokoban", "a model as it is, on a preset's tasks"),
+    ("stepwell eval smollm2-135m sokoban", "an untrained model, on a preset's tasks"),
     ("stepwell eval --endpoint https://HOST/v1 --model NAME sokoban", "an outside model on the same tasks"),
     ("stepwell eval --compare runs/eval-A runs/eval-B", "several evaluations in one table"),
 )
@@ -44,7 +44,7 @@ def add(commands: Any) -> None:
         summary="measure an agent on held-out tasks",
         description="Prints success with its 95 % confidence interval, pass@k, reward and turns.",
         examples=_EXAMPLES,
-        after_interrupt=_how_to_go_on,
+        after_interrupt=_describe_resume,
     )
     parser.add_argument("agent", nargs="?", metavar="RUN | MODEL", help="a run folder, a checkpoint, a model")
     add_settings(parser)
@@ -64,26 +64,26 @@ def add(commands: Any) -> None:
     outside.add_argument("--timeout-s", type=float, metavar="SECONDS", help="of one call; default 120")
     outside.add_argument("--max-retries", type=int, metavar="N", help="of one call; default 5")
     outside.add_argument(
-        "--tools", choices=("auto", "api", "text"), help="where tools are told; default auto"
+        "--tools", choices=("auto", "api", "text"), help="how tools are given to the model; default auto"
     )
     outside.add_argument("--prompt-price", type=float, metavar="P", help="of a million prompt tokens")
     outside.add_argument("--completion-price", type=float, metavar="P", help="of a million answer tokens")
-    outside.add_argument("--resume", metavar="FOLDER", help="go on with one that was stopped")
+    outside.add_argument("--resume", metavar="FOLDER", help="continue an evaluation that was interrupted")
     parser.add_argument("--compare", nargs="+", metavar="FOLDER", help="print evaluations side by side")
 
 
 def run(args: argparse.Namespace) -> int:
     words = [*([] if args.agent is None else [args.agent]), *args.settings]
     if args.compare:
-        return _compare([*args.compare, *words], as_json=args.json)
-    report = _outside(args, words) if args.endpoint or args.resume else _own(args, words)
+        return _print_comparison([*args.compare, *words], as_json=args.json)
+    report = _evaluate_outside(args, words) if args.endpoint or args.resume else _evaluate_own(args, words)
     print(report.to_json() if args.json else report.table())
     if args.folder is not None and not args.json:
         print(f"report     {args.folder / 'report.html'}")
     return 0
 
 
-def _own(args: argparse.Namespace, words: Sequence[str]) -> EvalReport:
+def _evaluate_own(args: argparse.Namespace, words: Sequence[str]) -> EvalReport:
     """A run, a checkpoint or a model of ours."""
     from stepwell.core.errors import ConfigError
 
@@ -93,13 +93,13 @@ def _own(args: argparse.Namespace, words: Sequence[str]) -> EvalReport:
         raise ConfigError("name a run folder, a checkpoint or a model, or an API by --endpoint and --model")
     agent, *settings = words
     _check_agent(agent)
-    config = read_settings([*settings, *_flags(args)], default=settings_of_agent(agent))
+    config = read_settings([*settings, *_list_flags(args)], default=settings_of_agent(agent))
     from stepwell.runs.evaluation.evaluate import evaluate_run
     from stepwell.runs.evaluation.folders import new_eval_folder
 
     wanted, args.folder = config.eval, None
     if args.report or args.output:
-        args.folder = _output(args) if args.output else new_eval_folder(config, _name_of(agent))
+        args.folder = _choose_output(args) if args.output else new_eval_folder(config, _make_name(agent))
     return evaluate_run(
         agent,
         config,
@@ -112,29 +112,29 @@ def _own(args: argparse.Namespace, words: Sequence[str]) -> EvalReport:
     )
 
 
-def _outside(args: argparse.Namespace, words: Sequence[str]) -> EvalReport:
+def _evaluate_outside(args: argparse.Namespace, words: Sequence[str]) -> EvalReport:
     """A model behind an API."""
     from stepwell.runs.evaluation.chat_progress import ChatProgress
 
-    endpoint = _resumed(args) if args.resume else _endpoint(args)
+    endpoint = _read_resumed(args) if args.resume else _read_endpoint(args)
     with ChatProgress(endpoint.model) as progress:
-        return _evaluation(args, words, endpoint, progress).run(resume=bool(args.resume))
+        return _start_evaluation(args, words, endpoint, progress).run(resume=bool(args.resume))
 
 
-def _evaluation(
+def _start_evaluation(
     args: argparse.Namespace, words: Sequence[str], endpoint: ChatApiConfig, progress: Any
 ) -> EndpointEvaluation:
     from stepwell.core.errors import ConfigError
     from stepwell.runs.evaluation.chat_evaluation import EndpointEvaluation
     from stepwell.runs.evaluation.folders import new_eval_folder
 
-    if args.resume and (words or _flags(args)):
-        raise ConfigError("--resume goes on with the settings it was begun with; leave the others out")
-    config = read_settings([*words, *_flags(args)], default=Path(args.resume) if args.resume else None)
+    if args.resume and (words or _list_flags(args)):
+        raise ConfigError("--resume continues with the settings it was started with; leave the others out")
+    config = read_settings([*words, *_list_flags(args)], default=Path(args.resume) if args.resume else None)
     if args.resume:
         args.folder = Path(args.resume)
     else:
-        args.folder = _output(args) if args.output else new_eval_folder(config, endpoint.model)
+        args.folder = _choose_output(args) if args.output else new_eval_folder(config, endpoint.model)
     command = ["stepwell", "eval", "--endpoint", endpoint.url, "--model", endpoint.model, *words]
     return EndpointEvaluation(
         config,
@@ -142,21 +142,21 @@ def _evaluation(
         args.folder,
         command=shlex.join(command),
         on_start=progress.start,
-        on_done=progress.done,
+        on_done=progress.count_episode,
     )
 
 
-def _output(args: argparse.Namespace) -> Path:
+def _choose_output(args: argparse.Namespace) -> Path:
     from stepwell.core.errors import ConfigError
-    from stepwell.runs.evaluation.folders import is_free
+    from stepwell.runs.evaluation.folders import is_empty
 
     folder = Path(args.output)
-    if not is_free(folder):
-        raise ConfigError(f"--output: {folder} is not empty; choose another, or go on with it by --resume")
+    if not is_empty(folder):
+        raise ConfigError(f"--output: {folder} is not empty; choose another, or continue it with --resume")
     return folder
 
 
-def _endpoint(args: argparse.Namespace) -> ChatApiConfig:
+def _read_endpoint(args: argparse.Namespace) -> ChatApiConfig:
     from pydantic import ValidationError
 
     from stepwell.config.chat_api import ChatApiConfig
@@ -183,27 +183,27 @@ def _endpoint(args: argparse.Namespace) -> ChatApiConfig:
         raise ConfigError(f"{key}: {words}") from None
 
 
-def _resumed(args: argparse.Namespace) -> ChatApiConfig:
+def _read_resumed(args: argparse.Namespace) -> ChatApiConfig:
     from stepwell.config.chat_api import ChatApiConfig
     from stepwell.core.errors import ConfigError
     from stepwell.runs.evaluation.folders import read_evaluation
 
     kept = read_evaluation(Path(args.resume)).endpoint
     if not kept:
-        raise ConfigError(f"--resume: {args.resume} is the evaluation of a model of ours; evaluate it again")
+        raise ConfigError(f"--resume: {args.resume} is the evaluation of a local model; evaluate it again")
     return ChatApiConfig(**kept)
 
 
-def _compare(folders: Sequence[str], *, as_json: bool) -> int:
+def _print_comparison(folders: Sequence[str], *, as_json: bool) -> int:
     import json
 
-    from stepwell.runs.evaluation.folders import comparison, read_evaluation
+    from stepwell.runs.evaluation.folders import compare_evaluations, read_evaluation
 
     named = [(folder, read_evaluation(Path(folder))) for folder in folders]
-    heads, rows, notes = comparison(named)
+    heads, rows, notes = compare_evaluations(named)
     if as_json:
-        told = [{"folder": folder, "model": one.model, **one.values} for folder, one in named]
-        print(json.dumps({"env": named[0][1].env, "evaluations": told, "notes": notes}, indent=2))
+        evaluations = [{"folder": folder, "model": one.model, **one.values} for folder, one in named]
+        print(json.dumps({"env": named[0][1].env, "evaluations": evaluations, "notes": notes}, indent=2))
         return 0
     from rich.table import Table
 
@@ -231,7 +231,7 @@ def _check_agent(agent: str) -> None:
         )
     if "/" not in agent or folder.parent.is_dir():
         models = suggest_name(agent, KNOWN_MODELS, "Built-in models")
-        raise ConfigError(f"there is no run folder {agent!r}, and no built-in model is called so{models}")
+        raise ConfigError(f"there is no run folder {agent!r}, and no built-in model has this name{models}")
 
 
 def settings_of_agent(agent: str) -> Path | None:
@@ -241,21 +241,21 @@ def settings_of_agent(agent: str) -> Path | None:
     return next((path for path in candidates if (path / RUN_FILE).is_file()), None)
 
 
-def _name_of(agent: str) -> str:
+def _make_name(agent: str) -> str:
     """A run by its name, a checkpoint by the run's and its own."""
     path = Path(agent)
     return f"{path.parent.parent.name}-{path.name}" if path.parent.name == "checkpoints" else path.name
 
 
-def _how_to_go_on(args: argparse.Namespace) -> str:
+def _describe_resume(args: argparse.Namespace) -> str:
     folder = getattr(args, "folder", None)
     if not (args.endpoint or args.resume) or folder is None or not folder.exists():
         return ""
-    return f"What was played is kept; go on by: stepwell eval --resume {folder}"
+    return f"What was played is kept; continue with: stepwell eval --resume {folder}"
 
 
-def _flags(args: argparse.Namespace) -> list[str]:
-    """Options as the settings they stand for, so that they are checked and told of in one voice."""
+def _list_flags(args: argparse.Namespace) -> list[str]:
+    """Options as the settings they stand for, so that they are checked with the same messages."""
     named = {
         "eval.num_tasks": args.num_tasks,
         "eval.samples_per_task": args.samples,

@@ -1,7 +1,6 @@
-"""`stepwell init`: files to start from, one kind of file per row of `KINDS`.
+"""`stepwell init`: files to start from, one entry of `STARTING_POINTS` per kind.
 
-A kind writes its files and names the commands to run next. The commands are printed so that they can
-be copied as they are, whatever folder the files went to.
+A kind writes its files and prints the commands to run next, ready to be copied, whatever the folder.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from stepwell.cli.command import add_command
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """What `stepwell init KIND NAME` is. `next_commands` tells what to do with the files."""
+class StartingPoint:
+    """One kind of `stepwell init KIND NAME`. `next_commands` gives the commands to run with the files."""
 
     summary: str
     description: str
@@ -27,41 +26,41 @@ class Kind:
     next_commands: Callable[[str, Path], list[str]]
 
 
-def _env_commands(name: str, folder: Path) -> list[str]:
-    from stepwell.cli.starting_files import class_name
+def _list_env_commands(name: str, folder: Path) -> list[str]:
+    from stepwell.cli.starting_files import make_class_name
 
     where = name if folder == Path(".") else str(folder / f"{name}.py")
-    env = f"{where}:{class_name(name)}"
+    env = f"{where}:{make_class_name(name)}"
     return [f"stepwell envs check {env}", f"stepwell train --env {env}"]
 
 
-def _agent_commands(name: str, folder: Path) -> list[str]:
-    return [f"python {folder / name}.py", *_run_commands(name, folder)]
+def _list_agent_commands(name: str, folder: Path) -> list[str]:
+    return [f"python {folder / name}.py", *_list_run_commands(name, folder)]
 
 
-def _run_commands(name: str, folder: Path) -> list[str]:
+def _list_run_commands(name: str, folder: Path) -> list[str]:
     return [f"stepwell train {folder / name}.toml --dry-run", f"stepwell train {folder / name}.toml"]
 
 
-def _reward_commands(name: str, folder: Path) -> list[str]:
+def _list_reward_commands(name: str, folder: Path) -> list[str]:
     part = f'{{name="{name}", function="{folder / name}.py:reward", weight=0.1}}'
     train = f"stepwell train frozenlake 'rewards.parts=[{part}]'"
     return [f"{train} --dry-run", train]
 
 
-KINDS: dict[str, Kind] = {
-    "env": Kind(
+STARTING_POINTS: dict[str, StartingPoint] = {
+    "env": StartingPoint(
         summary="an environment of your own",
-        description="Writes NAME.py, a small environment that passes the check as it is, and test_NAME.py.",
+        description="Writes NAME.py, a small environment that passes the check, and test_NAME.py.",
         examples=[
             ("stepwell init env maze", "writes maze.py and test_maze.py"),
             ("stepwell envs check maze:Maze", "checks it"),
             ("stepwell train --env maze:Maze", "trains an agent in it"),
         ],
         name_help="a Python name such as maze or tower_of_hanoi",
-        next_commands=_env_commands,
+        next_commands=_list_env_commands,
     ),
-    "agent": Kind(
+    "agent": StartingPoint(
         summary="an agent of your own that talks to a chat API",
         description="Writes NAME.py, an agent with the openai client that also writes its tasks and chats, "
         "and NAME.toml, how it is trained.",
@@ -71,9 +70,9 @@ KINDS: dict[str, Kind] = {
             ("stepwell train helper.toml", "trains it"),
         ],
         name_help="a Python name such as helper",
-        next_commands=_agent_commands,
+        next_commands=_list_agent_commands,
     ),
-    "run": Kind(
+    "run": StartingPoint(
         summary="the settings of a run",
         description="Writes NAME.toml, a run in FrozenLake with the settings that are changed most often.",
         examples=[
@@ -81,16 +80,16 @@ KINDS: dict[str, Kind] = {
             ("stepwell train first.toml --dry-run", "says what it would do"),
         ],
         name_help="a name such as first",
-        next_commands=_run_commands,
+        next_commands=_list_run_commands,
     ),
-    "reward": Kind(
+    "reward": StartingPoint(
         summary="a reward of your own",
         description="Writes NAME.py, a function that is called for every step and adds a part to its reward.",
         examples=[
             ("stepwell init reward brevity", "writes brevity.py"),
         ],
         name_help="a Python name such as brevity",
-        next_commands=_reward_commands,
+        next_commands=_list_reward_commands,
     ),
 }
 
@@ -98,7 +97,7 @@ KINDS: dict[str, Kind] = {
 def add(commands: Any) -> None:
     parser = commands.add_parser("init", help="write files to start from", description="Files to start from.")
     kinds = parser.add_subparsers(title="kinds", metavar="KIND", required=True)
-    for name, kind in KINDS.items():
+    for name, kind in STARTING_POINTS.items():
         one = add_command(
             kinds,
             name,
@@ -111,7 +110,7 @@ def add(commands: Any) -> None:
         one.add_argument("--folder", type=Path, default=Path("."), help="where the files go (default: here)")
 
 
-def run(name: str, kind: Kind, args: argparse.Namespace) -> int:
+def run(name: str, kind: StartingPoint, args: argparse.Namespace) -> int:
     from stepwell.cli.starting_files import write_files
 
     for path in write_files(name, args.name, args.folder):

@@ -30,7 +30,7 @@ def edit_line(
             return line
         if key == END:
             return None
-        if arrow := _arrow(key, actions):
+        if arrow := _find_arrow_action(key, actions):
             line = f"{line}{actions.separator}{arrow}" if line else arrow
             if actions.max_per_turn == 1:
                 return line
@@ -45,7 +45,7 @@ def edit_line(
 
 
 class Keyboard:
-    """Lines from the terminal, key by key. What is typed ahead waits for the next line."""
+    """Reads lines from the terminal, key by key. What is typed ahead waits for the next line."""
 
     def __init__(self) -> None:
         self._stdin = sys.stdin.fileno()
@@ -63,27 +63,27 @@ class Keyboard:
         show("")
         try:
             tty.setcbreak(self._stdin, termios.TCSANOW)
-            line = edit_line(self._keys(), actions, commands, show)
+            line = edit_line(self._read_keys(), actions, commands, show)
         finally:
             termios.tcsetattr(self._stdin, termios.TCSANOW, usual)
         show(line or "")
         print()
         return line
 
-    def _keys(self) -> Iterator[str]:
+    def _read_keys(self) -> Iterator[str]:
         """Keys one by one; an arrow's escape sequence comes as one key."""
-        while self._typed or self._wait():
+        while self._typed or self._wait_for_key():
             length = 3 if self._typed.startswith(("\x1b[", "\x1bO")) else 1
             key, self._typed = self._typed[:length], self._typed[length:]
             yield key
 
-    def _wait(self) -> bool:
+    def _wait_for_key(self) -> bool:
         self._typed = os.read(self._stdin, 64).decode(errors="ignore")
         return bool(self._typed)
 
 
-def _arrow(key: str, actions: ActionSpace) -> str | None:
-    """The action an arrow key stands for, if the world has it."""
+def _find_arrow_action(key: str, actions: ActionSpace) -> str | None:
+    """The action that an arrow key means, if the environment has it."""
     if len(key) != 3 or not key.startswith("\x1b"):
         return None
     pointed = ARROWS.get(key[2], "").casefold()

@@ -1,7 +1,7 @@
-"""`stepwell`: finds the command, runs it, and turns what goes wrong into one line.
+"""`stepwell`: finds the command, runs it, and turns an error into one line.
 
-Exit codes: 0 done; 1 the command ran and its answer is no (a world that fails its check);
-2 a mistake that the message names; 130 interrupted by Ctrl-C and 143 by SIGTERM, with a line on how to go on.
+Exit codes: 0 done; 1 the command ran and its answer is no (an environment that fails its check); 2 a mistake
+that the message names; 130 interrupted by Ctrl-C and 143 by SIGTERM, with a line on how to continue.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import argparse
 import os
 import re
 import sys
+import warnings
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from stepwell import __version__
 from stepwell.cli import (
@@ -44,13 +45,13 @@ _EPILOG = """\
 examples:
   stepwell demo                                  watch an agent learn, in minutes, without a GPU
   stepwell train frozenlake recipe.name=grpo     a preset with a setting changed
-  stepwell eval runs/NAME                        how good a trained agent is
+  stepwell eval runs/NAME                        measure a trained agent
   stepwell play --run runs/NAME                  step through an episode with it
 """
 
 
 class Parser(argparse.ArgumentParser):
-    """As argparse's, with the nearest name where one is mistyped."""
+    """Argparse's parser, with the nearest name where one is mistyped."""
 
     def list_options(self) -> list[str]:
         """Its options by their long names."""
@@ -84,14 +85,15 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; gives its exit code."""
     args = _parse(argv)
+    warnings.showwarning = _show_warning
     try:
         with sigterm_as_interrupt():
             code = int(args.run(args))
-        sys.stdout.flush()  # a reader that has left is noticed here, not at exit
+        sys.stdout.flush()  # a reader that has gone is noticed here, not at exit
         return code
     except (StepwellError, OSError) as error:
         if isinstance(error, BrokenPipeError):
-            return _output_is_gone()
+            return _end_quietly()
         if args.debug:
             raise
         print(f"error: {error}", file=sys.stderr)
@@ -124,8 +126,24 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
-def _output_is_gone() -> int:
-    """The reader of our output (`| head`) has left: nothing more to say, also not at exit."""
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """What a user should change, in one line; other warnings as Python shows them."""
+    if category is FutureWarning and "stepwell" in filename:
+        print(f"warning: {message}", file=sys.stderr)
+    else:
+        text = warnings.formatwarning(message, category, filename, lineno, line)
+        print(text, end="", file=file or sys.stderr)
+
+
+def _end_quietly() -> int:
+    """End without a message: the reader of our output (`| head`) has gone."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 

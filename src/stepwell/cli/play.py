@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from stepwell.config.run import RunConfig
     from stepwell.core import ActionSpace, Task
     from stepwell.runs.play.agent import Pilot
-    from stepwell.runs.play.episode import Played, PlaySession
+    from stepwell.runs.play.episode import PlayedTurn, PlaySession
 
 COMMANDS = "ahnq?"
 _EXAMPLES = (
     ("stepwell play frozenlake", "you alone"),
     ("stepwell play --run runs/NAME", "with a trained agent: `a` lets it act"),
-    ("stepwell play sokoban --model tiny-1m --seed 3", "with a model as it is, another room"),
+    ("stepwell play sokoban --model tiny-1m --seed 3", "with an untrained model, another room"),
     ("printf 'Up,Left\\na\\nq\\n' | stepwell play --run runs/NAME", "from a script"),
 )
 
@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
         run,
         summary="step through an episode with the agent",
         description="Arrow keys or typed names act, `a` lets the agent act, `h` hints, `n` goes to the "
-        "next task, `q` ends. In a world of free text, commands begin with a slash: /a.",
+        "next task, `q` ends. In an environment of free text, commands begin with a slash: /a.",
         examples=_EXAMPLES,
     )
     add_settings(parser)
@@ -55,7 +55,7 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     folder = run_folder(args.run_folder) if args.run_folder else None
     config = read_settings(args.settings, default=folder)
-    tasks = _tasks(config, args)
+    tasks = _draw_tasks(config, args)
     first = next(tasks, None)
     if first is None:
         from stepwell.core.errors import ConfigError
@@ -63,14 +63,14 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"{config.env.name} has no task in split {args.split}; change env.held_out_share")
     from stepwell.runs.play.episode import PlaySession
 
-    with PlaySession(config, _pilot(config, folder, args)) as session:
-        has_picture = sys.stdout.isatty() and not args.text
-        _Table(session, has_picture).play(first, tasks)
+    with PlaySession(config, _open_pilot(config, folder, args)) as session:
+        shows_image = sys.stdout.isatty() and not args.text
+        _Terminal(session, shows_image).play(first, tasks)
     return 0
 
 
-def _pilot(config: RunConfig, folder: Path | None, args: argparse.Namespace) -> Pilot | None:
-    """The agent that `--run` or `--model` names; torch is loaded for nobody else."""
+def _open_pilot(config: RunConfig, folder: Path | None, args: argparse.Namespace) -> Pilot | None:
+    """The agent that `--run` or `--model` names; only they load torch."""
     from stepwell.runs.play.episode import open_pilot
 
     model = args.model
@@ -82,7 +82,7 @@ def _pilot(config: RunConfig, folder: Path | None, args: argparse.Namespace) -> 
     return open_pilot(model, config, args.temperature) if model else None
 
 
-def _tasks(config: RunConfig, args: argparse.Namespace) -> Iterator[Task]:
+def _draw_tasks(config: RunConfig, args: argparse.Namespace) -> Iterator[Task]:
     from stepwell.core import Split
     from stepwell.envs import distinct_tasks
 
@@ -90,12 +90,12 @@ def _tasks(config: RunConfig, args: argparse.Namespace) -> Iterator[Task]:
     return distinct_tasks(env.name, env.options, Split(args.split), args.seed, env.held_out_share)
 
 
-class _Table:
-    """Where an episode is shown and lines are read."""
+class _Terminal:
+    """Shows an episode and reads lines."""
 
-    def __init__(self, session: PlaySession, has_picture: bool) -> None:
+    def __init__(self, session: PlaySession, shows_image: bool) -> None:
         self._session = session
-        self._has_picture = has_picture
+        self._shows_image = shows_image
         self._actions = session.env.world.actions
         self._keyboard = Keyboard() if sys.stdin.isatty() else None
 
@@ -103,33 +103,33 @@ class _Table:
         """Read and obey lines until `q` or the end of input."""
         from stepwell.core.errors import ContextLengthError, InputError
 
-        self._explain()
-        self._start(first)
+        self._print_help()
+        self._start_task(first)
         does: dict[str, Callable[[], None]] = {
-            "a": lambda: self._tell(self._session.let_agent_act()),
-            "h": self._hint,
-            "n": lambda: self._start(next(others, None)),
-            "?": self._explain,
+            "a": lambda: self._print_turn(self._session.let_agent_act()),
+            "h": self._print_hint,
+            "n": lambda: self._start_task(next(others, None)),
+            "?": self._print_help,
         }
-        while (line := self._read()) is not None:
-            command = self._command(line)
+        while (line := self._read_line()) is not None:
+            command = self._parse_command(line)
             if command == "q":
                 return
             try:
                 if command:
                     does[command]()
                 elif line.strip():
-                    self._tell(self._session.act(read_actions(self._actions, line)))
-            except (InputError, ContextLengthError) as error:  # a mistake of a player ends nothing
+                    self._print_turn(self._session.act(read_actions(self._actions, line)))
+            except (InputError, ContextLengthError) as error:  # a player's mistake does not end the episode
                 print(error)
 
-    def _read(self) -> str | None:
+    def _read_line(self) -> str | None:
         prompt = "next task (n) or end (q)> " if self._session.is_over else "> "
         if self._keyboard is not None:
             return self._keyboard.read_line(prompt, self._actions, COMMANDS)
         return sys.stdin.readline() or None
 
-    def _command(self, line: str) -> str | None:
+    def _parse_command(self, line: str) -> str | None:
         """The command a line is, unless it names an action."""
         word = line.strip()
         if self._actions.is_text and not word.startswith("/"):
@@ -138,42 +138,42 @@ class _Table:
         is_action = any(word == name.lower() for name in self._actions.names)
         return word if len(word) == 1 and word in COMMANDS and not is_action else None
 
-    def _start(self, task: Task | None) -> None:
+    def _start_task(self, task: Task | None) -> None:
         if task is None:
             print("there is no further task")
             return
         self._session.start(task)
         print(f"task {task.id[:8]}, {self._session.env.world.max_turns} turns")
-        self._show()
+        self._print_state()
 
-    def _show(self) -> None:
-        if self._has_picture or not self._session.observation.text:
-            from stepwell.cli.picture import ansi_picture
+    def _print_state(self) -> None:
+        if self._shows_image or not self._session.observation.text:
+            from stepwell.cli.terminal_image import format_ansi_image
 
-            print(ansi_picture(self._session.env.render()))
+            print(format_ansi_image(self._session.env.render()))
         else:
             print(self._session.observation.text)
         value = self._session.value()
         if value is not None:
             print(f"value {value:.2f}")
 
-    def _tell(self, played: Played) -> None:
+    def _print_turn(self, played: PlayedTurn) -> None:
         if played.player == "agent":
             print(f"agent: {played.text}")
         if played.player == "agent" and played.reply.problem:
             print(f"not in the asked form: {played.reply.problem}")
         parts = "  ".join(f"{name} {value:+.2f}" for name, value in played.parts.items())
         print(f"turn {self._session.num_turns}: {', '.join(played.reply.actions) or 'nothing'}   {parts}")
-        self._show()
+        self._print_state()
         if played.is_over:
             ending = "success" if played.success else "failure"
             print(f"{ending} after {self._session.num_turns} turns, reward {self._session.total_reward:+.2f}")
 
-    def _hint(self) -> None:
+    def _print_hint(self) -> None:
         way = [] if self._session.is_over or not self._session.env.has_oracle else self._session.env.oracle()
-        print(f"shortest way: {', '.join(way)}" if way else "no hint: none is known from here")
+        print(f"shortest way: {', '.join(way)}" if way else "no hint: no solution is known from here")
 
-    def _explain(self) -> None:
+    def _print_help(self) -> None:
         actions = self._actions
         tools = ", ".join(f"{tool.name} {' '.join(tool.properties)}".strip() for tool in actions.tools)
         names = ", ".join(actions.names) or tools or "any text"
@@ -193,9 +193,9 @@ def read_actions(actions: ActionSpace, line: str) -> list[str]:
     if actions.is_text:
         return [line.strip()]
     if actions.tools:
-        return _typed_calls(actions, line)
+        return _read_calls(actions, line)
     pieces = [piece.strip() for piece in line.split(actions.separator) if piece.strip()]
-    found = [_named(actions.names, piece) for piece in pieces]
+    found = [_complete_name(actions.names, piece) for piece in pieces]
     unknown = [piece for piece, name in zip(pieces, found, strict=True) if name is None]
     if unknown or not found:
         raise InputError(
@@ -206,7 +206,7 @@ def read_actions(actions: ActionSpace, line: str) -> list[str]:
     return [name for name in found if name is not None]
 
 
-def _typed_calls(actions: ActionSpace, line: str) -> list[str]:
+def _read_calls(actions: ActionSpace, line: str) -> list[str]:
     """Calls as typed: JSON, or `tool text` where a tool takes one text; several with `&&` between them."""
     from stepwell.core import InputError, ToolCall, problem_with, read_call
 
@@ -226,7 +226,7 @@ def _typed_calls(actions: ActionSpace, line: str) -> list[str]:
     return calls
 
 
-def _named(names: tuple[str, ...], typed: str) -> str | None:
+def _complete_name(names: tuple[str, ...], typed: str) -> str | None:
     word = typed.casefold()
     begun = [name for name in names if name.casefold().startswith(word)]
     exact = [name for name in begun if name.casefold() == word]

@@ -47,7 +47,7 @@ def add(commands: Any) -> None:
     _add_gc(actions)
 
 
-# --- the actions' arguments ---------------------------------------------------------------------
+# --- arguments of the actions ---------------------------------------------------------------------
 
 
 def _add_ls(actions: Any) -> None:
@@ -138,8 +138,10 @@ def _add_gc(actions: Any) -> None:
         examples=examples,
     )
     _add_pool(parser)
-    parser.add_argument("--max-size", type=_size, metavar="SIZE", help="of all steps, such as 500M or 2G")
-    parser.add_argument("--max-age", type=_seconds, metavar="AGE", help="such as 12h, 30d or 8w")
+    parser.add_argument(
+        "--max-size", type=_parse_size, metavar="SIZE", help="of all steps, such as 500M or 2G"
+    )
+    parser.add_argument("--max-age", type=_parse_seconds, metavar="AGE", help="such as 12h, 30d or 8w")
     parser.add_argument("--channel", choices=("train", "eval", "user"), help="only this one")
     parser.add_argument("--unconsumed", action="store_true", help="also what nobody has trained on yet")
     parser.add_argument("--dry-run", action="store_true", help="say what would go and stop")
@@ -161,26 +163,26 @@ def _add_filter(parser: argparse.ArgumentParser, tag_option: str = "--tag") -> N
     chosen.add_argument("--max-reward", type=float, metavar="X")
     chosen.add_argument("--min-version", type=int, metavar="N", help="of the policy, in every step")
     chosen.add_argument("--max-version", type=int, metavar="N")
-    chosen.add_argument("--newer-than", type=_seconds, metavar="AGE", help="such as 90m, 12h or 30d")
-    chosen.add_argument("--older-than", type=_seconds, metavar="AGE")
-    chosen.add_argument("--env", help="world or source of the task")
+    chosen.add_argument("--newer-than", type=_parse_seconds, metavar="AGE", help="such as 90m, 12h or 30d")
+    chosen.add_argument("--older-than", type=_parse_seconds, metavar="AGE")
+    chosen.add_argument("--env", help="environment or source of the task")
     chosen.add_argument("--group")
     chosen.add_argument("--id", action="append", dest="ids", metavar="ID")
     chosen.add_argument("--open", action="store_true", help="those that are not finished")
 
 
-# --- what they do -------------------------------------------------------------------------------
+# --- the actions -------------------------------------------------------------------------------
 
 
 def run_ls(args: argparse.Namespace) -> int:
-    with _opened(args.pool) as pool:
-        entries = pool.find(_filter(args), newest_first=True, limit=args.limit or None)
+    with _open_pool(args.pool) as pool:
+        entries = pool.find(_make_filter(args), newest_first=True, limit=args.limit or None)
         if args.json:
             for entry in entries:
                 print(json.dumps(entry_json(entry)))
             return 0
         shown = list(entries)
-        total = pool.count(_filter(args))
+        total = pool.count(_make_filter(args))
     print_table(
         ("id", "channel", "task", "status", "steps", "reward", "version", "group", "age", "tags"),
         [entry_cells(entry) for entry in shown],
@@ -190,7 +192,7 @@ def run_ls(args: argparse.Namespace) -> int:
 
 
 def run_show(args: argparse.Namespace) -> int:
-    with _opened(args.pool) as pool:
+    with _open_pool(args.pool) as pool:
         stored = pool.get(_whole_id(pool, args.id), whole=True)
     if args.json:
         print(json.dumps(stored_json(stored), indent=1))
@@ -227,7 +229,7 @@ def run_show(args: argparse.Namespace) -> int:
 def run_stats(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
-    with _opened(args.pool) as pool:
+    with _open_pool(args.pool) as pool:
         stats = pool.stats()
     if args.json:
         print(json.dumps(asdict(stats), indent=1))
@@ -261,8 +263,8 @@ def run_stats(args: argparse.Namespace) -> int:
 
 
 def run_export(args: argparse.Namespace) -> int:
-    with _opened(args.pool) as pool:
-        where = _filter(args)
+    with _open_pool(args.pool) as pool:
+        where = _make_filter(args)
         with progress("exporting", pool.count(where)) as tell:
             count = pool.export(args.file, where=where, progress=tell)
     print(f"{count} trajectories in {args.file}")
@@ -271,7 +273,7 @@ def run_export(args: argparse.Namespace) -> int:
 
 def run_import(args: argparse.Namespace) -> int:
     with (
-        _opened(args.pool, must_exist=False, require_write=True) as pool,
+        _open_pool(args.pool, must_exist=False, require_write=True) as pool,
         progress("importing", None) as tell,
     ):
         count = pool.import_(args.file, channel=args.channel, tags=args.tag, progress=tell)
@@ -280,8 +282,8 @@ def run_import(args: argparse.Namespace) -> int:
 
 
 def run_tag(args: argparse.Namespace) -> int:
-    with _opened(args.pool, require_write=True) as pool:
-        ids = [entry.id for entry in pool.find(_filter(args))]
+    with _open_pool(args.pool, require_write=True) as pool:
+        ids = [entry.id for entry in pool.find(_make_filter(args))]
         (pool.untag if args.remove else pool.tag)(ids, args.tag)
     print(f"{len(ids)} trajectories {'no longer' if args.remove else 'now'} bear {args.tag!r}")
     return 0
@@ -292,7 +294,7 @@ def run_gc(args: argparse.Namespace) -> int:
 
     if args.max_size is None and args.max_age is None:
         raise ConfigError("give --max-size, --max-age or both: what may stay")
-    with _opened(args.pool, require_write=not args.dry_run) as pool:
+    with _open_pool(args.pool, require_write=not args.dry_run) as pool:
         gone = pool.gc(
             max_bytes=args.max_size,
             max_age_s=args.max_age,
@@ -312,14 +314,14 @@ def run_gc(args: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _opened(where: str, *, must_exist: bool = True, require_write: bool = False) -> Iterator[Pool]:
+def _open_pool(where: str, *, must_exist: bool = True, require_write: bool = False) -> Iterator[Pool]:
     from stepwell.pool import open_pool
 
     with open_pool(where, must_exist=must_exist, require_write=require_write) as pool:
         yield pool
 
 
-def _filter(args: argparse.Namespace) -> Filter:
+def _make_filter(args: argparse.Namespace) -> Filter:
     from stepwell.pool import Filter
 
     now = time.time()
@@ -356,15 +358,15 @@ def _whole_id(pool: Pool, text: str) -> str:
     return found[0]
 
 
-def _seconds(text: str) -> float:
-    return _scaled(text, UNITS, "an age such as 90m, 12h or 30d")
+def _parse_seconds(text: str) -> float:
+    return _parse_scaled(text, UNITS, "an age such as 90m, 12h or 30d")
 
 
-def _size(text: str) -> int:
-    return int(_scaled(text.removesuffix("B"), _SIZES, "a size such as 500M or 2G"))
+def _parse_size(text: str) -> int:
+    return int(_parse_scaled(text.removesuffix("B"), _SIZES, "a size such as 500M or 2G"))
 
 
-def _scaled(text: str, units: Mapping[str, float], wanted: str) -> float:
+def _parse_scaled(text: str, units: Mapping[str, float], wanted: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z]?)", text)
     if found is None or found[2].lower() not in units:
         raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")

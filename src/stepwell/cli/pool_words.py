@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stepwell.pool import Entry, StoredTrajectory
+    from stepwell.pool import StoredTrajectory, TrajectorySummary
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 """Seconds in each unit of an age."""
 
 
-def entry_cells(entry: Entry) -> tuple[str, ...]:
+def entry_cells(entry: TrajectorySummary) -> tuple[str, ...]:
     versions = {entry.first_version, entry.last_version} - {None}
     return (
         entry.id,
@@ -31,7 +31,7 @@ def entry_cells(entry: Entry) -> tuple[str, ...]:
     )
 
 
-def entry_json(entry: Entry) -> dict[str, Any]:
+def entry_json(entry: TrajectorySummary) -> dict[str, Any]:
     from dataclasses import asdict
 
     return asdict(entry)
@@ -41,8 +41,8 @@ def stored_json(stored: StoredTrajectory) -> dict[str, Any]:
     steps = [
         {
             "number": number,
-            "prompt_ids": _ids(step.state, "prompt_ids"),
-            "action_ids": _ids(step.action, "action_ids"),
+            "prompt_ids": _list_ids(step.state, "prompt_ids"),
+            "action_ids": _list_ids(step.action, "action_ids"),
             "text": getattr(step.action, "text", ""),
             "behavior_logprobs": step.behavior_logprobs.tolist(),
             "reward": step.reward,
@@ -69,7 +69,7 @@ def stored_json(stored: StoredTrajectory) -> dict[str, Any]:
     }
 
 
-def _ids(of: Any, name: str) -> list[int]:
+def _list_ids(of: Any, name: str) -> list[int]:
     return [int(token) for token in getattr(of, name, ())]
 
 

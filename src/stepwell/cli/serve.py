@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from stepwell.cli.command import add_command
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from stepwell.config.gateway import GatewayConfig
     from stepwell.pool import Pool
-    from stepwell.services.gateway.base import BaseGateway
+    from stepwell.services.gateway.gateway import Gateway
+    from stepwell.services.gateway.upstream import UpstreamGateway
 
-Config = TypeVar("Config")
+Config = TypeVar("Config", bound="BaseModel")
 _GATEWAY_EXAMPLES = (
     ("stepwell serve gateway --model tiny-1m --pool pool.db", "a built-in model, sampled in this process"),
     ("stepwell serve gateway --model DIR --backend http://gpu:8000", "sampled by vLLM, tokenized here"),
@@ -21,8 +24,8 @@ _GATEWAY_EXAMPLES = (
     ("stepwell serve gateway --model DIR --host 0.0.0.0 --keys keys.json", "for other machines, with keys"),
 )
 _ENVS_EXAMPLES = (
-    ("stepwell serve envs", "every built-in world, for this machine"),
-    ("stepwell serve envs --env sokoban --env maze:Maze", "these worlds and no others"),
+    ("stepwell serve envs", "every built-in environment, for this machine"),
+    ("stepwell serve envs --env sokoban --env maze:Maze", "these environments and no others"),
     ("stepwell serve envs --env shop --set shop.size=tiny", "with options that callers cannot change"),
     ("stepwell serve envs --host 0.0.0.0 --keys keys.json", "for other machines, with keys"),
     ("stepwell train CONFIG env.name=remote:http://HOST:8090#sokoban", "train in it"),
@@ -42,8 +45,8 @@ _KEY_EXAMPLES = (
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "serve",
-        help="serve the gateway to agents, worlds to trainers; make API keys",
-        description="Serve agents and worlds over HTTP.",
+        help="serve the gateway to agents, environments to trainers; make API keys",
+        description="Serve agents and environments over HTTP.",
     )
     services = parser.add_subparsers(title="services", metavar="SERVICE", required=True)
     _add_gateway(services)
@@ -61,7 +64,7 @@ def _add_gateway(services: Any) -> None:
         description="Point an agent's base_url at http://HOST:PORT/s/SESSION/v1 (OpenAI) or "
         "http://HOST:PORT/s/SESSION (Anthropic); every call becomes a step of that session in the pool.",
         examples=_GATEWAY_EXAMPLES,
-        after_interrupt=lambda args: "Open sessions are in the pool; the same command goes on with them.",
+        after_interrupt=lambda args: "Open sessions are in the pool; the same command continues them.",
     )
     parser.add_argument(
         "--model", metavar="DIR | NAME", help="a built-in model, a Hugging Face directory or a hub id"
@@ -204,7 +207,7 @@ def run_envs(args: argparse.Namespace) -> int:
     }
     if args.env_options is not None:
         given["env_options"] = _host_options(args.env_options)
-    config = _validated(EnvServiceConfig, args.config, given)
+    config = _validate_settings(EnvServiceConfig, args.config, given)
     for name in {*config.envs, *config.env_options}:
         read_options(name, config.env_options.get(name))  # a misspelt name or option is told now
     from stepwell.services.envs.app import create_env_app
@@ -235,7 +238,7 @@ def run_shop(args: argparse.Namespace) -> int:
     from stepwell.services.http_server import serve
 
     given = {"size": args.size, "num_products": args.num_products, "webshop_files": args.webshop_files}
-    options = _validated(ShopOptions, None, given)
+    options = _validate_settings(ShopOptions, None, given)
     shop = open_shop(options)
     from starlette.applications import Starlette
 
@@ -257,10 +260,10 @@ def run_gateway(args: argparse.Namespace) -> int:
 
     if (args.model is None) == (args.upstream is None):
         raise ConfigError("give --model (a policy, trainable) or --upstream (another API, recorded only)")
-    config = _config(args)
+    config = _read_config(args)
     from stepwell.services.gateway.app import create_app
 
-    gateway, close = _gateway(args, config)
+    gateway, close = _open_gateway(args, config)
     try:
         app = create_app(gateway)
         serve(app, config.host, config.port, shutdown_timeout_s=config.shutdown_timeout_s)
@@ -269,7 +272,8 @@ def run_gateway(args: argparse.Namespace) -> int:
     return 0
 
 
-def _config(args: argparse.Namespace) -> GatewayConfig:
+def _read_config(args: argparse.Namespace) -> GatewayConfig:
+
     from stepwell.config.gateway import GatewayConfig
 
     name = args.name or (Path(args.model).name if args.model else args.upstream_model)
@@ -286,10 +290,10 @@ def _config(args: argparse.Namespace) -> GatewayConfig:
         "max_concurrent": args.max_concurrent,
         "access_log": args.access_log,
     }
-    return _validated(GatewayConfig, args.config, given)
+    return _validate_settings(GatewayConfig, args.config, given)
 
 
-def _validated(kind: type[Config], file: str | None, given: dict[str, Any]) -> Config:
+def _validate_settings(kind: type[Config], file: str | None, given: dict[str, Any]) -> Config:
     """The settings of a file with those of the command line over them."""
     from pydantic import ValidationError
 
@@ -298,13 +302,13 @@ def _validated(kind: type[Config], file: str | None, given: dict[str, Any]) -> C
 
     given = {field: value for field, value in given.items() if value is not None}
     try:
-        return kind(**{**_settings(file), **given})
+        return kind(**{**_read_settings(file), **given})
     except ValidationError as error:
         where, words = describe_problem(kind, error.errors(include_url=False)[0])
         raise ConfigError(f"{where}: {words}" if where else words) from error
 
 
-def _settings(file: str | None) -> dict[str, Any]:
+def _read_settings(file: str | None) -> dict[str, Any]:
     import tomllib
 
     from stepwell.core.errors import ConfigError
@@ -317,7 +321,7 @@ def _settings(file: str | None) -> dict[str, Any]:
         raise ConfigError(f"--config {file} cannot be read: {error}") from error
 
 
-def _gateway(args: argparse.Namespace, config: GatewayConfig) -> tuple[BaseGateway, Any]:
+def _open_gateway(args: argparse.Namespace, config: GatewayConfig) -> tuple[Gateway | UpstreamGateway, Any]:
     """The gateway, and what lets go of its parts."""
     import os
     from contextlib import ExitStack
@@ -336,12 +340,12 @@ def _gateway(args: argparse.Namespace, config: GatewayConfig) -> tuple[BaseGatew
     from stepwell.services.gateway.gateway import Gateway
 
     pool = stack.enter_context(open_pool(args.pool, durable=args.durable, require_write=True))
-    engine, tokenizer, sight = _engine(args, stack, pool)
+    engine, tokenizer, sight = _open_engine(args, stack, pool)
     renderer = Renderer(tokenizer, args.history, context_length=engine.max_length, **sight)
     return Gateway(engine, renderer, pool, config), stack.close
 
 
-def _engine(args: argparse.Namespace, stack: Any, pool: Pool) -> tuple[Any, Any, dict[str, Any]]:
+def _open_engine(args: argparse.Namespace, stack: Any, pool: Pool) -> tuple[Any, Any, dict[str, Any]]:
     """Engine and tokenizer, and what a renderer needs besides where the model sees."""
     if args.backend is None:
         from stepwell.engines import EmbeddedEngine

@@ -10,7 +10,7 @@ from stepwell.cli.command import add_command
 
 _EXAMPLES = (
     ("stepwell sft tiny-1m chats.jsonl --to warm", "train on the assistant's turns"),
-    ("stepwell train frozenlake policy.model=warm", "go on from there"),
+    ("stepwell train frozenlake policy.model=warm", "continue from there"),
 )
 
 

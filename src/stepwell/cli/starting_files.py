@@ -1,4 +1,4 @@
-"""What `stepwell init KIND NAME` writes: small files that work as they are, to be changed piece by piece.
+"""What `stepwell init KIND NAME` writes: small files that work, to be changed step by step.
 
 One entry of `FILES` per kind; the texts are in `templates/`. Nothing that exists is overwritten.
 """
@@ -32,7 +32,7 @@ def write_files(kind: str, name: str, folder: str | Path) -> list[Path]:
             raise InputError(f"{path} exists; choose another name or another folder")
     words = {
         "name": name,
-        "class_name": class_name(name),
+        "class_name": make_class_name(name),
         "title": name.replace("_", " ").capitalize(),
         "path": (folder / name).as_posix(),
     }
@@ -42,7 +42,7 @@ def write_files(kind: str, name: str, folder: str | Path) -> list[Path]:
     return list(sources)
 
 
-def class_name(name: str) -> str:
+def make_class_name(name: str) -> str:
     """The class of an environment: `coin_hunt` -> `CoinHunt`."""
     return "".join(part.capitalize() for part in name.split("_"))
 
@@ -55,5 +55,5 @@ def _check_name(kind: str, name: str) -> None:
     is_module = any(path.endswith(".py") for path in FILES[kind])
     if is_module and (keyword.iskeyword(name) or name in ENVS or importlib.util.find_spec(name) is not None):
         raise InputError(
-            f"{kind} name {name!r} is taken by Python, a package or a world here; choose another"
+            f"{kind} name {name!r} is taken by Python, a package or a built-in environment; choose another"
         )

@@ -1,7 +1,7 @@
 """`stepwell study`: many configurations and seeds, one table and one plot.
 
-Exit codes: 0 every run has come to its end; 1 some run failed; 3 the time (`--limit-s`) was over
-first; 130 interrupted. After 1, 3 and 130 the same command goes on.
+Exit codes: 0 every run has finished; 1 some run failed; 3 the time (`--limit-s`) was up first; 130
+interrupted. After 1, 3 and 130 the same command continues.
 """
 
 from __future__ import annotations
@@ -10,22 +10,25 @@ import argparse
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.command import add_command
 
-GOES_ON = "Finished runs are kept: the same command goes on where it stopped."
-TIME_IS_OVER = 3
+if TYPE_CHECKING:
+    from stepwell.studies.study import StudySession
+
+RESUME_HINT = "Finished runs are kept: the same command continues where it stopped."
+TIME_IS_UP = 3
 _EXAMPLES = (
     ("stepwell study --list", "the studies that come with the package"),
     ("stepwell study steppo --quick", "one of them, its short form"),
     ("stepwell study studies/recipes.toml --quick", "the short form, in minutes on a CPU"),
     ("stepwell study studies/recipes.toml --workers 16 --device cuda", "runs side by side on one GPU"),
-    ("stepwell study studies/recipes.toml --limit-s 540", "stop in order after nine minutes; go on later"),
-    ("stepwell study studies/recipes.toml --only grpo-seed0 seed1", "only runs of such names"),
+    ("stepwell study studies/recipes.toml --limit-s 540", "save and stop after nine minutes; continue later"),
+    ("stepwell study studies/recipes.toml --only grpo-seed0 seed1", "only runs with such names"),
     (
         "stepwell study studies/recipes.toml --join a/results.json b/results.json",
-        "parts run apart, in one table",
+        "parts that ran elsewhere, in one table",
     ),
 )
 
@@ -36,9 +39,9 @@ def add(commands: Any) -> None:
         "study",
         run,
         summary="run many configurations and seeds and compare them",
-        description=f"{GOES_ON} Writes results.json, table.md, a plot per world and study.html.",
+        description=f"{RESUME_HINT} Writes results.json, table.md, a plot per world and study.html.",
         examples=_EXAMPLES,
-        after_interrupt=lambda args: GOES_ON,
+        after_interrupt=lambda args: RESUME_HINT,
     )
     parser.add_argument(
         "study", metavar="STUDY", nargs="?", help="a TOML file that describes it, or a name of --list"
@@ -46,7 +49,9 @@ def add(commands: Any) -> None:
     parser.add_argument("--list", action="store_true", help="name the studies that come with the package")
     parser.add_argument("--quick", action="store_true", help="the file's short form")
     parser.add_argument("--workers", type=int, metavar="N", help="runs side by side; default: the cores")
-    parser.add_argument("--threads", type=int, metavar="N", help="of each run; default: the cores shared out")
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="of each run; default: an equal share of the cores"
+    )
     parser.add_argument("--device", metavar="DEVICE", help="cpu or cuda; default: as the file says")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="of this study; default: runs/study-NAME")
     parser.add_argument(
@@ -64,7 +69,7 @@ def add(commands: Any) -> None:
         metavar="RESULTS",
         help="run nothing; one table of the results.json of parts (of a run in several, the last counts)",
     )
-    parser.add_argument("--restart", action="store_true", help="throw away the runs in the folder")
+    parser.add_argument("--restart", action="store_true", help="delete the runs in the folder")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -72,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     from stepwell.core.errors import ConfigError
 
     if args.list:
-        return _listed()
+        return _print_studies()
     if args.study is None:
         raise ConfigError("give a TOML file, or a name of `stepwell study --list`")
     file = find_study(args.study)
@@ -85,9 +90,9 @@ def run(args: argparse.Namespace) -> int:
     from stepwell.studies.study import join_study, run_study
 
     if args.join:
-        sitting = join_study(file, args.join, quick=args.quick, folder=args.folder)
-        return _told(sitting)
-    sitting = run_study(
+        session = join_study(file, args.join, quick=args.quick, folder=args.folder)
+        return _report_session(session)
+    session = run_study(
         file,
         quick=args.quick,
         workers=args.workers,
@@ -99,10 +104,10 @@ def run(args: argparse.Namespace) -> int:
         restart=args.restart,
         command=shlex.join(["stepwell", *sys.argv[1:]]),
     )
-    return _told(sitting)
+    return _report_session(session)
 
 
-def _listed() -> int:
+def _print_studies() -> int:
     from stepwell.config.studies import find_study, study_names
     from stepwell.config.study import load_study
 
@@ -111,16 +116,16 @@ def _listed() -> int:
     return 0
 
 
-def _told(sitting: Any) -> int:
-    if sitting.failed:
-        names = ", ".join(sitting.failed)
-        print(f"{len(sitting.failed)} of {sitting.num_runs} runs failed: {names}", file=sys.stderr)
+def _report_session(session: StudySession) -> int:
+    if session.failed:
+        names = ", ".join(session.failed)
+        print(f"{len(session.failed)} of {session.num_runs} runs failed: {names}", file=sys.stderr)
     print(
-        f"{sitting.num_done} of {sitting.num_runs} runs done  "
-        f"table {sitting.folder / 'table.md'}  page {sitting.folder / 'study.html'}"
+        f"{session.num_done} of {session.num_runs} runs done  "
+        f"table {session.folder / 'table.md'}  page {session.folder / 'study.html'}"
     )
-    if sitting.ending == "interrupted":
+    if session.ending == "interrupted":
         raise KeyboardInterrupt
-    if sitting.ending == "limit":
-        print(GOES_ON)
-    return {"complete": 0, "limit": TIME_IS_OVER}.get(sitting.ending, 1)
+    if session.ending == "limit":
+        print(RESUME_HINT)
+    return {"complete": 0, "limit": TIME_IS_UP}.get(session.ending, 1)

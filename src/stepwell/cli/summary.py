@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def summary_line(folder: Path) -> str:
+def describe_run(folder: Path) -> str:
     """`held-out success 0.31 -> 0.92  report runs/NAME/report.html`, as far as it is known.
 
-    Settings that were changed when the run went on stand in lines before it.
+    Settings that were changed on a resume come in lines before it.
     """
     from stepwell.monitors.summary import describe_changes, describe_success, read_summary
 

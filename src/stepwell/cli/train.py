@@ -1,4 +1,4 @@
-"""`stepwell train`: train an agent, or say what training would do."""
+"""`stepwell train`: train an agent, or print what training would do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.command import add_command, add_settings, newest_runs, read_settings, run_folder
-from stepwell.cli.summary import summary_line
+from stepwell.cli.summary import describe_run
 
 if TYPE_CHECKING:
     from stepwell.config.run import RunConfig
@@ -19,8 +19,8 @@ _EXAMPLES = (
     ("stepwell train --env my_module:MyEnv", "an environment of your own, with settings fitted to it"),
     ("stepwell train my.toml recipe.name=grpo train.group_size=8", "a file, two settings changed"),
     ("stepwell train sokoban --dry-run", "what it would do, and how much memory it needs"),
-    ("stepwell train --resume runs/NAME", "go on from the last checkpoint"),
-    ("stepwell train --resume runs/NAME train.num_updates=600", "go on for longer"),
+    ("stepwell train --resume runs/NAME", "continue from the last checkpoint"),
+    ("stepwell train --resume runs/NAME train.num_updates=600", "continue for longer"),
     ("stepwell train demo --agent my_agent.py:agent", "an agent of your own, through the gateway"),
     ("stepwell train my.toml recipe.name=awr offline.pool=pool.db", "from stored trajectories"),
 )
@@ -32,10 +32,10 @@ def add(commands: Any) -> None:
         "train",
         run,
         summary="train an agent",
-        description="Everything about a run stands in one folder: config.toml, metrics.jsonl, "
+        description="A run keeps everything in one folder: config.toml, metrics.jsonl, "
         "summary.json, checkpoints, the pool of trajectories and report.html.",
         examples=_EXAMPLES,
-        after_interrupt=_how_to_go_on,
+        after_interrupt=_describe_resume,
     )
     add_settings(parser)
     parser.add_argument(
@@ -44,7 +44,7 @@ def add(commands: Any) -> None:
         help="train in this environment (module:Class, file.py:Class or a name); without CONFIG: by the "
         "preset `own`, fitted to it",
     )
-    parser.add_argument("--resume", metavar="RUN", help="go on with this run; key=value changes a setting")
+    parser.add_argument("--resume", metavar="RUN", help="continue this run; key=value changes a setting")
     parser.add_argument(
         "--agent",
         metavar="MODULE:FUNCTION",
@@ -65,9 +65,9 @@ def run(args: argparse.Namespace) -> int:
     resume = run_folder(args.resume) if args.resume else None
     source, _ = split_settings(args.settings)
     if resume is not None and source is not None:
-        raise ConfigError(f"--resume goes on with the run's own settings; leave out {source!r}")
+        raise ConfigError(f"--resume continues with the run's own settings; leave out {source!r}")
     if resume is not None and args.env:
-        raise ConfigError("--resume goes on in the run's own environment; leave out --env")
+        raise ConfigError("--resume continues in the run's own environment; leave out --env")
     if resume is None and args.env is None and source is None:
         raise ConfigError(
             f"give a TOML file or a preset ({', '.join(preset_names())}), --env MODULE:CLASS, or --resume RUN"
@@ -76,20 +76,20 @@ def run(args: argparse.Namespace) -> int:
     settings = [*args.settings, *(f"{key}={json.dumps(value)}" for key, value in given.items() if value)]
     if resume is not None and len(settings) > len(args.settings):
         raise ConfigError(
-            "--resume goes on with the run's own agent and tasks; leave out --agent and --tasks"
+            "--resume continues with the run's own agent and tasks; leave out --agent and --tasks"
         )
     config = (
         read_settings(settings, default=resume) if args.env is None else _read_for_env(args.env, settings)
     )
     if args.dry_run and resume is not None:
-        from stepwell.runs.run_record import read_record, take_changes
+        from stepwell.runs.run_record import check_changes, read_record
 
-        take_changes(read_record(resume, config), resume, config)
+        check_changes(read_record(resume, config), resume, config)
     _warn_of_foreign_preset(settings, config)
     if args.dry_run:
-        from stepwell.runs.plan.run_plan import plan
+        from stepwell.runs.plan.run_plan import plan_run
 
-        print(plan(config))
+        print(plan_run(config))
         return 0
     from stepwell.runs.build.recipe import resolve_recipe
 
@@ -98,14 +98,14 @@ def run(args: argparse.Namespace) -> int:
 
     args.folder, args.began = Path(config.folder), time.time()
     folder = train(config, resume=resume)
-    print(summary_line(folder))
+    print(describe_run(folder))
     args.resume = folder
-    raise_if_interrupted(folder)  # it saved itself and ended in order; what is left to say is the same
+    raise_if_interrupted(folder)  # it has saved and stopped in order; the message is the same
     return 0
 
 
 def _warn_of_foreign_preset(settings: list[str], config: RunConfig) -> None:
-    """Say that a preset was made for another environment than the user's own."""
+    """Warn that a preset was made for another environment than the user's own."""
     from stepwell.cli.command import split_settings
     from stepwell.config.loading import load_config
     from stepwell.config.presets import preset_names
@@ -134,8 +134,8 @@ def _read_for_env(env: str, settings: list[str]) -> RunConfig:
     return config
 
 
-def _how_to_go_on(args: argparse.Namespace) -> str:
+def _describe_resume(args: argparse.Namespace) -> str:
     if args.resume:
-        return f"Go on with: stepwell train --resume {args.resume}"
+        return f"Continue with: stepwell train --resume {args.resume}"
     begun = newest_runs(args.folder, since=args.began) if args.folder else []
-    return f"Go on with: stepwell train --resume {begun[0]}" if begun else "Nothing was trained yet."
+    return f"Continue with: stepwell train --resume {begun[0]}" if begun else "Nothing was trained yet."

@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stepwell.config.renamed import rename_tables
 from stepwell.config.run import RunConfig
-from stepwell.config.study import flattened
+from stepwell.config.study import flatten_tables
 from stepwell.config.writing import toml_value
 from stepwell.core.errors import ConfigError
 
@@ -70,9 +71,9 @@ RULES: Mapping[str, Rule] = {
     "own_agent.num_processes": Rule(True, "only decides where episodes run"),
     "own_agent.concurrency": Rule(True, "only decides where episodes run"),
     "own_agent": Rule(False, "the run learns with its own agent and tasks"),
-    "groups": Rule(True, "only decides where work runs, and how far episodes may run ahead"),
-    "groups.mode": Rule(False, "episodes in the pool were played for the old mode"),
-    "groups.global_batch": Rule(False, _EVEN),
+    "workers": Rule(True, "only decides where work runs, and how far episodes may run ahead"),
+    "workers.mode": Rule(False, "episodes in the pool were played for the old mode"),
+    "workers.global_batch": Rule(False, _EVEN),
     "pool.durable": Rule(True, "concerns later commits only"),
     "pool": Rule(False, "its episodes are in the old one"),
     "env": Rule(False, "earlier results are of the old environment"),
@@ -94,7 +95,7 @@ class Change:
     new: Any
 
     def __str__(self) -> str:
-        return f"{self.key} {_write(self.old)} -> {_write(self.new)}"
+        return f"{self.key} {_format_value(self.old)} -> {_format_value(self.new)}"
 
     @property
     def is_measure(self) -> bool:
@@ -113,8 +114,8 @@ class Change:
 
 def find_changes(stored: Mapping[str, Any], wanted: RunConfig) -> list[Change]:
     """Where `wanted` differs from stored settings. A setting that is newer than those had its default."""
-    old = {**_flatten(RunConfig().model_dump(mode="json")), **_flatten(stored)}
-    new = _flatten(wanted.model_dump(mode="json"))
+    old = {**_flatten_set(RunConfig().model_dump(mode="json")), **_flatten_set(rename_tables(stored))}
+    new = _flatten_set(wanted.model_dump(mode="json"))
     keys = [key for key in dict.fromkeys((*new, *old)) if key not in _PLACES]
     changes = [Change(key, old.get(key), new.get(key)) for key in keys]
     return [change for change in changes if change.old != change.new]
@@ -132,10 +133,12 @@ def require_sound(changes: Sequence[Change], where: str) -> None:
     )
 
 
-def _flatten(values: Mapping[str, Any]) -> dict[str, Any]:
+def _flatten_set(values: Mapping[str, Any]) -> dict[str, Any]:
     """Every value that is set, by its dotted name."""
-    return {".".join(path): value for path, value in flattened(values) if value is not None and value != {}}
+    return {
+        ".".join(path): value for path, value in flatten_tables(values) if value is not None and value != {}
+    }
 
 
-def _write(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return "none" if value is None else toml_value(value)

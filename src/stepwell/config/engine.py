@@ -51,7 +51,7 @@ class EngineConfig(Settings):
         return self.num_slots if self.num_slots is not None else 2 * self.max_batch_size
 
     @model_validator(mode="after")
-    def _consistent(self) -> EngineConfig:
+    def _check_consistency(self) -> EngineConfig:
         if self.slots < self.max_batch_size:
             raise ValueError(
                 f"num_slots ({self.slots}) must be at least max_batch_size ({self.max_batch_size})"

@@ -65,7 +65,7 @@ class EnvServiceConfig(Settings):
         return self.host in ("localhost", "::1") or self.host.startswith("127.")
 
     @model_validator(mode="after")
-    def _closed(self) -> EnvServiceConfig:
+    def _require_keys(self) -> EnvServiceConfig:
         if not self.is_loopback and not (self.keys or self.keys_file):
             raise ValueError(
                 f"host {self.host} can be reached from other machines and nobody would need a key; make one "

@@ -76,7 +76,7 @@ class GatewayConfig(Settings):
         return self.host in ("localhost", "::1") or self.host.startswith("127.")
 
     @model_validator(mode="after")
-    def _closed(self) -> GatewayConfig:
+    def _require_keys(self) -> GatewayConfig:
         if not self.is_loopback and not (self.keys or self.keys_file):
             raise ValueError(
                 f"host {self.host} can be reached from other machines and nobody would need a key; make one "

@@ -53,7 +53,7 @@ class JudgeConfig(Settings):
     endpoint: EndpointConfig = Field(default_factory=EndpointConfig)
 
     @model_validator(mode="after")
-    def _reachable(self) -> JudgeConfig:
+    def _require_endpoint(self) -> JudgeConfig:
         if self.kind == "endpoint" and not (self.endpoint.url and self.endpoint.model):
             raise ValueError('kind = "endpoint" needs endpoint.url and endpoint.model; set them')
         return self

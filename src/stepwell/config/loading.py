@@ -26,6 +26,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from stepwell.config.presets import preset_names, preset_text
+from stepwell.config.renamed import TABLES, rename_key, rename_tables, warn_of_old_tables
 from stepwell.config.run import RunConfig
 from stepwell.config.schema import describe_problem, field_at
 from stepwell.config.writing import dump_config
@@ -46,6 +47,7 @@ class _Source:
     name: str = ""
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
+    tables: list[str] = field(default_factory=list)  # as they are called there
 
 
 def load_config(path: Path | str | RunConfig | None, overrides: Sequence[str] = ()) -> RunConfig:
@@ -54,24 +56,24 @@ def load_config(path: Path | str | RunConfig | None, overrides: Sequence[str] = 
     `path` is a TOML file, a run folder, a preset (`frozenlake` or `preset:frozenlake`), settings that were
     loaded before, or None for the defaults alone.
     """
-    if isinstance(path, RunConfig):
-        source = _Source(values=path.model_dump())
-    else:
-        source = _Source() if path is None else _read(path)
+    source = _Source() if path is None else _read_source(path)
     problems: list[str] = []
+    tables = list(source.tables)
     for text in overrides:
         try:
             key, value = _parse_override(text)
-            _put(source.values, key, value)
+            tables.append(_split_override(text)[0][0])
+            _set_value(source.values, key, value)
             source.places[".".join(key)] = "override"
         except ConfigError as error:
             problems.append(str(error))
     try:
-        config = RunConfig.model_validate(_filled(RunConfig(), source.values))
+        config = RunConfig.model_validate(_fill_defaults(RunConfig(), source.values))
     except ValidationError as error:
-        problems += _explained(error, source.places)
+        problems += _explain_problems(error, source.places)
     if problems:
-        raise ConfigError(_listed(source.name, problems))
+        raise ConfigError(_list_problems(source.name, problems))
+    warn_of_old_tables(tables, f"{source.name}: " if source.name else "")
     return config
 
 
@@ -79,12 +81,12 @@ def parse_options(texts: Sequence[str]) -> dict[str, Any]:
     """`size=5 is_slippery=true` as a dictionary: the options of a world given one by one."""
     options: dict[str, Any] = {}
     for text in texts:
-        key, raw = _split(text)
-        _put(options, key, _parse_value(raw))
+        key, raw = _split_override(text)
+        _set_value(options, key, _parse_value(raw))
     return options
 
 
-def _read(path: Path | str) -> _Source:
+def _read_source(path: Path | str) -> _Source:
     text = str(path)
     file = Path(path).expanduser()
     if file.is_dir():
@@ -92,36 +94,37 @@ def _read(path: Path | str) -> _Source:
             raise ConfigError(f"{text} is a folder without {_RUN_FILE}; give a run folder or a TOML file")
         file = file / _RUN_FILE
     if file.is_file() and not text.startswith("preset:"):
-        return _parse(str(file), _text_of(file))
+        return _parse_toml(str(file), _read_text(file))
     name = text.removeprefix("preset:")
     if name not in preset_names():
-        raise ConfigError(_missing(text, name))
-    return _parse(f"preset {name}", preset_text(name))
+        raise ConfigError(_describe_missing(text, name))
+    return _parse_toml(f"preset {name}", preset_text(name))
 
 
-def _text_of(file: Path) -> str:
+def _read_text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file} is not UTF-8 text ({error}); save it as UTF-8") from None
 
 
-def _missing(text: str, name: str) -> str:
+def _describe_missing(text: str, name: str) -> str:
     return (
         f"config {text!r} is neither a file nor a preset{suggest_name(name, preset_names(), 'Presets')}; "
         "anything else must be the path of a TOML file"
     )
 
 
-def _parse(name: str, text: str) -> _Source:
+def _parse_toml(name: str, text: str) -> _Source:
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{name} is not valid TOML: {error}") from None
-    return _Source(name, values, dict(_lines(text)))
+    places = {rename_key(key): place for key, place in _find_lines(text)}
+    return _Source(name, rename_tables(values), places, list(values))
 
 
-def _lines(text: str) -> Iterator[tuple[str, str]]:
+def _find_lines(text: str) -> Iterator[tuple[str, str]]:
     """The line of every key written plainly. A hint for messages: nothing depends on it."""
     table = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -132,7 +135,7 @@ def _lines(text: str) -> Iterator[tuple[str, str]]:
             yield table + re.sub(r"[\s\"']", "", entry[1]), f"line {number}"
 
 
-def _split(text: str) -> tuple[tuple[str, ...], str]:
+def _split_override(text: str) -> tuple[tuple[str, ...], str]:
     """The key (as its parts) and the text behind the first `=`."""
     name, equals, raw = text.partition("=")
     try:
@@ -149,7 +152,8 @@ def _split(text: str) -> tuple[tuple[str, ...], str]:
 
 
 def _parse_override(text: str) -> tuple[tuple[str, ...], Any]:
-    key, raw = _split(text)
+    key, raw = _split_override(text)
+    key = (TABLES.get(key[0], key[0]), *key[1:])
     value = _parse_value(raw)
     setting = field_at(RunConfig, key)
     if setting is None or setting.path != key:
@@ -173,7 +177,7 @@ def _parse_value(raw: str) -> Any:
     return raw.strip() if len(found) > 1 or is_date else value
 
 
-def _put(values: dict[str, Any], key: tuple[str, ...], value: Any) -> None:
+def _set_value(values: dict[str, Any], key: tuple[str, ...], value: Any) -> None:
     for depth, part in enumerate(key[:-1], 1):
         inner = values[part] = {} if values.get(part) is None else values[part]
         if not isinstance(inner, dict):
@@ -182,30 +186,30 @@ def _put(values: dict[str, Any], key: tuple[str, ...], value: Any) -> None:
     values[key[-1]] = value
 
 
-def _filled(defaults: BaseModel, given: Mapping[str, Any]) -> dict[str, Any]:
+def _fill_defaults(defaults: BaseModel, given: Mapping[str, Any]) -> dict[str, Any]:
     """What is given, and around it the defaults of that very place: setting one key of a table
     must not change the others, and a table may have other defaults here than elsewhere."""
     filled = {name: getattr(defaults, name) for name in type(defaults).model_fields}
     for name, value in given.items():
         default = filled.get(name)
         if isinstance(default, BaseModel) and isinstance(value, Mapping):
-            value = _filled(default, value)
+            value = _fill_defaults(default, value)
         filled[name] = value
     return filled
 
 
-def _explained(error: ValidationError, places: Mapping[str, str]) -> list[str]:
+def _explain_problems(error: ValidationError, places: Mapping[str, str]) -> list[str]:
     """Each problem once, in our words."""
     problems: dict[str, None] = {}
     for found in error.errors(include_url=False):
         path = tuple(str(part) for part in found["loc"])
         key, words = describe_problem(RunConfig, found)
-        place = _place(path, places)
+        place = _find_place(path, places)
         problems[f"{key}: {words}{place}" if key else words + place] = None
     return list(problems)
 
 
-def _place(path: tuple[str, ...], places: Mapping[str, str]) -> str:
+def _find_place(path: tuple[str, ...], places: Mapping[str, str]) -> str:
     for depth in range(len(path), 0, -1):
         if place := places.get(".".join(path[:depth])):
             return f" ({place})"
@@ -214,7 +218,7 @@ def _place(path: tuple[str, ...], places: Mapping[str, str]) -> str:
     return f" ({below[0]})" if below else ""
 
 
-def _listed(name: str, problems: Sequence[str]) -> str:
+def _list_problems(name: str, problems: Sequence[str]) -> str:
     prefix = f"{name}: " if name else ""
     if len(problems) == 1:
         return prefix + problems[0]

@@ -14,9 +14,9 @@ from pydantic import Field, field_validator, model_validator
 
 from stepwell.config.base import ObjectName, OptionalObjectName, Settings
 from stepwell.config.engine import EngineConfig
-from stepwell.config.groups import GroupsConfig
 from stepwell.config.judge import JudgeConfig
 from stepwell.config.policy import PolicyConfig
+from stepwell.config.workers import WorkersConfig
 from stepwell.core.names import suggest_name
 from stepwell.core.user_objects import is_import_path, name_object
 
@@ -403,7 +403,7 @@ class RunConfig(Settings):
     warm_start: WarmStartConfig = Field(default_factory=WarmStartConfig)
     recipe: RecipeConfig = Field(default_factory=RecipeConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
-    groups: GroupsConfig = Field(default_factory=GroupsConfig)
+    workers: WorkersConfig = Field(default_factory=WorkersConfig)
     eval: EvalConfig = Field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     pool: RunPoolConfig = Field(default_factory=RunPoolConfig)
@@ -419,7 +419,7 @@ class RunConfig(Settings):
         return f"{PurePath(where).stem if where.endswith('.py') else where}:{name}"
 
     @model_validator(mode="after")
-    def _consistent(self) -> RunConfig:
+    def _check_consistency(self) -> RunConfig:
         if self.train.minibatches > self.train.tasks_per_update * self.train.group_size:
             raise ValueError(
                 f"train.minibatches ({self.train.minibatches}) exceeds the trajectories of an update "

@@ -61,9 +61,9 @@ class Setting:
     @property
     def allowed(self) -> str:
         """What it may hold, in words: `a whole number, at least 1, or none`."""
-        kinds = list(_members(self.info.annotation))
-        limits = [limit for item in self.info.metadata if (limit := _limit(item))]
-        words = [_words(kind) for kind in kinds if kind is not type(None)]
+        kinds = list(_union_members(self.info.annotation))
+        limits = [limit for item in self.info.metadata if (limit := _describe_limit(item))]
+        words = [_describe_type(kind) for kind in kinds if kind is not type(None)]
         text = ", ".join([" or ".join(words), *limits])
         return f"{text}, or none" if type(None) in kinds else text
 
@@ -73,7 +73,7 @@ class Setting:
 
     @property
     def takes_text(self) -> bool:
-        return str in _members(self.info.annotation)
+        return str in _union_members(self.info.annotation)
 
 
 def settings_of(
@@ -95,7 +95,7 @@ def settings_of(
 
 def table_of(info: FieldInfo) -> type[BaseModel] | None:
     """The model of a field that is a table, also of one that may be left out."""
-    for kind in _members(info.annotation):
+    for kind in _union_members(info.annotation):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind
     return None
@@ -140,13 +140,13 @@ def suggest_key(model: type[BaseModel], path: Sequence[str]) -> str:
     """
     keys = [setting.path for setting in settings_of(model)]
     known = dict.fromkeys(key[:depth] for key in keys for depth in range(1, len(key) + 1))
-    scores = {key: _likeness(tuple(path), key) for key in known}
+    scores = {key: _measure_likeness(tuple(path), key) for key in known}
     best = max(scores.values())
     near = " or ".join(repr(".".join(key)) for key in known if scores[key] == best)
     return f"; did you mean {near}?" if best > 0 else ""
 
 
-def _likeness(typed: tuple[str, ...], key: tuple[str, ...]) -> float:
+def _measure_likeness(typed: tuple[str, ...], key: tuple[str, ...]) -> float:
     spelling = measure_likeness(typed[-1], key[-1])
     pairs = zip(typed, key, strict=False)
     shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
@@ -154,12 +154,12 @@ def _likeness(typed: tuple[str, ...], key: tuple[str, ...]) -> float:
     return 0.0 if spelling < MIN_LIKENESS else spelling + 0.1 * shared + 0.05 * is_sibling
 
 
-def reference() -> str:
+def write_reference() -> str:
     """Every table and key of a run's configuration as markdown."""
-    return "\n".join(_sections(RunConfig, (), RunConfig())).rstrip() + "\n"
+    return "\n".join(_write_sections(RunConfig, (), RunConfig())).rstrip() + "\n"
 
 
-def _sections(model: type[BaseModel], above: tuple[str, ...], defaults: BaseModel) -> Iterator[str]:
+def _write_sections(model: type[BaseModel], above: tuple[str, ...], defaults: BaseModel) -> Iterator[str]:
     yield f"## `[{'.'.join(above)}]`" if above else "## Top level"
     yield ""
     yield (model.__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
@@ -172,34 +172,39 @@ def _sections(model: type[BaseModel], above: tuple[str, ...], defaults: BaseMode
         if table is not None:
             tables.append((table, path, table() if value is None else value))
         if table is None or _is_optional(info):
-            yield _row(Setting(path, info, value))
+            yield _write_row(Setting(path, info, value))
     yield ""
     for table, path, inner in tables:
-        yield from _sections(table, path, inner)
+        yield from _write_sections(table, path, inner)
 
 
-def _row(setting: Setting) -> str:
+def _write_row(setting: Setting) -> str:
     table = table_of(setting.info)
     held = f"table `[{setting.key}]`, or none" if table else setting.allowed
-    cells = (f"`{setting.path[-1]}`", held, f"`{_shown(setting.default)}`", setting.info.description or "")
+    cells = (
+        f"`{setting.path[-1]}`",
+        held,
+        f"`{_format_value(setting.default)}`",
+        setting.info.description or "",
+    )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return "none" if value is None else toml_value(value)
 
 
-def _members(annotation: Any) -> tuple[Any, ...]:
+def _union_members(annotation: Any) -> tuple[Any, ...]:
     """The alternatives of a union, or the one type there is."""
     is_union = get_origin(annotation) in (typing.Union, types.UnionType)
     return get_args(annotation) if is_union else (annotation,)
 
 
 def _is_optional(info: FieldInfo) -> bool:
-    return type(None) in _members(info.annotation)
+    return type(None) in _union_members(info.annotation)
 
 
-def _words(kind: Any) -> str:
+def _describe_type(kind: Any) -> str:
     origin = get_origin(kind)
     if origin is Literal:
         choices = [toml_value(choice) for choice in get_args(kind)]
@@ -214,11 +219,11 @@ def _words(kind: Any) -> str:
 
 
 def _list_of(kind: Any) -> str:
-    words = _words(kind).removeprefix("a ")
+    words = _describe_type(kind).removeprefix("a ")
     return f"a list of {words}s" if words == "table" else f"a list of {words}"
 
 
-def _limit(item: Any) -> str | None:
+def _describe_limit(item: Any) -> str | None:
     for kind, (attribute, words) in _LIMITS.items():
         if isinstance(item, kind):
             return f"{words} {getattr(item, attribute):g}"
@@ -227,7 +232,7 @@ def _limit(item: Any) -> str | None:
 
 def page_with_reference(page: str) -> str:
     """A page whose part behind the marker is the reference of today."""
-    return page.partition(MARKER)[0] + MARKER + reference()
+    return page.partition(MARKER)[0] + MARKER + write_reference()
 
 
 if __name__ == "__main__":  # python -m stepwell.config.schema docs/configuration.md

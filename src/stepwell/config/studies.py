@@ -11,7 +11,7 @@ from stepwell.core.names import suggest_name
 
 def study_names() -> tuple[str, ...]:
     """The names of all of them, in order."""
-    return tuple(sorted(path.stem for path in _folder().glob("*.toml")))
+    return tuple(sorted(path.stem for path in _find_folder().glob("*.toml")))
 
 
 def find_study(given: str | Path) -> Path:
@@ -23,16 +23,16 @@ def find_study(given: str | Path) -> Path:
     if path.is_file():
         return path
     if str(given) in study_names():
-        return _folder() / f"{given}.toml"
+        return _find_folder() / f"{given}.toml"
     if path.is_dir():
-        raise ConfigError(f"{str(given)!r} is a folder; give the TOML file of a study, or {_either()}")
-    guess = suggest_name(str(given), study_names()) or f"; give the path of a TOML file, or {_either()}"
+        raise ConfigError(f"{str(given)!r} is a folder; give the TOML file of a study, or {_list_names()}")
+    guess = suggest_name(str(given), study_names()) or f"; give the path of a TOML file, or {_list_names()}"
     raise ConfigError(f"study file {str(given)!r} does not exist, and no study of ours is called so{guess}")
 
 
-def _either() -> str:
+def _list_names() -> str:
     return f"a name ({', '.join(study_names())})"
 
 
-def _folder() -> Path:
+def _find_folder() -> Path:
     return Path(str(files("stepwell.config").joinpath("studies")))

@@ -44,6 +44,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from stepwell.config.base import Settings
 from stepwell.config.loading import load_config
+from stepwell.config.renamed import merge_tables
 from stepwell.config.run import RunConfig
 from stepwell.config.writing import toml_value
 from stepwell.core.errors import ConfigError
@@ -109,7 +110,7 @@ class SweepConfig(Settings):
     lines: dict[str, tuple[str, ...]] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _aligned(self) -> SweepConfig:
+    def _check_lengths(self) -> SweepConfig:
         for line, variants in self.lines.items():
             if len(variants) != len(self.values):
                 raise ValueError(
@@ -150,7 +151,7 @@ class StudyConfig(_Named):
     quick: QuickConfig = Field(default_factory=QuickConfig)
 
     @model_validator(mode="after")
-    def _consistent(self) -> StudyConfig:
+    def _check_consistency(self) -> StudyConfig:
         _check_distinct("seeds", self.seeds)
         _check_distinct("worlds", [world.name for world in self.worlds])
         _check_distinct("variants", [variant.name for variant in self.variants])
@@ -174,14 +175,16 @@ class StudyConfig(_Named):
         names = [variant.name for variant in self.variants]
         return self.baseline if self.baseline in names else names[0]
 
-    def shortened(self) -> StudyConfig:
+    def shorten(self) -> StudyConfig:
         """The study that `--quick` runs."""
         quick = self.quick
         worlds = [world for world in self.worlds if quick.worlds is None or world.name in quick.worlds]
         if quick.env_steps is not None:
             worlds = [world.model_copy(update={"env_steps": quick.env_steps}) for world in worlds]
         variants = [item for item in self.variants if quick.variants is None or item.name in quick.variants]
-        variants = [v.model_copy(update={"settings": merged(v.settings, quick.settings)}) for v in variants]
+        variants = [
+            v.model_copy(update={"settings": merge_tables(v.settings, quick.settings)}) for v in variants
+        ]
         known = {variant.name for variant in variants}
         changes = {
             "seeds": self.seeds if quick.seeds is None else quick.seeds,
@@ -223,7 +226,7 @@ def load_study(path: Path) -> StudyConfig:
     try:
         return StudyConfig.model_validate(values)
     except ValidationError as error:
-        problems = list(dict.fromkeys(_problem(found) for found in error.errors(include_url=False)))
+        problems = list(dict.fromkeys(_describe_problem(found) for found in error.errors(include_url=False)))
         if len(problems) == 1:
             raise ConfigError(f"{path}: {problems[0]}") from None
         lines = "\n".join(f"  {problem}" for problem in problems)
@@ -235,11 +238,11 @@ def plan_runs(study: StudyConfig, beside: Path, folder: Path, device: str | None
 
     `beside` is the folder of the study file, `folder` where the runs' own folders go.
     """
-    worlds = study.worlds or (_own_world(study, _found(study.base, beside)),)
+    worlds = study.worlds or (_make_base_world(study, _find_base(study.base, beside)),)
     runs = []
     for seed in study.seeds:
         for world in worlds:
-            base = _found(world.base or study.base, beside)
+            base = _find_base(world.base or study.base, beside)
             for variant in study.variants:
                 if variant.worlds is not None and world.name not in variant.worlds:
                     continue
@@ -258,7 +261,7 @@ def plan_runs(study: StudyConfig, beside: Path, folder: Path, device: str | None
                 }
                 config = _run_config(study, base, world, variant, own)
                 others = {
-                    place: _run_config(study, base, world, variant, merged(own, settings))
+                    place: _run_config(study, base, world, variant, merge_tables(own, settings))
                     for place, settings in world.elsewhere.items()
                 }
                 runs.append(PlannedRun(world.name, variant.name, seed, config, others))
@@ -266,47 +269,41 @@ def plan_runs(study: StudyConfig, beside: Path, folder: Path, device: str | None
     return runs
 
 
-def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Two tables as one, table by table; `above` wins."""
-    result = dict(below)
-    for key, value in above.items():
-        inner = result.get(key)
-        both = isinstance(inner, Mapping) and isinstance(value, Mapping)
-        result[key] = merged(inner, value) if both else value  # type: ignore[arg-type]
-    return result
-
-
-def flattened(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def flatten_tables(
+    table: Mapping[str, Any], above: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every value of nested tables with its path."""
     for key, value in table.items():
         if isinstance(value, Mapping) and value:
-            yield from flattened(value, (*above, key))
+            yield from flatten_tables(value, (*above, key))
         else:
             yield (*above, key), value
 
 
-def _found(base: str | None, beside: Path) -> str | None:
+def _find_base(base: str | None, beside: Path) -> str | None:
     return str(beside / base) if base is not None and (beside / base).exists() else base
 
 
-def _own_world(study: StudyConfig, base: str | None) -> WorldConfig:
+def _make_base_world(study: StudyConfig, base: str | None) -> WorldConfig:
     """The one world of a study that names none: that of the base and the shared settings."""
-    name = load_config(base, list(_overrides(study.settings))).env.name
+    name = load_config(base, list(_make_overrides(study.settings))).env.name
     return WorldConfig(name=re.sub(r"[^A-Za-z0-9_.+-]+", "-", name))
 
 
 def _run_config(
     study: StudyConfig, base: str | None, world: WorldConfig, variant: VariantConfig, own: dict[str, Any]
 ) -> RunConfig:
-    settings = merged(merged(merged(QUIET, study.settings), world.settings), variant.settings)
-    given = merged(settings, own)
+    settings = merge_tables(
+        merge_tables(merge_tables(QUIET, study.settings), world.settings), variant.settings
+    )
+    given = merge_tables(settings, own)
     where = f"study {study.name}, variant {variant.name} on {world.name}"
     budget = world.env_steps or study.env_steps
     try:
-        config = load_config(base, list(_overrides(given)))
+        config = load_config(base, list(_make_overrides(given)))
         if study.rollouts is not None:
-            given = merged(given, {"train": {"tasks_per_update": _num_tasks(study.rollouts, config)}})
-            config = load_config(base, list(_overrides(given)))
+            given = merge_tables(given, {"train": {"tasks_per_update": _count_tasks(study.rollouts, config)}})
+            config = load_config(base, list(_make_overrides(given)))
         if budget is None:
             return config
         if "num_updates" in settings.get("train", {}):
@@ -319,12 +316,12 @@ def _run_config(
         else:
             cap = math.ceil(budget / (config.train.tasks_per_update * config.train.group_size))
         limits = {"train": {"max_env_steps": budget, "num_updates": cap}}
-        return load_config(base, list(_overrides(merged(given, limits))))
+        return load_config(base, list(_make_overrides(merge_tables(given, limits))))
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
 
 
-def _num_tasks(rollouts: int, config: RunConfig) -> int:
+def _count_tasks(rollouts: int, config: RunConfig) -> int:
     """Tasks of an update that make so many trajectories with this group size."""
     num_tasks, rest = divmod(rollouts, config.train.group_size)
     if rest or not num_tasks:
@@ -335,9 +332,9 @@ def _num_tasks(rollouts: int, config: RunConfig) -> int:
     return num_tasks
 
 
-def _overrides(settings: Mapping[str, Any]) -> Iterator[str]:
+def _make_overrides(settings: Mapping[str, Any]) -> Iterator[str]:
     """Tables as `key=value`; the text `none` takes a setting back to None."""
-    for path, value in flattened(settings):
+    for path, value in flatten_tables(settings):
         if value == {}:
             continue
         key = ".".join(part if _BARE.fullmatch(part) else toml_value(part) for part in path)
@@ -365,7 +362,7 @@ _TABLES: dict[str, type[Settings]] = {
 }
 
 
-def _problem(found: Any) -> str:
+def _describe_problem(found: Any) -> str:
     """One problem in our words, by its path: `variants 2 settigns: unknown key; did you mean …`."""
     path = found["loc"]
     key = " ".join(str(part + 1) if isinstance(part, int) else part for part in path)

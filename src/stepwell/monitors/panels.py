@@ -263,13 +263,13 @@ PANELS = (
     Panel(
         "Age of samples, versions",
         ("staleness/mean", "staleness/max"),
-        "How many updates old the weights were that sampled. It stays within groups.max_staleness.",
+        "How many updates old the weights were that sampled. It stays within workers.max_staleness.",
         0.0,
     ),
     Panel(
         "Samples past their age",
         ("staleness/over", "staleness/dropped"),
-        "Groups older than groups.max_staleness: learnt from all the same (over), or dropped. Good is 0.",
+        "Groups older than workers.max_staleness: learnt from all the same (over), or dropped. Good is 0.",
         0.0,
     ),
     Panel(

@@ -1,9 +1,9 @@
-"""Why a run learnt nothing, from its own figures: every cause with the figures that show it and a remedy.
+"""Why a run learnt nothing: causes with the figures that show them, and a remedy for each.
 
-    diagnose(entries of metrics.jsonl, has_warm_start) -> sentences; none where the run learnt
+    diagnose(entries of metrics.jsonl, has_warm_start) -> sentences; none if the run learnt
 
-A run learnt if held-out success rose by `RISE`, or ended at `GOOD` or above. Else each cause is looked for
-in the updates: the first `WINDOW` of them against the last. A cause that no figure shows is not named.
+A run learnt if held-out success rose by `RISE`, or ended at `GOOD` or above. Otherwise the first `WINDOW`
+updates are compared with the last. A cause is named only if a figure shows it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stepwell.monitors.base import Entry
 
 RISE, GOOD = 0.1, 0.9
 WINDOW = 5
-KNOWN_FORM = 0.5  # share of replies in the asked form from which on the form counts as known
+KNOWN_FORM = 0.5  # share of replies in the asked form from which the form counts as known
 LOW_ENTROPY = 0.02
 EQUAL_GROUPS = 0.9
 
@@ -39,7 +39,7 @@ class _Figures:
 
 
 def diagnose(entries: Sequence[Entry], *, has_warm_start: bool) -> list[str]:
-    """The reasons why a run learnt nothing; an empty list where it learnt, or made no update."""
+    """The reasons why a run learnt nothing; empty if it learnt, or made no update."""
     updates = [entry.values for entry in entries if entry.kind == "update"]
     scores = [entry.values["success"] for entry in entries if entry.kind == "eval"]
     if not updates:
@@ -65,9 +65,9 @@ def _find_lost_form(figures: _Figures) -> str | None:
     if early is None or late is None or early < KNOWN_FORM or late >= early / 2:
         return None
     return (
-        f"The form of replies was known and got lost: {early:.2f} of replies had it, then {late:.2f}. The "
-        "updates were too large: lower train.optimizer.learning_rate (and muon_learning_rate), or hold the "
-        "policy to its start (recipe.kl_coef)."
+        f"The policy knew the form of replies and lost it: {early:.2f} of replies had it, then {late:.2f}. "
+        "The updates were too large: lower train.optimizer.learning_rate (and muon_learning_rate), or keep "
+        "the policy near its start (recipe.kl_coef)."
     )
 
 

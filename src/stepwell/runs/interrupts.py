@@ -1,6 +1,6 @@
-"""Signals that let what is at hand finish.
+"""Ctrl-C and SIGTERM as requests to stop in order.
 
-Ctrl-C (SIGINT) and SIGTERM ask for the same thing. They differ in the exit code of a command: 130 and 143.
+Both ask for the same. They differ in the exit code of a command: 130 after Ctrl-C, 143 after SIGTERM.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, raised where Ctrl-C would raise `KeyboardInterrupt`."""
+    """Raised by SIGTERM, as `KeyboardInterrupt` by Ctrl-C."""
 
 
 @contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:
-    """While inside, SIGTERM raises `Terminated`, so that whatever runs can clean up."""
+    """Inside the block SIGTERM raises `Terminated`, so that running code can clean up."""
 
     def handle(number: int, frame: Any) -> None:
         raise Terminated
 
-    with _handling({signal.SIGTERM: handle}):
+    with _handle_signals({signal.SIGTERM: handle}):
         yield
 
 
 @contextmanager
-def first_stop_request(ask: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """While inside, the first Ctrl-C or SIGTERM calls `ask`; the next one of either kind stops at once."""
+def handle_first_stop(ask: Callable[[signal.Signals], None]) -> Iterator[None]:
+    """Inside the block the first Ctrl-C or SIGTERM calls `ask`; the next one stops at once."""
 
     def stop_at_once(number: int, frame: Any) -> None:
         raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
@@ -42,32 +42,32 @@ def first_stop_request(ask: Callable[[signal.Signals], None]) -> Iterator[None]:
             signal.signal(each, stop_at_once)
         ask(signal.Signals(number))
 
-    with _handling(dict.fromkeys(STOP_SIGNALS, handle)):
+    with _handle_signals(dict.fromkeys(STOP_SIGNALS, handle)):
         yield
 
 
 @dataclass(slots=True)
-class Asked:
-    """What signals have asked for: 1 is to stop in order, 2 is to stop now."""
+class StopRequests:
+    """How often a stop was requested: once means in order, twice means now."""
 
     times: int = 0
 
 
 @contextmanager
-def counted_signals() -> Iterator[Asked]:
-    """Ctrl-C and SIGTERM as a count: the work ends in order, whatever it was doing."""
-    asked = Asked()
+def count_signals() -> Iterator[StopRequests]:
+    """Count Ctrl-C and SIGTERM inside the block instead of raising."""
+    requests = StopRequests()
 
     def ask(number: int, frame: Any) -> None:
-        asked.times += 1
+        requests.times += 1
 
-    with _handling(dict.fromkeys(STOP_SIGNALS, ask)):
-        yield asked
+    with _handle_signals(dict.fromkeys(STOP_SIGNALS, ask)):
+        yield requests
 
 
 @contextmanager
-def _handling(handlers: dict[signal.Signals, Callable[[int, Any], None]]) -> Iterator[None]:
-    """Handle signals so while inside; outside the main thread whoever runs us handles them."""
+def _handle_signals(handlers: dict[signal.Signals, Callable[[int, Any], None]]) -> Iterator[None]:
+    """Install handlers inside the block. Outside the main thread this does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,18 +1,16 @@
-"""A training run from settings to report: its folder, its monitors, its end.
+"""A training run from settings to report.
 
     runs/NAME/  config.toml  run.json  metrics.jsonl  eval_episodes.jsonl  summary.json  checkpoints/
                 pool/  tensorboard/  replays.json  report.html
 
-A fresh run makes its folder; `resume` goes on in one, from its newest whole checkpoint, with its own
-settings or with changes that `config/changing.py` allows. One process trains in a folder at a time
-(`run_lock.py`). A start that fails leaves a folder that the next one of that name may use. However a run
-ends after its start, what it has is summarised and reported.
+A fresh run makes its folder. `resume` continues in an existing folder from its newest whole checkpoint, with
+the same settings or with changes that `config/changing.py` allows. One process trains in a folder at a time
+(`run_lock.py`). The folder of a failed start may be used again. However a run ends after its start, it
+writes a summary and a report of what it has.
 """
 
 from __future__ import annotations
 
-import os
-import platform
 import re
 import shutil
 from collections.abc import Iterator
@@ -24,7 +22,6 @@ from typing import Any, Literal
 
 import torch
 
-import stepwell
 from stepwell.config.loading import dump_config, load_config
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, EncodingError, StepwellError
@@ -41,21 +38,22 @@ from stepwell.monitors.tensorboard import TensorboardMonitor
 from stepwell.monitors.timeline import write_timeline
 from stepwell.monitors.wandb import WandbMonitor
 from stepwell.policies.numerics import set_numerics
-from stepwell.runs.build.components import Parts
-from stepwell.runs.build.worker_groups import placed, start_groups
+from stepwell.runs.build.components import Components
+from stepwell.runs.build.worker_groups import WorkerGroups, place_policy
 from stepwell.runs.diagnosis import diagnose
-from stepwell.runs.evaluation.replays import keep_replays
+from stepwell.runs.evaluation.replays import save_run_replays
 from stepwell.runs.interrupts import Terminated
 from stepwell.runs.loop.loop_state import LoopState
-from stepwell.runs.loop.training_loop import SyncLoop
+from stepwell.runs.loop.training_loop import TrainingLoop
+from stepwell.runs.machine import describe_machine
 from stepwell.runs.run_lock import hold_run_folder
 from stepwell.runs.run_record import (
     RunRecord,
+    check_changes,
     clear_failed_start,
     is_failed_start,
     new_record,
     read_record,
-    take_changes,
 )
 from stepwell.training.checkpoint import Checkpoint, latest_checkpoint
 
@@ -69,20 +67,20 @@ def train(
     baselines: list[Score] | None = None,
     expected_s: float | None = None,
 ) -> Path:
-    """Run to the end; returns the run's folder. `expected_s` is how long that should take, if known.
+    """Run to the end; returns the run's folder. `expected_s` is the expected time, if known.
 
-    With `resume` the run of that folder goes on, with its own settings or with those of `config`, which may
-    differ where a run can go on with the difference.
+    With `resume` the run in that folder continues, with its own settings or with those of `config`. They may
+    differ in settings that a run can change.
     """
     if config is None:
-        config = RunConfig() if resume is None else _config_of(resume)
-    config = placed(config)
+        config = RunConfig() if resume is None else _read_config(resume)
+    config = place_policy(config)
     set_numerics(config.num_threads)
     folder = new_folder(config) if resume is None else resume
     with hold_run_folder(folder):
-        loop, saved, notes = _start(config, folder) if resume is None else _go_on(config, folder)
-        info = replace(_info(loop, saved, is_resumed=resume is not None), expected_s=expected_s)
-        with _finishing(loop, baselines or []):
+        loop, saved, notes = _start_fresh(config, folder) if resume is None else _resume_run(config, folder)
+        info = replace(_describe_run(loop, saved, is_resumed=resume is not None), expected_s=expected_s)
+        with _finish_always(loop, baselines or []):
             loop.monitor.start(info)
             for note in notes:
                 loop.monitor.note(note)
@@ -90,12 +88,12 @@ def train(
     return folder
 
 
-def _start(config: RunConfig, folder: Path) -> tuple[SyncLoop, None, list[str]]:
-    """A fresh run, ready to begin; where that fails nothing is left."""
+def _start_fresh(config: RunConfig, folder: Path) -> tuple[TrainingLoop, None, list[str]]:
+    """A fresh run, ready to start; if that fails, nothing is left behind."""
     try:
         clear_failed_start(folder)
         record = new_record(folder, config)
-        loop = _build(config, folder, record)
+        loop = _build_loop(config, folder, record)
         atomic_write(folder / "config.toml", dump_config(config))
         record.write(folder)
     except BaseException:
@@ -104,12 +102,12 @@ def _start(config: RunConfig, folder: Path) -> tuple[SyncLoop, None, list[str]]:
     return loop, None, []
 
 
-def _go_on(config: RunConfig, folder: Path) -> tuple[SyncLoop, Checkpoint | None, list[str]]:
-    """A run that goes on; its files change only once everything is there to go on with."""
+def _resume_run(config: RunConfig, folder: Path) -> tuple[TrainingLoop, Checkpoint | None, list[str]]:
+    """A run that resumes; its files change only after everything is built."""
     record = read_record(folder, config)
-    changes = take_changes(record, folder, config)
-    saved, notes = _resumed(folder)
-    loop = _build(config, folder, record)
+    changes = check_changes(record, folder, config)
+    saved, notes = _find_checkpoint(folder)
+    loop = _build_loop(config, folder, record)
     if saved is not None:
         loop.state = LoopState.of(saved)
     if changes:
@@ -121,60 +119,64 @@ def _go_on(config: RunConfig, folder: Path) -> tuple[SyncLoop, Checkpoint | None
     return loop, saved, notes
 
 
-def _build(config: RunConfig, folder: Path, record: RunRecord) -> SyncLoop:
-    """The loop with all its parts, which are closed again where one of them cannot be built."""
-    parts, groups = Parts(config, folder, record.name), None
+def _build_loop(config: RunConfig, folder: Path, record: RunRecord) -> TrainingLoop:
+    """The loop with all its components, which are closed again if one of them cannot be built."""
+    components, workers = Components(config, folder, record.name), None
     try:
         torch.manual_seed(config.seed)
-        if config.groups.mode != "off":
-            groups = start_groups(config, parts)
-        parts.prepare()
-        monitors = Monitors(_monitors(config))
+        if config.workers.mode != "off":
+            workers = WorkerGroups.start(config, components)
+        components.prepare(plays_here=workers is None)
+        monitors = Monitors(_make_monitors(config))
     except BaseException:
-        parts.close()
+        if workers is not None:
+            workers.close()
+        components.close()
         raise
-    if groups is not None:
-        groups.on_figures = monitors.watch
-    return SyncLoop(config, folder, parts, monitors, LoopState(), groups, record=record)
+    if workers is not None:
+        workers.on_figures = monitors.watch
+    return TrainingLoop(config, folder, components, monitors, LoopState(), workers, record=record)
 
 
 @contextmanager
-def _finishing(loop: SyncLoop, baselines: list[Score]) -> Iterator[None]:
-    """However the loop ends: summary, report, and everything closed."""
+def _finish_always(loop: TrainingLoop, baselines: list[Score]) -> Iterator[None]:
+    """However the loop ends: write summary and report, and close everything."""
     try:
         yield
     except BaseException as error:
         status: Status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         try:
-            _finish(loop, status, baselines)
-        except (StepwellError, OSError) as second:  # what stopped the run is the news, not this
+            _write_results(loop, status, baselines)
+        except (StepwellError, OSError) as second:  # what stopped the run is more important
             error.add_note(f"the summary could not be written either: {second}")
         raise
     else:
-        _finish(loop, loop.ending, baselines)
+        _write_results(loop, loop.ending, baselines)
     finally:
         loop.monitor.close()
-        loop.parts.close()
+        loop.close()
     if loop.ending != "interrupted" and loop.config.checkpoint.trajectories_mb == 0:
-        shutil.rmtree(loop.folder / "pool", ignore_errors=True)  # the run is over: nothing is left to learn
+        shutil.rmtree(
+            loop.folder / "pool", ignore_errors=True
+        )  # the run is over: nothing will be learnt from it
 
 
 def raise_if_interrupted(folder: Path) -> None:
-    """Raise what the signal would have raised that this run has saved itself and ended for."""
+    """Raise the interrupt that made this run save and stop."""
     summary = read_summary(folder)
     if summary is not None and summary.status == "interrupted":
         raise Terminated if summary.interrupted_by == "SIGTERM" else KeyboardInterrupt
 
 
 def new_folder(config: RunConfig) -> Path:
-    """A folder of its own for a fresh run."""
+    """Make the folder of a fresh run."""
     name = config.name or (
         f"{_make_folder_name(config.title)}-{_make_folder_name(config.recipe.name)}-seed{config.seed}-"
         f"{datetime.now():%Y%m%d-%H%M%S}"
     )
     folder = Path(config.folder) / name
     if folder.exists() and any(folder.iterdir()) and not is_failed_start(folder):
-        raise ConfigError(f"{folder} exists already; go on with --resume {folder}, or give another `name`")
+        raise ConfigError(f"{folder} exists already; continue with --resume {folder}, or give another `name`")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -194,49 +196,26 @@ def _make_folder_name(name: str) -> str:
     return re.sub(r"[^\w.+-]+", "-", name)
 
 
-def machine() -> dict[str, Any]:
-    """Where figures were taken."""
-    return {
-        "system": platform.platform(),
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "stepwell": stepwell.__version__,
-    }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def _config_of(folder: Path) -> RunConfig:
+def _read_config(folder: Path) -> RunConfig:
     path = folder / "config.toml"
     if not path.exists():
         raise ConfigError(f"--resume: {folder} has no config.toml; give the folder of an earlier run")
     return load_config(path)
 
 
-def _resumed(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The checkpoint to go on from (None: the run was stopped before its first), and what to say of it."""
+def _find_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The checkpoint to resume from (None: the run stopped before its first one), and notes about it."""
     notes: list[str] = []
     found = latest_checkpoint(folder / "checkpoints", notes.append)
     if found is None and notes:
         raise EncodingError(
-            f"--resume: every checkpoint of {folder} is damaged, there is nothing to go on from; start a new "
-            f"run. {notes[0]}"
+            f"--resume: every checkpoint of {folder} is damaged, so the run cannot continue; start a new "
+            f"one. {notes[0]}"
         )
     return found, notes
 
 
-def _monitors(config: RunConfig) -> list[Monitor]:
+def _make_monitors(config: RunConfig) -> list[Monitor]:
     chosen: list[Monitor] = [JsonlMonitor()]
     if config.monitor.console:
         chosen.append(NotebookMonitor() if is_notebook() else ConsoleMonitor())
@@ -247,13 +226,13 @@ def _monitors(config: RunConfig) -> list[Monitor]:
     return chosen
 
 
-def _info(loop: SyncLoop, saved: Checkpoint | None, *, is_resumed: bool) -> RunInfo:
+def _describe_run(loop: TrainingLoop, saved: Checkpoint | None, *, is_resumed: bool) -> RunInfo:
     config, folder = loop.config, loop.folder
     return RunInfo(
         folder=folder,
         name=folder.name,
         env=config.title,
-        recipe=loop.parts.recipe.name,
+        recipe=loop.components.recipe.name,
         seed=config.seed,
         num_updates=config.train.num_updates,
         config=config.model_dump(mode="json"),
@@ -262,14 +241,14 @@ def _info(loop: SyncLoop, saved: Checkpoint | None, *, is_resumed: bool) -> RunI
     )
 
 
-def _score(values: dict[str, float] | None, name: str) -> Score | None:
+def _read_score(values: dict[str, float] | None, name: str) -> Score | None:
     if values is None:
         return None
     return Score(values["success"], values["low"], values["high"], int(values["num_tasks"]), name)
 
 
-def _diagnosed(loop: SyncLoop) -> list[str]:
-    """Why the run learnt nothing, said aloud; nothing where it learnt, or learnt from stored episodes."""
+def _report_diagnosis(loop: TrainingLoop) -> list[str]:
+    """Report why the run learnt nothing; empty if it learnt, or learnt from stored episodes."""
     if loop.config.offline.pool is not None:
         return []
     has_warm_start = loop.config.warm_start.is_wanted
@@ -279,8 +258,8 @@ def _diagnosed(loop: SyncLoop) -> list[str]:
     return findings
 
 
-def _agent_errors(loop: SyncLoop) -> dict[str, Any]:
-    """The first error of each kind that a user's own agent made, those before a resume included."""
+def _collect_agent_errors(loop: TrainingLoop) -> dict[str, Any]:
+    """The first error of each kind of a user's own agent, including those before a resume."""
     if loop.failures is None:
         return {}
     before = read_summary(loop.folder)
@@ -288,49 +267,49 @@ def _agent_errors(loop: SyncLoop) -> dict[str, Any]:
     return {"agent_errors": {**loop.failures.errors, **known}}
 
 
-def _finish(loop: SyncLoop, status: Status, baselines: list[Score]) -> None:
-    """Summary, replays and report of whatever there is."""
+def _write_results(loop: TrainingLoop, status: Status, baselines: list[Score]) -> None:
+    """Write summary, replays and report of what there is."""
     config, state, folder = loop.config, loop.state, loop.folder
-    first, after = _score(state.before, "before"), None
+    first, after = _read_score(state.before, "before"), None
     if state.is_evaluated and (state.update or status in ("finished", "stopped_early")):
-        after = _score(state.last, "after")
+        after = _read_score(state.last, "after")
     changes = [] if loop.record is None else loop.record.changes
     if first is not None and loop.record is not None and loop.record.has_other_measure:
-        first.note = "measured with the eval settings of the start, which have changed since"
+        first.note = "measured with the eval settings at the start, which have changed since"
     temperature = config.eval.temperature
-    findings = _diagnosed(loop) if status in ("finished", "stopped_early") else []
+    findings = _report_diagnosis(loop) if status in ("finished", "stopped_early") else []
     write_summary(
         folder,
         Summary(
             success_before=None if first is None else first.success,
             success_after=None if after is None else after.success,
             env_steps=state.env_steps,
-            wall_s=round(loop._time(), 2),
+            wall_s=round(loop._elapsed_s(), 2),
             seed=config.seed,
-            recipe=loop.parts.recipe.name,
+            recipe=loop.components.recipe.name,
             env=config.title,
             status=status,
             before=first,
             after=after,
             baselines=baselines,
             decoding={"temperature": temperature, "samples_per_task": config.eval.samples_per_task},
-            machine=machine(),
+            machine=describe_machine(),
             command=f"stepwell train {folder}/config.toml",
-            latest=_score(state.last, f"update {state.evaluated_at}"),
-            best=_score(state.best_values, f"update {state.best_update}"),
+            latest=_read_score(state.last, f"update {state.evaluated_at}"),
+            best=_read_score(state.best_values, f"update {state.best_update}"),
             changes=changes,
             interrupted_by=loop.stop_signal,
             more={
                 "num_updates": state.update,
                 "warm_start_s": round(state.warm_start_s, 2),
                 **({"diagnosis": findings} if findings else {}),
-                **_agent_errors(loop),
+                **_collect_agent_errors(loop),
             },
         ),
     )
-    if loop.groups is not None:
-        write_timeline(folder, loop.groups.spans.build_timeline())
+    if loop.workers is not None:
+        write_timeline(folder, loop.workers.spans.build_timeline())
     if config.monitor.report:
         if loop.last_eval is not None:
-            keep_replays(loop.parts, folder, loop.last_eval.trajectories, "after")
+            save_run_replays(loop.components, folder, loop.last_eval.trajectories, "after")
         write_report(folder)

@@ -2,8 +2,8 @@
 
     runs/NAME/.lock     {"pid": 4711, "host": "node7", "since": "2026-01-31 12:00:00"}
 
-The kernel holds the lock (`flock`) and releases it when the process ends, however it ends: a lock is never
-left behind, only the file is. Reading a run (`eval`, `report`, `play`) needs no lock.
+The kernel holds the lock (`flock`) and releases it when the process ends, however it ends. Only the file is
+left behind, never the lock. Reading a run (`eval`, `report`, `play`) needs no lock.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.
 
 @contextmanager
 def hold_run_folder(folder: Path) -> Iterator[None]:
-    """Keep the folder to this process; refused with the holder's pid and host while another has it."""
-    file = _lock(folder)
+    """Hold the lock of a run folder; refused with the holder's pid and host if another process has it."""
+    file = _lock_folder(folder)
     try:
         holder = {
             "pid": os.getpid(),
@@ -45,7 +45,7 @@ def hold_run_folder(folder: Path) -> Iterator[None]:
         file.close()
 
 
-def _lock(folder: Path) -> IO[str]:
+def _lock_folder(folder: Path) -> IO[str]:
     path = folder / LOCK_FILE
     while True:
         try:
@@ -55,12 +55,12 @@ def _lock(folder: Path) -> IO[str]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            told = _read_holder(file)
+            holder = _read_holder(file)
             file.close()
-            raise _explain_failure(folder, error, told) from None
+            raise _explain_failure(folder, error, holder) from None
         if _is_same_file(file, path):
             return file
-        file.close()  # whoever held it has deleted the folder meanwhile
+        file.close()  # its holder has deleted the folder meanwhile
 
 
 def _explain_failure(folder: Path, error: OSError, holder: str) -> ConfigError:
@@ -78,8 +78,8 @@ def _explain_failure(folder: Path, error: OSError, holder: str) -> ConfigError:
 def _read_holder(file: IO[str]) -> str:
     file.seek(0)
     try:
-        told = json.loads(file.read())
-        return f"process {told['pid']} on host {told['host']} since {told['since']}"
+        holder = json.loads(file.read())
+        return f"process {holder['pid']} on host {holder['host']} since {holder['since']}"
     except (ValueError, KeyError, TypeError):  # it has not written its name yet
         return "another process"
 

@@ -1,13 +1,13 @@
-"""`run.json`: what a run is, wherever its folder lies and whatever the folder is called.
+"""`run.json`: the identity and the settings of a run, wherever its folder is.
 
     {"id": "5f0c…", "name": "lake", "settings": {…}, "changes": [{"update": 50, "time": "2026-01-31 12:00:00",
      "key": "train.num_updates", "old": 100, "new": 600}]}
 
-* `id` is unique, for services outside that follow the run.
-* `name` is what the pool knows the run's episodes by. A folder that is renamed or moved keeps it.
-* `settings` are those that the run last trained with. What `config.toml` or `--resume RUN key=value` say
-  otherwise is a change, allowed or refused by `config/changing.py`.
-* `changes` is the history of the allowed ones.
+* `id` is unique, for outside services that follow the run.
+* `name` is the tag of the run's episodes in the pool. It stays when the folder is renamed or moved.
+* `settings` are those that the run last trained with. A difference in `config.toml` or in
+  `--resume RUN key=value` is a change, which `config/changing.py` allows or refuses.
+* `changes` is the history of allowed changes.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class RunRecord:
 
     @property
     def has_other_measure(self) -> bool:
-        """Whether held-out success was measured otherwise at the start."""
+        """Whether held-out success was measured differently at the start."""
         return any(change["key"] in MEASURES for change in self.changes)
 
     def add_changes(self, changes: list[Change], config: RunConfig, update: int) -> None:
-        """Take over what changes after this update."""
+        """Record changes that hold from this update on."""
         now = f"{datetime.now():%Y-%m-%d %H:%M:%S}"
         self.changes += [{"update": update, "time": now, **asdict(change)} for change in changes]
         self.settings = config.model_dump(mode="json")
@@ -61,12 +61,12 @@ class RunRecord:
 
 
 def new_record(folder: Path, config: RunConfig) -> RunRecord:
-    """The record of a run that begins."""
+    """The record of a fresh run."""
     return RunRecord(new_id("run"), folder.resolve().name, config.model_dump(mode="json"))
 
 
 def read_record(folder: Path, config: RunConfig) -> RunRecord:
-    """The record of a run; of an older one without a file, what its name and settings say."""
+    """The record of a run; an older run without the file gets one from its name and settings."""
     path = folder / FILE_NAME
     if not path.exists():
         record = new_record(folder, config)
@@ -76,19 +76,19 @@ def read_record(folder: Path, config: RunConfig) -> RunRecord:
         return RunRecord(**json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
         raise EncodingError(
-            f"{path} is damaged ({error}); delete it to go on with the settings of config.toml"
+            f"{path} is damaged ({error}); delete it to continue with the settings of config.toml"
         ) from error
 
 
-def take_changes(record: RunRecord, folder: Path, config: RunConfig) -> list[Change]:
-    """How the wanted settings differ from the run's; refused where the run cannot go on with that."""
+def check_changes(record: RunRecord, folder: Path, config: RunConfig) -> list[Change]:
+    """How the wanted settings differ from the run's; refused if the run cannot continue with them."""
     changes = find_changes(record.settings, config)
     require_sound(changes, str(folder))
     return changes
 
 
 def is_failed_start(folder: Path) -> bool:
-    """Whether a folder holds only what a run leaves that failed before it had trained anything."""
+    """Whether a folder holds only the files of a run that failed before it trained anything."""
     names = {path.name for path in folder.iterdir()}
     is_ours = LOCK_FILE in names and all(_is_left_by_a_start(name) for name in names)
     if not is_ours or any((folder / "checkpoints").glob("[!.]*")):

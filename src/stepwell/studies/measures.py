@@ -28,14 +28,14 @@ import numpy as np
 
 from stepwell.core.errors import EncodingError
 from stepwell.runs.evaluation.episodes_file import EvalEpisode, read_episodes
-from stepwell.studies.worker import ELSEWHERE_FILE
+from stepwell.studies.run_status import ELSEWHERE_FILE
 
 TRACKS = {"reward": "reward", "critic_loss": "loss/value", "explained": "explained_variance"}
 MAX_POINTS = 60
 Track = list[tuple[int, float]]
 
 
-def measures_of(folder: Path, entries: Sequence[Any]) -> dict[str, Any]:
+def measure_run(folder: Path, entries: Sequence[Any]) -> dict[str, Any]:
     """Fields of a `RunResult` that a run's folder fills; empty where it has no such files."""
     try:
         episodes = read_episodes(folder)
@@ -43,15 +43,15 @@ def measures_of(folder: Path, entries: Sequence[Any]) -> dict[str, Any]:
         episodes = []
     updates = [entry for entry in entries if entry.kind == "update"]
     return {
-        "use": use_of(episodes),
-        "golden": golden_of(episodes),
-        "tracks": tracks_of(updates),
-        "times": times_of(updates),
-        "elsewhere": _elsewhere(folder),
+        "use": summarize_use(episodes),
+        "golden": summarize_golden(episodes),
+        "tracks": read_tracks(updates),
+        "times": measure_times(updates),
+        "elsewhere": _read_elsewhere(folder),
     }
 
 
-def use_of(episodes: Sequence[EvalEpisode]) -> dict[str, float]:
+def summarize_use(episodes: Sequence[EvalEpisode]) -> dict[str, float]:
     """Means over episodes. What some episodes do not tell is the mean of those that do."""
     if not episodes:
         return {}
@@ -74,7 +74,7 @@ def use_of(episodes: Sequence[EvalEpisode]) -> dict[str, float]:
     return {name: statistics.fmean(values) for name, values in found.items()}
 
 
-def golden_of(episodes: Sequence[EvalEpisode]) -> list[dict[str, Any]]:
+def summarize_golden(episodes: Sequence[EvalEpisode]) -> list[dict[str, Any]]:
     """Per length of the shortest plan: number of episodes, share solved, mean of their extra turns."""
     rows = []
     for golden in sorted({episode.golden for episode in episodes if episode.golden is not None}):
@@ -91,17 +91,17 @@ def golden_of(episodes: Sequence[EvalEpisode]) -> list[dict[str, Any]]:
     return rows
 
 
-def tracks_of(updates: Sequence[Any]) -> dict[str, Track]:
+def read_tracks(updates: Sequence[Any]) -> dict[str, Track]:
     """Figures over updates, where the run has them."""
     tracks = {}
     for name, key in TRACKS.items():
         points = [(entry.update, entry.values[key]) for entry in updates if key in entry.values]
         if points:
-            tracks[name] = thinned(points)
+            tracks[name] = thin_track(points)
     return tracks
 
 
-def thinned(track: Track, most: int = MAX_POINTS) -> Track:
+def thin_track(track: Track, most: int = MAX_POINTS) -> Track:
     """At most so many points: means of neighbours, at the last update of each.
 
     >>> thinned([(1, 0.0), (2, 1.0), (3, 2.0), (4, 4.0)], 2)
@@ -114,7 +114,7 @@ def thinned(track: Track, most: int = MAX_POINTS) -> Track:
     ]
 
 
-def times_of(updates: Sequence[Any]) -> dict[str, float]:
+def measure_times(updates: Sequence[Any]) -> dict[str, float]:
     """Seconds of one update; empty for a run that has made none."""
 
     def median(name: str) -> float | None:
@@ -131,7 +131,7 @@ def times_of(updates: Sequence[Any]) -> dict[str, float]:
     }
 
 
-def _elsewhere(folder: Path) -> dict[str, float]:
+def _read_elsewhere(folder: Path) -> dict[str, float]:
     path = folder / ELSEWHERE_FILE
     try:
         content: dict[str, float] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

@@ -22,8 +22,8 @@ from stepwell.monitors.charts import Bar, Series, bar_chart, line_chart
 from stepwell.monitors.console import duration
 from stepwell.monitors.files import atomic_write
 from stepwell.monitors.svg import element, picture, text
-from stepwell.studies.results import Figure, Results, Row, compared, mean_curve
-from stepwell.studies.tables import further_tables
+from stepwell.studies.results import Figure, Results, Row, mark_best, mean_curve
+from stepwell.studies.tables import make_tables
 
 PER_PANEL = 6
 GREY = 5
@@ -37,7 +37,7 @@ def write_pages(folder: Path, results: Results) -> None:
     atomic_write(folder / "table.md", table(results))
     for world in results.rows:
         atomic_write(folder / f"curves-{world}.svg", curves(results, world))
-        for further in further_tables(results, world):
+        for further in make_tables(results, world):
             for plot in further.plots:
                 atomic_write(folder / f"{plot.name}.svg", plot.svg)
     atomic_write(folder / "study.html", page(results))
@@ -48,35 +48,35 @@ def table(results: Results) -> str:
     study = results.study
     parts = [f"# {study.title or study.name}", ""]
     parts += [study.note.strip(), ""] if study.note else []
-    parts += [" ".join(_terms(results)), ""]
+    parts += [" ".join(_explain_terms(results)), ""]
     for world, rows in results.rows.items():
-        parts += [f"## {world}", "", _area_words(results, world), ""]
+        parts += [f"## {world}", "", _explain_area(results, world), ""]
         for title, head, chosen in _world_tables(rows):
             parts += [f"### {title}", ""] if title else []
-            parts += [*_markdown(head, [_cells(row, head) for row in chosen]), ""]
+            parts += [*_format_markdown(head, [_format_row(row, head) for row in chosen]), ""]
         parts += [f"![curves](curves-{world}.svg)", ""]
-        for further in further_tables(results, world):
+        for further in make_tables(results, world):
             parts += [
                 f"### {further.title}",
                 "",
                 further.note,
                 "",
-                *_markdown(further.head, further.rows),
+                *_format_markdown(further.head, further.rows),
                 "",
             ]
             parts += [f"![{plot.title}]({plot.name}.svg)" for plot in further.plots]
             parts += [""] if further.plots else []
     notes = [f"* **{item.name}**: {item.note}" for item in study.variants if item.note]
     parts += ["## Variants", "", *notes, ""] if notes else []
-    problems = _problems(results)
+    problems = _list_problems(results)
     parts += ["## Not finished", "", *[f"* {problem}" for problem in problems], ""] if problems else []
-    parts += ["## Where and how", "", *[f"* {line}" for line in _setup(results)], ""]
+    parts += ["## Where and how", "", *[f"* {line}" for line in _describe_setup(results)], ""]
     return "\n".join(parts)
 
 
 def curves(results: Results, world: str) -> str:
     """One picture: a panel of held-out success for every group of variants."""
-    panels = _panels(results, world)
+    panels = _make_panels(results, world)
     parts = []
     for index, (name, series) in enumerate(panels):
         chart = line_chart(
@@ -111,13 +111,13 @@ def page(results: Results) -> str:
     worlds = [
         {
             "name": world,
-            "area": _area_words(results, world),
+            "area": _explain_area(results, world),
             "tables": [
-                (title, head, [(row, _cells(row, head)) for row in chosen])
+                (title, head, [(row, _format_row(row, head)) for row in chosen])
                 for title, head, chosen in _world_tables(rows)
             ],
-            "further": further_tables(results, world),
-            "bars": bar_chart(_bars(rows), title=f"held-out success in {world}", width=_WIDTH, high=1.0),
+            "further": make_tables(results, world),
+            "bars": bar_chart(_make_bars(rows), title=f"held-out success in {world}", width=_WIDTH, high=1.0),
             "curves": curves(results, world),
         }
         for world, rows in results.rows.items()
@@ -125,12 +125,12 @@ def page(results: Results) -> str:
     return environment.get_template("study.html.jinja").render(
         study=results.study,
         is_quick=results.is_quick,
-        terms=_terms(results),
+        terms=_explain_terms(results),
         worlds=worlds,
-        problems=_problems(results),
-        setup=_setup(results),
+        problems=_list_problems(results),
+        setup=_describe_setup(results),
         runs=results.runs,
-        facts=_facts(results),
+        facts=_list_facts(results),
         duration=duration,
     )
 
@@ -147,11 +147,11 @@ def _world_tables(rows: list[Row]) -> list[tuple[str, list[str], list[Row]]]:
         chosen = [row for row in rows if row.table == title]
         names = {row.beside for row in chosen}
         beside = [row for row in rows if row.variant in names and row not in chosen]
-        tables.append((title, head, compared([*beside, *chosen])))
+        tables.append((title, head, mark_best([*beside, *chosen])))
     return tables
 
 
-def _cells(row: Row, head: list[str]) -> list[str]:
+def _format_row(row: Row, head: list[str]) -> list[str]:
     """A row as texts, in the order of `head`: `_HEAD`, with success elsewhere after its own."""
     seeds = (
         str(row.num_seeds) if row.num_seeds == row.num_planned else f"{row.num_seeds} of {row.num_planned}"
@@ -161,33 +161,33 @@ def _cells(row: Row, head: list[str]) -> list[str]:
         steps += " (below the budget)"
     if row.env_steps and not row.env_steps.high:
         steps = "not trained"
-    elsewhere = [_figure(row.elsewhere.get(name)) for name in head if name not in _HEAD]
+    elsewhere = [_format_figure(row.elsewhere.get(name)) for name in head if name not in _HEAD]
     return [
         row.variant + (" (baseline)" if row.is_baseline else ""),
         seeds,
-        _figure(row.before),
-        _figure(row.after),
+        _format_figure(row.before),
+        _format_figure(row.after),
         *elsewhere,
         STANDINGS[row.standing],
-        _figure(row.best),
-        _figure(row.area),
+        _format_figure(row.best),
+        _format_figure(row.area),
         f"{row.updates_per_min.mean:.1f}" if row.updates_per_min else "–",
         steps,
     ]
 
 
-def _figure(figure: Figure | None) -> str:
+def _format_figure(figure: Figure | None) -> str:
     if figure is None:
         return "–"
     return f"{figure.mean:.3f}" + ("" if figure.spread is None else f" ± {figure.spread:.3f}")
 
 
-def _markdown(head: list[str], rows: list[list[str]]) -> list[str]:
+def _format_markdown(head: list[str], rows: list[list[str]]) -> list[str]:
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return lines + ["| " + " | ".join(cells) + " |" for cells in rows]
 
 
-def _terms(results: Results) -> list[str]:
+def _explain_terms(results: Results) -> list[str]:
     """What the figures are, in sentences."""
     num_seeds = len(results.study.seeds)
     sentences = [
@@ -205,11 +205,11 @@ def _terms(results: Results) -> list[str]:
     return [*sentences, "Updates per minute are of runs side by side, evaluations included."]
 
 
-def _area_words(results: Results, world: str) -> str:
+def _explain_area(results: Results, world: str) -> str:
     return f"Area: mean success over the first {results.horizons[world]:,.0f} environment steps."
 
 
-def _problems(results: Results) -> list[str]:
+def _list_problems(results: Results) -> list[str]:
     words = {"failed": "failed", "unfinished": "is not finished yet", "waiting": "has not begun yet"}
     return [
         f"{run.name} {words[run.status]}" + (f": {run.error}" if run.error else "")
@@ -218,19 +218,19 @@ def _problems(results: Results) -> list[str]:
     ]
 
 
-def _setup(results: Results) -> list[str]:
+def _describe_setup(results: Results) -> list[str]:
     lines = []
-    for sitting in results.sittings:
+    for session in results.sessions:
         lines.append(
-            f"`{sitting['command']}`: {duration(sitting['wall_s'])}, {sitting['workers']} runs side by side, "
-            f"{sitting['threads']} threads each, {sitting['ending']}"
+            f"`{session['command']}`: {duration(session['wall_s'])}, {session['workers']} runs side by side, "
+            f"{session['threads']} threads each, {session['ending']}"
         )
     for machine in results.machines:
         lines.append(", ".join(f"{name} {value}" for name, value in machine.items() if value is not None))
     return lines
 
 
-def _facts(results: Results) -> list[tuple[str, str]]:
+def _list_facts(results: Results) -> list[tuple[str, str]]:
     return [
         ("runs", f"{results.num_done} of {len(results.runs)}"),
         ("seeds", ", ".join(map(str, results.study.seeds))),
@@ -239,7 +239,7 @@ def _facts(results: Results) -> list[tuple[str, str]]:
     ]
 
 
-def _bars(rows: list[Row]) -> list[Bar]:
+def _make_bars(rows: list[Row]) -> list[Bar]:
     """Held-out success of every variant; whiskers reach from the lowest to the highest seed."""
     return [
         Bar(
@@ -256,7 +256,7 @@ def _bars(rows: list[Row]) -> list[Bar]:
     ]
 
 
-def _panels(results: Results, world: str) -> list[tuple[str, list[Series]]]:
+def _make_panels(results: Results, world: str) -> list[tuple[str, list[Series]]]:
     """Lines of a world in panels: by group, and no more in one than there are colours."""
     groups: dict[str, list[str]] = {}
     for variant in results.study.variants:
@@ -265,14 +265,14 @@ def _panels(results: Results, world: str) -> list[tuple[str, list[Series]]]:
     for group, names in groups.items():
         for start in range(0, len(names), PER_PANEL):
             chosen = names[start : start + PER_PANEL]
-            series = [_series(results, world, name, index) for index, name in enumerate(chosen)]
+            series = [_make_series(results, world, name, index) for index, name in enumerate(chosen)]
             if results.study.first not in chosen:
-                series.append(_series(results, world, results.study.first, GREY, is_guest=True))
+                series.append(_make_series(results, world, results.study.first, GREY, is_guest=True))
             panels.append((group, [item for item in series if item.x]))
     return [panel for panel in panels if panel[1]] or [("", [])]
 
 
-def _series(results: Results, world: str, variant: str, color: int, *, is_guest: bool = False) -> Series:
+def _make_series(results: Results, world: str, variant: str, color: int, *, is_guest: bool = False) -> Series:
     mine = [run for run in results.runs if (run.world, run.variant) == (world, variant) and run.is_done]
     found: dict[str, Any] = mean_curve([run.curve for run in mine])
     has_band = len(mine) > 1 and not is_guest

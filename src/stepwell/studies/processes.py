@@ -21,11 +21,11 @@ from pathlib import Path
 
 from stepwell.config.study import PlannedRun
 from stepwell.core.child_process import ChildProcess, describe_exit, limit_threads
-from stepwell.studies.worker import ERROR_FILE
+from stepwell.studies.run_status import ERROR_FILE
 
 
 @dataclass(eq=False)
-class Worker:
+class RunWorker:
     """A process at work on a run."""
 
     run: PlannedRun
@@ -35,7 +35,7 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedRun:
     """A worker that is gone. `problem` is empty unless it failed."""
 
     run: PlannedRun
@@ -52,7 +52,7 @@ class WorkerPool:
     num_threads: int
     keep: str
     lock: int
-    workers: list[Worker] = field(default_factory=list)
+    workers: list[RunWorker] = field(default_factory=list)
     is_interrupted: bool = False
 
     @property
@@ -76,13 +76,13 @@ class WorkerPool:
         }
         process.send_line(json.dumps(job))
         folder = Path(run.config.folder) / run.name
-        self.workers.append(Worker(run, folder, process, time.monotonic()))
+        self.workers.append(RunWorker(run, folder, process, time.monotonic()))
 
-    def poll(self) -> list[Ended]:
+    def poll(self) -> list[EndedRun]:
         """The workers that have ended since the last look."""
         gone = [worker for worker in self.workers if worker.process.has_died()]
         self.workers = [worker for worker in self.workers if worker not in gone]
-        return [self._ended(worker) for worker in gone]
+        return [self._describe_end(worker) for worker in gone]
 
     def interrupt(self) -> None:
         """Ask every worker, once, to save and stop."""
@@ -96,22 +96,22 @@ class WorkerPool:
         for worker in self.workers:
             worker.process.kill()
 
-    def let_go(self) -> None:
+    def release_all(self) -> None:
         """Leave the workers to themselves: each notices, saves and stops."""
         for worker in self.workers:
             worker.process.release()
 
-    def _ended(self, worker: Worker) -> Ended:
+    def _describe_end(self, worker: RunWorker) -> EndedRun:
         code = worker.process.kill()
         has_said_why = (worker.folder / ERROR_FILE).exists()  # else it was interrupted before it began
         is_fine = code in (0, 130) or (self.is_interrupted and (code < 0 or not has_said_why))
-        return Ended(
+        return EndedRun(
             worker.run,
-            "" if is_fine else self._problem(worker, code),
+            "" if is_fine else self._explain_failure(worker, code),
             time.monotonic() - worker.started,
         )
 
-    def _problem(self, worker: Worker, code: int) -> str:
+    def _explain_failure(self, worker: RunWorker, code: int) -> str:
         """Why it failed, also kept beside the run."""
         file = worker.folder / ERROR_FILE
         if code == 1 and file.exists():

@@ -31,11 +31,9 @@ import numpy as np
 from stepwell.config.study import PlannedRun, StudyConfig
 from stepwell.core.errors import ConfigError, EncodingError
 from stepwell.monitors import jsonl
-from stepwell.monitors.summary import Summary, read_summary
-from stepwell.studies.measures import Track, measures_of
-from stepwell.studies.worker import ERROR_FILE, todo_file
-
-DONE = ("finished", "stopped_early")
+from stepwell.monitors.summary import Summary
+from stepwell.studies.measures import Track, measure_run
+from stepwell.studies.run_status import DONE, ERROR_FILE, read_status, read_whole_summary
 
 
 @dataclass(slots=True)
@@ -129,7 +127,7 @@ class Results:
     rows: dict[str, list[Row]]
     horizons: dict[str, float]
     machines: list[dict[str, Any]]
-    sittings: list[dict[str, Any]]
+    sessions: list[dict[str, Any]]
 
     @property
     def num_done(self) -> int:
@@ -145,36 +143,20 @@ class Results:
             "num_done": self.num_done,
             "baseline": self.study.first,
             "horizons": self.horizons,
-            "sittings": self.sittings,
+            "sessions": self.sessions,
             "machines": self.machines,
             "rows": [asdict(row) for rows in self.rows.values() for row in rows],
             "runs": [{k: v for k, v in asdict(run).items() if k != "machine"} for run in self.runs],
         }
 
 
-def status_of(folder: Path) -> str:
-    """How a run stands, by its folder alone."""
-    summary = _summary(folder)
-    if summary is not None and summary.status in DONE and not todo_file(folder).exists():
-        return summary.status
-    if (folder / ERROR_FILE).exists():
-        return "failed"
-    return "unfinished" if (folder / "config.toml").exists() else "waiting"
-
-
-def is_over(folder: Path) -> bool:
-    """Whether a run has come to its end, whatever else is to be done with it."""
-    summary = _summary(folder)
-    return summary is not None and summary.status in DONE
-
-
-def collect(
-    study: StudyConfig, runs: Sequence[PlannedRun], *, is_quick: bool, sittings: list[dict[str, Any]]
+def collect_results(
+    study: StudyConfig, runs: Sequence[PlannedRun], *, is_quick: bool, sessions: list[dict[str, Any]]
 ) -> Results:
     """Read every run folder and bring the figures together."""
-    results = [_result(run) for run in runs]
+    results = [_read_result(run) for run in runs]
     machines = [result.machine for result in results if result.machine]
-    return _brought_together(study, runs, results, is_quick, machines, sittings)
+    return _make_results(study, runs, results, is_quick, machines, sessions)
 
 
 def join(study: StudyConfig, runs: Sequence[PlannedRun], files: Sequence[Path]) -> Results:
@@ -184,12 +166,12 @@ def join(study: StudyConfig, runs: Sequence[PlannedRun], files: Sequence[Path]) 
     thus chosen by the order of the files, never run by run.
     """
     found: dict[str, RunResult] = {}
-    machines, sittings, kinds = [], [], set()
+    machines, sessions, kinds = [], [], set()
     for file in files:
         part = _read_results(file, study)
         kinds.add(bool(part["is_quick"]))
         machines += part["machines"]
-        sittings += part["sittings"]
+        sessions += part.get("sessions", part.get("sittings", []))
         for values in part["runs"]:
             result = RunResult(**values | {"curve": [(int(x), y) for x, y in values["curve"]]})
             if result.is_done or result.name not in found:
@@ -202,7 +184,7 @@ def join(study: StudyConfig, runs: Sequence[PlannedRun], files: Sequence[Path]) 
         found.get(run.name) or RunResult(run.name, run.world, run.variant, run.seed, "waiting")
         for run in runs
     ]
-    return _brought_together(study, runs, results, kinds.pop(), machines, sittings)
+    return _make_results(study, runs, results, kinds.pop(), machines, sessions)
 
 
 def _read_results(file: Path, study: StudyConfig) -> dict[str, Any]:
@@ -216,13 +198,13 @@ def _read_results(file: Path, study: StudyConfig) -> dict[str, Any]:
     return part
 
 
-def _brought_together(
+def _make_results(
     study: StudyConfig,
     runs: Sequence[PlannedRun],
     results: list[RunResult],
     is_quick: bool,
     machines: Sequence[dict[str, Any]],
-    sittings: list[dict[str, Any]],
+    sessions: list[dict[str, Any]],
 ) -> Results:
     worlds = list(dict.fromkeys(run.world for run in runs))
     budgets = {run.world: run.config.train.max_env_steps for run in runs}
@@ -233,9 +215,9 @@ def _brought_together(
         horizons[world] = float(budgets[world] or min(steps, default=0))
         for result in here:
             result.area = area(result.curve, horizons[world]) if result.is_done else None
-        rows[world] = _rows(study, world, here, budgets[world])
+        rows[world] = _make_rows(study, world, here, budgets[world])
     distinct = [machine for index, machine in enumerate(machines) if machine not in machines[:index]]
-    return Results(study, is_quick, results, rows, horizons, distinct, sittings)
+    return Results(study, is_quick, results, rows, horizons, distinct, sessions)
 
 
 def area(curve: Sequence[tuple[float, float]], horizon: float) -> float | None:
@@ -274,12 +256,12 @@ def mean_curve(
     }
 
 
-def _result(run: PlannedRun) -> RunResult:
+def _read_result(run: PlannedRun) -> RunResult:
     folder = Path(run.config.folder) / run.name
-    result = RunResult(run.name, run.world, run.variant, run.seed, status_of(folder))
+    result = RunResult(run.name, run.world, run.variant, run.seed, read_status(folder))
     if result.status == "failed":
         result.error = (folder / ERROR_FILE).read_text(encoding="utf-8").strip()
-    entries = _entries(folder)
+    entries = _read_entries(folder)
     evals = [entry for entry in entries if entry.kind == "eval" and "success" in entry.values]
     result.curve = [(entry.env_steps, entry.values["success"]) for entry in evals]
     result.best = max((height for _, height in result.curve), default=None)
@@ -288,43 +270,36 @@ def _result(run: PlannedRun) -> RunResult:
         result.wall_s = entries[-1].time_s
     if result.curve:
         result.success_before = result.curve[0][1]
-    summary = _summary(folder)
+    summary = read_whole_summary(folder)
     if summary is not None and result.is_done:
         _add_summary(result, summary)
-        for name, value in measures_of(folder, entries).items():
+        for name, value in measure_run(folder, entries).items():
             setattr(result, name, value)
     return result
 
 
 def _add_summary(result: RunResult, summary: Summary) -> None:
     result.success_before, result.success_after = summary.success_before, summary.success_after
-    result.before = _score(summary.before)
-    result.after = _score(summary.after)
+    result.before = _read_bounds(summary.before)
+    result.after = _read_bounds(summary.after)
     result.env_steps, result.wall_s, result.machine = summary.env_steps, summary.wall_s, summary.machine
     result.updates = int(summary.more.get("num_updates", result.updates))
     training_s = summary.wall_s - float(summary.more.get("warm_start_s", 0.0))
     result.updates_per_min = 60 * result.updates / training_s if training_s > 0 else None
 
 
-def _score(score: Any) -> dict[str, Any] | None:
+def _read_bounds(score: Any) -> dict[str, Any] | None:
     return None if score is None else {name: getattr(score, name) for name in ("low", "high", "num_tasks")}
 
 
-def _summary(folder: Path) -> Summary | None:
-    try:
-        return read_summary(folder)
-    except EncodingError:  # torn by a full disk: the run is gone on with, and writes it again
-        return None
-
-
-def _entries(folder: Path) -> list[Any]:
+def _read_entries(folder: Path) -> list[Any]:
     try:
         return jsonl.read_entries(folder / jsonl.FILE_NAME)
     except EncodingError:  # told by the run itself when it goes on
         return []
 
 
-def _rows(study: StudyConfig, world: str, results: Sequence[RunResult], budget: int | None) -> list[Row]:
+def _make_rows(study: StudyConfig, world: str, results: Sequence[RunResult], budget: int | None) -> list[Row]:
     """The baseline, then the others from the best to the worst; what has no figure yet comes last."""
     rows = []
     for variant in study.variants:
@@ -348,30 +323,30 @@ def _rows(study: StudyConfig, world: str, results: Sequence[RunResult], budget: 
             env_steps=Figure.of(float(result.env_steps) for result in done),
             table=variant.table,
             beside=variant.beside or study.first,
-            elsewhere=_elsewhere(done),
+            elsewhere=_mean_elsewhere(done),
         )
         if budget is not None and row.env_steps is not None and any(result.updates for result in done):
             row.budget_share = row.env_steps.low / budget
         rows.append(row)
-    rows = [*compared([row for row in rows if not row.table]), *(row for row in rows if row.table)]
+    rows = [*mark_best([row for row in rows if not row.table]), *(row for row in rows if row.table)]
     return sorted(rows, key=lambda row: (not row.is_baseline, -row.after.mean if row.after else math.inf))
 
 
-def _elsewhere(done: Sequence[RunResult]) -> dict[str, Figure]:
+def _mean_elsewhere(done: Sequence[RunResult]) -> dict[str, Figure]:
     names = dict.fromkeys(name for result in done for name in result.elsewhere)
     figures = {name: Figure.of(result.elsewhere.get(name) for result in done) for name in names}
     return {name: figure for name, figure in figures.items() if figure}
 
 
-def compared(rows: Sequence[Row]) -> list[Row]:
+def mark_best(rows: Sequence[Row]) -> list[Row]:
     """The rows of one table, with which of them is best and which are not told apart from it."""
     best = max((row for row in rows if row.after), key=lambda row: row.after.mean, default=None)  # type: ignore[union-attr]
     if best is None or best.after is None:
         return list(rows)
-    return [replace(row, standing=_standing(row.after, best.after)) for row in rows]
+    return [replace(row, standing=_compare_to_best(row.after, best.after)) for row in rows]
 
 
-def _standing(figure: Figure | None, best: Figure) -> str:
+def _compare_to_best(figure: Figure | None, best: Figure) -> str:
     if figure is None:
         return ""
     return "best" if figure.mean == best.mean else "close" if figure.overlaps(best) else ""

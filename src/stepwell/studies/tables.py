@@ -47,14 +47,14 @@ class StudyTable:
     plots: list[Plot] = field(default_factory=list)
 
 
-def further_tables(results: Results, world: str) -> list[StudyTable]:
+def make_tables(results: Results, world: str) -> list[StudyTable]:
     """All that the study asks for and this world has figures for, in the order of its file."""
     made = [_TABLES[name](results, world) for name in results.study.tables]
-    made += [_sweep(results, world, sweep) for sweep in results.study.sweeps]
+    made += [_make_sweep(results, world, sweep) for sweep in results.study.sweeps]
     return [table for table in made if table is not None]
 
 
-def _done(results: Results, world: str) -> dict[str, list[RunResult]]:
+def _select_finished(results: Results, world: str) -> dict[str, list[RunResult]]:
     """Finished runs of a world by variant, in the order of the study."""
     found: dict[str, list[RunResult]] = {}
     for variant in results.study.variants:
@@ -64,12 +64,12 @@ def _done(results: Results, world: str) -> dict[str, list[RunResult]]:
     return found
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
+def _mean_known(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known else None
 
 
-def _told(value: float | None, digits: int = 2) -> str:
+def _format_number(value: float | None, digits: int = 2) -> str:
     return NOTHING if value is None else f"{value:,.{digits}f}"
 
 
@@ -78,8 +78,8 @@ def _told(value: float | None, digits: int = 2) -> str:
 _USE = {"turns": "turns", "tokens": "response tokens", "score": "score", "lost_calls": "calls not done"}
 
 
-def _use(results: Results, world: str) -> StudyTable | None:
-    runs = _done(results, world)
+def _make_use(results: Results, world: str) -> StudyTable | None:
+    runs = _select_finished(results, world)
     names = list(dict.fromkeys(name for mine in runs.values() for run in mine for name in run.use))
     if not names:
         return None
@@ -89,7 +89,7 @@ def _use(results: Results, world: str) -> StudyTable | None:
         title = _USE.get(name) or name.removeprefix("measures/")
         head.append(f"{title}, where told" if title in head else title)
     rows = [
-        [variant, *[_told(_mean(run.use.get(name) for run in mine)) for name in order]]
+        [variant, *[_format_number(_mean_known(run.use.get(name) for run in mine)) for name in order]]
         for variant, mine in runs.items()
         if any(run.use for run in mine)
     ]
@@ -100,9 +100,9 @@ def _use(results: Results, world: str) -> StudyTable | None:
 # --- by the length of the shortest plan ---------------------------------------------------------
 
 
-def _golden(results: Results, world: str) -> StudyTable | None:
-    runs = _done(results, world)
-    pooled = {variant: _pooled(mine) for variant, mine in runs.items() if any(run.golden for run in mine)}
+def _make_golden(results: Results, world: str) -> StudyTable | None:
+    runs = _select_finished(results, world)
+    pooled = {variant: _pool_seeds(mine) for variant, mine in runs.items() if any(run.golden for run in mine)}
     lengths = sorted({length for found in pooled.values() for length in found})
     if not lengths:
         return None
@@ -129,14 +129,14 @@ def _golden(results: Results, world: str) -> StudyTable | None:
     plots = [
         plot
         for what, points in lines.items()
-        for plot in _panels(
+        for plot in _make_panels(
             results, world, f"golden-{what.split()[0]}", what, "turns of the shortest plan", points
         )
     ]
     return StudyTable("By the shortest plan", note, head, rows, plots)
 
 
-def _pooled(runs: Sequence[RunResult]) -> dict[int, tuple[int, float, float | None]]:
+def _pool_seeds(runs: Sequence[RunResult]) -> dict[int, tuple[int, float, float | None]]:
     """Episodes, share solved and mean extra turns by length, over all seeds."""
     found = {}
     for length in sorted({row["golden"] for run in runs for row in run.golden}):
@@ -162,8 +162,8 @@ def _golden_cell(found: tuple[int, float, float | None] | None) -> str:
 _DYNAMICS = {"reward": "training reward", "critic_loss": "critic loss", "explained": "explained variance"}
 
 
-def _dynamics(results: Results, world: str) -> StudyTable | None:
-    runs = _done(results, world)
+def _make_dynamics(results: Results, world: str) -> StudyTable | None:
+    runs = _select_finished(results, world)
     tracks = {v: [run for run in mine if run.tracks] for v, mine in runs.items()}
     tracks = {v: mine for v, mine in tracks.items() if mine}
     if not tracks:
@@ -175,7 +175,7 @@ def _dynamics(results: Results, world: str) -> StudyTable | None:
     for name in names:
         head += [f"{_DYNAMICS[name]}, first quarter", "last quarter"]
     rows = [
-        [variant, *[cell for name in names for cell in _quarters(mine, name)]]
+        [variant, *[cell for name in names for cell in _mean_quarters(mine, name)]]
         for variant, mine in tracks.items()
     ]
     plots = []
@@ -185,8 +185,8 @@ def _dynamics(results: Results, world: str) -> StudyTable | None:
             for v, mine in tracks.items()
             if any(name in run.tracks for run in mine)
         }
-        means = {v: _joined(mean_curve(curves)) for v, curves in points.items()}
-        plots += _panels(
+        means = {v: _join_points(mean_curve(curves)) for v, curves in points.items()}
+        plots += _make_panels(
             results, world, f"dynamics-{name.replace('_', '-')}", _DYNAMICS[name], "updates", means
         )
     note = (
@@ -196,11 +196,11 @@ def _dynamics(results: Results, world: str) -> StudyTable | None:
     return StudyTable("Training", note, head, rows, plots)
 
 
-def _joined(curve: dict[str, list[float]]) -> list[tuple[float, float]]:
+def _join_points(curve: dict[str, list[float]]) -> list[tuple[float, float]]:
     return list(zip(curve["x"], curve["mean"], strict=True))
 
 
-def _quarters(runs: Sequence[RunResult], name: str) -> list[str]:
+def _mean_quarters(runs: Sequence[RunResult], name: str) -> list[str]:
     """Means of the first and of the last quarter of the points."""
     ends: list[tuple[float, float]] = []
     for run in runs:
@@ -208,20 +208,26 @@ def _quarters(runs: Sequence[RunResult], name: str) -> list[str]:
         if heights:
             size = max(1, len(heights) // 4)
             ends.append((statistics.fmean(heights[:size]), statistics.fmean(heights[-size:])))
-    return [_told(_mean(end[side] for end in ends), 4) for side in (0, 1)]
+    return [_format_number(_mean_known(end[side] for end in ends), 4) for side in (0, 1)]
 
 
 # --- what it costs ------------------------------------------------------------------------------
 
 
-def _time(results: Results, world: str) -> StudyTable | None:
-    runs = {v: [run.times for run in mine if run.times] for v, mine in _done(results, world).items()}
+def _make_time(results: Results, world: str) -> StudyTable | None:
+    runs = {
+        v: [run.times for run in mine if run.times] for v, mine in _select_finished(results, world).items()
+    }
     rows = []
     for variant, times in runs.items():
         if times:
-            parts = [_mean(one.get(name) for one in times) for name in ("rollout", "actor", "critic")]
+            parts = [_mean_known(one.get(name) for one in times) for name in ("rollout", "actor", "critic")]
             rows.append(
-                [variant, *[_told(part, 3) for part in parts], _told(sum(part or 0 for part in parts), 3)]
+                [
+                    variant,
+                    *[_format_number(part, 3) for part in parts],
+                    _format_number(sum(part or 0 for part in parts), 3),
+                ]
             )
     if not rows:
         return None
@@ -236,8 +242,8 @@ def _time(results: Results, world: str) -> StudyTable | None:
 # --- one setting at several values --------------------------------------------------------------
 
 
-def _sweep(results: Results, world: str, sweep: SweepConfig) -> StudyTable | None:
-    runs = _done(results, world)
+def _make_sweep(results: Results, world: str, sweep: SweepConfig) -> StudyTable | None:
+    runs = _select_finished(results, world)
     if not any(variant in runs for names in sweep.lines.values() for variant in names[1:]):
         return None
     head = [sweep.name, "value", "success", "score", "response tokens", "turns"]
@@ -248,10 +254,10 @@ def _sweep(results: Results, world: str, sweep: SweepConfig) -> StudyTable | Non
             [line, f"{value:g}", *_sweep_cells(found)]
             for value, found in zip(sweep.values, figures, strict=True)
         ]
-        rows.append([line, "change", *[_change(column) for column in zip(*figures, strict=True)]])
+        rows.append([line, "change", *[_format_change(column) for column in zip(*figures, strict=True)]])
         heights = zip(sweep.values, (found[0] for found in figures), strict=True)
         lines[line] = [(value, height) for value, height in heights if height is not None]
-    series = _lines(lines)
+    series = _make_lines(lines)
     svg = line_chart(
         series, title=f"{world}: success by {sweep.name}", x_label=sweep.name, width=WIDTH, height=HEIGHT
     )
@@ -262,15 +268,15 @@ def _sweep(results: Results, world: str, sweep: SweepConfig) -> StudyTable | Non
 
 def _sweep_figures(runs: Sequence[RunResult]) -> list[float | None]:
     success = Figure.of(run.success_after for run in runs)
-    named = [_mean(run.use.get(name) for run in runs) for name in ("score", "tokens", "turns")]
+    named = [_mean_known(run.use.get(name) for run in runs) for name in ("score", "tokens", "turns")]
     return [None if success is None else success.mean, *named]
 
 
 def _sweep_cells(found: Sequence[float | None]) -> list[str]:
-    return [_told(value, digits) for value, digits in zip(found, (3, 3, 1, 2), strict=True)]
+    return [_format_number(value, digits) for value, digits in zip(found, (3, 3, 1, 2), strict=True)]
 
 
-def _change(column: Sequence[float | None]) -> str:
+def _format_change(column: Sequence[float | None]) -> str:
     first, last = column[0], column[-1]
     return NOTHING if not first or last is None else f"{100 * (last / first - 1):+.1f} %"
 
@@ -278,7 +284,7 @@ def _change(column: Sequence[float | None]) -> str:
 # --- plots --------------------------------------------------------------------------------------
 
 
-def _panels(
+def _make_panels(
     results: Results, world: str, name: str, title: str, x_label: str, lines: dict[str, list[Any]]
 ) -> list[Plot]:
     """Lines in panels of at most `PER_PANEL`: the main variants by group, the baseline in each."""
@@ -293,7 +299,7 @@ def _panels(
             first = results.study.first
             guest = {first: lines[first]} if lines.get(first) and first not in chosen else {}
             svg = line_chart(
-                [*_lines(chosen), *_lines(guest, dashed=True)],
+                [*_make_lines(chosen), *_make_lines(guest, dashed=True)],
                 title=f"{world}: {title}",
                 x_label=x_label,
                 width=WIDTH,
@@ -305,7 +311,7 @@ def _panels(
     return plots
 
 
-def _lines(lines: dict[str, list[Any]], *, dashed: bool = False) -> list[Series]:
+def _make_lines(lines: dict[str, list[Any]], *, dashed: bool = False) -> list[Series]:
     return [
         Series(
             name,
@@ -320,8 +326,8 @@ def _lines(lines: dict[str, list[Any]], *, dashed: bool = False) -> list[Series]
 
 
 _TABLES: dict[str, Callable[[Results, str], StudyTable | None]] = {
-    "use": _use,
-    "golden": _golden,
-    "dynamics": _dynamics,
-    "time": _time,
+    "use": _make_use,
+    "golden": _make_golden,
+    "dynamics": _make_dynamics,
+    "time": _make_time,
 }

@@ -26,10 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.core.child_process import call_when_parent_ends, read_first_line
-from stepwell.runs.interrupts import counted_signals
-
-ERROR_FILE = "error.txt"
-ELSEWHERE_FILE = "elsewhere.json"
+from stepwell.runs.interrupts import count_signals
+from stepwell.studies.run_status import DONE, ELSEWHERE_FILE, ERROR_FILE, has_ended, read_status, todo_file
 
 
 def main() -> int:
@@ -46,9 +44,9 @@ def main() -> int:
         if job["elsewhere"]:
             todo_file(folder).parent.mkdir(parents=True, exist_ok=True)
             todo_file(folder).touch()
-        _run(job["config"], folder)
-        _try_elsewhere(folder, job["elsewhere"])
-        _tidy(folder, job["keep"])
+        _train_run(job["config"], folder)
+        _evaluate_elsewhere(folder, job["elsewhere"])
+        _remove_checkpoints(folder, job["keep"])
         return 0
     except KeyboardInterrupt:
         return 130
@@ -61,18 +59,13 @@ def main() -> int:
 
 def _was_interrupted_at_imports() -> bool:
     """Load what is heavy. An interrupt inside an extension's import would come out as an error of its own."""
-    with counted_signals() as asked:
+    with count_signals() as asked:
         import stepwell.runs.evaluation.evaluate
         import stepwell.runs.run  # noqa: F401
     return asked.times > 0
 
 
-def todo_file(folder: Path) -> Path:
-    """What says that a run is not done yet, though its training may be."""
-    return folder.parent / f"{folder.name}.todo"
-
-
-def _run(config: dict[str, Any], folder: Path) -> None:
+def _train_run(config: dict[str, Any], folder: Path) -> None:
     from stepwell.config.run import RunConfig
     from stepwell.runs.run import train
 
@@ -82,15 +75,14 @@ def _run(config: dict[str, Any], folder: Path) -> None:
         train(RunConfig.model_validate(config))
 
 
-def _try_elsewhere(folder: Path, configs: dict[str, Any]) -> None:
+def _evaluate_elsewhere(folder: Path, configs: dict[str, Any]) -> None:
     """Evaluate the last weights of a finished run on other held-out tasks, as often as its own."""
     from stepwell.config.run import RunConfig
     from stepwell.monitors.files import atomic_write
     from stepwell.runs.evaluation.evaluate import evaluate_run
-    from stepwell.studies.results import is_over
     from stepwell.training.checkpoint import latest_checkpoint
 
-    if not configs or not is_over(folder):
+    if not configs or not has_ended(folder):
         return
     last = latest_checkpoint(folder / "checkpoints", print)
     assert last is not None, "a run that is over has a checkpoint"
@@ -102,11 +94,9 @@ def _try_elsewhere(folder: Path, configs: dict[str, Any]) -> None:
     todo_file(folder).unlink()
 
 
-def _tidy(folder: Path, keep: str) -> None:
+def _remove_checkpoints(folder: Path, keep: str) -> None:
     """Of a run that needs nothing any more, keep the checkpoints asked for."""
-    from stepwell.studies.results import DONE, status_of
-
-    if keep == "all" or status_of(folder) not in DONE:
+    if keep == "all" or read_status(folder) not in DONE:
         return
     for path in (folder / "checkpoints").glob("*"):
         if keep == "none" or path.name != "best":

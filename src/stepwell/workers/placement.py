@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from stepwell.config.groups import GroupsConfig
+from stepwell.config.workers import WorkersConfig
 from stepwell.core import ConfigError
 
 CORES = "cpu"
@@ -49,7 +49,7 @@ class DevicePlacement:
             yield f"{device}: {', '.join(hosted)}"
 
 
-def resolve_placement(config: GroupsConfig, policy_device: str, available: Sequence[str]) -> DevicePlacement:
+def resolve_placement(config: WorkersConfig, policy_device: str, available: Sequence[str]) -> DevicePlacement:
     """Who is where on these devices; `available` always includes the cores (`cpu`)."""
     simulators, generators, trainers = _list_named_devices(config, policy_device)
     for group, devices in (("simulators", simulators), ("generators", generators), ("trainers", trainers)):
@@ -66,7 +66,7 @@ def resolve_placement(config: GroupsConfig, policy_device: str, available: Seque
 
 
 def list_trainer_devices(
-    config: GroupsConfig, policy_device: str, available: Sequence[str]
+    config: WorkersConfig, policy_device: str, available: Sequence[str]
 ) -> tuple[str, ...]:
     """Where the ranks of the trainer are in a run without the other groups."""
     devices = tuple(map(_normalize_device, config.trainers.devices)) or (policy_device,)
@@ -104,7 +104,7 @@ def check_device(key: str, device: str) -> None:
     )
 
 
-def _list_named_devices(config: GroupsConfig, policy_device: str) -> tuple[tuple[str, ...], ...]:
+def _list_named_devices(config: WorkersConfig, policy_device: str) -> tuple[tuple[str, ...], ...]:
     default = _normalize_device(policy_device)
     simulators = tuple(map(_normalize_device, config.simulators.devices))
     generators = tuple(map(_normalize_device, config.generators.devices)) or (default,)
@@ -122,13 +122,13 @@ def _normalize_device(device: str) -> str:
 def _check_available(group: str, devices: Sequence[str], available: Sequence[str]) -> None:
     if missing := [device for device in devices if device not in available]:
         raise ConfigError(
-            f"groups.{group}.devices: there is no {missing[0]} here; this machine has {', '.join(available)}"
+            f"workers.{group}.devices: there is no {missing[0]} here; this machine has {', '.join(available)}"
         )
     one_each = devices if group != "trainers" else [device for device in devices if device != CORES]
     if len(set(one_each)) < len(one_each):
         raise ConfigError(
-            f"groups.{group}.devices names a device twice: {', '.join(devices)}; name each once, workers are "
-            "dealt out to them in turn"
+            f"workers.{group}.devices names a device twice: {', '.join(devices)}; name each once: workers "
+            "are dealt out to them in turn"
         )
 
 
@@ -137,7 +137,7 @@ def _check_colocated(simulators: Sequence[str], generators: Sequence[str], train
         if devices and set(devices) != set(trainers):
             odd = sorted(set(devices) ^ set(trainers))[0]
             raise ConfigError(
-                f"groups.placement: colocated means that each device hosts all three groups, but {odd} is "
+                f"workers.placement: colocated means that each device hosts all three groups, but {odd} is "
                 f"not named for both trainers and {group}; give both the same devices, or choose hybrid or "
                 "disaggregated"
             )
@@ -146,23 +146,23 @@ def _check_colocated(simulators: Sequence[str], generators: Sequence[str], train
 def _check_hybrid(simulators: Sequence[str], generators: Sequence[str], trainers: Sequence[str]) -> None:
     if len(set(trainers)) < 2:
         raise ConfigError(
-            "groups.placement: hybrid needs at least two devices, one with simulators and one with a "
+            "workers.placement: hybrid needs at least two devices, one with simulators and one with a "
             f"generator, and a trainer on each; {trainers[0]} is one. Name more, or choose colocated"
         )
     if not simulators:
         raise ConfigError(
-            "groups.simulators.devices: hybrid places simulators on devices of their own; name some, "
+            "workers.simulators.devices: hybrid places simulators on devices of their own; name some, "
             "apart from those of the generators, or choose colocated"
         )
     if both := sorted(set(simulators) & set(generators)):
         raise ConfigError(
-            f"groups.placement: in hybrid a device has either simulators or a generator, {both[0]} is named "
+            f"workers.placement: in hybrid a device has either simulators or a generator, {both[0]} is named "
             "for both; choose colocated, or part the lists"
         )
     if set(trainers) != {*simulators, *generators}:
         odd = sorted(set(trainers) ^ {*simulators, *generators})[0]
         raise ConfigError(
-            f"groups.placement: in hybrid each device has a trainer and either simulators or a generator; "
+            f"workers.placement: in hybrid each device has a trainer and either simulators or a generator; "
             f"{odd} has only one of the two"
         )
 
@@ -172,9 +172,9 @@ def _check_disaggregated(
 ) -> None:
     if shared := sorted(set(trainers) & {*simulators, *generators}):
         raise ConfigError(
-            f"groups.placement: disaggregated keeps rollout devices apart from trainer devices, but "
-            f"{shared[0]} is named for both; name others in groups.generators.devices or "
-            "groups.trainers.devices, or choose colocated"
+            f"workers.placement: disaggregated keeps rollout devices apart from trainer devices, but "
+            f"{shared[0]} is named for both; name others in workers.generators.devices or "
+            "workers.trainers.devices, or choose colocated"
         )
 
 

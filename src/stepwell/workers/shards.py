@@ -92,7 +92,7 @@ def shard_rule(function: F) -> F:
 
 def find_shard_rule(name: str) -> ShardRule:
     """A shard rule by name or import path."""
-    return SHARDS[name] if name in SHARDS else load_user_function(name, "groups.generators.shard", SHARDS)
+    return SHARDS[name] if name in SHARDS else load_user_function(name, "workers.generators.shard", SHARDS)
 
 
 def load_user_function(
@@ -113,14 +113,14 @@ def check_shards(shards: Sequence[Shard], num_requests: int, num_generators: int
     indices = sorted(index for shard in shards for index in shard.indices)
     if indices != list(range(num_requests)):
         raise ConfigError(
-            f"groups.generators.shard: the rule must put each of {num_requests} requests into exactly one "
+            f"workers.generators.shard: the rule must put each of {num_requests} requests into exactly one "
             f"shard, but it gave {[shard.indices for shard in shards]}"
         )
     for shard in shards:
         if shard.generator is not None and not 0 <= shard.generator < num_generators:
             raise ConfigError(
-                f"groups.generators.shard: the rule sent a shard to generator {shard.generator}; there are "
+                f"workers.generators.shard: the rule sent a shard to generator {shard.generator}; there are "
                 f"{num_generators}, numbered from 0"
             )
         if not shard.indices:
-            raise ConfigError("groups.generators.shard: the rule gave an empty shard; leave it out")
+            raise ConfigError("workers.generators.shard: the rule gave an empty shard; leave it out")

@@ -10,7 +10,7 @@ stock, is learnt from by weights `num_taken + n // groups_per_update`; it is beg
 `max_staleness` versions after the generators' present ones. A group can still get older than that (others
 that began later may finish earlier); then it is dropped, or learnt from and counted, as `stale_data` says.
 
-Modes (`config.groups`): `sync` and `rollout_async` begin groups only while the trainer waits; with
+Modes (`config.workers`): `sync` and `rollout_async` begin groups only while the trainer waits; with
 `train_async` it waits for a whole epoch of `rollout_epochs` updates, and the next epoch is played while it
 learns; `stream` begins whatever staleness allows.
 
@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from stepwell.config.groups import GroupsConfig
+from stepwell.config.workers import WorkersConfig
 from stepwell.core import ConfigError, Trajectory
 
 Mode = Literal["sync", "rollout_async", "train_async", "stream"]
@@ -129,7 +129,7 @@ class GroupBuffer:
         return [group for group in self.ready if self.num_taken - group.version <= self.max_staleness]
 
 
-def compute_min_staleness(config: GroupsConfig) -> int:
+def compute_min_staleness(config: WorkersConfig) -> int:
     """The smallest bound under which a run can go on.
 
     When the trainer waits for the update after u, the generators may have the weights of up to
@@ -140,11 +140,11 @@ def compute_min_staleness(config: GroupsConfig) -> int:
     return epochs - 1 + config.sync_interval - math.gcd(epochs, config.sync_interval)
 
 
-def check_staleness(config: GroupsConfig) -> None:
+def check_staleness(config: WorkersConfig) -> None:
     """Refuse settings under which the trainer would wait for data that may not be played."""
     if config.max_staleness < (needed := compute_min_staleness(config)):
         raise ConfigError(
-            f"groups.max_staleness ({config.max_staleness}) is below {needed}, the least that "
-            f"groups.rollout_epochs ({config.rollout_epochs}) and groups.sync_interval "
+            f"workers.max_staleness ({config.max_staleness}) is below {needed}, the least that "
+            f"workers.rollout_epochs ({config.rollout_epochs}) and workers.sync_interval "
             f"({config.sync_interval}) need in mode {config.mode!r}; raise it, or lower those"
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.runs.small import small_parts
+from tests.runs.small import small_components
 
 from stepwell.core import EnvError, Request, Sampled, Split, Status
 from stepwell.envs import make_env
@@ -58,17 +58,17 @@ def test_a_killed_server_loses_its_episodes_and_later_ones_go_elsewhere(processe
 def test_episodes_on_a_killed_server_are_infra_errors_and_are_played_again(processes: Start) -> None:
     (one, dies), (two, _) = processes(), processes()
     settings = ("recipe.name=grpo", "env.options.max_turns=3")
-    calm = small_parts(*settings)
-    parts = small_parts(*settings, f"env.name=remote:{one},{two}#frozenlake")
+    calm = small_components(*settings)
+    components = small_components(*settings, f"env.name=remote:{one},{two}#frozenlake")
     jobs = [Job(task, task.id, 7 + i) for i, task in enumerate(calm.tasks(Split.TRAIN, 6, 0))]
-    parts.rollout.sampler = KillingSampler(parts.rollout.sampler, dies)
-    rolled = parts.rollout.run(jobs, parts.params(1.0), retries=0)
+    components.runner.rollout.sampler = KillsAt(components.runner.rollout.sampler, dies)
+    rolled = components.runner.rollout.run(jobs, components.sampling_params(1.0), retries=0)
     assert rolled.failures and rolled.trajectories  # those there, and those elsewhere
     assert {t.status for t in rolled.failures} == {Status.INFRA_ERROR}
     assert not any(t.is_trainable for t in rolled.failures)
-    parts.engine.forget()
+    components.engine.forget()
     calm.engine.forget()
-    again = parts.rollout.run(jobs, parts.params(1.0), retries=1)
+    again = components.runner.rollout.run(jobs, components.sampling_params(1.0), retries=1)
     assert again.failures == []
     expected = calm.rollout.run(jobs, calm.params(1.0)).trajectories
     assert [[s.action.text for s in t.steps] for t in again.trajectories] == [  # type: ignore[union-attr]

@@ -35,6 +35,7 @@ from stepwell.rollout import AgentJob, AgentProcesses, AgentResult, Job, Rollout
 from stepwell.services.gateway.chat import ChatRequest
 from stepwell.services.gateway.gateway import Gateway
 from stepwell.services.gateway.registry import SessionOptions
+from stepwell.services.gateway.sessions import GatewaySession
 
 _SEED_STEP = 1_000_003
 _DAY_S = 86_400.0
@@ -110,7 +111,7 @@ class AgentRollout:
         rollout = cls(
             gateway, url, stop, processes, config.rewards.scale, own.keep_sampling, run_name, limit_s
         )
-        gateway.adjust = rollout._adjusted
+        gateway.adjust = rollout._adjust_request
         return rollout
 
     def run(
@@ -129,26 +130,26 @@ class AgentRollout:
         sizes = Counter(job.group for job in jobs)
         episodes = [_Episode(job, self._session_name(job)) for job in jobs]
         self._episodes = {episode.session: episode for episode in episodes}
-        self._here(self._open(episodes, sizes))
+        self._run_on_gateway(self._open_sessions(episodes, sizes))
         endings: list[Coroutine[Any, Any, None]] = []
         finals = [episode.session for episode in episodes]
         retried: Counter[int] = Counter()
 
-        def again(failed: AgentJob, result: AgentResult) -> AgentJob:
+        def retry_job(failed: AgentJob, result: AgentResult) -> AgentJob:
             place = int(failed.id)
             before = self._episodes[finals[place]]
             fresh = _Episode(before.job, self._session_name(before.job))
             self._episodes[fresh.session] = fresh
             finals[place] = fresh.session
             retried[place] += 1
-            self._here(self._finish(before, result))
-            self._here(self._open([fresh], sizes))
+            self._run_on_gateway(self._finish_session(before, result))
+            self._run_on_gateway(self._open_sessions([fresh], sizes))
             return replace(failed, base_url=f"{self.url}/s/{fresh.session}")
 
-        def over(result: AgentResult) -> None:
-            endings.append(self._finish(self._episodes[finals[int(result.id)]], result))
+        def end_job(result: AgentResult) -> None:
+            endings.append(self._finish_session(self._episodes[finals[int(result.id)]], result))
             if len(endings) >= _AT_ONCE:
-                self._here(_all(endings))
+                self._run_on_gateway(_gather_all(endings))
                 endings.clear()
 
         agent_jobs = [
@@ -162,31 +163,31 @@ class AgentRollout:
             for place, episode in enumerate(episodes)
         ]
         try:
-            results = self.processes.run(agent_jobs, over, on_retry=again)
+            results = self.processes.run(agent_jobs, end_job, on_retry=retry_job)
         finally:
-            self._here(_all(endings))
-        return self._rolled(jobs, finals, results, sum(retried.values()))
+            self._run_on_gateway(_gather_all(endings))
+        return self._collect_results(jobs, finals, results, sum(retried.values()))
 
     def close(self) -> None:
         """End the agent's processes and the gateway."""
         self.processes.close()
         self.stop()
 
-    def _rolled(
+    def _collect_results(
         self, jobs: Sequence[Job], finals: Sequence[str], results: Sequence[AgentResult], num_retries: int
     ) -> RolloutResult:
         rolled = RolloutResult([], num_retries=num_retries, is_stored=True)
         for job, session, result in zip(jobs, finals, results, strict=True):
             if result.status == "infra_error":
-                rolled.failures.append(self._stored(session))
+                rolled.failures.append(self._load_trajectory(session))
             elif job.channel == "eval":
-                rolled.trajectories.append(self._stored(session))
+                rolled.trajectories.append(self._load_trajectory(session))
         return rolled
 
-    def _stored(self, session: str) -> Trajectory:
+    def _load_trajectory(self, session: str) -> Trajectory:
         return self.gateway.registry.pool.get(session).trajectory
 
-    def _here(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def _run_on_gateway(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run something on the gateway's event loop and wait for it."""
         assert self.gateway.loop is not None
         return asyncio.run_coroutine_threadsafe(work, self.gateway.loop).result()
@@ -195,7 +196,7 @@ class AgentRollout:
         plain = re.sub(r"[^A-Za-z0-9._:-]", "-", job.group)[-80:].strip("-.:_")
         return new_id(plain or "episode")
 
-    async def _open(self, episodes: Sequence[_Episode], sizes: Counter[str]) -> None:
+    async def _open_sessions(self, episodes: Sequence[_Episode], sizes: Counter[str]) -> None:
         tags = (self.run_name,) if self.run_name else ()
         openings = [
             self.gateway.registry.open_session(
@@ -213,23 +214,25 @@ class AgentRollout:
         ]
         await asyncio.gather(*openings)
 
-    async def _finish(self, episode: _Episode, result: AgentResult) -> None:
+    async def _finish_session(self, episode: _Episode, result: AgentResult) -> None:
         """Reward and end the session of a try that is over."""
         registry = self.gateway.registry
         session = await registry.find_session(episode.session, "")
-        if session.is_over:
+        if not isinstance(session, GatewaySession) or session.is_over:
             return
         numbers = session.select_path()
-        result = _checked(result, len(numbers), episode.num_calls)
+        result = _check_result(result, len(numbers), episode.num_calls)
         given = partial(registry.reward_session, session, part="task", source="agent")
         if result.step_rewards is not None:
             for number, value in zip(numbers, result.step_rewards, strict=True):
                 await given(self.reward_scale * value, step=number)
         elif numbers and (result.reward is not None or not session.rewards):
             await given(self.reward_scale * (result.reward or 0.0), step=None)
-        await registry.finish_session(session, _status(result), result.error, info=_info(result))
+        await registry.finish_session(
+            session, _choose_status(result), result.error, info=_collect_info(result)
+        )
 
-    def _adjusted(self, session: str, ask: ChatRequest) -> ChatRequest:
+    def _adjust_request(self, session: str, ask: ChatRequest) -> ChatRequest:
         """A call as the run samples it."""
         episode = self._episodes.get(session)
         if episode is None:
@@ -243,11 +246,11 @@ class AgentRollout:
         return replace(ask, seed=seed, temperature=params.temperature, top_p=params.top_p, max_tokens=most)
 
 
-async def _all(work: Sequence[Coroutine[Any, Any, None]]) -> None:
+async def _gather_all(work: Sequence[Coroutine[Any, Any, None]]) -> None:
     await asyncio.gather(*work)
 
 
-def _checked(result: AgentResult, num_calls: int, num_asked: int) -> AgentResult:
+def _check_result(result: AgentResult, num_calls: int, num_asked: int) -> AgentResult:
     """Refuse rewards that are not the policy's, or that cannot be told which call they are for."""
     rewards = result.step_rewards
     if result.status == "done" and num_calls == 0:
@@ -256,28 +259,28 @@ def _checked(result: AgentResult, num_calls: int, num_asked: int) -> AgentResult
             f"{asked}, so what it returned is not the policy's doing and does not count; send the calls to "
             "base_url (openai), anthropic_base_url, or the addresses in the environment"
         )
-        return _failed(result, "no_call", problem)
+        return _mark_failed(result, "no_call", problem)
     if rewards is None or len(rewards) == num_calls:
         return result
     problem = (
         f"it returned {len(rewards)} step_rewards, but called the model {num_calls} times; give one each"
     )
-    return _failed(result, "bad_return", problem)
+    return _mark_failed(result, "bad_return", problem)
 
 
-def _failed(result: AgentResult, failure: str, problem: str) -> AgentResult:
+def _mark_failed(result: AgentResult, failure: str, problem: str) -> AgentResult:
     return replace(
         result, status="agent_error", failure=failure, step_rewards=None, reward=None, error=problem
     )
 
 
-def _status(result: AgentResult) -> Status:
+def _choose_status(result: AgentResult) -> Status:
     if result.status != "done":
         return Status(result.status)
     is_success = result.success if result.success is not None else (result.reward or 0.0) > 0
     return Status.SUCCESS if is_success else Status.FAILURE
 
 
-def _info(result: AgentResult) -> dict[str, Any]:
+def _collect_info(result: AgentResult) -> dict[str, Any]:
     failure = {"failure": result.failure} if result.failure else {}
     return {**result.info, **failure, "num_tries": result.num_tries, "agent_s": round(result.wall_s, 4)}

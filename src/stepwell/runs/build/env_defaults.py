@@ -18,8 +18,8 @@ from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, Trajectory
 from stepwell.envs.registry import env_type
-from stepwell.runs.build.components import Parts
-from stepwell.runs.plan.reward_balance import pay_of_success
+from stepwell.runs.build.components import Components
+from stepwell.runs.build.reward_balance import average_success_pay
 
 PRESET = "own"
 NUM_PLAYED = 16
@@ -53,20 +53,20 @@ def load_own_config(env: str, settings: list[str]) -> tuple[RunConfig, tuple[str
 
 def fit_to_env(config: RunConfig) -> Fit:
     """What the environment of `config` asks for, by playing its oracle."""
-    parts = Parts(config)
+    components = Components(config)
     try:
-        if not parts.envs.envs[0].has_oracle:
+        if not components.envs.envs[0].has_oracle:
             return Fit(("warm_start.num_demos=0",), (NO_ORACLE.format(env=config.env.name),))
-        shown = parts.demonstrations(NUM_PLAYED, 0.0, config.seed)
-        return _fit_to_demonstrations(shown, parts.agent.world.max_turns, config.rewards.scale)
+        shown = components.demonstrations(NUM_PLAYED, 0.0, config.seed)
+        return _fit_to_demonstrations(shown, components.language.agent.world.max_turns, config.rewards.scale)
     finally:
-        parts.close()
+        components.close()
 
 
 def _fit_to_demonstrations(shown: list[Trajectory], max_turns: int, scale: float) -> Fit:
     longest = max(step.num_units for t in shown for step in t.steps)
     room = f"sampling.max_tokens={longest + max(4, longest // 2)}"
-    paid = pay_of_success(shown, scale)
+    paid = average_success_pay(shown, scale)
     if paid is None:
         note = (
             f"no success of the oracle in {len(shown)} training tasks pays a positive reward, so rewards are "

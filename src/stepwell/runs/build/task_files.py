@@ -30,7 +30,7 @@ def read_tasks(
     """The tasks of one split, in an order that follows from the seed."""
     tasks: dict[str, Task] = {}
     for place, row in read_rows(source, setting):
-        task, named = _read(env or source_name(source), row, f"{setting}: {source}, {place}")
+        task, named = _read_task(env or source_name(source), row, f"{setting}: {source}, {place}")
         if (named or task.split(held_out_share)) == split:
             tasks.setdefault(task.id, task)
     ordered = list(tasks.values())
@@ -38,7 +38,7 @@ def read_tasks(
     return ordered
 
 
-def _read(env: str, content: dict[str, Any], where: str) -> tuple[Task, Split | None]:
+def _read_task(env: str, content: dict[str, Any], where: str) -> tuple[Task, Split | None]:
     split, instruction = content.pop("split", None), content.pop("instruction", "")
     if split is not None and split not in list(Split):
         raise ConfigError(f"{where}: split is {split!r}; it must be train or held_out")

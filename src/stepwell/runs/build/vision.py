@@ -53,9 +53,9 @@ def freeze_vision(policy: VLMPolicy, trained: Literal["all", "projector", "none"
             parameter.requires_grad_(False)
 
 
-def check_places(config: RunConfig) -> None:
+def check_devices(config: RunConfig) -> None:
     """Refuse what an agent that sees cannot do yet."""
-    if len(config.groups.trainers.devices) > 1:
+    if len(config.workers.trainers.devices) > 1:
         raise ConfigError(
-            "groups.trainers.devices: a policy that sees learns on one device; give one, or a text model"
+            "workers.trainers.devices: a policy that sees learns on one device; give one, or a text model"
         )

@@ -28,9 +28,9 @@ from stepwell.core.user_objects import is_import_path
 from stepwell.data.rows import read_rows
 from stepwell.monitors.files import write_error
 from stepwell.rewards import load_own_parts
-from stepwell.runs.build.components import Parts
+from stepwell.runs.build.components import Components
 
-_WHERE = {"name", "folder", "num_threads", "checkpoint", "monitor", "pool", "groups"}
+_WHERE = {"name", "folder", "num_threads", "checkpoint", "monitor", "pool", "workers"}
 _LATER = {"recipe", "train", "parity", "offline"}
 
 
@@ -52,15 +52,15 @@ def is_warm(warm: WarmStartConfig, values: Mapping[str, float]) -> bool:
     return knows_form and values["success"] >= (warm.stop_at or 0.0)
 
 
-def key_of(parts: Parts) -> str:
+def make_cache_key(components: Components) -> str:
     """The name under which the warm start of these settings is kept."""
-    config, recipe = parts.config, parts.recipe
+    config, recipe = components.config, components.recipe
     values = config.model_dump(mode="json", exclude=_WHERE | _LATER)
     del values["warm_start"]["cache"], values["warm_start"]["reward_parts"]
     values["eval"] = {name: values["eval"][name] for name in ("num_tasks", "temperature")}  # for `stop_at`
-    values["policy"]["critic"] = parts.critic_kind
+    values["policy"]["critic"] = components.critic_kind
     values["rewarded"] = [
-        *parts.demonstrated_parts,
+        *components.demonstrated_parts,
         *(recipe.optional_reward_parts if config.rewards.process else ()),
     ]
     values["num_tasks"] = config.train.num_tasks
@@ -79,11 +79,13 @@ def _hash_rows(source: str) -> str:
     return rows.hexdigest()
 
 
-def take_or_make(parts: Parts, folder: Path, make: Callable[[], None], tell: Callable[[str], None]) -> None:
+def load_or_make(
+    components: Components, folder: Path, make: Callable[[], None], tell: Callable[[str], None]
+) -> None:
     """Leave `parts.policy` warm: from `folder`, or by `make` and then kept there for others."""
     from stepwell.training.checkpoint import damage, load_policy, save_checkpoint
 
-    path = folder / key_of(parts)
+    path = folder / make_cache_key(components)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = path.with_suffix(".lock").open("a")
@@ -92,11 +94,11 @@ def take_or_make(parts: Parts, folder: Path, make: Callable[[], None], tell: Cal
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if path.exists() and damage(path) is None:
-            load_policy(path, parts.policy)
+            load_policy(path, components.policy)
             tell(f"warm start: taken from {path}")
             return
         make()
         try:
-            save_checkpoint(folder, parts.policy, None, {"update": 0}, name=path.name)
+            save_checkpoint(folder, components.policy, None, {"update": 0}, name=path.name)
         except InfraError as error:
             tell(f"warm start: not kept for other runs: {error}")

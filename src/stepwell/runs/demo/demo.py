@@ -1,12 +1,12 @@
-"""The demo: an agent learns to cross FrozenLake, and what it is to be compared with.
+"""The demo: an agent learns to cross FrozenLake, beside four baselines.
 
-    first         each kind of work once, timed ─► how long it will take here (`demo_pace.py`)
+    first         time each kind of work once ─► how long it will take here (`pace.py`)
     one core      warm start ─► a fixed number of StepPO updates ─► before and after on held-out boards
-    the other     imitation of the same demonstrations, from the same first weights, just as long
+    the other     imitation of the same demonstrations, from the same first weights, for the same time
     then          the best blind plan, random play, greedy decoding ─► summary and report
 
-Whatever is compared plays the same held-out boards with the same decoding, which is sampling at
-temperature 1, as in training; greedy decoding stands beside it in the report.
+Everything is compared on the same held-out boards with the same decoding: sampling at temperature 1, as in
+training. The report also shows greedy decoding.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from stepwell.monitors.summary import Score, describe_success, read_summary, wri
 from stepwell.runs.build.components import HELD_OUT_SEED
 from stepwell.runs.demo.imitation import ImitationBeside
 from stepwell.runs.demo.pace import measure_pace
-from stepwell.runs.evaluation.evaluate import evaluate_run, wilson
+from stepwell.runs.evaluation.evaluate import evaluate_run
+from stepwell.runs.evaluation.result import wilson_interval
 from stepwell.runs.run import new_folder, raise_if_interrupted, train
 from stepwell.runs.run_lock import hold_run_folder
 from stepwell.training import list_checkpoints
@@ -42,18 +43,22 @@ def run_demo(seed: int = 0, folder: Path = Path("runs"), overrides: tuple[str, .
     run = new_folder(config)
     config = config.model_copy(update={"name": run.name})
     with Console(stderr=True).status("measuring how fast this machine is"):
-        expected_s = measure_pace(config).whole_s(config)
+        expected_s = measure_pace(config).estimate_s(config)
     print(f"about {duration(expected_s)} of training on this machine, then the comparison", flush=True)
     with ImitationBeside(config) as beside:
         train(config, expected_s=expected_s)
         raise_if_interrupted(run)
     with hold_run_folder(run):
-        with Console(stderr=True).status("what it is to be compared with"):
-            scores = [*_without_looking(config), _imitation(beside.result()), *_greedy(run, config)]
-        return _told(run, scores)
+        with Console(stderr=True).status("playing the baselines"):
+            scores = [
+                *_score_blind_play(config),
+                _score_imitation(beside.result()),
+                *_score_greedy(run, config),
+            ]
+        return _finish_report(run, scores)
 
 
-def _told(run: Path, scores: list[Score]) -> Path:
+def _finish_report(run: Path, scores: list[Score]) -> Path:
     summary = read_summary(run)
     assert summary is not None
     summary.baselines = scores
@@ -67,31 +72,31 @@ def _told(run: Path, scores: list[Score]) -> Path:
     return run
 
 
-def _without_looking(config: RunConfig) -> list[Score]:
-    """What the best fixed plan and random moves solve of the same boards."""
+def _score_blind_play(config: RunConfig) -> list[Score]:
+    """How many of the same boards the best fixed plan and random moves solve."""
     name, options, share = config.env.name, config.env.options, config.env.held_out_share
     held_out = draw_tasks(name, options, Split.HELD_OUT, config.eval.num_tasks, HELD_OUT_SEED, share)
     boards = draw_tasks(name, options, Split.TRAIN, NUM_BLIND_BOARDS, HELD_OUT_SEED, share)
     plan = best_blind_plan(name, options, boards, held_out)
     luck = random_play(name, options, held_out * NUM_RANDOM_ROUNDS, config.seed)
     return [
-        _score("blind plan", plan.success, len(held_out), f"always {', '.join(plan.actions)}"),
-        _score("random play", luck, len(held_out) * NUM_RANDOM_ROUNDS, ""),
+        _make_score("blind plan", plan.success, len(held_out), f"always {', '.join(plan.actions)}"),
+        _make_score("random play", luck, len(held_out) * NUM_RANDOM_ROUNDS, ""),
     ]
 
 
-def _score(name: str, success: float, count: int, note: str) -> Score:
-    low, high = wilson(round(success * count), count)
+def _make_score(name: str, success: float, count: int, note: str) -> Score:
+    low, high = wilson_interval(round(success * count), count)
     return Score(success, low, high, count, name, note)
 
 
-def _imitation(told: dict[str, Any]) -> Score:
-    note = "{num_updates} updates on the same {num_demos} demonstrations in {wall_s:.0f} s".format(**told)
-    return _score("SFT, same wall time", told["success"], told["num_tasks"], note)
+def _score_imitation(result: dict[str, Any]) -> Score:
+    note = "{num_updates} updates on the same {num_demos} demonstrations in {wall_s:.0f} s".format(**result)
+    return _make_score("SFT, same wall time", result["success"], result["num_tasks"], note)
 
 
-def _greedy(run: Path, config: RunConfig) -> list[Score]:
-    """The policy before and after, decoded greedily: how much of the rise is more than sharpening."""
+def _score_greedy(run: Path, config: RunConfig) -> list[Score]:
+    """The policy before and after, decoded greedily: shows how much of the rise is more than sharpening."""
     first, last = (list_checkpoints(run / "checkpoints")[i] for i in (0, -1))
     scores = []
     for path, name in ((first, "warm start, greedy decoding"), (last, "trained, greedy decoding")):

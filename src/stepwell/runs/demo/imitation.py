@@ -1,11 +1,11 @@
 """Imitation beside a run, on a core of its own (`python -m stepwell.runs.demo.imitation`).
 
-    standard input   the first line: the run's settings as JSON; then it stays open as long as the
-                     run learns. Its end (also that of a run that was killed) ends imitation.
+    standard input   the first line: the run's settings as JSON. It stays open while the run learns; when
+                     it closes (also because the run was killed), imitation ends.
     standard output  one line of JSON: {"success", "num_tasks", "num_updates", "num_demos", "wall_s"}
 
-Both start from the same first weights and demonstrations at the same moment and have one core each,
-so that what is compared has had the same time of the same machine.
+Both start at the same moment from the same first weights and demonstrations, with one core each, so that
+both had the same time on the same machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MANY, _END_S = 1_000_000, 60.0
 
 
 class ImitationBeside:
-    """Imitates as long as the `with` block runs; `result` waits for what it then solves."""
+    """Imitates while the `with` block runs; `result` waits for its evaluation."""
 
     def __init__(self, config: RunConfig) -> None:
         self._process = ChildProcess([sys.executable, "-m", __name__], pipe_output=True)
@@ -64,24 +64,24 @@ def main() -> None:
 def imitate_until(config: RunConfig, is_over: threading.Event) -> dict[str, Any]:
     """Imitation of the run's demonstrations, from the run's first weights, until `is_over`."""
     from stepwell.policies.numerics import set_numerics
-    from stepwell.runs.build.components import Parts
-    from stepwell.runs.evaluation.evaluate import evaluate, held_out_tasks
+    from stepwell.runs.build.components import Components
+    from stepwell.runs.evaluation.evaluate import evaluate
     from stepwell.training import imitate
 
     started = time.perf_counter()
     set_numerics(config.num_threads)
-    parts, warm = Parts(config), config.warm_start
-    shown = parts.demonstrations(warm.num_demos, warm.noise, config.seed, warm.demos_per_task)
+    components, warm = Components(config), config.warm_start
+    shown = components.demonstrations(warm.num_demos, warm.noise, config.seed, warm.demos_per_task)
     endless = warm.model_copy(update={"epochs": _MANY, "max_updates": None})
     number = 0
-    for number, _ in enumerate(imitate(parts.policy, shown, endless, config.seed), start=1):  # noqa: B007
+    for number, _ in enumerate(imitate(components.policy, shown, endless, config.seed), start=1):  # noqa: B007
         if is_over.is_set():
             break
     wall_s = time.perf_counter() - started
-    parts.engine.load_weights(1, parts.policy.model_weights())
-    tasks = held_out_tasks(parts)
-    success = evaluate(parts, tasks, temperature=config.eval.temperature).success
-    parts.close()
+    components.engine.load_weights(1, components.policy.model_weights())
+    tasks = components.held_out_tasks()
+    success = evaluate(components, tasks, temperature=config.eval.temperature).success
+    components.close()
     return {
         "success": success,
         "num_tasks": len(tasks),

@@ -1,12 +1,12 @@
-"""How long the demo will take on this machine: each kind of its work is done once and timed.
+"""How long the demo will take on this machine: each kind of work is done once and timed.
 
     warm start    updates of imitation         × as many as it usually takes (TYPICAL_WARM)
     training      a rollout and an update      × train.num_updates
-    evaluation    a rollout of held-out tasks  × before, every so often, after
+    evaluation    a rollout of held-out tasks  × before, at intervals, after
 
-What is timed works on weights of its own that nobody uses afterwards, so that the run itself is the same
-with and without it. It is an estimate: a trained agent's episodes have other lengths, and how long the
-warm start lasts is assumed (TYPICAL_WARM).
+The measurement uses its own weights, which are thrown away, so the run itself is the same with and without
+it. The result is an estimate: a trained agent's episodes have other lengths, and the length of the warm
+start is assumed (TYPICAL_WARM).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from stepwell.config.run import RunConfig
 from stepwell.core import Split
 from stepwell.policies.numerics import set_numerics
 from stepwell.rollout import Job
-from stepwell.runs.build.components import Parts
-from stepwell.runs.evaluation.evaluate import evaluate, held_out_tasks
+from stepwell.runs.build.components import Components
+from stepwell.runs.evaluation.evaluate import evaluate
 from stepwell.training import imitate, num_batches
 
 NUM_WARM = 4
@@ -38,7 +38,7 @@ class Pace:
     update_s: float
     eval_s: float
 
-    def whole_s(self, config: RunConfig) -> float:
+    def estimate_s(self, config: RunConfig) -> float:
         """Seconds that a run of these settings takes."""
         warm, train, every = config.warm_start, config.train, config.eval.every
         num_warm = num_batches(warm, warm.num_demos) * (1.0 if warm.stop_at is None else TYPICAL_WARM)
@@ -49,36 +49,40 @@ class Pace:
 
 
 def measure_pace(config: RunConfig) -> Pace:
-    """Do each kind of work once, on weights that are thrown away. Takes a few seconds."""
+    """Do each kind of work once, on throw-away weights. Takes a few seconds."""
     set_numerics(config.num_threads)
     with torch.random.fork_rng():
-        return _measure(config)
+        return _measure_work(config)
 
 
-def _measure(config: RunConfig) -> Pace:
-    parts, train = Parts(config), config.train
+def _measure_work(config: RunConfig) -> Pace:
+    components, train = Components(config), config.train
     try:
         warm = config.warm_start
         count = min(warm.num_demos, NUM_WARM * warm.batch_size)
-        shown = parts.demonstrations(count, warm.noise, config.seed, warm.demos_per_task)
+        shown = components.demonstrations(count, warm.noise, config.seed, warm.demos_per_task)
         short = warm.model_copy(update={"epochs": 1, "max_updates": NUM_WARM})
-        updates = imitate(parts.policy, shown, short, config.seed)
+        updates = imitate(components.policy, shown, short, config.seed)
         next(updates)  # the first one also warms up
-        imitation_s = _time(lambda: list(updates)) / max(num_batches(short, len(shown)) - 1, 1)
-        parts.engine.load_weights(1, parts.policy.model_weights())
-        tasks = parts.tasks(Split.TRAIN, train.tasks_per_update, config.seed)
+        imitation_s = _time_work(lambda: list(updates)) / max(num_batches(short, len(shown)) - 1, 1)
+        components.engine.load_weights(1, components.policy.model_weights())
+        tasks = components.tasks(Split.TRAIN, train.tasks_per_update, config.seed)
         jobs = [Job(task, task.id, i) for task in tasks for i in range(train.group_size)]
-        played = parts.rollout.run(jobs, parts.params(config.sampling.temperature))
-        rollout_s = _time(lambda: parts.rollout.run(jobs, parts.params(config.sampling.temperature)))
-        update_s = _time(lambda: parts.trainer.update(played.trajectories))
-        held_out = held_out_tasks(parts)
-        eval_s = _time(lambda: evaluate(parts, held_out, temperature=config.eval.temperature))
+        played = components.runner.rollout.run(jobs, components.sampling_params(config.sampling.temperature))
+        rollout_s = _time_work(
+            lambda: components.runner.rollout.run(
+                jobs, components.sampling_params(config.sampling.temperature)
+            )
+        )
+        update_s = _time_work(lambda: components.trainer.update(played.trajectories))
+        held_out = components.held_out_tasks()
+        eval_s = _time_work(lambda: evaluate(components, held_out, temperature=config.eval.temperature))
     finally:
-        parts.close()
+        components.close()
     return Pace(imitation_s, rollout_s + update_s, eval_s)
 
 
-def _time(work: Callable[[], object]) -> float:
+def _time_work(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began

@@ -1,15 +1,15 @@
-"""Evaluation of an outside model: any OpenAI-compatible chat API, on the same tasks as our own models.
+"""Evaluation of an outside model behind an OpenAI-compatible chat API, on the same tasks as our models.
 
     settings, endpoint ─► prepare (does the API answer, and what does it take?)
                        ─► held-out tasks ─► ChatRollout ─► pool, one trajectory at a time ─► report
 
-Tasks, seeds of worlds, agent, rewards and figures are those of `evaluation.py`. However it ends, what was
-played is kept and reported; `resume` plays what is missing, and never asks again for what is there.
+Tasks, seeds, agent, rewards and figures are those of `evaluate.py`. However it ends, finished episodes are
+kept and reported. `resume` plays what is missing and never asks again for what is stored.
 
 Invariants
-* Figures are of tasks all of whose attempts came to an end. Attempts that failed for the system's reasons
-  after every retry leave their task out; how many did is always told.
-* The API key is read from the environment where calls are made, and is written nowhere.
+* Figures count tasks all of whose attempts ended. A task with an attempt that failed for reasons of the
+  system, after every retry, is left out; the report says how many were.
+* The API key is read from the environment when calls are made, and is written nowhere.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ from stepwell.rollout import Job
 from stepwell.rollout.chat_model import ChatModel
 from stepwell.rollout.chat_player import ChatPlayer
 from stepwell.rollout.chat_rollout import ChatRollout
-from stepwell.runs.build.components import Parts
+from stepwell.runs.build.components import Components
 from stepwell.runs.evaluation import folders as eval_folders
-from stepwell.runs.evaluation.evaluate import EvalReport, EvalResult, eval_jobs, held_out_tasks
+from stepwell.runs.evaluation.evaluate import eval_jobs
 from stepwell.runs.evaluation.folders import Evaluation
+from stepwell.runs.evaluation.result import EvalReport, EvalResult
 
 UNTRAINABLE = "untrainable"
 OnDone = Callable[[Trajectory, ChatModel], None]
 
 
 class EndpointEvaluation:
-    """One evaluation in `folder`, from the first question to the report."""
+    """One evaluation in `folder`, from the first request to the report."""
 
     def __init__(
         self,
@@ -53,9 +54,9 @@ class EndpointEvaluation:
         on_start: Callable[[int, int], None] = lambda total, known: None,
         on_done: OnDone = lambda trajectory, model: None,
     ) -> None:
-        self.config, self.endpoint, self.folder = _fitted(config, endpoint), endpoint, folder
-        self._is_fresh = eval_folders.is_free(folder)
-        self.parts = Parts(self.config, folder)
+        self.config, self.endpoint, self.folder = _fit_config(config, endpoint), endpoint, folder
+        self._is_fresh = eval_folders.is_empty(folder)
+        self.components = Components(self.config, folder)
         self._command, self._on_start, self._on_done = command, on_start, on_done
         self._done: dict[int, Trajectory] = {}
         self._num_failed_tries = 0
@@ -63,74 +64,76 @@ class EndpointEvaluation:
         self._spent: dict[str, Any] = {}
 
     def run(self, *, resume: bool = False) -> EvalReport:
-        """Play what is not there yet; returns the report, or raises after it was written."""
+        """Play what is missing; returns the report, or raises after writing it."""
         try:
-            observation = self._first_look()
-            tasks = held_out_tasks(self.parts, self.config.eval.num_tasks)
-            told = self._begin(tasks, resume)
+            observation = self._read_first_observation()
+            tasks = self.components.held_out_tasks(self.config.eval.num_tasks)
+            evaluation = self._start_folder(tasks, resume)
             began = time.perf_counter()
             problem: BaseException | None = None
             try:
-                asyncio.run(self._play(tasks, observation))
+                asyncio.run(self._play_missing(tasks, observation))
             except (KeyboardInterrupt, InfraError) as error:
                 problem = error
-            return self._end(tasks, told, time.perf_counter() - began, problem)
+            return self._finish_report(tasks, evaluation, time.perf_counter() - began, problem)
         finally:
-            self.parts.close()
-            if not self._done and self._is_fresh:  # nothing has come of it: the name stays free
+            self.components.close()
+            if not self._done and self._is_fresh:  # nothing was kept: the name stays free
                 shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _first_look(self) -> Observation:
-        """What the world shows; refused where no chat model can play in it."""
-        if self.parts.is_robot:
-            raise ConfigError(f"{self.config.env.name} is a robot's world: a chat model cannot act in it")
+    def _read_first_observation(self) -> Observation:
+        """The first observation; refused if a chat model cannot act in the environment."""
+        if self.components.is_robot:
+            raise ConfigError(
+                f"{self.config.env.name} is a robot's environment: a chat model cannot act in it"
+            )
         if self.config.own_agent.function is not None or self.config.own_agent.tasks is not None:
             raise ConfigError(
-                "own_agent: --endpoint is played by the built-in agent; for an agent of your own serve "
-                "the model by `stepwell serve gateway --upstream`"
+                "own_agent: with --endpoint the built-in agent plays; for an agent of your own serve "
+                "the model with `stepwell serve gateway --upstream`"
             )
-        tasks = held_out_tasks(self.parts, 1)
+        tasks = self.components.held_out_tasks(1)
         for _ in range(self.config.train.max_env_retries + 1):
-            (turn,) = self.parts.envs.reset(tasks)
+            (turn,) = self.components.envs.reset(tasks)
             if turn.error is None:
                 assert isinstance(turn.observation, Observation)
                 return turn.observation
         assert turn.error is not None
         raise turn.error
 
-    def _begin(self, tasks: Sequence[Task], resume: bool) -> Evaluation:
+    def _start_folder(self, tasks: Sequence[Task], resume: bool) -> Evaluation:
         wanted = self.config.eval
-        told = eval_folders.evaluation_of(
-            self.parts,
+        evaluation = eval_folders.new_evaluation(
+            self.components,
             self.endpoint.model,
             [task.id for task in tasks],
             wanted.temperature,
             wanted.samples_per_task,
             self.config.seed,
         )
-        told = replace(told, endpoint=self.endpoint.model_dump(mode="json"))
+        evaluation = replace(evaluation, endpoint=self.endpoint.model_dump(mode="json"))
         if resume:
             self._find_played(tasks)
-        eval_folders.begin_folder(self.folder, self.config, told)
-        return told
+        eval_folders.start_folder(self.folder, self.config, evaluation)
+        return evaluation
 
     def _find_played(self, tasks: Sequence[Task]) -> None:
-        """Take up what an earlier sitting played: a job is known by its task and its seed."""
+        """Find what was played before: task and seed identify a job."""
         jobs = eval_jobs(tasks, self.config.eval.samples_per_task, self.config.seed)
         numbers = {(job.task.id, job.seed): number for number, job in enumerate(jobs)}
-        for trajectory in self.parts.pool.trajectories(Filter(channel="eval")):
+        for trajectory in self.components.pool.trajectories(Filter(channel="eval")):
             number = numbers.get((trajectory.task.id, trajectory.info.get("seed")))  # type: ignore[arg-type]
             if number is not None and trajectory.status is not Status.INFRA_ERROR:
                 self._done[number] = trajectory
 
-    async def _play(self, tasks: Sequence[Task], observation: Observation) -> None:
+    async def _play_missing(self, tasks: Sequence[Task], observation: Observation) -> None:
         wanted = self.config.eval
         jobs = eval_jobs(tasks, wanted.samples_per_task, self.config.seed)
         missing = [number for number in range(len(jobs)) if number not in self._done]
         self._on_start(len(jobs), len(jobs) - len(missing))
         if not missing:
             return
-        pictures = PoolImageStore(self.parts.pool)
+        pictures = PoolImageStore(self.components.pool)
         async with ChatModel(self.endpoint, pictures) as model:
             try:
                 await self._ask_all([jobs[n] for n in missing], missing, model, pictures, observation)
@@ -145,49 +148,51 @@ class EndpointEvaluation:
         pictures: PoolImageStore,
         observation: Observation,
     ) -> None:
-        parts, params = self.parts, self._params()
-        tools = parts.agent.tools
-        takes_tools = await model.prepare(replace(params, seed=0), tools, with_image=bool(observation.images))
+        components, params = self.components, self._make_params()
+        tools = components.language.agent.tools
+        takes_tools = await model.prepare(
+            replace(params, seed=0), tools, with_picture=bool(observation.images)
+        )
         player = ChatPlayer(
-            parts.agent,
+            components.language.agent,
             pictures,
             api_tools=takes_tools,
-            parts=parts.recipe.reward_parts or ("task",),
-            optional_parts=parts.recipe.optional_reward_parts,
+            parts=components.recipe.reward_parts or ("task",),
+            optional_parts=components.recipe.optional_reward_parts,
             weights=self.config.rewards,
             reward_scale=self.config.rewards.scale,
-            judged_later=parts.batch_judge is not None,
+            judged_later=components.backend.batch_judge is not None,
         )
 
-        def done(index: int, trajectory: Trajectory) -> None:
-            self._keep(numbers[index], trajectory)
+        def finish_episode(index: int, trajectory: Trajectory) -> None:
+            self._store_episode(numbers[index], trajectory)
             self._on_done(trajectory, model)
 
-        rollout = ChatRollout(parts.envs, player, model)
-        await rollout.run(jobs, params, retries=self.config.train.max_env_retries, on_done=done)
+        rollout = ChatRollout(components.envs, player, model)
+        await rollout.run(jobs, params, retries=self.config.train.max_env_retries, on_done=finish_episode)
 
-    def _params(self) -> SamplingParams:
+    def _make_params(self) -> SamplingParams:
         sampling, temperature = self.config.sampling, self.config.eval.temperature
         top_p = sampling.top_p if temperature > 0 else 1.0
         return SamplingParams(max_tokens=sampling.max_tokens, temperature=temperature, top_p=top_p)
 
-    def _keep(self, number: int, trajectory: Trajectory) -> None:
-        """Into the pool at once: what is paid for is not lost."""
+    def _store_episode(self, number: int, trajectory: Trajectory) -> None:
+        """Store an episode at once, so that paid calls are not lost."""
         size = self.config.eval.samples_per_task
-        self.parts.pool.add([trajectory], channel="eval", group_sizes=size, tags=(UNTRAINABLE,))
+        self.components.pool.add([trajectory], channel="eval", group_sizes=size, tags=(UNTRAINABLE,))
         if trajectory.status is Status.INFRA_ERROR:
             self._num_failed_tries += 1
         else:
             self._done[number] = trajectory
 
-    def _end(
-        self, tasks: Sequence[Task], told: Evaluation, wall_s: float, problem: BaseException | None
+    def _finish_report(
+        self, tasks: Sequence[Task], evaluation: Evaluation, wall_s: float, problem: BaseException | None
     ) -> EvalReport:
         size = self.config.eval.samples_per_task
         whole = [i for i in range(len(tasks)) if all(i * size + k in self._done for k in range(size))]
         if not whole:
             raise problem or EngineError(
-                f"no task was finished: all {self._num_failed_tries} tries failed for the system's reasons"
+                f"no task was finished: all {self._num_failed_tries} tries failed for reasons of the system"
             )
         trajectories = [self._done[i * size + k] for i in whole for k in range(size)]
         result = EvalResult(trajectories, size, self.config.eval.temperature)
@@ -196,16 +201,16 @@ class EndpointEvaluation:
         report.notes += self._notes
         if len(whole) < len(tasks):
             report.notes.append(
-                f"{len(tasks) - len(whole)} of {len(tasks)} tasks are not finished and not counted; go on by "
-                f"`stepwell eval --resume {self.folder}`"
+                f"{len(tasks) - len(whole)} of {len(tasks)} tasks are not finished and not counted; continue "
+                f"with `stepwell eval --resume {self.folder}`"
             )
         status = "finished" if len(whole) == len(tasks) else "interrupted"
-        told = replace(told, status=status)
-        eval_folders.finish_folder(self.folder, self.parts, told, report, wall_s, self._command)
+        evaluation = replace(evaluation, status=status)
+        eval_folders.finish_folder(self.folder, self.components, evaluation, report, wall_s, self._command)
         if isinstance(problem, InfraError):
             raise EngineError(
-                f"{problem}; {len(whole)} of {len(tasks)} tasks were finished, see {self.folder}: go on "
-                f"by `stepwell eval --resume {self.folder}`"
+                f"{problem}; {len(whole)} of {len(tasks)} tasks were finished, see {self.folder}: continue "
+                f"with `stepwell eval --resume {self.folder}`"
             ) from problem
         if problem is not None:
             raise problem
@@ -215,13 +220,13 @@ class EndpointEvaluation:
 def evaluate_endpoint(
     config: RunConfig, endpoint: ChatApiConfig, folder: Path | None = None, **options: Any
 ) -> EvalReport:
-    """Evaluate the model behind an API; its folder is made under `config.folder` where none is given."""
+    """Evaluate the model behind an API; without `folder` one is made under `config.folder`."""
     folder = folder or eval_folders.new_eval_folder(config, endpoint.model)
     return EndpointEvaluation(config, endpoint, folder, **options).run()
 
 
-def _fitted(config: RunConfig, endpoint: ChatApiConfig) -> RunConfig:
-    """As many worlds as episodes at once, a pool of its own, and the model's name where a model is named."""
+def _fit_config(config: RunConfig, endpoint: ChatApiConfig) -> RunConfig:
+    """Settings with one environment per concurrent episode, a pool of its own, and the model's name."""
     if config.eval.num_tasks < 1:
         raise ConfigError("eval.num_tasks: must be a whole number, at least 1, got 0")
     size = endpoint.max_concurrent

@@ -1,6 +1,6 @@
-"""What a person sees while an outside model is evaluated: a bar at a terminal, now and then a line elsewhere.
+"""Progress of an evaluation of an outside model: a bar at a terminal, plain lines elsewhere.
 
-Everything goes to the error stream: the standard output is the report's.
+Everything goes to standard error; standard output is for the report.
 """
 
 from __future__ import annotations
@@ -33,37 +33,37 @@ class ChatProgress:
             console=self._console,
         )
         self._total = self._num_done = self._num_solved = self._num_failed = 0
-        self._told_at = time.monotonic()
+        self._printed_at = time.monotonic()
 
     def start(self, total: int, known: int) -> None:
-        """So many episodes are to be played, of which some are there already."""
+        """`total` episodes are to be played; `known` of them are stored already."""
         self._total, self._num_known = total, known
         self._task = self._bar.add_task(self._label, total=total, completed=known, figures="")
         if self._console.is_terminal:
             self._bar.start()
 
-    def done(self, trajectory: Trajectory, model: ChatModel) -> None:
-        """One more episode is over."""
+    def count_episode(self, trajectory: Trajectory, model: ChatModel) -> None:
+        """Count one more episode that has ended."""
         if trajectory.status is Status.INFRA_ERROR:
             self._num_failed += 1
         else:
             self._num_done += 1
             self._num_solved += trajectory.status is Status.SUCCESS
-        figures = self._figures(model)
+        figures = self._format_figures(model)
         self._bar.update(self._task, completed=self._num_known + self._num_done, figures=figures)
-        if not self._console.is_terminal and time.monotonic() - self._told_at > PLAIN_EVERY_S:
-            self._told_at = time.monotonic()
+        if not self._console.is_terminal and time.monotonic() - self._printed_at > PLAIN_EVERY_S:
+            self._printed_at = time.monotonic()
             count = f"{self._num_known + self._num_done}/{self._total}"
             self._console.print(f"{self._label}  {count}  {figures}", markup=False, soft_wrap=True)
 
-    def _figures(self, model: ChatModel) -> str:
-        spent = model.counts.summarize(model.config)
-        told = [f"solved {self._num_solved / max(self._num_done, 1):.2f}"]
-        told.append(f"{model.counts.prompt_tokens + model.counts.completion_tokens:,} tokens")
-        told += [f"cost {spent['cost']:.3f}"] if "cost" in spent else []
-        told += [f"{model.counts.num_retries} retries"] if model.counts.num_retries else []
-        told += [f"{self._num_failed} failed"] if self._num_failed else []
-        return ", ".join(told)
+    def _format_figures(self, model: ChatModel) -> str:
+        spent = model.counts.figures(model.config)
+        words = [f"solved {self._num_solved / max(self._num_done, 1):.2f}"]
+        words.append(f"{model.counts.prompt_tokens + model.counts.completion_tokens:,} tokens")
+        words += [f"cost {spent['cost']:.3f}"] if "cost" in spent else []
+        words += [f"{model.counts.num_retries} retries"] if model.counts.num_retries else []
+        words += [f"{self._num_failed} failed"] if self._num_failed else []
+        return ", ".join(words)
 
     def __enter__(self) -> Self:
         return self

@@ -3,11 +3,11 @@
     {"task": "8c1f…", "success": true, "turns": 5, "golden": 4, "tokens": 61,
      "calls": {"search": 2, "expand": 3}, "lost_calls": 0, "score": 1.0, "measures": {"f1": 0.8}}
 
-Curves say how good an agent is; this says how it went about it: turns beside those of the shortest
-plan (`golden`, None where none is known), tokens written in all turns together, tools called,
-rewards of the task alone and unscaled (`score`), and what else the world measures at the end.
+Curves show how good an agent is; this file shows how it worked: turns, turns of the shortest plan (`golden`,
+None if unknown), tokens written in all turns, tools called, the unscaled reward of the task alone (`score`),
+and what else the environment measures at the end.
 
-The file is replaced whole by every evaluation, so a run that is over has that of its end.
+Every evaluation replaces the whole file, so a finished run has that of its last evaluation.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class EvalEpisode:
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> EvalEpisode:
-        """What a recorded episode shows."""
+        """The figures of a recorded episode."""
         infos: list[Any] = [step.info for step in trajectory.steps]
         actions = [step.action for step in trajectory.steps]
         sizes = [int(action.action_ids.size) for action in actions if isinstance(action, TokenAction)]
@@ -72,7 +72,7 @@ def write_episodes(folder: Path, trajectories: Sequence[Trajectory]) -> Path:
 
 
 def read_episodes(folder: Path) -> list[EvalEpisode]:
-    """The episodes of a run folder; none where it has no such file (an older run, no evaluation)."""
+    """The episodes of a run folder; none if it has no such file (an older run, no evaluation)."""
     path = folder / FILE_NAME
     if not path.exists():
         return []

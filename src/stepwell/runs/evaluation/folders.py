@@ -3,10 +3,10 @@
     runs/eval-NAME-ENV/  config.toml  evaluation.json  summary.json  metrics.jsonl  pool/
                          replays.json  report.html
 
-`evaluation.json` holds the figures and what they are figures of: the world with all its options, the
-ids of the tasks, the decoding. Trained and outside models write the same file, and two of them may be
-compared exactly when world and tasks are the same. It is written when an evaluation begins, too
-(`status` is then `running`), so that one that was stopped can go on.
+`evaluation.json` holds the figures and what was evaluated: the environment with all its options, the ids of
+the tasks, the decoding. Evaluations of trained and outside models write the same file. Two of them can be
+compared if environment and tasks are the same. The file is also written at the start (`status` is then
+`running`), so that an interrupted evaluation can resume.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stepwell.config.loading import dump_config
 from stepwell.config.run import RunConfig
@@ -28,11 +28,10 @@ from stepwell.monitors.replays import FILE_NAME as REPLAYS
 from stepwell.monitors.replays import save_replays
 from stepwell.monitors.report import write_report
 from stepwell.monitors.summary import Score, Summary, write_summary
+from stepwell.runs.build.components import Components
 from stepwell.runs.evaluation.replays import make_replays
-
-if TYPE_CHECKING:
-    from stepwell.runs.build.components import Parts
-    from stepwell.runs.evaluation.evaluate import EvalReport
+from stepwell.runs.evaluation.result import EvalReport
+from stepwell.runs.machine import describe_machine
 
 FILE_NAME = "evaluation.json"
 FORMAT = "stepwell evaluation 1"
@@ -41,7 +40,7 @@ NUM_REPLAYS = 12
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What `evaluation.json` says. `how` are settings that may differ between models side by side."""
+    """The content of `evaluation.json`. `how` holds settings that may differ between compared models."""
 
     model: str
     env: str
@@ -56,29 +55,29 @@ class Evaluation:
     more: dict[str, Any] = field(default_factory=dict)
 
 
-def evaluation_of(
-    parts: Parts, model: str, tasks: Sequence[str], temperature: float, samples: int, seed: int
+def new_evaluation(
+    components: Components, model: str, tasks: Sequence[str], temperature: float, samples: int, seed: int
 ) -> Evaluation:
-    """An evaluation that begins."""
-    config, options = parts.config, parts.envs.envs[0].options
+    """An evaluation that has just started."""
+    config, options = components.config, components.envs.envs[0].options
     how = {
         "temperature": temperature,
         "samples_per_task": samples,
         "max_tokens": config.sampling.max_tokens,
         "strategy": config.agent.strategy,
-        "state_form": parts.agent.form.value if parts.has_world and not parts.is_robot else None,
+        "state_form": components.backend.state_form,
         "memory": config.agent.memory,
         "guide": config.agent.guide,
-        "reward_parts": list(parts.recipe.reward_parts or ("task",)),
+        "reward_parts": list(components.recipe.reward_parts or ("task",)),
         "reward_scale": config.rewards.scale,
     }
     return Evaluation(model, config.env.name, options.model_dump(mode="json"), list(tasks), how, seed)
 
 
 def new_eval_folder(config: RunConfig, name: str) -> Path:
-    """A folder for an evaluation of `name`; a number behind it where there is one already."""
-    world = config.env.name.rpartition("#")[2]
-    plain = re.sub(r"[^A-Za-z0-9._]+", "-", f"{name}-{world}").strip("-.")
+    """Make a folder for an evaluation of `name`; a number is appended if it exists already."""
+    env = config.env.name.rpartition("#")[2]
+    plain = re.sub(r"[^A-Za-z0-9._]+", "-", f"{name}-{env}").strip("-.")
     base = Path(config.folder) / f"eval-{plain}"
     folder, number = base, 1
     while folder.exists():
@@ -93,13 +92,13 @@ def new_eval_folder(config: RunConfig, name: str) -> Path:
     return folder
 
 
-def is_free(folder: Path) -> bool:
-    """Whether nothing is in a folder yet."""
+def is_empty(folder: Path) -> bool:
+    """Whether a folder does not exist or is empty."""
     return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
 
 
-def begin_folder(folder: Path, config: RunConfig, evaluation: Evaluation) -> None:
-    """What is known before anything is played."""
+def start_folder(folder: Path, config: RunConfig, evaluation: Evaluation) -> None:
+    """Write what is known before anything is played."""
     folder.mkdir(parents=True, exist_ok=True)
     atomic_write(folder / "config.toml", dump_config(config))
     write_evaluation(folder, evaluation)
@@ -112,7 +111,7 @@ def write_evaluation(folder: Path, evaluation: Evaluation) -> None:
 
 
 def read_evaluation(folder: Path) -> Evaluation:
-    """The evaluation in a folder; refused where there is none, or a damaged one."""
+    """The evaluation in a folder; refused if there is none, or a damaged one."""
     path = folder / FILE_NAME
     if not path.exists():
         raise ConfigError(
@@ -129,27 +128,34 @@ def read_evaluation(folder: Path) -> Evaluation:
 
 
 def finish_folder(
-    folder: Path, parts: Parts, evaluation: Evaluation, report: EvalReport, wall_s: float, command: str
+    folder: Path,
+    components: Components,
+    evaluation: Evaluation,
+    report: EvalReport,
+    wall_s: float,
+    command: str,
 ) -> None:
-    """Figures, summary and page of an evaluation, finished or stopped."""
+    """Write figures, summary and page of an evaluation, finished or interrupted."""
     result = report.result
     values = result.values()
     write_evaluation(folder, replace(evaluation, values=values, num_done=result.num_tasks, more=report.more))
-    env_steps = sum(int(t.info.get("num_actions", len(t.steps))) for t in result.trajectories)  # type: ignore[arg-type]
-    _write_metrics(folder, parts.config, Entry("eval", 0, wall_s, env_steps, values))
+    env_steps = sum(int(t.info.get("num_actions", len(t.steps))) for t in result.trajectories)  # type: ignore[arg-type, misc]
+    _write_metrics(folder, components.config, Entry("eval", 0, wall_s, env_steps, values))
     write_summary(
         folder,
-        _summary(parts.config, evaluation, report, env_steps=env_steps, wall_s=wall_s, command=command),
+        _make_summary(
+            components.config, evaluation, report, env_steps=env_steps, wall_s=wall_s, command=command
+        ),
     )
     try:
-        replays = make_replays(parts, _worth_seeing(result.trajectories), "after")
+        replays = make_replays(components, _choose_replays(result.trajectories), "after")
         save_replays(folder / REPLAYS, [replace(replay, stage="episode") for replay in replays])
-    except StepwellError as error:  # a world that cannot be played again costs the page its replays only
+    except StepwellError as error:  # without replays the page is still useful
         report.notes.append(f"no replays: {error}")
     write_report(folder)
 
 
-def _summary(
+def _make_summary(
     config: RunConfig,
     evaluation: Evaluation,
     report: EvalReport,
@@ -158,8 +164,6 @@ def _summary(
     wall_s: float,
     command: str,
 ) -> Summary:
-    from stepwell.runs.run import machine
-
     low, high = report.result.interval
     score = Score(report.result.success, low, high, report.result.num_tasks, report.model)
     is_whole = evaluation.status == "finished"
@@ -174,7 +178,7 @@ def _summary(
         status="finished" if is_whole else "interrupted",
         after=score,
         decoding={key: evaluation.how[key] for key in ("temperature", "samples_per_task")},
-        machine=machine(),
+        machine=describe_machine(),
         command=command,
         more={"kind": "evaluation", "figures": report.figures()},
     )
@@ -189,8 +193,8 @@ def _write_metrics(folder: Path, config: RunConfig, entry: Entry) -> None:
     monitor.close()
 
 
-def _worth_seeing(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    """Of distinct tasks some that were solved and some that were not, in order."""
+def _choose_replays(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    """Episodes of distinct tasks, some solved and some not, in order."""
     first: dict[str, Trajectory] = {}
     for trajectory in trajectories:
         first.setdefault(trajectory.task.id, trajectory)
@@ -204,10 +208,10 @@ def _worth_seeing(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
 
 
 def check_comparable(named: Sequence[tuple[str, Evaluation]]) -> None:
-    """Refuse evaluations of different worlds or tasks, and say what differs."""
+    """Refuse evaluations of different environments or tasks, and say what differs."""
     (first_name, first), *others = named
     for name, other in others:
-        where = f"{first_name} and {name} cannot stand in one table"
+        where = f"{first_name} and {name} cannot be compared"
         if other.env != first.env:
             raise ConfigError(f"{where}: they are of {first.env} and of {other.env}")
         keys = sorted({*first.env_options, *other.env_options})
@@ -221,7 +225,7 @@ def check_comparable(named: Sequence[tuple[str, Evaluation]]) -> None:
                 )
         if other.tasks != first.tasks:
             raise ConfigError(
-                f"{where}: they hold other tasks ({len(first.tasks)} and {len(other.tasks)}, "
+                f"{where}: their tasks differ ({len(first.tasks)} and {len(other.tasks)}, "
                 f"{len({*first.tasks} & {*other.tasks})} shared); give both the same --num-tasks and "
                 "the same CONFIG: a run's folder is one, for an outside model too"
             )
@@ -229,12 +233,14 @@ def check_comparable(named: Sequence[tuple[str, Evaluation]]) -> None:
         if one.num_done < len(one.tasks):
             raise ConfigError(
                 f"{name} has finished {one.num_done} of {len(one.tasks)} tasks; "
-                f"go on with it: stepwell eval --resume {name}"
+                f"continue it: stepwell eval --resume {name}"
             )
 
 
-def comparison(named: Sequence[tuple[str, Evaluation]]) -> tuple[list[str], list[list[str]], list[str]]:
-    """Heads, rows and notes of the table in which evaluations stand side by side."""
+def compare_evaluations(
+    named: Sequence[tuple[str, Evaluation]],
+) -> tuple[list[str], list[list[str]], list[str]]:
+    """Heads, rows and notes of the table that compares evaluations."""
     check_comparable(named)
     passes = [key for key in named[0][1].values if re.fullmatch(r"pass@\d+", key) and key != "pass@1"]
     passes = [key for key in passes if all(key in one.values for _, one in named)]
@@ -252,15 +258,15 @@ def comparison(named: Sequence[tuple[str, Evaluation]]) -> tuple[list[str], list
         name = one.model if models.count(one.model) == 1 else f"{one.model} ({folder})"
         row = [name, f"{values['success']:.3f}", f"{values['low']:.3f} to {values['high']:.3f}"]
         rows.append(row + [f"{values[key]:.3f}" if key in values else "" for key in shown])
-    return ["model", "success", "95 % interval", *shown.values()], rows, _differences(named)
+    return ["model", "success", "95 % interval", *shown.values()], rows, _list_differences(named)
 
 
-def _differences(named: Sequence[tuple[str, Evaluation]]) -> list[str]:
-    """Settings in which the models were not asked alike, one sentence each."""
+def _list_differences(named: Sequence[tuple[str, Evaluation]]) -> list[str]:
+    """Settings that differ between the models, one sentence each."""
     keys = dict.fromkeys(key for _, one in named for key in one.how)
-    told = []
+    sentences = []
     for key in keys:
         values = [json.dumps(one.how.get(key)) for _, one in named]
         if len(set(values)) > 1:
-            told.append(f"{key} differs: {', '.join(values)}")
-    return told
+            sentences.append(f"{key} differs: {', '.join(values)}")
+    return sentences

@@ -1,11 +1,10 @@
-"""Episodes to look at: recorded trajectories played again in their world, with pictures.
+"""Replays: recorded trajectories played again in their environment, with images.
 
-The world is deterministic given task and seed, so that playing the recorded actions again shows
-exactly the states the agent was in. The picture is the one that the agent saw, where it saw one.
-Values are the critic's, advantages those of step GAE on the recorded rewards, whatever the recipe
-trained with: what each turn was worth; an outside model has none. An agent of the user's own acts in a
-world that is not known here: its episodes are shown by their messages alone. A robot's are shown by the
-state in words, and by pictures where the machine can draw them.
+An environment is deterministic given task and seed, so the recorded actions lead through the same states.
+The image is the one that the agent saw, if it saw one. Values are the critic's; advantages are those of step
+GAE on the recorded rewards, whatever the recipe. An outside model has neither. The environment of a user's
+own agent is not known here: its episodes are shown by their messages. A robot's are shown by the state in
+words, and by images if the machine can render them.
 """
 
 from __future__ import annotations
@@ -32,55 +31,58 @@ from stepwell.core.arrays import AnyArray
 from stepwell.envs.base import Env
 from stepwell.envs.registry import make_env
 from stepwell.monitors.replays import FILE_NAME, Frame, Replay, load_replays, png_bytes, save_replays
-from stepwell.runs.build.components import Parts
+from stepwell.runs.build.components import Components
 from stepwell.training import Minibatch
 
 NUM_REPLAYS = 6
 Stage = Literal["before", "after"]
 
 
-def keep_replays(parts: Parts, folder: Path, trajectories: Sequence[Trajectory], stage: Stage) -> None:
-    """Put a few episodes into a run's `replays.json` in place of those of the same stage."""
+def save_run_replays(
+    components: Components, folder: Path, trajectories: Sequence[Trajectory], stage: Stage
+) -> None:
+    """Write a few episodes into a run's `replays.json`, replacing those of the same stage."""
     path = folder / FILE_NAME
     others = [replay for replay in load_replays(path) if replay.stage != stage]
-    save_replays(path, [*others, *make_replays(parts, trajectories[:NUM_REPLAYS], stage)])
+    save_replays(path, [*others, *make_replays(components, trajectories[:NUM_REPLAYS], stage)])
 
 
-def make_replays(parts: Parts, trajectories: Sequence[Trajectory], stage: Stage) -> list[Replay]:
+def make_replays(components: Components, trajectories: Sequence[Trajectory], stage: Stage) -> list[Replay]:
     """One replay per trajectory that has steps."""
     kept = [trajectory for trajectory in trajectories if trajectory.steps]
     if not kept:
         return []
-    values, advantages = _nothing(kept) if is_outside(kept[0]) else _worth(parts, kept)
-    seen = [_Seen(one, stage, values[i], advantages[i]) for i, one in enumerate(kept)]
-    if parts.config.own_agent.function is not None:
-        return [_talk(one) for one in seen]
-    env = make_env(parts.config.env.name, parts.config.env.options)
-    play = _robot_replay if parts.is_robot else _replay
+    values, advantages = _make_empty(kept) if is_outside(kept[0]) else _compute_worth(components, kept)
+    seen = [_ShownEpisode(one, stage, values[i], advantages[i]) for i, one in enumerate(kept)]
+    if components.config.own_agent.function is not None:
+        return [_replay_messages(one) for one in seen]
+    env = make_env(components.config.env.name, components.config.env.options)
+    play = _replay_robot if components.is_robot else _replay_language
     try:
         return [play(env, one) for one in seen]
     finally:
         env.close()
 
 
-def _worth(
-    parts: Parts, trajectories: Sequence[Trajectory]
+def _compute_worth(
+    components: Components, trajectories: Sequence[Trajectory]
 ) -> tuple[list[list[float | None]], list[list[float | None]]]:
     """Per trajectory and step, the critic's value and the advantage; None without a critic."""
-    if parts.policy.critic is None:
-        return _nothing(trajectories)
-    batch = Minibatch(trajectories, parts.policy.device)
+    policy: Any = components.policy  # its batches fit its own states
+    if policy.critic is None:
+        return _make_empty(trajectories)
+    batch = Minibatch(trajectories, policy.device)
     with torch.no_grad():
-        read = parts.policy.values(batch.packed)
+        read = policy.values(batch.packed)
     states = torch.stack([row[0] for row in read]).float()
-    if parts.recipe.value is not None and parts.recipe.value.loss == "value_bce":
+    if components.recipe.value is not None and components.recipe.value.loss == "value_bce":
         states = states.sigmoid()
     result = credit.step_gae(replace(batch.timeline, state_values=states))
     assert result.step_advantages is not None
-    return _fold(states, trajectories), _fold(result.step_advantages, trajectories)
+    return _split_by_step(states, trajectories), _split_by_step(result.step_advantages, trajectories)
 
 
-def _nothing(
+def _make_empty(
     trajectories: Sequence[Trajectory],
 ) -> tuple[list[list[float | None]], list[list[float | None]]]:
     nothing: list[list[float | None]] = [[None] * len(t.steps) for t in trajectories]
@@ -88,23 +90,23 @@ def _nothing(
 
 
 def is_outside(trajectory: Trajectory) -> bool:
-    """Whether an outside model played it: its words are known, its tokens are not."""
+    """Whether an outside model played it: its text is known, its tokens are not."""
     return isinstance(trajectory.steps[0].action, TextAction)
 
 
-def _said(step: Step) -> str:
+def _read_reply(step: Step) -> str:
     assert not isinstance(step.action, ArrayAction)
     return step.action.text
 
 
-def _fold(flat: torch.Tensor, trajectories: Sequence[Trajectory]) -> list[list[float | None]]:
+def _split_by_step(flat: torch.Tensor, trajectories: Sequence[Trajectory]) -> list[list[float | None]]:
     numbers = iter(flat.tolist())
     return [[next(numbers) for _ in t.steps] for t in trajectories]
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """A trajectory to show, with what its steps were worth."""
+class _ShownEpisode:
+    """A trajectory to show, with the values and advantages of its steps."""
 
     trajectory: Trajectory
     stage: Stage
@@ -130,7 +132,7 @@ class _Seen:
         )
 
     def replay(self, frames: list[Frame], final_observation: str, **more: Any) -> Replay:
-        """The whole, with what it ended with."""
+        """The whole episode, with its end."""
         task = self.trajectory.task
         return Replay(
             task_id=task.id,
@@ -144,40 +146,40 @@ class _Seen:
         )
 
 
-def _talk(seen: _Seen) -> Replay:
-    """An episode as what was said to the model and what it answered."""
+def _replay_messages(seen: _ShownEpisode) -> Replay:
+    """An episode as messages to the model and its replies."""
     frames = []
     for index, step in enumerate(seen.trajectory.steps):
         messages: Any = step.info.get("messages", ())
         said = "\n\n".join(str(message.get("content", "")) for message in messages)
-        frames.append(seen.frame(index, said, _said(step), []))
+        frames.append(seen.frame(index, said, _read_reply(step), []))
     return seen.replay(frames, seen.trajectory.error)
 
 
-def _replay(env: Env, seen: _Seen) -> Replay:
+def _replay_language(env: Env, seen: _ShownEpisode) -> Replay:
     observation, _ = env.reset(seed=seen.seed, options={"task": seen.trajectory.task})
     frames = []
     for index, step in enumerate(seen.trajectory.steps):
         actions = [str(action) for action in step.info["actions"]]  # type: ignore[union-attr]
-        picture, problem = png_bytes(_looked_at(env, observation)), str(step.info.get("problem", ""))
+        image, problem = png_bytes(_choose_image(env, observation)), str(step.info.get("problem", ""))
         frames.append(
-            seen.frame(index, observation.text, _said(step), actions, image_png=picture, problem=problem)
+            seen.frame(index, observation.text, _read_reply(step), actions, image_png=image, problem=problem)
         )
         observation = env.step(actions)[0]
-    return seen.replay(frames, observation.text, final_image_png=png_bytes(_looked_at(env, observation)))
+    return seen.replay(frames, observation.text, final_image_png=png_bytes(_choose_image(env, observation)))
 
 
-def _looked_at(env: Env, observation: Observation) -> AnyArray:
-    """What the agent saw; a picture of the state for people where it read."""
+def _choose_image(env: Env, observation: Observation) -> AnyArray:
+    """The image that the agent saw; for a text agent a rendered image of the state."""
     seen = observation.images
-    return np.concatenate(seen, axis=1) if _side_by_side(seen) else env.render()
+    return np.concatenate(seen, axis=1) if _has_equal_heights(seen) else env.render()
 
 
-def _side_by_side(pictures: Sequence[AnyArray]) -> bool:
-    return bool(pictures) and len({picture.shape[0] for picture in pictures}) == 1
+def _has_equal_heights(images: Sequence[AnyArray]) -> bool:
+    return bool(images) and len({image.shape[0] for image in images}) == 1
 
 
-def _robot_replay(env: Any, seen: _Seen) -> Replay:
+def _replay_robot(env: Any, seen: _ShownEpisode) -> Replay:
     task = seen.trajectory.task
     env.reset(seed=seen.seed, options={"task": task})
     frames = []
@@ -185,14 +187,14 @@ def _robot_replay(env: Any, seen: _Seen) -> Replay:
         assert isinstance(step.action, ArrayAction)
         actions = [" ".join(f"{number:+.2f}" for number in action) for action in step.action.chunk]
         words = env.state()[StateForm.NATURAL_LANGUAGE]
-        frames.append(seen.frame(index, words, "", actions, image_png=_picture(env)))
+        frames.append(seen.frame(index, words, "", actions, image_png=_render_png(env)))
         env.step(step.action.chunk)
     words = env.state()[StateForm.NATURAL_LANGUAGE]
-    return seen.replay(frames, words, final_image_png=_picture(env), title=task.instruction or task.env)
+    return seen.replay(frames, words, final_image_png=_render_png(env), title=task.instruction or task.env)
 
 
-def _picture(env: Any) -> bytes | None:
-    """The present state as PNG; None on a machine that cannot draw it."""
+def _render_png(env: Any) -> bytes | None:
+    """The present state as PNG; None on a machine that cannot render it."""
     try:
         return png_bytes(env.render())
     except StepwellError:

@@ -26,12 +26,13 @@ def write_card(
 ) -> None:
     """Write README.md: YAML for the hub, then the same for people."""
     path.write_text(
-        f"---\n{_front_matter(config, summary, licence)}---\n\n{_body(name, config, summary, checkpoint)}",
+        f"---\n{_write_front_matter(config, summary, licence)}---\n\n"
+        f"{_write_body(name, config, summary, checkpoint)}",
         encoding="utf-8",
     )
 
 
-def _front_matter(config: RunConfig, summary: Summary | None, licence: str) -> str:
+def _write_front_matter(config: RunConfig, summary: Summary | None, licence: str) -> str:
     lines: dict[str, Any] = {"library_name": "transformers", "pipeline_tag": "text-generation"}
     base = _public_base(config)
     if base is not None:
@@ -59,7 +60,7 @@ def _public_base(config: RunConfig) -> str | None:
     return model if is_hub_id(model) and not Path(model).is_dir() else None
 
 
-def _body(name: str, config: RunConfig, summary: Summary | None, checkpoint: str) -> str:
+def _write_body(name: str, config: RunConfig, summary: Summary | None, checkpoint: str) -> str:
     recipe = summary.recipe if summary else config.recipe.name
     rows = [
         (
@@ -69,8 +70,8 @@ def _body(name: str, config: RunConfig, summary: Summary | None, checkpoint: str
         ("environment", config.own_agent.function or config.env.name),
         ("recipe", recipe),
         ("checkpoint", checkpoint),
-        ("held-out success before", _score(summary.before if summary else None)),
-        ("held-out success after", _score(summary.after if summary else None)),
+        ("held-out success before", _format_score(summary.before if summary else None)),
+        ("held-out success after", _format_score(summary.after if summary else None)),
         ("seed", str(config.seed)),
         ("trained with", f"Stepwell {stepwell.__version__}"),
     ]
@@ -87,7 +88,7 @@ def _body(name: str, config: RunConfig, summary: Summary | None, checkpoint: str
     )
 
 
-def _score(score: Score | None) -> str:
+def _format_score(score: Score | None) -> str:
     if score is None:
         return "not evaluated"
     tasks = f" on {score.num_tasks} tasks" if score.num_tasks else ""

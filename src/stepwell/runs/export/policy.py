@@ -23,7 +23,7 @@ from stepwell.policies.lora import base_of
 from stepwell.policies.model_resolver import ADAPTER_FILE
 from stepwell.policies.progress_bar import hide_progress_bar
 from stepwell.rendering import load_tokenizer
-from stepwell.runs.evaluation.evaluate import checkpoint_of
+from stepwell.runs.evaluation.evaluate import find_checkpoint
 from stepwell.runs.export.model_card import write_card
 from stepwell.training.checkpoint import require_whole
 
@@ -40,7 +40,7 @@ def export_run(
         raise ConfigError(
             f"{run} trained a robot policy, which transformers cannot open; copy its checkpoint"
         )
-    path = _checkpoint(run, checkpoint)
+    path = _choose_checkpoint(run, checkpoint)
     if to.startswith(HUB):
         with tempfile.TemporaryDirectory(prefix="stepwell-") as place:
             folder = Path(place) / "model"
@@ -106,9 +106,9 @@ def upload_folder(folder: Path, name: str, *, private: bool = False) -> str:
     return str(made)
 
 
-def _checkpoint(run: Path, name: str | None) -> Path:
+def _choose_checkpoint(run: Path, name: str | None) -> Path:
     if name is None:
-        return checkpoint_of(run)
+        return find_checkpoint(run)
     path = run / "checkpoints" / name
     if not path.is_dir():
         known = sorted(item.name for item in (run / "checkpoints").glob("[!.]*") if item.is_dir())

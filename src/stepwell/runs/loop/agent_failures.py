@@ -25,7 +25,7 @@ PREFIX = "agent_failures/"
 
 def count_failures(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """How many episodes failed by the agent's fault, by kind, as figures."""
-    kinds = Counter(kind for kind, _ in _failures_of(trajectories))
+    kinds = Counter(kind for kind, _ in _list_failures(trajectories))
     return {f"{PREFIX}{kind}": float(kinds[kind]) for kind in FAILURES if kinds[kind]}
 
 
@@ -41,12 +41,12 @@ def describe_failures(figures: Mapping[str, float]) -> str:
 def first_errors(trajectories: Sequence[Trajectory]) -> dict[str, str]:
     """The first error of each kind."""
     found: dict[str, str] = {}
-    for kind, error in _failures_of(trajectories):
+    for kind, error in _list_failures(trajectories):
         found.setdefault(kind, error)
     return found
 
 
-def _failures_of(trajectories: Sequence[Trajectory]) -> list[tuple[str, str]]:
+def _list_failures(trajectories: Sequence[Trajectory]) -> list[tuple[str, str]]:
     """Kind and error of every episode that the agent failed."""
     return [
         (str(t.info.get("failure", "raised")), t.error)
@@ -76,31 +76,34 @@ class AgentFailures:
         for kind, error in first_errors(trajectories).items():
             if kind not in self.errors:
                 self.errors[kind] = error
-                self.note(f"{place}: the agent {FAILURES[kind]}. The first such error:\n{_indent(error)}")
-        num_failed, is_first = len(_failures_of(trajectories)), not self._has_begun
+                self.note(
+                    f"{place}: the agent {FAILURES[kind]}. The first such error:\n{_indent_lines(error)}"
+                )
+        num_failed, is_first = len(_list_failures(trajectories)), not self._has_begun
         self._has_begun = True
         if is_update:
             self._shares.append((num_failed, len(trajectories)))
         if is_first and num_failed == len(trajectories) and self.config.max_failed_share < 1:
-            return self._explain(f"{place}: all {num_failed} episodes failed in the agent", trajectories)
+            return self._explain_stop(f"{place}: all {num_failed} episodes failed in the agent", trajectories)
         failed, played = (
             (sum(column) for column in zip(*self._shares, strict=True)) if self._shares else (0, 1)
         )
         if is_update and len(self._shares) == WINDOW and failed > self.config.max_failed_share * played:
             what = f"{place}: {failed} of the last {played} episodes failed in the agent, more than"
             limit = f"own_agent.max_failed_share = {self.config.max_failed_share:g}"
-            return self._explain(f"{what} {limit}", trajectories)
+            return self._explain_stop(f"{what} {limit}", trajectories)
         return None
 
-    def _explain(self, what: str, trajectories: Sequence[Trajectory]) -> str:
+    def _explain_stop(self, what: str, trajectories: Sequence[Trajectory]) -> str:
         kinds = describe_failures(count_failures(trajectories))
         first = next(iter(first_errors(trajectories).values()), next(iter(self.errors.values()), ""))
         return (
-            f"{what} ({self.config.function}; here {kinds or 'none'}). The first error:\n{_indent(first)}\n"
-            f"Mend the agent, then go on with --resume {self.run}; its output is in {self.run}/agent_logs. "
-            "own_agent.max_failed_share = 1 goes on in spite of failures"
+            f"{what} ({self.config.function}; here {kinds or 'none'}). The first error:\n"
+            f"{_indent_lines(first)}\n"
+            f"Fix the agent, then continue with --resume {self.run}; its output is in {self.run}/agent_logs. "
+            "With own_agent.max_failed_share = 1 a run never stops for failures"
         )
 
 
-def _indent(text: str) -> str:
+def _indent_lines(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines())

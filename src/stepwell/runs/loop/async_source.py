@@ -1,6 +1,6 @@
-"""Where an asynchronous run's updates get their trajectories: episodes that go on in the background.
+"""The trajectories of an asynchronous run's updates: episodes that run in the background.
 
-    StreamedSource.batch(update) ─► Groups ─► Stream.batch ─► the groups of the update, oldest first
+    StreamedSource.batch(update) ─► WorkerGroups ─► Stream.batch ─► the groups of the update, oldest first
                                         └─► keep ─► pool: every episode as it finishes, then leased
 
 The same contract as `PlayedSource`: what is learnt from is in the pool first, bears the run's name as a tag,
@@ -27,8 +27,8 @@ from stepwell.config.run import RunConfig
 from stepwell.core import Task, Trajectory
 from stepwell.pool import Channel, Filter, Pool
 from stepwell.rollout.jobs import Job
-from stepwell.runs.build.components import Parts
-from stepwell.runs.build.worker_groups import Groups
+from stepwell.runs.build.components import Components
+from stepwell.runs.build.worker_groups import WorkerGroups
 from stepwell.runs.loop.sources import LEASE_S, Batch
 from stepwell.workers.busy_times import BusySnapshot
 from stepwell.workers.request_queue import QueueCounts
@@ -37,7 +37,7 @@ from stepwell.workers.stream import StreamCounts
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Totals:
     """Totals at the last update, from which each update's own figures follow."""
 
     mark: BusySnapshot
@@ -47,81 +47,81 @@ class _Seen:
 
 @dataclass(eq=False)
 class StreamedSource:
-    """Plays the tasks of a run in its resource groups, while the trainer learns where the mode says so."""
+    """Plays the tasks of a run in its workers, while the trainer learns if the mode says so."""
 
     config: RunConfig
-    parts: Parts
+    components: Components
     run: str
     tasks: Sequence[Task]
-    groups: Groups
+    workers: WorkerGroups
     should_stop: Callable[[], bool] = lambda: False
     is_fresh: bool = True
     _taken: list[str] = field(default_factory=list)
-    _seen: _Seen | None = None
+    _totals: _Totals | None = None
     _epoch: int = -1
 
     def __post_init__(self) -> None:
-        groups, train = self.config.groups, self.config.train
-        self.group_size = train.group_size if self.parts.recipe.needs_groups else 1
-        size = groups.global_batch or train.tasks_per_update * train.group_size
-        assert groups.mode != "off"
+        workers, train = self.config.workers, self.config.train
+        self.group_size = train.group_size if self.components.recipe.needs_groups else 1
+        size = workers.global_batch or train.tasks_per_update * train.group_size
+        assert workers.mode != "off"
         self.buffer = GroupBuffer(
-            groups.mode,
+            workers.mode,
             groups_per_update=math.ceil(size / self.group_size),
-            rollout_epochs=groups.rollout_epochs,
-            max_staleness=groups.max_staleness,
-            stale_data=groups.stale_data,
+            rollout_epochs=workers.rollout_epochs,
+            max_staleness=workers.max_staleness,
+            stale_data=workers.stale_data,
             num_updates=train.num_updates,
         )
 
     @property
     def pool(self) -> Pool:
-        return self.parts.pool
+        return self.components.pool
 
     # --- updates --------------------------------------------------------------------------
 
     def batch(self, update: int) -> Batch | None:
-        """What update number `update` learns from; None where the run is to stop instead."""
+        """What update number `update` learns from; None if the run is to stop instead."""
         started = time.perf_counter()
-        if self._seen is None:
-            self._begin()
+        if self._totals is None:
+            self._start_stream()
         try:
-            taken = self.groups.call(self._next(), self.should_stop)
+            taken = self.workers.call(self._next_groups(), self.should_stop)
         except CancelledError:
             return None
         self._taken += [group.name for group in (*taken.groups, *taken.dropped)]
         trajectories = [trajectory for group in taken.groups for trajectory in group.trajectories]
-        metrics = self._metrics(update, taken)
+        metrics = self._update_metrics(update, taken)
         num_actions = sum(int(t.info.get("num_actions", len(t.steps))) for t in trajectories)  # type: ignore[arg-type, misc]
         num_retries, waited_s = int(metrics["episodes/refilled"]), time.perf_counter() - started
-        self.groups.learning(True)
+        self.workers.mark_training(True)
         return Batch(trajectories, num_actions, num_retries, waited_s, is_mixed=True, metrics=metrics)
 
-    async def _next(self) -> TakenGroups:
-        return await self.groups.stream.take_batch()
+    async def _next_groups(self) -> TakenGroups:
+        return await self.workers.stream.take_batch()
 
-    def _begin(self) -> None:
-        """Let episodes begin: only now have the generators the weights that they shall be played with."""
-        stream, train = self.groups.stream, self.config.train
-        self._seen = self._now()
+    def _start_stream(self) -> None:
+        """Let episodes start: the generators have their weights now."""
+        stream, train = self.workers.stream, self.config.train
+        self._totals = self._count_totals()
 
         def begin() -> None:
-            stream.params = self.parts.params(self.config.sampling.temperature)
+            stream.params = self.components.sampling_params(self.config.sampling.temperature)
             stream.timeout_s, stream.retries = train.episode_timeout_s, train.max_env_retries
-            stream.store = self._keep
-            self.buffer.version = self.groups.version
+            stream.store = self._store_async
+            self.buffer.version = self.workers.version
             stream.buffer, stream.make_group = self.buffer, self.jobs
             for jobs, found in self._cut_short:
                 stream.resume_group(jobs, found)
 
-        self.groups.call(_as_work(begin))
+        self.workers.call(_run_on_loop(begin))
 
-    async def _keep(self, trajectories: Sequence[Trajectory], completed: Sequence[str]) -> None:
-        await asyncio.to_thread(self._store, trajectories, completed)
+    async def _store_async(self, trajectories: Sequence[Trajectory], completed: Sequence[str]) -> None:
+        await asyncio.to_thread(self._store_episodes, trajectories, completed)
 
-    def _store(self, trajectories: Sequence[Trajectory], completed: Sequence[str]) -> None:
-        if self.parts.image_format is not None:
-            self.pool.store_images(trajectories, self.parts.pictures)
+    def _store_episodes(self, trajectories: Sequence[Trajectory], completed: Sequence[str]) -> None:
+        if (images := self.components.backend.image_store) is not None:
+            self.pool.store_images(trajectories, images)
         self.pool.add(trajectories, group_sizes=self.group_size, source={"run": self.run}, tags=(self.run,))
         if completed:
             taken = self.pool.take(self.run, len(completed), where=self._own, lease_s=LEASE_S, read=False)
@@ -136,10 +136,10 @@ class StreamedSource:
         seeds = np.random.default_rng([self.config.seed, number, 11]).integers(2**62, size=self.group_size)
         first = number * self.group_size // self.config.train.group_size  # siblings share a task
         epoch, place = divmod(first, len(self.tasks))
-        task = self.tasks[self._order(epoch)[place]]
+        task = self.tasks[self._shuffle_epoch(epoch)[place]]
         return [Job(task, f"{self.run}/g{number}", int(seed)) for seed in seeds]
 
-    def _order(self, epoch: int) -> np.ndarray:
+    def _shuffle_epoch(self, epoch: int) -> np.ndarray:
         if self._epoch != epoch:
             self._epoch = epoch
             self._shuffled = np.random.default_rng([self.config.seed, epoch, 7]).permutation(len(self.tasks))
@@ -147,15 +147,15 @@ class StreamedSource:
 
     # --- checkpoints ----------------------------------------------------------------------
 
-    def saving(self, update: int) -> None:
+    def acknowledge(self, update: int) -> None:
         self.pool.acknowledge(self.run, self._taken, update)
         self._taken.clear()
         if self.config.pool.url is None:
             self.pool.gc(max_bytes=int(self.config.checkpoint.trajectories_mb * 1e6))
 
-    def go_on_from(self, update: int) -> None:
-        """Take back what later updates had, and whatever was played and not learnt from."""
-        assert self._seen is None, "episodes are under way already"
+    def resume_from(self, update: int) -> None:
+        """Take back what later updates had, and what was played but not learnt from."""
+        assert self._totals is None, "episodes are under way already"
         self._taken.clear()
         self.pool.restore(self.run, update)
         self.buffer.num_taken = update
@@ -165,16 +165,16 @@ class StreamedSource:
         ]
         played = list(self.pool.find(Filter(channel=Channel.TRAIN, tags=(self.run,))))
         numbers = {int(entry.group.rpartition("/g")[2]) for entry in played}
-        self.groups.stream.next_number = max(
+        self.workers.stream.next_number = max(
             [*(n + 1 for n in numbers), update * self.buffer.groups_per_update]
         )
         filling: dict[str, list[str]] = {}
         for entry in played:
             if entry.state == "filling":
                 filling.setdefault(entry.group, []).extend([entry.id] if entry.is_served else [])
-        self._cut_short = [self._found(name, ids) for name, ids in filling.items()]
+        self._cut_short = [self._find_played(name, ids) for name, ids in filling.items()]
 
-    def _found(self, name: str, ids: Sequence[str]) -> tuple[list[Job], dict[int, Trajectory]]:
+    def _find_played(self, name: str, ids: Sequence[str]) -> tuple[list[Job], dict[int, Trajectory]]:
         """The jobs of a group that was cut short, and what was played of it."""
         jobs = self.jobs(int(name.rpartition("/g")[2]))
         by_seed = {t.info.get("seed"): t for t in (self.pool.get(id).trajectory for id in ids)}
@@ -184,21 +184,20 @@ class StreamedSource:
 
     # --- figures --------------------------------------------------------------------------
 
-    def _now(self) -> _Seen:
-        groups = self.groups
-        return _Seen(
-            groups.spans.take_snapshot(), replace(groups.stream.counts), replace(groups.queue.counts)
-        )
+    def _count_totals(self) -> _Totals:
+        workers = self.workers
+        stream, queue = replace(workers.stream.counts), replace(workers.queue.counts)
+        return _Totals(workers.spans.take_snapshot(), stream, queue)
 
-    def _metrics(self, update: int, taken: TakenGroups) -> dict[str, float]:
-        assert self._seen is not None
-        before, self._seen = self._seen, self._now()
-        now = self._seen
+    def _update_metrics(self, update: int, taken: TakenGroups) -> dict[str, float]:
+        assert self._totals is not None
+        before, self._totals = self._totals, self._count_totals()
+        now = self._totals
         steps = [step for group in taken.groups for t in group.trajectories for step in t.steps]
         behind = [update - 1 - step.policy_version.first for step in steps] or [0]
         num_batches = max(now.queue.num_batches - before.queue.num_batches, 1)
         num_requests = max(now.queue.num_requests - before.queue.num_requests, 1)
-        return self.groups.figures(before.mark, now.mark) | {
+        return self.workers.figures(before.mark, now.mark) | {
             "staleness/mean": float(np.mean(behind)),
             "staleness/max": float(max(behind)),
             "staleness/over": float(taken.num_over),
@@ -209,5 +208,5 @@ class StreamedSource:
         }
 
 
-async def _as_work(function: Callable[[], None]) -> None:
+async def _run_on_loop(function: Callable[[], None]) -> None:
     function()

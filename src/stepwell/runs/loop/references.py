@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 REFERENCE = "reference.safetensors"
 
 
-def keep_reference(policy: CausalLMPolicy | VLAPolicy, folder: Path) -> None:
+def save_reference(policy: CausalLMPolicy | VLAPolicy, folder: Path) -> None:
     """Write the frozen reference of `policy`, where it has one of its own."""
     reference = policy.reference
     if reference is not None:
@@ -29,7 +29,7 @@ def keep_reference(policy: CausalLMPolicy | VLAPolicy, folder: Path) -> None:
         atomic_write(folder / REFERENCE, save(weights))
 
 
-def restore_reference(policy: CausalLMPolicy | VLAPolicy, folder: Path) -> None:
+def load_reference(policy: CausalLMPolicy | VLAPolicy, folder: Path) -> None:
     """Load what `keep_reference` wrote into the frozen reference of `policy`."""
     reference, path = policy.reference, folder / REFERENCE
     if reference is None:

@@ -2,7 +2,7 @@
 
     PlayedSource    jobs ─► rollout ─► pool ─► take            (is_fresh: by the present weights)
     StoredSource    pool ─► shuffled epochs                    (offline)
-    StreamedSource  resource groups ─► pool ─► oldest first    (`async_source.py`: episodes never stop)
+    StreamedSource  workers ─► pool ─► oldest first            (`async_source.py`: episodes never stop)
 
 Invariants
 * What is learnt from is what the pool holds: trajectories are committed to it, then taken from it
@@ -26,8 +26,8 @@ from stepwell.algos.recipes import Recipe
 from stepwell.config.run import OfflineConfig, RunConfig
 from stepwell.core import ConfigError, EnvError, Status, Task, Trajectory
 from stepwell.pool import Channel, Filter, Pool, open_pool
-from stepwell.rollout import Job, RolloutResult
-from stepwell.runs.build.components import Parts
+from stepwell.rollout import Job, Rolled
+from stepwell.runs.build.components import Components
 
 LEASE_S = 24 * 3600.0  # a run's own pool has no other consumer; a dead run's leases return when it resumes
 
@@ -54,11 +54,11 @@ class Source(Protocol):
         """What update number `update` learns from; None where a stop was asked for meanwhile."""
         ...
 
-    def saving(self, update: int) -> None:
+    def acknowledge(self, update: int) -> None:
         """A checkpoint of this update is about to be written."""
         ...
 
-    def go_on_from(self, update: int) -> None:
+    def resume_from(self, update: int) -> None:
         """The run continues after this update; what later ones had taken is free again."""
         ...
 
@@ -68,7 +68,7 @@ class PlayedSource:
     """Plays the tasks of a run, epoch by epoch in shuffled order."""
 
     config: RunConfig
-    parts: Parts
+    components: Components
     run: str
     tasks: Sequence[Task]
     is_fresh: bool = True
@@ -77,7 +77,7 @@ class PlayedSource:
 
     @property
     def pool(self) -> Pool:
-        return self.parts.pool
+        return self.components.pool
 
     def batch(self, update: int) -> Batch:
         """The groups of this update: those that are in the pool already, the others played now."""
@@ -85,32 +85,32 @@ class PlayedSource:
         jobs = self.jobs(update)
         names = list(dict.fromkeys(job.group for job in jobs))
         is_begun = bool(self.pool.count(Filter(group=names[0])))  # by a process that was stopped
-        found = self._take(len(names)) if is_begun else {}
+        found = self._take_groups(len(names)) if is_begun else {}
         missing = [job for job in jobs if job.group not in found]
         num_retries = 0
         if missing:
-            rolled = self._play(update, missing)
+            rolled = self._play_jobs(update, missing)
             num_retries = rolled.num_retries
-            known = {} if is_begun or rolled.is_stored else _by_group(rolled.trajectories)
-            found |= self._take(len(names) - len(found), known)
+            known = {} if is_begun or rolled.is_stored else _group_trajectories(rolled.trajectories)
+            found |= self._take_groups(len(names) - len(found), known)
         assert found.keys() == set(names), "the pool served groups of another update"
         self._taken += names
         trajectories = [trajectory for name in names for trajectory in found[name]]
-        num_actions = sum(int(t.info.get("num_actions", len(t.steps))) for t in trajectories)  # type: ignore[arg-type]
+        num_actions = sum(int(t.info.get("num_actions", len(t.steps))) for t in trajectories)  # type: ignore[arg-type, misc]
         return Batch(trajectories, num_actions, num_retries, time.perf_counter() - started)
 
-    def _play(self, update: int, jobs: Sequence[Job]) -> RolloutResult:
+    def _play_jobs(self, update: int, jobs: Sequence[Job]) -> Rolled:
         config = self.config.train
-        self.parts.engine.forget()
-        rolled = self.parts.rollout.run(
+        self.components.runner.forget()
+        rolled = self.components.runner.run(
             jobs,
-            self.parts.params(self.config.sampling.temperature),
+            self.components.sampling_params(self.config.sampling.temperature),
             retries=config.max_env_retries,
             timeout_s=config.episode_timeout_s,
         )
         if not rolled.is_stored:
-            if self.parts.image_format is not None:
-                self.pool.store_images(rolled.trajectories, self.parts.pictures)
+            if (images := self.components.backend.image_store) is not None:
+                self.pool.store_images(rolled.trajectories, images)
             self.pool.add(
                 [*rolled.trajectories, *rolled.failures],
                 group_sizes=config.group_size,
@@ -125,7 +125,7 @@ class PlayedSource:
             )
         return rolled
 
-    def _take(
+    def _take_groups(
         self, count: int, known: Mapping[str, list[Trajectory]] | None = None
     ) -> dict[str, list[Trajectory]]:
         """The oldest complete groups of this run that no update has had, leased to it.
@@ -137,13 +137,13 @@ class PlayedSource:
         taken = self.pool.take(self.run, count, where=where, lease_s=LEASE_S, read=not known)
         return {item.group: known[item.group] if known else item.trajectories for item in taken}
 
-    def saving(self, update: int) -> None:
+    def acknowledge(self, update: int) -> None:
         self.pool.acknowledge(self.run, self._taken, update)
         self._taken.clear()
         if self.config.pool.url is None:  # a pool of its own; a shared one is its owner's to keep small
             self.pool.gc(max_bytes=int(self.config.checkpoint.trajectories_mb * 1e6))
 
-    def go_on_from(self, update: int) -> None:
+    def resume_from(self, update: int) -> None:
         self._taken.clear()
         self.pool.restore(self.run, update)
 
@@ -180,7 +180,7 @@ class StoredSource:
         offline = self.config.offline
         assert offline.pool is not None
         self._pool = open_pool(offline.pool, must_exist=True)
-        self._ids = [entry.id for entry in self._pool.find(filter_of(offline)) if entry.num_steps]
+        self._ids = [entry.id for entry in self._pool.find(make_filter(offline)) if entry.num_steps]
         if not self._ids:
             raise ConfigError(
                 f"offline: no finished trajectory with steps in {offline.pool} fits (channel "
@@ -195,11 +195,11 @@ class StoredSource:
         """The next `tasks_per_update` x `group_size` of them; an epoch runs over into the next."""
         started = time.perf_counter()
         size = self.config.train.tasks_per_update * self.config.train.group_size
-        ids = [self._at((update - 1) * size + i) for i in range(min(size, len(self._ids)))]
-        trajectories = [self._rewarded(self._pool.get(name).trajectory) for name in ids]
+        ids = [self._id_at((update - 1) * size + i) for i in range(min(size, len(self._ids)))]
+        trajectories = [self._assign_rewards(self._pool.get(name).trajectory) for name in ids]
         return Batch(trajectories, played_s=time.perf_counter() - started)
 
-    def _rewarded(self, trajectory: Trajectory) -> Trajectory:
+    def _assign_rewards(self, trajectory: Trajectory) -> Trajectory:
         """With the reward parts that the recipe asks for, whichever were summed when it was stored.
 
         `outcome` follows from the status. Others are taken from what a step stores of its parts: all
@@ -220,31 +220,31 @@ class StoredSource:
             step.assign_reward({part: known[part] for part in self.recipe.reward_parts})
         return trajectory
 
-    def _at(self, place: int) -> str:
+    def _id_at(self, place: int) -> str:
         epoch, place = divmod(place, len(self._ids))
         if self._epoch != epoch:
             self._epoch = epoch
             self._order = np.random.default_rng([self.config.seed, epoch, 7]).permutation(len(self._ids))
-        return self._ids[self._order[place]]
+        return self._ids[int(self._order[place])]
 
-    def saving(self, update: int) -> None:
+    def acknowledge(self, update: int) -> None:
         """Nothing is consumed: a pool can be learnt from any number of times."""
 
-    def go_on_from(self, update: int) -> None:
+    def resume_from(self, update: int) -> None:
         """The order follows from seed and update."""
 
     def close(self) -> None:
         self._pool.close()
 
 
-def _by_group(trajectories: Sequence[Trajectory]) -> dict[str, list[Trajectory]]:
+def _group_trajectories(trajectories: Sequence[Trajectory]) -> dict[str, list[Trajectory]]:
     groups: dict[str, list[Trajectory]] = {}
     for trajectory in trajectories:
         groups.setdefault(trajectory.group, []).append(trajectory)
     return groups
 
 
-def filter_of(offline: OfflineConfig) -> Filter:
+def make_filter(offline: OfflineConfig) -> Filter:
     """The trajectories that settings ask for."""
     statuses = offline.statuses or tuple(s.value for s in Status if s is not Status.INFRA_ERROR)
     return Filter(

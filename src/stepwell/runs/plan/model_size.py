@@ -26,7 +26,7 @@ class ModelSize:
     @classmethod
     def read(cls, path: Path, rank: int = 0) -> ModelSize:
         """From the headers of its safetensors and its config; `rank` counts the adapters' parameters."""
-        shapes = dict(_shapes(path))
+        shapes = dict(_read_shapes(path))
         config = json.loads((path / "config.json").read_text())
         text: Mapping[str, Any] = config.get("text_config", config)
         heads = int(text["num_attention_heads"])
@@ -48,7 +48,7 @@ class ModelSize:
         )
 
 
-def _shapes(path: Path) -> Iterator[tuple[str, list[int]]]:
+def _read_shapes(path: Path) -> Iterator[tuple[str, list[int]]]:
     from safetensors import safe_open
 
     for file in sorted(path.glob("*.safetensors")):

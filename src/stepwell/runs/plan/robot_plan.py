@@ -1,94 +1,92 @@
-"""The plan of a robot's run: what it will do and needs, without training anything.
+"""The plan of a robot's run.
 
-One world is opened and one short demonstration played, for the length of an episode; the policy is
-built (it is small), so its size is exact. The memory of a simulator is not known here.
+One environment is opened and short demonstrations are played, to measure the length of an episode. The
+policy is built (it is small), so its size is exact. The memory of a simulator is not known here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stepwell.config.run import RunConfig
-from stepwell.core import Split
-from stepwell.runs.build.components import Parts, held_out_tasks
-from stepwell.runs.plan.run_plan import _bytes, _line, _listed, _many, _Plan, _rounds, minibatch_sizes
+from stepwell.runs.build.components import Components
+from stepwell.runs.plan.base_plan import TITLE, BasePlan, minibatch_sizes, round_sizes
+from stepwell.runs.plan.text import format_bytes, format_count, format_line, format_sizes
 from stepwell.training import num_batches
 
 _NUM_SHOWN = 2
 
 
-class RobotPlan(_Plan):
+class RobotPlan(BasePlan):
     """The figures of a robot's plan, and its lines."""
 
-    def __init__(self, config: RunConfig, parts: Parts) -> None:
-        self.config, self.parts, self.recipe = config, parts, parts.recipe
-        self.warnings: list[str] = []
-        parts.check_prompt()
-        self.tasks = parts.tasks(Split.TRAIN, config.train.num_tasks, config.seed)
-        self.held_out = held_out_tasks(parts)
-        self.num_trajectories = config.train.tasks_per_update * config.train.group_size
-        self.world, self.shape = parts.envs.envs[0].world, parts.policy.model.shape
-        self.chunk = self.shape.config.chunk
-        self.num_parameters = sum(p.numel() for _, p in parts.policy.named_parameters())
-        self.actions = self._measure()
-        self._find_problems(longest=None)
+    def __init__(self, components: Components) -> None:
+        components.check_first_observation()
+        super().__init__(components)
+        self.robot = components.robot
+        self.env_spec, self.chunk = self.robot.env_spec, self.robot.chunk
+        self.num_parameters = sum(p.numel() for _, p in self.robot.policy.named_parameters())
+        self.num_actions = self._measure_actions()
+        self.find_problems()
 
-    def _measure(self) -> float:
-        """Actions of a demonstrated episode, or half the limit where nobody demonstrates."""
-        if not self.parts.envs.envs[0].has_oracle:
-            return self.world.max_actions / 2
-        shown = self.parts.demonstrations(_NUM_SHOWN, 0.0, self.config.seed)
+    def _measure_actions(self) -> float:
+        """Actions of a demonstrated episode, or half the limit where there is no oracle."""
+        if not self.components.envs.envs[0].has_oracle:
+            return self.env_spec.max_actions / 2
+        shown = self.components.demonstrations(_NUM_SHOWN, 0.0, self.config.seed)
         counts = {t.task.id: int(t.info["num_actions"]) for t in shown}  # type: ignore[arg-type]
         return sum(counts.values()) / len(counts)
 
     def lines(self) -> Iterator[str]:
-        """At most thirty."""
-        config, world = self.config, self.world
-        yield "what would be done (nothing is trained now)"
-        yield _line(
-            "world",
+        config, spec = self.config, self.env_spec
+        yield TITLE
+        yield format_line(
+            "env",
             f"{config.env.name}: {len(self.tasks):,} training tasks, {len(self.held_out):,} held out; "
-            f"up to {_many(world.max_actions, 'action')}, an expert needs about {self.actions:.0f}",
+            f"up to {format_count(spec.max_actions, 'action')}, an expert needs about {self.num_actions:.0f}",
         )
-        shown = ", ".join(f"{name} {list(spec.shape)}" for name, spec in world.arrays.items())
-        yield _line("sees", f"{shown}, and an instruction")
+        arrays = ", ".join(f"{name} {list(array.shape)}" for name, array in spec.arrays.items())
+        yield format_line("sees", f"{arrays}, and an instruction")
         yield from self._head_lines()
-        yield from self._recipe_lines(self.recipe)
+        yield from self.recipe_lines()
         yield from self._update_lines()
-        yield from self._run_lines()
-        yield _line("memory", f"about {_bytes(self.num_parameters * 20)}, besides simulators and torch")
-        yield from (_line("warning", text) for text in self.warnings)
+        yield from self.run_lines()
+        needed = format_bytes(self.num_parameters * 20)
+        yield format_line("memory", f"about {needed}, besides simulators and torch")
+        yield from (format_line("warning", text) for text in self.warnings)
 
     def _head_lines(self) -> Iterator[str]:
-        vla, policy, size = self.shape.config, self.config.policy, self.num_parameters
+        vla, policy = self.robot.policy.model.shape.config, self.config.policy
         drawn = f"{vla.bins} bins" if vla.head == "token" else f"{vla.denoising_steps} denoising steps"
-        yield _line(
+        yield format_line(
             "policy",
-            f"{vla.head} head, chunks of {vla.chunk} x {self.world.action_dim}, {drawn}; {size:,} "
-            f"parameters, {policy.dtype} on {policy.device}, critic {self.parts.critic_kind}",
+            f"{vla.head} head, chunks of {vla.chunk} x {self.env_spec.action_dim}, {drawn}; "
+            f"{self.num_parameters:,} parameters, {policy.dtype} on {policy.device}, "
+            f"critic {self.components.critic_kind}",
         )
 
     def _update_lines(self) -> Iterator[str]:
         train = self.config.train
-        most_actions = self.num_trajectories * self.world.max_actions
-        at_a_time = _listed(_rounds(self.num_trajectories, len(self.parts.envs.envs)))
-        yield _line(
+        most_actions = self.num_trajectories * self.env_spec.max_actions
+        at_a_time = format_sizes(round_sizes(self.num_trajectories, len(self.components.envs.envs)))
+        yield format_line(
             "an update",
             f"{self.num_trajectories} trajectories = {train.tasks_per_update} tasks x {train.group_size}, "
             f"played {at_a_time} at a time; at most {most_actions:,} actions",
         )
         sizes = minibatch_sizes(train.tasks_per_update, train.group_size, train.minibatches)
-        most = -(-self.world.max_actions // self.chunk) * max(sizes)
+        most = self.robot.horizon * max(sizes)
         micro = "whole minibatches at once"
         if train.micro_batch is not None:
-            micro = f"at most {_many(-(-most // train.micro_batch), 'microbatch')} each"
-        yield _line(
-            "",
-            f"{_many(len(sizes), 'minibatch')} of {_listed(sizes)} trajectories (at most {most:,} steps), "
-            f"{micro}; {_many(train.update_epochs, 'pass')} = "
-            f"{_many(len(sizes) * train.update_epochs, 'optimizer step')}",
-        )
+            micro = f"at most {format_count(-(-most // train.micro_batch), 'microbatch')} each"
+        yield format_line("", self.describe_minibatches(f" trajectories (at most {most:,} steps), {micro}"))
 
-    def _num_imitated(self, count: int) -> int:
+    def count_demonstrations(self) -> int:
+        """A robot's tasks are each shown `demos_per_task` times, however few there are."""
+        warm = self.config.warm_start
+        has_all = len(self.tasks) < self.config.train.num_tasks
+        num_demos = min(warm.num_demos, len(self.tasks)) if has_all else warm.num_demos
+        return num_demos * warm.demos_per_task
+
+    def count_warm_updates(self, count: int) -> int:
         """Every demonstration is shown from each place of a chunk."""
         return num_batches(self.config.warm_start, count * self.chunk)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedTurn:
     """One turn as it went: who acted, in which words, and what came of it."""
 
     player: Literal["person", "agent"]
@@ -66,33 +66,34 @@ class PlaySession:
         (turn,) = self._batch.reset([task])
         if turn.error is not None:
             raise turn.error
+        assert isinstance(turn.observation, Observation)
         self.observation, self.is_over, self.num_turns, self.total_reward = turn.observation, False, 0, 0.0
         self._past, self._task = [], task
         if self.pilot is not None:
             self.pilot.start(self.agent, self.agent.first_prompt(self.observation), self.observation)
         return self.observation
 
-    def act(self, actions: Sequence[str]) -> Played:
+    def act(self, actions: Sequence[str]) -> PlayedTurn:
         """A person's turn."""
         self._refuse_after_end()
         before = self.env.state()
-        turn = self._step(actions)
+        turn = self._step_env(actions)
         after = self.env.state()
         form = self.agent.form
         text = self.agent.write(actions, observation=before.get(form, ""), prediction=after.get(form, ""))
         if self.pilot is not None:
             self.pilot.note(text)
-        return self._played("person", text, before, turn, after)
+        return self._finish_turn("person", text, before, turn, after)
 
-    def let_agent_act(self) -> Played:
+    def let_agent_act(self) -> PlayedTurn:
         """The agent's turn."""
         self._refuse_after_end()
         if self.pilot is None:
             raise InputError("there is no agent here; give one with --run RUN or --model MODEL")
         before = self.env.state()
         text = self.pilot.answer()
-        turn = self._step(self.agent.read(text).actions)
-        return self._played("agent", text, before, turn, self.env.state())
+        turn = self._step_env(self.agent.read(text).actions)
+        return self._finish_turn("agent", text, before, turn, self.env.state())
 
     def value(self) -> float | None:
         """What the agent's critic expects from the present state, if there is one."""
@@ -107,20 +108,21 @@ class PlaySession:
         if self.is_over:
             raise InputError("the episode is over; start another one")
 
-    def _step(self, actions: Sequence[str]) -> Turn:
+    def _step_env(self, actions: Sequence[str]) -> Turn:
         (turn,) = self._batch.step([0], [actions])
         if turn.error is not None:
             raise turn.error
         return turn
 
-    def _played(
+    def _finish_turn(
         self,
         player: Literal["person", "agent"],
         text: str,
         before: dict[StateForm, str],
         turn: Turn,
         after: dict[StateForm, str],
-    ) -> Played:
+    ) -> PlayedTurn:
+        assert isinstance(turn.observation, Observation)
         reply = self.agent.read(text)
         success = bool(turn.info["success"])
         parts = step_parts(
@@ -151,11 +153,11 @@ class PlaySession:
         self.total_reward += turn.reward
         self._past.append(PastTurn(reply.actions, reply.lost, str(turn.info.get("result", ""))))
         if self.pilot is not None and not self.is_over:
-            self._tell(self.pilot)
-        return Played(player, text, reply, parts, self.observation, self.is_over, success)
+            self._tell_pilot(self.pilot)
+        return PlayedTurn(player, text, reply, parts, self.observation, self.is_over, success)
 
-    def _tell(self, pilot: Pilot) -> None:
-        text = self.agent.next_prompt(self.observation, self._past)
+    def _tell_pilot(self, pilot: Pilot) -> None:
+        text = self.agent.next(self.observation, self._past)
         if self.agent.keeps_dialogue:
             pilot.tell(text, self.observation)
         else:

@@ -46,7 +46,7 @@ def read_chats(source: str, renderer: Renderer, setting: str) -> list[Trajectory
     for place, row in read_rows(source, setting):
         try:
             messages, tools = read_messages(row), read_tools(row)
-            steps = list(_steps(messages, tools, renderer))
+            steps = list(_make_steps(messages, tools, renderer))
         except (InputError, RenderError, ContextLengthError) as error:
             raise ConfigError(f"{setting}: {source}, {place}: {error}") from error
         task = Task(source_name(source), {"place": place})
@@ -61,7 +61,7 @@ def read_messages(row: dict[str, Any]) -> tuple[Message, ...]:
     given = row.get("messages")
     if not isinstance(given, list) or not given:
         raise InputError('there is no list "messages"; write {"messages": [{"role": ..., "content": ...}]}')
-    messages = tuple(_message(number, one) for number, one in enumerate(given, start=1))
+    messages = tuple(_read_message(number, one) for number, one in enumerate(given, start=1))
     if not any(message.role == "assistant" for message in messages):
         raise InputError("no message has the role assistant, so there is nothing to learn")
     if messages[0].role == "assistant":
@@ -77,14 +77,14 @@ def read_tools(row: dict[str, Any]) -> tuple[ToolSchema, ...]:
     return tuple(ToolSchema.from_openai(one) for one in given)
 
 
-def _message(number: int, given: Any) -> Message:
+def _read_message(number: int, given: Any) -> Message:
     where = f"message {number}"
     if not isinstance(given, dict) or given.get("role") not in _ROLES:
         raise InputError(f"{where} needs a role: {', '.join(_ROLES)}")
     content = given.get("content")
     if isinstance(content, list) and all(isinstance(p, dict) and p.get("type") == "text" for p in content):
         content = "".join(str(part.get("text", "")) for part in content)
-    calls = tuple(_call(where, one) for one in given.get("tool_calls") or [])
+    calls = tuple(_read_tool_call(where, one) for one in given.get("tool_calls") or [])
     if content is None and calls:
         content = ""
     if not isinstance(content, str):
@@ -95,7 +95,7 @@ def _message(number: int, given: Any) -> Message:
     return Message(given["role"], content, calls, **ids)
 
 
-def _call(where: str, given: Any) -> ToolCall:
+def _read_tool_call(where: str, given: Any) -> ToolCall:
     function = given.get("function", given) if isinstance(given, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise InputError(f"{where}: a tool call needs a function with a name")
@@ -110,13 +110,15 @@ def _call(where: str, given: Any) -> ToolCall:
     return ToolCall(function["name"], arguments, str(given.get("id") or ""))
 
 
-def _steps(messages: Sequence[Message], tools: Sequence[ToolSchema], renderer: Renderer) -> Iterator[Step]:
+def _make_steps(
+    messages: Sequence[Message], tools: Sequence[ToolSchema], renderer: Renderer
+) -> Iterator[Step]:
     for number, message in enumerate(messages):
         if message.role != "assistant":
             continue
         before = tuple(messages[:number])
         rendered = renderer.start(before, tools)
-        ids = _action(renderer, before, message, tools)
+        ids = _encode_turn(renderer, before, message, tools)
         action = TokenAction(np.array(ids, dtype=np.int32), renderer.text_of(ids))
         sampling = Sampling(seed=0, finish_reason=FinishReason.GIVEN)
         step = Sampled(action, _NO_LOGPROBS, sampling, VersionSpan.at(0)).step(rendered.state)
@@ -124,7 +126,7 @@ def _steps(messages: Sequence[Message], tools: Sequence[ToolSchema], renderer: R
         yield step
 
 
-def _action(
+def _encode_turn(
     renderer: Renderer, before: tuple[Message, ...], message: Message, tools: Sequence[ToolSchema]
 ) -> list[int]:
     """What the template writes for a turn, up to the token that ends it."""

@@ -1,8 +1,8 @@
-"""Settings of an asynchronous run: its three resource groups, their places and how they overlap.
+"""Settings of an asynchronous run: its workers, their devices and how far they overlap.
 
 mode            while an epoch of episodes is played          while the trainer learns
 sync            every turn waits for all environments         nothing is played
-rollout_async   environments go on as their slots are answered nothing is played
+rollout_async   each environment continues when answered      nothing is played
 train_async     as rollout_async                              the next epoch is played; the trainer
                                                               waits for a full epoch of data
 stream          as rollout_async                              episodes never stop; the trainer starts
@@ -56,7 +56,7 @@ class TrainersConfig(Settings):
     devices: tuple[str, ...] = Field((), description="such as cuda:0; empty: policy.device")
 
 
-class GroupsConfig(Settings):
+class WorkersConfig(Settings):
     """An asynchronous run. `mode = "off"`: everything in one process, in step (the default loop)."""
 
     mode: Literal["off", "sync", "rollout_async", "train_async", "stream"] = Field(
@@ -64,8 +64,8 @@ class GroupsConfig(Settings):
     )
     placement: Literal["colocated", "hybrid", "disaggregated"] = Field(
         "colocated",
-        description="colocated: each device hosts all three groups; hybrid: a trainer and either simulators "
-        "or a generator; disaggregated: rollout devices apart from trainer devices",
+        description="colocated: each device hosts all three kinds of workers; hybrid: a trainer and either "
+        "simulators or a generator; disaggregated: rollout devices apart from trainer devices",
     )
     processes: bool = Field(
         True, description="simulators and generators are processes; false: threads of this one, for tests"

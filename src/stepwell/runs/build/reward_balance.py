@@ -15,7 +15,7 @@ from stepwell.core import Status, Trajectory
 PER_TURN = ("format", "grounding", "world_modeling")
 
 
-def pay_of_success(shown: Sequence[Trajectory], scale: float) -> float | None:
+def average_success_pay(shown: Sequence[Trajectory], scale: float) -> float | None:
     """The average task reward of the successes, before scaling; None where it is not positive."""
     won = [t for t in shown if t.status is Status.SUCCESS]
     totals = [sum(step.reward_parts.get("task", 0.0) for step in t.steps) / scale for t in won]
@@ -27,7 +27,7 @@ def describe_imbalance(
     shown: Sequence[Trajectory], rewards: RewardConfig, reward_parts: Sequence[str], max_turns: int
 ) -> str | None:
     """A warning with figures where talking in form pays more than solving early; None where it does not."""
-    paid = pay_of_success(shown, rewards.scale)
+    paid = average_success_pay(shown, rewards.scale)
     counted = [part for part in PER_TURN if part in reward_parts]
     per_turn = sum(float(getattr(rewards, part)) for part in counted)
     left = per_turn * (max_turns - 1)

@@ -1,4 +1,4 @@
-"""A picture in a terminal: two pixels per character, in 24-bit colours."""
+"""An image in a terminal: two pixels per character, in 24-bit colours."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-def ansi_picture(image: npt.NDArray[np.uint8], width: int = 32) -> str:
+def format_ansi_image(image: npt.NDArray[np.uint8], width: int = 32) -> str:
     """RGB [H, W, 3] as lines of half blocks, at most `width` characters wide.
 
     The upper pixel is the character's colour, the lower one its background.

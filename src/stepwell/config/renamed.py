@@ -1,0 +1,47 @@
+"""Tables of settings with a new name. The old name works for one release, with a warning.
+
+What earlier versions stored (`config.toml`, `run.json`, a study's `plan.json`) is read by either name.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+TABLES = {"groups": "workers"}
+
+
+def rename_tables(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with the new names of their tables; what stands under the new name already wins."""
+    renamed: dict[str, Any] = {}
+    for name, value in sorted(values.items(), key=lambda item: item[0] not in TABLES):
+        name = TABLES.get(name, name)
+        both = isinstance(value, Mapping) and isinstance(renamed.get(name), Mapping)
+        renamed[name] = merge_tables(renamed[name], value) if both else value
+    return renamed
+
+
+def rename_key(key: str) -> str:
+    """A dotted key with the new name of its table: `workers.mode` is `workers.mode`."""
+    table, dot, rest = key.partition(".")
+    return f"{TABLES.get(table, table)}{dot}{rest}"
+
+
+def warn_of_old_tables(names: Iterable[str], where: str = "") -> None:
+    """One warning for each old name of a table."""
+    for name in dict.fromkeys(names):
+        if name in TABLES:
+            text = f"the settings [{name}] are now called [{TABLES[name]}]"
+            fix = f"write {TABLES[name]}.KEY instead of {name}.KEY; the old name goes with the next release"
+            warnings.warn(f"{where}{text}: {fix}", FutureWarning, stacklevel=3)
+
+
+def merge_tables(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Two tables as one, table by table; `above` wins."""
+    result = dict(below)
+    for key, value in above.items():
+        inner = result.get(key)
+        both = isinstance(inner, Mapping) and isinstance(value, Mapping)
+        result[key] = merge_tables(inner, value) if both else value  # type: ignore[arg-type]
+    return result

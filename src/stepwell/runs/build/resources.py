@@ -1,0 +1,125 @@
+"""What every run needs, whoever acts in it: recipe, environments, tasks and pools, each built on first use.
+
+`folder` is the run's folder. Without one (an evaluation, a plan) the pool is temporary.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from stepwell.algos.recipes import Recipe
+from stepwell.config.run import RunConfig
+from stepwell.core import ConfigError, Split, Task
+from stepwell.envs.batch import EnvBatch
+from stepwell.envs.tasks import distinct_tasks
+from stepwell.runs.build.recipe import resolve_recipe
+from stepwell.runs.build.task_files import read_tasks
+from stepwell.workers.placement import check_device
+
+if TYPE_CHECKING:
+    from stepwell.pool import Pool
+
+
+@dataclass(eq=False)
+class RunResources:
+    """Settings, and what follows from them for a language agent and a robot alike.
+
+    `for_plan` says that nothing will be sampled or trained: the tokenizer is then read without
+    transformers where possible.
+    """
+
+    config: RunConfig
+    folder: Path | None = None
+    run_name: str = ""  # the tag of the run's episodes in the pool; empty: the folder's name
+    for_plan: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.run_name and self.folder is not None:
+            self.run_name = self.folder.name
+        check_device("policy.device", self.config.policy.device)
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The recipe that settings name. The user's own reward parts count in every recipe."""
+        recipe = resolve_recipe(self.config.recipe)
+        own = tuple(part.name for part in self.config.rewards.parts)
+        return replace(recipe, reward_parts=(*(recipe.reward_parts or ("task",)), *own)) if own else recipe
+
+    @property
+    def critic_kind(self) -> Literal["none", "shared", "own"]:
+        """The critic that settings ask for, or the one that the recipe needs."""
+        wanted = self.config.policy.critic
+        return "shared" if self.recipe.needs_critic and wanted == "none" else wanted
+
+    @property
+    def demonstrated_parts(self) -> tuple[str, ...]:
+        """The reward parts whose sum is the reward of a demonstration."""
+        asked = self.config.warm_start.reward_parts
+        return self.recipe.reward_parts if asked is None else asked
+
+    @property
+    def has_env(self) -> bool:
+        """Whether tasks come from an environment; a user's own agent may bring its own tasks."""
+        return self.config.own_agent.tasks is None
+
+    @cached_property
+    def envs(self) -> EnvBatch:
+        """One environment for each episode that is played at once."""
+        train, held_out = self.config.train, self.config.eval
+        most = max(train.tasks_per_update * train.group_size, held_out.num_tasks * held_out.samples_per_task)
+        size = min(most, self.config.engine.slots)
+        return EnvBatch(self.config.env.name, self.config.env.options, size)
+
+    @cached_property
+    def pool(self) -> Pool:
+        """The store of trajectories: the pool that settings name, or the run's own."""
+        from stepwell.pool import open_pool
+
+        config = self.config.pool
+        if config.url is not None:
+            return open_pool(config.url, durable=config.durable, blobs=config.blobs, require_write=True)
+        if self.folder is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="stepwell-")
+        return open_pool(
+            (self.folder or Path(self._temporary.name)) / "pool" / "pool.db", durable=config.durable
+        )
+
+    @cached_property
+    def stored_pool(self) -> Pool:
+        """The pool that an offline run learns from, with the images of its steps."""
+        from stepwell.pool import open_pool
+
+        assert self.config.offline.pool is not None
+        return open_pool(self.config.offline.pool)
+
+    def tasks(self, split: Split, count: int, seed: int) -> list[Task]:
+        """Distinct tasks of one split; all of them if the environment has fewer."""
+        env, own = self.config.env, self.config.own_agent.tasks
+        source, setting = (own, "own_agent.tasks") if own is not None else (env.tasks, "env.tasks")
+        if source is None:
+            every = distinct_tasks(env.name, env.options, split, seed, env.held_out_share)
+            tasks = list(itertools.islice(every, count))
+        else:
+            name = self.envs.envs[0].name if own is None else None
+            tasks = read_tasks(source, split, seed, env.held_out_share, env=name, setting=setting)[:count]
+        if not tasks and source is not None:
+            raise ConfigError(f"{setting}: {source} has no {split.value} task; add some, or `split` fields")
+        if not tasks:
+            raise ConfigError(
+                f"{env.name} with these env.options has no {split.value} task: change "
+                f"env.held_out_share ({env.held_out_share}) or allow more variety"
+            )
+        return tasks
+
+
+def close_built(owner: object, *names: str) -> None:
+    """Close those cached properties of an object that were built and can be closed."""
+    for name in names:
+        close = getattr(vars(owner).get(name), "close", None)
+        if close is not None:
+            close()

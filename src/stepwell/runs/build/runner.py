@@ -1,0 +1,88 @@
+"""Who plays the episodes of a run, and with which weights.
+
+EpisodeRunner ─┬─ LocalRunner    engine and rollout in this process
+               └─ WorkerGroups   simulators and generators (`worker_groups.py`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from stepwell.core import SamplingParams, WeightsError
+from stepwell.engines import ArrayEngine, EmbeddedEngine, fingerprint_of
+from stepwell.rollout import Job, Rolled, Rollout
+
+if TYPE_CHECKING:
+    from stepwell.runs.build.agent_rollout import AgentRollout
+
+Weights = Callable[[], Mapping[str, Any]]
+
+
+class EpisodeRunner(Protocol):
+    """Plays episodes with the newest weights that it was given."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights that sample."""
+        ...
+
+    def run(
+        self, jobs: Sequence[Job], params: SamplingParams, *, retries: int = 0, timeout_s: float | None = None
+    ) -> Rolled:
+        """Play every job."""
+        ...
+
+    def publish(self, version: int, weights: Weights) -> str | None:
+        """Load new weights; returns their fingerprint, or None if they are loaded later."""
+        ...
+
+    def forget(self) -> None:
+        """Drop the caches of what was sampled."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(eq=False)
+class LocalRunner:
+    """Engine and rollout in this process."""
+
+    engine: EmbeddedEngine | ArrayEngine
+    rollout: Rollout | AgentRollout
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.engine.model.dtype
+
+    def run(
+        self, jobs: Sequence[Job], params: SamplingParams, *, retries: int = 0, timeout_s: float | None = None
+    ) -> Rolled:
+        return self.rollout.run(jobs, params, retries=retries, timeout_s=timeout_s)
+
+    def publish(self, version: int, weights: Weights) -> str:
+        """Load the weights at once; the engine must report the fingerprint of what it was given."""
+        tensors = weights()
+        published = fingerprint_of(tensors, self.dtype)
+        self.engine.load_weights(version, tensors)
+        check_fingerprint(version, published, self.engine.fingerprint(), "the engine")
+        return published
+
+    def forget(self) -> None:
+        self.engine.forget()
+
+    def close(self) -> None:
+        if hasattr(self.rollout, "close"):
+            self.rollout.close()
+
+
+def check_fingerprint(version: int, published: str, found: str, who: str) -> None:
+    """Refuse an engine whose weights are not those that were published."""
+    if found != published:
+        raise WeightsError(
+            f"version {version} was published as {published}, but {who} reports {found}: its weights are "
+            "not the trainer's"
+        )

@@ -1,0 +1,161 @@
+"""What an evaluation found: success with its uncertainty, pass@k, and figures for people.
+
+A success rate comes with Wilson's 95 % interval. Attempts on one task are not independent: they count as the
+number of independent attempts with the same uncertainty, at least one per task. pass@k is the unbiased
+estimate: the chance that one of k attempts, drawn from those made, succeeds.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from stepwell.core import Status, Step, Trajectory
+from stepwell.rollout.usage import reply_length, tool_use
+from stepwell.runs.loop.agent_failures import count_failures
+
+_Z = 1.959964
+
+
+@dataclass(eq=False)
+class EvalResult:
+    """Episodes on held-out tasks: `samples_per_task` of each, task by task."""
+
+    trajectories: list[Trajectory]
+    samples_per_task: int
+    temperature: float
+
+    @property
+    def outcomes(self) -> np.ndarray:
+        """[task, sample] bool."""
+        flat = [t.status is Status.SUCCESS for t in self.trajectories]
+        return np.array(flat, dtype=bool).reshape(-1, self.samples_per_task)
+
+    @property
+    def num_tasks(self) -> int:
+        return len(self.trajectories) // self.samples_per_task
+
+    @property
+    def success(self) -> float:
+        return float(self.outcomes.mean())
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 %, over tasks."""
+        count = self._num_independent()
+        return wilson_interval(self.success * count, count)
+
+    def _num_independent(self) -> float:
+        """The number of independent attempts with the same uncertainty."""
+        num_tasks, share = self.num_tasks, self.success
+        if self.samples_per_task == 1 or num_tasks == 1 or share in (0.0, 1.0):
+            return num_tasks
+        variance = float(self.outcomes.mean(axis=1).var(ddof=1)) / num_tasks
+        most = num_tasks * self.samples_per_task
+        return most if variance == 0 else min(max(share * (1 - share) / variance, num_tasks), most)
+
+    def pass_at(self, k: int) -> float:
+        """Chance that one of k attempts succeeds."""
+        n = self.samples_per_task
+        wins = self.outcomes.sum(axis=1)
+        return float(np.mean([1.0 - math.comb(n - int(c), k) / math.comb(n, k) for c in wins]))
+
+    def values(self) -> dict[str, float]:
+        """The figures for `metrics.jsonl`."""
+        low, high = self.interval
+        steps = [step for t in self.trajectories for step in t.steps]
+        powers = [k for k in (1, 2, 4, 8, 16, 32, 64) if k <= self.samples_per_task]
+        return {
+            "success": self.success,
+            "low": low,
+            "high": high,
+            **{f"pass@{k}": self.pass_at(k) for k in powers},
+            "reward": float(np.mean([t.total_reward for t in self.trajectories])),
+            "turns": len(steps) / len(self.trajectories),
+            **format_share(steps),
+            **reply_length(self.trajectories),
+            **tool_use(self.trajectories),
+            **count_failures(self.trajectories),
+        }
+
+
+def format_share(steps: Sequence[Step]) -> dict[str, float]:
+    """The share of replies in exactly the asked form; empty for a robot, whose steps are no replies."""
+    if steps and not any("strict" in step.info for step in steps):
+        return {}
+    return {"format_share": sum(bool(step.info.get("strict")) for step in steps) / max(len(steps), 1)}
+
+
+def wilson_interval(wins: float, count: float) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share.
+
+    >>> [round(x, 3) for x in wilson(8, 10)]
+    [0.49, 0.943]
+    """
+    if count == 0:
+        return 0.0, 1.0
+    share, z2 = wins / count, _Z * _Z
+    centre = (share + z2 / (2 * count)) / (1 + z2 / count)
+    half = _Z / (1 + z2 / count) * math.sqrt(share * (1 - share) / count + z2 / (4 * count * count))
+    return (0.0 if wins == 0 else centre - half), (1.0 if wins == count else centre + half)
+
+
+@dataclass(eq=False)
+class EvalReport:
+    """An evaluation for people. `more` are figures besides those of the episodes, by name.
+
+    `checkpoint` says which one of a run was used, and why.
+    """
+
+    model: str
+    env: str
+    result: EvalResult
+    seed: int
+    more: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    checkpoint: str = ""
+
+    def to_json(self) -> str:
+        """All figures."""
+        content = {
+            "model": self.model,
+            **({"checkpoint": self.checkpoint} if self.checkpoint else {}),
+            "env": self.env,
+            "num_tasks": self.result.num_tasks,
+            "samples_per_task": self.result.samples_per_task,
+            "temperature": self.result.temperature,
+            "seed": self.seed,
+            **self.result.values(),
+            **self.more,
+            **({"notes": self.notes} if self.notes else {}),
+        }
+        return json.dumps(content, indent=2)
+
+    def table(self) -> str:
+        """One figure per line."""
+        result = self.result
+        low, high = result.interval
+        decoding = "greedy" if result.temperature == 0 else f"temperature {result.temperature:g}"
+        lines = [
+            f"model      {self.model}",
+            *([f"checkpoint {self.checkpoint}"] if self.checkpoint else []),
+            f"env        {self.env}, {result.num_tasks} held-out tasks, "
+            f"{result.samples_per_task} attempt(s) each, {decoding}",
+            f"success    {result.success:.3f}   (95 % interval {low:.3f} to {high:.3f})",
+        ]
+        lines += [f"{name:<10} {value}" for name, value in self.figures()]
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+    def figures(self) -> list[tuple[str, str]]:
+        """All but success, as names and values for people."""
+        values = {k: v for k, v in self.result.values().items() if k not in ("success", "low", "high")}
+        shown = [(name, f"{value:.3f}") for name, value in values.items()]
+        for name, value in self.more.items():
+            if isinstance(value, int | float) and value:
+                shown.append((name, f"{value:,}" if isinstance(value, int) else f"{value:.4f}"))
+        return shown

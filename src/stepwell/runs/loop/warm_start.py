@@ -1,0 +1,100 @@
+"""The warm start of a run: supervised learning before the first update.
+
+    WarmStart.run ─► the user's chats ─► the oracle's demonstrations ─► until the goal or the last update
+
+Runs with equal settings can share one warm start on disk (`build/warm_starts.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from stepwell.config.run import WarmStartConfig
+from stepwell.core import Status, Task, Trajectory
+from stepwell.monitors import Monitor
+from stepwell.runs.build.components import Components
+from stepwell.runs.build.runner import EpisodeRunner
+from stepwell.runs.build.warm_starts import describe_goal, has_goal, is_warm, load_or_make
+from stepwell.runs.evaluation.evaluate import evaluate
+from stepwell.runs.sft.chats import read_chats
+from stepwell.training import imitate, num_batches
+
+
+@dataclass(eq=False)
+class WarmStart:
+    """Makes the policy of `components` warm; `tasks` are training tasks on which its goal is checked."""
+
+    components: Components
+    runner: EpisodeRunner
+    monitor: Monitor
+    tasks: Sequence[Task]
+    publish: Callable[[], None]  # hands the present weights to the engine
+    record: Callable[[dict[str, float]], None]
+
+    def run(self) -> None:
+        """Learn what settings ask for, or load it from where another run left it."""
+        cache = self.components.config.warm_start.cache
+        if cache is None:
+            self._imitate()
+        else:
+            load_or_make(self.components, Path(cache), self._imitate, self.monitor.note)
+
+    def _imitate(self) -> None:
+        warm = self.components.config.warm_start
+        if warm.chats is not None:
+            self.monitor.phase("chats")
+            chats = read_chats(warm.chats, self.components.language.renderer, "warm_start.chats")
+            self.monitor.note(f"warm start: {len(chats)} chats of {warm.chats}")
+            # what a chat is worth is not known: the critic learns nothing from it
+            self._learn_from(chats, warm.model_copy(update={"value_coef": 0.0}))
+        if warm.num_demos:
+            self._learn_from(self._demonstrate(), warm)
+
+    def _demonstrate(self) -> list[Trajectory]:
+        components, warm = self.components, self.components.config.warm_start
+        self.monitor.phase("demonstrations")
+        shown = components.demonstrations(
+            warm.num_demos, warm.noise, components.config.seed, warm.demos_per_task
+        )
+        success = np.mean([t.status is Status.SUCCESS for t in shown])
+        self.monitor.note(f"warm start: {len(shown)} demonstrations, {success:.2f} of them succeed")
+        if (warning := components.backend.describe_imbalance(shown)) is not None:
+            self.monitor.note(f"warning: {warning}")
+        return shown
+
+    def _learn_from(self, shown: Sequence[Trajectory], warm: WarmStartConfig) -> None:
+        total, config = num_batches(warm, len(shown)), self.components.config
+        updates = imitate(
+            self.components.policy,
+            shown,
+            warm,
+            config.seed,
+            token_budget=config.train.token_budget,
+            micro_batch=config.train.micro_batch,
+        )
+        for number, values in enumerate(updates, start=1):
+            if number % 10 == 0 or number == total:
+                self.record(values | {"step": float(number), "num_steps": float(total)})
+            if has_goal(warm) and number % warm.check_every == 0 and self._reaches_goal(number, total):
+                break
+
+    def _reaches_goal(self, number: int, total: int) -> bool:
+        """Whether the policy has learnt enough, measured on some training tasks and reported."""
+        self.publish()
+        config = self.components.config
+        tasks = self.tasks[: max(1, config.eval.num_tasks // 2)]
+        values = evaluate(
+            self.components, tasks, temperature=config.eval.temperature, runner=self.runner
+        ).values()
+        is_enough = is_warm(config.warm_start, values)
+        form = f"{values['format_share']:.2f} of replies in form, " if "format_share" in values else ""
+        ending = "enough" if is_enough else f"goal: {describe_goal(config.warm_start)}"
+        self.monitor.note(
+            f"warm start: update {number} of at most {total}, {form}{values['success']:.2f} of tasks solved "
+            f"({ending})"
+        )
+        return is_enough

@@ -1,0 +1,201 @@
+"""The plan of a run with the built-in language agent.
+
+Prompts are rendered and tasks drawn as the run would do it. The model is not loaded; its size is read from
+the headers of its files. Typical figures come from a few demonstrated episodes, bounds from the limits of
+turns and actions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from stepwell.packing import pack
+from stepwell.runs.build.components import Components
+from stepwell.runs.plan.base_plan import TITLE, BasePlan, minibatch_sizes, round_sizes
+from stepwell.runs.plan.memory import MemoryEstimate
+from stepwell.runs.plan.model_size import ModelSize
+from stepwell.runs.plan.text import format_count, format_line, format_sizes
+
+NUM_SHOWN = 8
+MOST_COUNTED = 1024
+"""Training tasks that a plan draws: enough to see that there are many, without waiting for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeTokens:
+    """How many tokens an episode has. `own` are those it does not share with other tasks."""
+
+    system: int
+    first: int
+    reply: float
+    between: float
+    turns: float
+    own: float
+    widest: int = 0  # the most that any turn was seen to add besides its reply
+    largest: int = 0  # the longest prompt seen, where every prompt is made afresh; 0: dialogues grow
+
+    def longest(self, max_turns: int, max_tokens: int) -> int:
+        """Tokens of the longest possible sequence."""
+        if self.largest:
+            return self.largest + max_tokens
+        return math.ceil(
+            self.first + max_turns * max_tokens + (max_turns - 1) * max(self.between, self.widest)
+        )
+
+
+class LanguagePlan(BasePlan):
+    """The figures of a language agent's plan, and its lines."""
+
+    def __init__(self, components: Components) -> None:
+        components.check_first_observation()
+        super().__init__(components, None if components.config.env.tasks is not None else MOST_COUNTED)
+        self.images = ""
+        self.language = components.language
+        self.env_spec = self.language.agent.world
+        lora, max_turns = self.config.policy.lora, self.env_spec.max_turns
+        self.size = ModelSize.read(self.language.base_path, 0 if lora is None else lora.rank)
+        self.tokens = self._measure_tokens()
+        self.longest = self.tokens.longest(max_turns, self.config.sampling.max_tokens)
+        own_most = (self.longest - self.tokens.system) * (max_turns if self.tokens.largest else 1)
+        self.typical_tokens = self.tokens.system + round(self.num_trajectories * self.tokens.own)
+        self.most_tokens = self.tokens.system + self.num_trajectories * own_most
+        self.memory = MemoryEstimate(
+            self.config,
+            self.recipe,
+            self.size,
+            components.critic_kind,
+            self.typical_tokens,
+            self.num_trajectories * self.tokens.turns * self.tokens.reply,
+            self.longest,
+            self.language.context_limit,
+        )
+        self.find_problems()
+
+    # --- measuring ------------------------------------------------------------------------
+
+    def _measure_tokens(self) -> EpisodeTokens:
+        """Token counts of a few demonstrated episodes, or of a first prompt where there is no oracle."""
+        language, config, envs = self.language, self.config, self.components.envs
+        (turn,) = envs.reset(self.tasks[:1])
+        opened = language.player.open(turn.observation).state
+        first = opened.prompt_ids.size
+        if opened.images:
+            counts = " + ".join(f"{span.length}" for span in opened.images)
+            self.images = f"{format_count(len(opened.images), 'image')} a turn, {counts} of its tokens"
+        system = self._count_shared()
+        if not envs.envs[0].has_oracle:
+            reply, turns = config.sampling.max_tokens / 2, self.env_spec.max_turns / 2
+            between = float(first - system)
+            own = first - system + turns * reply + (turns - 1) * between
+            return EpisodeTokens(system, first, reply, between, turns, own)
+        shown = self.components.demonstrations(NUM_SHOWN, 0.3, config.seed)
+        if (warning := language.describe_imbalance(shown)) is not None:
+            self.warnings.append(warning)
+        steps = [step for t in shown for step in t.steps]
+        most = config.sampling.max_tokens
+        reply = sum(min(step.num_units, most) for step in steps) / len(steps)
+        sizes = [[step.state.prompt_ids.size for step in t.steps] for t in shown]  # type: ignore[union-attr]
+        grown = [
+            b.state.prompt_ids.size - a.state.prompt_ids.size - a.num_units  # type: ignore[union-attr]
+            for t in shown
+            for a, b in pairwise(t.steps)
+        ]
+        between = sum(grown) / len(grown) if grown else float(first - system)
+        too_long = sum(max(step.num_units - most, 0) for step in steps)  # what a policy could not write
+        own = (pack(steps).num_tokens - system - too_long) / len(shown)
+        first = max(first, *(row[0] for row in sizes))
+        largest = 0 if language.agent.keeps_dialogue else max(max(row) for row in sizes)
+        return EpisodeTokens(
+            system,
+            first,
+            reply,
+            max(between, 0.0),
+            len(steps) / len(shown),
+            own,
+            max(grown, default=0),
+            largest,
+        )
+
+    def _count_shared(self) -> int:
+        """Leading tokens that the first prompts of two tasks have in common."""
+        envs, player = self.components.envs, self.language.player
+        turns = envs.reset(self.tasks[:2]) if len(envs.envs) > 1 else []
+        opened = [player.open(turn.observation) for turn in turns if turn.error is None]
+        if len(opened) < 2:
+            return 0
+        one, other = (conversation.state for conversation in opened)
+        pairs = zip(one.prompt_ids, other.prompt_ids, strict=False)
+        shortest = min(one.prompt_ids.size, other.prompt_ids.size)
+        same = next((i for i, (a, b) in enumerate(pairs) if a != b), shortest)
+        shown = zip(one.images, other.images, strict=False)
+        return int(min([same, *(a.start for a, b in shown if a != b)]))
+
+    def find_problems(self) -> None:
+        super().find_problems()
+        limit, budget = self.language.context_limit, self.config.train.token_budget
+        if self.longest > limit:
+            self.warnings.append(
+                f"an episode may grow to {self.longest} tokens, over the limit of {limit}; it is cut there"
+            )
+        if budget is not None and budget < self.longest:
+            self.warnings.append(
+                f"train.token_budget ({budget}) is below the longest step ({self.longest} tokens), "
+                "which then makes a microbatch of its own"
+            )
+        if self.config.sampling.top_p < 1:
+            self.warnings.append("sampling.top_p is below 1: ratios are those of the whole distribution")
+
+    # --- lines ----------------------------------------------------------------------------
+
+    def lines(self) -> Iterator[str]:
+        config, tokens, spec = self.config, self.tokens, self.env_spec
+        yield TITLE
+        yield format_line(
+            "env",
+            f"{config.env.name}: {self._describe_tasks()}, {len(self.held_out):,} held out; up to "
+            f"{format_count(spec.max_turns, 'turn')} of {format_count(spec.actions.max_per_turn, 'action')}",
+        )
+        yield format_line(
+            "agent",
+            f"{config.agent.strategy}; first prompt {tokens.first} tokens ({tokens.system} the same for "
+            f"every task); a turn adds about {tokens.reply + tokens.between:.0f} (reply {tokens.reply:.0f} "
+            f"of at most {config.sampling.max_tokens}), {tokens.turns:.1f} turns",
+        )
+        if self.images:
+            yield format_line("", self.images)
+        yield from self.policy_lines(self.size, self.memory.num_trained, self.language.context_limit)
+        yield from self.recipe_lines()
+        yield from self._update_lines()
+        yield from self.run_lines()
+        yield from self.memory.lines()
+        yield from (format_line("warning", text) for text in self.warnings)
+
+    def _describe_tasks(self) -> str:
+        counted = f"{len(self.tasks):,} training tasks"
+        wanted = self.config.train.num_tasks
+        return f"at least {counted} ({wanted:,} wanted)" if self.stopped_counting else counted
+
+    def _update_lines(self) -> Iterator[str]:
+        train = self.config.train
+        rounds = round_sizes(self.num_trajectories, len(self.components.envs.envs))
+        yield format_line(
+            "an update",
+            f"{self.num_trajectories} trajectories = {train.tasks_per_update} tasks x {train.group_size}, "
+            f"played {format_sizes(rounds)} at a time",
+        )
+        yield format_line("", f"{self.num_trajectories} trajectories in {self.describe_minibatches()}")
+        most = self.num_trajectories * self.env_spec.max_turns * self.config.sampling.max_tokens
+        yield format_line("", f"about {self.memory.sampled_tokens:,.0f} tokens sampled, at most {most:,}")
+        micro = "whole minibatches at once"
+        if train.token_budget is not None:
+            sizes = minibatch_sizes(train.tasks_per_update, train.group_size, train.minibatches)
+            per = self.typical_tokens / len(sizes)
+            micro = f"{format_count(math.ceil(per / train.token_budget), 'microbatch')} each"
+        yield format_line(
+            "",
+            f"about {self.typical_tokens:,} tokens learnt from (shared prefixes once), "
+            f"at most {self.most_tokens:,}; {micro}",
+        )

@@ -1,0 +1,100 @@
+"""How much memory and disk a language agent's run needs: an estimate, good to about a factor of two."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from stepwell.algos.recipes import Recipe
+from stepwell.config.run import RunConfig
+from stepwell.runs.plan.model_size import ModelSize
+from stepwell.runs.plan.text import format_bytes, format_line
+
+_BYTES = {"float32": 4, "bfloat16": 2, "float64": 8}
+# Floats kept per token and layer for the backward pass: so many times the width, and the MLP's width.
+_PER_WIDTH, _PER_MLP = 20, 2
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """Bytes of a run, from its settings, its model's size and the tokens of an update."""
+
+    config: RunConfig
+    recipe: Recipe
+    size: ModelSize
+    critic_kind: str
+    update_tokens: float  # that one update learns from
+    sampled_tokens: float  # that one update samples
+    longest: int  # tokens of the longest sequence
+    context_limit: int
+
+    @property
+    def num_trained(self) -> int:
+        """Parameters that get a gradient, the critic's own backbone included."""
+        size = self.size
+        own = size.num_hidden_matrices if self.critic_kind == "own" else 0
+        head = 0 if self.critic_kind == "none" else size.width + 1
+        return (size.num_parameters if self.config.policy.lora is None else size.num_linear) + own + head
+
+    def bytes_by_use(self) -> dict[str, float]:
+        """Bytes by what they hold, at the moment when most are in use."""
+        config, size = self.config, self.size
+        unit = _BYTES[config.policy.dtype]
+        weights = size.num_parameters * unit
+        trained = self.num_trained * unit
+        per = self.update_tokens / max(1, min(config.train.minibatches, config.train.tasks_per_update))
+        if config.train.token_budget is not None:
+            per = min(per, config.train.token_budget)
+        floats = size.layers * (_PER_WIDTH * size.width + _PER_MLP * size.mlp_width)
+        if config.policy.gradient_checkpointing:
+            floats = size.layers * size.width + floats // size.layers
+        rows = per * self.sampled_tokens / self.update_tokens
+        return {
+            "weights": weights + trained - (weights if config.policy.lora is None else 0),
+            "gradients": trained,
+            "optimizer": self.optimizer_bytes,
+            "reference": weights if self.recipe.needs_reference and config.policy.lora is None else 0,
+            "engine's weights": weights,
+            "engine's cache": self._cache_floats * unit,
+            "activations": per * floats * unit + rows * size.vocabulary * 8,
+        }
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """AdamW keeps two numbers per parameter, Muon one; 16-bit weights have a float32 original."""
+        count, unit = 2 * self.num_trained, max(_BYTES[self.config.policy.dtype], 4)
+        if self.config.train.optimizer.kind == "muon":
+            whole = self.config.policy.lora is None
+            count -= self.size.num_hidden_matrices if whole else self.size.num_linear
+        if self.config.policy.dtype == "bfloat16" and self.config.policy.lora is None:
+            count += self.num_trained
+        return count * unit
+
+    @property
+    def _cache_floats(self) -> int:
+        """On a GPU every slot has its full length at once; on a CPU lengths double as needed."""
+        length = self.context_limit
+        if self.config.policy.device == "cpu":
+            length = min(length, 2 ** math.ceil(math.log2(max(self.longest, 256))))
+        return (self.config.engine.slots + 1) * self.size.layers * 2 * self.size.kv_width * length
+
+    @property
+    def checkpoint_bytes(self) -> float:
+        """Weights, critic and optimizer of one numbered checkpoint."""
+        unit = _BYTES[self.config.policy.dtype]
+        return self.num_trained * unit + self.optimizer_bytes + 3e5
+
+    def lines(self) -> Iterator[str]:
+        """Memory by use, then disk."""
+        by_use, checkpoint = self.bytes_by_use(), self.config.checkpoint
+        total = format_bytes(sum(by_use.values()))
+        yield format_line("memory", f"about {total}, besides Python and torch themselves")
+        uses = [f"{name} {format_bytes(count)}" for name, count in by_use.items() if count]
+        yield format_line("", ", ".join(uses[:4]) + ",")
+        yield format_line("", ", ".join(uses[4:]))
+        yield format_line(
+            "disk",
+            f"{format_bytes(self.checkpoint_bytes)} per checkpoint, {checkpoint.keep} and the best are kept; "
+            f"trajectories up to {format_bytes(checkpoint.trajectories_mb * 1e6)}",
+        )

@@ -1,0 +1,85 @@
+"""Settings with a new name: the old one still works, with one warning that names the new one."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+
+from stepwell.cli.main import _show_warning
+from stepwell.config.changing import find_changes
+from stepwell.config.loading import dump_config, load_config
+from stepwell.config.renamed import rename_key, rename_tables
+from stepwell.config.run import RunConfig
+from stepwell.core.errors import ConfigError
+from stepwell.studies.folder import known_runs
+
+OLD = '[groups]\nmode = "stream"\n[workers.simulators]\nnum_workers = 3\n'
+
+
+def test_an_old_file_and_a_new_one_say_the_same(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.toml", tmp_path / "new.toml"
+    old.write_text(OLD)
+    new.write_text(OLD.replace("groups", "workers"))
+    with pytest.warns(
+        FutureWarning, match=r"old.toml: the settings \[groups\] are now called \[workers"
+    ) as seen:
+        found = load_config(old)
+    assert len(seen) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load_config(new) == found
+    assert (found.workers.mode, found.workers.simulators.num_workers) == ("stream", 3)
+    assert "[workers]" in dump_config(found) and "groups" not in dump_config(found)
+
+
+def test_an_old_override_works_with_one_warning() -> None:
+    with pytest.warns(FutureWarning, match=r"write workers.KEY instead of groups.KEY") as seen:
+        found = load_config(None, ["groups.mode=stream", "groups.global_batch=7", "workers.hang_s=9"])
+    assert len(seen) == 1
+    assert found == load_config(None, ["workers.mode=stream", "workers.global_batch=7", "workers.hang_s=9"])
+
+
+def test_an_old_override_counts_on_top_of_a_new_file(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(OLD.replace("groups", "workers"))
+    with pytest.warns(FutureWarning, match="workers"):
+        found = load_config(file, ["groups.simulators.num_workers=5"])
+    assert (found.workers.mode, found.workers.simulators.num_workers) == ("stream", 5)
+
+
+def test_a_mistake_in_an_old_table_is_told_by_its_new_name_and_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('[groups]\nmode = "streem"\n')
+    with pytest.raises(ConfigError, match=r"workers.mode: must be one of .*\(line 2\)"):
+        load_config(file)
+
+
+def test_what_an_earlier_version_stored_is_no_change() -> None:
+    stored = RunConfig().model_dump(mode="json")
+    stored["groups"] = stored.pop("workers") | {"hang_s": 7.0}
+    (change,) = find_changes(stored, RunConfig())
+    assert (change.key, change.old, change.rule.is_allowed) == ("workers.hang_s", 7.0, True)
+    stored["groups"]["hang_s"] = RunConfig().workers.hang_s
+    assert find_changes(stored, RunConfig()) == []
+
+
+def test_the_plan_of_an_older_study_is_read_by_the_new_names(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(json.dumps({"runs": {"one": {"groups.mode": "off", "seed": 1}}}))
+    assert known_runs(tmp_path) == {"one": {"workers.mode": "off", "seed": 1}}
+
+
+def test_only_the_first_part_of_a_key_is_a_table() -> None:
+    assert rename_key("groups") == "workers" and rename_key("env.groups") == "env.groups"
+    assert rename_tables({"workers": {"mode": "off"}, "groups": {"mode": "sync", "hang_s": 1}}) == {
+        "workers": {"mode": "off", "hang_s": 1}
+    }
+
+
+def test_the_command_line_shows_such_a_warning_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    _show_warning(FutureWarning("[groups] is now [workers]"), FutureWarning, "stepwell/config/loading.py", 1)
+    assert capsys.readouterr().err == "warning: [groups] is now [workers]\n"
+    _show_warning(UserWarning("look"), UserWarning, "elsewhere.py", 1)
+    assert "elsewhere.py:1: UserWarning: look" in capsys.readouterr().err
