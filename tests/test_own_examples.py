@@ -7,14 +7,14 @@ import math
 from pathlib import Path
 
 import pytest
-from tests.runs.small import small_config, small_parts, timeless
+from tests.runs.small import small_components, small_config, timeless
 
 from stepwell.cli.main import main
 from stepwell.config.run import RecipeConfig
 from stepwell.core import SamplingParams, Split
 from stepwell.core.user_code import import_user_module
 from stepwell.monitors.jsonl import read_entries
-from stepwell.rollout import Job
+from stepwell.rollout import Job, Rollout
 from stepwell.runs.build.recipe import resolve_recipe
 from stepwell.runs.run import train
 from stepwell.workers.hosts import build_engine
@@ -80,10 +80,14 @@ def test_recipe_reward_and_prompt_style_of_ones_own_learn_together(tmp_path: Pat
 
 
 def test_an_engine_of_ones_own_is_built_by_its_path_and_plays_episodes() -> None:
-    parts = small_parts()
+    components = small_components()
     engine = build_engine(f"{EXAMPLES}/own_engine.py:build", {"token_ids": list(range(256)), "length": 3})
-    jobs = [Job(task, task.id, seed) for seed, task in enumerate(parts.tasks(Split.TRAIN, 4, 0))]
-    played = parts.rollout_with(engine).run(jobs, SamplingParams(max_tokens=8)).trajectories
+    jobs = [Job(task, task.id, seed) for seed, task in enumerate(components.tasks(Split.TRAIN, 4, 0))]
+    played = (
+        Rollout(components.envs, components.backend.player, engine)
+        .run(jobs, SamplingParams(max_tokens=8))
+        .trajectories
+    )
     steps = [step for trajectory in played for step in trajectory.steps]
     assert len(played) == 4 and {step.num_units for step in steps} == {3}
     assert all(step.behavior_logprobs.tolist() == pytest.approx([-math.log(256)] * 3) for step in steps)

@@ -95,7 +95,7 @@ def test_objects_of_this_process_are_refused_where_workers_would_need_them(tmp_p
         pass
 
     with pytest.raises(ConfigError, match=r"worker processes.*'in-process:Local.*into a module"):
-        sw.train("own", env=Local, folder=tmp_path, groups={"mode": "stream"})
+        sw.train("own", env=Local, folder=tmp_path, workers={"mode": "stream"})
     config = sw.load_config("own", env={"name": Local}, rewards={"parts": [lambda step: 0.0]})
     assert set(find_process_bound(config)) == {"env.name", "rewards.parts"}
 

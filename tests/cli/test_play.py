@@ -18,8 +18,8 @@ from tests.envs.tool_worlds import Notes
 
 from stepwell.cli.keys import edit_line
 from stepwell.cli.main import main
-from stepwell.cli.terminal_image import format_ansi_image
 from stepwell.cli.play import COMMANDS, read_actions
+from stepwell.cli.terminal_image import format_ansi_image
 from stepwell.config.loading import load_config
 from stepwell.core import ActionSpace, InputError, Split, ToolCall
 from stepwell.envs import draw_tasks

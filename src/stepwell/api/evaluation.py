@@ -12,7 +12,8 @@ from stepwell.config.run import RunConfig
 from stepwell.core.errors import ConfigError
 from stepwell.core.user_objects import name_object
 from stepwell.runs.build.env_defaults import load_own_config
-from stepwell.runs.evaluation.evaluate import EvalReport, evaluate_run
+from stepwell.runs.evaluation.evaluate import evaluate_run
+from stepwell.runs.evaluation.result import EvalReport
 
 
 def evaluate(

@@ -22,7 +22,7 @@ from stepwell.api.settings import (
 from stepwell.config.loading import load_config
 from stepwell.config.presets import preset_names
 from stepwell.config.run import RunConfig
-from stepwell.config.study import flattened
+from stepwell.config.study import flatten_tables
 from stepwell.core.errors import ConfigError
 from stepwell.core.user_objects import is_process_bound, name_object
 from stepwell.runs.build.env_defaults import load_own_config
@@ -89,8 +89,11 @@ def train(
 def require_importable(config: RunConfig) -> None:
     """Refuse settings that name objects of this process where other processes need them."""
     where = None
-    if config.groups.mode != "off" and config.groups.processes:
-        where, fix = f"groups.mode={config.groups.mode} starts worker processes", "or set groups.mode='off'"
+    if config.workers.mode != "off" and config.workers.processes:
+        where, fix = (
+            f"workers.mode={config.workers.mode} starts worker processes",
+            "or set workers.mode='off'",
+        )
     elif config.own_agent.function is not None and is_process_bound(config.own_agent.function):
         where, fix = "an agent of your own runs in processes", "such as my_agent.py:agent"
     if where is None:
@@ -107,7 +110,7 @@ def require_importable(config: RunConfig) -> None:
 def find_process_bound(config: RunConfig) -> dict[str, str]:
     """The settings whose objects only this process has, with their names."""
     found = {}
-    for path, value in flattened(config.model_dump(mode="json")):
+    for path, value in flatten_tables(config.model_dump(mode="json")):
         for item in value if isinstance(value, list) else [value]:
             name = item.get("function") if isinstance(item, dict) else item
             if isinstance(name, str) and is_process_bound(name):

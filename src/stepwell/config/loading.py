@@ -56,7 +56,10 @@ def load_config(path: Path | str | RunConfig | None, overrides: Sequence[str] = 
     `path` is a TOML file, a run folder, a preset (`frozenlake` or `preset:frozenlake`), settings that were
     loaded before, or None for the defaults alone.
     """
-    source = _Source() if path is None else _read_source(path)
+    if isinstance(path, RunConfig):
+        source = _Source(values=path.model_dump())
+    else:
+        source = _Source() if path is None else _read_source(path)
     problems: list[str] = []
     tables = list(source.tables)
     for text in overrides:

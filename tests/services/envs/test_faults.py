@@ -61,7 +61,7 @@ def test_episodes_on_a_killed_server_are_infra_errors_and_are_played_again(proce
     calm = small_components(*settings)
     components = small_components(*settings, f"env.name=remote:{one},{two}#frozenlake")
     jobs = [Job(task, task.id, 7 + i) for i, task in enumerate(calm.tasks(Split.TRAIN, 6, 0))]
-    components.runner.rollout.sampler = KillsAt(components.runner.rollout.sampler, dies)
+    components.runner.rollout.sampler = KillingSampler(components.runner.rollout.sampler, dies)
     rolled = components.runner.rollout.run(jobs, components.sampling_params(1.0), retries=0)
     assert rolled.failures and rolled.trajectories  # those there, and those elsewhere
     assert {t.status for t in rolled.failures} == {Status.INFRA_ERROR}

@@ -6,7 +6,7 @@
 
 The same interface as `Rollout`, so that the loop does not know who plays. What it differs in:
 episodes run at their own pace, so a rollout does not repeat bit for bit; and what was played is in
-the pool already when `run` returns (`Rolled.is_stored`).
+the pool already when `run` returns (`RolloutResult.is_stored`).
 
 * An agent that fails costs one `agent_error`, whose kind stands in `info["failure"]`. So does one that
   never called the model: whatever it returned, the policy had no part in it. An engine or a process

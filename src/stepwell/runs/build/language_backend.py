@@ -232,7 +232,7 @@ class LanguageBackend:
         assert isinstance(observation, Observation)
         vision.check_observation(self.config, observation, self.image_format)
         try:
-            self.player.open(observation)
+            self.player.open_conversation(observation)
         except ContextLengthError as error:
             raise ContextLengthError(
                 f"{error}. It is the first prompt of {self.config.env.name}; the limit is the smaller of "

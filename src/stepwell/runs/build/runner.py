@@ -14,7 +14,7 @@ import torch
 
 from stepwell.core import SamplingParams, WeightsError
 from stepwell.engines import ArrayEngine, EmbeddedEngine, fingerprint_of
-from stepwell.rollout import Job, Rolled, Rollout
+from stepwell.rollout import Job, Rollout, RolloutResult
 
 if TYPE_CHECKING:
     from stepwell.runs.build.agent_rollout import AgentRollout
@@ -32,7 +32,7 @@ class EpisodeRunner(Protocol):
 
     def run(
         self, jobs: Sequence[Job], params: SamplingParams, *, retries: int = 0, timeout_s: float | None = None
-    ) -> Rolled:
+    ) -> RolloutResult:
         """Play every job."""
         ...
 
@@ -60,7 +60,7 @@ class LocalRunner:
 
     def run(
         self, jobs: Sequence[Job], params: SamplingParams, *, retries: int = 0, timeout_s: float | None = None
-    ) -> Rolled:
+    ) -> RolloutResult:
         return self.rollout.run(jobs, params, retries=retries, timeout_s=timeout_s)
 
     def publish(self, version: int, weights: Weights) -> str:

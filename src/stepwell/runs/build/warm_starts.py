@@ -68,7 +68,7 @@ def make_cache_key(components: Components) -> str:
         values["warm_start"]["chats"] = _hash_rows(config.warm_start.chats)
     values["own_rewards"] = [part.code_hash for part in load_own_parts(config.rewards.parts)]
     if is_import_path(config.agent.strategy):  # what a prompt style says counts, not its name
-        values["agent"]["strategy"] = repr(parts.agent.strategy)
+        values["agent"]["strategy"] = repr(components.language.agent.strategy)
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -82,7 +82,7 @@ def _hash_rows(source: str) -> str:
 def load_or_make(
     components: Components, folder: Path, make: Callable[[], None], tell: Callable[[str], None]
 ) -> None:
-    """Leave `parts.policy` warm: from `folder`, or by `make` and then kept there for others."""
+    """Leave `components.policy` warm: from `folder`, or by `make` and then kept there for others."""
     from stepwell.training.checkpoint import damage, load_policy, save_checkpoint
 
     path = folder / make_cache_key(components)

@@ -32,7 +32,7 @@ from stepwell.algos.recipes import Recipe
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, SamplingParams, WorkerError
 from stepwell.engines import fingerprint_of
-from stepwell.rollout.jobs import Job, Rolled
+from stepwell.rollout.jobs import Job, RolloutResult
 from stepwell.runs.build.components import Components
 from stepwell.runs.build.runner import Weights, check_fingerprint
 from stepwell.workers.busy_times import BusySnapshot, BusyTimes
@@ -243,7 +243,7 @@ class WorkerGroups:
 
     def run(
         self, jobs: Sequence[Job], params: SamplingParams, *, retries: int = 0, timeout_s: float | None = None
-    ) -> Rolled:
+    ) -> RolloutResult:
         """Play every job with the newest weights, beside the training episodes."""
         if self._newest is not None and self._newest[0] > self.version:
             self._send_weights(*self._newest)

@@ -150,9 +150,7 @@ class EndpointEvaluation:
     ) -> None:
         components, params = self.components, self._make_params()
         tools = components.language.agent.tools
-        takes_tools = await model.prepare(
-            replace(params, seed=0), tools, with_picture=bool(observation.images)
-        )
+        takes_tools = await model.prepare(replace(params, seed=0), tools, with_image=bool(observation.images))
         player = ChatPlayer(
             components.language.agent,
             pictures,

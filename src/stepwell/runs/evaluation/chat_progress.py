@@ -57,7 +57,7 @@ class ChatProgress:
             self._console.print(f"{self._label}  {count}  {figures}", markup=False, soft_wrap=True)
 
     def _format_figures(self, model: ChatModel) -> str:
-        spent = model.counts.figures(model.config)
+        spent = model.counts.summarize(model.config)
         words = [f"solved {self._num_solved / max(self._num_done, 1):.2f}"]
         words.append(f"{model.counts.prompt_tokens + model.counts.completion_tokens:,} tokens")
         words += [f"cost {spent['cost']:.3f}"] if "cost" in spent else []

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from stepwell.core import Status, Step, Trajectory
-from stepwell.rollout.usage import reply_length, tool_use
+from stepwell.rollout.usage import measure_reply_length, measure_tool_use
 from stepwell.runs.loop.agent_failures import count_failures
 
 _Z = 1.959964
@@ -78,8 +78,8 @@ class EvalResult:
             "reward": float(np.mean([t.total_reward for t in self.trajectories])),
             "turns": len(steps) / len(self.trajectories),
             **format_share(steps),
-            **reply_length(self.trajectories),
-            **tool_use(self.trajectories),
+            **measure_reply_length(self.trajectories),
+            **measure_tool_use(self.trajectories),
             **count_failures(self.trajectories),
         }
 

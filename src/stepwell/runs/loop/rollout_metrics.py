@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from stepwell.core import Status, Step, Trajectory
-from stepwell.rollout.usage import tool_use
+from stepwell.rollout.usage import measure_tool_use
 from stepwell.runs.evaluation.result import format_share
 from stepwell.runs.loop.agent_failures import count_failures
 

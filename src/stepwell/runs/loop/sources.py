@@ -26,7 +26,7 @@ from stepwell.algos.recipes import Recipe
 from stepwell.config.run import OfflineConfig, RunConfig
 from stepwell.core import ConfigError, EnvError, Status, Task, Trajectory
 from stepwell.pool import Channel, Filter, Pool, open_pool
-from stepwell.rollout import Job, Rolled
+from stepwell.rollout import Job, RolloutResult
 from stepwell.runs.build.components import Components
 
 LEASE_S = 24 * 3600.0  # a run's own pool has no other consumer; a dead run's leases return when it resumes
@@ -99,7 +99,7 @@ class PlayedSource:
         num_actions = sum(int(t.info.get("num_actions", len(t.steps))) for t in trajectories)  # type: ignore[arg-type, misc]
         return Batch(trajectories, num_actions, num_retries, time.perf_counter() - started)
 
-    def _play_jobs(self, update: int, jobs: Sequence[Job]) -> Rolled:
+    def _play_jobs(self, update: int, jobs: Sequence[Job]) -> RolloutResult:
         config = self.config.train
         self.components.runner.forget()
         rolled = self.components.runner.run(

@@ -80,7 +80,7 @@ class LanguagePlan(BasePlan):
         """Token counts of a few demonstrated episodes, or of a first prompt where there is no oracle."""
         language, config, envs = self.language, self.config, self.components.envs
         (turn,) = envs.reset(self.tasks[:1])
-        opened = language.player.open(turn.observation).state
+        opened = language.player.open_conversation(turn.observation).state
         first = opened.prompt_ids.size
         if opened.images:
             counts = " + ".join(f"{span.length}" for span in opened.images)
@@ -123,7 +123,7 @@ class LanguagePlan(BasePlan):
         """Leading tokens that the first prompts of two tasks have in common."""
         envs, player = self.components.envs, self.language.player
         turns = envs.reset(self.tasks[:2]) if len(envs.envs) > 1 else []
-        opened = [player.open(turn.observation) for turn in turns if turn.error is None]
+        opened = [player.open_conversation(turn.observation) for turn in turns if turn.error is None]
         if len(opened) < 2:
             return 0
         one, other = (conversation.state for conversation in opened)

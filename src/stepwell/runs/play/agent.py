@@ -45,7 +45,7 @@ class Pilot:
     def start(self, agent: Agent, text: str, observation: Observation) -> None:
         """Begin a conversation."""
         check_observation(self._config, observation, self._renderer.image_format)
-        self._talk = begun(agent, self._renderer, self._check_image(text, observation))
+        self._talk = start_conversation(agent, self._renderer, self._make_message(text, observation))
         self._episode = new_id("play")
 
     def answer(self) -> str:
@@ -62,10 +62,10 @@ class Pilot:
 
     def tell(self, text: str, observation: Observation) -> None:
         """Add what the world says and shows next."""
-        self._conversation.add(self._check_image(text, observation))
+        self._conversation.add(self._make_message(text, observation))
 
-    def _check_image(self, text: str, observation: Observation) -> Message:
-        return user_message(text, observation, self._renderer.pictures)
+    def _make_message(self, text: str, observation: Observation) -> Message:
+        return make_user_message(text, observation, self._renderer.pictures)
 
     def value(self) -> float | None:
         """What the critic expects from here; None without a critic."""
