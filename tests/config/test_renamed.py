@@ -16,7 +16,7 @@ from stepwell.config.run import RunConfig
 from stepwell.core.errors import ConfigError
 from stepwell.studies.folder import known_runs
 
-OLD = '[groups]\nmode = "stream"\n[workers.simulators]\nnum_workers = 3\n'
+OLD = '[groups]\nmode = "stream"\n[groups.simulators]\nnum_workers = 3\n'
 
 
 def test_an_old_file_and_a_new_one_say_the_same(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def updates_played(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The updates for which episodes were played, from now on."""
     seen: list[int] = []
-    play = PlayedSource._play
+    play = PlayedSource._play_jobs
 
     def watched(self: PlayedSource, update: int, jobs: object) -> object:
         seen.append(update)
