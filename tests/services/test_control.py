@@ -134,7 +134,7 @@ def test_an_invalid_control_call_gets_the_reason(served: Served) -> None:
         ("/sessions/known/reward", {}, 400, "value"),
         ("/sessions/known/reward", {"value": "much"}, 400, "value"),
         ("/sessions/known/complete", {"status": "great"}, 400, "status"),
-        ("/sessions", {"id": "bad id!"}, 400, "no session id"),
+        ("/sessions", {"id": "bad id!"}, 400, "not a session id"),
         ("/sessions", {"group_sise": 3}, 400, "group_sise"),
     ):
         reply = served.post(path, body)
