@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from stepwell.config.run import RecipeConfig
 from stepwell.core import SamplingParams, Split
 from stepwell.core.user_code import import_user_module
 from stepwell.monitors.jsonl import read_entries
+from stepwell.pool import Filter, open_pool
 from stepwell.rollout import Job, Rollout
 from stepwell.runs.build.recipe import resolve_recipe
 from stepwell.runs.run import train
@@ -117,3 +119,21 @@ def test_a_dialect_of_ones_own_is_served_and_recorded(tmp_path: Path) -> None:
             assert refused.status_code == 400 and "messages" in refused.text
         finally:
             stop()
+
+
+@pytest.mark.slow
+def test_an_asynchronous_run_divides_requests_by_ones_own_rule_and_keeps_siblings(tmp_path: Path) -> None:
+    groups = ("processes=false", "mode=rollout_async", "generators.num_workers=2", "global_batch=4")
+    folder = train(
+        small_config(
+            *(f"groups.{setting}" for setting in groups),
+            f"groups.generators.shard={EXAMPLES}/own_shard_rule.py:by_length",
+            "recipe.name=grpo",
+            f"recipe.credit.function={EXAMPLES}/own_credit.py:best_of_siblings",
+            "eval.num_tasks=2",
+            folder=tmp_path,
+        )
+    )
+    with closing(open_pool(folder / "pool" / "pool.db")) as pool:
+        played = [stored.group for stored in pool.find(Filter(channel="train"))]
+    assert {played.count(group) for group in played} == {2}  # train.group_size
