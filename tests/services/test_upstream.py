@@ -12,7 +12,7 @@ import pytest
 from tests.services.gateways import Served, assistant_message, chat, serve_gateway, user
 
 from stepwell.config.gateway import GatewayConfig
-from stepwell.core import ArrayState
+from stepwell.core import TextState
 from stepwell.pool import open_pool
 from stepwell.services.gateway.app import create_app
 from stepwell.services.gateway.upstream import UpstreamGateway
@@ -49,7 +49,7 @@ def test_replies_are_the_upstreams_and_stored_as_messages(pair: tuple[Served, Se
     stored = near.stored("talk")
     assert "untrainable" in stored.tags
     first, second = stored.trajectory.steps
-    assert isinstance(first.state, ArrayState) and first.num_units == 0 == first.behavior_logprobs.size
+    assert isinstance(first.state, TextState) and first.num_units == 0 == first.behavior_logprobs.size
     assert first.info["messages"] == [{"role": "user", "text": "hello"}]
     assert first.info["reply"] == {"role": "assistant", "text": messages[1]["content"]}
     assert second.info["parent"] == 0 and second.info["messages"] == [{"role": "user", "text": "more"}]

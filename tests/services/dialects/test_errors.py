@@ -84,7 +84,7 @@ def test_half_a_surrogate_pair_in_a_message_can_be_sent() -> None:
 
 @pytest.mark.parametrize("path", ["chat/completions", "completions", "responses", "messages"])
 @pytest.mark.parametrize(
-    ("content", "kind", "said"),
+    ("content", "kind", "reason"),
     [
         (b"{", "application/json", "not valid JSON"),
         (b"", "application/json", "JSON object"),
@@ -96,10 +96,10 @@ def test_half_a_surrogate_pair_in_a_message_can_be_sent() -> None:
     ],
 )
 def test_invalid_bodies_are_refused_in_the_vendors_format(
-    served: Served, path: str, content: bytes, kind: str, assistant_message: str
+    served: Served, path: str, content: bytes, kind: str, reason: str
 ) -> None:
     reply = httpx.post(f"{served.url}/v1/{path}", content=content, headers={"content-type": kind})
     assert reply.status_code == 400
     error = reply.json()["error"]
-    assert error["type"] == "invalid_request_error" and assistant_message in error["message"]
+    assert error["type"] == "invalid_request_error" and reason in error["message"]
     assert (reply.json().get("type") == "error") == (path == "messages")
