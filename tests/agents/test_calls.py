@@ -228,7 +228,7 @@ def test_long_rows_of_tags_and_blanks_are_read_in_no_time() -> None:
 
 
 def test_the_prompt_lists_the_tools_but_not_the_one_that_answers_stand_for() -> None:
-    lines = agent().system().splitlines()
+    lines = agent().system_prompt().splitlines()
     at = lines.index("<tools>")
     assert [json.loads(line) for line in lines[at + 1 : at + 3]] == [SEARCH.to_openai(), EXPAND.to_openai()]
     assert lines[at + 3 :] == [
@@ -238,15 +238,15 @@ def test_the_prompt_lists_the_tools_but_not_the_one_that_answers_stand_for() -> 
         'Reply: <tool_call>{"name": ..., "arguments": {...}}</tool_call> (a pair of tags for each call), '
         "or <answer>...</answer>",
     ]
-    assert agent().system(with_tools=False).splitlines() == [lines[0], *lines[at + 4 :]]
+    assert agent().system_prompt(with_tools=False).splitlines() == [lines[0], *lines[at + 4 :]]
     assert agent().tools == (SEARCH, EXPAND) and agent(guide=False).tools == ()
-    assert "<tools>" not in agent(guide=False).system()
+    assert "<tools>" not in agent(guide=False).system_prompt()
 
 
 def test_examples_of_calls_are_written_as_replies() -> None:
     example = ExampleTurn("", "Both.", "", "\n".join([search("a"), search("b")]))
     world = EnvDescription("qa", "Answer.", QA.actions, 5, {StateForm.NATURAL_LANGUAGE: example})
-    written = agent(world, strategy="free_think").system().splitlines()[-1]
+    written = agent(world, strategy="free_think").system_prompt().splitlines()[-1]
     calls = "".join(f"<tool_call>{search(query)}</tool_call>" for query in "ab")
     assert written == f"Example: <think>Both.</think>{calls}"
 
@@ -261,4 +261,4 @@ def test_a_plan_is_cut_into_turns_with_the_answer_alone() -> None:
 
 
 def test_observation_texts_of_tools_are_those_of_the_world() -> None:
-    assert agent().first(Observation("Who?")) == "Who?"
+    assert agent().first_prompt(Observation("Who?")) == "Who?"

@@ -26,24 +26,24 @@ def agent(actions: ActionSpace = TOOLS, **settings: object) -> Agent:
 
 
 def test_a_dialogue_tells_the_present_observation_only() -> None:
-    assert agent().next(SEEN, [PastTurn((look(at="door"),), result="shut")]) == "A room."
+    assert agent().next_prompt(SEEN, [PastTurn((look(at="door"),), result="shut")]) == "A room."
 
 
 def test_a_reply_that_could_not_be_read_is_told_first() -> None:
-    assert agent().next(SEEN, [PastTurn((), "there is no tool 'dig'")]) == (
+    assert agent().next_prompt(SEEN, [PastTurn((), "there is no tool 'dig'")]) == (
         "Your last reply could not be read: there is no tool 'dig'.\nA room."
     )
-    assert agent().next(SEEN, [PastTurn((look(),), "3 calls, at most 2")]) == (
+    assert agent().next_prompt(SEEN, [PastTurn((look(),), "3 calls, at most 2")]) == (
         "Not all of your last reply was done: 3 calls, at most 2.\nA room."
     )
-    assert agent().next(SEEN, [PastTurn((), "bad"), PastTurn((look(),))]) == "A room."
+    assert agent().next_prompt(SEEN, [PastTurn((), "bad"), PastTurn((look(),))]) == "A room."
 
 
 def test_worlds_without_tools_tell_problems_only_where_asked() -> None:
-    assert agent(NAMES).next(SEEN, [PastTurn((), "'Jump' is not an action")]) == "A room."
-    told = agent(NAMES, tell_problems=True).next(SEEN, [PastTurn((), "'Jump' is not an action")])
+    assert agent(NAMES).next_prompt(SEEN, [PastTurn((), "'Jump' is not an action")]) == "A room."
+    told = agent(NAMES, tell_problems=True).next_prompt(SEEN, [PastTurn((), "'Jump' is not an action")])
     assert told == "Your last reply could not be read: 'Jump' is not an action.\nA room."
-    assert agent(tell_problems=False).next(SEEN, [PastTurn((), "bad")]) == "A room."
+    assert agent(tell_problems=False).next_prompt(SEEN, [PastTurn((), "bad")]) == "A room."
 
 
 def test_steps_tell_the_observation_and_what_was_done() -> None:
@@ -52,14 +52,14 @@ def test_steps_tell_the_observation_and_what_was_done() -> None:
         PastTurn((), "not valid JSON"),
         PastTurn((look(),), "2 calls, at most 1"),
     ]
-    assert agent(memory="steps").next(SEEN, past).splitlines() == [
+    assert agent(memory="steps").next_prompt(SEEN, past).splitlines() == [
         "A room.",
         "Done so far:",
         '1. look(at="door"); look(at="a\\nb", times=2) -> It is shut.',
         "2. nothing: not valid JSON",
         "3. look() (not done: 2 calls, at most 1)",
     ]
-    assert agent(memory="steps").first(SEEN) == agent(memory="steps").next(SEEN) == "A room."
+    assert agent(memory="steps").first_prompt(SEEN) == agent(memory="steps").next_prompt(SEEN) == "A room."
     names = agent(NAMES, memory="steps")
     assert names.next(SEEN, [PastTurn(("Up", "Down")), PastTurn((), "bad")]) == (
         "A room.\nDone so far:\n1. Up,Down\n2. nothing"
@@ -95,4 +95,4 @@ def test_a_history_is_never_longer_than_asked_and_has_one_line_per_turn(
 @pytest.mark.parametrize("memory", ["dialogue", "steps"])
 def test_texts_are_a_function_of_the_turns(memory: str) -> None:
     past = [PastTurn((look(at="x"),)), PastTurn((), "bad")]
-    assert agent(memory=memory).next(SEEN, past) == agent(memory=memory).next(SEEN, list(past))
+    assert agent(memory=memory).next_prompt(SEEN, past) == agent(memory=memory).next_prompt(SEEN, list(past))

@@ -44,7 +44,7 @@ def test_the_five_strategies_ask_for_the_tags_of_their_names() -> None:
 
 
 def test_the_prompt_names_actions_limit_separator_turns_and_form() -> None:
-    assert agent("free_think").system() == (
+    assert agent("free_think").system_prompt() == (
         "Walk from P to G. O is a hole.\n"
         'Actions: Left, Down, Right, Up. Answer with 1 to 3, separated by ",".\n'
         "You have 5 turns.\n"
@@ -54,10 +54,10 @@ def test_the_prompt_names_actions_limit_separator_turns_and_form() -> None:
 
 
 def test_the_state_form_decides_instruction_and_example() -> None:
-    symbolic = agent("grounding_world_modeling", "symbolic").system()
+    symbolic = agent("grounding_world_modeling", "symbolic").system_prompt()
     assert "as the grid of symbols" in symbolic
     assert "<observation>_G\n_P</observation>" in symbolic
-    words = agent("grounding_world_modeling").system()
+    words = agent("grounding_world_modeling").system_prompt()
     assert "in words" in words
     assert "<prediction>There.</prediction>" in words
     assert "_G" not in words
@@ -73,25 +73,25 @@ def test_without_a_wish_the_form_is_the_first_that_the_world_shows() -> None:
 
 
 def test_a_form_without_an_example_shows_none_where_the_form_matters() -> None:
-    assert "Example" not in agent("grounding", "structured").system()
-    assert "Example: <answer>Up</answer>" in agent("no_think", "structured").system()
-    assert "Example" not in agent("no_think", world=lake(examples={})).system()
+    assert "Example" not in agent("grounding", "structured").system_prompt()
+    assert "Example: <answer>Up</answer>" in agent("no_think", "structured").system_prompt()
+    assert "Example" not in agent("no_think", world=lake(examples={})).system_prompt()
 
 
 def test_no_prompt_says_what_the_world_does_not() -> None:
     for name, form in itertools.product(STRATEGIES, StateForm):
-        assert "slip" not in agent(name, form).system().lower()
+        assert "slip" not in agent(name, form).system_prompt().lower()
 
 
 def test_only_strategies_that_describe_states_are_told_how() -> None:
-    told = {name for name in STRATEGIES if "in words" in agent(name).system()}
+    told = {name for name in STRATEGIES if "in words" in agent(name).system_prompt()}
     assert told == {"grounding", "world_modeling", "grounding_world_modeling"}
 
 
 def test_one_action_and_free_text_are_asked_for_as_such() -> None:
     one = lake(ActionSpace(("Go", "Stay")))
-    assert "Actions: Go, Stay. Answer with one.\n" in agent(world=lake(one.actions, {})).system()
-    assert "one action in text" in agent(world=lake(ActionSpace(), {})).system()
+    assert "Actions: Go, Stay. Answer with one.\n" in agent(world=lake(one.actions, {})).system_prompt()
+    assert "one action in text" in agent(world=lake(ActionSpace(), {})).system_prompt()
 
 
 def test_an_example_that_is_no_reply_is_refused() -> None:
@@ -102,15 +102,15 @@ def test_an_example_that_is_no_reply_is_refused() -> None:
 
 def test_user_messages_hold_the_observation_alone_unless_a_reminder_is_asked_for() -> None:
     board = Observation("_P\nG_")
-    assert agent().first(board) == agent().next(board) == "_P\nG_"
-    assert agent(remind=True).next(board) == "_P\nG_\nReply: <answer>...</answer>"
+    assert agent().first_prompt(board) == agent().next_prompt(board) == "_P\nG_"
+    assert agent(remind=True).next_prompt(board) == "_P\nG_\nReply: <answer>...</answer>"
 
 
 def test_pictures_are_mentioned_only_where_there_is_no_text() -> None:
     picture = np.zeros((2, 2, 3), dtype=np.uint8)
-    assert agent().first(Observation(images=(picture,))) == "The picture shows the state."
-    assert agent().first(Observation(images=(picture, picture))) == "The pictures show the state."
-    assert agent().first(Observation("board", (picture,))) == "board"
+    assert agent().first_prompt(Observation(images=(picture,))) == "The picture shows the state."
+    assert agent().first_prompt(Observation(images=(picture, picture))) == "The pictures show the state."
+    assert agent().first_prompt(Observation("board", (picture,))) == "board"
 
 
 def test_a_strategy_of_ones_own_is_data() -> None:
@@ -141,6 +141,6 @@ def test_the_page_about_agents_shows_every_strategy_as_it_is() -> None:
 
 
 def test_without_the_guide_only_the_form_of_a_reply_is_told() -> None:
-    assert agent("no_think", guide=False).system() == (
+    assert agent("no_think", guide=False).system_prompt() == (
         'Actions: Left, Down, Right, Up. Answer with 1 to 3, separated by ",".\nReply: <answer>...</answer>'
     )

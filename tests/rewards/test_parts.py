@@ -9,7 +9,7 @@ import pytest
 from stepwell.agents import STRATEGIES, Reply
 from stepwell.config.run import RewardConfig
 from stepwell.core import ConfigError, StateForm
-from stepwell.rewards import compose, part_names, step_parts
+from stepwell.rewards import compute_step_parts, list_part_names, select_parts
 
 GRID = StateForm.SYMBOLIC
 WEIGHTS = RewardConfig(format=0.5, grounding=0.4, world_modeling=0.2)
@@ -28,7 +28,7 @@ def parts(**changes: Any) -> dict[str, float]:
         "weights": WEIGHTS,
         "strategy": "grounding_world_modeling",
     }
-    return step_parts(**(given | changes))
+    return compute_step_parts(**(given | changes))
 
 
 def test_every_part_of_a_perfect_step() -> None:
@@ -60,18 +60,18 @@ def test_a_missing_description_scores_zero() -> None:
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 def test_parts_exist_where_the_strategy_writes_and_the_world_knows(strategy: str) -> None:
-    assert tuple(parts(strategy=strategy)) == part_names(strategy, STATE, GRID)
+    assert tuple(parts(strategy=strategy)) == list_part_names(strategy, STATE, GRID)
     blind = parts(strategy=strategy, state={}, next_state={})
-    assert tuple(blind) == part_names(strategy, (), GRID) == ("task", "format", "outcome")
+    assert tuple(blind) == list_part_names(strategy, (), GRID) == ("task", "format", "outcome")
 
 
 def test_a_recipe_takes_its_parts_and_optional_ones_where_offered() -> None:
     given = {"task": 1.0, "format": 0.5, "outcome": 0.0}
-    assert compose(given, ("outcome", "task")) == {"outcome": 0.0, "task": 1.0}
-    assert compose(given, ("task",), ("process", "format")) == {"task": 1.0, "format": 0.5}
-    assert compose(given, ()) == {}
+    assert select_parts(given, ("outcome", "task")) == {"outcome": 0.0, "task": 1.0}
+    assert select_parts(given, ("task",), ("process", "format")) == {"task": 1.0, "format": 0.5}
+    assert select_parts(given, ()) == {}
 
 
 def test_a_part_that_is_not_there_is_refused_with_the_way_out() -> None:
-    with pytest.raises(ConfigError, match=r"wants grounding, but .* only task, format, outcome: choose"):
-        compose(parts(strategy="no_think"), ("task", "grounding"))
+    with pytest.raises(ConfigError, match=r"needs grounding, but .* only task, format, outcome: choose"):
+        select_parts(parts(strategy="no_think"), ("task", "grounding"))

@@ -17,7 +17,7 @@ from stepwell.envs.navigation.vocabulary import VOCABULARY as NAVIGATION
 from stepwell.envs.primitive_skill.vocabulary import VOCABULARY as PRIMITIVE_SKILL
 from stepwell.envs.registry import make_env
 from stepwell.envs.sokoban.vocabulary import VOCABULARY as SOKOBAN
-from stepwell.rewards.judge.claims import claims_of
+from stepwell.rewards.judge.claims import parse_claims
 from stepwell.rewards.judge.rule import RuleJudge
 from stepwell.rewards.judge.verdict import THRESHOLD, Verdict
 
@@ -95,7 +95,7 @@ def test_a_room_is_told_apart_from_every_other_room(places, others) -> None:
 @given(st.text(max_size=400))
 def test_any_text_is_read_and_scored_between_zero_and_one(text: str) -> None:
     for vocabulary in (FROZENLAKE, SOKOBAN, NAVIGATION, PRIMITIVE_SKILL):
-        claims_of(text, vocabulary)
+        parse_claims(text, vocabulary)
     assert 0.0 <= judged(text).score <= 1.0
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stepwell.core import StateForm
 from stepwell.rewards import match_state
-from stepwell.rewards.state_match import positions, relations
+from stepwell.rewards.state_match import parse_positions, parse_relations
 
 WORDS, GRID, DICT = StateForm.NATURAL_LANGUAGE, StateForm.SYMBOLIC, StateForm.STRUCTURED
 THINGS = ("The goal", "Hole 1", "Hole 2", "Hole 3")
@@ -107,7 +107,9 @@ def test_words_are_scored_relation_by_relation(said: str, score: float) -> None:
 
 
 def test_being_on_a_thing_is_being_at_its_place() -> None:
-    assert relations("The player will be on the goal.") == relations("The goal is at the same place as you.")
+    assert parse_relations("The player will be on the goal.") == parse_relations(
+        "The goal is at the same place as you."
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,7 +127,7 @@ def test_positions_are_scored_one_by_one(said: str, score: float) -> None:
 
 
 def test_an_empty_list_is_a_fact_too() -> None:
-    assert positions('{"holes": []}') == {("holes", "")}
+    assert parse_positions('{"holes": []}') == {("holes", "")}
     assert match_state(DICT, '{"holes": []}', '{"holes": []}') == 1.0
     assert match_state(DICT, '{"holes": [[1, 1]]}', '{"holes": []}') == 0.0
 

@@ -10,8 +10,8 @@ from stepwell.agents import STRATEGIES, Agent
 from stepwell.config.run import AgentConfig, RewardConfig
 from stepwell.core import StateForm
 from stepwell.envs.registry import make_env
-from stepwell.rewards import match_state, step_parts
-from stepwell.rewards.state_match import relations
+from stepwell.rewards import compute_step_parts, match_state
+from stepwell.rewards.state_match import parse_relations
 
 
 @pytest.mark.parametrize("name", ["frozenlake", "sokoban"])
@@ -36,7 +36,7 @@ def test_every_sentence_of_a_world_says_something(name: str) -> None:
     for seed in range(12):
         env.reset(seed=seed)
         for sentence in env.state()[StateForm.NATURAL_LANGUAGE].split(". "):
-            assert len(relations(sentence)) == 2, sentence
+            assert len(parse_relations(sentence)) == 2, sentence
 
 
 @pytest.mark.parametrize("form", list(StateForm))
@@ -51,7 +51,7 @@ def test_an_agent_that_tells_the_truth_earns_every_part_in_full(strategy: str, f
     _, reward, terminated, _, info = env.step(actions)
     after = env.state()
     text = agent.write(actions, observation=before[form], reasoning="So.", prediction=after[form])
-    parts = step_parts(
+    parts = compute_step_parts(
         turn_reward=reward, reply=agent.read(text), is_last=terminated, success=bool(info["success"]),
         state=before, next_state=after, form=form, weights=weights, strategy=agent.strategy,
     )  # fmt: skip

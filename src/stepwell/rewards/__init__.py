@@ -1,26 +1,32 @@
-"""A step's reward, part by part, each part kept in the record."""
+"""A step's reward, part by part. The record keeps each part."""
 
-from stepwell.rewards.batch import BatchJudge, needs_batch
+from stepwell.core.lazy import renamed_names
+from stepwell.rewards.batch import BatchJudge, refuse_batch_settings
 from stepwell.rewards.judge.rule import RuleJudge
 from stepwell.rewards.judge.verdict import Verdict
-from stepwell.rewards.own import OwnPart, StepOutcome, load_own_parts, reward_part
-from stepwell.rewards.parts import compose, part_names, step_parts
-from stepwell.rewards.repetition import Repeated, Repetition
+from stepwell.rewards.parts import compute_step_parts, list_part_names, select_parts
+from stepwell.rewards.repetition import RepeatedSentence, RepetitionPenalty
 from stepwell.rewards.state_match import match_state
+from stepwell.rewards.user_parts import OwnPart, StepOutcome, load_own_parts, reward_part
 
 __all__ = [
     "BatchJudge",
     "OwnPart",
-    "Repeated",
-    "Repetition",
+    "RepeatedSentence",
+    "RepetitionPenalty",
     "RuleJudge",
     "StepOutcome",
     "Verdict",
-    "compose",
+    "compute_step_parts",
+    "list_part_names",
     "load_own_parts",
     "match_state",
-    "needs_batch",
-    "part_names",
+    "refuse_batch_settings",
     "reward_part",
-    "step_parts",
+    "select_parts",
 ]
+
+__getattr__ = renamed_names(
+    __name__,
+    {"Repetition": "RepetitionPenalty", "compose": "select_parts", "step_parts": "compute_step_parts"},
+)

@@ -1,14 +1,14 @@
-"""Rewards that need a whole batch: a judge behind an endpoint, and the penalty for repetition.
+"""Rewards that need a whole batch: a judge behind an endpoint, and the repetition penalty.
 
-    trajectories ─► what each step said, and the state it was about ─► judge ─► parts ─► rewards
+    trajectories ─► text of each step, and the state it describes ─► judge ─► parts ─► rewards
 
-A step was given its other parts when it was played; here `grounding` and `world_modeling` become what
-the endpoint says (1 or 0 times their weight), and `repetition` is added. Every text is judged against
-the state it speaks of: a description against the step's own, a prediction against the next step's, the
-last one against the state kept with the trajectory. If the endpoint fails and must not be replaced,
-the error leaves this batch as it was: rewards are assigned after all answers are there.
+A step got its other parts when it was played. Here `grounding` and `world_modeling` become the
+endpoint's answer (1 or 0 times their weight), and `repetition` is added. Every text is judged against
+the state it describes: a description against the step's own state, a prediction against the next
+step's, the last prediction against the state stored with the trajectory. If the endpoint fails and
+there is no fallback, the error leaves the batch unchanged: rewards are assigned after all answers.
 
-Trajectories that ended in `infra_error` are left alone: nothing is learnt from them.
+Trajectories that ended in `infra_error` are not changed: nothing is learned from them.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from stepwell.config.run import RewardConfig
 from stepwell.core import Status, Step, Trajectory
 from stepwell.core.env_description import StateForm
 from stepwell.core.errors import ConfigError
-from stepwell.rewards.judge.endpoint import EndpointJudge, Question
+from stepwell.rewards.judge.endpoint import EndpointJudge, JudgeQuestion
 from stepwell.rewards.judge.prompts import Part
 from stepwell.rewards.judge.rule import RuleJudge
-from stepwell.rewards.parts import compose
-from stepwell.rewards.repetition import Repeated, Repetition
+from stepwell.rewards.parts import select_parts
+from stepwell.rewards.repetition import RepeatedSentence, RepetitionPenalty
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _JudgedText:
     """One text of one step."""
 
     step: Step
-    question: Question
+    question: JudgeQuestion
 
 
-def needs_batch(judge: JudgeConfig) -> None:
-    """Refuse settings that a step played alone cannot follow."""
+def refuse_batch_settings(judge: JudgeConfig) -> None:
+    """Refuse settings that need a whole batch."""
     if judge.kind == "endpoint":
         raise ConfigError(
-            'rewards.judge.kind = "endpoint" is asked about whole batches, and nobody here does that: '
+            'rewards.judge.kind = "endpoint" judges whole batches, and there is no BatchJudge here: '
             'use "rule", or play with judged_later=True and a BatchJudge'
         )
     if judge.repetition_penalty:
         raise ConfigError(
-            "rewards.judge.repetition_penalty is counted over whole batches, and nobody here does that: "
+            "rewards.judge.repetition_penalty counts over whole batches, and there is no BatchJudge here: "
             "set it to 0, or play with judged_later=True and a BatchJudge"
         )
 
 
 class BatchJudge:
-    """Rewards batches of one agent's trajectories; keeps counts and repeated sentences over them."""
+    """Rewards batches of one agent's trajectories; keeps counts and repeated sentences across batches."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class BatchJudge:
         self.parts, self.optional_parts = tuple(parts), (*optional_parts, "repetition")
         judge = weights.judge
         self.rule = RuleJudge(agent.world.vocabulary)
-        self.repetition = Repetition(judge)
+        self.repetition = RepetitionPenalty(judge)
         self.endpoint = endpoint
         if endpoint is None and judge.kind == "endpoint":
             self.endpoint = EndpointJudge(
@@ -77,10 +77,10 @@ class BatchJudge:
             )
 
     def reward(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        """Judge and reward a batch in place; what it took and found, as figures for a monitor."""
-        said = [one for trajectory in trajectories for one in self._said(trajectory)]
-        scores = self._scores(said)
-        penalties = self.repetition.penalties([one.question.said for one in said], scores)
+        """Judge and reward a batch in place; returns metrics for a monitor."""
+        said = [one for trajectory in trajectories for one in self._iter_texts(trajectory)]
+        scores = self._score_texts(said)
+        penalties = self.repetition.compute_penalties([one.question.said for one in said], scores)
         changed: dict[int, tuple[Step, dict[str, float]]] = {}
         for one, score, penalty in zip(said, scores, penalties, strict=True):
             _, parts = changed.setdefault(id(one.step), (one.step, dict(_parts_of(one.step))))
@@ -89,22 +89,22 @@ class BatchJudge:
             if self.weights.judge.repetition_penalty:
                 parts["repetition"] = parts.get("repetition", 0.0) + penalty
         for step, parts in changed.values():
-            self._assign(step, parts)
-        return self._figures(penalties)
+            self._assign_reward(step, parts)
+        return self._collect_metrics(penalties)
 
-    def most_repeated(self) -> list[Repeated]:
+    def most_repeated(self) -> list[RepeatedSentence]:
         """The most repeated sentences and the share of texts that contain them, for a monitor."""
         return self.repetition.most_repeated()
 
     def state(self) -> dict[str, Any]:
-        """What later batches are judged by, for a checkpoint."""
+        """The state that later batches depend on, for a checkpoint."""
         return {"repetition": self.repetition.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` gave."""
+        """Continue from a state that `state` returned."""
         self.repetition.restore(state["repetition"])
 
-    def _said(self, trajectory: Trajectory) -> Iterator[_Said]:
+    def _iter_texts(self, trajectory: Trajectory) -> Iterator[_JudgedText]:
         if trajectory.status is Status.INFRA_ERROR:
             return
         states = [step.info.get("state") for step in trajectory.steps]
@@ -112,33 +112,33 @@ class BatchJudge:
         fields = self.agent.strategy.fields
         for step, before, after in zip(trajectory.steps, states, states[1:], strict=False):
             reply = self.agent.read(step.action.text)  # type: ignore[union-attr]
-            if Field.OBSERVATION in fields and self.agent.form in _mapping(before):
-                yield self._question(step, "grounding", reply.observation, before)
-            if Field.PREDICTION in fields and self.agent.form in _mapping(after):
-                yield self._question(step, "world_modeling", reply.prediction, after)
+            if Field.OBSERVATION in fields and self.agent.form in _as_mapping(before):
+                yield self._make_question(step, "grounding", reply.observation, before)
+            if Field.PREDICTION in fields and self.agent.form in _as_mapping(after):
+                yield self._make_question(step, "world_modeling", reply.prediction, after)
 
-    def _question(self, step: Step, part: Part, said: str | None, state: Any) -> _Said:
-        truth = {StateForm(form): str(text) for form, text in _mapping(state).items()}
-        return _Said(step, Question(part, self.agent.form, said or "", truth))
+    def _make_question(self, step: Step, part: Part, said: str | None, state: Any) -> _JudgedText:
+        truth = {StateForm(form): str(text) for form, text in _as_mapping(state).items()}
+        return _JudgedText(step, JudgeQuestion(part, self.agent.form, said or "", truth))
 
-    def _scores(self, said: Sequence[_Said]) -> list[float]:
+    def _score_texts(self, said: Sequence[_JudgedText]) -> list[float]:
         questions = [one.question for one in said]
         if self.endpoint is not None:
             return [float(answer.is_yes) for answer in self.endpoint.judge(questions)]
         return [self.rule.judge(one.form, one.said, one.truth).score for one in questions]
 
-    def _assign(self, step: Step, parts: dict[str, float]) -> None:
+    def _assign_reward(self, step: Step, parts: dict[str, float]) -> None:
         step.info["parts"] = dict(parts)
-        chosen = compose(parts, self.parts, self.optional_parts)
+        chosen = select_parts(parts, self.parts, self.optional_parts)
         step.assign_reward({name: self.weights.scale * value for name, value in chosen.items()})
 
-    def _figures(self, penalties: Sequence[float]) -> dict[str, float]:
-        found = self.repetition.figures()
+    def _collect_metrics(self, penalties: Sequence[float]) -> dict[str, float]:
+        found = self.repetition.collect_metrics()
         found["repetition/penalized"] = sum(p < 0 for p in penalties) / len(penalties) if penalties else 0.0
-        return found if self.endpoint is None else found | self.endpoint.counts.figures()
+        return found if self.endpoint is None else found | self.endpoint.counts.collect_metrics()
 
 
-def _mapping(state: Any) -> Mapping[str, Any]:
+def _as_mapping(state: Any) -> Mapping[str, Any]:
     return state if isinstance(state, Mapping) else {}
 
 

@@ -1,13 +1,13 @@
-"""Calls of an OpenAI-compatible chat API: paced, retried and counted, each failure told for what it is.
+"""Client of an OpenAI-compatible chat API: calls are paced, retried and counted.
 
-    complete(body, read) ─► gate ─► ┌ pace ─► post ─► read ┐ ─► what `read` gives
-                                    └── wait ◄─ Unanswered ┘ ─► the last one, retries spent
+    complete(body, read) ─► gate ─► ┌ pace ─► post ──► read ──┐ ─► the result of `read`
+                                    └── wait ◄─ NoAnswerError ┘ ─► raised after the last retry
 
-* `Unanswered`: it may go better next time (429, 5xx, silence, no connection, an answer that `read` cannot
-  take). The wait doubles each time and is never shorter than what the server asks for, up to a minute.
-* `ChatRefused`: the server says no and would say it again: a wrong key, model, path or body.
+* `NoAnswerError`: a retry may help (429, 5xx, timeout, no connection, an answer that `read` refuses).
+  The wait doubles each time and is never shorter than the server asks for, up to a minute.
+* `ChatRefusedError`: a retry would not help: a wrong key, model, path or body.
 
-The judge and evaluations of outside models share it. The key goes into a header and nowhere else.
+The judge and evaluations of outside models share it. The key is sent in a header and nowhere else.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from stepwell.core.errors import ConfigError, StepwellError
 
 LONGEST_WAIT_S = 60.0
 _PASSING = {408, 409, 425, 429}
-_SPENT = "insufficient_quota"  # comes as a 429, but no wait helps
+_SPENT = "insufficient_quota"  # arrives as a 429, but waiting does not help
 T = TypeVar("T")
 
 
 class CallSettings(Protocol):
-    """What a client must know: `EndpointConfig` and `ChatApiConfig` are such."""
+    """The settings of a client; `EndpointConfig` and `ChatApiConfig` have them."""
 
     @property
     def url(self) -> str | None: ...
@@ -50,7 +50,7 @@ class CallSettings(Protocol):
 
 
 class CallCounts(Protocol):
-    """Where calls are counted."""
+    """Counters of calls and tokens."""
 
     num_calls: int
     num_retries: int
@@ -59,16 +59,16 @@ class CallCounts(Protocol):
     completion_tokens: int
 
 
-class Unanswered(StepwellError):
-    """A call without a usable answer, which may get one next time; `wait_s` is what the server asked for."""
+class NoAnswerError(StepwellError):
+    """A call got no usable answer, but a retry may; `wait_s` is the wait that the server asked for."""
 
     def __init__(self, reason: str, wait_s: float = 0.0, *, is_unreachable: bool = False) -> None:
         super().__init__(reason)
         self.wait_s, self.is_unreachable = wait_s, is_unreachable
 
 
-class ChatRefused(StepwellError):
-    """A call that the server will not answer: its status, and what it says."""
+class ChatRefusedError(StepwellError):
+    """The server refused a call: its status and message."""
 
     def __init__(self, status: int, words: str, code: str = "") -> None:
         super().__init__(f"refused with {status}: {words!r}")
@@ -77,7 +77,7 @@ class ChatRefused(StepwellError):
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
-    """The first choice of a completion, and what it took."""
+    """The first choice of a completion, and its tokens."""
 
     message: dict[str, Any]
     finish: str
@@ -86,7 +86,7 @@ class ChatReply:
 
     @property
     def text(self) -> str | None:
-        """What was said; None where the message holds no text."""
+        """The text of the message; None if it has none."""
         content = self.message.get("content")
         if isinstance(content, list):
             pieces = [part.get("text") for part in content if isinstance(part, dict)]
@@ -131,18 +131,18 @@ class ChatClient:
         may_ask: Callable[[], None] = lambda: None,
         must_be_there: bool = False,
     ) -> T:
-        """What `read` makes of the answer. `may_ask` is called before every try, and may raise.
+        """The result of `read` for the answer. `may_ask` is called before every try, and may raise.
 
-        With `must_be_there`, an address where nobody answers is not tried again.
+        With `must_be_there`, an unreachable address is not tried again.
         """
         wait_s, most = self.config.backoff_s, self.config.max_retries
         async with self._gate:
             for tried in range(most + 1):
                 may_ask()
                 try:
-                    await self._pace()
-                    return read(await self._call(body))
-                except Unanswered as failure:
+                    await self._wait_for_turn()
+                    return read(await self._post_request(body))
+                except NoAnswerError as failure:
                     if tried == most or (must_be_there and failure.is_unreachable):
                         raise
                     self.counts.num_retries += 1
@@ -150,8 +150,8 @@ class ChatClient:
                     wait_s *= 2
         raise AssertionError("the last try returns or raises")
 
-    async def _pace(self) -> None:
-        """Wait for this call's turn."""
+    async def _wait_for_turn(self) -> None:
+        """Wait until the rate limit allows this call."""
         if not self.config.rate_per_s:
             return
         now = time.monotonic()
@@ -159,26 +159,26 @@ class ChatClient:
         self._next_call_s = turn + 1 / self.config.rate_per_s
         await asyncio.sleep(turn - now)
 
-    async def _call(self, body: dict[str, Any]) -> ChatReply:
+    async def _post_request(self, body: dict[str, Any]) -> ChatReply:
         import httpx
 
         self.counts.num_calls += 1
         url = f"{str(self.config.url).rstrip('/')}/chat/completions"
         try:
-            async with asyncio.timeout(self.config.timeout_s):  # of all of it, however slowly it trickles
+            async with asyncio.timeout(self.config.timeout_s):  # for the whole call, even if data trickles in
                 response = await self._http.post(url, json=body)
         except TimeoutError as error:
-            raise Unanswered(f"silent for timeout_s={self.config.timeout_s:g}") from error
+            raise NoAnswerError(f"silent for timeout_s={self.config.timeout_s:g}") from error
         except httpx.InvalidURL as error:
-            raise ConfigError(f"url: {self.config.url!r} is no address ({error})") from error
+            raise ConfigError(f"url: {self.config.url!r} is not an address ({error})") from error
         except httpx.HTTPError as error:
             lost = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol)
-            raise Unanswered(f"{type(error).__name__} {error}".strip(), is_unreachable=lost) from error
+            raise NoAnswerError(f"{type(error).__name__} {error}".strip(), is_unreachable=lost) from error
         if response.status_code != 200:
-            raise _failure(response.status_code, response.text, response.headers.get("retry-after"))
-        return self._read(response)
+            raise _make_error(response.status_code, response.text, response.headers.get("retry-after"))
+        return self._parse_response(response)
 
-    def _read(self, response: Any) -> ChatReply:
+    def _parse_response(self, response: Any) -> ChatReply:
         try:
             told = response.json()
             choice = told["choices"][0]
@@ -187,21 +187,23 @@ class ChatClient:
             spent = int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
             self.counts.num_unreadable += 1
-            raise Unanswered("the reply is not a chat completion") from error
+            raise NoAnswerError("the reply is not a chat completion") from error
         self.counts.prompt_tokens += spent[0]
         self.counts.completion_tokens += spent[1]
         return ChatReply(message, str(choice.get("finish_reason") or ""), *spent)
 
 
-def _failure(status: int, text: str, retry_after: str | None) -> Unanswered | ChatRefused:
-    words, code = _words(text)
+def _make_error(status: int, text: str, retry_after: str | None) -> NoAnswerError | ChatRefusedError:
+    words, code = _parse_error_body(text)
     if (status in _PASSING or status >= 500) and code != _SPENT:
-        return Unanswered(f"status {status}" + (f", {words}" if words else ""), seconds(retry_after))
-    return ChatRefused(status, words, code)
+        return NoAnswerError(
+            f"status {status}" + (f", {words}" if words else ""), parse_retry_after(retry_after)
+        )
+    return ChatRefusedError(status, words, code)
 
 
-def _words(text: str) -> tuple[str, str]:
-    """What an error body says, and its code, in whichever of the usual forms it comes."""
+def _parse_error_body(text: str) -> tuple[str, str]:
+    """Message and code of an error body, in any of the usual forms."""
     try:
         error = json.loads(text)
     except ValueError:
@@ -213,15 +215,15 @@ def _words(text: str) -> tuple[str, str]:
     return str(said)[:300], str(error.get("code") or "")
 
 
-def seconds(text: str | None) -> float:
-    """A `Retry-After` header: seconds, or a date; 0 where it is neither."""
+def parse_retry_after(text: str | None) -> float:
+    """Seconds from a `Retry-After` header (seconds or a date); 0 if it is neither."""
     try:
         return max(float(text or 0), 0.0)
     except ValueError:
-        return _until(text or "")
+        return _count_seconds_until(text or "")
 
 
-def _until(date: str) -> float:
+def _count_seconds_until(date: str) -> float:
     try:
         return max(email.utils.parsedate_to_datetime(date).timestamp() - time.time(), 0.0)
     except (ValueError, TypeError):

@@ -1,16 +1,16 @@
-"""The parts of a step's reward, and the choice of those that count.
+"""The parts of a step's reward, and the selection of those that count.
 
-    task            what the environment gave for the turn
-    process         its weight times how much nearer to the goal the turn came, where the world says so
-    format          its weight where the reply has exactly the asked form, else 0
+    task            the environment's reward for the turn
+    process         its weight times the progress towards the goal, if the environment reports it
+    format          its weight if the reply has exactly the requested form, else 0
     outcome         1 on the last step of a success, 0 on every other step
-    grounding       its weight times the match of the described with the true state
-    world_modeling  its weight times the match of the predicted with the true next state
+    grounding       its weight times the match of the described and the true state
+    world_modeling  its weight times the match of the predicted and the true next state
 
-The last two exist only where the strategy writes a state and the world knows its own in the
-asked form; who compares them is `rewards.judge.kind`. A judge behind an endpoint and the part
-`repetition` need a whole batch: see `batch.py`; for parts of a user's own (`rewards.parts`) see `own.py`.
-The recipe says which parts are summed, and `Step.assign_reward` keeps each.
+The last two exist only if the strategy writes a state and the environment knows its own state in
+the requested form; `rewards.judge.kind` selects the judge. A judge behind an endpoint and the part
+`repetition` need a whole batch: see `batch.py`. For a user's own parts (`rewards.parts`) see
+`user_parts.py`. The recipe selects the parts to sum, and `Step.assign_reward` keeps each of them.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _ALWAYS = ("task", "format", "outcome")
 _FIELD_OF = {"grounding": Field.OBSERVATION, "world_modeling": Field.PREDICTION}
 
 
-def part_names(
+def list_part_names(
     strategy: Strategy | str,
     forms: Collection[StateForm],
     form: StateForm,
     own: Sequence[OwnPartConfig] = (),
 ) -> tuple[str, ...]:
-    """The parts of a step for a strategy in a world that knows its state in `forms`, and the user's own."""
+    """The parts of a step for a strategy and an environment with states in `forms`, and the user's own."""
     fields = find_strategy(strategy).fields if form in forms else ()
     written = (part for part, field in _FIELD_OF.items() if field in fields)
     return (*_ALWAYS, *written, *(part.name for part in own))
 
 
-def step_parts(
+def compute_step_parts(
     *,
     turn_reward: float,
     reply: Reply,
@@ -55,9 +55,9 @@ def step_parts(
     process: float | None = None,
     judge: RuleJudge | None = None,
 ) -> dict[str, float]:
-    """Every part this step has; `state` is the true one before the actions, `next_state` after them.
+    """All parts of a step; `state` is the true state before the actions, `next_state` after them.
 
-    Without a judge, descriptions are matched with the truth in their own form.
+    Without a judge, descriptions are matched with the truth in the same form.
     """
     parts = {
         "task": float(turn_reward),
@@ -68,15 +68,15 @@ def step_parts(
         parts["process"] = weights.process * process
     fields = find_strategy(strategy).fields
     if Field.OBSERVATION in fields and form in state:
-        scored = _score(form, reply.observation or "", state, weights, judge)
+        scored = _score_text(form, reply.observation or "", state, weights, judge)
         parts["grounding"] = weights.grounding * scored
     if Field.PREDICTION in fields and form in next_state:
-        scored = _score(form, reply.prediction or "", next_state, weights, judge)
+        scored = _score_text(form, reply.prediction or "", next_state, weights, judge)
         parts["world_modeling"] = weights.world_modeling * scored
     return parts
 
 
-def _score(
+def _score_text(
     form: StateForm, said: str, truth: Mapping[StateForm, str], weights: RewardConfig, judge: RuleJudge | None
 ) -> float:
     if judge is None:
@@ -85,15 +85,15 @@ def _score(
     return verdict.score if weights.judge.graded else float(verdict.is_yes(weights.judge.threshold))
 
 
-def compose(
+def select_parts(
     parts: Mapping[str, float], wanted: Collection[str], optional: Collection[str] = ()
 ) -> dict[str, float]:
-    """The parts a recipe sums: all `wanted` ones, and of the `optional` ones those that are there."""
+    """The parts that a recipe sums: all `wanted` ones, and the `optional` ones that exist."""
     missing = [name for name in wanted if name not in parts]
     if missing:
         raise ConfigError(
-            f"recipe.reward_parts wants {', '.join(missing)}, but a step here has only {', '.join(parts)}: "
-            "choose an agent.strategy that writes what is to be rewarded and a state_form the world has, "
+            f"recipe.reward_parts needs {', '.join(missing)}, but a step here has only {', '.join(parts)}: "
+            "choose an agent.strategy that writes the state and a state_form that the environment has, "
             "or change recipe.reward_parts"
         )
     return {name: parts[name] for name in dict.fromkeys((*wanted, *optional)) if name in parts}

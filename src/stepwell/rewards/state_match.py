@@ -1,17 +1,17 @@
-"""How well an agent's words about a state match the true state: rules, no model.
+"""Match an agent's description of a state with the true state, by rules without a model.
 
-    symbolic          share of cells that are equal; 0 where the grid has another shape
+    symbolic          share of equal cells; 0 if the grid has another shape
     structured        F1 over pairs of a key and a position
     natural_language  F1 over relations: (thing, direction, other thing)
 
-A natural-language state is a list of sentences, each of which says where one thing is
-relative to another: "The target is directly above the player", or "The target is above and at
-the same column as the player", which is the same. Every direction in it is one relation, and
-"The player is below the target" says what "The target is above the player" says. What no rule
-understands is no relation, neither right nor wrong. A truth without any relation is compared
-word by word.
+A natural-language state is a list of sentences. Each says where one thing is relative to
+another: "The target is directly above the player", or "The target is above and at the same
+column as the player", which means the same. Every direction in it is one relation, and "The
+player is below the target" means the same as "The target is above the player". Text that no
+rule understands is no relation, neither right nor wrong. A truth without any relation is
+compared word by word.
 
-Invariants: the truth scores 1; every score lies in [0, 1]; any text is accepted.
+Invariants: the truth scores 1; every score is in [0, 1]; any text is accepted.
 """
 
 from __future__ import annotations
@@ -27,24 +27,32 @@ _Relation = tuple[str, str, str]
 
 
 def match_state(form: StateForm, said: str, truth: str) -> float:
-    """How well `said` matches `truth`, both in `form`: 0 to 1."""
+    """The match of `said` and `truth`, both in `form`, from 0 to 1."""
     if form == StateForm.SYMBOLIC:
         return match_grids(said, truth)
     if form == StateForm.STRUCTURED:
-        return f1(positions(said), positions(truth)) if positions(truth) else f1(_words(said), _words(truth))
-    return f1(relations(said), relations(truth)) if relations(truth) else f1(_words(said), _words(truth))
+        return (
+            compute_f1(parse_positions(said), parse_positions(truth))
+            if parse_positions(truth)
+            else compute_f1(_list_tokens(said), _list_tokens(truth))
+        )
+    return (
+        compute_f1(parse_relations(said), parse_relations(truth))
+        if parse_relations(truth)
+        else compute_f1(_list_tokens(said), _list_tokens(truth))
+    )
 
 
 def match_grids(said: str, truth: str) -> float:
-    """Share of equal cells, line by line; blanks between cells and around the grid do not count."""
-    cells, true_cells = _rows(said), _rows(truth)
+    """The share of equal cells; blanks between cells and around the grid are ignored."""
+    cells, true_cells = _split_rows(said), _split_rows(truth)
     if [len(row) for row in cells] != [len(row) for row in true_cells]:
         return 0.0
     pairs = [pair for rows in zip(cells, true_cells, strict=True) for pair in zip(*rows, strict=True)]
     return sum(a == b for a, b in pairs) / len(pairs) if pairs else 1.0
 
 
-def f1(said: Set[Hashable], truth: Set[Hashable]) -> float:
+def compute_f1(said: Set[Hashable], truth: Set[Hashable]) -> float:
     """Harmonic mean of the share of `said` that is true and the share of the truth that is said."""
     if not said and not truth:
         return 1.0
@@ -59,10 +67,10 @@ _TUPLE = re.compile(rf"[(\[]\s*({_NUMBER}(?:\s*,\s*{_NUMBER})*)\s*,?\s*[)\]]")
 
 
 @lru_cache(maxsize=4096)
-def positions(text: str) -> frozenset[tuple[str, Hashable]]:
+def parse_positions(text: str) -> frozenset[tuple[str, Hashable]]:
     """Pairs of a key and a position, read from anything like a dictionary.
 
-    >>> sorted(positions("{player_position: (1, 2), 'holes': [[0, 3], [2, 2]]}"))
+    >>> sorted(parse_positions("{player_position: (1, 2), 'holes': [[0, 3], [2, 2]]}"))
     [('holes', (0.0, 3.0)), ('holes', (2.0, 2.0)), ('player', (1.0, 2.0))]
     """
     found: set[tuple[str, Hashable]] = set()
@@ -106,32 +114,32 @@ _END = re.compile(
 
 
 @lru_cache(maxsize=4096)
-def relations(text: str) -> frozenset[_Relation]:
-    """Every relation that a text states, things in alphabetical order.
+def parse_relations(text: str) -> frozenset[_Relation]:
+    """All relations in a text, with the things in alphabetical order.
 
-    >>> sorted(relations("The target is directly above the player."))
+    >>> sorted(parse_relations("The target is directly above the player."))
     [('player', 'below', 'target'), ('player', 'same column', 'target')]
     """
     found: set[_Relation] = set()
     for sentence in _END.split(text.lower()):
-        found.update(_relations_of(sentence))
+        found.update(_parse_sentence(sentence))
     return frozenset(found)
 
 
-def _relations_of(sentence: str) -> set[_Relation]:
+def _parse_sentence(sentence: str) -> set[_Relation]:
     copula = _COPULA.search(sentence)
     if copula is None:
         return set()
-    thing = _thing(_words_of(sentence[: copula.start()]))
-    directions, rest = _directions(_words_of(sentence[copula.end() :]))
-    other = _thing(rest)
+    thing = _find_thing(_split_words(sentence[: copula.start()]))
+    directions, rest = _split_directions(_split_words(sentence[copula.end() :]))
+    other = _find_thing(rest)
     if not thing or not other or thing == other:
         return set()
-    return {_in_order(thing, direction, other) for direction in directions}
+    return {_order_relation(thing, direction, other) for direction in directions}
 
 
-def _directions(words: list[str]) -> tuple[set[str], list[str]]:
-    """The directions among words, and the words that are none."""
+def _split_directions(words: list[str]) -> tuple[set[str], list[str]]:
+    """The directions among the words, and the other words."""
     directions: set[str] = set()
     rest: list[str] = []
     for before, word in zip(["", *words], words, strict=False):
@@ -143,34 +151,34 @@ def _directions(words: list[str]) -> tuple[set[str], list[str]]:
             rest.append(word)
     if len(directions) == 1 and _STRAIGHT & set(words):
         directions.add(_SAME_COLUMN if directions & {"above", "below"} else _SAME_ROW)
-    if not directions and words[:1] == ["on"]:  # "on the target", nothing else said: the same place
+    if not directions and words[:1] == ["on"]:  # "on the target" and no direction: the same place
         directions.update((_SAME_ROW, _SAME_COLUMN))
     return directions, rest
 
 
-def _in_order(thing: str, direction: str, other: str) -> _Relation:
+def _order_relation(thing: str, direction: str, other: str) -> _Relation:
     if thing < other:
         return thing, direction, other
     return other, _OPPOSITE.get(direction, direction), thing
 
 
-def _thing(words: list[str]) -> str:
+def _find_thing(words: list[str]) -> str:
     """The name of a thing: "the Hole 1" and "hole1" are one, and a count before it is not part of it."""
     named = [_NAMES.get(word, word) for word in words if word not in _FILLERS]
     return " ".join(itertools.dropwhile(str.isdigit, named))
 
 
-def _words_of(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     return re.findall(r"[a-z]+|\d+", text)
 
 
-# ---- what all share --------------------------------------------------------------------------
+# ---- shared ----------------------------------------------------------------------------------
 
 
-def _rows(text: str) -> list[str]:
+def _split_rows(text: str) -> list[str]:
     rows = ("".join(line.split()) for line in text.splitlines())
     return [row for row in rows if row]
 
 
-def _words(text: str) -> frozenset[str]:
+def _list_tokens(text: str) -> frozenset[str]:
     return frozenset(re.findall(r"\w+|[^\w\s]", text.lower()))

@@ -33,7 +33,7 @@ from stepwell.core import (
     ToolSchema,
 )
 from stepwell.rendering import ImagePart, Message, TextPart
-from stepwell.rewards.chat_client import ChatClient, ChatRefused, ChatReply, Unanswered
+from stepwell.rewards.chat_client import ChatClient, ChatRefusedError, ChatReply, NoAnswerError
 from stepwell.rollout.chat_messages import (
     OutsideReply,
     encode_api_message,
@@ -111,9 +111,9 @@ class ChatModel:
             try:
                 await self._client.complete(body, _accept_any, must_be_there=True)
                 return bool(offered)
-            except ChatRefused as refusal:
+            except ChatRefusedError as refusal:
                 offered = self._adapt_request(refusal, offered, with_image)
-            except Unanswered as failure:
+            except NoAnswerError as failure:
                 raise EngineError(self._explain_silence(failure)) from failure
         raise ConfigError(f"{self._who} refuses every kind of request that we know")
 
@@ -129,18 +129,18 @@ class ChatModel:
                 return read_outside_reply(reply, sampling)
             except InputError as error:
                 self.counts.num_unreadable += 1
-                raise Unanswered(str(error)) from error
+                raise NoAnswerError(str(error)) from error
 
         try:
             return await self._client.complete(body, read_checked)
-        except ChatRefused as refusal:
+        except ChatRefusedError as refusal:
             if _is_too_long(refusal):
                 raise ContextLengthError(refusal.words) from refusal
             if refusal.status in (401, 403):
                 raise ConfigError(self._explain_refusal(refusal)) from refusal
             self.counts.num_failures += 1
             raise EngineError(f"{self._who} {refusal}") from refusal
-        except Unanswered as failure:
+        except NoAnswerError as failure:
             self.counts.num_failures += 1
             raise EngineError(self._explain_silence(failure)) from failure
 
@@ -171,7 +171,7 @@ class ChatModel:
         return self._urls[name]
 
     def _adapt_request(
-        self, refusal: ChatRefused, offered: tuple[ToolSchema, ...], with_image: bool
+        self, refusal: ChatRefusedError, offered: tuple[ToolSchema, ...], with_image: bool
     ) -> tuple[ToolSchema, ...]:
         """Leave out or rename what the API refuses; raises if nothing can be done."""
         words = refusal.words.lower()
@@ -197,7 +197,7 @@ class ChatModel:
     def _who(self) -> str:
         return f"{self.config.model} at {self.config.url}"
 
-    def _explain_refusal(self, refusal: ChatRefused) -> str:
+    def _explain_refusal(self, refusal: ChatRefusedError) -> str:
         fix = "see its message; the request depends on sampling, eval.temperature and --tools"
         if refusal.status in (401, 403):
             fix = f"put the right key into ${self.config.key_variable}, or name another by --api-key-env"
@@ -207,7 +207,7 @@ class ChatModel:
             fix = "the account has no budget left"
         return f"{self._who} {refusal}; {fix}"
 
-    def _explain_silence(self, failure: Unanswered) -> str:
+    def _explain_silence(self, failure: NoAnswerError) -> str:
         if failure.is_unreachable:
             return f"no server answers at {self.config.url} ({failure}); start it, or correct --endpoint"
         return f"{self._who} gave no answer: {failure}"
@@ -217,6 +217,6 @@ def _accept_any(reply: ChatReply) -> None:
     """Accept any completion: only whether the request is accepted matters."""
 
 
-def _is_too_long(refusal: ChatRefused) -> bool:
+def _is_too_long(refusal: ChatRefusedError) -> bool:
     words = f"{refusal.code} {refusal.words}".lower()
     return refusal.status in (400, 413, 422) and any(mark in words for mark in _TOO_LONG)

@@ -44,11 +44,11 @@ from stepwell.rendering import Conversation, Message, Renderer
 from stepwell.rewards import (
     RuleJudge,
     StepOutcome,
-    compose,
+    compute_step_parts,
+    list_part_names,
     load_own_parts,
-    needs_batch,
-    part_names,
-    step_parts,
+    refuse_batch_settings,
+    select_parts,
 )
 from stepwell.rollout.first_messages import make_user_message, start_conversation
 from stepwell.rollout.jobs import Job
@@ -158,11 +158,11 @@ class TextPlayer:
         self.own_parts = load_own_parts(self.weights.parts)
         self.reward_scale = reward_scale
         if not judged_later:
-            needs_batch(self.weights.judge)
+            refuse_batch_settings(self.weights.judge)
         by_rule = self.weights.judge.kind != "match"
         self.judge = RuleJudge(agent.world.vocabulary) if by_rule else None
         self.needs_state = bool(NEEDS_STATE & {*self.parts, *self.optional_parts}) or bool(
-            NEEDS_STATE & set(part_names(agent.strategy, [agent.form], agent.form))
+            NEEDS_STATE & set(list_part_names(agent.strategy, [agent.form], agent.form))
         )
 
     def begin_episode(self, place: int, job: Job, turn: Turn) -> Episode:
@@ -229,7 +229,7 @@ class TextPlayer:
     def _assign_reward(
         self, step: Step, episode: Episode, reply: Reply, turn: Turn, next_state: dict[str, JSON]
     ) -> None:
-        parts = step_parts(
+        parts = compute_step_parts(
             turn_reward=turn.reward,
             reply=reply,
             is_last=turn.terminated or turn.truncated,
@@ -243,7 +243,7 @@ class TextPlayer:
             judge=self.judge,
         )
         parts |= self._score_own_parts(step, episode, reply, turn)
-        chosen = compose(parts, self.parts, self.optional_parts)
+        chosen = select_parts(parts, self.parts, self.optional_parts)
         step.assign_reward({name: self.reward_scale * value for name, value in chosen.items()})
         step.info = {"actions": list(reply.actions), "parts": dict(parts), "strict": reply.is_strict}
 

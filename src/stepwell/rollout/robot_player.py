@@ -33,7 +33,7 @@ from stepwell.core import (
 )
 from stepwell.core.arrays import AnyArray
 from stepwell.envs.turns import Turn
-from stepwell.rewards import compose
+from stepwell.rewards import select_parts
 from stepwell.rollout.jobs import Job
 from stepwell.rollout.player import Episode
 
@@ -108,7 +108,7 @@ class RobotPlayer:
         process = turn.info.get("process")
         if process is not None:
             parts["process"] = self.weights.process * float(process)  # type: ignore[arg-type]
-        chosen = compose(parts, self.parts, self.optional_parts)
+        chosen = select_parts(parts, self.parts, self.optional_parts)
         step.assign_reward({name: self.weights.scale * value for name, value in chosen.items()})
         step.info = {"parts": dict(parts)}
 

@@ -1,1 +1,1 @@
-"""Judges of what an agent says about a state: by rules, or by a model behind an endpoint."""
+"""Judges of an agent's state descriptions: by rules, or by a model behind an endpoint."""

@@ -1,7 +1,7 @@
-"""Answers of a judging model by the hash of the question: asked once, answered for ever.
+"""Cache of a judging model's answers, by the hash of the question.
 
-In memory, and in a JSONL file if one is named: one line per answer, appended as a whole, so that
-several runs may share the file and a line cut short by a kill is left out when it is read.
+In memory, and in a JSONL file if one is given. Each answer is one line, appended in one write, so
+that several runs may share the file. A line that a kill cut short is ignored.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 
-def question_key(model: str, messages: list[dict[str, str]]) -> str:
-    """Equal exactly where model and messages are."""
+def make_question_key(model: str, messages: list[dict[str, str]]) -> str:
+    """A key that is equal exactly if model and messages are."""
     return hashlib.sha256(json.dumps([model, messages], sort_keys=True).encode()).hexdigest()
 
 
@@ -25,13 +25,13 @@ class AnswerCache:
         self._answers: dict[str, bool] = {}
         if self.path is not None and self.path.exists():
             for line in self.path.read_text(errors="replace").split("\n"):
-                self._take(line)
+                self._parse_line(line)
 
-    def _take(self, line: str) -> None:
+    def _parse_line(self, line: str) -> None:
         try:
             entry: Any = json.loads(line)
         except ValueError:
-            return  # the end of a line that was being written when its run was killed
+            return  # a line that was cut short when its run was killed
         if isinstance(entry, dict) and isinstance(entry.get("yes"), bool):
             self._answers[str(entry.get("key"))] = entry["yes"]
 
@@ -43,7 +43,7 @@ class AnswerCache:
         return self._answers.get(key)
 
     def put(self, key: str, is_yes: bool) -> None:
-        """Keep an answer."""
+        """Store an answer."""
         if key in self._answers:
             return
         self._answers[key] = is_yes

@@ -1,7 +1,7 @@
-"""What a text claims: which thing lies where of which, and which thing has which place.
+"""The claims of a text: where a thing is relative to another, or at which place.
 
-Each sentence is read from left to right by a small machine that keeps one open clause: who it is
-about (`subjects`), in which directions, as seen from whom (`objects`). It understands
+A small state machine reads each sentence from left to right. It keeps one open clause: its
+`subjects`, the directions, and the things they are seen from (`objects`). It understands
 
     the goal is above and left of the player        subject, directions, object
     above the player is a hole                      directions, object, subject
@@ -9,10 +9,10 @@ about (`subjects`), in which directions, as seen from whom (`objects`). It under
     the box is to my left, and the target above it  elided verbs, owners, "it"
     seen from the player, the goal is above         object, subject, directions
 
-A clause is closed where a new subject begins, and claims what it says. Questions, conditions and
-"maybe" claim nothing; so does a place on the board alone ("in the top left corner"), because it
-relates nothing to nothing. Directions after a verb of motion say where somebody goes, not where
-anything is. Any text is read, in time linear in its length.
+A clause ends where a new subject begins, and becomes claims. Questions, conditions and "maybe"
+claim nothing. A place on the board alone ("in the top left corner") claims nothing either, because
+it relates no two things. Directions after a verb of motion say where somebody goes, not where
+anything is. Any text can be read, in time linear in its length.
 """
 
 from __future__ import annotations
@@ -21,16 +21,24 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from stepwell.core.state_vocabulary import OTHER, StateVocabulary
-from stepwell.rewards.judge.items import Is, Item, Mention
+from stepwell.rewards.judge.items import Item, ItemKind, Mention
+from stepwell.rewards.judge.lexer import parse_items
 from stepwell.rewards.judge.lexicon import BEARING, COLUMN, FAR, ROW, Axis, Sign
-from stepwell.rewards.judge.lexing import items_of
 
-_PREDICATE = {Is.COPULA, Is.COLON, Is.DIRECTION, Is.PLACE, Is.DISTANCE, Is.STRAIGHT, Is.NOT}
+_PREDICATE = {
+    ItemKind.COPULA,
+    ItemKind.COLON,
+    ItemKind.DIRECTION,
+    ItemKind.PLACE,
+    ItemKind.DISTANCE,
+    ItemKind.STRAIGHT,
+    ItemKind.NOT,
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Toward:
-    """One direction of a claim. `distance` is a count of cells, where one was said."""
+class Direction:
+    """One direction of a claim. `distance` is a number of cells, if given."""
 
     axis: Axis
     sign: Sign
@@ -40,17 +48,17 @@ class Toward:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """`subject` lies `toward` (all of them) as seen from `object`; or exactly not so."""
+    """`subject` is in all directions `toward`, seen from `object`; or it is not, if negated."""
 
     subject: Mention
-    toward: tuple[Toward, ...]
+    toward: tuple[Direction, ...]
     object: Mention
     is_negated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceClaim:
-    """`subject` is at `place`: (axis, value) pairs. `is_counted`: in words, perhaps counted from 1."""
+    """`subject` is at `place`, (axis, value) pairs. `is_counted`: in words, perhaps counted from 1."""
 
     subject: Mention
     place: tuple[tuple[int, float], ...]
@@ -60,10 +68,10 @@ class PlaceClaim:
 @dataclass(slots=True)
 class _Clause:
     subjects: list[Mention] = field(default_factory=list)
-    toward: list[Toward] = field(default_factory=list)
+    toward: list[Direction] = field(default_factory=list)
     objects: list[Mention] = field(default_factory=list)
     places: list[Item] = field(default_factory=list)
-    has_direction: bool = False  # also one that says nothing: near, beside
+    has_direction: bool = False  # also a vague one: near, beside
     is_inverted: bool = False
     has_copula: bool = False
     is_there: bool = False
@@ -73,7 +81,7 @@ class _Clause:
     is_negated: bool = False
     is_unsure: bool = False
     owns: bool = False
-    leads: bool = False  # "relative to the player, …": whom it is seen from comes first
+    leads: bool = False  # "relative to the player, …": the object comes first
 
     @property
     def says(self) -> bool:
@@ -81,7 +89,7 @@ class _Clause:
 
 
 class _Reader:
-    """Reads items into claims; `last` is what "it" stands for."""
+    """Turns items into claims; `last` is what "it" refers to."""
 
     def __init__(self, items: list[Item], vocabulary: StateVocabulary) -> None:
         self.items, self.vocabulary = items, vocabulary
@@ -90,54 +98,54 @@ class _Reader:
         self.last: Mention | None = None
         self.distance: Item | None = None
         self.moving: Item | None = None
-        self.straight = False  # "directly" goes to the next direction; after the last one, to that
+        self.straight = False  # "directly" belongs to the next direction, or to the last one
         self.parted = False  # a comma or "and" since the last direction or thing
 
     def run(self) -> list[Claim | PlaceClaim]:
         for at, item in enumerate(self.items):
-            if item.what is Is.THING:
-                self._thing(at, item)
-            elif item.what is Is.DIRECTION or item.what is Is.PLACE:
-                self._predicate(at, item)
+            if item.what is ItemKind.THING:
+                self._read_thing(at, item)
+            elif item.what is ItemKind.DIRECTION or item.what is ItemKind.PLACE:
+                self._read_predicate(at, item)
             else:
-                self._small(item)
+                self._read_small(item)
         return self.claims
 
     # ---- one item --------------------------------------------------------------------------
 
-    def _small(self, item: Item) -> None:
+    def _read_small(self, item: Item) -> None:
         clause, what = self.clause, item.what
-        if what is Is.END or what is Is.QUESTION:
-            clause.is_unsure |= what is Is.QUESTION
+        if what is ItemKind.END or what is ItemKind.QUESTION:
+            clause.is_unsure |= what is ItemKind.QUESTION
             clause.is_straight |= self.straight
-            self._close()
-        elif what is Is.COLON and clause.says and clause.subjects:
-            self._close()
-        elif what is Is.COPULA or what is Is.COLON:
-            self._copula()
-        elif what is Is.THERE:
-            self._there()
-        elif what is Is.MOVE:
+            self._close_clause()
+        elif what is ItemKind.COLON and clause.says and clause.subjects:
+            self._close_clause()
+        elif what is ItemKind.COPULA or what is ItemKind.COLON:
+            self._read_copula()
+        elif what is ItemKind.THERE:
+            self._read_there()
+        elif what is ItemKind.MOVE:
             self.moving = item
             clause.is_acting = not clause.says
-        elif what in (Is.AND, Is.COMMA, Is.BUT):
+        elif what in (ItemKind.AND, ItemKind.COMMA, ItemKind.BUT):
             self.parted = True
-            clause.is_negated &= what is not Is.BUT
-        elif what is Is.OF:
+            clause.is_negated &= what is not ItemKind.BUT
+        elif what is ItemKind.OF:
             self.parted = False
             clause.leads = not clause.subjects and not clause.says
-        elif what is Is.NOT:
+        elif what is ItemKind.NOT:
             clause.is_negated = True
-        elif what is Is.MAYBE:
+        elif what is ItemKind.MAYBE:
             clause.is_unsure = True
-        elif what is Is.STRAIGHT:
+        elif what is ItemKind.STRAIGHT:
             self.straight = True
-        elif what is Is.ABSOLUTE:
+        elif what is ItemKind.ABSOLUTE:
             clause.is_absolute = True
-        elif what is Is.DISTANCE:
-            self._measure(item)
+        elif what is ItemKind.DISTANCE:
+            self._read_distance(item)
 
-    def _copula(self) -> None:
+    def _read_copula(self) -> None:
         clause, self.moving = self.clause, None
         if not clause.subjects:
             if clause.says:
@@ -146,16 +154,16 @@ class _Reader:
                 clause.subjects = [Mention(OTHER)]
         clause.has_copula = True
 
-    def _there(self) -> None:
+    def _read_there(self) -> None:
         clause, self.moving = self.clause, None
         if not clause.subjects and clause.says:
             clause.is_inverted = clause.has_copula = True
             return
-        self._close()
+        self._close_clause()
         self.clause.is_there = True
 
-    def _measure(self, item: Item) -> None:
-        """A distance goes to the next direction; after the last one, to that."""
+    def _read_distance(self, item: Item) -> None:
+        """A distance belongs to the next direction, or to the last one."""
         self.distance = item
         toward = self.clause.toward
         if toward and not self.parted and toward[-1].distance is None:
@@ -166,22 +174,22 @@ class _Reader:
                 toward[fits[-1]] = replace(toward[fits[-1]], distance=item.number)
                 self.distance = None
 
-    def _predicate(self, at: int, item: Item) -> None:
-        if self.moving is not None and item.what is Is.DIRECTION and not self._is_here(item):
+    def _read_predicate(self, at: int, item: Item) -> None:
+        if self.moving is not None and item.what is ItemKind.DIRECTION and not self._is_here(item):
             return
         self.moving = None
         clause = self.clause
         if clause.is_inverted:
-            self._close()
+            self._close_clause()
         elif clause.subjects and clause.says:
             if self.parted and self._starts_inverted(at):
-                self._close()
+                self._close_clause()
             elif clause.objects and not clause.owns:
-                self._again()
+                self._continue_subject()
         clause = self.clause
         if not clause.subjects and clause.is_there:
             clause.subjects = [Mention(OTHER)]
-        if item.what is Is.PLACE:
+        if item.what is ItemKind.PLACE:
             clause.places.append(item)
         else:
             clause.has_direction = True
@@ -189,11 +197,11 @@ class _Reader:
             self.straight = False
             clause.is_absolute |= item.is_absolute
             for axis, sign in item.directions:
-                clause.toward.append(Toward(axis, sign, self._taken_distance(axis), clause.is_negated))
+                clause.toward.append(Direction(axis, sign, self._take_distance(axis), clause.is_negated))
         self.parted = False
 
-    def _thing(self, at: int, item: Item) -> None:
-        clause, thing = self.clause, self._meant(item)
+    def _read_thing(self, at: int, item: Item) -> None:
+        clause, thing = self.clause, self._resolve_mention(item)
         pushed, self.moving = self.moving is not None and self.moving.pushes, None
         parted, self.parted = self.parted, False
         if clause.leads:
@@ -201,48 +209,48 @@ class _Reader:
         elif item.is_owner:
             if clause.says and clause.subjects and clause.objects and parted and not item.is_it:
                 if self._starts_inverted(at):
-                    self._close()
+                    self._close_clause()
                 elif not clause.owns:
-                    self._again()
+                    self._continue_subject()
             self.clause.objects, self.clause.owns = [thing], True
         elif pushed or (clause.is_inverted and parted and self._has_verb(at)):
-            self._close()
+            self._close_clause()
             self.clause.subjects = [thing]
         elif clause.is_inverted:
             clause.subjects.append(thing)
         elif not clause.says:
-            self._subject(thing)
+            self._add_subject(thing)
         elif not clause.subjects:
-            self._lead(at, thing, parted)
+            self._read_leading_thing(at, thing, parted)
         elif not parted and (not clause.objects or clause.owns):
             clause.objects, clause.owns = [thing], False
         elif self._has_predicate(at) or not clause.objects or not parted:
-            self._close()
+            self._close_clause()
             self.clause.subjects = [thing]
         else:
             clause.objects.append(thing)
 
-    def _subject(self, thing: Mention) -> None:
+    def _add_subject(self, thing: Mention) -> None:
         clause = self.clause
         if clause.is_acting or (clause.subjects and clause.has_copula and thing.kind != OTHER):
             clause.subjects, clause.is_acting = [thing], False
         elif not clause.has_copula or not clause.subjects:
             clause.subjects.append(thing)
 
-    def _lead(self, at: int, thing: Mention, parted: bool) -> None:
-        """A thing after directions without a subject: whom they are seen from, or what lies there."""
+    def _read_leading_thing(self, at: int, thing: Mention, parted: bool) -> None:
+        """A thing after directions without a subject: the object, or the thing that is there."""
         clause = self.clause
         if not clause.objects and not parted:
             clause.objects = [thing]
         elif self._has_predicate(at):
-            self._close()
+            self._close_clause()
             self.clause.subjects = [thing]
         else:
             clause.subjects, clause.is_inverted = [thing], True
 
     # ---- looking around ----------------------------------------------------------------------
 
-    def _meant(self, item: Item) -> Mention:
+    def _resolve_mention(self, item: Item) -> Mention:
         assert item.thing is not None
         if not item.is_it:
             return item.thing
@@ -252,29 +260,31 @@ class _Reader:
         return self.last or Mention(OTHER)
 
     def _has_predicate(self, at: int) -> bool:
-        """Whether something is said of the thing at `at`, or of it and others: "hole 2 and hole 3 are"."""
+        """Whether the thing at `at` has a predicate, alone or with others: "hole 2 and hole 3 are"."""
         ahead = self.items[at + 1 : at + 12]
         for item, after in pairwise(ahead):
             if item.what in _PREDICATE:
                 return True
-            joins = item.what in (Is.AND, Is.COMMA) and after.what is Is.THING
-            if item.what is not Is.THING and not joins:
+            joins = item.what in (ItemKind.AND, ItemKind.COMMA) and after.what is ItemKind.THING
+            if item.what is not ItemKind.THING and not joins:
                 return False
         return False
 
     def _has_verb(self, at: int) -> bool:
-        """Whether the thing at `at` has a verb of its own: "on the left is a hole, and the goal is"."""
-        return at + 1 < len(self.items) and self.items[at + 1].what is Is.COPULA
+        """Whether the thing at `at` has its own verb: "on the left is a hole, and the goal is"."""
+        return at + 1 < len(self.items) and self.items[at + 1].what is ItemKind.COPULA
 
     def _starts_inverted(self, at: int) -> bool:
         """Whether the direction at `at` begins "to the left (of the player) is …"."""
         things = 0
         for item in self.items[at + 1 : at + 10]:
-            if item.what in (Is.COPULA, Is.THERE):
+            if item.what in (ItemKind.COPULA, ItemKind.THERE):
                 return True
-            if item.what in (Is.END, Is.QUESTION, Is.COMMA) or (item.what is Is.AND and things):
+            if item.what in (ItemKind.END, ItemKind.QUESTION, ItemKind.COMMA) or (
+                item.what is ItemKind.AND and things
+            ):
                 return False
-            things += item.what is Is.THING
+            things += item.what is ItemKind.THING
             if things > 1:
                 return False
         return False
@@ -283,7 +293,7 @@ class _Reader:
     def _is_here(item: Item) -> bool:
         return item.directions == ((ROW, 0), (COLUMN, 0))
 
-    def _taken_distance(self, axis: Axis) -> float | None:
+    def _take_distance(self, axis: Axis) -> float | None:
         found = self.distance
         if found is None or found.axis == FAR or found.axis not in (None, axis):
             return None
@@ -292,10 +302,10 @@ class _Reader:
 
     # ---- closing -----------------------------------------------------------------------------
 
-    def _again(self) -> None:
-        """Claim what was said; the same subject goes on to another direction."""
+    def _continue_subject(self) -> None:
+        """Add the claims so far; the same subject continues with another direction."""
         clause = self.clause
-        self._claim(clause)
+        self._add_claims(clause)
         self.clause = _Clause(
             subjects=[replace(s, is_another=False) for s in clause.subjects],
             objects=clause.objects,
@@ -305,11 +315,11 @@ class _Reader:
             is_unsure=clause.is_unsure,
         )
 
-    def _close(self) -> None:
-        self._claim(self.clause)
+    def _close_clause(self) -> None:
+        self._add_claims(self.clause)
         self.clause, self.distance, self.moving, self.parted = _Clause(), None, None, False
 
-    def _claim(self, clause: _Clause) -> None:
+    def _add_claims(self, clause: _Clause) -> None:
         judged = [subject for subject in clause.subjects if subject.kind != OTHER]
         if clause.subjects:
             self.last = clause.subjects[-1]
@@ -318,12 +328,12 @@ class _Reader:
         if not clause.is_negated:
             self._claim_places(clause, judged)
         for negated in (False, True):
-            toward = _said(clause, negated)
+            toward = _select_directions(clause, negated)
             if not negated and self.distance is not None and self.distance.axis == FAR:
-                toward = (*toward, Toward(FAR, 0, self.distance.number))
+                toward = (*toward, Direction(FAR, 0, self.distance.number))
             for subject in judged if toward else ():
                 for seen_from in self._seen_from(clause, subject):
-                    parts = _parts(subject, toward, clause.is_straight)
+                    parts = _split_directions(subject, toward, clause.is_straight)
                     for part in parts:
                         one = self._one_of(subject) if len(parts) > 1 else subject
                         self.claims.append(Claim(one, part, seen_from, negated or subject.is_none))
@@ -335,7 +345,7 @@ class _Reader:
                 self.claims.append(PlaceClaim(one, item.place, item.is_counted))
 
     def _one_of(self, subject: Mention) -> Mention:
-        """One of several things: a mention of its own."""
+        """One of several things, as a separate mention."""
         return replace(subject, serial=-1 - len(self.claims), many=1)
 
     def _seen_from(self, clause: _Clause, subject: Mention) -> list[Mention]:
@@ -349,30 +359,32 @@ class _Reader:
         return [Mention(self.vocabulary.anchor)]
 
 
-def _said(clause: _Clause, negated: bool) -> tuple[Toward, ...]:
-    """The directions said, or those denied."""
+def _select_directions(clause: _Clause, negated: bool) -> tuple[Direction, ...]:
+    """The directions that are claimed, or those that are denied."""
     toward = tuple(one for one in clause.toward if one.is_negated == negated)
-    return _straight(toward) if clause.is_straight else toward
+    return _add_alignment(toward) if clause.is_straight else toward
 
 
-def _straight(toward: tuple[Toward, ...]) -> tuple[Toward, ...]:
-    """`directly above` is in the same column as well."""
+def _add_alignment(toward: tuple[Direction, ...]) -> tuple[Direction, ...]:
+    """`directly above` also means the same column."""
     axes = {one.axis for one in toward}
     if len(axes) == 1 and not axes & {BEARING, FAR} and toward[0].sign != 0:
-        return (*toward, Toward(ROW if COLUMN in axes else COLUMN, 0))
+        return (*toward, Direction(ROW if COLUMN in axes else COLUMN, 0))
     return toward
 
 
-def _parts(subject: Mention, toward: tuple[Toward, ...], is_straight: bool) -> list[tuple[Toward, ...]]:
-    """Of several things ("holes are above and left") each direction is said of one of them."""
+def _split_directions(
+    subject: Mention, toward: tuple[Direction, ...], is_straight: bool
+) -> list[tuple[Direction, ...]]:
+    """For several things ("holes are above and left"), each direction is about one of them."""
     if subject.many != 0 or subject.is_none or len(toward) == 1:
         return [toward]
-    parts: list[tuple[Toward, ...]] = [(one,) for one in toward if one.sign != 0] or [
+    parts: list[tuple[Direction, ...]] = [(one,) for one in toward if one.sign != 0] or [
         (one,) for one in toward
     ]
-    return [_straight(part) for part in parts] if is_straight else parts
+    return [_add_alignment(part) for part in parts] if is_straight else parts
 
 
-def claims_of(text: str, vocabulary: StateVocabulary) -> list[Claim | PlaceClaim]:
-    """Everything a text claims, in its order."""
-    return _Reader(items_of(text, vocabulary), vocabulary).run()
+def parse_claims(text: str, vocabulary: StateVocabulary) -> list[Claim | PlaceClaim]:
+    """All claims of a text, in order."""
+    return _Reader(parse_items(text, vocabulary), vocabulary).run()

@@ -1,28 +1,29 @@
-"""Descriptions with places instead of words: dictionaries and grids, compared field by field.
+"""Judge dictionaries and grids, field by field.
 
-A field is a kind of thing; its value is the set of its places, so that the order of holes does not
-matter. Every field counts the same, whatever it holds: with the lake as it was, the player in the
-wrong place is one field of three wrong, though it is one cell of sixteen. So a copy of the state
-before a move is no prediction of the state after it, and an empty board no description.
+A field is a kind of thing; its value is the set of its places, so the order of holes does not
+matter. Every field counts the same: on a lake, a player in the wrong place is one wrong field of
+three, though it is only one cell of sixteen. So a copy of the state before a move is no prediction
+of the state after it, and an empty board is no description.
 
-A key the world does not have is a field that is wrong; a fixed one (`size`) must only not be wrong.
+A key that the environment does not have is a wrong field. A fixed key (`size`) may be missing, but
+must not be wrong.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stepwell.rewards.judge.scene import Place, Scene, fields_of, places_on
+from stepwell.rewards.judge.scene import JudgedScene, Place, find_places, parse_fields
 from stepwell.rewards.judge.verdict import ERROR_FACTOR, NOTHING, Verdict
 
 
-def judge_dictionary(said: str, truth: str, scene: Scene) -> Verdict:
-    """A dictionary against the places of the true scene."""
+def judge_dictionary(said: str, truth: str, scene: JudgedScene) -> Verdict:
+    """Judge a dictionary against the places of the true scene."""
     vocabulary = scene.vocabulary
-    fixed = {key: places for key, places in fields_of(truth).items() if key in vocabulary.fixed}
+    fixed = {key: places for key, places in parse_fields(truth).items() if key in vocabulary.fixed}
     fields: dict[str, tuple[Place, ...]] = {}
     num_foreign = 0
-    for key, places in fields_of(said).items():
+    for key, places in parse_fields(said).items():
         kind = vocabulary.find_kind(key)
         if kind is not None:
             fields[kind] = fields.get(kind, ()) + places
@@ -30,20 +31,20 @@ def judge_dictionary(said: str, truth: str, scene: Scene) -> Verdict:
             num_foreign += places not in fixed.values()
         else:
             num_foreign += bool(places)
-    return _compare(fields, scene.places, vocabulary.tolerance, num_foreign)
+    return _compare_fields(fields, scene.places, vocabulary.tolerance, num_foreign)
 
 
-def judge_grid(said: str, truth: str, scene: Scene) -> Verdict:
-    """A grid against the true one: the same shape, the same things, no cell wrong."""
-    cells, true_cells = _rows(said), _rows(truth)
+def judge_grid(said: str, truth: str, scene: JudgedScene) -> Verdict:
+    """Judge a grid against the true one: the same shape, the same things, no wrong cell."""
+    cells, true_cells = _split_rows(said), _split_rows(truth)
     if [len(row) for row in cells] != [len(row) for row in true_cells]:
         return NOTHING
     vocabulary = scene.vocabulary
     differs = cells != true_cells
-    return _compare(places_on(said, vocabulary), places_on(truth, vocabulary), 0.0, 0, differs)
+    return _compare_fields(find_places(said, vocabulary), find_places(truth, vocabulary), 0.0, 0, differs)
 
 
-def _compare(
+def _compare_fields(
     said: Mapping[str, Sequence[Place]],
     truth: Mapping[str, Sequence[Place]],
     tolerance: float,
@@ -53,10 +54,10 @@ def _compare(
     if not said or not truth:
         return NOTHING
     kinds = [*truth, *(kind for kind in said if kind not in truth and said[kind])]
-    counts = [_matched(said.get(kind, ()), truth.get(kind, ()), tolerance) for kind in kinds]
+    counts = [_count_matches(said.get(kind, ()), truth.get(kind, ()), tolerance) for kind in kinds]
     sizes = [(len(said.get(kind, ())), len(truth.get(kind, ()))) for kind in kinds]
     num_fields = len(kinds) + num_foreign
-    f1 = sum(_f1(hit, *size) for hit, size in zip(counts, sizes, strict=True)) / num_fields
+    f1 = sum(_compute_f1(hit, *size) for hit, size in zip(counts, sizes, strict=True)) / num_fields
     num_said, num_facts = sum(a for a, _ in sizes), sum(b for _, b in sizes)
     num_right = sum(counts)
     num_wrong = num_said - num_right + num_foreign
@@ -72,12 +73,12 @@ def _compare(
     )
 
 
-def _f1(hit: int, num_said: int, num_true: int) -> float:
+def _compute_f1(hit: int, num_said: int, num_true: int) -> float:
     return 2 * hit / (num_said + num_true) if num_said + num_true else 1.0
 
 
-def _matched(said: Sequence[Place], truth: Sequence[Place], tolerance: float) -> int:
-    """How many true places were said, each at most once."""
+def _count_matches(said: Sequence[Place], truth: Sequence[Place], tolerance: float) -> int:
+    """The number of true places that were given, each counted once."""
     left = list(truth)
     for place in said:
         found = next((one for one in left if is_near(place, one, tolerance)), None)
@@ -95,6 +96,6 @@ def is_near(place: Place, other: Place, tolerance: float) -> bool:
     )
 
 
-def _rows(text: str) -> list[str]:
+def _split_rows(text: str) -> list[str]:
     rows = ("".join(line.split()) for line in text.splitlines())
     return [row for row in rows if row]

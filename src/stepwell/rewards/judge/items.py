@@ -1,4 +1,4 @@
-"""What texts are made of, to a judge: things, directions, places, and the small words between them."""
+"""The items of a text for the rule judge: things, directions, places, and the small words between them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from enum import Enum, auto
 from stepwell.rewards.judge.lexicon import Axis, Sign
 
 
-class Is(Enum):
-    """What an item is."""
+class ItemKind(Enum):
+    """The kind of an item."""
 
     THING = auto()
     DIRECTION = auto()  # directions, or none of them: near, beside, facing
     PLACE = auto()
     COPULA = auto()
     COLON = auto()
-    THERE = auto()  # "there is", "I see": a new thing comes in
+    THERE = auto()  # "there is", "I see": introduces a new thing
     MOVE = auto()
     NOT = auto()
     BUT = auto()
@@ -33,7 +33,7 @@ class Is(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """A thing as a text names it. `label` is its number; `many` 0 for a plural, None for "all"."""
+    """A thing as named in a text. `label` is its number; `many` is 0 for a plural, None for "all"."""
 
     kind: str
     label: int | None = None
@@ -41,16 +41,16 @@ class Mention:
     is_none: bool = False
     is_another: bool = False
     serial: int = 0
-    """Tells apart things without a number: a hole here, a hole there."""
+    """Distinguishes things without a number: a hole here, a hole there."""
     group: int | None = None
-    """Things of one group are different ones: "two holes", "another hole"."""
+    """Things with the same value are different things: "two holes", "another hole"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One of them, with what belongs to its kind."""
+    """One item, with the fields of its kind."""
 
-    what: Is
+    what: ItemKind
     thing: Mention | None = None
     directions: tuple[tuple[Axis, Sign], ...] = ()
     number: float = 0.0
@@ -59,5 +59,5 @@ class Item:
     is_counted: bool = False  # a place in words, which may count from 1
     is_owner: bool = False  # "the player's", "its"
     is_it: bool = False
-    is_absolute: bool = False  # "top left": of the board, unless somebody is named
+    is_absolute: bool = False  # "top left": of the board, unless an object is named
     pushes: bool = False

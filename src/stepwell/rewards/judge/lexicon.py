@@ -1,7 +1,7 @@
-"""The small words of descriptions: directions, numbers, verbs, and what they stand for.
+"""The words that all descriptions share: directions, numbers, verbs, and their meanings.
 
 A direction is (axis, sign): rows grow downwards, columns rightwards, so (0, -1) is above and (1, 0)
-is in the same column. Names of things are not here: they belong to a world's vocabulary.
+is in the same column. Names of things are in the vocabulary of an environment.
 """
 
 from __future__ import annotations
@@ -54,40 +54,40 @@ NUMBERS = {
 ORDINALS = {"first": 1, "second": 2, "third": 3, "fourth": 4, "fifth": 5, "sixth": 6}
 
 
-def _words(text: str) -> frozenset[str]:
+def _word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
 UNITS: dict[str, Axis | None] = {
     **dict.fromkeys(("row", "rows"), ROW),
     **dict.fromkeys(("column", "columns"), COLUMN),
-    **dict.fromkeys(_words("cell cells step steps tile tiles square squares space spaces"), None),
-    **dict.fromkeys(_words("block blocks place places move moves"), None),
-    **dict.fromkeys(_words("m meter meters metre metres"), FAR),
+    **dict.fromkeys(_word_set("cell cells step steps tile tiles square squares space spaces"), None),
+    **dict.fromkeys(_word_set("block blocks place places move moves"), None),
+    **dict.fromkeys(_word_set("m meter meters metre metres"), FAR),
 }
-COPULAS = _words(
+COPULAS = _word_set(
     "is are am be was were lies lie stands stand sits sit located positioned found remains stays ends "
     "becomes being appears standing lying sitting"
 )
-SEES = _words("see sees has have notice notices contains shows face faces")
-MOVES = _words(
+SEES = _word_set("see sees has have notice notices contains shows face faces")
+MOVES = _word_set(
     "move moves moving moved go goes going went walk walks walking step stepping slide slides heading head "
     "travel travels turn turning turns"
 )
-PUSHES = _words("push pushes pushing pushed")
-MAYBE = _words(
+PUSHES = _word_set("push pushes pushing pushed")
+MAYBE = _word_set(
     "may might maybe perhaps possibly could or either probably likely if whether unless seems somewhere"
 )
-NOT = _words("not no never neither nor without cannot")
-BUT = _words("but instead rather however")
-AND = _words("and while whereas then so also plus")
-VAGUE = _words(
+NOT = _word_set("not no never neither nor without cannot")
+BUT = _word_set("but instead rather however")
+AND = _word_set("and while whereas then so also plus")
+VAGUE = _word_set(
     "near nearby next beside adjacent close between facing toward towards around diagonal diagonally away "
     "past along against"
 )
-ONTO = _words("on onto upon atop into reach reaches reached overlaps occupies in at inside")
-STRAIGHT = _words("directly straight exactly immediately just precisely")
-BEFORE_WHICH_RIGHT_IS_NO_SIDE = _words("above below under beneath over next beside at on now here in")
-ABSOLUTE = _words("center centre middle")
-DETERMINERS = _words("the a an its this that same")
-IT = _words("it its him his he her she")
+ONTO = _word_set("on onto upon atop into reach reaches reached overlaps occupies in at inside")
+STRAIGHT = _word_set("directly straight exactly immediately just precisely")
+BEFORE_WHICH_RIGHT_IS_NO_SIDE = _word_set("above below under beneath over next beside at on now here in")
+ABSOLUTE = _word_set("center centre middle")
+DETERMINERS = _word_set("the a an its this that same")
+IT = _word_set("it its him his he her she")

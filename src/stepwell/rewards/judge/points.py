@@ -1,15 +1,15 @@
-"""Texts about coordinates: which thing a text puts at which point.
+"""Claims about coordinates: the things of a text and their points.
 
     the red cube is at (1, 2, 3), the green one at (4, 5, 6)     a thing, then its point
     at (1, 2, 3) there is the red cube                           a point, then what is there
     red: x=1, y=2, z=3                                           a point in words
-    the apple is in the drawer at (1, 2, 3)                      of the apple, which it is about
+    the apple is in the drawer at (1, 2, 3)                      the point of the apple, the subject
 
-A sentence is read from left to right; a point belongs to the thing before it that has none yet, or else
-to the next one. Things joined by "and" before one point are all there. A sentence that doubts, asks or
-sets a condition claims nothing, whole; a denial claims nothing of the points after it, up to the next
-thing; "from (1, 2, 3)" says where something was, unless it "has not moved" from there. A coloured thing
-that the world does not have is a thing all the same, of a kind that is not there.
+A sentence is read from left to right. A point belongs to the thing before it that has none yet, or else
+to the next one. Things joined by "and" before one point are all there. A sentence with a doubt, a
+question or a condition claims nothing. After a denial, points claim nothing, up to the next thing. "from
+(1, 2, 3)" says where something was, unless it "has not moved" from there. A coloured thing that the
+environment does not have is also a thing, of an unknown kind.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FOREIGN = "a thing that is not there"
 
 @dataclass(slots=True)
 class _Sentence:
-    """What was read of a sentence: the things without a point yet, a point without a thing."""
+    """The state of a sentence: things without a point yet, or a point without a thing."""
 
     things: list[Mention] = field(default_factory=list)
     point: tuple[float, ...] | None = None
@@ -48,9 +48,9 @@ class _Sentence:
     stays: bool = False
     claims: list[PlaceClaim] = field(default_factory=list)
 
-    def thing(self, mention: Mention) -> None:
+    def add_thing(self, mention: Mention) -> None:
         if self.point is not None:
-            self._claim([mention], self.point)
+            self._add_claims([mention], self.point)
             self.point = None
             return
         if not self.things:
@@ -59,7 +59,7 @@ class _Sentence:
         elif self.joins:
             self.things.append(mention)
 
-    def place(self, values: tuple[float, ...]) -> None:
+    def add_place(self, values: tuple[float, ...]) -> None:
         if self.was and not self.stays:
             self.was = False
             return
@@ -67,10 +67,10 @@ class _Sentence:
             self.point = values
             return
         if not self.is_denied or self.stays:
-            self._claim(self.things, values)
+            self._add_claims(self.things, values)
         self.things, self.was, self.joins = [], False, False
 
-    def word(self, word: str) -> None:
+    def add_word(self, word: str) -> None:
         if word in NOT or word.endswith("n't"):
             self.is_denied = True
         elif word in _STILL:
@@ -86,14 +86,14 @@ class _Sentence:
         elif word in COPULAS:
             self.joins = False
 
-    def _claim(self, things: list[Mention], values: tuple[float, ...]) -> None:
+    def _add_claims(self, things: list[Mention], values: tuple[float, ...]) -> None:
         self.claims += [
             PlaceClaim(thing, tuple(enumerate(values))) for thing in things if thing.kind != OTHER
         ]
 
 
-def place_claims_of(text: str, vocabulary: StateVocabulary) -> list[PlaceClaim]:
-    """Every point that a text gives to a thing, in its order."""
+def parse_place_claims(text: str, vocabulary: StateVocabulary) -> list[PlaceClaim]:
+    """All claims of a text that a thing is at a point, in order."""
     told = text.lower().replace("\u2212", "-").replace("\u2019", "'").replace("_", " ")
     told = re.sub(r"[^\S\n]+", " ", _AXES.sub(r"(\1, \2, \3)", told))
     claims: list[PlaceClaim] = []
@@ -102,23 +102,23 @@ def place_claims_of(text: str, vocabulary: StateVocabulary) -> list[PlaceClaim]:
     at = 0
     while at < len(tokens):
         token = tokens[at]
-        size, kind = _name(tokens, at, vocabulary)
+        size, kind = _find_name(tokens, at, vocabulary)
         at += size or 1
         if token in ".;!?\n":
             claims += sentence.claims if is_sure and token != "?" else []
             sentence, is_sure = _Sentence(), True
         elif kind is not None:
-            sentence.thing(Mention(kind, serial=at))
+            sentence.add_thing(Mention(kind, serial=at))
         elif token[0] in "([":
-            sentence.place(tuple(map(float, re.findall(_NUMBER, token))))
+            sentence.add_place(tuple(map(float, re.findall(_NUMBER, token))))
         else:
             is_sure &= token not in _UNSURE
-            sentence.word(token)
+            sentence.add_word(token)
     return claims
 
 
-def _name(tokens: list[str], at: int, vocabulary: StateVocabulary) -> tuple[int, str | None]:
-    """How many tokens name a thing here, and its kind; 0 and None where none does."""
+def _find_name(tokens: list[str], at: int, vocabulary: StateVocabulary) -> tuple[int, str | None]:
+    """The number of tokens that name a thing here, and its kind; 0 and None if there is no name."""
     for size in range(min(vocabulary.max_words, len(tokens) - at), 0, -1):
         words = tuple(word.removesuffix("'s") for word in tokens[at : at + size])
         known = vocabulary.phrases.get(words)

@@ -1,14 +1,14 @@
-"""The truth about a state as a judge needs it: things with places, or with bearings.
+"""The true state as the rule judge needs it: things with places, or with bearings.
 
-Read from what `Env.state()` gives: the structured form where the world has one, else the symbolic
-one. A structured state is anything like a dictionary: JSON, or keys without quotes and tuples.
+Parsed from `Env.state()`: from the structured form if there is one, else from the symbolic one. A
+structured state is anything like a dictionary: JSON, or keys without quotes and tuples.
 
     {"player": [2, 0], "holes": [[1, 0]], "size": [3, 3]}            places, by kind
     {red_cube_position: (83, -102, 20), green_cube: (-47, 95, 20)}   places, by name
     {"Sofa": {"direction": "left", "distance": 1.2}}                 bearings, by name
     {"objects": [{"type": "Sofa", "direction": "left", "distance": 1.2}]}
 
-Things of one kind keep the order of the state, which is the order their numbers follow.
+Things of one kind keep the order of the state; their numbers follow it.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ _TUPLE = re.compile(rf"[(\[] ?({_NUMBER}(?: ?, ?{_NUMBER})*) ?,? ?[)\]]")
 
 @dataclass(frozen=True)
 class Bearing:
-    """Where something is as seen from the anchor."""
+    """Where something is, seen from the anchor."""
 
     direction: str
     distance: float | None = None
 
 
 @dataclass(frozen=True)
-class Scene:
-    """Things by kind; a kind has places or bearings. `aim` is the kind that is looked for, where one is."""
+class JudgedScene:
+    """Things by kind; a kind has places or bearings. `aim` is the kind to find, if any."""
 
     vocabulary: StateVocabulary
     places: Mapping[str, tuple[Place, ...]] = field(default_factory=dict)
     bearings: Mapping[str, tuple[Bearing, ...]] = field(default_factory=dict)
     aim: str | None = None
 
-    def count(self, kind: str) -> int:
-        """How many things of a kind there are."""
+    def count_things(self, kind: str) -> int:
+        """The number of things of a kind."""
         if kind == self.vocabulary.anchor and self.bearings:
             return 1
         return len(self.places.get(kind, ())) + len(self.bearings.get(kind, ()))
 
-    def facts(self) -> dict[tuple[Thing, Thing, int], int]:
-        """On a grid: for each pair of things that counts, where the first lies on each axis."""
+    def list_facts(self) -> dict[tuple[Thing, Thing, int], int]:
+        """On a grid: for each pair of things that counts, the side of the first on each axis."""
         found: dict[tuple[Thing, Thing, int], int] = {}
         for kind, seen_from in self.vocabulary.pairs:
             for a, place in enumerate(self.places.get(kind, ())):
@@ -66,8 +66,8 @@ class Scene:
         return found
 
 
-def fields_of(text: str) -> dict[str, tuple[Place, ...]]:
-    """Keys and the places after them, from anything like a dictionary; a key said twice keeps all."""
+def parse_fields(text: str) -> dict[str, tuple[Place, ...]]:
+    """Keys and their places, from anything like a dictionary; a repeated key keeps all places."""
     text = re.sub(r"\s+", " ", text)
     keys = list(_KEY.finditer(text))
     ends = [*(key.start() for key in keys), len(text)][1:]
@@ -79,22 +79,24 @@ def fields_of(text: str) -> dict[str, tuple[Place, ...]]:
     return found
 
 
-def scene_of(truth: Mapping[StateForm, str], vocabulary: StateVocabulary) -> Scene | None:
-    """The scene a state describes; None where no form of it can be read with this vocabulary."""
+def parse_scene(truth: Mapping[StateForm, str], vocabulary: StateVocabulary) -> JudgedScene | None:
+    """The scene of a state; None if this vocabulary can read none of its forms."""
     if StateForm.STRUCTURED in truth:
         text = truth[StateForm.STRUCTURED]
         scene = (
-            _with_bearings(text, vocabulary) if vocabulary.frame == "bearing" else _placed(text, vocabulary)
+            _parse_bearing_scene(text, vocabulary)
+            if vocabulary.frame == "bearing"
+            else _parse_places(text, vocabulary)
         )
         if scene.places or scene.bearings:
             return scene
     if StateForm.SYMBOLIC in truth and vocabulary.symbols:
-        return Scene(vocabulary, places=places_on(truth[StateForm.SYMBOLIC], vocabulary))
+        return JudgedScene(vocabulary, places=find_places(truth[StateForm.SYMBOLIC], vocabulary))
     return None
 
 
-def places_on(grid: str, vocabulary: StateVocabulary) -> dict[str, tuple[Place, ...]]:
-    """Where the symbols of a grid are, row by row; blanks between cells do not count."""
+def find_places(grid: str, vocabulary: StateVocabulary) -> dict[str, tuple[Place, ...]]:
+    """The places of the symbols of a grid, row by row; blanks between cells are ignored."""
     found: dict[str, list[Place]] = {}
     rows = [row for row in ("".join(line.split()) for line in grid.splitlines()) if row]
     for row, cells in enumerate(rows):
@@ -104,50 +106,50 @@ def places_on(grid: str, vocabulary: StateVocabulary) -> dict[str, tuple[Place, 
     return {kind: tuple(places) for kind, places in found.items()}
 
 
-def _placed(text: str, vocabulary: StateVocabulary) -> Scene:
-    fields = {key: places for key, places in fields_of(text).items() if key not in vocabulary.fixed}
+def _parse_places(text: str, vocabulary: StateVocabulary) -> JudgedScene:
+    fields = {key: places for key, places in parse_fields(text).items() if key not in vocabulary.fixed}
     if vocabulary.frame == "coordinates":
-        vocabulary = vocabulary.add_things(_bare(key) for key in fields)
+        vocabulary = vocabulary.add_things(_strip_suffix(key) for key in fields)
     places: dict[str, tuple[Place, ...]] = {}
     for key, found in fields.items():
         kind = vocabulary.find_kind(key)
         if kind is not None:
             places[kind] = places.get(kind, ()) + found
-    return Scene(vocabulary, places=places)
+    return JudgedScene(vocabulary, places=places)
 
 
-def _bare(key: str) -> str:
+def _strip_suffix(key: str) -> str:
     return re.sub(r"_?(?:positions?|coordinates?|location)$", "", key) or key
 
 
-def bearings_of(text: str) -> dict[str, tuple[Bearing, ...]]:
-    """Things and their bearings from JSON, by name; nothing from any other text."""
+def parse_bearings(text: str) -> dict[str, tuple[Bearing, ...]]:
+    """Things and their bearings from JSON, by name; empty for any other text."""
     try:
         told = json.loads(text)
         found: dict[str, list[Bearing]] = {}
-        for name, bearing in _bearings("", told):
+        for name, bearing in _iter_bearings("", told):
             found.setdefault(" ".join(split_key(name)), []).append(bearing)
     except (ValueError, TypeError, RecursionError):
         return {}
     return {name: tuple(seen) for name, seen in found.items()}
 
 
-def _with_bearings(text: str, vocabulary: StateVocabulary) -> Scene:
-    found = bearings_of(text)
+def _parse_bearing_scene(text: str, vocabulary: StateVocabulary) -> JudgedScene:
+    found = parse_bearings(text)
     if not found:
-        return Scene(vocabulary)
+        return JudgedScene(vocabulary)
     known = vocabulary.add_things(found)
     aim = json.loads(text).get("target_obj_type") if text.lstrip().startswith("{") else None
     kind = None if aim is None else known.find_kind(str(aim))
-    if kind is not None:  # the target may be called so, whatever it is
+    if kind is not None:  # whatever it is, it may also be called the target
         known = replace(known, names={**known.names, kind: (*known.names[kind], "target", "goal")})
-    return Scene(known, bearings=found, aim=kind)
+    return JudgedScene(known, bearings=found, aim=kind)
 
 
-def _bearings(name: str, told: Any) -> Iterator[tuple[str, Bearing]]:
+def _iter_bearings(name: str, told: Any) -> Iterator[tuple[str, Bearing]]:
     if isinstance(told, list):
         for one in told:
-            yield from _bearings(name, one)
+            yield from _iter_bearings(name, one)
     if not isinstance(told, dict):
         return
     direction = next((told[key] for key in told if "direction" in key), None)
@@ -157,4 +159,4 @@ def _bearings(name: str, told: Any) -> Iterator[tuple[str, Bearing]]:
         kind = kind or next((told[key] for key in told if key.endswith("type")), name)
         yield str(kind), Bearing(direction, None if distance is None else float(distance))
     for key, value in told.items():
-        yield from _bearings(key, value)
+        yield from _iter_bearings(key, value)

@@ -16,16 +16,16 @@ _WHOLE = {
 }  # fmt: skip
 
 
-def tokens_of(text: str) -> list[str]:
-    """Words, numbers, tuples and punctuation; a line that breaks off in mid-sentence goes on in the next."""
+def split_tokens(text: str) -> list[str]:
+    """Words, numbers, tuples and punctuation; a sentence may continue on the next line."""
     text = text.lower().replace("\u2019", "'").replace("_", " ")
     text = re.sub(r"\b(i'm|you're|it's|there's|he's|she's)\b", lambda found: _WHOLE[found[0]], text)
     text = re.sub(r"(?<=[a-z])-(?=\w)", " ", re.sub(r"[^\S\n]+", " ", text))
     return _TOKEN.findall(re.sub(r"(,|\b(?:the|of|is|are|be|to|and|a|at|in|on|as)) ?\n", r"\1 ", text))
 
 
-def number_of(word: str) -> float | None:
-    """The number that a token is, in digits or as a word; None where it is none."""
+def parse_number(word: str) -> float | None:
+    """The number of a token, in digits or as a word; None if it is no number."""
     if word in NUMBERS:
         return float(NUMBERS[word])
     try:

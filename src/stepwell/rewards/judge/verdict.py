@@ -1,9 +1,9 @@
-"""What a judge says of one description: precision, recall, and the score that becomes a reward.
+"""The verdict on one description: precision, recall, and the score that becomes a reward.
 
-`score` is F1 where nothing said is wrong. One wrong claim (a false one, two that contradict each
-other, one repeated again and again) takes it down by `ERROR_FACTOR`, whatever else is right: a
-long list of true relations must not pay for a false one, and a single wrong relation is a state
-that does not exist. With the threshold of 0.7 a description with an error is never accepted.
+`score` is F1 if no claim is wrong. One wrong claim (a false one, two that contradict each other, one
+repeated again and again) multiplies it by `ERROR_FACTOR`, whatever else is right: a long list of
+true relations must not pay for a false one, and a single wrong relation describes a state that does
+not exist. With the threshold of 0.7, a description with an error is never accepted.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Verdict:
         return self.score >= threshold
 
 
-def verdict_of(num_right: int, num_wrong: int, num_told: int, num_facts: int) -> Verdict:
-    """The verdict of counted claims; saying nothing right scores 0.
+def make_verdict(num_right: int, num_wrong: int, num_told: int, num_facts: int) -> Verdict:
+    """The verdict for counted claims; a text without a right claim scores 0.
 
-    >>> verdict_of(2, 0, 2, 4).score, verdict_of(4, 1, 4, 4).score
+    >>> make_verdict(2, 0, 2, 4).score, make_verdict(4, 1, 4, 4).score
     (0.6666666666666666, 0.4444444444444445)
     """
     precision = num_right / (num_right + num_wrong) if num_right + num_wrong else 0.0
@@ -45,4 +45,4 @@ def verdict_of(num_right: int, num_wrong: int, num_told: int, num_facts: int) ->
     return Verdict(precision, recall, f1, score, num_right, num_wrong, num_told, num_facts)
 
 
-NOTHING = verdict_of(0, 0, 0, 0)
+NOTHING = make_verdict(0, 0, 0, 0)

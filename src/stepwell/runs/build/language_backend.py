@@ -33,7 +33,7 @@ from stepwell.core import (
 from stepwell.policies.model_resolver import ADAPTER_FILE, resolve_model
 from stepwell.rendering import ImageFormat, Renderer, load_tokenizer
 from stepwell.rendering.plain_tokenizer import read_plain_tokenizer
-from stepwell.rewards import BatchJudge, part_names
+from stepwell.rewards import BatchJudge, list_part_names
 from stepwell.rollout import LanguagePlayer, OracleSampler, Rollout, demonstrate
 from stepwell.runs.build import vision
 from stepwell.runs.build.resources import RunResources, close_built
@@ -162,7 +162,7 @@ class LanguageBackend:
         """The built-in agent; refused where a rewarded part is not in what it writes."""
         recipe = self.resources.recipe
         agent = Agent(self.resources.envs.envs[0].world, self.config.agent)
-        offered = part_names(agent.strategy, list(StateForm), agent.form, self.config.rewards.parts)
+        offered = list_part_names(agent.strategy, list(StateForm), agent.form, self.config.rewards.parts)
         rewarded = dict.fromkeys((*recipe.reward_parts, *self.resources.demonstrated_parts))
         if missing := [part for part in rewarded if part not in offered]:
             raise ConfigError(

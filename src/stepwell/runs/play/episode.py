@@ -26,7 +26,7 @@ from stepwell.agents import Agent, PastTurn, Reply
 from stepwell.config.run import RunConfig
 from stepwell.core import InputError, Observation, StateForm, Task
 from stepwell.envs import EnvBatch, Turn
-from stepwell.rewards import StepOutcome, load_own_parts, step_parts
+from stepwell.rewards import StepOutcome, compute_step_parts, load_own_parts
 
 if TYPE_CHECKING:
     from stepwell.runs.play.agent import Pilot
@@ -125,7 +125,7 @@ class PlaySession:
         assert isinstance(turn.observation, Observation)
         reply = self.agent.read(text)
         success = bool(turn.info["success"])
-        parts = step_parts(
+        parts = compute_step_parts(
             turn_reward=turn.reward,
             reply=reply,
             is_last=turn.is_over,

@@ -92,7 +92,7 @@ def test_a_function_that_cannot_reward_is_named_with_what_is_wrong(function: str
 
 
 def test_a_function_without_a_module_says_how_to_write_it() -> None:
-    with pytest.raises(ConfigError, match="must have the form module:function, or"):
+    with pytest.raises(ConfigError, match="must have the form module:function or"):
         load_own_parts([OwnPartConfig(name="mine", function="brevity")])
 
 
