@@ -184,7 +184,9 @@ assert other.receive()[0][0] == 2
 def test_memory_that_cannot_be_had_is_one_clear_error_and_the_link_goes_on() -> None:
     ran = subprocess.run([sys.executable, "-c", NO_MEMORY], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.startswith("no 8 MiB of shared memory can be had (File too large); free some memory")
+    assert ran.stdout.startswith(
+        "8 MiB of shared memory are not available (File too large); free some memory"
+    )
 
 
 def test_no_descriptors_left_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,4 +195,4 @@ def test_no_descriptors_left_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(os, "memfd_create", refuse)
     with pytest.raises(WorkerError, match=r"shared memory are not available \(Too many open files\)"):
-        Outbox().put([b"x"], 1)
+        Outbox().put_frame([b"x"], 1)

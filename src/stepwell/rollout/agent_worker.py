@@ -136,10 +136,10 @@ class AgentWorker:
             outcome = describe_failure(error, job["base_url"])
         if number in self._cancelled:
             place = outcome.get("error", "")
-            error = f"no end within {job['timeout_s']:g} s" + (f"; it was at\n{place}" if place else "")
+            problem = f"no end within {job['timeout_s']:g} s" + (f"; it was at\n{place}" if place else "")
             outcome = {
                 "status": "agent_error",
-                "error": error,
+                "error": problem,
                 "timed_out": True,
                 "failure": "timed_out",
             }

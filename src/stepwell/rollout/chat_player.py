@@ -53,8 +53,13 @@ class ChatPlayer(TextPlayer):
         return self.agent.read(reply.text)
 
     def record_step(
-        self, episode: Episode, request: Request, sampled: OutsideReply, read: Reply, turn: Turn
-    ) -> None:  # type: ignore[override]
+        self,
+        episode: Episode,
+        request: Request,
+        sampled: OutsideReply,  # type: ignore[override]
+        read: Reply,
+        turn: Turn,
+    ) -> None:
         conversation: ChatConversation = episode.own
         new = conversation.messages[conversation.num_known :]
         num_steps, conversation.reply = len(episode.steps), sampled

@@ -82,7 +82,7 @@ class Episode:
         return params.with_seed((self.job.seed + len(self.steps) * _SEED_STEP) % 2**63)
 
 
-class ParsedReply(Protocol):
+class ParsedSample(Protocol):
     """A parsed sample. `actions` is the argument of the environment's `step`."""
 
     @property
@@ -103,7 +103,7 @@ class Player(Protocol):
         """The next request to the engine."""
         ...
 
-    def read_reply(self, sampled: Sampled) -> ParsedReply:
+    def read_reply(self, sampled: Sampled) -> ParsedSample:
         """The action for the environment."""
         ...
 

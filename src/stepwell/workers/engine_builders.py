@@ -24,7 +24,7 @@ _KNOWN = ("model", "config", "dtype", "device", "version")
 def build_embedded_engine(settings: Mapping[str, Any]) -> Any:
     """The embedded engine, for language models."""
     model, config, more = _read_settings(settings)
-    from stepwell.engines.build_embedded_engine import EmbeddedEngine
+    from stepwell.engines.embedded import EmbeddedEngine
     from stepwell.engines.numerics import set_numerics
 
     set_numerics()  # the number of threads is set in the environment of the process
