@@ -15,7 +15,7 @@ from stepwell.config.loading import dump_config, load_config, parse_options
 from stepwell.config.presets import preset_names
 from stepwell.config.run import EnvConfig, RunConfig, TrainConfig
 from stepwell.config.schema import settings_of
-from stepwell.config.writing import toml_value
+from stepwell.config.writing import format_toml
 from stepwell.core import ConfigError
 
 
@@ -246,9 +246,9 @@ def test_overrides_survive_writing_and_reading(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     overrides = [f"train.optimizer.learning_rate={rate!r}", f"train.num_updates={updates}"]
-    overrides += [f"recipe.reward_parts={toml_value(parts)}"] if parts is not None else []
+    overrides += [f"recipe.reward_parts={format_toml(parts)}"] if parts is not None else []
     overrides += [f"policy.lora.rank={lora}"] if lora is not None else []
-    overrides += [f"env.options.{key}={toml_value(value)}" for key, value in options.items()]
+    overrides += [f"env.options.{key}={format_toml(value)}" for key, value in options.items()]
     config = load_config(None, overrides)
     assert (config.train.optimizer.learning_rate, config.train.num_updates) == (rate, updates)
     assert config.recipe.reward_parts == (None if parts is None else tuple(parts))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepwell.config.run import RunConfig
-from stepwell.config.schema import MARKER, field_at, page_with_reference, settings_of, write_reference
+from stepwell.config.schema import MARKER, field_at, settings_of, update_reference, write_reference
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "configuration.md"
 
@@ -13,7 +13,7 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "configuration.md"
 def test_the_configuration_page_holds_exactly_the_reference() -> None:
     page = PAGE.read_text()
     assert MARKER in page
-    assert page == page_with_reference(page), "run python -m stepwell.config.schema docs/configuration.md"
+    assert page == update_reference(page), "run python -m stepwell.config.schema docs/configuration.md"
 
 
 def test_the_reference_names_every_setting_once() -> None:

@@ -84,7 +84,7 @@ def test_rollouts_are_as_many_in_every_update_whatever_the_group(tmp_path: Path)
     runs = plan_runs(short, tmp_path, tmp_path)
     assert {run.config.train.tasks_per_update * run.config.train.group_size for run in runs} == {8}
     assert short.sweeps == ()  # one of its variants is gone
-    with pytest.raises(ConfigError, match=r"rollouts \(12\) cannot be dealt out in groups of 8"):
+    with pytest.raises(ConfigError, match=r"rollouts \(12\) cannot be divided into groups of 8"):
         planned(SMALL.replace("rollouts = 16", "rollouts = 12"), tmp_path)
 
 

@@ -316,6 +316,6 @@ def test_an_api_that_dies_stops_the_evaluation_and_says_how_to_go_on(
 
 
 def test_worlds_that_no_chat_model_can_act_in_are_refused(server: ChatServer, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="own_agent: --endpoint is played by the built-in agent"):
+    with pytest.raises(ConfigError, match="own_agent: with --endpoint the built-in agent plays"):
         evaluation(server, tmp_path, "own_agent.function=some:agent").run()
     assert server.bodies == []

@@ -184,7 +184,7 @@ def test_a_run_with_nothing_but_damaged_checkpoints_is_refused(critic_run: Path,
     summary = (copy / "summary.json").read_text()
     for path in list_checkpoints(copy / "checkpoints"):
         (path / "complete.json").unlink()
-    with pytest.raises(ValueError, match=r"every checkpoint of .* is damaged.*start a new run"):
+    with pytest.raises(ValueError, match=r"every checkpoint of .* is damaged.*start a new one"):
         train(resume=copy)
     assert (copy / "summary.json").read_text() == summary
 
@@ -192,7 +192,7 @@ def test_a_run_with_nothing_but_damaged_checkpoints_is_refused(critic_run: Path,
 def test_a_lost_reference_is_told_and_not_replaced(group_run: Path, tmp_path: Path) -> None:
     copy = cut_back(group_run, tmp_path / "copy", 3)
     (copy / "reference.safetensors").unlink()
-    with pytest.raises(ValueError, match=r"reference\.safetensors, the weights that the KL is taken to"):
+    with pytest.raises(ValueError, match=r"reference\.safetensors, the reference weights of the KL term"):
         train(resume=copy)
 
 

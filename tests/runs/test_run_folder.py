@@ -135,7 +135,7 @@ def test_the_run_ends_where_the_agent_has_ceased_to_act(tmp_path: Path) -> None:
     assert summary is not None and summary.status == "finished" and summary.success_after == 0.0
     steps = [entry.env_steps for entry in timeless(folder) if entry.kind == "update"]
     assert len(steps) < 60 and steps[-1] == steps[-3] > 0
-    assert any("hardly an action in 2 updates" in text for text in notes(folder))
+    assert any("almost no actions in 2 updates" in text for text in notes(folder))
 
 
 def test_the_run_stops_early_where_it_is_good_enough(tmp_path: Path) -> None:

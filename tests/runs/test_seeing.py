@@ -217,7 +217,7 @@ def test_the_plan_counts_the_tokens_of_pictures() -> None:
 
 
 def test_a_text_model_is_refused_where_the_world_shows_pictures(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"tiny-0.3m reads text only, but frozenlake shows pictures"):
+    with pytest.raises(ConfigError, match=r"tiny-0.3m reads text only, but frozenlake shows images"):
         train(config("policy.model=tiny-0.3m", folder=tmp_path))
     assert not list(tmp_path.iterdir())
 
@@ -232,5 +232,5 @@ def test_a_model_directory_that_does_not_say_how_it_prepares_pictures_is_refused
 
 
 def test_several_trainer_devices_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="learns on one device"):
+    with pytest.raises(ConfigError, match="trained on one device"):
         train(config("workers.trainers.devices=['cpu', 'cpu']", folder=tmp_path))

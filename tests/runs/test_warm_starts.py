@@ -30,7 +30,7 @@ def shared(tmp_path: Path, name: str, *settings: str) -> RunConfig:
 
 
 def taken(folder: Path) -> bool:
-    return any("taken from" in note for note in notes(folder))
+    return any("loaded from" in note for note in notes(folder))
 
 
 def made(folder: Path) -> bool:

@@ -19,7 +19,7 @@ from stepwell.monitors.jsonl import JsonlMonitor
 from stepwell.monitors.summary import Summary, write_summary
 from stepwell.runs.evaluation.episodes_file import FILE_NAME, EvalEpisode, read_episodes, write_episodes
 from stepwell.studies.measures import measure_times, summarize_golden, summarize_use, thin_track
-from stepwell.studies.pages import table, write_pages
+from stepwell.studies.pages import write_pages, write_table
 from stepwell.studies.results import Results, collect_results, join
 from stepwell.studies.run_status import read_status, todo_file
 from stepwell.studies.study import _order_runs, _SessionPlan, run_study
@@ -213,7 +213,7 @@ def test_success_by_the_shortest_plan_is_over_the_episodes_of_all_seeds(results:
 
 
 def test_use_is_the_mean_of_seeds(results: Results) -> None:
-    found = next(t for t in make_tables(results, "home") if t.title == "How it was done")
+    found = next(t for t in make_tables(results, "home") if t.title == "How agents worked")
     assert found.head == ["variant", "turns", "response tokens", "score", "calls/look", "calls not done"]
     assert found.rows[1] == ["token", "7.00", "60.00", "0.50", "2.00", "0.00"]
 
@@ -244,7 +244,7 @@ def test_a_sweep_tells_the_change_from_the_first_value_to_the_last(results: Resu
 
 
 def test_variants_apart_have_a_table_with_the_baseline_and_do_not_compete(results: Results) -> None:
-    text = table(results)
+    text = write_table(results)
     main, apart = text.split("## lake")[0].split("### Discounts")
     assert "| step (baseline) | 2 | 0.200 ± 0.000 | 0.800 ± 0.141 | 0.400 ± 0.071 | best |" in main
     assert "step-low" not in main and "token-low" not in main
@@ -257,7 +257,7 @@ def test_variants_apart_may_stand_beside_another_variant_and_are_compared_with_i
     study, runs = planned(tmp_path, text)
     for run in runs:
         write_run(run)
-    found = table(collect_results(study, runs, is_quick=False, sessions=[]))
+    found = write_table(collect_results(study, runs, is_quick=False, sessions=[]))
     apart = found.split("### Discounts")[1].split("![curves]")[0]
     rows = [line.split(" | ")[0] + " | " + line.split(" | ")[5] for line in apart.splitlines()[4:] if line]
     assert rows == ["| token | ≈ best", "| step-low | best", "| token-low | "]
@@ -270,7 +270,7 @@ def test_a_variant_that_is_not_trained_says_so_and_leaves_the_horizon_alone(resu
     assert list(rows) == ["step", "token", "prompted"]
     assert results.horizons == {"home": 200.0, "lake": 200.0}
     assert rows["prompted"].area and rows["prompted"].area.mean == pytest.approx(0.2)
-    line = next(line for line in table(results).splitlines() if line.startswith("| prompted |"))
+    line = next(line for line in write_table(results).splitlines() if line.startswith("| prompted |"))
     assert line.endswith("| not trained |")
 
 
@@ -282,7 +282,7 @@ def test_joined_parts_have_the_same_tables(results: Results, tmp_path: Path) -> 
     for world in ("home", "lake"):
         assert make_tables(joined, world) == make_tables(results, world)
     for name in ("golden-success-home", "golden-extra-home", "dynamics-reward-lake", "sweep-gamma-home"):
-        assert f"({name}.svg)" in table(results)
+        assert f"({name}.svg)" in write_table(results)
         ElementTree.fromstring((tmp_path / "out" / f"{name}.svg").read_text())
     page = (tmp_path / "out" / "study.html").read_text()
     assert "Sensitivity to gamma" in page and "<td>-50.0 %</td>" in page and "<h3>Discounts</h3>" in page

@@ -26,7 +26,7 @@ from stepwell.config import loading
 from stepwell.config.presets import preset_names
 from stepwell.config.run import RecipeConfig, RunConfig
 from stepwell.config.schema import describe_problem, field_at
-from stepwell.config.writing import toml_value
+from stepwell.config.writing import format_toml
 from stepwell.core.errors import ConfigError
 from stepwell.core.user_objects import name_object
 from stepwell.envs import registry
@@ -135,9 +135,9 @@ def _flatten(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]
         elif value is None:
             yield key, _write_none(key)
         elif callable(value) and key in ("recipe.credit", "recipe.loss"):
-            yield f"{key}.function", toml_value(name_object(value))
+            yield f"{key}.function", format_toml(name_object(value))
         else:
-            yield key, toml_value(_as_plain(value), key)
+            yield key, format_toml(_as_plain(value), key)
 
 
 def _write_none(key: str) -> str:

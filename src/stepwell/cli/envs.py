@@ -171,13 +171,13 @@ def _options_table(options: BaseModel) -> Any:
     from rich.table import Table
 
     from stepwell.config.schema import settings_of
-    from stepwell.config.writing import toml_value
+    from stepwell.config.writing import format_toml
 
     table = Table(box=None, pad_edge=False)
     for heading in ("option", "holds", "now", "meaning"):
         table.add_column(heading, overflow="fold")
     for setting in settings_of(type(options)):
         value = getattr(options, setting.path[0]) if len(setting.path) == 1 else setting.default
-        shown = "none" if value is None else toml_value(value)
+        shown = "none" if value is None else format_toml(value)
         table.add_row(setting.key, setting.allowed, shown, setting.info.description or "")
     return table

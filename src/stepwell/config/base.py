@@ -1,8 +1,8 @@
 """What every group of settings has in common.
 
 Settings are frozen and refuse unknown keys, so that a misspelt name is an error at the
-start and never a silent default. Numbers are finite: no setting of ours means anything at
-infinity, and a `nan` would pass every comparison unseen. Nothing here imports torch:
+start and never a silent default. Numbers are finite: no setting has a meaning at infinity, and
+a `nan` would pass every comparison. Nothing here imports torch:
 `--help` stays instant.
 """
 

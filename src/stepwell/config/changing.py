@@ -1,11 +1,11 @@
-"""Which settings of a run may change when it goes on (`--resume RUN key=value`), and why the others may not.
+"""Which settings of a run may change when it resumes (`--resume RUN key=value`), and why others may not.
 
-    stored settings, wanted settings ──► changes ──► allowed: told and recorded
-                                                 └─► refused: every one with its reason
+    stored settings, wanted settings ──► changes ──► allowed: reported and recorded
+                                                 └─► refused: each one with its reason
 
-A change is sound where nothing that the run has kept (weights, optimizer, episodes in the pool, the order of
-tasks) was made for the old value, so that the rest of the run is what its new settings say. The longest entry
-of `RULES` that a setting begins with decides; where a run is kept (`name`, `folder`) is no setting of it.
+A change is sound if nothing that the run has kept (weights, optimizer, episodes in the pool, the order of
+tasks) depends on the old value. The longest entry of `RULES` that is a prefix of the setting decides. `name`
+and `folder` only say where a run is kept and may differ.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Any
 from stepwell.config.renamed import rename_tables
 from stepwell.config.run import RunConfig
 from stepwell.config.study import flatten_tables
-from stepwell.config.writing import toml_value
+from stepwell.config.writing import format_toml
 from stepwell.core.errors import ConfigError
 
 MEASURES = ("eval.num_tasks", "eval.samples_per_task", "eval.temperature")
-"""With other values of these, held-out success is another figure."""
+"""With other values of these, held-out success cannot be compared."""
 
 _PLACES = ("name", "folder")
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Whether settings below a name may change; `reason` is told with it."""
+    """Whether settings below a name may change; `reason` is shown to the user."""
 
     is_allowed: bool
     reason: str
@@ -42,10 +42,10 @@ RULES: Mapping[str, Rule] = {
     "train.max_silent_updates": Rule(True, "only decides when the run ends"),
     "train.max_env_retries": Rule(True, "concerns later episodes only"),
     "train.episode_timeout_s": Rule(True, "concerns later episodes only"),
-    "train.optimizer.learning_rate": Rule(True, "is set anew in every update"),
-    "train.optimizer.muon_learning_rate": Rule(True, "is set anew in every update"),
+    "train.optimizer.learning_rate": Rule(True, "is applied in every update"),
+    "train.optimizer.muon_learning_rate": Rule(True, "is applied in every update"),
     "train.optimizer.grad_clip": Rule(True, "is read in every update"),
-    "train.critic_learning_rate": Rule(True, "is set anew in every update"),
+    "train.critic_learning_rate": Rule(True, "is applied in every update"),
     "train.schedule": Rule(True, "the learning rate follows from the number of the update"),
     "train.warmup_updates": Rule(True, "the learning rate follows from the number of the update"),
     "train.final_learning_rate": Rule(True, "the learning rate follows from the number of the update"),
@@ -67,7 +67,7 @@ RULES: Mapping[str, Rule] = {
     "engine.seed": Rule(False, "all sampling follows from it"),
     "policy.device": Rule(True, "sums may be rounded differently from here on"),
     "policy.gradient_checkpointing": Rule(True, "only saves memory"),
-    "policy": Rule(False, "the stored weights are of the old one"),
+    "policy": Rule(False, "the stored weights belong to the old one"),
     "own_agent.num_processes": Rule(True, "only decides where episodes run"),
     "own_agent.concurrency": Rule(True, "only decides where episodes run"),
     "own_agent": Rule(False, "the run learns with its own agent and tasks"),
@@ -76,7 +76,7 @@ RULES: Mapping[str, Rule] = {
     "workers.global_batch": Rule(False, _EVEN),
     "pool.durable": Rule(True, "concerns later commits only"),
     "pool": Rule(False, "its episodes are in the old one"),
-    "env": Rule(False, "earlier results are of the old environment"),
+    "env": Rule(False, "earlier results belong to the old environment"),
     "agent": Rule(False, "the policy has learnt the old prompts"),
     "rewards": Rule(False, "critic and optimizer have learnt the old rewards"),
     "recipe": Rule(False, "critic, reference and optimizer were made for the old recipe"),
@@ -88,7 +88,7 @@ RULES: Mapping[str, Rule] = {
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One setting with another value."""
+    """One setting with a new value."""
 
     key: str
     old: Any
@@ -104,7 +104,7 @@ class Change:
 
     @property
     def rule(self) -> Rule:
-        """What is said about this setting; settings without an entry may not change."""
+        """The rule for this setting; settings without an entry may not change."""
         parts = self.key.split(".")
         names = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
         return next(
@@ -113,7 +113,7 @@ class Change:
 
 
 def find_changes(stored: Mapping[str, Any], wanted: RunConfig) -> list[Change]:
-    """Where `wanted` differs from stored settings. A setting that is newer than those had its default."""
+    """Where `wanted` differs from stored settings. A setting newer than those had its default."""
     old = {**_flatten_set(RunConfig().model_dump(mode="json")), **_flatten_set(rename_tables(stored))}
     new = _flatten_set(wanted.model_dump(mode="json"))
     keys = [key for key in dict.fromkeys((*new, *old)) if key not in _PLACES]
@@ -122,13 +122,13 @@ def find_changes(stored: Mapping[str, Any], wanted: RunConfig) -> list[Change]:
 
 
 def require_sound(changes: Sequence[Change], where: str) -> None:
-    """Refuse changes that a run cannot go on with, all of them in one error."""
+    """Refuse changes with which a run cannot resume, all of them in one error."""
     refused = [change for change in changes if not change.rule.is_allowed]
     if not refused:
         return
-    told = "; ".join(f"{change} is refused, because {change.rule.reason}" for change in refused)
+    reasons = "; ".join(f"{change} is refused, because {change.rule.reason}" for change in refused)
     raise ConfigError(
-        f"--resume {where}: {told}. Take the change back (config.toml), or start a new run from the weights "
+        f"--resume {where}: {reasons}. Undo the change (config.toml), or start a new run from the weights "
         f"of this one: policy.model={where}/checkpoints/best"
     )
 
@@ -141,4 +141,4 @@ def _flatten_set(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _format_value(value: Any) -> str:
-    return "none" if value is None else toml_value(value)
+    return "none" if value is None else format_toml(value)

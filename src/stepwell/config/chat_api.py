@@ -1,4 +1,4 @@
-"""Settings of an outside model that is evaluated: where it is asked, how often, and what it costs."""
+"""Settings of an outside model that is evaluated: its API, limits and prices."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ class ChatApiConfig(Settings):
     max_concurrent: int = Field(16, ge=1, description="episodes, and so calls, at once")
     rate_per_s: float = Field(0.0, ge=0, description="calls per second; 0: no limit")
     timeout_s: float = Field(120.0, gt=0, description="longest wait for one answer")
-    max_retries: int = Field(5, ge=0, description="further tries of a call after a failure that may pass")
+    max_retries: int = Field(5, ge=0, description="retries of a call after a failure that may pass")
     backoff_s: float = Field(1.0, ge=0, description="wait before the first retry; it doubles each time")
     tools: Literal["auto", "api", "text"] = Field(
-        "auto", description="tell tools in the API's own field, in the prompt, or there if the API refuses"
+        "auto",
+        description="give tools in the API's own field, in the prompt, or in the prompt if the API refuses",
     )
     prompt_price: float = Field(0.0, ge=0, description="of a million prompt tokens, in any currency")
     completion_price: float = Field(0.0, ge=0, description="of a million tokens of answers")

@@ -1,4 +1,4 @@
-"""Settings of the embedded engine: how much it holds, how it batches, how it runs on a GPU."""
+"""Settings of the embedded engine: sizes, batching, and how it runs on a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class EngineConfig(Settings):
 
     max_batch_size: int = Field(64, ge=1, description="requests that decode together")
     max_wait_ms: float = Field(
-        0.0, ge=0, allow_inf_nan=False, description="how long a request may wait for company before it starts"
+        0.0, ge=0, allow_inf_nan=False, description="how long a request may wait for others before it starts"
     )
     max_queue: int = Field(4096, ge=1, description="samples that may wait; further callers wait for room")
     num_slots: int | None = Field(
@@ -27,7 +27,9 @@ class EngineConfig(Settings):
         None, ge=2, description="longest prompt and action together; default the model's own context"
     )
     prefill_tokens: int = Field(
-        2048, ge=16, description="prompt tokens computed between two decoding steps, so that none starves"
+        2048,
+        ge=16,
+        description="prompt tokens computed between two decoding steps, so that decoding does not stall",
     )
     on_new_weights: Literal["continue", "recompute"] = Field(
         "continue",
@@ -64,7 +66,7 @@ class EngineConfig(Settings):
 
 
 class RemoteEngineConfig(Settings):
-    """How an engine behind an OpenAI-compatible token-in server (such as vLLM) is spoken to."""
+    """An engine behind an OpenAI-compatible token-in server (such as vLLM)."""
 
     max_connections: int = Field(256, ge=1, description="requests at the server at once; further ones wait")
     connect_timeout_s: float = Field(5.0, gt=0, description="how long making a connection may take")
@@ -91,7 +93,7 @@ class RemoteEngineConfig(Settings):
     version: int = Field(0, ge=0, description="policy version of the weights that the server runs")
     version_path: str = Field(
         "",
-        description="path on the server that tells the version instead, as JSON with `weight_version` or "
+        description="path on the server that gives the version instead, as JSON with `weight_version` or "
         "`version` (vLLM in development mode: /weight_info)",
     )
     api_key_env: str = Field("", description="environment variable that holds the server's API key")

@@ -1,4 +1,4 @@
-"""Settings of the environment service: which worlds it hosts, for whom, how many, and for how long."""
+"""Settings of the environment service: which environments it hosts, for whom, how many, and for how long."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from stepwell.config.base import Settings
 
 
 class EnvServiceConfig(Settings):
-    """How `stepwell serve envs` hosts worlds."""
+    """How `stepwell serve envs` hosts environments."""
 
     host: str = Field("127.0.0.1", description="address to listen on; anything but loopback needs keys")
     port: int = Field(8090, ge=0, le=65535, description="port to listen on; 0 takes any free one")
     envs: tuple[str, ...] = Field(
-        (), description="worlds that may be opened; none named: all built-in ones, and nothing by import path"
+        (),
+        description="environments that may be opened; none: all built-in ones, and nothing by import path",
     )
 
     env_options: dict[str, dict[str, JsonValue]] = Field(
@@ -21,14 +22,16 @@ class EnvServiceConfig(Settings):
         description="options that the host sets, by environment; callers cannot change them",
     )
 
-    num_threads: int = Field(4, ge=1, description="threads that worlds run in; a world stays in its own")
-    max_sessions: int = Field(1024, ge=1, description="worlds open at once, of all callers")
-    max_sessions_per_key: int = Field(1024, ge=1, description="worlds open at once, of one caller")
+    num_threads: int = Field(
+        4, ge=1, description="threads that environments run in; an environment stays in its own"
+    )
+    max_sessions: int = Field(1024, ge=1, description="environments open at once, of all callers")
+    max_sessions_per_key: int = Field(1024, ge=1, description="environments open at once, of one caller")
     session_timeout_s: float = Field(
-        600.0, gt=0, description="a world without a call or heartbeat for so long is closed"
+        600.0, gt=0, description="an environment without a call or heartbeat for so long is closed"
     )
     call_timeout_s: float = Field(
-        120.0, gt=0, description="a world that takes longer for one call is given up"
+        120.0, gt=0, description="an environment that takes longer for one call is given up"
     )
     max_stuck: int = Field(
         8,
@@ -43,9 +46,9 @@ class EnvServiceConfig(Settings):
     rate_per_s: float = Field(0.0, ge=0, description="calls per second and key; 0: no limit")
     burst: int = Field(100, ge=1, description="calls that a key may make at once before its rate counts")
     max_concurrent: int = Field(1024, ge=1, description="calls of one key that may run at the same time")
-    max_batch: int = Field(1024, ge=1, description="worlds that one call may speak of")
+    max_batch: int = Field(1024, ge=1, description="environments that one call may speak of")
     max_body_bytes: int = Field(4 * 2**20, ge=1024, description="largest request")
-    max_reply_bytes: int = Field(64 * 2**20, ge=1024, description="largest answer; pictures make it large")
+    max_reply_bytes: int = Field(64 * 2**20, ge=1024, description="largest answer; images make it large")
     header_timeout_s: float = Field(
         10.0, gt=0, description="how long a connection may take to send the headers of a request"
     )

@@ -49,7 +49,7 @@ class GatewayConfig(Settings):
     max_concurrent: int = Field(1024, ge=1, description="calls of one key that may run at the same time")
     max_body_bytes: int = Field(16 * 2**20, ge=1024, description="largest request body")
     max_pixels: int = Field(
-        4 * 2**20, ge=1, description="largest picture that a policy that sees is shown: width x height"
+        4 * 2**20, ge=1, description="largest image that a policy that sees is shown: width x height"
     )
     header_timeout_s: float = Field(
         10.0, gt=0, description="how long a connection may take to send the headers of a request"

@@ -1,4 +1,4 @@
-"""Settings of who judges what an agent says about states, and of the penalty for empty repetition."""
+"""Settings of the judge of state descriptions, and of the penalty for repetition."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ class EndpointConfig(Settings):
     max_concurrent: int = Field(16, ge=1, description="questions in flight at once")
     rate_per_s: float = Field(0.0, ge=0, description="calls per second; 0: no limit")
     timeout_s: float = Field(30.0, gt=0, description="longest wait for one answer")
-    max_retries: int = Field(4, ge=0, description="further tries after a failure that may pass")
+    max_retries: int = Field(4, ge=0, description="retries after a failure that may pass")
     backoff_s: float = Field(0.5, ge=0, description="wait before the first retry; it doubles each time")
     max_tokens: int = Field(256, ge=1, description="longest answer")
     cache: str | None = Field(
         None, description="JSONL file that keeps answers between runs; None: this run's memory alone"
     )
     on_failure: Literal["stop", "rule"] = Field(
-        "stop", description="what follows when retries are spent: an error, or the rule judge's word, counted"
+        "stop", description="after the last retry: an error, or the rule judge's verdict, which is counted"
     )
 
 
 class JudgeConfig(Settings):
-    """Who compares descriptions and predictions with the truth, and how that becomes a reward."""
+    """How descriptions and predictions are compared with the truth and rewarded."""
 
     kind: Literal["match", "rule", "endpoint"] = Field(
         "match",
-        description="plain matching of the world's own words, the rule judge, or a model that says yes or no",
+        description="matching of the environment's own words, the rule judge, or a model that says yes or no",
     )
     threshold: float = Field(0.7, ge=0, le=1, description="score from which the rule judge says yes")
     graded: bool = Field(True, description="reward the rule judge's score; else 1 for yes and 0 for no")

@@ -4,13 +4,12 @@
 
     source ──► tables ──► overrides on top ──► RunConfig, or one error with every problem in it
 
-Values of overrides are TOML (`3e-4`, `true`, `[1, 2]`, `"text"`); whatever is not TOML is text
-(`grpo`, `cuda:0`), and `none` takes a setting back to None where it may be None. A problem is
-told by its dotted path, with what is allowed, the name that was probably meant, and the place
-it came from: the file's line or the override.
+Values of overrides are TOML (`3e-4`, `true`, `[1, 2]`, `"text"`). What is not TOML is text (`grpo`,
+`cuda:0`), and `none` sets a setting to None if it may be None. An error names the dotted path, what is
+allowed, the name that was probably meant, and the place: the line of the file or the override.
 
-Only what the models know is checked here. Whether a world has an option, or a recipe a name,
-is known to those parts, which refuse it in the same words.
+Only what the models know is checked here. Whether an environment has an option, or a recipe exists, is
+checked when they are built, with messages of the same form.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class _Source:
 
 
 def load_config(path: Path | str | RunConfig | None, overrides: Sequence[str] = ()) -> RunConfig:
-    """The configuration in `path` with `overrides` on top; `ConfigError` lists every problem.
+    """The configuration in `path` with `overrides` on top; `ConfigError` lists all problems.
 
     `path` is a TOML file, a run folder, a preset (`frozenlake` or `preset:frozenlake`), settings that were
     loaded before, or None for the defaults alone.
@@ -81,7 +80,7 @@ def load_config(path: Path | str | RunConfig | None, overrides: Sequence[str] = 
 
 
 def parse_options(texts: Sequence[str]) -> dict[str, Any]:
-    """`size=5 is_slippery=true` as a dictionary: the options of a world given one by one."""
+    """`size=5 is_slippery=true` as a dictionary: options of an environment, one by one."""
     options: dict[str, Any] = {}
     for text in texts:
         key, raw = _split_override(text)
@@ -128,7 +127,7 @@ def _parse_toml(name: str, text: str) -> _Source:
 
 
 def _find_lines(text: str) -> Iterator[tuple[str, str]]:
-    """The line of every key written plainly. A hint for messages: nothing depends on it."""
+    """The line of every plainly written key; only a hint for messages."""
     table = ""
     for number, line in enumerate(text.splitlines(), 1):
         if header := _HEADER.match(line):
@@ -139,7 +138,7 @@ def _find_lines(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _split_override(text: str) -> tuple[tuple[str, ...], str]:
-    """The key (as its parts) and the text behind the first `=`."""
+    """The key (as its parts) and the text after the first `=`."""
     name, equals, raw = text.partition("=")
     try:
         found: Any = tomllib.loads(f"{name} = 0") if equals else None
@@ -170,7 +169,7 @@ def _parse_override(text: str) -> tuple[tuple[str, ...], Any]:
 
 
 def _parse_value(raw: str) -> Any:
-    """A TOML value, or else the text itself. A date is text: no setting is one."""
+    """A TOML value, or else the text itself. A date is text: no setting is a date."""
     try:
         found = tomllib.loads(f"value = {raw}")
     except tomllib.TOMLDecodeError:
@@ -190,8 +189,11 @@ def _set_value(values: dict[str, Any], key: tuple[str, ...], value: Any) -> None
 
 
 def _fill_defaults(defaults: BaseModel, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What is given, and around it the defaults of that very place: setting one key of a table
-    must not change the others, and a table may have other defaults here than elsewhere."""
+    """Given values, filled up with the defaults of their place.
+
+    Setting one key of a table must not change the others, and a table may have other defaults in another
+    place.
+    """
     filled = {name: getattr(defaults, name) for name in type(defaults).model_fields}
     for name, value in given.items():
         default = filled.get(name)
@@ -202,7 +204,7 @@ def _fill_defaults(defaults: BaseModel, given: Mapping[str, Any]) -> dict[str, A
 
 
 def _explain_problems(error: ValidationError, places: Mapping[str, str]) -> list[str]:
-    """Each problem once, in our words."""
+    """Each problem once, in plain words."""
     problems: dict[str, None] = {}
     for found in error.errors(include_url=False):
         path = tuple(str(part) for part in found["loc"])

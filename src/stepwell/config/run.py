@@ -27,19 +27,19 @@ STRATEGY_NAMES = ("no_think", "free_think", "grounding", "world_modeling", "grou
 
 
 class EnvConfig(Settings):
-    """Which world, with which of its own settings."""
+    """The environment and its options."""
 
     name: ObjectName = Field(
         "frozenlake",
         description="a name of `stepwell envs list`, `gymnasium:ID`, or an import path `module:Class`",
     )
     options: dict[str, Any] = Field(
-        default_factory=dict, description="settings of that world (`stepwell envs show NAME` lists them)"
+        default_factory=dict, description="options of that environment (`stepwell envs show NAME` lists them)"
     )
     tasks: str | None = Field(
         None,
         description="take tasks from this file (JSONL, JSON, Parquet, CSV), folder of a saved data set or "
-        "`datasets:NAME/SPLIT`, one task's content per row; None: the world makes its own",
+        "`datasets:NAME/SPLIT`, one task's content per row; None: the environment generates its own",
     )
     held_out_share: float = Field(0.2, gt=0, lt=1, description="share of all tasks kept from training")
 
@@ -54,30 +54,31 @@ class AgentConfig(Settings):
     )
     state_form: Literal["natural_language", "symbolic", "structured"] | None = Field(
         None,
-        description="how observation and prediction are to be written; None: as suits the world, which is "
-        "structured for primitive_skill and natural language for all others",
+        description="how observation and prediction are written; None: structured for primitive_skill, "
+        "natural language for all other environments",
     )
     guide: bool = Field(
         True,
-        description="tell the world's guide and an example at the start; a tiny model that knows no "
-        "language learns the same without them, and faster",
+        description="give the environment's guide and an example at the start; a tiny model that knows no "
+        "language learns as well without them, and faster",
     )
     remind: bool = Field(False, description="repeat the reply format in every turn, not only at the start")
     history: Literal["exact", "template"] = Field(
-        "exact", description="extend the sampled ids, or render every turn afresh from its messages"
+        "exact", description="extend the sampled ids, or render every turn again from its messages"
     )
     memory: Literal["dialogue", "steps"] = Field(
         "dialogue",
         description="what a prompt holds: the whole dialogue, or the present observation and a list of "
-        "what was done so far",
+        "past actions",
     )
     max_history_chars: int = Field(
         2000,
         ge=0,
-        description="longest list of what was done, with memory `steps`; the oldest turns go first",
+        description="longest list of past actions, with memory `steps`; the oldest turns are dropped first",
     )
     tell_problems: bool | None = Field(
-        None, description="say what of a reply could not be done, and why; None: where actions are tool calls"
+        None,
+        description="say which actions could not be done, and why; None: if actions are tool calls",
     )
 
     @field_validator("strategy")
@@ -92,7 +93,7 @@ class AgentConfig(Settings):
 
 
 class OwnAgentConfig(Settings):
-    """An agent of your own: a function that talks to a chat API, played through the gateway."""
+    """Your own agent: a function that calls a chat API, served by the gateway."""
 
     function: OptionalObjectName = Field(
         None, description="`module:function`; None: the built-in agent plays (table `agent`)"
@@ -105,7 +106,7 @@ class OwnAgentConfig(Settings):
     num_processes: int = Field(2, ge=1, description="worker processes that the function runs in")
     concurrency: int = Field(32, ge=1, description="episodes at once in each of them")
     memory_mb: float = Field(
-        4096, gt=0, description="most memory of each of them; the episode that needs more fails (Linux)"
+        4096, gt=0, description="memory limit of each of them; an episode that needs more fails (Linux)"
     )
     max_failed_share: float = Field(
         0.5,
@@ -118,33 +119,33 @@ class OwnAgentConfig(Settings):
         False, description="learn from episodes that failed in the agent, as if the policy had failed"
     )
     keep_sampling: bool = Field(
-        False, description="sample as the agent's calls ask for; else as tables `sampling` and `eval` say"
+        False, description="sample as the agent's calls ask; else as the tables `sampling` and `eval` say"
     )
 
 
 class OfflineConfig(Settings):
-    """Learning from stored trajectories instead of playing: which of a pool's are taken."""
+    """Learning from stored trajectories instead of playing: which of a pool are used."""
 
     pool: str | None = Field(
         None, description="path or URL of the pool; None: the run plays its own episodes"
     )
-    channel: Literal["train", "eval", "user"] = Field("user", description="where they were put")
+    channel: Literal["train", "eval", "user"] = Field("user", description="the channel they were stored in")
     statuses: tuple[str, ...] | None = Field(None, description="such as success; None: all but infra_error")
-    tags: tuple[str, ...] = Field((), description="only those with all of these marks")
-    without_tags: tuple[str, ...] = Field(("untrainable",), description="none with one of these")
+    tags: tuple[str, ...] = Field((), description="only those with all of these tags")
+    without_tags: tuple[str, ...] = Field(("untrainable",), description="none with any of these tags")
     min_reward: float | None = Field(None, description="smallest total reward")
 
 
 class SamplingConfig(Settings):
     """How actions are sampled while training."""
 
-    temperature: float = Field(1.0, gt=0, description="of the rollouts that are trained on")
-    top_p: float = Field(1.0, gt=0, le=1, description="below 1 the ratio is biased, which is shown")
+    temperature: float = Field(1.0, gt=0, description="of training rollouts")
+    top_p: float = Field(1.0, gt=0, le=1, description="below 1 the ratio is biased; a warning says so")
     max_tokens: int = Field(128, ge=1, description="longest action")
 
 
 class OwnPartConfig(Settings):
-    """A reward part of one's own: `weight` times what a function returns for a step."""
+    """Your own reward part: `weight` times the result of a function for a step."""
 
     name: str = Field(
         pattern=r"^[a-z][a-z0-9_]*$",
@@ -171,13 +172,11 @@ class RewardConfig(Settings):
 
     format: float = Field(0.5, description="for a reply in exactly the asked form")
     process: float = Field(
-        0.0, description="times how much nearer to the goal a turn came, where the world says so"
+        0.0, description="times the progress of a turn towards the goal, if the environment measures it"
     )
     grounding: float = Field(0.5, description="times how well the described state matches the true one")
     world_modeling: float = Field(0.5, description="times how well the predicted state matches the next one")
-    scale: float = Field(
-        1.0, gt=0, description="every part is multiplied by it, so that a critic's values stay small"
-    )
+    scale: float = Field(1.0, gt=0, description="factor of every part, so that a critic's values stay small")
     parts: tuple[OwnPartConfig, ...] = Field(
         (),
         description="parts of one's own, each a table `[[rewards.parts]]` with `function` "
@@ -200,7 +199,7 @@ class RewardConfig(Settings):
 class OptimizerConfig(Settings):
     """AdamW, or Muon for the hidden matrices with AdamW for the rest."""
 
-    kind: Literal["adamw", "muon"] = Field("adamw", description="who updates the hidden matrices")
+    kind: Literal["adamw", "muon"] = Field("adamw", description="what updates the hidden matrices")
     learning_rate: float = Field(3e-4, gt=0, description="of AdamW")
     muon_learning_rate: float = Field(3e-3, gt=0, description="of Muon, scaled to AdamW's size of update")
     weight_decay: float = Field(0.0, ge=0, description="shrinks weights by this share times the rate")
@@ -209,7 +208,7 @@ class OptimizerConfig(Settings):
 
 
 class WarmStartConfig(Settings):
-    """Supervised start from chats, then from the oracle's demonstrations; without either it is left out."""
+    """Supervised start from chats, then from the oracle's demonstrations; none by default."""
 
     chats: str | None = Field(
         None,
@@ -272,14 +271,14 @@ class RecipeConfig(Settings):
         default_factory=dict,
         description="arguments of the policy loss; `function` names another one, such as `module:name`",
     )
-    kl_coef: float | None = Field(None, ge=0, description="0 leaves the reference out")
+    kl_coef: float | None = Field(None, ge=0, description="0: no reference")
     kl_estimator: str | None = Field(None, description="k1, k2, k3 or full")
-    kl_in: Literal["reward", "loss"] | None = Field(None, description="where the KL is put")
+    kl_in: Literal["reward", "loss"] | None = Field(None, description="where the KL term goes")
     entropy_coef: float | None = Field(None, ge=0, description="weight of the entropy bonus")
     value_coef: float | None = Field(None, ge=0, description="weight of the critic's loss")
     value_clip: float | None = Field(None, gt=0, description="clip range of the value loss")
     reward_parts: tuple[str, ...] | None = Field(None, description="what a step's reward is the sum of")
-    bootstrap_truncated: bool | None = Field(None, description="value the state after a cut, or take it as 0")
+    bootstrap_truncated: bool | None = Field(None, description="use the value of the state after a cut, or 0")
 
     @field_validator("credit", "loss", mode="before")
     @classmethod
@@ -295,7 +294,7 @@ class RecipeConfig(Settings):
 class TrainConfig(Settings):
     """The loop: how much is sampled, how it is learnt from, when it ends."""
 
-    num_updates: int = Field(100, ge=0, description="rollout and update, so many times")
+    num_updates: int = Field(100, ge=0, description="number of rollouts and updates")
     tasks_per_update: int = Field(32, ge=1, description="distinct tasks sampled for one update")
     group_size: int = Field(4, ge=1, description="trajectories per task")
     num_tasks: int = Field(4096, ge=1, description="distinct training tasks, gone through in shuffled order")
@@ -310,19 +309,19 @@ class TrainConfig(Settings):
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     critic_learning_rate: float | None = Field(None, gt=0, description="None: as the optimizer's")
     schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant", description="how the learning rate falls over num_updates"
+        "constant", description="how the learning rate changes over num_updates"
     )
     warmup_updates: int = Field(0, ge=0, description="updates over which the learning rate rises from 0")
     final_learning_rate: float = Field(0.1, ge=0, le=1, description="end of the schedule, as a share")
     max_grad_norm: float = Field(1e4, gt=0, description="above it the update counts as exploding")
     max_env_steps: int | None = Field(
-        None, ge=1, description="end training once so many actions were executed in the world"
+        None, ge=1, description="end training after so many actions in the environment"
     )
     max_seconds: float | None = Field(None, gt=0, description="end training after this time")
     max_silent_updates: int = Field(
-        20, ge=0, description="end training after so many updates in a row with hardly an action; 0: never"
+        20, ge=0, description="end training after so many updates in a row with almost no action; 0: never"
     )
-    max_env_retries: int = Field(2, ge=0, description="episodes tried again after a failure of the system")
+    max_env_retries: int = Field(2, ge=0, description="retries of an episode after a failure of the system")
     episode_timeout_s: float | None = Field(None, gt=0, description="longer episodes are truncated")
 
 
@@ -338,32 +337,34 @@ class EvalConfig(Settings):
 
 
 class CheckpointConfig(Settings):
-    """What is kept on disk."""
+    """Checkpoints and disk space."""
 
     every: int = Field(50, ge=0, description="updates between checkpoints; 0: only the last one")
     every_minutes: float = Field(
-        10.0, ge=0, description="a checkpoint is written too when the last one is so old; 0: never"
+        10.0, ge=0, description="a checkpoint is also written when the last one is so old; 0: never"
     )
     keep: int = Field(2, ge=1, description="most recent checkpoints kept, besides the best one")
-    trajectories_mb: float = Field(200.0, ge=0, description="disk for trajectories; the oldest go first")
+    trajectories_mb: float = Field(
+        200.0, ge=0, description="disk space for trajectories; the oldest are removed first"
+    )
 
 
 class RunPoolConfig(Settings):
-    """Where a run keeps its trajectories."""
+    """Where a run stores its trajectories."""
 
     url: str | None = Field(
         None, description="path or URL of a pool shared with others; None: `pool/` in the run's folder"
     )
     durable: Literal["process", "power"] = Field(
-        "process", description="what a commit outlives: the kill of any process, or a power cut too"
+        "process", description="what a commit survives: the kill of any process, or also a power cut"
     )
     blobs: str | None = Field(
-        None, description="folder for pictures of the pool at `url`; None: beside it, if it is a file"
+        None, description="folder for images of the pool at `url`; None: beside it, if it is a file"
     )
 
 
 class MonitorConfig(Settings):
-    """Where figures go besides `metrics.jsonl`."""
+    """Outputs of figures besides `metrics.jsonl`."""
 
     console: bool = Field(True, description="progress on the terminal, or plain lines without one")
     tensorboard: bool = Field(True, description="curves for TensorBoard in the run's folder")
@@ -381,7 +382,8 @@ class ParityConfig(Settings):
         "reach a tenth of it. None: 0.001 in float32, 1 in bfloat16",
     )
     on_mismatch: Literal["stop", "warn"] = Field(
-        "stop", description="what a difference that is not rounding leads to; one outlier is only reported"
+        "stop",
+        description="what to do about a difference that is not rounding; a single outlier is only reported",
     )
 
 
@@ -427,7 +429,7 @@ class RunConfig(Settings):
             )
         if self.rewards.parts and self.own_agent.function is not None:
             raise ValueError(
-                "rewards.parts: an agent of your own returns its whole reward; add the part to what "
+                "rewards.parts: your own agent returns its whole reward; add the part to what "
                 f"{self.own_agent.function} returns"
             )
         return self

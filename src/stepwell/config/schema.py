@@ -1,13 +1,12 @@
-"""The settings described: what each is called, what it may hold, what it means.
+"""Descriptions of settings: name, allowed values, default and meaning.
 
-Everything is read off the pydantic models, so the reference page (`docs/configuration.md`,
-which a test compares with `reference()`), the errors of `loading.py` and the models
-themselves cannot say different things.
+Everything is read from the pydantic models, so the reference page (`docs/configuration.md`, which a test
+compares with `write_reference()`), the errors of `loading.py` and the models always agree.
 
     settings_of(RunConfig)              every setting with its dotted path, in order
-    field_at(RunConfig, ("train",))     what stands at a path: a table, a setting, or nothing
+    field_at(RunConfig, ("train",))     what a path names: a table, a setting, or nothing
     suggest_key(RunConfig, path)        the name that was probably meant
-    describe_problem(RunConfig, found)  what is wrong with a value, in words
+    describe_problem(RunConfig, found)  a problem with a value, in words
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from stepwell.config.run import RunConfig
-from stepwell.config.writing import toml_value
+from stepwell.config.writing import format_toml
 from stepwell.core.names import MIN_LIKENESS, measure_likeness
 
 MARKER = "<!-- reference: written by stepwell.config.schema -->\n\n"
@@ -81,8 +80,7 @@ def settings_of(
 ) -> Iterator[Setting]:
     """Every setting of a model and of the tables in it, in the order they are declared.
 
-    `defaults` is the table as it is when nothing is set: the same model can stand in two
-    places with different defaults.
+    `defaults` is the table when nothing is set: the same model can be in two places with different defaults.
     """
     defaults = model() if defaults is None else defaults
     for name, info in model.model_fields.items():
@@ -94,7 +92,7 @@ def settings_of(
 
 
 def table_of(info: FieldInfo) -> type[BaseModel] | None:
-    """The model of a field that is a table, also of one that may be left out."""
+    """The model of a field that is a table, including an optional one."""
     for kind in _union_members(info.annotation):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind
@@ -127,14 +125,14 @@ def describe_problem(model: type[BaseModel], found: Any) -> tuple[str, str]:
     setting = field_at(model, path)
     if setting is None:
         return key, f"{found['msg']}, got {found['input']!r}"
-    # below a union or a list pydantic appends which branch or item failed: the field is what counts
+    # in a union or a list pydantic appends the branch or item that failed: the field counts
     item = next((int(part) + 1 for part in path[len(setting.path) :] if part.isdigit()), None)
     got = f"; item {item} is" if item else ", got"
     return setting.key, f"must be {setting.allowed}{got} {found['input']!r}"
 
 
 def suggest_key(model: type[BaseModel], path: Sequence[str]) -> str:
-    """The key probably meant by an unknown one: spelt most alike, and rather in the same table.
+    """The key that an unknown one probably means: most alike in spelling, preferably in the same table.
 
     `train.learnig_rate` -> `; did you mean train.optimizer.learning_rate?`. Equally near ones are all named.
     """
@@ -191,7 +189,7 @@ def _write_row(setting: Setting) -> str:
 
 
 def _format_value(value: Any) -> str:
-    return "none" if value is None else toml_value(value)
+    return "none" if value is None else format_toml(value)
 
 
 def _union_members(annotation: Any) -> tuple[Any, ...]:
@@ -207,7 +205,7 @@ def _is_optional(info: FieldInfo) -> bool:
 def _describe_type(kind: Any) -> str:
     origin = get_origin(kind)
     if origin is Literal:
-        choices = [toml_value(choice) for choice in get_args(kind)]
+        choices = [format_toml(choice) for choice in get_args(kind)]
         return f"one of {', '.join(choices)}" if len(choices) > 1 else choices[0]
     if origin in (tuple, list):
         return _list_of(get_args(kind)[0])
@@ -230,11 +228,11 @@ def _describe_limit(item: Any) -> str | None:
     return None
 
 
-def page_with_reference(page: str) -> str:
-    """A page whose part behind the marker is the reference of today."""
+def update_reference(page: str) -> str:
+    """A page with the present reference after its marker."""
     return page.partition(MARKER)[0] + MARKER + write_reference()
 
 
 if __name__ == "__main__":  # python -m stepwell.config.schema docs/configuration.md
     _page = Path(sys.argv[1])
-    _page.write_text(page_with_reference(_page.read_text(encoding="utf-8")), encoding="utf-8")
+    _page.write_text(update_reference(_page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -10,14 +10,14 @@ from stepwell.core.names import suggest_name
 
 
 def study_names() -> tuple[str, ...]:
-    """The names of all of them, in order."""
+    """The names of all built-in studies, in order."""
     return tuple(sorted(path.stem for path in _find_folder().glob("*.toml")))
 
 
 def find_study(given: str | Path) -> Path:
     """The file of a study: a path, or the name of one that comes with the package.
 
-    A file wins over a name, so that a study of your own may be called like one of ours.
+    A file wins over a name, so that your own study may have the name of a built-in one.
     """
     path = Path(given)
     if path.is_file():
@@ -27,7 +27,7 @@ def find_study(given: str | Path) -> Path:
     if path.is_dir():
         raise ConfigError(f"{str(given)!r} is a folder; give the TOML file of a study, or {_list_names()}")
     guess = suggest_name(str(given), study_names()) or f"; give the path of a TOML file, or {_list_names()}"
-    raise ConfigError(f"study file {str(given)!r} does not exist, and no study of ours is called so{guess}")
+    raise ConfigError(f"study file {str(given)!r} does not exist, and no built-in study has this name{guess}")
 
 
 def _list_names() -> str:

@@ -1,14 +1,14 @@
-"""The settings of a study: which runs are compared, and on what terms.
+"""The settings of a study: which runs are compared, under equal conditions.
 
     name = "recipes"                       a study is worlds x variants x seeds
-    base = "frozenlake"                    a preset, or a TOML file beside this one; may be left out
+    base = "frozenlake"                    a preset, or a TOML file beside this one; optional
     seeds = [0, 1, 2]
-    env_steps = 200_000                    every run ends when it has used so many
+    env_steps = 200_000                    every run ends after so many environment steps
 
-    [settings]                             what all runs share, on top of the base
+    [settings]                             for all runs, on top of the base
     train.tasks_per_update = 128
 
-    [[worlds]]                             may be left out: then there is the base's own
+    [[worlds]]                             environments; optional: by default that of the base
     name = "lake"
     settings = { env.options.size = 4 }
 
@@ -19,13 +19,13 @@
     [quick]                                changes for the short form (`--quick`)
     seeds = [0]
 
-    base (the world's, else the study's) < settings < world < variant < quick.settings: what comes later wins
+    base (the world's, else the study's) < settings < world < variant < quick.settings: later ones win
 
 Invariants
-* Names become folder names, so they are plain, and no two runs share one.
-* Equal terms: where `env_steps` is given, it is given to every variant alike, and `num_updates`
-  is only the cap that ends a run whose agent has stopped acting (less than one action per episode).
-  Where `rollouts` is given, every update of every run has as many: fewer tasks where groups are larger.
+* Names become folder names, so they are plain, and no two runs have the same one.
+* Equal conditions: `env_steps` is the same for every variant, and `num_updates` is only a cap that ends a run
+  whose agent has stopped acting (less than one action per episode). With `rollouts` every update of every run
+  has as many trajectories: fewer tasks if groups are larger.
 * A variant whose `train.num_updates` is 0 is not trained: its figures are those of the start.
 * Nothing here imports torch.
 """
@@ -46,7 +46,7 @@ from stepwell.config.base import Settings
 from stepwell.config.loading import load_config
 from stepwell.config.renamed import merge_tables
 from stepwell.config.run import RunConfig
-from stepwell.config.writing import toml_value
+from stepwell.config.writing import format_toml
 from stepwell.core.errors import ConfigError
 from stepwell.core.names import suggest_name
 
@@ -56,14 +56,14 @@ QUIET: dict[str, Any] = {
     "monitor": {"tensorboard": False, "report": False},
     "checkpoint": {"trajectories_mb": 0.0, "keep": 1},
 }
-"""Defaults of a study's runs: what a single run writes for a person to look at is left out."""
+"""Defaults of a study's runs: without the files that a single run writes for people."""
 
 
 Table = Literal["use", "golden", "dynamics", "time"]
 
 
 class _Named(Settings):
-    """Something with a name that can be part of a folder's."""
+    """Something whose name becomes a part of a folder's name."""
 
     name: str
     settings: dict[str, Any] = Field(default_factory=dict, description="tables of a run's configuration")
@@ -72,32 +72,30 @@ class _Named(Settings):
     @classmethod
     def _is_plain(cls, name: str) -> str:
         if not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r} becomes a folder's name: use letters, digits and _ . + - only")
+            raise ValueError(f"{name!r} becomes a folder name: use only letters, digits and _ . + -")
         return name
 
 
 class WorldConfig(_Named):
-    """One world that all variants are run in; results are grouped by it."""
+    """One environment in which all variants run; results are grouped by it."""
 
-    base: str | None = Field(None, description="preset or TOML file of this world; None: the study's")
+    base: str | None = Field(None, description="preset or TOML file of this environment; None: the study's")
     env_steps: int | None = Field(None, ge=1, description="budget of each run here; None: the study's")
     elsewhere: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
-        description="other held-out tasks that the trained agent is tried on: settings, by a name",
+        description="other held-out tasks on which the trained agent is evaluated: settings, by a name",
     )
 
 
 class VariantConfig(_Named):
-    """One of the things compared."""
+    """One of the compared configurations."""
 
     group: str = Field("", description="variants of a group share a panel of the plot")
-    table: str = Field(
-        "", description="title of a table of its own, beside the baseline; empty: the main one"
-    )
+    table: str = Field("", description="title of an extra table, with the baseline; empty: the main table")
     beside: str | None = Field(
-        None, description="with table: the variant of the main table shown in it; None: the baseline"
+        None, description="with `table`: the variant of the main table to show in it; None: the baseline"
     )
-    worlds: tuple[str, ...] | None = Field(None, description="run only in these; None: in all")
+    worlds: tuple[str, ...] | None = Field(None, description="run only in these environments; None: in all")
     note: str = Field("", description="shown below the table")
 
 
@@ -120,12 +118,12 @@ class SweepConfig(Settings):
 
 
 class QuickConfig(Settings):
-    """Changes for the short form; None leaves a thing as it is."""
+    """Changes for the short form; None changes nothing."""
 
     seeds: tuple[int, ...] | None = None
-    worlds: tuple[str, ...] | None = Field(None, description="names of those kept")
-    variants: tuple[str, ...] | None = Field(None, description="names of those kept")
-    env_steps: int | None = Field(None, ge=1, description="budget in every world")
+    worlds: tuple[str, ...] | None = Field(None, description="names of those that are kept")
+    variants: tuple[str, ...] | None = Field(None, description="names of those that are kept")
+    env_steps: int | None = Field(None, ge=1, description="environment steps of each run")
     rollouts: int | None = Field(None, ge=1, description="trajectories of an update")
     settings: dict[str, Any] = Field(default_factory=dict)
 
@@ -134,17 +132,19 @@ class StudyConfig(_Named):
     """A whole study."""
 
     title: str = ""
-    note: str = Field("", description="what a reader must know; shown above the table")
+    note: str = Field("", description="for the reader; shown above the table")
     base: str | None = Field(None, description="preset or TOML file; None: the defaults")
     seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
     env_steps: int | None = Field(None, ge=1, description="environment steps of each run; None: no limit")
     rollouts: int | None = Field(
         None, ge=1, description="trajectories of every update, whatever the group size; None: as settings say"
     )
-    baseline: str | None = Field(None, description="variant named first in tables; None: the first one")
-    tables: tuple[Table, ...] = Field((), description="what is shown besides success")
+    baseline: str | None = Field(
+        None, description="the first variant in tables; None: the first in this file"
+    )
+    tables: tuple[Table, ...] = Field((), description="tables besides success")
     sweeps: tuple[SweepConfig, ...] = ()
-    share_warm_start: bool = Field(True, description="runs with an equal warm start make it once")
+    share_warm_start: bool = Field(True, description="runs with the same warm start make it once")
     keep: Literal["none", "best", "all"] = Field("best", description="checkpoints kept of a finished run")
     worlds: tuple[WorldConfig, ...] = ()
     variants: tuple[VariantConfig, ...] = Field(min_length=1)
@@ -236,7 +236,7 @@ def load_study(path: Path) -> StudyConfig:
 def plan_runs(study: StudyConfig, beside: Path, folder: Path, device: str | None = None) -> list[PlannedRun]:
     """Every run, seed by seed, so that an unfinished study still compares all variants.
 
-    `beside` is the folder of the study file, `folder` where the runs' own folders go.
+    `beside` is the folder of the study file, `folder` that of the run folders.
     """
     worlds = study.worlds or (_make_base_world(study, _find_base(study.base, beside)),)
     runs = []
@@ -285,7 +285,7 @@ def _find_base(base: str | None, beside: Path) -> str | None:
 
 
 def _make_base_world(study: StudyConfig, base: str | None) -> WorldConfig:
-    """The one world of a study that names none: that of the base and the shared settings."""
+    """The environment of a study that names none: that of the base and the shared settings."""
     name = load_config(base, list(_make_overrides(study.settings))).env.name
     return WorldConfig(name=re.sub(r"[^A-Za-z0-9_.+-]+", "-", name))
 
@@ -310,7 +310,7 @@ def _run_config(
             cap = config.train.num_updates
         elif config.train.schedule != "constant":
             raise ConfigError(
-                f"train.schedule {config.train.schedule!r} must know how many updates there are, which "
+                f"train.schedule {config.train.schedule!r} needs the number of updates, which "
                 "env_steps leaves open; set train.num_updates, or train.schedule to constant"
             )
         else:
@@ -326,25 +326,25 @@ def _count_tasks(rollouts: int, config: RunConfig) -> int:
     num_tasks, rest = divmod(rollouts, config.train.group_size)
     if rest or not num_tasks:
         raise ConfigError(
-            f"rollouts ({rollouts}) cannot be dealt out in groups of {config.train.group_size} "
+            f"rollouts ({rollouts}) cannot be divided into groups of {config.train.group_size} "
             "(train.group_size); give a multiple of it"
         )
     return num_tasks
 
 
 def _make_overrides(settings: Mapping[str, Any]) -> Iterator[str]:
-    """Tables as `key=value`; the text `none` takes a setting back to None."""
+    """Tables as `key=value`; the text `none` sets a setting to None."""
     for path, value in flatten_tables(settings):
         if value == {}:
             continue
-        key = ".".join(part if _BARE.fullmatch(part) else toml_value(part) for part in path)
-        yield f"{key}={'none' if value == 'none' else toml_value(value, key)}"
+        key = ".".join(part if _BARE.fullmatch(part) else format_toml(part) for part in path)
+        yield f"{key}={'none' if value == 'none' else format_toml(value, key)}"
 
 
 def _check_distinct(what: str, names: Sequence[Any]) -> None:
     twice = sorted({str(name) for name in names if names.count(name) > 1})
     if twice:
-        raise ValueError(f"{what}: {', '.join(twice)} is there twice; give each its own name")
+        raise ValueError(f"{what}: {', '.join(twice)} is there twice; give each a different name")
 
 
 def _check_known(what: str, names: Sequence[str], known: Sequence[str]) -> None:
@@ -363,7 +363,7 @@ _TABLES: dict[str, type[Settings]] = {
 
 
 def _describe_problem(found: Any) -> str:
-    """One problem in our words, by its path: `variants 2 settigns: unknown key; did you mean …`."""
+    """One problem in plain words, with its path: `variants 2 settigns: unknown key; did you mean …`."""
     path = found["loc"]
     key = " ".join(str(part + 1) if isinstance(part, int) else part for part in path)
     if found["type"] == "extra_forbidden":

@@ -27,4 +27,4 @@ class VLAConfig(Settings):
     width: int = Field(128, ge=8, description="of the trunk")
     layers: int = Field(2, ge=0, description="residual blocks of the trunk, and of a flow head")
     instruction_width: int = Field(32, ge=4, description="of the instruction's encoding")
-    image_channels: int = Field(32, ge=4, description="of the convolutions over camera pictures")
+    image_channels: int = Field(32, ge=4, description="of the convolutions over camera images")

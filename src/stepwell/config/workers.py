@@ -35,10 +35,11 @@ class GeneratorsConfig(Settings):
     max_wait_ms: float = Field(5.0, ge=0, description="age of the oldest request at which it is fired anyway")
     shard: ObjectName = Field(
         "none",
-        description="how a batch of environments becomes slots: none, even, by_latency, or module:function",
+        description="how the requests of an environment batch are divided: none, even, by_latency, "
+        "or module:function",
     )
     priority: OptionalObjectName = Field(
-        None, description="module:function giving a slot's sort key; None: arrival"
+        None, description="module:function that gives a request bundle's sort key; None: order of arrival"
     )
     max_inflight: int | None = Field(
         None,

@@ -1,7 +1,10 @@
-"""Settings written as TOML: what `loading.py` reads back to an equal value.
+"""Settings as TOML, which `loading.py` reads back to equal values.
 
-TOML has no word for nothing, so a setting that is None is left out. That loses nothing as
-long as None is the default of every setting that may hold it, which a test checks.
+TOML has no null, so a setting that is None is left out. This loses nothing because None is the default of
+every setting that may be None, which a test checks.
+
+No library: overrides need values on one line, with tables inline, and those writers put every list on
+several lines.
 """
 
 from __future__ import annotations
@@ -20,55 +23,55 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 def dump_config(config: BaseModel) -> str:
     """Every setting as TOML, defaults too: plain keys first, then one section per table."""
-    return "\n".join(_table(_given(config), ())).strip() + "\n"
+    return "\n".join(_write_table(_collect_values(config), ())).strip() + "\n"
 
 
-def toml_value(value: Any, where: str = "") -> str:
-    """One value as it stands behind `key =`; tables inline."""
+def format_toml(value: Any, where: str = "") -> str:
+    """One value as TOML on one line; tables are inline."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return _text(value)
+        return _format_text(value)
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(toml_value(item, where) for item in value) + "]"
+        return "[" + ", ".join(format_toml(item, where) for item in value) + "]"
     if isinstance(value, BaseModel):
-        value = _given(value)
+        value = _collect_values(value)
     if isinstance(value, Mapping):
-        pairs = (f"{_key(key)} = {toml_value(item, where)}" for key, item in value.items())
+        pairs = (f"{_format_key(key)} = {format_toml(item, where)}" for key, item in value.items())
         return "{" + ", ".join(pairs) + "}"
     raise ConfigError(
         f"{where or 'value'}: {value!r} cannot be written as TOML; use numbers, text, lists and tables"
     )
 
 
-def _given(config: BaseModel) -> dict[str, Any]:
-    """The settings that are not None, tables as dictionaries. Free tables stay as they are."""
+def _collect_values(config: BaseModel) -> dict[str, Any]:
+    """The settings that are not None, with tables as dictionaries."""
     pairs = ((name, getattr(config, name)) for name in type(config).model_fields)
     return {
-        name: _given(value) if isinstance(value, BaseModel) else value
+        name: _collect_values(value) if isinstance(value, BaseModel) else value
         for name, value in pairs
         if value is not None
     }
 
 
-def _table(values: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+def _write_table(values: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
     tables = {key: value for key, value in values.items() if isinstance(value, Mapping)}
     plain = {key: value for key, value in values.items() if key not in tables}
     if path and (plain or not tables):
-        yield f"[{'.'.join(map(_key, path))}]"
+        yield f"[{'.'.join(map(_format_key, path))}]"
     for key, value in plain.items():
-        yield f"{_key(key)} = {toml_value(value, '.'.join((*path, key)))}"
+        yield f"{_format_key(key)} = {format_toml(value, '.'.join((*path, key)))}"
     yield ""
     for key, value in tables.items():
-        yield from _table(value, (*path, key))
+        yield from _write_table(value, (*path, key))
 
 
-def _key(key: str) -> str:
-    return key if _BARE.fullmatch(key) else _text(key)
+def _format_key(key: str) -> str:
+    return key if _BARE.fullmatch(key) else _format_text(key)
 
 
-def _text(value: str) -> str:
+def _format_text(value: str) -> str:
     # JSON's escapes are TOML's too; DEL is the one control character that JSON leaves bare
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

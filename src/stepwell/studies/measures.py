@@ -1,4 +1,4 @@
-"""What a run of a study shows besides its success: how its agent went about it, and what it cost.
+"""What a run of a study shows besides success: how its agent worked, and what it cost.
 
     eval_episodes.jsonl ─► use      means per episode at the end: turns, tokens, score, calls/TOOL, …
                         └► golden   success and extra turns by the length of the shortest plan
@@ -6,14 +6,14 @@
                         └► times    seconds of an update: rollout, actor, critic
     elsewhere.json ──────► elsewhere  success on held-out tasks of other settings
 
-Everything is small enough for `results.json`, so that parts of a study that were run apart can be
+Everything is small enough for `results.json`, so that parts of a study that ran on several machines can be
 joined without their run folders.
 
 Terms
-* Extra turns are those of solved episodes beyond the shortest plan's: an episode that fails says
-  nothing about its length.
-* Times are medians over updates: the first one, which warms caches up, does not count for much.
-  `critic` is there where the critic has a backbone of its own; a shared one is part of `actor`.
+* Extra turns are those of solved episodes beyond the shortest plan; the length of a failed episode says
+  nothing.
+* Times are medians over updates, so the first one, which fills caches, hardly counts. `critic` is there if
+  the critic has a backbone of its own; the time of a shared one is part of `actor`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Track = list[tuple[int, float]]
 
 
 def measure_run(folder: Path, entries: Sequence[Any]) -> dict[str, Any]:
-    """Fields of a `RunResult` that a run's folder fills; empty where it has no such files."""
+    """Fields of a `RunResult` from a run's folder; empty if it has no such files."""
     try:
         episodes = read_episodes(folder)
     except EncodingError:  # an older evaluation's success is known without it
@@ -52,13 +52,13 @@ def measure_run(folder: Path, entries: Sequence[Any]) -> dict[str, Any]:
 
 
 def summarize_use(episodes: Sequence[EvalEpisode]) -> dict[str, float]:
-    """Means over episodes. What some episodes do not tell is the mean of those that do."""
+    """Means over episodes. A figure that some episodes lack is the mean of those that have it."""
     if not episodes:
         return {}
     found: dict[str, list[float]] = {}
     tools = sorted({name for episode in episodes for name in episode.calls or ()})
     for episode in episodes:
-        told: dict[str, float | None] = {
+        figures: dict[str, float | None] = {
             "turns": episode.turns,
             "tokens": episode.tokens,
             "score": episode.score,
@@ -66,9 +66,9 @@ def summarize_use(episodes: Sequence[EvalEpisode]) -> dict[str, float]:
         }
         if tools:
             calls = episode.calls or {}
-            told |= {f"calls/{name}": calls.get(name, 0) for name in tools}
-            told["lost_calls"] = episode.lost_calls
-        for name, value in told.items():
+            figures |= {f"calls/{name}": calls.get(name, 0) for name in tools}
+            figures["lost_calls"] = episode.lost_calls
+        for name, value in figures.items():
             if value is not None:
                 found.setdefault(name, []).append(float(value))
     return {name: statistics.fmean(values) for name, values in found.items()}
@@ -135,6 +135,6 @@ def _read_elsewhere(folder: Path) -> dict[str, float]:
     path = folder / ELSEWHERE_FILE
     try:
         content: dict[str, float] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    except ValueError:  # torn by a full disk; told as a run without it
+    except ValueError:  # torn by a full disk; shown as a run without it
         return {}
     return content

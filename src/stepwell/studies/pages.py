@@ -1,15 +1,14 @@
-"""A study's results for people: `table.md`, plots, and one page with all of it.
+"""The results of a study for people: `table.md`, plots, and one page with everything.
 
-    main table of a world ─► tables of variants apart (their `table`) ─► further ones (`study_tables.py`)
+    main table of an environment ─► extra tables (variants with `table`) ─► more tables (`tables.py`)
 
-Everything is made from `Results` alone. Figures are mean ± spread over seeds; where there is
-one seed there is no spread, and the text says so.
+Everything is made from `Results` alone. Figures are mean ± spread over seeds; with one seed there is no
+spread, and the text says so.
 
 Invariants
-* The page is self-contained, and its policy forbids it to load anything (as a run's report).
-* A panel of a plot has at most `PER_PANEL` lines, so that each has a colour of its own, and the
-  baseline besides, grey and dashed where it is a guest. Bands reach from the lowest to the
-  highest seed.
+* The page is self-contained, and its policy forbids it to load anything (like a run's report).
+* A panel of a plot has at most `PER_PANEL` lines, so that each has its own colour, plus the baseline, which
+  is grey and dashed in panels of other groups. Bands reach from the lowest to the highest seed.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ _WIDTH, _PANEL, _TITLE = 860, 320, 26
 def write_pages(folder: Path, results: Results) -> None:
     """Write every output file; each is replaced in one step."""
     atomic_write(folder / "results.json", json.dumps(results.as_json(), indent=1, allow_nan=False) + "\n")
-    atomic_write(folder / "table.md", table(results))
+    atomic_write(folder / "table.md", write_table(results))
     for world in results.rows:
-        atomic_write(folder / f"curves-{world}.svg", curves(results, world))
+        atomic_write(folder / f"curves-{world}.svg", draw_curves(results, world))
         for further in make_tables(results, world):
             for plot in further.plots:
                 atomic_write(folder / f"{plot.name}.svg", plot.svg)
-    atomic_write(folder / "study.html", page(results))
+    atomic_write(folder / "study.html", render_page(results))
 
 
-def table(results: Results) -> str:
-    """All worlds in markdown."""
+def write_table(results: Results) -> str:
+    """All environments in markdown."""
     study = results.study
     parts = [f"# {study.title or study.name}", ""]
     parts += [study.note.strip(), ""] if study.note else []
@@ -74,8 +73,8 @@ def table(results: Results) -> str:
     return "\n".join(parts)
 
 
-def curves(results: Results, world: str) -> str:
-    """One picture: a panel of held-out success for every group of variants."""
+def draw_curves(results: Results, world: str) -> str:
+    """One SVG image: a panel of held-out success for every group of variants."""
     panels = _make_panels(results, world)
     parts = []
     for index, (name, series) in enumerate(panels):
@@ -96,8 +95,8 @@ def curves(results: Results, world: str) -> str:
     return picture(_WIDTH, height, f"held-out success in {world} over environment steps", parts)
 
 
-def page(results: Results) -> str:
-    """The page."""
+def render_page(results: Results) -> str:
+    """The HTML page."""
     import jinja2
 
     here = Path(__file__).parent
@@ -118,7 +117,7 @@ def page(results: Results) -> str:
             ],
             "further": make_tables(results, world),
             "bars": bar_chart(_make_bars(rows), title=f"held-out success in {world}", width=_WIDTH, high=1.0),
-            "curves": curves(results, world),
+            "curves": draw_curves(results, world),
         }
         for world, rows in results.rows.items()
     ]
@@ -139,7 +138,7 @@ _HEAD = ("variant", "seeds", "before", "after", "", "best seen", "area", "update
 
 
 def _world_tables(rows: list[Row]) -> list[tuple[str, list[str], list[Row]]]:
-    """Title, head and rows: the main table, then those of variants apart, with what they stand beside."""
+    """Title, head and rows: the main table, then the extra tables, each with the row to compare with."""
     elsewhere = list(dict.fromkeys(name for row in rows for name in row.elsewhere))
     head = [*_HEAD[:4], *elsewhere, *_HEAD[4:]]
     tables = [("", head, [row for row in rows if not row.table])]
@@ -152,7 +151,7 @@ def _world_tables(rows: list[Row]) -> list[tuple[str, list[str], list[Row]]]:
 
 
 def _format_row(row: Row, head: list[str]) -> list[str]:
-    """A row as texts, in the order of `head`: `_HEAD`, with success elsewhere after its own."""
+    """A row as texts, in the order of `head`: `_HEAD`, with success elsewhere after success."""
     seeds = (
         str(row.num_seeds) if row.num_seeds == row.num_planned else f"{row.num_seeds} of {row.num_planned}"
     )
@@ -188,21 +187,21 @@ def _format_markdown(head: list[str], rows: list[list[str]]) -> list[str]:
 
 
 def _explain_terms(results: Results) -> list[str]:
-    """What the figures are, in sentences."""
+    """Sentences that explain the figures."""
     num_seeds = len(results.study.seeds)
     sentences = [
-        f"{results.num_done} of {len(results.runs)} runs have come to their end"
+        f"{results.num_done} of {len(results.runs)} runs have finished"
         + (" (the short form of this study)." if results.is_quick else "."),
-        "Success is that on held-out tasks, the same for all runs.",
+        "Success is measured on held-out tasks, the same for all runs.",
     ]
     if num_seeds == 1:
-        sentences.append("One seed: there is no spread, and no difference here is told from chance.")
+        sentences.append("One seed: there is no spread, and no difference can be told from chance.")
     else:
         sentences.append(
             f"Figures are mean ± standard deviation over {num_seeds} seeds. ≈ best: mean ± deviation "
-            "overlaps with that of the best, so these seeds do not tell the two apart."
+            "overlaps with that of the best, so these seeds cannot tell the two apart."
         )
-    return [*sentences, "Updates per minute are of runs side by side, evaluations included."]
+    return [*sentences, "Updates per minute are for runs side by side, evaluations included."]
 
 
 def _explain_area(results: Results, world: str) -> str:
@@ -210,7 +209,7 @@ def _explain_area(results: Results, world: str) -> str:
 
 
 def _list_problems(results: Results) -> list[str]:
-    words = {"failed": "failed", "unfinished": "is not finished yet", "waiting": "has not begun yet"}
+    words = {"failed": "failed", "unfinished": "is not finished yet", "waiting": "has not started yet"}
     return [
         f"{run.name} {words[run.status]}" + (f": {run.error}" if run.error else "")
         for run in results.runs
@@ -257,7 +256,7 @@ def _make_bars(rows: list[Row]) -> list[Bar]:
 
 
 def _make_panels(results: Results, world: str) -> list[tuple[str, list[Series]]]:
-    """Lines of a world in panels: by group, and no more in one than there are colours."""
+    """Lines of an environment in panels: by group, and no more per panel than there are colours."""
     groups: dict[str, list[str]] = {}
     for variant in results.study.variants:
         groups.setdefault(variant.group, []).append(variant.name)

@@ -1,12 +1,12 @@
-"""The processes of a study: one run each, started, watched, interrupted.
+"""The worker processes of a study: one run each.
 
 Invariants
-* A worker belongs to no terminal: Ctrl-C reaches the study alone, which passes on exactly one
-  interrupt (a second one would cost the checkpoint).
-* A worker does not outlive the study: it holds one end of a pipe whose other end the study
-  holds, and stops in order when that closes, also after kill -9.
-* Cores are shared out: each worker computes with `cores // workers` threads.
-* Every worker inherits the study's lock, so that the lock is free only when the last is gone.
+* A worker belongs to no terminal: only the study gets Ctrl-C, and passes on exactly one interrupt (a second
+  one would cost the checkpoint).
+* A worker does not outlive the study: it reads a pipe from the study and stops in order when the pipe
+  closes, also after kill -9.
+* Cores are divided: each worker computes with `cores // workers` threads.
+* Every worker inherits the study's lock, so the lock is free only when the last worker has ended.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from stepwell.studies.run_status import ERROR_FILE
 
 @dataclass(eq=False)
 class RunWorker:
-    """A process at work on a run."""
+    """A process that trains one run."""
 
     run: PlannedRun
     folder: Path
@@ -36,7 +36,7 @@ class RunWorker:
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """A worker that is gone. `problem` is empty unless it failed."""
+    """A run whose worker has ended. `problem` is empty unless it failed."""
 
     run: PlannedRun
     problem: str
@@ -60,7 +60,7 @@ class WorkerPool:
         return len(self.workers) < self.size
 
     def start(self, run: PlannedRun) -> None:
-        """Begin or go on with a run."""
+        """Start or resume a run."""
         log = self.folder / "logs" / f"{run.name}.log"
         log.parent.mkdir(exist_ok=True)
         process = ChildProcess(
@@ -79,7 +79,7 @@ class WorkerPool:
         self.workers.append(RunWorker(run, folder, process, time.monotonic()))
 
     def poll(self) -> list[EndedRun]:
-        """The workers that have ended since the last look."""
+        """The workers that have ended since the last call."""
         gone = [worker for worker in self.workers if worker.process.has_died()]
         self.workers = [worker for worker in self.workers if worker not in gone]
         return [self._describe_end(worker) for worker in gone]
@@ -92,18 +92,18 @@ class WorkerPool:
                 worker.process.send_signal(signal.SIGINT)
 
     def kill(self) -> None:
-        """End every worker now; each goes on from its last checkpoint another time."""
+        """End every worker now; a later session resumes it from its last checkpoint."""
         for worker in self.workers:
             worker.process.kill()
 
     def release_all(self) -> None:
-        """Leave the workers to themselves: each notices, saves and stops."""
+        """Release the workers: each notices, saves and stops."""
         for worker in self.workers:
             worker.process.release()
 
     def _describe_end(self, worker: RunWorker) -> EndedRun:
         code = worker.process.kill()
-        has_said_why = (worker.folder / ERROR_FILE).exists()  # else it was interrupted before it began
+        has_said_why = (worker.folder / ERROR_FILE).exists()  # else it was interrupted before it started
         is_fine = code in (0, 130) or (self.is_interrupted and (code < 0 or not has_said_why))
         return EndedRun(
             worker.run,
@@ -112,7 +112,7 @@ class WorkerPool:
         )
 
     def _explain_failure(self, worker: RunWorker, code: int) -> str:
-        """Why it failed, also kept beside the run."""
+        """Why it failed; also written beside the run."""
         file = worker.folder / ERROR_FILE
         if code == 1 and file.exists():
             return file.read_text(encoding="utf-8").strip()

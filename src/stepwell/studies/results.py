@@ -1,19 +1,19 @@
-"""What came of a study's runs, read from their folders: figures per run, then per variant.
+"""The results of a study, read from its run folders: figures per run, then per variant.
 
-    run folder ─► summary.json, metrics.jsonl ─► RunResult ─┐     (more of it: `study_measures.py`)
+    run folder ─► summary.json, metrics.jsonl ─► RunResult ─┐     (more figures: `measures.py`)
                                                             ├─► results.json ─► table, plots, page
-    world, variant, seeds ─────────────────────► Row ───────┘
+    env, variant, seeds ───────────────────────► Row ───────┘
 
 Terms
 * `curve` is held-out success at every evaluation, over environment steps.
-* `area` is the mean of that curve, joined by straight lines, from 0 to the horizon of its world:
-  the budget, or without one the steps that every finished run has used. After a run's last
-  evaluation its last value holds. It rewards learning early; `success_after` does not.
-* `spread` is the standard deviation over seeds (of a sample: n - 1); of one seed there is none.
-* A variant is `close` to the best of its world when the two intervals mean ± spread overlap: so
-  few seeds do not tell them apart. Where there is no spread, nothing is called close.
+* `area` is the mean of that curve, joined by straight lines, from 0 to the horizon of its
+  environment: the budget, or without one the steps that every finished run has used. After a run's last
+  evaluation its last value counts. It rewards learning early; `success_after` does not.
+* `spread` is the standard deviation over seeds (of a sample: n - 1); one seed has none.
+* A variant is `close` to the best of its environment if the two intervals mean ± spread overlap: so few
+  seeds do not tell them apart. Without a spread nothing is called close.
 
-Only runs that came to their end count in a row; a row says how many those are.
+Only finished runs count in a row; a row says how many there are.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A mean over seeds with its spread and its ends."""
+    """A mean over seeds with its spread and its range."""
 
     mean: float
     spread: float | None
@@ -87,7 +87,7 @@ class Figure:
         return cls(statistics.fmean(known), spread, min(known), max(known))
 
     def overlaps(self, other: Figure) -> bool:
-        """Whether mean ± spread of the two touch."""
+        """Whether mean ± spread of the two overlap."""
         if self.spread is None or other.spread is None:
             return False
         return abs(self.mean - other.mean) <= self.spread + other.spread
@@ -95,7 +95,7 @@ class Figure:
 
 @dataclass(slots=True)
 class Row:
-    """One variant in one world, over its finished seeds."""
+    """One variant in one environment, over its finished seeds."""
 
     world: str
     variant: str
@@ -119,7 +119,7 @@ class Row:
 
 @dataclass(slots=True)
 class Results:
-    """A whole study in figures; `as_json` is `results.json`."""
+    """The figures of a study; `as_json` is the content of `results.json`."""
 
     study: StudyConfig
     is_quick: bool
@@ -153,17 +153,17 @@ class Results:
 def collect_results(
     study: StudyConfig, runs: Sequence[PlannedRun], *, is_quick: bool, sessions: list[dict[str, Any]]
 ) -> Results:
-    """Read every run folder and bring the figures together."""
+    """Read every run folder and compute the figures."""
     results = [_read_result(run) for run in runs]
     machines = [result.machine for result in results if result.machine]
     return _make_results(study, runs, results, is_quick, machines, sessions)
 
 
 def join(study: StudyConfig, runs: Sequence[PlannedRun], files: Sequence[Path]) -> Results:
-    """The figures of a study that was run in parts, from the results file of each part.
+    """The figures of a study that ran in parts, from the results file of each part.
 
-    A run that several parts have finished counts as the last of them says. Which of them counts is
-    thus chosen by the order of the files, never run by run.
+    If several parts have finished a run, the last file counts: the order of the files decides, for all runs
+    alike.
     """
     found: dict[str, RunResult] = {}
     machines, sessions, kinds = [], [], set()
@@ -177,7 +177,9 @@ def join(study: StudyConfig, runs: Sequence[PlannedRun], files: Sequence[Path]) 
             if result.is_done or result.name not in found:
                 found[result.name] = result
     if len(kinds) > 1:
-        raise ConfigError("--join: some parts are of the quick form and some are not; join those of one form")
+        raise ConfigError(
+            "--join: some parts are of the short form (--quick) and some are not; join parts of one form"
+        )
     if unknown := sorted(found.keys() - {run.name for run in runs}):
         raise ConfigError(f"--join: the study has no run {unknown[0]}; are the files of another one?")
     results = [
@@ -192,7 +194,7 @@ def _read_results(file: Path, study: StudyConfig) -> dict[str, Any]:
         part: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         name = part["name"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"--join: {file} is no results.json of a study ({error!r})") from error
+        raise ConfigError(f"--join: {file} is not the results.json of a study ({error!r})") from error
     if name != study.name:
         raise ConfigError(f"--join: {file} is of the study {name!r}, not of {study.name!r}")
     return part
@@ -221,7 +223,7 @@ def _make_results(
 
 
 def area(curve: Sequence[tuple[float, float]], horizon: float) -> float | None:
-    """The mean height of a curve of straight lines from 0 to `horizon`; its last value holds.
+    """The mean height of a curve of straight lines from 0 to `horizon`; its last value continues.
 
     >>> area([(0, 0.0), (10, 1.0)], 20)
     0.75
@@ -239,7 +241,7 @@ def area(curve: Sequence[tuple[float, float]], horizon: float) -> float | None:
 def mean_curve(
     curves: Sequence[Sequence[tuple[float, float]]], num_points: int = 200
 ) -> dict[str, list[float]]:
-    """x, mean, low and high of several curves, as far as all of them reach."""
+    """x, mean, low and high of several curves, up to the end of the shortest."""
     whole = [curve for curve in curves if curve]
     if not whole:
         return {"x": [], "mean": [], "low": [], "high": []}
@@ -295,16 +297,16 @@ def _read_bounds(score: Any) -> dict[str, Any] | None:
 def _read_entries(folder: Path) -> list[Any]:
     try:
         return jsonl.read_entries(folder / jsonl.FILE_NAME)
-    except EncodingError:  # told by the run itself when it goes on
+    except EncodingError:  # the run itself reports it when it resumes
         return []
 
 
 def _make_rows(study: StudyConfig, world: str, results: Sequence[RunResult], budget: int | None) -> list[Row]:
-    """The baseline, then the others from the best to the worst; what has no figure yet comes last."""
+    """The baseline, then the others from best to worst; those without figures come last."""
     rows = []
     for variant in study.variants:
         mine = [result for result in results if result.variant == variant.name]
-        if not mine:  # it is not run in this world
+        if not mine:  # it does not run in this environment
             continue
         done = [result for result in mine if result.is_done]
         row = Row(
@@ -339,7 +341,7 @@ def _mean_elsewhere(done: Sequence[RunResult]) -> dict[str, Figure]:
 
 
 def mark_best(rows: Sequence[Row]) -> list[Row]:
-    """The rows of one table, with which of them is best and which are not told apart from it."""
+    """The rows of one table, with the best marked and those that cannot be told apart from it."""
     best = max((row for row in rows if row.after), key=lambda row: row.after.mean, default=None)  # type: ignore[union-attr]
     if best is None or best.after is None:
         return list(rows)

@@ -1,14 +1,13 @@
-"""Further tables and plots of a study, of which its file names those it wants (`tables`, `sweeps`).
+"""More tables and plots of a study; its file names those it wants (`tables`, `sweeps`).
 
-    use        how agents went about it: turns, tokens, calls of tools, score, what else worlds measure
+    use        how agents worked: turns, tokens, tool calls, score, what else environments measure
     golden     success and extra turns by the length of the shortest plan
     dynamics   training reward and critic loss over updates
     time       seconds of an update: rollout, actor, critic
-    sweeps     one setting at several values, and what its change does
+    sweeps     one setting at several values, and the effect of its change
 
-Everything is made from `Results` alone. A figure is the mean over the seeds that have come to their end.
-A world that a table has nothing to say about has none. Sums over seeds, where a table says so, count
-every episode alike.
+Everything is made from `Results` alone. A figure is the mean over finished seeds. A table without figures for
+an environment is left out. Sums over seeds, where a table says so, count every episode alike.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ NOTHING = "–"
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A picture with the name of its file (without the ending)."""
+    """An SVG image with the name of its file (without the suffix)."""
 
     name: str
     title: str
@@ -38,7 +37,7 @@ class Plot:
 
 @dataclass(slots=True)
 class StudyTable:
-    """One table of one world; `head` is empty where there are only plots."""
+    """One table of one environment; `head` is empty if there are only plots."""
 
     title: str
     note: str
@@ -48,14 +47,14 @@ class StudyTable:
 
 
 def make_tables(results: Results, world: str) -> list[StudyTable]:
-    """All that the study asks for and this world has figures for, in the order of its file."""
+    """All tables that the study asks for and this environment has figures for, in the order of its file."""
     made = [_TABLES[name](results, world) for name in results.study.tables]
     made += [_make_sweep(results, world, sweep) for sweep in results.study.sweeps]
     return [table for table in made if table is not None]
 
 
 def _select_finished(results: Results, world: str) -> dict[str, list[RunResult]]:
-    """Finished runs of a world by variant, in the order of the study."""
+    """Finished runs of an environment by variant, in the order of the study."""
     found: dict[str, list[RunResult]] = {}
     for variant in results.study.variants:
         runs = [run for run in results.runs if (run.world, run.variant) == (world, variant.name)]
@@ -73,7 +72,7 @@ def _format_number(value: float | None, digits: int = 2) -> str:
     return NOTHING if value is None else f"{value:,.{digits}f}"
 
 
-# --- how agents went about it -------------------------------------------------------------------
+# --- how agents worked -------------------------------------------------------------------
 
 _USE = {"turns": "turns", "tokens": "response tokens", "score": "score", "lost_calls": "calls not done"}
 
@@ -87,14 +86,14 @@ def _make_use(results: Results, world: str) -> StudyTable | None:
     head = ["variant"]
     for name in order:
         title = _USE.get(name) or name.removeprefix("measures/")
-        head.append(f"{title}, where told" if title in head else title)
+        head.append(f"{title}, where known" if title in head else title)
     rows = [
         [variant, *[_format_number(_mean_known(run.use.get(name) for run in mine)) for name in order]]
         for variant, mine in runs.items()
         if any(run.use for run in mine)
     ]
     note = "Means per held-out episode after training; response tokens are those of all turns together."
-    return StudyTable("How it was done", note, head, rows)
+    return StudyTable("How agents worked", note, head, rows)
 
 
 # --- by the length of the shortest plan ---------------------------------------------------------
@@ -157,7 +156,7 @@ def _golden_cell(found: tuple[int, float, float | None] | None) -> str:
     return f"{success:.2f}" + ("" if extra is None else f" (+{extra:.1f})")
 
 
-# --- while it learns ----------------------------------------------------------------------------
+# --- training ----------------------------------------------------------------------------
 
 _DYNAMICS = {"reward": "training reward", "critic_loss": "critic loss", "explained": "explained variance"}
 
@@ -190,8 +189,8 @@ def _make_dynamics(results: Results, world: str) -> StudyTable | None:
             results, world, f"dynamics-{name.replace('_', '-')}", _DYNAMICS[name], "updates", means
         )
     note = (
-        "Training reward is that of training episodes, as it is learnt from; critic loss the mean squared "
-        "error, explained variance the share of the targets' variance that the critic foresees."
+        "Training reward is the reward of training episodes; critic loss is the mean squared error; "
+        "explained variance is the share of the targets' variance that the critic predicts."
     )
     return StudyTable("Training", note, head, rows, plots)
 
@@ -211,7 +210,7 @@ def _mean_quarters(runs: Sequence[RunResult], name: str) -> list[str]:
     return [_format_number(_mean_known(end[side] for end in ends), 4) for side in (0, 1)]
 
 
-# --- what it costs ------------------------------------------------------------------------------
+# --- time ------------------------------------------------------------------------------
 
 
 def _make_time(results: Results, world: str) -> StudyTable | None:
@@ -232,9 +231,9 @@ def _make_time(results: Results, world: str) -> StudyTable | None:
     if not rows:
         return None
     note = (
-        "Seconds of one update (medians over updates). The critic's are those of its own passes; where it "
-        "shares the actor's backbone, or where there is none, they are not told apart. Runs side by side "
-        "slow each other down: compare within a column, not with other machines."
+        "Seconds of one update (medians over updates). The critic's time is that of its own passes; a critic "
+        "that shares the actor's backbone is part of the actor's time. Runs side by side slow each other "
+        "down: compare within a column, not with other machines."
     )
     return StudyTable("Time of an update", note, ["variant", "rollout", "actor", "critic", "together"], rows)
 

@@ -1,17 +1,16 @@
 """One run of a study, in a process of its own (`python -m stepwell.studies.worker`).
 
-    standard input   the first line: {"config": …, "keep": …, "elsewhere": {NAME: config, …}}; then it
-                     stays open as long as the study lives. Its end means that the study is gone,
-                     and the run stops as after Ctrl-C: the update at hand is finished and a
-                     checkpoint written.
+    standard input   the first line: {"config": …, "keep": …, "elsewhere": {NAME: config, …}}. It stays
+                     open while the study lives. When it closes, the run stops as after Ctrl-C: it
+                     finishes the present update and writes a checkpoint.
     exit code        0 the run ended or was interrupted in order; 1 it failed (`error.txt` says
                      why, the log has the traceback); 130 it was interrupted before it could save
 
-A run folder with settings in it is gone on with; one without (the process was killed before it
-wrote them) is begun again. What is kept of a finished run is decided here, after its summary.
+A run folder with settings is resumed. One without (the process was killed before it wrote them) starts
+again. After the summary the checkpoints that are not kept are removed.
 
-A run that is to be tried elsewhere (on held-out tasks of other settings) is not done before it was:
-until then `NAME.todo` lies beside its folder.
+A run that is also evaluated elsewhere (on held-out tasks of other settings) is not done before that: until
+then `NAME.todo` lies beside its folder.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def main() -> int:
 
 
 def _was_interrupted_at_imports() -> bool:
-    """Load what is heavy. An interrupt inside an extension's import would come out as an error of its own."""
+    """Import what is heavy. An interrupt inside the import of an extension would raise another error."""
     with count_signals() as asked:
         import stepwell.runs.evaluation.evaluate
         import stepwell.runs.run  # noqa: F401
@@ -71,12 +70,12 @@ def _train_run(config: dict[str, Any], folder: Path) -> None:
 
     if (folder / "config.toml").exists():
         train(resume=folder)
-    else:  # what a process left that was killed at the start, `train` clears away
+    else:  # `train` removes what a process left that was killed at the start
         train(RunConfig.model_validate(config))
 
 
 def _evaluate_elsewhere(folder: Path, configs: dict[str, Any]) -> None:
-    """Evaluate the last weights of a finished run on other held-out tasks, as often as its own."""
+    """Evaluate the last weights of a finished run on other held-out tasks."""
     from stepwell.config.run import RunConfig
     from stepwell.monitors.files import atomic_write
     from stepwell.runs.evaluation.evaluate import evaluate_run
@@ -95,7 +94,7 @@ def _evaluate_elsewhere(folder: Path, configs: dict[str, Any]) -> None:
 
 
 def _remove_checkpoints(folder: Path, keep: str) -> None:
-    """Of a run that needs nothing any more, keep the checkpoints asked for."""
+    """Keep the checkpoints of a finished run that are asked for; remove the others."""
     if keep == "all" or read_status(folder) not in DONE:
         return
     for path in (folder / "checkpoints").glob("*"):

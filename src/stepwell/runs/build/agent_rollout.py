@@ -1,16 +1,16 @@
-"""Episodes of a user's own agent: its function talks to a gateway in this process, which keeps every call.
+"""Episodes of a user's own agent: its function calls a gateway in this process, which records every call.
 
     jobs ─► sessions ─► agent processes ─► HTTP ─► gateway ─► engine
                               │                       └─► pool: steps, as they are sampled
                               └─► result ─► reward, status ─► pool: the trajectory is finished
 
-The same interface as `Rollout`, so that the loop does not know who plays. What it differs in:
-episodes run at their own pace, so a rollout does not repeat bit for bit; and what was played is in
-the pool already when `run` returns (`RolloutResult.is_stored`).
+The interface is that of `Rollout`, so that the loop does not know who plays. Two things differ: episodes run
+at their own pace, so a rollout does not repeat bit for bit; and episodes are in the pool already when `run`
+returns (`RolloutResult.is_stored`).
 
-* An agent that fails costs one `agent_error`, whose kind stands in `info["failure"]`. So does one that
-  never called the model: whatever it returned, the policy had no part in it. An engine or a process
-  that fails costs one `infra_error`, is tried again in a session of its own, and is never trained on.
+* An agent that fails gives one `agent_error`, with its kind in `info["failure"]`. So does an agent that
+  never called the model: the policy had no part in what it returned. A failure of the engine or of a process
+  gives one `infra_error`; the episode is tried again in a new session. Failed tries are never trained on.
 * Calls are sampled as the run's settings say, whatever the agent asks for (`own_agent.keep_sampling`
   leaves it to the agent); the seed of a call follows from the job's seed and the call's place.
 """
@@ -40,7 +40,7 @@ from stepwell.services.gateway.sessions import GatewaySession
 _SEED_STEP = 1_000_003
 _DAY_S = 86_400.0
 DEFAULT_TIMEOUT_S = 600.0
-_AT_ONCE = 16  # endings that share commits
+_AT_ONCE = 16  # sessions that share a commit when they end
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +54,7 @@ class _Episode:
 
 @dataclass(eq=False)
 class AgentRollout:
-    """Plays jobs with a function of the user's."""
+    """Plays jobs with the user's function."""
 
     gateway: Gateway
     url: str
@@ -122,9 +122,9 @@ class AgentRollout:
         retries: int = 0,
         timeout_s: float | None = None,
     ) -> RolloutResult:
-        """Play every job. Trajectories of evaluations are handed back, the others are in the pool.
+        """Play every job. Trajectories of evaluations are returned, the others are in the pool.
 
-        How often a failure of the system is tried again is a setting of the processes (`retries` there).
+        The number of retries after a failure of the system is a setting of the processes (`retries` there).
         """
         self._params = params
         sizes = Counter(job.group for job in jobs)
@@ -188,7 +188,7 @@ class AgentRollout:
         return self.gateway.registry.pool.get(session).trajectory
 
     def _run_on_gateway(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run something on the gateway's event loop and wait for it."""
+        """Run a coroutine on the gateway's event loop and wait for it."""
         assert self.gateway.loop is not None
         return asyncio.run_coroutine_threadsafe(work, self.gateway.loop).result()
 
@@ -215,7 +215,7 @@ class AgentRollout:
         await asyncio.gather(*openings)
 
     async def _finish_session(self, episode: _Episode, result: AgentResult) -> None:
-        """Reward and end the session of a try that is over."""
+        """Reward and end the session of a try that has ended."""
         registry = self.gateway.registry
         session = await registry.find_session(episode.session, "")
         if not isinstance(session, GatewaySession) or session.is_over:
@@ -233,7 +233,7 @@ class AgentRollout:
         )
 
     def _adjust_request(self, session: str, ask: ChatRequest) -> ChatRequest:
-        """A call as the run samples it."""
+        """Change a call to the sampling settings of the run."""
         episode = self._episodes.get(session)
         if episode is None:
             return ask
@@ -251,12 +251,12 @@ async def _gather_all(work: Sequence[Coroutine[Any, Any, None]]) -> None:
 
 
 def _check_result(result: AgentResult, num_calls: int, num_asked: int) -> AgentResult:
-    """Refuse rewards that are not the policy's, or that cannot be told which call they are for."""
+    """Refuse rewards without a call of the policy, or that do not match the calls."""
     rewards = result.step_rewards
     if result.status == "done" and num_calls == 0:
         asked = f"its {num_asked} calls got no answer" if num_asked else "it never called the model"
         problem = (
-            f"{asked}, so what it returned is not the policy's doing and does not count; send the calls to "
+            f"{asked}, so what it returned is not the policy's and does not count; send the calls to "
             "base_url (openai), anthropic_base_url, or the addresses in the environment"
         )
         return _mark_failed(result, "no_call", problem)

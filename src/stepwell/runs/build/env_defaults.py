@@ -1,11 +1,11 @@
-"""Settings for an environment that nobody here has seen: the preset `own`, fitted to what is measured.
+"""Settings for a new environment: the preset `own`, fitted to measurements.
 
-`stepwell train --env X` plays the oracle on a few training tasks and sets, where the user did not:
+`stepwell train --env X` plays the oracle on a few training tasks and sets what the user did not:
 
-    rewards.scale        one over what a success pays, so that values are near 1
+    rewards.scale        one over the reward of a success, so that values are near 1
     rewards.format       per turn, so that all turns together pay `FORM_SHARE` of a success
-    sampling.max_tokens  the longest demonstrated reply, and room for a longer one
-    warm_start.num_demos 0 where the environment has no oracle to demonstrate
+    sampling.max_tokens  the longest demonstrated reply, with room for a longer one
+    warm_start.num_demos 0 if the environment has no oracle
 
 The fitted values are ordinary settings: they are printed, and `config.toml` of the run holds them.
 """
@@ -26,21 +26,21 @@ NUM_PLAYED = 16
 FORM_SHARE = 0.1
 NO_ORACLE = (
     "{env} has no oracle (has_oracle = False), so there is no warm start: a tiny model that starts from "
-    "random weights does not know the form of replies and will hardly learn. Give the environment an "
+    "random weights does not know the form of replies and will learn little. Give the environment an "
     "oracle(), or start from a model that follows instructions (policy.model, agent.guide=true)"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Settings as `key=value`, and what to tell the user about them."""
+    """Settings as `key=value`, and notes about them for the user."""
 
     overrides: tuple[str, ...]
     notes: tuple[str, ...]
 
 
 def load_own_config(env: str, settings: list[str]) -> tuple[RunConfig, tuple[str, ...]]:
-    """The preset `own` for an environment, with the user's settings on top; and what was fitted."""
+    """The preset `own` for an environment with the user's settings on top, and notes on what was fitted."""
     named = f"env.name={env}"
     if env_type(env).is_robot:
         raise ConfigError(
@@ -52,7 +52,7 @@ def load_own_config(env: str, settings: list[str]) -> tuple[RunConfig, tuple[str
 
 
 def fit_to_env(config: RunConfig) -> Fit:
-    """What the environment of `config` asks for, by playing its oracle."""
+    """Fit settings to the environment of `config` by playing its oracle."""
     components = Components(config)
     try:
         if not components.envs.envs[0].has_oracle:

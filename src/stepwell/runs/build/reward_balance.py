@@ -1,8 +1,8 @@
-"""Whether the parts of a reward that are paid in every turn can outweigh the task.
+"""Whether reward parts that are paid in every turn can outweigh the task.
 
 Format, grounding and world modelling are paid per turn, the task mostly once. An episode that solves its
-task in the first turn gets them once, one that only talks gets them in every turn. Solving early must
-never cost reward: the turns that are left may not pay more than a success.
+task in the first turn gets them once; one that only talks gets them in every turn. Solving early must not
+cost reward: the remaining turns may not pay more than a success.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PER_TURN = ("format", "grounding", "world_modeling")
 
 
 def average_success_pay(shown: Sequence[Trajectory], scale: float) -> float | None:
-    """The average task reward of the successes, before scaling; None where it is not positive."""
+    """The average task reward of successes, before scaling; None if it is not positive."""
     won = [t for t in shown if t.status is Status.SUCCESS]
     totals = [sum(step.reward_parts.get("task", 0.0) for step in t.steps) / scale for t in won]
     paid = sum(totals) / len(totals) if totals else 0.0
@@ -26,7 +26,7 @@ def average_success_pay(shown: Sequence[Trajectory], scale: float) -> float | No
 def describe_imbalance(
     shown: Sequence[Trajectory], rewards: RewardConfig, reward_parts: Sequence[str], max_turns: int
 ) -> str | None:
-    """A warning with figures where talking in form pays more than solving early; None where it does not."""
+    """A warning with figures if well-formed talk pays more than solving early; None if not."""
     paid = average_success_pay(shown, rewards.scale)
     counted = [part for part in PER_TURN if part in reward_parts]
     per_turn = sum(float(getattr(rewards, part)) for part in counted)

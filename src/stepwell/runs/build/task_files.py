@@ -3,10 +3,10 @@
     {"instruction": "What is 2 + 3?", "answer": "5"}
     {"question": "Who wrote it?", "split": "held_out"}
 
-`instruction` is the task's instruction, `split` (`train` or `held_out`) where it belongs, everything
-else its content. Without `split` the content decides, as in any world (`env.held_out_share`). Equal
-tasks count once. Tasks of an agent of one's own (`own_agent.tasks`) are called after their file, tasks of
-an environment (`env.tasks`) after it.
+`instruction` is the task's instruction, `split` (`train` or `held_out`) its split, everything else its
+content. Without `split` a hash of the content decides, as in any environment (`env.held_out_share`). Equal
+tasks count once. Tasks of a user's own agent (`own_agent.tasks`) are named after their file, tasks of an
+environment (`env.tasks`) after the environment.
 """
 
 from __future__ import annotations

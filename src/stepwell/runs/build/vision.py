@@ -1,9 +1,9 @@
-"""What a run needs besides where its agent sees: pictures that the pool keeps, and clear refusals.
+"""What a run needs if its agent sees: images kept in the pool, and clear refusals.
 
-    world ─ picture ─► PoolImageStore.add ─► blob store of the pool ◄─ generators, trainer, resumed runs
+    env ─ image ─► PoolImageStore.add ─► blob store of the pool ◄─ generators, trainer, resumed runs
                               └─► memory, the most recent ones
 
-A world that shows pictures is refused before anything runs, unless the model sees.
+An environment that shows images is refused before anything runs, unless the model sees.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from stepwell.rendering.vision import ImageFormat, image_format_of
 if TYPE_CHECKING:
     from stepwell.policies import VLMPolicy
 
-_PROJECTORS = ("projector", "merger", "connector")  # as families name what carries features to the decoder
+_PROJECTORS = ("projector", "merger", "connector")  # names of the module that carries features to the decoder
 
 
 def find_image_format(path: Path, tokenizer: Any) -> ImageFormat | None:
-    """How the model in `path` writes pictures; None for one of text alone."""
+    """How the model in `path` writes images into prompts; None for a text model."""
     try:
         return image_format_of(path, tokenizer)
     except ModelError as error:
@@ -30,17 +30,17 @@ def find_image_format(path: Path, tokenizer: Any) -> ImageFormat | None:
 
 
 def check_observation(config: RunConfig, observation: Observation, image_format: ImageFormat | None) -> None:
-    """Refuse pictures for a model that reads text."""
+    """Refuse images for a text model."""
     if observation.images and image_format is None:
         raise ConfigError(
-            f"policy.model: {config.policy.model} reads text only, but {config.env.name} shows pictures; "
-            "use a model that sees (such as tiny-vlm-0.5m), or a world that speaks "
-            '(env.options: observation = "text", where it has that)'
+            f"policy.model: {config.policy.model} reads text only, but {config.env.name} shows images; "
+            "use a vision model (such as tiny-vlm-0.5m), or text observations "
+            '(env.options: observation = "text", if the environment has that)'
         )
 
 
 def freeze_vision(policy: VLMPolicy, trained: Literal["all", "projector", "none"]) -> None:
-    """Take what is not to be trained of encoder and projector out of training."""
+    """Freeze what is not trained of vision encoder and projector."""
     if trained == "all":
         return
     from stepwell.policies.vlm.vision import decoder_of
@@ -54,8 +54,8 @@ def freeze_vision(policy: VLMPolicy, trained: Literal["all", "projector", "none"
 
 
 def check_devices(config: RunConfig) -> None:
-    """Refuse what an agent that sees cannot do yet."""
+    """Refuse several trainer devices, which a vision model does not support."""
     if len(config.workers.trainers.devices) > 1:
         raise ConfigError(
-            "workers.trainers.devices: a policy that sees learns on one device; give one, or a text model"
+            "workers.trainers.devices: a vision model is trained on one device; give one, or a text model"
         )

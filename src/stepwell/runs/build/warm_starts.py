@@ -1,17 +1,17 @@
-"""Warm starts kept on disk: runs that would imitate the same demonstrations do it once.
+"""Warm starts kept on disk: runs with the same warm start make it once.
 
-    warm_start.cache/KEY/          the policy after the warm start, whole or not there
+    warm_start.cache/KEY/          the policy after the warm start, complete or absent
     warm_start.cache/KEY.lock      held by the run that makes it; others wait for it
 
-The key is a hash of every setting that the warm start depends on: world, agent, policy with the
-critic it gets, sampling, rewards, the warm start's own table, what `stop_at` looks at, the seed. Chats
-and the user's own reward functions enter with their content.
+The key is a hash of every setting that the warm start depends on: environment, agent, policy with its critic,
+sampling, rewards, the table `warm_start`, what `stop_at` uses, the seed. Chats and the user's own reward
+functions count by their content.
 
 Invariants
-* A run that finds its warm start goes on exactly as the one that made it (weights are stored in
-  full, and nothing later depends on how they came about).
-* A damaged one is made again. A run that dies while it makes one leaves nothing but a lock that
-  the system has released.
+* A run that finds its warm start continues exactly like the one that made it: weights are stored in full,
+  and nothing later depends on how they were made.
+* A damaged warm start is made again. A run that dies while making one leaves only a lock file, which the
+  system has released.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ def has_goal(warm: WarmStartConfig) -> bool:
 
 
 def describe_goal(warm: WarmStartConfig) -> str:
-    """What ends a warm start, in words."""
+    """The goal of a warm start, in words."""
     form = f"{warm.stop_at_format:.0%} of replies have the asked form" if warm.stop_at_format else ""
     solved = f"{warm.stop_at:.0%} of training tasks are solved" if warm.stop_at else ""
     return " and ".join(filter(None, (form, solved)))
 
 
 def is_warm(warm: WarmStartConfig, values: Mapping[str, float]) -> bool:
-    """Whether an evaluation on training tasks reaches every goal that the settings give."""
+    """Whether an evaluation on training tasks reaches every goal of the settings."""
     knows_form = values.get("format_share", 1.0) >= (warm.stop_at_format or 0.0)
     return knows_form and values["success"] >= (warm.stop_at or 0.0)
 
 
 def make_cache_key(components: Components) -> str:
-    """The name under which the warm start of these settings is kept."""
+    """The folder name of the warm start of these settings."""
     config, recipe = components.config, components.recipe
     values = config.model_dump(mode="json", exclude=_WHERE | _LATER)
     del values["warm_start"]["cache"], values["warm_start"]["reward_parts"]
@@ -64,7 +64,7 @@ def make_cache_key(components: Components) -> str:
         *(recipe.optional_reward_parts if config.rewards.process else ()),
     ]
     values["num_tasks"] = config.train.num_tasks
-    if config.warm_start.chats is not None:  # what a file says counts, not what it is called
+    if config.warm_start.chats is not None:  # the content of a file counts, not its name
         values["warm_start"]["chats"] = _hash_rows(config.warm_start.chats)
     values["own_rewards"] = [part.code_hash for part in load_own_parts(config.rewards.parts)]
     if is_import_path(config.agent.strategy):  # what a prompt style says counts, not its name
@@ -80,9 +80,9 @@ def _hash_rows(source: str) -> str:
 
 
 def load_or_make(
-    components: Components, folder: Path, make: Callable[[], None], tell: Callable[[str], None]
+    components: Components, folder: Path, make: Callable[[], None], note: Callable[[str], None]
 ) -> None:
-    """Leave `components.policy` warm: from `folder`, or by `make` and then kept there for others."""
+    """Load the warm policy from `folder`; or make it, and keep it there for other runs."""
     from stepwell.training.checkpoint import damage, load_policy, save_checkpoint
 
     path = folder / make_cache_key(components)
@@ -95,10 +95,10 @@ def load_or_make(
         fcntl.flock(lock, fcntl.LOCK_EX)
         if path.exists() and damage(path) is None:
             load_policy(path, components.policy)
-            tell(f"warm start: taken from {path}")
+            note(f"warm start: loaded from {path}")
             return
         make()
         try:
             save_checkpoint(folder, components.policy, None, {"update": 0}, name=path.name)
         except InfraError as error:
-            tell(f"warm start: not kept for other runs: {error}")
+            note(f"warm start: not kept for other runs: {error}")

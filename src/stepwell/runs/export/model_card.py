@@ -1,4 +1,4 @@
-"""Model cards: what an exported policy is, how it was trained, how good it is, and how to load it."""
+"""The model card of an exported policy: base, training, success, and how to load it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ tokenizer = AutoTokenizer.from_pretrained("{name}")
 def write_card(
     path: Path, name: str, config: RunConfig, summary: Summary | None, checkpoint: str, licence: str
 ) -> None:
-    """Write README.md: YAML for the hub, then the same for people."""
+    """Write README.md: YAML for the hub, then text for people."""
     path.write_text(
         f"---\n{_write_front_matter(config, summary, licence)}---\n\n"
         f"{_write_body(name, config, summary, checkpoint)}",
@@ -51,7 +51,7 @@ def _write_front_matter(config: RunConfig, summary: Summary | None, licence: str
 
 
 def _public_base(config: RunConfig) -> str | None:
-    """The base model, where its name means something on another machine."""
+    """The base model, if its name is known on other machines."""
     from stepwell.policies.hub import is_hub_id
 
     model = config.policy.model

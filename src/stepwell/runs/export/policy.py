@@ -3,7 +3,7 @@
     runs/NAME ─► its checkpoint ─► adapters merged ─► weights, tokenizer, chat template, README.md
 
 What is written opens with `AutoModelForCausalLM` and `AutoTokenizer` and gives the same logits. The
-critic and the optimizer stay behind. The directory appears whole or not at all.
+critic and the optimizer are left out. The directory appears complete or not at all.
 """
 
 from __future__ import annotations

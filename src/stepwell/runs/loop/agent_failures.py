@@ -1,10 +1,10 @@
-"""Failures of a user's own agent: counted by kind, told aloud, and a reason to stop when there are too many.
+"""Failures of a user's own agent: counted by kind, reported, and a reason to stop if there are too many.
 
     trajectories ─► count_failures ─► figures (`agent_failures/KIND`), for metrics, console and report
-                 └► AgentFailures.watch ─► the first error of each kind, once; what to stop with
+                 └► AgentFailures.watch ─► the first error of each kind, once; a reason to stop
 
 Invariants
-* What was the agent's fault is not learnt from as the policy's, unless `own_agent.learn_from_errors`.
+* An episode that failed by the agent's fault is not learnt from, unless `own_agent.learn_from_errors`.
 * A run stops when every episode of its first evaluation or first update failed, or when more than
   `own_agent.max_failed_share` of the episodes of the last `WINDOW` updates did.
 """
@@ -57,30 +57,30 @@ def _list_failures(trajectories: Sequence[Trajectory]) -> list[tuple[str, str]]:
 
 @dataclass(eq=False)
 class AgentFailures:
-    """What the agent of one run got wrong so far. `note` tells it to whoever watches."""
+    """The failures of one run's agent so far. `note` reports them."""
 
     config: OwnAgentConfig
     run: str
     note: Callable[[str], None]
     errors: dict[str, str] = field(default_factory=dict)
     _shares: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    _has_begun: bool = False
+    _has_started: bool = False
 
     def choose_learnable(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-        """Those of an update that are learnt from."""
+        """The trajectories of an update that are learnt from."""
         takes_errors = self.config.learn_from_errors
         return [t for t in trajectories if t.steps and (takes_errors or t.status is not Status.AGENT_ERROR)]
 
     def watch(self, place: str, trajectories: Sequence[Trajectory], *, is_update: bool) -> str | None:
-        """Take in the episodes of an update or an evaluation; why the run should stop, if it should."""
+        """Count the episodes of an update or an evaluation; returns why the run should stop, if it should."""
         for kind, error in first_errors(trajectories).items():
             if kind not in self.errors:
                 self.errors[kind] = error
                 self.note(
                     f"{place}: the agent {FAILURES[kind]}. The first such error:\n{_indent_lines(error)}"
                 )
-        num_failed, is_first = len(_list_failures(trajectories)), not self._has_begun
-        self._has_begun = True
+        num_failed, is_first = len(_list_failures(trajectories)), not self._has_started
+        self._has_started = True
         if is_update:
             self._shares.append((num_failed, len(trajectories)))
         if is_first and num_failed == len(trajectories) and self.config.max_failed_share < 1:

@@ -1,7 +1,7 @@
-"""Where a loop stands, and when it is over: used up, good enough, no better for long, or silent.
+"""The state of the training loop, and when it is over.
 
-`LoopState` is what a checkpoint keeps of the loop besides weights and optimizer. It asks nobody: whether a
-run is over follows from it, the settings and the time.
+`LoopState` is what a checkpoint keeps of the loop besides weights and optimizer. Whether a run is over
+follows from it, the settings and the time: limits reached, good enough, no better for long, or no actions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stepwell.config.run import EvalConfig, TrainConfig
 if TYPE_CHECKING:
     from stepwell.training.checkpoint import Checkpoint
 
-SILENCE = 0.05  # with fewer actions per episode an agent that once acted has ceased to
+SILENCE = 0.05  # with fewer actions per episode, an agent that once acted has stopped acting
 
 
 @dataclass(slots=True)
@@ -36,17 +36,17 @@ class LoopState:
 
     @classmethod
     def of(cls, saved: Checkpoint) -> LoopState:
-        """The loop's part of a checkpoint. Of an older one it is not known when it was evaluated."""
+        """The loop's part of a checkpoint. An older one does not say when it was evaluated."""
         values = saved.loop["state"]
         return cls(**{"evaluated_at": saved.update if values["last"] else None, **values})
 
     @property
     def is_evaluated(self) -> bool:
-        """Whether the weights as they are now were evaluated."""
+        """Whether the present weights were evaluated."""
         return self.evaluated_at == self.update
 
     def forget_best(self) -> None:
-        """From here on success is measured otherwise: the next evaluation is the best so far."""
+        """Success is measured differently from here on: the next evaluation is the best so far."""
         self.best, self.num_since_best, self.best_update, self.best_values = -1.0, 0, None, None
 
     def as_dict(self) -> dict[str, Any]:
@@ -54,14 +54,14 @@ class LoopState:
         return asdict(self)
 
     def count_update(self, num_actions: int, num_episodes: int, *, is_fresh: bool) -> None:
-        """One more update. Only an agent that has acted before, in episodes of its own, can cease to."""
-        has_ceased = is_fresh and self.env_steps > 0 and num_actions < SILENCE * num_episodes
-        self.num_silent = self.num_silent + 1 if has_ceased else 0
+        """Count one more update. Only an agent that has acted before can stop acting."""
+        is_silent = is_fresh and self.env_steps > 0 and num_actions < SILENCE * num_episodes
+        self.num_silent = self.num_silent + 1 if is_silent else 0
         self.update += 1
         self.env_steps += num_actions
 
     def count_eval(self, values: dict[str, float]) -> bool:
-        """One more evaluation; True where it is the best so far."""
+        """Count one more evaluation; True if it is the best so far."""
         self.last, self.evaluated_at = values, self.update
         is_best = values["success"] > self.best
         self.num_since_best = 0 if is_best else self.num_since_best + 1
@@ -70,7 +70,7 @@ class LoopState:
         return is_best
 
     def limit_reached(self, train: TrainConfig, time_s: float) -> str | None:
-        """What ends the run, in words: none are needed once all updates are made. None: it goes on."""
+        """What ends the run, in words (none are needed once all updates are made); None: it continues."""
         if self.update >= train.num_updates:
             return ""
         if train.max_env_steps is not None and self.env_steps >= train.max_env_steps:
@@ -78,11 +78,11 @@ class LoopState:
         if train.max_seconds is not None and time_s - self.warm_start_s >= train.max_seconds:
             return f"train.max_seconds ({train.max_seconds:g}) over: {self.update} updates"
         if 0 < train.max_silent_updates <= self.num_silent:
-            return f"hardly an action in {self.num_silent} updates (train.max_silent_updates)"
+            return f"almost no actions in {self.num_silent} updates (train.max_silent_updates)"
         return None
 
     def stops_early(self, evaluation: EvalConfig) -> bool:
-        """Whether the last evaluation was good enough, or the last few were no better."""
+        """Whether the last evaluation was good enough, or the last ones were no better."""
         goal, patience = evaluation.stop_at, evaluation.patience
         is_good = goal is not None and self.last is not None and self.last["success"] >= goal
         return is_good or (patience is not None and self.num_since_best >= patience)

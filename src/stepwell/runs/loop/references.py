@@ -1,6 +1,6 @@
-"""The weights that the KL is taken to, as a file of the run.
+"""The reference weights of the KL term, as a file of the run.
 
-They are those of the run's start. With adapters the reference is the base model and needs no file.
+They are the weights at the run's start. With adapters the reference is the base model and needs no file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REFERENCE = "reference.safetensors"
 
 
 def save_reference(policy: CausalLMPolicy | VLAPolicy, folder: Path) -> None:
-    """Write the frozen reference of `policy`, where it has one of its own."""
+    """Write the frozen reference of `policy`, if it has its own."""
     reference = policy.reference
     if reference is not None:
         weights = {k: v.detach().clone().contiguous() for k, v in reference.state_dict().items()}
@@ -38,6 +38,6 @@ def load_reference(policy: CausalLMPolicy | VLAPolicy, folder: Path) -> None:
         reference.load_state_dict(load_file(path, device=str(policy.device)))
     except (OSError, SafetensorError, RuntimeError) as error:
         raise EncodingError(
-            f"{path}, the weights that the KL is taken to, cannot be used ({error}); "
+            f"{path}, the reference weights of the KL term, cannot be used ({error}); "
             "put the file back, or start a new run"
         ) from error

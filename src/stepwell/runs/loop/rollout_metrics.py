@@ -1,4 +1,4 @@
-"""What the episodes of an update show, as figures."""
+"""Figures of the episodes of an update."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from stepwell.runs.evaluation.result import format_share
 from stepwell.runs.loop.agent_failures import count_failures
 
 
-def num_tokens(trajectories: Sequence[Trajectory]) -> int:
-    """Units that were sampled."""
+def count_tokens(trajectories: Sequence[Trajectory]) -> int:
+    """The number of sampled units."""
     return sum(step.num_units for t in trajectories for step in t.steps)
 
 
-def equal_groups(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """The share of groups whose siblings all got the same reward; nothing where there are no siblings."""
+def measure_equal_groups(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """The share of groups whose siblings all got the same reward; empty without siblings."""
     totals: dict[str, list[float]] = {}
     for t in trajectories:
         totals.setdefault(t.group, []).append(t.total_reward)
@@ -28,7 +28,7 @@ def equal_groups(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     return {"equal_groups": sum(max(g) - min(g) < 1e-9 for g in groups) / len(groups)}
 
 
-def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+def measure_rollout(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Success, reward and its parts, turns, tokens, the use of tools."""
     steps: list[Step] = [step for t in trajectories for step in t.steps]
     parts: dict[str, float] = {}
@@ -39,10 +39,10 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "success": float(np.mean([t.status is Status.SUCCESS for t in trajectories])),
         "reward": float(np.mean([t.total_reward for t in trajectories])),
         **parts,
-        **equal_groups(trajectories),
+        **measure_equal_groups(trajectories),
         "turns": len(steps) / len(trajectories),
         **format_share(steps),
-        "tokens": float(num_tokens(trajectories)),
+        "tokens": float(count_tokens(trajectories)),
         **measure_tool_use(trajectories),
         **count_failures(trajectories),
     }

@@ -1,16 +1,16 @@
-"""Where an update's trajectories come from: episodes played now, or a pool filled before.
+"""Sources of an update's trajectories: episodes played now, or a pool filled earlier.
 
     PlayedSource    jobs ─► rollout ─► pool ─► take            (is_fresh: by the present weights)
     StoredSource    pool ─► shuffled epochs                    (offline)
     StreamedSource  workers ─► pool ─► oldest first            (`async_source.py`: episodes never stop)
 
 Invariants
-* What is learnt from is what the pool holds: trajectories are committed to it, then taken from it
-  (leased; what this process stored a moment ago is not decoded again).
-* What an update has taken is acknowledged under the number of the checkpoint that will contain it,
-  before that checkpoint is written. A run that goes on from an older checkpoint gets back whatever
-  came later; episodes that were played before a crash are learnt from and not played again.
-* The pool may be shared with other runs: everything of a run bears its name as a tag.
+* An update learns from what the pool holds: trajectories are committed to it, then leased from it (what
+  this process has just stored is not decoded again).
+* What an update has taken is acknowledged under the number of the checkpoint that will contain it, before
+  that checkpoint is written. A run that resumes from an older checkpoint gets back what came later.
+  Episodes that were played before a crash are learnt from and not played again.
+* The pool may be shared with other runs: everything of a run has its name as a tag.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stepwell.pool import Channel, Filter, Pool, open_pool
 from stepwell.rollout import Job, RolloutResult
 from stepwell.runs.build.components import Components
 
-LEASE_S = 24 * 3600.0  # a run's own pool has no other consumer; a dead run's leases return when it resumes
+LEASE_S = 24 * 3600.0  # a run's own pool has no other consumer; leases of a dead run return when it resumes
 
 
 @dataclass(slots=True)
@@ -48,18 +48,18 @@ class Source(Protocol):
     """Hands out the trajectories of update 1, 2, …"""
 
     is_fresh: bool
-    """Whether they were sampled by the weights they are learnt by, so that logprobs must agree."""
+    """Whether they are sampled with the weights that learn from them, so that logprobs must agree."""
 
     def batch(self, update: int) -> Batch | None:
-        """What update number `update` learns from; None where a stop was asked for meanwhile."""
+        """What update number `update` learns from; None if a stop was requested meanwhile."""
         ...
 
     def acknowledge(self, update: int) -> None:
-        """A checkpoint of this update is about to be written."""
+        """Acknowledge what was taken: a checkpoint of this update is about to be written."""
         ...
 
     def resume_from(self, update: int) -> None:
-        """The run continues after this update; what later ones had taken is free again."""
+        """Continue after this update; what later updates had taken is free again."""
         ...
 
 
@@ -80,18 +80,18 @@ class PlayedSource:
         return self.components.pool
 
     def batch(self, update: int) -> Batch:
-        """The groups of this update: those that are in the pool already, the others played now."""
+        """The groups of this update: from the pool if they are there already, else played now."""
         started = time.perf_counter()
         jobs = self.jobs(update)
         names = list(dict.fromkeys(job.group for job in jobs))
-        is_begun = bool(self.pool.count(Filter(group=names[0])))  # by a process that was stopped
-        found = self._take_groups(len(names)) if is_begun else {}
+        has_started = bool(self.pool.count(Filter(group=names[0])))  # in a process that was stopped
+        found = self._take_groups(len(names)) if has_started else {}
         missing = [job for job in jobs if job.group not in found]
         num_retries = 0
         if missing:
             rolled = self._play_jobs(update, missing)
             num_retries = rolled.num_retries
-            known = {} if is_begun or rolled.is_stored else _group_trajectories(rolled.trajectories)
+            known = {} if has_started or rolled.is_stored else _group_trajectories(rolled.trajectories)
             found |= self._take_groups(len(names) - len(found), known)
         assert found.keys() == set(names), "the pool served groups of another update"
         self._taken += names
@@ -121,17 +121,16 @@ class PlayedSource:
             raise EnvError(
                 f"update {update}: {len(rolled.failures)} episodes failed, also after "
                 f"{config.max_env_retries} more tries (train.max_env_retries); the first: "
-                f"{rolled.failures[0].error}. What was played is kept; fix the world, then --resume"
+                f"{rolled.failures[0].error}. What was played is kept; fix the environment, then --resume"
             )
         return rolled
 
     def _take_groups(
         self, count: int, known: Mapping[str, list[Trajectory]] | None = None
     ) -> dict[str, list[Trajectory]]:
-        """The oldest complete groups of this run that no update has had, leased to it.
+        """Lease the oldest complete groups of this run that no update has had.
 
-        Those that this process has just stored (`known`) need not be read back: the record gives
-        back every bit.
+        Groups that this process has just stored (`known`) are not read back: the record is exact.
         """
         where = None if self.config.pool.url is None else Filter(tags=(self.run,))
         taken = self.pool.take(self.run, count, where=where, lease_s=LEASE_S, read=not known)
@@ -140,7 +139,7 @@ class PlayedSource:
     def acknowledge(self, update: int) -> None:
         self.pool.acknowledge(self.run, self._taken, update)
         self._taken.clear()
-        if self.config.pool.url is None:  # a pool of its own; a shared one is its owner's to keep small
+        if self.config.pool.url is None:  # the run's own pool; a shared one is kept small by its owner
             self.pool.gc(max_bytes=int(self.config.checkpoint.trajectories_mb * 1e6))
 
     def resume_from(self, update: int) -> None:
@@ -192,7 +191,7 @@ class StoredSource:
         return len(self._ids)
 
     def batch(self, update: int) -> Batch:
-        """The next `tasks_per_update` x `group_size` of them; an epoch runs over into the next."""
+        """The next `tasks_per_update` x `group_size` of them; epochs follow each other without a gap."""
         started = time.perf_counter()
         size = self.config.train.tasks_per_update * self.config.train.group_size
         ids = [self._id_at((update - 1) * size + i) for i in range(min(size, len(self._ids)))]
@@ -200,10 +199,10 @@ class StoredSource:
         return Batch(trajectories, played_s=time.perf_counter() - started)
 
     def _assign_rewards(self, trajectory: Trajectory) -> Trajectory:
-        """With the reward parts that the recipe asks for, whichever were summed when it was stored.
+        """Assign the reward parts of the recipe, whichever were summed when the trajectory was stored.
 
-        `outcome` follows from the status. Others are taken from what a step stores of its parts: all
-        of them where it was played here (`info["parts"]`, unscaled), else those that were given.
+        `outcome` follows from the status. The others come from what a step stores: all parts if it was
+        played here (`info["parts"]`, unscaled), else those that were given.
         """
         is_won, last = trajectory.status is Status.SUCCESS, len(trajectory.steps) - 1
         for number, step in enumerate(trajectory.steps):
@@ -228,10 +227,10 @@ class StoredSource:
         return self._ids[int(self._order[place])]
 
     def acknowledge(self, update: int) -> None:
-        """Nothing is consumed: a pool can be learnt from any number of times."""
+        """Do nothing: a pool can be learnt from any number of times."""
 
     def resume_from(self, update: int) -> None:
-        """The order follows from seed and update."""
+        """Do nothing: the order follows from seed and update."""
 
     def close(self) -> None:
         self._pool.close()

@@ -45,7 +45,7 @@ from stepwell.runs.interrupts import handle_first_stop
 from stepwell.runs.loop.agent_failures import AgentFailures
 from stepwell.runs.loop.loop_state import LoopState
 from stepwell.runs.loop.references import load_reference, save_reference
-from stepwell.runs.loop.rollout_metrics import num_tokens, rollout_metrics
+from stepwell.runs.loop.rollout_metrics import count_tokens, measure_rollout
 from stepwell.runs.loop.sources import PlayedSource, Source, StoredSource
 from stepwell.runs.loop.warm_start import WarmStart
 from stepwell.training import checkpoint
@@ -228,10 +228,10 @@ class TrainingLoop:
             "time/rollout_s": batch.played_s,
             "time/update_s": learnt - played,
             "time/publish_s": now - learnt,
-            "tokens_per_s": num_tokens(batch.trajectories) / (now - played + batch.played_s),
+            "tokens_per_s": count_tokens(batch.trajectories) / (now - played + batch.played_s),
             "infra_errors": float(batch.num_retries),
         }
-        self._record("update", rollout_metrics(batch.trajectories) | metrics | times | batch.metrics)
+        self._record("update", measure_rollout(batch.trajectories) | metrics | times | batch.metrics)
         self._watch_agent(f"update {self.state.update}", batch.trajectories, is_update=True)
         return True
 

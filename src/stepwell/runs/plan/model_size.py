@@ -1,4 +1,4 @@
-"""How large a model is, read from the headers of its files without loading it."""
+"""The size of a model, read from the headers of its files without loading it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """What the files of a model say about its size."""
+    """The size of a model in numbers."""
 
     num_parameters: int
     num_linear: int

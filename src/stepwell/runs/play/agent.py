@@ -1,7 +1,7 @@
 """The agent's side of one conversation: a policy, the engine that samples from it, a renderer.
 
-What it is told and what it (or a person in its place) answered stand in one `Conversation`, so
-the ids it samples from are those of training.
+Prompts and replies (the agent's, or a person's in its place) are in one `Conversation`, so the agent samples
+from the same ids as in training.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Pilot:
         self._episode = ""
 
     def start(self, agent: Agent, text: str, observation: Observation) -> None:
-        """Begin a conversation."""
+        """Start a conversation."""
         check_observation(self._config, observation, self._renderer.image_format)
         self._talk = start_conversation(agent, self._renderer, self._make_message(text, observation))
         self._episode = new_id("play")
@@ -61,14 +61,14 @@ class Pilot:
         self._conversation.sampled(ids)
 
     def tell(self, text: str, observation: Observation) -> None:
-        """Add what the world says and shows next."""
+        """Add the next observation."""
         self._conversation.add(self._make_message(text, observation))
 
     def _make_message(self, text: str, observation: Observation) -> Message:
         return make_user_message(text, observation, self._renderer.pictures)
 
     def value(self) -> float | None:
-        """What the critic expects from here; None without a critic."""
+        """The critic's value of the present state; None without a critic."""
         if self._policy.critic is None:
             return None
         return float(self._policy.state_values([self._conversation.state])[0])

@@ -1,17 +1,17 @@
 """An episode played by hand: a person acts, or the agent does, turn by turn.
 
-    PlaySession ──► EnvBatch (one world)      what an action does
-        │      └──► Agent                     what is told and how replies are read
+    PlaySession ──► EnvBatch (one env)        what an action does
+        │      └──► Agent                     how prompts are written and replies are read
         └─ Pilot ─► Conversation ─► engine    what the agent would do, and what the critic expects
 
-A person's turn enters the conversation as the reply the agent should have written: in exactly
-the asked form, with the true states where the strategy wants states. So the agent can take
-over at any turn, from a history that looks like its own.
+A person's turn enters the conversation as the reply that the agent should have written: in exactly the asked
+form, with the true states if the strategy wants states. So the agent can take over at any turn, from a
+history that looks like its own.
 
 Invariants
 * The agent sees what it sees in training: the same messages, ids and reading of replies.
 * A turn of either player is rewarded by the same parts.
-* Without an agent nothing heavy is imported: who only wants to look at a world waits for nothing.
+* Without an agent nothing heavy is imported: looking at an environment needs no waiting.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlayedTurn:
-    """One turn as it went: who acted, in which words, and what came of it."""
+    """One turn: who acted, the text, and the result."""
 
     player: Literal["person", "agent"]
     text: str
@@ -46,7 +46,7 @@ class PlayedTurn:
 
 
 class PlaySession:
-    """Episodes of one world, one after the other. Without a `pilot` only the person acts."""
+    """Episodes of one environment, one after the other. Without a `pilot` only the person acts."""
 
     def __init__(self, config: RunConfig, pilot: Pilot | None = None) -> None:
         self._config = config
@@ -62,7 +62,7 @@ class PlaySession:
         self._own_parts = load_own_parts(config.rewards.parts)
 
     def start(self, task: Task) -> Observation:
-        """Begin an episode."""
+        """Start an episode."""
         (turn,) = self._batch.reset([task])
         if turn.error is not None:
             raise turn.error

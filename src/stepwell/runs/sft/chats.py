@@ -1,11 +1,11 @@
-"""Chats from a file as demonstrations: one step per assistant turn, so that only these are learnt.
+"""Chats from a file as demonstrations: one step per assistant turn, so that only those are learnt.
 
     {"messages": [{"role": "user", "content": "2 + 3?"}, {"role": "assistant", "content": "5"}]}
     {"messages": [...], "tools": [{"type": "function", "function": {...}}]}
 
 The form is that of OpenAI's chat API, tool calls and results included; files are what `data/rows.py` reads.
-A step's state is the exact prompt that the run's own renderer writes before the turn, its action what the
-chat template writes for the turn, up to the token that ends it.
+A step's state is the exact prompt that the run's renderer writes before the turn. Its action is what the chat
+template writes for the turn, up to the token that ends it.
 """
 
 from __future__ import annotations
