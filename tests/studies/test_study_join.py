@@ -82,7 +82,7 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
     whole = part(tmp_path, "whole", {})
     study = study_of(THREE, tmp_path)
     runs = plan_runs(study, tmp_path, tmp_path / "runs")
-    with pytest.raises(ConfigError, match="quick form"):
+    with pytest.raises(ConfigError, match="short form"):
         join(study, runs, [quick, whole])
     with pytest.raises(ConfigError, match="no run lake-base-seed1"):
         join(study, runs[:1], [whole])
