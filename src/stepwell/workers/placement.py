@@ -1,17 +1,16 @@
-"""Placement: which device hosts which group, and whether the hardware can hold it.
+"""Placement: which device hosts which workers, and whether the hardware allows it.
 
-    colocated       each device hosts all three groups
+    colocated       each device hosts simulators, generators and trainers
     hybrid          each device hosts a trainer and either simulators or a generator
     disaggregated   rollout devices (simulators, generators) apart from trainer devices
 
-A device is `cpu`, `cuda:0`, … of this machine, or `HOST/cuda:0` of another; the three words mean the same
-for either. Groups without a list of their own: generators and trainers get `policy.device` (in `hybrid` the
-trainers get all devices that are named), simulators the cores of the CPU, which all placements share; in
-`hybrid` the cores can be named as a device like any other.
+A device is `cpu`, `cuda:0`, … of this machine, or `HOST/cuda:0` of another. Defaults: generators and trainers
+get `policy.device` (in `hybrid`, trainers get all named devices). Simulators get the cores of the CPU, which
+all placements share; in `hybrid` the cores can be named like any other device.
 
-Each trainer device is a rank (`training/ranks.py`); the cores may host several, every other device one.
+Each trainer device is a rank (`training/ranks.py`). The cores may host several ranks, every other device one.
 
-`resolve` refuses, with the reason, what the words or the hardware rule out.
+`resolve_placement` refuses what the settings or the hardware rule out, and says why.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ CORES = "cpu"
 
 @dataclass(frozen=True, slots=True)
 class DevicePlacement:
-    """Who is where: one device per simulator and per generator, and those of the trainers."""
+    """One device per simulator and per generator, and the devices of the trainers."""
 
     kind: str
     simulators: tuple[str, ...]
@@ -35,7 +34,7 @@ class DevicePlacement:
     trainers: tuple[str, ...]
 
     def describe_devices(self) -> Iterator[str]:
-        """One device per line, with what it hosts."""
+        """One line per device, with what it hosts."""
         for device in dict.fromkeys((*self.trainers, *self.generators, *self.simulators)):
             hosted = [
                 f"{row.count(device)} {word if row.count(device) == 1 else word + 's'}"
@@ -50,10 +49,10 @@ class DevicePlacement:
 
 
 def resolve_placement(config: WorkersConfig, policy_device: str, available: Sequence[str]) -> DevicePlacement:
-    """Who is where on these devices; `available` always includes the cores (`cpu`)."""
+    """The placement on these devices. `available` always includes the cores (`cpu`)."""
     simulators, generators, trainers = _list_named_devices(config, policy_device)
-    for group, devices in (("simulators", simulators), ("generators", generators), ("trainers", trainers)):
-        _check_available(group, devices, available)
+    for kind, devices in (("simulators", simulators), ("generators", generators), ("trainers", trainers)):
+        _check_available(kind, devices, available)
     is_shared = simulators == (CORES,) and not (config.placement == "hybrid" and config.simulators.devices)
     check = {"colocated": _check_colocated, "hybrid": _check_hybrid, "disaggregated": _check_disaggregated}
     check[config.placement](() if is_shared else simulators, generators, trainers)
@@ -68,7 +67,7 @@ def resolve_placement(config: WorkersConfig, policy_device: str, available: Sequ
 def list_trainer_devices(
     config: WorkersConfig, policy_device: str, available: Sequence[str]
 ) -> tuple[str, ...]:
-    """Where the ranks of the trainer are in a run without the other groups."""
+    """The devices of the trainer's ranks in a run without other workers."""
     devices = tuple(map(_normalize_device, config.trainers.devices)) or (policy_device,)
     if config.trainers.devices:
         _check_available("trainers", devices, available)
@@ -76,14 +75,14 @@ def list_trainer_devices(
 
 
 def list_devices() -> list[str]:
-    """What this machine has."""
+    """The devices of this machine."""
     import torch
 
     return [CORES, *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
 
 
 def check_device(key: str, device: str) -> None:
-    """Refuse a device that this machine does not have; `key` is the setting that names it."""
+    """Refuse a device that this machine does not have. `key` is the setting that names it."""
     if device == CORES:
         return
     import torch
@@ -92,7 +91,7 @@ def check_device(key: str, device: str) -> None:
         kind = torch.device(device).type
     except RuntimeError:
         raise ConfigError(f"{key}: {device!r} is no device; write cpu, or cuda:0 for the first GPU") from None
-    if kind == CORES:  # torch takes every index: all are the same cores
+    if kind == CORES:  # torch accepts every index: all are the same cores
         return
     other = torch.accelerator.current_accelerator()  # such as mps
     here = list_devices()
@@ -119,26 +118,26 @@ def _normalize_device(device: str) -> str:
     return f"{device}:0" if device.rpartition("/")[2] == "cuda" else device
 
 
-def _check_available(group: str, devices: Sequence[str], available: Sequence[str]) -> None:
+def _check_available(kind: str, devices: Sequence[str], available: Sequence[str]) -> None:
     if missing := [device for device in devices if device not in available]:
         raise ConfigError(
-            f"workers.{group}.devices: there is no {missing[0]} here; this machine has {', '.join(available)}"
+            f"workers.{kind}.devices: there is no {missing[0]} here; this machine has {', '.join(available)}"
         )
-    one_each = devices if group != "trainers" else [device for device in devices if device != CORES]
+    one_each = devices if kind != "trainers" else [device for device in devices if device != CORES]
     if len(set(one_each)) < len(one_each):
         raise ConfigError(
-            f"workers.{group}.devices names a device twice: {', '.join(devices)}; name each once: workers "
-            "are dealt out to them in turn"
+            f"workers.{kind}.devices names a device twice: {', '.join(devices)}; name each once: workers "
+            "are spread over them in turn"
         )
 
 
 def _check_colocated(simulators: Sequence[str], generators: Sequence[str], trainers: Sequence[str]) -> None:
-    for group, devices in (("generators", generators), ("simulators", simulators)):
+    for kind, devices in (("generators", generators), ("simulators", simulators)):
         if devices and set(devices) != set(trainers):
             odd = sorted(set(devices) ^ set(trainers))[0]
             raise ConfigError(
-                f"workers.placement: colocated means that each device hosts all three groups, but {odd} is "
-                f"not named for both trainers and {group}; give both the same devices, or choose hybrid or "
+                f"workers.placement: colocated means that each device hosts all kinds of workers, but {odd} "
+                f"is not named for both trainers and {kind}; give both the same devices, or choose hybrid or "
                 "disaggregated"
             )
 
@@ -147,7 +146,7 @@ def _check_hybrid(simulators: Sequence[str], generators: Sequence[str], trainers
     if len(set(trainers)) < 2:
         raise ConfigError(
             "workers.placement: hybrid needs at least two devices, one with simulators and one with a "
-            f"generator, and a trainer on each; {trainers[0]} is one. Name more, or choose colocated"
+            f"generator, and a trainer on each; there is only {trainers[0]}. Name more, or choose colocated"
         )
     if not simulators:
         raise ConfigError(
@@ -156,8 +155,8 @@ def _check_hybrid(simulators: Sequence[str], generators: Sequence[str], trainers
         )
     if both := sorted(set(simulators) & set(generators)):
         raise ConfigError(
-            f"workers.placement: in hybrid a device has either simulators or a generator, {both[0]} is named "
-            "for both; choose colocated, or part the lists"
+            f"workers.placement: in hybrid a device has either simulators or a generator, but {both[0]} is "
+            "named for both; choose colocated, or separate the lists"
         )
     if set(trainers) != {*simulators, *generators}:
         odd = sorted(set(trainers) ^ {*simulators, *generators})[0]

@@ -1,18 +1,19 @@
-"""How old data may get: which groups may be begun, and which finished ones an update learns from.
+"""Staleness: which groups may be begun, and which finished groups an update learns from.
 
-A version is an update: weights of version v have learnt from v updates. Data of version f that update
-u = v + 1 learns from are v - f versions stale. `GroupBuffer` keeps count of it, plain data without a clock:
+A version is an update: weights of version v have learnt from v updates. If update u = v + 1 learns from data
+of version f, the data are v - f versions stale. `GroupBuffer` keeps count, as plain data without a clock:
 
     may_begin ─► begin_group ─► (played) ─► add_group ─► ready ─► take_groups: for the next update
 
-Groups are learnt from oldest first, `groups_per_update` at a time. So a group begun now, with n others in
-stock, is learnt from by weights `num_taken + n // groups_per_update`; it is begun only where that is at most
-`max_staleness` versions after the generators' present ones. A group can still get older than that (others
-that began later may finish earlier); then it is dropped, or learnt from and counted, as `stale_data` says.
+Updates take the oldest groups first, `groups_per_update` at a time. So a group that begins now, behind n
+others in the buffer, is used by weights of version `num_taken + n // groups_per_update`. It may begin only
+if that is at most `max_staleness` versions after the present weights of the generators. A group can still
+become older (later groups may finish earlier). Then it is dropped, or used and counted, as `stale_data`
+says.
 
-Modes (`config.workers`): `sync` and `rollout_async` begin groups only while the trainer waits; with
-`train_async` it waits for a whole epoch of `rollout_epochs` updates, and the next epoch is played while it
-learns; `stream` begins whatever staleness allows.
+Modes (`config.workers`): `sync` and `rollout_async` begin groups only while the trainer waits. With
+`train_async` the trainer waits for a whole epoch of `rollout_epochs` updates, and the next epoch is played
+while it learns. `stream` begins whatever staleness allows.
 
 Invariant: with `stale_data="drop"` nothing older than `max_staleness` is ever handed out.
 """
@@ -32,7 +33,7 @@ Mode = Literal["sync", "rollout_async", "train_async", "stream"]
 
 @dataclass(slots=True, eq=False)
 class PlayedGroup:
-    """A complete group. `version` is the oldest that had a part in it."""
+    """A complete group. `version` is the oldest version that sampled a part of it."""
 
     name: str
     trajectories: list[Trajectory]
@@ -40,14 +41,14 @@ class PlayedGroup:
 
     @classmethod
     def from_trajectories(cls, name: str, trajectories: Sequence[Trajectory], default: int) -> PlayedGroup:
-        """`default` stands for episodes without a step."""
+        """`default` is the version of a group without any step."""
         found = [step.policy_version.first for t in trajectories for step in t.steps]
         return cls(name, list(trajectories), min(found, default=default))
 
 
 @dataclass(slots=True)
 class TakenGroups:
-    """What an update gets, and what was too old for it. `num_over` of the groups are above the bound."""
+    """The groups of an update, and those that were too old. `num_over` of the groups exceed the limit."""
 
     groups: list[PlayedGroup]
     dropped: list[PlayedGroup]
@@ -56,10 +57,10 @@ class TakenGroups:
 
 @dataclass(eq=False)
 class GroupBuffer:
-    """Groups begun and not yet learnt from.
+    """Groups that were begun and not used yet.
 
-    `version` is what the generators have, `num_taken` counts updates handed out (those before a resumed
-    run's start included), `is_wanted` says that the trainer waits.
+    `version` is that of the generators' weights. `num_taken` counts the updates that got their groups, also
+    those before a resume. `is_wanted`: the trainer waits.
     """
 
     mode: Mode
@@ -75,7 +76,7 @@ class GroupBuffer:
     ready: list[PlayedGroup] = field(default_factory=list)
 
     def may_begin(self) -> bool:
-        """Whether one more group may be begun now."""
+        """Whether another group may begin now."""
         learnt_at = self.num_taken + (self.num_open + len(self.ready)) // self.groups_per_update
         if learnt_at - self.version > self.max_staleness:
             return False
@@ -94,12 +95,12 @@ class GroupBuffer:
 
     def add_group(self, group: PlayedGroup) -> None:
         """Add a group that is complete now."""
-        assert self.num_open > 0, "a group is complete that was not begun"
+        assert self.num_open > 0, "a group is complete that was never begun"
         self.num_open -= 1
         self.ready.append(group)
 
     def is_due(self) -> bool:
-        """Whether the next update can be handed out."""
+        """Whether there are enough groups for the next update."""
         is_first = self.num_taken % self.rollout_epochs == 0
         num_needed = self.rollout_epochs if is_first and self.mode != "stream" else 1
         if self.num_updates is not None:  # the last epoch may be a short one
@@ -107,9 +108,9 @@ class GroupBuffer:
         return len(self._list_usable()) >= num_needed * self.groups_per_update
 
     def take_groups(self) -> TakenGroups | None:
-        """The groups of the next update, or None where there are not enough yet.
+        """The groups of the next update, or None if there are not enough yet.
 
-        What is too old is taken out and handed back in any case, so that it can be played again.
+        Groups that are too old are removed and returned in any case, so that they can be played again.
         """
         usable = self._list_usable()
         dropped = [group for group in self.ready if group not in usable]
@@ -130,21 +131,20 @@ class GroupBuffer:
 
 
 def compute_min_staleness(config: WorkersConfig) -> int:
-    """The smallest bound under which a run can go on.
+    """The smallest `max_staleness` with which a run can continue.
 
-    When the trainer waits for the update after u, the generators may have the weights of up to
-    `sync_interval - 1` updates before; where it waits for a whole epoch, its last group is learnt from
-    `rollout_epochs - 1` updates later.
+    When the trainer waits for the update after u, the weights of the generators may be `sync_interval - 1`
+    updates old. If it waits for a whole epoch, the last group is used `rollout_epochs - 1` updates later.
     """
     epochs = 1 if config.mode == "stream" else config.rollout_epochs
     return epochs - 1 + config.sync_interval - math.gcd(epochs, config.sync_interval)
 
 
 def check_staleness(config: WorkersConfig) -> None:
-    """Refuse settings under which the trainer would wait for data that may not be played."""
+    """Refuse settings with which the trainer would wait for groups that may never begin."""
     if config.max_staleness < (needed := compute_min_staleness(config)):
         raise ConfigError(
-            f"workers.max_staleness ({config.max_staleness}) is below {needed}, the least that "
+            f"workers.max_staleness ({config.max_staleness}) is below {needed}, the minimum for "
             f"workers.rollout_epochs ({config.rollout_epochs}) and workers.sync_interval "
-            f"({config.sync_interval}) need in mode {config.mode!r}; raise it, or lower those"
+            f"({config.sync_interval}) in mode {config.mode!r}; raise it, or lower those"
         )
