@@ -123,11 +123,11 @@ def test_a_dialect_of_ones_own_is_served_and_recorded(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_asynchronous_run_divides_requests_by_ones_own_rule_and_keeps_siblings(tmp_path: Path) -> None:
-    groups = ("processes=false", "mode=rollout_async", "generators.num_workers=2", "global_batch=4")
+    workers = ("processes=false", "mode=rollout_async", "generators.num_workers=2", "global_batch=4")
     folder = train(
         small_config(
-            *(f"groups.{setting}" for setting in groups),
-            f"groups.generators.shard={EXAMPLES}/own_shard_rule.py:by_length",
+            *(f"workers.{setting}" for setting in workers),
+            f"workers.generators.shard={EXAMPLES}/own_shard_rule.py:by_length",
             "recipe.name=grpo",
             f"recipe.credit.function={EXAMPLES}/own_credit.py:best_of_siblings",
             "eval.num_tasks=2",

@@ -108,6 +108,5 @@ def _find_built_in(name: str) -> CheckedKind:
     if fitting:
         raise ConfigError(f"{name!r} names a {' and a '.join(fitting)}; say which with --kind {fitting[0]}")
     every = [known_name for names in known.values() for known_name in names]
-    raise ConfigError(
-        f"nothing is called {name!r}{suggest_name(name, every)}; write module:name for something of your own"
-    )
+    guess = suggest_name(name, every) or "."
+    raise ConfigError(f"nothing is called {name!r}{guess} Write module:name for something of your own")
