@@ -38,7 +38,7 @@ from stepwell.envs.multihop_qa.facts.graph import key
 from stepwell.envs.multihop_qa.options import MultihopOptions
 from stepwell.envs.multihop_qa.questions import COLLECTIONS, collection_of
 from stepwell.envs.retrieval import KINDS, Kind, SearchIndex
-from stepwell.envs.retrieval.words import query_words
+from stepwell.envs.retrieval.text import query_words
 
 RESULT = Path(__file__).parent / "results" / "multihop_qa.json"
 NAME = "multihop_qa"

@@ -31,7 +31,7 @@ from rich.table import Table
 
 from stepwell.core import ConfigError
 from stepwell.envs import make_env
-from stepwell.envs.robots.metaworld.words import INSTRUCTIONS
+from stepwell.envs.robots.metaworld.text import INSTRUCTIONS
 
 RESULT = Path(__file__).parent / "results" / "robot_worlds.json"
 WORLDS: list[tuple[str, str, dict[str, Any]]] = [

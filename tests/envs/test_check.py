@@ -22,7 +22,7 @@ from stepwell.core import (
 )
 from stepwell.envs import Effect, Env
 from stepwell.envs.check import check_env, check_type
-from stepwell.envs.check_words import CHECKS
+from stepwell.envs.check_text import CHECKS
 
 
 class Sound(Env):

@@ -16,7 +16,7 @@ from stepwell.config.base import Settings
 from stepwell.core import InputError
 from stepwell.envs.base import Env
 from stepwell.envs.check_probe import Broken, Probe
-from stepwell.envs.check_words import CHECKS
+from stepwell.envs.check_text import CHECKS
 from stepwell.envs.registry import env_type, read_options
 from stepwell.envs.robots.base import RobotEnv
 from stepwell.envs.robots.check import ROBOT_CHECKS

@@ -9,7 +9,7 @@ from typing import Any
 
 from stepwell.config.base import Settings
 from stepwell.core import Task
-from stepwell.envs.check_play import follow_oracle, solves_randomly
+from stepwell.envs.check_episodes import follow_oracle, solves_randomly
 
 HELD_OUT_SHARE = 0.2
 

@@ -21,7 +21,7 @@ from stepwell.config.base import Settings
 from stepwell.core import JSON, ActionSpace, EnvDescription, InputError, Observation, Split, StateForm, Task
 from stepwell.envs import java
 from stepwell.envs.base import NOTHING, Effect, Env
-from stepwell.envs.sides import stand
+from stepwell.envs.fixed_splits import stand
 
 Game = Literal[
     "cookingworld", "twc", "coin", "mapreader", "arithmetic", "sorting", "simonsays", "peckingorder"

@@ -15,7 +15,7 @@ import pytest
 from stepwell.core import ConfigError, InputError, Split
 from stepwell.envs.household.alfworld import PublishedGame, games_in, write_game
 from stepwell.envs.household.env import Household
-from stepwell.envs.household.made import MadeHousehold
+from stepwell.envs.household.generated_household import MadeHousehold
 from stepwell.envs.household.options import HouseholdOptions
 
 pytest.importorskip("alfworld")

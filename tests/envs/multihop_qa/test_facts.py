@@ -14,7 +14,7 @@ import pytest
 from stepwell.core import ConfigError
 from stepwell.envs.multihop_qa.facts import Collection, Question, collection
 from stepwell.envs.multihop_qa.facts.collection import DEPTH, cached_collection, tried
-from stepwell.envs.multihop_qa.facts.composing import Bridge, Comparison, Composer, Intersection
+from stepwell.envs.multihop_qa.facts.composer import Bridge, Comparison, Composer, Intersection
 from stepwell.envs.multihop_qa.facts.graph import Graph, Node, key
 from stepwell.envs.multihop_qa.facts.packages import package_file
 from stepwell.envs.retrieval import Document

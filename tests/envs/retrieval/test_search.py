@@ -16,7 +16,7 @@ from stepwell.envs.retrieval.bm25 import K1, B, WordIndex
 from stepwell.envs.retrieval.dense import VectorIndex
 from stepwell.envs.retrieval.embedder import minilm
 from stepwell.envs.retrieval.ranking import best, fused
-from stepwell.envs.retrieval.words import MAX_QUERY_CHARS, MAX_QUERY_WORDS, plain, query_words, words
+from stepwell.envs.retrieval.text import MAX_QUERY_CHARS, MAX_QUERY_WORDS, plain, query_words, words
 
 CITIES = [
     Document("lyon", "Lyon", "Lyon is a city in France."),

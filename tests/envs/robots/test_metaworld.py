@@ -15,7 +15,7 @@ from stepwell.envs import EnvBatch, draw_tasks, make_env
 from stepwell.envs.check import check_env
 from stepwell.envs.robots import models
 from stepwell.envs.robots.metaworld.simulator import vector_bounds
-from stepwell.envs.robots.metaworld.words import INSTRUCTIONS, plain_name
+from stepwell.envs.robots.metaworld.text import INSTRUCTIONS, plain_name
 
 metaworld = pytest.importorskip("metaworld")
 

@@ -8,7 +8,7 @@ import pytest
 
 from stepwell.core import ToolCall
 from stepwell.envs import make_env
-from stepwell.envs.oddities import odd_actions
+from stepwell.envs.adversarial_actions import odd_actions
 
 
 def play_episode(env: Any, task: Any) -> list[Any]:

@@ -28,9 +28,9 @@ from stepwell.envs.frozenlake.lake import (
     shortest_way,
 )
 from stepwell.envs.frozenlake.options import FrozenLakeOptions
+from stepwell.envs.frozenlake.text import compass, empty_board, in_words, place_player, structured
 from stepwell.envs.frozenlake.tiles import TILES
 from stepwell.envs.frozenlake.vocabulary import VOCABULARY
-from stepwell.envs.frozenlake.words import compass, empty_board, in_words, place_player, structured
 from stepwell.envs.grid import NAMES
 from stepwell.envs.tables import Table, tabulate
 from stepwell.envs.tiles import Image, draw_board

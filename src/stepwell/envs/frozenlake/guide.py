@@ -8,7 +8,7 @@ from __future__ import annotations
 from stepwell.core import ActionSpace, ExampleTurn, StateForm
 from stepwell.envs.frozenlake.lake import Lake
 from stepwell.envs.frozenlake.options import FrozenLakeOptions
-from stepwell.envs.frozenlake.words import empty_board, in_words, place_player, structured
+from stepwell.envs.frozenlake.text import empty_board, in_words, place_player, structured
 
 SYMBOLS = "_ ice, O hole, G goal, P player, X player in a hole, * player on the goal"
 

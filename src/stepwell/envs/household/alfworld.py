@@ -24,13 +24,13 @@ from typing import Any
 
 from stepwell.core import JSON, ConfigError, InputError, Split, StateForm, Task, hash_bytes
 from stepwell.envs.base import NOTHING, Effect
+from stepwell.envs.fixed_splits import stand
+from stepwell.envs.household.generated_household import WON, read_command
 from stepwell.envs.household.generator import SEEN_GOALS, read_household
-from stepwell.envs.household.made import WON, read_command
 from stepwell.envs.household.options import HouseholdOptions
 from stepwell.envs.household.pddl import problem
-from stepwell.envs.household.words import MAX_SHOWN, NOTHING_HAPPENS
+from stepwell.envs.household.text import MAX_SHOWN, NOTHING_HAPPENS
 from stepwell.envs.robots.packages import simulator
-from stepwell.envs.sides import stand
 
 TRAIN, SEEN, UNSEEN, UNSORTED = "train", "valid_seen", "valid_unseen", ""
 NOT_PLAYED = ("movable", "Sliced")

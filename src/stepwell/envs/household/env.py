@@ -19,9 +19,9 @@ from stepwell.config.base import Settings
 from stepwell.core import ActionSpace, EnvDescription, InputError, Observation, StateForm, Task
 from stepwell.envs.base import Effect, Env
 from stepwell.envs.household.alfworld import PublishedGame, game_task
+from stepwell.envs.household.generated_household import MadeHousehold
 from stepwell.envs.household.generator import make_task
 from stepwell.envs.household.guide import examples, guide
-from stepwell.envs.household.made import MadeHousehold
 from stepwell.envs.household.options import HouseholdOptions
 
 

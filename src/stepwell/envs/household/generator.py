@@ -25,12 +25,12 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from stepwell.core import JSON, ConfigError, InputError, Split, Task, content_hash
+from stepwell.envs.fixed_splits import stand
 from stepwell.envs.household.catalogue import CATALOGUES, FAMILIES, TREATMENTS, Catalogue, Family
 from stepwell.envs.household.goals import Goal, is_met, say
 from stepwell.envs.household.house import House, State, first_state, kind_of
 from stepwell.envs.household.options import HouseholdOptions
 from stepwell.envs.household.planner import shortest_plan
-from stepwell.envs.sides import stand
 
 UNSEEN_LAYOUTS, SEEN_GOALS = 0.3, 0.2  # shares of all layouts, and of the goals in a layout, held out
 MAX_ATTEMPTS = 2000

@@ -10,7 +10,7 @@ from stepwell.envs.household.catalogue import TINY, Catalogue
 from stepwell.envs.household.goals import Goal, say
 from stepwell.envs.household.house import Command, House, first_state
 from stepwell.envs.household.options import HouseholdOptions
-from stepwell.envs.household.words import in_words, structured
+from stepwell.envs.household.text import in_words, structured
 
 COMMANDS = (
     "go to PLACE, open PLACE, take THING from PLACE, move THING to PLACE, "

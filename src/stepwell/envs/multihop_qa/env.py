@@ -34,9 +34,9 @@ from stepwell.envs.base import Effect, Env
 from stepwell.envs.multihop_qa.facts import is_right
 from stepwell.envs.multihop_qa.guide import ANSWER, SEARCH, actions, examples, guide
 from stepwell.envs.multihop_qa.options import MultihopOptions
-from stepwell.envs.multihop_qa.planning import best_query
+from stepwell.envs.multihop_qa.oracle_queries import best_query
 from stepwell.envs.multihop_qa.questions import chosen_questions, index_of
-from stepwell.envs.multihop_qa.words import Found, observation_text, state_text
+from stepwell.envs.multihop_qa.text import Found, observation_text, state_text
 from stepwell.envs.retrieval import SearchIndex
 
 

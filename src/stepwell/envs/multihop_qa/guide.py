@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from stepwell.core import ActionSpace, ExampleTurn, StateForm, ToolCall, ToolSchema
 from stepwell.envs.multihop_qa.options import MultihopOptions
-from stepwell.envs.multihop_qa.words import state_text
+from stepwell.envs.multihop_qa.text import state_text
 
 MAX_QUERY_CHARS, MAX_ANSWER_CHARS = 500, 300
 SEARCH = ToolSchema(

@@ -23,8 +23,8 @@ from stepwell.envs.navigation.options import NavigationOptions
 from stepwell.envs.navigation.room import MOVES, NAMES, read_room
 from stepwell.envs.navigation.routes import shortest
 from stepwell.envs.navigation.sight import Sight
+from stepwell.envs.navigation.text import forms, view_in_words
 from stepwell.envs.navigation.vocabulary import VOCABULARY
-from stepwell.envs.navigation.words import forms, view_in_words
 from stepwell.envs.tables import Table, tabulate
 from stepwell.envs.tiles import Image
 

@@ -9,8 +9,8 @@ from stepwell.core import ActionSpace, ExampleTurn, StateForm
 from stepwell.envs.navigation.options import NavigationOptions
 from stepwell.envs.navigation.room import Pose, Room, Thing
 from stepwell.envs.navigation.sight import Sight
+from stepwell.envs.navigation.text import forms
 from stepwell.envs.navigation.things import BY_NAME
-from stepwell.envs.navigation.words import forms
 
 
 def guide(options: NavigationOptions) -> str:

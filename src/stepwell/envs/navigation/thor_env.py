@@ -37,8 +37,8 @@ from stepwell.envs.navigation.guide import guide
 from stepwell.envs.navigation.options import NavigationOptions
 from stepwell.envs.navigation.room import NAMES
 from stepwell.envs.navigation.sight import Seen, bearing_of, direction_of
+from stepwell.envs.navigation.text import in_words, structured_view, view_in_words
 from stepwell.envs.navigation.things import BY_NAME
-from stepwell.envs.navigation.words import in_words, structured_view, view_in_words
 from stepwell.envs.robots.packages import simulator
 from stepwell.envs.tiles import Image
 

@@ -40,7 +40,7 @@ from stepwell.envs.paper_search.options import PaperSearchOptions
 from stepwell.envs.paper_search.papers import Quality, quality, read_need
 from stepwell.envs.paper_search.planner import Planner
 from stepwell.envs.paper_search.pool import Pool, asked
-from stepwell.envs.paper_search.words import Standing, in_view, in_words, one_line, quoted, structured
+from stepwell.envs.paper_search.text import Standing, in_view, in_words, one_line, quoted, structured
 
 
 class PaperSearch(Env):

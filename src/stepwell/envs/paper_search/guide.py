@@ -8,7 +8,7 @@ from __future__ import annotations
 from stepwell.core import JSON, ExampleTurn, StateForm, ToolCall, ToolSchema
 from stepwell.envs.paper_search.options import Limits, PaperSearchOptions
 from stepwell.envs.paper_search.papers import Quality
-from stepwell.envs.paper_search.words import Standing, in_words, structured
+from stepwell.envs.paper_search.text import Standing, in_words, structured
 
 SEARCH, EXPAND = "search", "expand"
 

@@ -23,7 +23,7 @@ from itertools import product
 from stepwell.envs.paper_search.library import Library, Request
 from stepwell.envs.paper_search.papers import Selector
 from stepwell.envs.paper_search.pool import NUM_PAID, Pool, asked
-from stepwell.envs.paper_search.words import in_order
+from stepwell.envs.paper_search.text import in_order
 
 MISTAKE = 0.5
 HOPELESS = 1 / 3  # of the answers missing, and no way to them

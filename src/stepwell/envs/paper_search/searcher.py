@@ -14,7 +14,7 @@ from stepwell.envs.paper_search.library import Library, Request
 from stepwell.envs.paper_search.papers import Selector
 from stepwell.envs.paper_search.planner import Call
 from stepwell.envs.paper_search.pool import Pool, asked
-from stepwell.envs.paper_search.words import in_order
+from stepwell.envs.paper_search.text import in_order
 
 
 def next_calls(library: Library, request: Request, selector: Selector, pool: Pool) -> list[Call]:

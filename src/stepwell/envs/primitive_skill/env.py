@@ -37,8 +37,8 @@ from stepwell.envs.primitive_skill.table import (
     solution,
     stages_of,
 )
+from stepwell.envs.primitive_skill.text import forms, listed
 from stepwell.envs.primitive_skill.vocabulary import VOCABULARY
-from stepwell.envs.primitive_skill.words import forms, listed
 from stepwell.envs.tiles import Image
 
 SOLVED, ACTED, PER_STAGE = 10.0, -0.1, 2.0

@@ -6,7 +6,7 @@ from stepwell.core import ExampleTurn, StateForm
 from stepwell.envs.primitive_skill.options import PrimitiveSkillOptions
 from stepwell.envs.primitive_skill.skills import Skill, write_skills
 from stepwell.envs.primitive_skill.table import REACH, Point
-from stepwell.envs.primitive_skill.words import forms
+from stepwell.envs.primitive_skill.text import forms
 
 
 def guide(options: PrimitiveSkillOptions) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.envs.retrieval.ranking import Places, Scores, best
-from stepwell.envs.retrieval.words import query_words, words
+from stepwell.envs.retrieval.text import query_words, words
 
 K1, B = 1.2, 0.75
 COMMON_SHARE, MAX_COMMON = 0.05, 64  # words in more of the documents than this have a row, so many at most

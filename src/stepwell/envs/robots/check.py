@@ -19,7 +19,7 @@ import numpy as np
 
 from stepwell.core import ArrayState, ConfigError, InputError, RobotEnvDescription, Split, StateForm, Task
 from stepwell.envs.check_probe import HELD_OUT_SHARE, Broken, Probe, demand
-from stepwell.envs.check_words import tasks_are_pure
+from stepwell.envs.check_text import tasks_are_pure
 from stepwell.envs.robots.base import FloatArray, RobotEnv
 
 CHUNK = 8

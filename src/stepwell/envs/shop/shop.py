@@ -36,8 +36,8 @@ from stepwell.envs.shop.pages import (
 from stepwell.envs.shop.plan import Plan, Planner
 from stepwell.envs.shop.products import Product, Store, generated_catalogue, webshop_catalogue
 from stepwell.envs.shop.score import Score
+from stepwell.envs.shop.text import states
 from stepwell.envs.shop.view import Asked, Page, View, as_mapping, quoted, read_action
-from stepwell.envs.shop.words import states
 
 _MAX_DRAWS = 1000
 UNREADABLE = "That is no action. Write search[words] or click[something on the page]."

@@ -24,9 +24,9 @@ from stepwell.envs.sokoban.guide import examples, guide
 from stepwell.envs.sokoban.options import SokobanOptions
 from stepwell.envs.sokoban.room import empty_room, furnish, read_room
 from stepwell.envs.sokoban.solver import solver_of
+from stepwell.envs.sokoban.text import in_words, structured
 from stepwell.envs.sokoban.tiles import TILES
 from stepwell.envs.sokoban.vocabulary import VOCABULARY
-from stepwell.envs.sokoban.words import in_words, structured
 from stepwell.envs.tables import Table, tabulate
 from stepwell.envs.tiles import Image, draw_board
 

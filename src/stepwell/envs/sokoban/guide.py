@@ -8,7 +8,7 @@ from __future__ import annotations
 from stepwell.core import ActionSpace, ExampleTurn, StateForm
 from stepwell.envs.sokoban.options import SokobanOptions
 from stepwell.envs.sokoban.room import Room, Situation, empty_room, furnish, read_room
-from stepwell.envs.sokoban.words import in_words, structured
+from stepwell.envs.sokoban.text import in_words, structured
 
 SYMBOLS = "# wall, _ floor, O target, X box, P player, * box on a target, S player on a target"
 

@@ -23,7 +23,7 @@ from stepwell.envs.svg.markup import RefusedSvg, read_markup
 from stepwell.envs.svg.options import SvgOptions
 from stepwell.envs.svg.rasteriser import draw
 from stepwell.envs.svg.similarity import TITLES, Judge, Score
-from stepwell.envs.svg.words import Outcome, in_words, structured
+from stepwell.envs.svg.text import Outcome, in_words, structured
 from stepwell.envs.tiles import Image
 
 ASK = "Write SVG code that draws this icon."

@@ -14,7 +14,7 @@ from stepwell.core import EncodingError, InputError, content_hash
 from stepwell.envs.paper_search.papers import GraphSpec, PaperGraph, generated_graph
 from stepwell.envs.paper_search.papers.generator import generate
 from stepwell.envs.paper_search.papers.vocabulary import TINY_WORDS, full_facets, tiny_facets
-from stepwell.envs.retrieval.words import words
+from stepwell.envs.retrieval.text import words
 
 GOLDEN_TITLES = ("end number", "zer north on", "ar use li")
 GOLDEN_TINY = "0d7bb58c1b86b071d336210f8884e029"

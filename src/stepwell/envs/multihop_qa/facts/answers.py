@@ -11,7 +11,7 @@ import string
 import unicodedata
 from collections.abc import Iterable
 
-from stepwell.envs.retrieval.words import plain
+from stepwell.envs.retrieval.text import plain
 
 ARTICLES = frozenset({"a", "an", "the"})
 _SIGNS = frozenset(string.punctuation)

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 
 from stepwell.envs.multihop_qa.facts.atlas_tables import Row, Tables, english, files, script_of, tables
 from stepwell.envs.multihop_qa.facts.collection import Collection, tried
-from stepwell.envs.multihop_qa.facts.composing import Bridge, Comparison, Composer, Family, Intersection
+from stepwell.envs.multihop_qa.facts.composer import Bridge, Comparison, Composer, Family, Intersection
 from stepwell.envs.multihop_qa.facts.graph import Graph, Node, key
 from stepwell.envs.multihop_qa.facts.packages import file_digest
-from stepwell.envs.multihop_qa.facts.phrasing import listed, phrased
+from stepwell.envs.multihop_qa.facts.phrases import listed, phrased
 
 CONTINENTS = {
     "AF": "Africa",

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from stepwell.envs.retrieval import Document
-from stepwell.envs.retrieval.words import words
+from stepwell.envs.retrieval.text import words
 
 
 @dataclass(slots=True)

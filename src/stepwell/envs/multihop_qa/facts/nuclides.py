@@ -16,10 +16,10 @@ from contextlib import closing
 from typing import Any
 
 from stepwell.envs.multihop_qa.facts.collection import Collection, tried
-from stepwell.envs.multihop_qa.facts.composing import Bridge, Comparison, Composer, Family
+from stepwell.envs.multihop_qa.facts.composer import Bridge, Comparison, Composer, Family
 from stepwell.envs.multihop_qa.facts.graph import Graph, Node
 from stepwell.envs.multihop_qa.facts.packages import file_digest, package_file
-from stepwell.envs.multihop_qa.facts.phrasing import phrased
+from stepwell.envs.multihop_qa.facts.phrases import phrased
 
 DECAYS = {  # mode -> its name, change of the atomic number, change of the mass number
     "B-": ("beta minus decay", 1, 0),

@@ -23,7 +23,7 @@ import numpy as np
 
 from stepwell.envs.paper_search.papers.graph import PaperGraph
 from stepwell.envs.paper_search.papers.needs import Need
-from stepwell.envs.retrieval.words import words
+from stepwell.envs.retrieval.text import words
 
 MENTIONED, ABSENT, UNANNOTATED = 0.55, 0.25, 0.45
 WORDLESS = 0.75

@@ -20,7 +20,7 @@ from stepwell.core import JSON, ArraySpec, ConfigError, InputError, RobotEnvDesc
 from stepwell.envs.robots import cameras
 from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv, RobotOptions, numbers
 from stepwell.envs.robots.metaworld.simulator import SharedModel, expert_of, open_simulator, vector_bounds
-from stepwell.envs.robots.metaworld.words import (
+from stepwell.envs.robots.metaworld.text import (
     EXPERT_SHARE,
     INSTRUCTIONS,
     MIN_APART,

@@ -17,10 +17,10 @@ from dataclasses import replace
 import numpy as np
 
 from stepwell.core import EnvDescription, InputError, Observation, Split, StateForm, Task
+from stepwell.envs.adversarial_actions import MEGABYTE, odd_actions
 from stepwell.envs.base import Env
-from stepwell.envs.check_play import has_random_play, play_randomly
+from stepwell.envs.check_episodes import has_random_play, play_randomly
 from stepwell.envs.check_probe import HELD_OUT_SHARE, Broken, Probe, demand
-from stepwell.envs.oddities import MEGABYTE, odd_actions
 
 MAX_RANDOM_SHARE = 0.1
 

@@ -16,7 +16,7 @@ from stepwell.envs.household.goals import is_met
 from stepwell.envs.household.house import Command
 from stepwell.envs.household.options import HouseholdOptions
 from stepwell.envs.household.planner import shortest_plan
-from stepwell.envs.household.words import MAX_CHARS, in_words, shown, structured, told, why_not
+from stepwell.envs.household.text import MAX_CHARS, in_words, shown, structured, told, why_not
 
 WON = 1.0
 _PUT = re.compile(r"put (.+?) (?:in/on|into|onto|in|on) (?:the )?(.+)")

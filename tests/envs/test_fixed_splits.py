@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.core import Split, Task
-from stepwell.envs.sides import stand
+from stepwell.envs.fixed_splits import stand
 
 
 @given(st.text(max_size=20), st.sampled_from(list(Split)), st.floats(1 / 64, 1 / 2))
