@@ -219,7 +219,7 @@ def serve_openenv(port: int, shown: str) -> None:
 
     from stepwell.envs.frozenlake.env import FrozenLake
     from stepwell.envs.frozenlake.options import FrozenLakeOptions
-    from stepwell.envs.remote.wire import png_bytes
+    from stepwell.envs.remote.wire import encode_png
 
     class Moves(Action):
         actions: list[str]
@@ -248,7 +248,7 @@ def serve_openenv(port: int, shown: str) -> None:
             return State()
 
         def _seen(self, observation: Any, reward: float, done: bool, success: bool) -> Seen:
-            image = base64.b64encode(png_bytes(observation.images[0])).decode() if observation.images else ""
+            image = base64.b64encode(encode_png(observation.images[0])).decode() if observation.images else ""
             return Seen(text=observation.text, image=image, success=success, reward=reward, done=done)
 
     app = create_app(Lake, Moves, Seen, env_name="frozenlake", max_concurrent_envs=16)

@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stepwell.core import Split, Task
-from stepwell.envs import EnvBatch, draw_tasks, env_type, make_env, read_options
+from stepwell.envs import EnvBatch, draw_tasks, find_env_type, make_env, read_options
 
 RESULT = Path(__file__).parent / "results" / "env_speed.json"
 BATCH = 64
@@ -166,7 +166,7 @@ TASK_ROWS: list[tuple[str, dict[str, Any]]] = [
 
 def measure_tasks(name: str, options: dict[str, Any], seconds: float) -> dict[str, Any]:
     """Tasks made per second, and solved per second by the oracle from their first state."""
-    kind, settings = env_type(name), read_options(name, options)
+    kind, settings = find_env_type(name), read_options(name, options)
     env = make_env(name, options)
     made, start = [], time.perf_counter()
     while time.perf_counter() - start < seconds:

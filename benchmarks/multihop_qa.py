@@ -32,13 +32,13 @@ from rich.table import Table
 
 from stepwell.core import Split, Task
 from stepwell.envs import draw_tasks, make_env
-from stepwell.envs.baselines import random_play, random_turn
+from stepwell.envs.baselines import draw_random_turn, measure_random_play
 from stepwell.envs.multihop_qa.facts import SOURCES, Collection
-from stepwell.envs.multihop_qa.facts.graph import key
+from stepwell.envs.multihop_qa.facts.graph import make_key
 from stepwell.envs.multihop_qa.options import MultihopOptions
-from stepwell.envs.multihop_qa.questions import COLLECTIONS, collection_of
-from stepwell.envs.retrieval import KINDS, Kind, SearchIndex
-from stepwell.envs.retrieval.text import query_words
+from stepwell.envs.multihop_qa.questions import COLLECTIONS, find_collection
+from stepwell.envs.retrieval import KINDS, IndexKind, SearchIndex
+from stepwell.envs.retrieval.text import split_query
 
 RESULT = Path(__file__).parent / "results" / "multihop_qa.json"
 NAME = "multihop_qa"
@@ -85,9 +85,9 @@ def measure_collection(name: str) -> dict[str, Any]:
     }
 
 
-def measure_search(kinds: Sequence[Kind], num_queries: int) -> list[dict[str, Any]]:
+def measure_search(kinds: Sequence[IndexKind], num_queries: int) -> list[dict[str, Any]]:
     """Build and query times over the atlas."""
-    atlas = collection_of(MultihopOptions())
+    atlas = find_collection(MultihopOptions())
     queries = draw_queries(num_queries)
     rows = []
     for kind in kinds:
@@ -114,7 +114,7 @@ def measure_peers(atlas: Collection, queries: Sequence[str]) -> list[dict[str, A
     statement = "SELECT rowid FROM passages WHERE passages MATCH ? ORDER BY bm25(passages, 3, 1) LIMIT ?"
 
     def ask(query: str) -> None:
-        quoted = " OR ".join(f'"{word}"' for word in query_words(query))
+        quoted = " OR ".join(f'"{word}"' for word in split_query(query))
         database.execute(statement, (quoted, K)).fetchall()
 
     rows = [{"index": "SQLite FTS5", **speeds(timed(fill)[1], ask, queries)}]
@@ -143,14 +143,14 @@ def measure_world(form: dict[str, str], num_tasks: int, seconds: float) -> dict[
     return {
         "form": f"{form['size']}, {form['domain']}",
         "oracle": round(oracle_success(form, tasks), 3),
-        "random": round(random_play(NAME, form, tasks, seed=0), 3),
+        "random": round(measure_random_play(NAME, form, tasks, seed=0), 3),
         "visible": round(visible_share(form, tasks), 3),
         "turns/s, 1 search": round(turns_per_s(form, tasks, 1, seconds)),
         "turns/s, 4 searches": round(turns_per_s(form, tasks, 4, seconds)),
     }
 
 
-def measure_oracle_by_index(kinds: Sequence[Kind], num_tasks: int) -> list[dict[str, Any]]:
+def measure_oracle_by_index(kinds: Sequence[IndexKind], num_tasks: int) -> list[dict[str, Any]]:
     """The oracle's success over the atlas by kind of index: whether titles find their passages."""
     tasks = draw_tasks(NAME, {}, Split.HELD_OUT, num_tasks, seed=0)
     return [{"index": kind, "oracle": round(oracle_success({"index": kind}, tasks), 3)} for kind in kinds]
@@ -175,8 +175,8 @@ def visible_share(options: dict[str, str], tasks: Sequence[Task]) -> float:
     for task in tasks:
         content: Any = task.content
         hits = env.index.search(content["question"], env.options.results_per_search)
-        shown = " ".join(key(env.index[hit.id].searched) for hit in hits)
-        num_visible += f" {key(content['answers'][0])} " in f" {shown} "
+        shown = " ".join(make_key(env.index[hit.id].searched) for hit in hits)
+        num_visible += f" {make_key(content['answers'][0])} " in f" {shown} "
     return num_visible / len(tasks)
 
 
@@ -188,7 +188,7 @@ def turns_per_s(options: dict[str, str], tasks: Sequence[Task], num_calls: int, 
         env.reset(options={"task": rng.choice(tasks)})
         over = False
         while not over:
-            _, _, over, _, _ = env.step(random_turn(env, rng, num_calls))
+            _, _, over, _, _ = env.step(draw_random_turn(env, rng, num_calls))
             num_turns += 1
     return num_turns / (time.perf_counter() - start)
 

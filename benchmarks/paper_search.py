@@ -37,14 +37,14 @@ from rich.table import Table
 
 from stepwell.core import Split, Task, ToolCall
 from stepwell.envs import draw_tasks
-from stepwell.envs.baselines import random_turn
+from stepwell.envs.baselines import draw_random_turn
 from stepwell.envs.paper_search.env import PaperSearch
-from stepwell.envs.paper_search.guide import paper_argument
-from stepwell.envs.paper_search.library import indexed
+from stepwell.envs.paper_search.guide import name_paper_argument
+from stepwell.envs.paper_search.library import build_index
 from stepwell.envs.paper_search.options import PaperSearchOptions
-from stepwell.envs.paper_search.papers.generator import generate, generated_graph
-from stepwell.envs.paper_search.pool import asked
-from stepwell.envs.paper_search.searcher import queries_of
+from stepwell.envs.paper_search.papers.generator import generate_graph, open_generated_graph
+from stepwell.envs.paper_search.pool import normalise_query
+from stepwell.envs.paper_search.searcher import list_queries
 
 RESULT = Path(__file__).parent / "results" / "paper_search.json"
 Player = Callable[[PaperSearch], list[str]]
@@ -88,7 +88,7 @@ def measured(options: PaperSearchOptions, num_tasks: int, num_queries: int) -> d
     rng = random.Random(0)
     players: dict[str, Player] = {
         "oracle": lambda env: env.oracle(),
-        "random play": lambda env: random_turn(env, rng, env.world.actions.max_per_turn),
+        "random play": lambda env: draw_random_turn(env, rng, env.world.actions.max_per_turn),
         "one search": one_search,
         "search, then expand": search_and_expand,
         "search in all forms": all_forms,
@@ -99,15 +99,15 @@ def measured(options: PaperSearchOptions, num_tasks: int, num_queries: int) -> d
 
 def build_times(options: PaperSearchOptions) -> dict[str, Any]:
     start = time.perf_counter()
-    graph = generate(options.graph_spec)
+    graph = generate_graph(options.graph_spec)
     graph_s = time.perf_counter() - start
     with tempfile.TemporaryDirectory() as folder:
-        generated_graph(options.graph_spec, Path(folder))
+        open_generated_graph(options.graph_spec, Path(folder))
         start = time.perf_counter()
-        generated_graph(options.graph_spec, Path(folder))
+        open_generated_graph(options.graph_spec, Path(folder))
         load_s = time.perf_counter() - start
     start = time.perf_counter()
-    indexed(graph, options.search)
+    build_index(graph, options.search)
     index_s = time.perf_counter() - start
     return {
         "papers": len(graph),
@@ -164,12 +164,12 @@ def search_and_expand(env: PaperSearch) -> list[str]:
         return [search(env.request.text)]
     ids = env.library.graph.ids
     left = sorted(env.pool.new + env.pool.old, key=lambda paper: -env.selector.share_of_words(paper))
-    return [ToolCall("expand", {paper_argument(env.options.limits): ids[paper]}).text for paper in left]
+    return [ToolCall("expand", {name_paper_argument(env.options.limits): ids[paper]}).text for paper in left]
 
 
 def all_forms(env: PaperSearch) -> list[str]:
-    queries = queries_of(env.library, env.request)
-    return [search(query) for query in queries if asked(query) not in env.pool.queries]
+    queries = list_queries(env.library, env.request)
+    return [search(query) for query in queries if normalise_query(query) not in env.pool.queries]
 
 
 def search(query: str) -> str:

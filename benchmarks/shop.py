@@ -30,7 +30,7 @@ from rich.table import Table
 from stepwell.core import Split, Task
 from stepwell.envs import draw_tasks, make_env
 from stepwell.envs.shop.options import ShopOptions
-from stepwell.envs.shop.products import Store, generated_catalogue
+from stepwell.envs.shop.products import Store, open_generated_catalogue
 from stepwell.envs.shop.shop import open_shop
 
 RESULT = Path(__file__).parent / "results" / "shop.json"
@@ -68,7 +68,7 @@ def build(name: str, options: ShopOptions) -> dict[str, Any]:
     """One catalogue, from nothing."""
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        store = generated_catalogue(options.size, options.catalogue_seed, options.products, Path(folder))
+        store = open_generated_catalogue(options.size, options.catalogue_seed, options.products, Path(folder))
         seconds = time.perf_counter() - start
         size = store.path.stat().st_size
     return {

@@ -21,11 +21,11 @@ from rich.table import Table
 from stepwell.envs import make_env
 from stepwell.envs.navigation.room import NAMES
 from stepwell.envs.svg import perceptual
-from stepwell.envs.svg.icons import icons
+from stepwell.envs.svg.icons import load_icons
 from stepwell.envs.svg.markup import read_markup
 from stepwell.envs.svg.options import SvgOptions
-from stepwell.envs.svg.rasteriser import draw
-from stepwell.envs.svg.similarity import Judge
+from stepwell.envs.svg.rasteriser import draw_svg
+from stepwell.envs.svg.similarity import LikenessJudge
 
 
 def rate(work: Callable[[], object], seconds: float) -> float:
@@ -40,14 +40,14 @@ def rate(work: Callable[[], object], seconds: float) -> float:
 
 def rows(seconds: float) -> Iterator[tuple[str, float]]:
     """What was done, and how often per second."""
-    codes = itertools.cycle([svg for _, svg in icons("lucide", 700)])
+    codes = itertools.cycle([svg for _, svg in load_icons("lucide", 700)])
     yield "svg: codes checked", rate(lambda: read_markup(next(codes)), seconds)
-    yield "svg: icons drawn, 224 px", rate(lambda: draw(next(codes), 224), seconds)
-    target = draw(next(codes), 224)
+    yield "svg: icons drawn, 224 px", rate(lambda: draw_svg(next(codes), 224), seconds)
+    target = draw_svg(next(codes), 224)
     for measure in ("pixels", "perceptual"):
         if measure == "pixels" or perceptual.weights_file() is not None:
-            judge = Judge(SvgOptions(measure=measure))
-            scored = rate(lambda judge=judge: judge.score(target, draw(next(codes), 224)), seconds)
+            judge = LikenessJudge(SvgOptions(measure=measure))
+            scored = rate(lambda judge=judge: judge.score(target, draw_svg(next(codes), 224)), seconds)
             yield f"svg: drawn and scored by {measure}", scored
     env = make_env("navigation", {"max_turns": 1000})
     env.reset(seed=0)

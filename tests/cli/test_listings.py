@@ -11,7 +11,7 @@ import pytest
 from stepwell.algos import RECIPES
 from stepwell.cli.main import main
 from stepwell.config.presets import preset_names
-from stepwell.envs import env_names, env_type
+from stepwell.envs import find_env_type, list_env_names
 from stepwell.envs.registry import LANGUAGE_ENVS
 
 SLOW_ENVS = ("navigation", "svg")  # what they draw takes seconds; their own folders check them as well
@@ -51,9 +51,11 @@ def test_recipes_as_json_hold_what_the_recipes_hold(capsys: pytest.CaptureFixtur
 
 def test_every_world_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     out = printed(capsys, "envs", "list")
-    for name in env_names():
+    for name in list_env_names():
         assert f"\n{name} " in out
-    assert [env["name"] for env in json.loads(printed(capsys, "envs", "list", "--json"))] == list(env_names())
+    assert [env["name"] for env in json.loads(printed(capsys, "envs", "list", "--json"))] == list(
+        list_env_names()
+    )
 
 
 def test_a_world_is_shown_as_its_options_make_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,7 +94,7 @@ def test_commands_for_a_new_environment_in_another_folder_name_its_file(
     "name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW_ENVS else ()) for n in LANGUAGE_ENVS]
 )
 def test_the_built_in_worlds_pass_the_check(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    has_size = "tiny" in str(env_type(name).Options.model_json_schema()["properties"].get("size"))
+    has_size = "tiny" in str(find_env_type(name).Options.model_json_schema()["properties"].get("size"))
     options = ["--set", "size=tiny"] if has_size else []
     assert "ok      oracle_solves_the_tasks" in printed(capsys, "envs", "check", name, *options)
 

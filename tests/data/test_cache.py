@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stepwell.core import ConfigError, EncodingError
-from stepwell.data.cache import cached, data_root
+from stepwell.data.cache import data_root, open_cached
 
 
 def read(path: Path) -> str:
@@ -26,7 +26,7 @@ def test_a_product_is_built_once_even_by_many_at_once(tmp_path: Path) -> None:
         path.write_text("whole.")
 
     with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(lambda _: cached("a/b.txt", build, read, tmp_path), range(16)))
+        found = list(threads.map(lambda _: open_cached("a/b.txt", build, read, tmp_path), range(16)))
     assert found == ["whole."] * 16
     assert built == [1]
 
@@ -34,7 +34,7 @@ def test_a_product_is_built_once_even_by_many_at_once(tmp_path: Path) -> None:
 def test_a_damaged_file_is_built_again_with_a_warning(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("hal")
     with pytest.warns(UserWarning, match=r"damaged \(it has no end\)"):
-        assert cached("x", lambda path: path.write_text("whole."), read, tmp_path) == "whole."
+        assert open_cached("x", lambda path: path.write_text("whole."), read, tmp_path) == "whole."
 
 
 def test_a_builder_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -43,14 +43,14 @@ def test_a_builder_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
         raise RuntimeError("interrupted")
 
     with pytest.raises(RuntimeError, match="interrupted"):
-        cached("x", build, read, tmp_path)
+        open_cached("x", build, read, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [".x.lock"]
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="STEPWELL_CACHE"):
-        cached("x", lambda path: path.write_text("."), read, tmp_path / "file")
+        open_cached("x", lambda path: path.write_text("."), read, tmp_path / "file")
 
 
 def test_the_cache_is_where_the_variable_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

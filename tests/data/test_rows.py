@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stepwell.core import ConfigError
-from stepwell.data.rows import read_rows, source_name
+from stepwell.data.rows import name_source, read_rows
 
 ROWS = [{"question": "2 + 3?", "answer": "5"}, {"question": "a\u2028b\x0bc\x85d", "answer": "x"}]
 
@@ -102,5 +102,5 @@ def test_a_data_set_that_cannot_be_reached_says_how_to_copy_it() -> None:
 
 
 def test_rows_are_named_after_their_source() -> None:
-    assert source_name("data/tasks.jsonl.gz") == "tasks"
-    assert source_name("datasets:openai/gsm8k:main/train") == "gsm8k"
+    assert name_source("data/tasks.jsonl.gz") == "tasks"
+    assert name_source("datasets:openai/gsm8k:main/train") == "gsm8k"

@@ -8,7 +8,7 @@ import pytest
 
 from stepwell.core import ConfigError, InputError, Split, Task
 from stepwell.envs import draw_tasks, make_env
-from stepwell.envs.baselines import best_blind_plan, random_play
+from stepwell.envs.baselines import find_blind_plan, measure_random_play
 
 SHORT = {"max_turns": 5, "max_actions_per_turn": 1}
 
@@ -33,7 +33,7 @@ def test_the_best_blind_plan_is_the_best_of_all_plans() -> None:
     tasks = draw_tasks("frozenlake", SHORT, Split.TRAIN, 30, seed=0)
     names = make_env("frozenlake", SHORT).world.actions.names
     best = max(share_solved("frozenlake", SHORT, tasks, p) for p in itertools.product(names, repeat=5))
-    found = best_blind_plan("frozenlake", SHORT, tasks, tasks)
+    found = find_blind_plan("frozenlake", SHORT, tasks, tasks)
     assert found.train_success == found.success == best
 
 
@@ -41,16 +41,16 @@ def test_the_best_blind_plan_is_the_best_of_all_plans() -> None:
 def test_a_plan_scores_as_it_plays(name: str) -> None:
     train = draw_tasks(name, {}, Split.TRAIN, 60, seed=0)
     held_out = draw_tasks(name, {}, Split.HELD_OUT, 40, seed=1)
-    found = best_blind_plan(name, {}, train, held_out, beam_width=100)
+    found = find_blind_plan(name, {}, train, held_out, beam_width=100)
     assert len(found.actions) == 9
     assert found.train_success == share_solved(name, {}, train, found.actions)
     assert found.success == share_solved(name, {}, held_out, found.actions)
-    assert found.train_success > random_play(name, {}, train, seed=0)
+    assert found.train_success > measure_random_play(name, {}, train, seed=0)
 
 
 def test_one_task_alone_has_a_perfect_blind_plan() -> None:
     task = Task("sokoban", {"room": ["######", "#PX_O#", "######"]})
-    assert best_blind_plan("sokoban", {}, [task], [task], beam_width=50).success == 1.0
+    assert find_blind_plan("sokoban", {}, [task], [task], beam_width=50).success == 1.0
 
 
 def test_random_play_repeats_with_its_seed_and_meets_the_exact_chance() -> None:
@@ -58,8 +58,8 @@ def test_random_play_repeats_with_its_seed_and_meets_the_exact_chance() -> None:
     # the start otherwise; on a 1 x 2 board every other move stays in place.
     task = Task("frozenlake", {"board": ["__"], "start": [0, 0], "goal": [0, 1]})
     options = {"max_turns": 2, "max_actions_per_turn": 1}
-    share = random_play("frozenlake", options, [task] * 4000, seed=1)
-    assert share == random_play("frozenlake", options, [task] * 4000, seed=1)
+    share = measure_random_play("frozenlake", options, [task] * 4000, seed=1)
+    assert share == measure_random_play("frozenlake", options, [task] * 4000, seed=1)
     assert share == pytest.approx(1 - 0.75**2, abs=0.03)
 
 
@@ -67,9 +67,9 @@ def test_worlds_with_chance_have_no_blind_plan() -> None:
     options = {"is_slippery": True}
     tasks = draw_tasks("frozenlake", options, Split.TRAIN, 2, seed=0)
     with pytest.raises(ConfigError, match="no table"):
-        best_blind_plan("frozenlake", options, tasks, tasks)
+        find_blind_plan("frozenlake", options, tasks, tasks)
 
 
 def test_no_tasks_are_refused() -> None:
     with pytest.raises(InputError, match="at least one task"):
-        random_play("frozenlake", {}, [], seed=0)
+        measure_random_play("frozenlake", {}, [], seed=0)

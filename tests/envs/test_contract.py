@@ -16,7 +16,7 @@ from stepwell.core import (
     StateForm,
     Task,
 )
-from stepwell.envs import Effect, Env, EnvBatch, draw_tasks, env_type, make_env, read_options
+from stepwell.envs import Effect, Env, EnvBatch, draw_tasks, find_env_type, make_env, read_options
 from stepwell.envs.registry import LANGUAGE_ENVS
 
 
@@ -140,7 +140,7 @@ def test_words_and_picture_of_the_observation_stand_in_where_a_world_has_no_othe
 
 def test_options_of_another_kind_are_refused() -> None:
     with pytest.raises(InputError, match="use make_env"):
-        env_type("frozenlake")(env_type("sokoban").Options())
+        find_env_type("frozenlake")(find_env_type("sokoban").Options())
 
 
 @pytest.mark.parametrize("name", LANGUAGE_ENVS)
@@ -152,7 +152,7 @@ def test_built_in_worlds_open_by_name(name: str) -> None:
 
 def test_an_unknown_world_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match="did you mean 'frozenlake'"):
-        env_type("frozenlaek")
+        find_env_type("frozenlaek")
 
 
 @pytest.mark.parametrize(
@@ -166,11 +166,11 @@ def test_an_unknown_world_is_refused_with_the_nearest_name() -> None:
 )
 def test_an_import_path_that_leads_nowhere_says_where_it_ended(path: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        env_type(path)
+        find_env_type(path)
 
 
 def test_an_import_path_opens_a_class() -> None:
-    assert env_type("stepwell.envs.sokoban.env:Sokoban") is env_type("sokoban")
+    assert find_env_type("stepwell.envs.sokoban.env:Sokoban") is find_env_type("sokoban")
 
 
 def test_a_misspelt_option_is_refused_with_the_nearest_name() -> None:

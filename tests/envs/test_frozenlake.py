@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from stepwell.core import ConfigError, InputError, Split, StateForm, Task
 from stepwell.envs import draw_tasks, make_env
-from stepwell.envs.baselines import random_play
+from stepwell.envs.baselines import measure_random_play
 from stepwell.envs.frozenlake.env import FrozenLake
-from stepwell.envs.frozenlake.lake import RING, Lake, best_on_slippery_ice, slips
-from stepwell.envs.grid import distance, distances, move_table, neighbour_table
+from stepwell.envs.frozenlake.lake import RING, Lake, list_slips, plan_on_slippery_ice
+from stepwell.envs.grid import find_distance, find_distances, move_table, neighbour_table
 
 gymnasium = pytest.importorskip("gymnasium")
 
@@ -75,7 +75,7 @@ def test_slippery_ice_has_gymnasiums_three_way_chances(seed: int) -> None:
             expected: Counter[int] = Counter()
             for chance, after, _, _ in theirs.P[place][number]:
                 expected[after] += round(3 * chance)
-            assert Counter(lake.moves[place][slip] for slip in slips(action)) == expected
+            assert Counter(lake.moves[place][slip] for slip in list_slips(action)) == expected
 
 
 def test_played_slips_are_even_thirds() -> None:
@@ -147,7 +147,7 @@ def test_the_oracle_solves_500_boards_and_random_play_few() -> None:
             _, _, terminated, truncated, info = env.step(env.oracle()[:3])
             over = terminated or truncated
         assert info["success"], task
-    assert 0.05 < random_play("frozenlake", {}, tasks, seed=0) < 0.2
+    assert 0.05 < measure_random_play("frozenlake", {}, tasks, seed=0) < 0.2
 
 
 def test_splits_share_no_board() -> None:
@@ -262,20 +262,20 @@ def test_on_slippery_ice_the_oracle_beats_random_play_by_far() -> None:
             _, _, terminated, truncated, info = env.step(env.oracle())
             over = terminated or truncated
         num_solved += info["success"]
-    assert num_solved / 200 > 0.1 + random_play("frozenlake", given, tasks, seed=0)
+    assert num_solved / 200 > 0.1 + measure_random_play("frozenlake", given, tasks, seed=0)
 
 
 def test_the_best_slippery_move_keeps_away_from_the_hole() -> None:
     # Left slips up, left or down: on the left edge all of these are safe; right or down may fall.
     lake = Lake.from_rows(["___", "_O_", "__O"], start=(1, 0), goal=(0, 2))
-    assert best_on_slippery_ice(lake, lake.start, num_turns=50, per_turn=1) == ["Left"]
-    assert best_on_slippery_ice(lake, lake.start, num_turns=1, per_turn=1) == []  # too far for one move
+    assert plan_on_slippery_ice(lake, lake.start, num_turns=50, per_turn=1) == ["Left"]
+    assert plan_on_slippery_ice(lake, lake.start, num_turns=1, per_turn=1) == []  # too far for one move
 
 
 def test_the_best_slippery_turn_is_the_best_of_all_plans() -> None:
     def chance(lake: Lake, plan: Sequence[str]) -> float:
         num_reached = 0
-        for slipped in itertools.product(*(slips(action) for action in plan)):
+        for slipped in itertools.product(*(list_slips(action) for action in plan)):
             place = lake.start
             for move in slipped:
                 if not lake.holes[place] and place != lake.goal:
@@ -364,5 +364,5 @@ def test_process_counts_moves_towards_the_goal_around_the_holes() -> None:
 @given(st.lists(st.booleans(), min_size=20, max_size=20), st.integers(0, 19), st.integers(0, 19))
 def test_one_distance_is_that_of_the_whole_board(holes: list[bool], start: int, goal: int) -> None:
     holes[start] = holes[goal] = False
-    found = distance(neighbour_table(4, 5), holes, start, goal)
-    assert found == distances(move_table(4, 5), holes, goal)[start]
+    found = find_distance(neighbour_table(4, 5), holes, start, goal)
+    assert found == find_distances(move_table(4, 5), holes, goal)[start]

@@ -10,7 +10,7 @@ import pytest
 from stepwell.core import ConfigError, InputError, Split
 from stepwell.envs import draw_tasks, make_env
 from stepwell.envs.check import check_env
-from stepwell.envs.gymnasium_env import as_text
+from stepwell.envs.gymnasium_env import write_observation
 
 gymnasium = pytest.importorskip("gymnasium")
 spaces = gymnasium.spaces
@@ -187,4 +187,4 @@ def test_a_gymnasium_environment_passes_the_checker_without_an_oracle() -> None:
     ],
 )
 def test_observations_as_text(value: Any, text: str) -> None:
-    assert as_text(value) == text
+    assert write_observation(value) == text

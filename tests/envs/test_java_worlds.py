@@ -19,7 +19,7 @@ import pytest
 
 from stepwell.core import ConfigError, EnvError, InputError, Split, Task
 from stepwell.envs import java, read_options
-from stepwell.envs.scienceworld_env import VARIATIONS, ScienceWorld, ScienceWorldOptions, variations
+from stepwell.envs.scienceworld_env import VARIATIONS, ScienceWorld, ScienceWorldOptions, list_variations
 from stepwell.envs.textworld_express_env import SEEDS, TextWorldExpress, TextWorldExpressOptions
 
 SCIENCE, EXPRESS = (
@@ -79,7 +79,7 @@ def test_tasks_stand_where_the_makers_of_the_world_put_them(name: str, held_out:
     for task in tasks:
         assert task.split(0.2) == (Split.TRAIN if task.tags[1] == "train" else Split.HELD_OUT)
         if name == "scienceworld":
-            assert task.content["variation"] in variations(str(task.content["task"]), task.tags[1])
+            assert task.content["variation"] in list_variations(str(task.content["task"]), task.tags[1])
         else:
             assert task.content["seed"] in SEEDS[task.tags[1]]
     assert tasks == [kind.make_task(options, seed) for seed in range(120)]
@@ -87,7 +87,7 @@ def test_tasks_stand_where_the_makers_of_the_world_put_them(name: str, held_out:
 
 def test_sides_of_variations_are_disjoint_and_complete() -> None:
     for name, count in VARIATIONS.items():
-        numbers = [n for side in ("train", "dev", "test") for n in variations(name, side)]
+        numbers = [n for side in ("train", "dev", "test") for n in list_variations(name, side)]
         assert numbers == list(range(count))
 
 
@@ -137,14 +137,14 @@ def test_a_task_without_its_parts_is_refused(kind: Any, content: dict[str, Any],
 def test_texts_that_cannot_be_sent_are_refused_with_the_reason(text: str, told: str) -> None:
     import re
 
-    assert re.search(told, java.refusal(text))
-    assert java.refusal("take ☃ from fjord") == ""
+    assert re.search(told, java.explain_refusal(text))
+    assert java.explain_refusal("take ☃ from fjord") == ""
 
 
 def test_a_solution_is_followed_only_by_one_who_has_kept_to_it() -> None:
-    assert java.following(["a", "b", "c"], ["a"]) == ["b", "c"]
-    assert java.following(["a", "b", "c"], ["b"]) == []
-    assert java.following(["a"], ["a"]) == []
+    assert java.find_remaining_plan(["a", "b", "c"], ["a"]) == ["b", "c"]
+    assert java.find_remaining_plan(["a", "b", "c"], ["b"]) == []
+    assert java.find_remaining_plan(["a"], ["a"]) == []
 
 
 @needs_science
@@ -154,7 +154,7 @@ def test_variations_are_those_of_the_package(science: ScienceWorld) -> None:
     assert {name: engine.get_max_variations(name) for name in engine.get_task_names()} == VARIATIONS
     for side in ("train", "dev", "test"):
         numbers = getattr(engine, f"get_variations_{side}")()
-        assert numbers == list(variations("find-non-living-thing", side))
+        assert numbers == list(list_variations("find-non-living-thing", side))
 
 
 @needs_science
@@ -177,7 +177,7 @@ def test_the_oracle_comes_back_to_where_the_agent_is(science: ScienceWorld) -> N
     science.step(["go to kitchen"])
     before, score = science.state(), science._engine.server.getScore()
     assert science.oracle() == [] or science.oracle()[0] != "go to kitchen"
-    science._look()
+    science._note_view()
     assert science.state() == before and science._engine.server.getScore() == score
     science.step(["juggle"])
     assert science.oracle() == []
@@ -190,15 +190,15 @@ def test_odd_texts_and_taking_back_points_do_nothing(science: ScienceWorld) -> N
         observation, reward, terminated, _, _ = science.step([text])
         assert reward == 0.0 and not terminated
         assert "Nothing happens." in observation.text or "No known action" in observation.text
-    assert "reset task" not in science.commands() and "look around" in science.commands()
-    assert science.random_action(random.Random(0)) in science.commands()
+    assert "reset task" not in science.list_commands() and "look around" in science.list_commands()
+    assert science.random_action(random.Random(0)) in science.list_commands()
 
 
 @needs_science
 def test_every_valid_command_can_be_listed() -> None:
     with ScienceWorld(ScienceWorldOptions(tasks=("find-plant",), commands="all")) as env:
         text = env.reset(seed=0)[0].text
-        assert "OBJ" not in text and all(command in text for command in env.commands())
+        assert "OBJ" not in text and all(command in text for command in env.list_commands())
 
 
 @needs_express
@@ -233,7 +233,7 @@ def test_case_and_blanks_do_not_matter_and_odd_texts_are_answered_by_the_game(
     assert express.oracle() == way[1:]
     told = express.step(["juggle ☃"])[0].text
     assert "not sure what you mean" in told and express.oracle() == []
-    assert express.random_action(random.Random(0)) in express.commands()
+    assert express.random_action(random.Random(0)) in express.list_commands()
 
 
 @needs_express

@@ -15,11 +15,11 @@ from stepwell.envs import make_env
 from stepwell.envs.frozenlake.env import FrozenLake
 from stepwell.envs.gymnasium_env import GymnasiumOptions
 from stepwell.envs.options import declare_host_option, find_undeclared_options, list_host_options
-from stepwell.envs.registry import ENVS, env_type
+from stepwell.envs.registry import ENVS, find_env_type
 from stepwell.envs.remote.openenv import OpenEnvOptions
 
 FOREIGN = {"gymnasium": GymnasiumOptions, "openenv": OpenEnvOptions}
-KINDS = {name: env_type(name).Options for name in ENVS} | FOREIGN
+KINDS = {name: find_env_type(name).Options for name in ENVS} | FOREIGN
 
 
 class Suspect(Settings):

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from stepwell.core import ConfigError, InputError, Split, StateForm, Task
 from stepwell.envs import draw_tasks, make_env
-from stepwell.envs.baselines import random_play
+from stepwell.envs.baselines import measure_random_play
 from stepwell.envs.sokoban.env import Sokoban
-from stepwell.envs.sokoban.generator import lengths
-from stepwell.envs.sokoban.room import Room, Situation, cells_of, read_room
-from stepwell.envs.sokoban.solver import Solver, dead_cells
+from stepwell.envs.sokoban.generator import find_solution_lengths
+from stepwell.envs.sokoban.room import Situation, SokobanRoom, list_cells, read_room
+from stepwell.envs.sokoban.solver import Solver, find_dead_cells
 
 
 def playing(*rows: str, **options: object) -> Sokoban:
@@ -154,8 +154,8 @@ def test_every_room_has_a_shortest_solution_as_long_as_asked(given: dict, seed: 
     room, first = env.room, env.situation
     way = env.oracle()
     assert given["min_actions"] <= len(way) <= 3 * given["max_turns"]
-    assert len(way) == lengths(room, len(way))[first]  # backwards from the end: the same length
-    assert len(cells_of(first.boxes)) == given["num_boxes"] == len(cells_of(room.targets))
+    assert len(way) == find_solution_lengths(room, len(way))[first]  # backwards from the end: the same length
+    assert len(list_cells(first.boxes)) == given["num_boxes"] == len(list_cells(room.targets))
     assert not first.boxes & room.targets
     while True:
         _, _, terminated, truncated, info = env.step(env.oracle()[:3])
@@ -164,7 +164,7 @@ def test_every_room_has_a_shortest_solution_as_long_as_asked(given: dict, seed: 
     assert info["success"]
 
 
-def brute_force(room: Room, first: Situation) -> int | None:
+def brute_force(room: SokobanRoom, first: Situation) -> int | None:
     """Fewest actions by plain breadth first over rows of symbols, without any pruning."""
     seen, frontier, num_actions = {first}, {first}, 0
     while frontier:
@@ -180,14 +180,14 @@ def brute_force(room: Room, first: Situation) -> int | None:
     return None
 
 
-def slow_move(room: Room, situation: Situation, down: int, right: int) -> Situation:
+def slow_move(room: SokobanRoom, situation: Situation, down: int, right: int) -> Situation:
     """One move from the rules alone, over coordinates."""
 
     def free(cell: tuple[int, int]) -> bool:
         inside = 0 <= cell[0] < room.num_rows and 0 <= cell[1] < room.num_columns
         return inside and not room.walls >> (cell[0] * room.num_columns + cell[1]) & 1
 
-    boxes = {divmod(place, room.num_columns) for place in cells_of(situation.boxes)}
+    boxes = {divmod(place, room.num_columns) for place in list_cells(situation.boxes)}
     row, column = divmod(situation.player, room.num_columns)
     ahead, beyond = (row + down, column + right), (row + 2 * down, column + 2 * right)
     if not free(ahead) or (ahead in boxes and (not free(beyond) or beyond in boxes)):
@@ -199,7 +199,7 @@ def slow_move(room: Room, situation: Situation, down: int, right: int) -> Situat
 
 
 @st.composite
-def small_rooms(draw: st.DrawFn) -> tuple[Room, Situation]:
+def small_rooms(draw: st.DrawFn) -> tuple[SokobanRoom, Situation]:
     """Any small room, solvable or not."""
     rows, columns = draw(st.integers(2, 4)), draw(st.integers(3, 4))
     cells = draw(st.permutations(range(rows * columns)))
@@ -209,12 +209,12 @@ def small_rooms(draw: st.DrawFn) -> tuple[Room, Situation]:
     boxes = sum(1 << cell for cell in free[:num_boxes])
     targets = sum(1 << cell for cell in draw(st.permutations(free))[:num_boxes])
     player = next(cell for cell in free if not boxes >> cell & 1)
-    return Room.from_sets(rows, columns, walls, targets), Situation(player, boxes)
+    return SokobanRoom.from_sets(rows, columns, walls, targets), Situation(player, boxes)
 
 
 @settings(max_examples=80, deadline=None)
 @given(small_rooms())
-def test_solver_generator_and_brute_force_agree(drawn: tuple[Room, Situation]) -> None:
+def test_solver_generator_and_brute_force_agree(drawn: tuple[SokobanRoom, Situation]) -> None:
     room, first = drawn
     fewest = brute_force(room, first)
     way = Solver(room).solve(first)
@@ -225,7 +225,7 @@ def test_solver_generator_and_brute_force_agree(drawn: tuple[Room, Situation]) -
         for action in way:
             situation = room.move(*situation, action)
         assert situation.boxes == room.targets
-    reachable = lengths(room, 60 if fewest is None else fewest)
+    reachable = find_solution_lengths(room, 60 if fewest is None else fewest)
     if first.boxes != room.targets:
         assert reachable.get(first) == fewest
 
@@ -233,7 +233,7 @@ def test_solver_generator_and_brute_force_agree(drawn: tuple[Room, Situation]) -
 def test_dead_cells_are_those_no_box_returns_from() -> None:
     room, _ = read_room(["######", "#___P#", "#_XO_#", "#____#", "######"])
     # the target lies in the middle row: a box at an outer wall never leaves that wall
-    dead = {room.cell(cell) for cell in cells_of(dead_cells(room))}
+    dead = {room.to_cell(cell) for cell in list_cells(find_dead_cells(room))}
     assert dead == {(row, column) for row in (1, 2, 3) for column in (1, 2, 3, 4)} - {(2, 2), (2, 3)}
 
 
@@ -247,7 +247,7 @@ def test_the_oracle_solves_500_rooms_and_random_play_hardly_any() -> None:
             _, _, terminated, truncated, info = env.step(env.oracle()[:3])
             over = terminated or truncated
         assert info["success"], task
-    assert random_play("sokoban", {}, tasks, seed=0) < 0.05
+    assert measure_random_play("sokoban", {}, tasks, seed=0) < 0.05
 
 
 def test_splits_share_no_room() -> None:

@@ -10,8 +10,8 @@ from tests.envs.tool_worlds import Notes
 
 from stepwell.core import ConfigError, InputError, Task, ToolCall
 from stepwell.envs import make_env
-from stepwell.envs.baselines import random_turn
-from stepwell.envs.remote.wire import describe_world, read_world
+from stepwell.envs.baselines import draw_random_turn
+from stepwell.envs.remote.wire import read_description, write_description
 
 TASK = Task("notes", {"chains": [["a", "b", "c"], ["d", "e"]]})
 
@@ -80,18 +80,20 @@ def test_random_play_is_the_worlds_own_or_any_of_its_names() -> None:
     assert {ToolCall("look", {"name": "b"}).text} < {env.random_action(rng) for _ in range(500)}
     lake = make_env("frozenlake")
     assert {lake.random_action(rng) for _ in range(100)} == set(lake.world.actions.names)
-    assert random_turn(lake, random.Random(3), 4) == random.Random(3).choices(lake.world.actions.names, k=4)
+    assert draw_random_turn(lake, random.Random(3), 4) == random.Random(3).choices(
+        lake.world.actions.names, k=4
+    )
     with pytest.raises(ConfigError, match="takes free text"):
         make_env("svg").random_action(rng)
 
 
 def test_a_world_with_tools_crosses_the_wire() -> None:
     world = Notes().world
-    assert read_world(describe_world(world)) == world
+    assert read_description(write_description(world)) == world
 
 
 @pytest.mark.parametrize("name", ["frozenlake", "sokoban", "navigation", "primitive_skill"])
 def test_what_a_judge_must_know_crosses_the_wire(name: str) -> None:
     world = make_env(name).world
     assert world.vocabulary is not None
-    assert read_world(json.loads(json.dumps(describe_world(world)))) == world
+    assert read_description(json.loads(json.dumps(write_description(world)))) == world

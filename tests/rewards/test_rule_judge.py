@@ -12,7 +12,7 @@ from tests.properties import examples
 
 from stepwell.core import StateForm
 from stepwell.envs.frozenlake.vocabulary import VOCABULARY as FROZENLAKE
-from stepwell.envs.grid import relation
+from stepwell.envs.grid import describe_relation
 from stepwell.envs.navigation.vocabulary import VOCABULARY as NAVIGATION
 from stepwell.envs.primitive_skill.vocabulary import VOCABULARY as PRIMITIVE_SKILL
 from stepwell.envs.registry import make_env
@@ -49,8 +49,10 @@ def lake(places: list[Cell]) -> dict[str, object]:
 
 def described(places: list[Cell]) -> list[str]:
     player, goal, *holes = places
-    told = [f"The goal is {relation(goal, player)} the player"]
-    return told + [f"Hole {n} is {relation(hole, player)} the player" for n, hole in enumerate(holes, 1)]
+    told = [f"The goal is {describe_relation(goal, player)} the player"]
+    return told + [
+        f"Hole {n} is {describe_relation(hole, player)} the player" for n, hole in enumerate(holes, 1)
+    ]
 
 
 # ---- properties --------------------------------------------------------------------------------
@@ -70,8 +72,10 @@ def test_a_description_is_refused_in_a_state_where_a_mentioned_relation_differs(
     """One thing is elsewhere: the goal or the player, or a hole that no other hole can stand for."""
     at = data.draw(st.integers(0, len(places) - 1))
     other = [*places[:at], cell, *places[at + 1 :]]
-    ways = [sorted(relation(hole, p[0]) for hole in p[2:]) for p in (places, other)]
-    assume((relation(places[1], places[0]), ways[0]) != (relation(other[1], other[0]), ways[1]))
+    ways = [sorted(describe_relation(hole, p[0]) for hole in p[2:]) for p in (places, other)]
+    assume(
+        (describe_relation(places[1], places[0]), ways[0]) != (describe_relation(other[1], other[0]), ways[1])
+    )
     assert judged(". ".join(described(places)), lake(other)).score < THRESHOLD
 
 
@@ -79,7 +83,11 @@ def test_a_description_is_refused_in_a_state_where_a_mentioned_relation_differs(
 def test_a_room_is_told_apart_from_every_other_room(places, others) -> None:
     def told(places: list[Cell]) -> tuple[str, str, str]:
         player, box, target = places
-        return relation(box, player), relation(target, player), relation(target, box)
+        return (
+            describe_relation(box, player),
+            describe_relation(target, player),
+            describe_relation(target, box),
+        )
 
     def state(places: list[Cell]) -> dict[str, object]:
         player, box, target = (list(place) for place in places)

@@ -66,10 +66,10 @@ def add(commands: Any) -> None:
 
 def run_list(args: argparse.Namespace) -> int:
     from stepwell.core.errors import ConfigError
-    from stepwell.envs import env_names, make_env
+    from stepwell.envs import list_env_names, make_env
 
     envs = {}
-    for name in env_names():
+    for name in list_env_names():
         try:
             envs[name] = make_env(name)
         except ConfigError as error:  # of an installed package: the others are listed all the same

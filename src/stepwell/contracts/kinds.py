@@ -93,10 +93,10 @@ def _find_built_in(name: str) -> CheckedKind:
     from stepwell.agents.strategy import STRATEGIES
     from stepwell.algos.declarations import CREDIT_MODULES, LOSS_MODULES
     from stepwell.algos.recipes import list_recipes
-    from stepwell.envs import env_names
+    from stepwell.envs import list_env_names
 
     known: dict[CheckedKind, Any] = {
-        "env": env_names(),
+        "env": list_env_names(),
         "credit": CREDIT_MODULES,
         "loss": LOSS_MODULES,
         "recipe": list_recipes(),

@@ -28,7 +28,7 @@ def data_root() -> Path:
     return (Path(base).expanduser() if base else Path.home() / ".cache" / "stepwell") / "data"
 
 
-def cached(
+def open_cached(
     name: str, build: Callable[[Path], object], read: Callable[[Path], T], root: Path | None = None
 ) -> T:
     """What `read` makes of the file `name`, which `build(path)` writes where it is absent or damaged.
@@ -45,17 +45,17 @@ def cached(
         raise ConfigError(
             f"cannot write to the cache {path.parent}: {error}; set STEPWELL_CACHE elsewhere"
         ) from error
-    with _locked(path.parent / f".{path.name}.lock"):
+    with _lock_file(path.parent / f".{path.name}.lock"):
         if path.exists():  # another process may have built it while this one waited
             try:
                 return read(path)
             except EncodingError as error:
                 warnings.warn(f"{path} is damaged ({error}); building it again", stacklevel=2)
-        _write(path, build)
+        _build_file(path, build)
     return read(path)
 
 
-def _write(path: Path, build: Callable[[Path], object]) -> None:
+def _build_file(path: Path, build: Callable[[Path], object]) -> None:
     handle, partial = tempfile.mkstemp(prefix=f".{path.name}.partial-", dir=path.parent)
     os.close(handle)
     try:
@@ -68,7 +68,7 @@ def _write(path: Path, build: Callable[[Path], object]) -> None:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock_file(path: Path) -> Iterator[None]:
     with open(path, "a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

@@ -34,25 +34,25 @@ _HELD_OUT = ("test", "validation", "held_out", "eval")
 def read_rows(source: str, setting: str) -> Iterator[Row]:
     """The rows of a source in order, each with its place."""
     if source.startswith(PREFIX):
-        return _named_data_set(source.removeprefix(PREFIX), setting)
+        return _open_named_data_set(source.removeprefix(PREFIX), setting)
     path = Path(source).expanduser()
     if path.is_dir():
-        return _saved_data_set(path, setting)
+        return _open_saved_data_set(path, setting)
     try:
         content = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{setting}: cannot read {path} ({error.strerror}); correct the path") from error
-    return _rows_of(path, content, setting)
+    return _read_content(path, content, setting)
 
 
-def source_name(source: str) -> str:
+def name_source(source: str) -> str:
     """What the rows of a source are called: a file's or a data set's name."""
     if source.startswith(PREFIX):
         return source.removeprefix(PREFIX).rpartition("/")[0].rpartition("/")[2].partition(":")[0]
     return Path(source).name.split(".")[0]
 
 
-def _rows_of(path: Path, content: bytes, setting: str) -> Iterator[Row]:
+def _read_content(path: Path, content: bytes, setting: str) -> Iterator[Row]:
     where = f"{setting}: {path}"
     if content[:2] == b"\x1f\x8b":
         try:
@@ -60,7 +60,7 @@ def _rows_of(path: Path, content: bytes, setting: str) -> Iterator[Row]:
         except (OSError, EOFError) as error:
             raise ConfigError(f"{where} is a damaged gzip file ({error}); copy it again") from error
     if content[:4] == b"PAR1":
-        return _parquet(content, where)
+        return _read_parquet(content, where)
     ending = {suffix.lower() for suffix in path.suffixes}
     if ".parquet" in ending:
         raise ConfigError(f"{where} is not Parquet, whatever its name says; copy it again or rename it")
@@ -71,11 +71,11 @@ def _rows_of(path: Path, content: bytes, setting: str) -> Iterator[Row]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{where} is neither Parquet nor UTF-8 text ({error}); save it as JSONL") from None
     if ending & {".csv", ".tsv"}:
-        return _csv(text, "\t" if ".tsv" in ending else ",", where)
-    return _json_list(text, where) if text.lstrip()[:1] == "[" else _json_lines(text, where)
+        return _read_csv(text, "\t" if ".tsv" in ending else ",", where)
+    return _read_json_list(text, where) if text.lstrip()[:1] == "[" else _read_json_lines(text, where)
 
 
-def _json_lines(text: str, where: str) -> Iterator[Row]:
+def _read_json_lines(text: str, where: str) -> Iterator[Row]:
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             place = f"line {number}"
@@ -85,25 +85,25 @@ def _json_lines(text: str, where: str) -> Iterator[Row]:
                 raise ConfigError(
                     f"{where}, {place} is not JSON ({error}); write one object per line"
                 ) from None
-            yield place, _object(value, where, place)
+            yield place, _require_object(value, where, place)
 
 
-def _json_list(text: str, where: str) -> Iterator[Row]:
+def _read_json_list(text: str, where: str) -> Iterator[Row]:
     try:
         values = json.loads(text)
     except ValueError as error:
         raise ConfigError(f"{where} is not JSON ({error})") from None
     for number, value in enumerate(values, start=1):
-        yield f"item {number}", _object(value, where, f"item {number}")
+        yield f"item {number}", _require_object(value, where, f"item {number}")
 
 
-def _object(value: Any, where: str, place: str) -> dict[str, Any]:
+def _require_object(value: Any, where: str, place: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{where}, {place} is not an object; write fields, such as {{'question': '...'}}")
     return value
 
 
-def _csv(text: str, delimiter: str, where: str) -> Iterator[Row]:
+def _read_csv(text: str, delimiter: str, where: str) -> Iterator[Row]:
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
         if not reader.fieldnames:
@@ -118,7 +118,7 @@ def _csv(text: str, delimiter: str, where: str) -> Iterator[Row]:
         raise ConfigError(f"{where}, line {reader.line_num} is not CSV ({error})") from None
 
 
-def _parquet(content: bytes, where: str) -> Iterator[Row]:
+def _read_parquet(content: bytes, where: str) -> Iterator[Row]:
     try:
         import pyarrow  # type: ignore[import-untyped]
         import pyarrow.parquet  # type: ignore[import-untyped]
@@ -128,30 +128,30 @@ def _parquet(content: bytes, where: str) -> Iterator[Row]:
         table = pyarrow.parquet.read_table(pyarrow.BufferReader(content))
     except (pyarrow.ArrowException, OSError) as error:
         raise ConfigError(
-            f"{where} is a damaged Parquet file ({_first_line(error)}); copy it again"
+            f"{where} is a damaged Parquet file ({_get_first_line(error)}); copy it again"
         ) from error
-    return _plain_rows(table.to_pylist(), where)
+    return _make_plain_rows(table.to_pylist(), where)
 
 
-def _saved_data_set(path: Path, setting: str) -> Iterator[Row]:
+def _open_saved_data_set(path: Path, setting: str) -> Iterator[Row]:
     where = f"{setting}: {path}"
     if not any((path / name).is_file() for name in ("dataset_info.json", "dataset_dict.json")):
         raise ConfigError(
             f"{where} is a folder, but no saved data set; give a file, or what Dataset.save_to_disk wrote"
         )
-    datasets = _datasets(where)
+    datasets = _import_datasets(where)
     try:
         found = datasets.load_from_disk(str(path))
     except Exception as error:  # the package raises many kinds for a damaged folder
         raise ConfigError(
-            f"{where} cannot be opened as a data set ({_first_line(error)}); save it again"
+            f"{where} cannot be opened as a data set ({_get_first_line(error)}); save it again"
         ) from error
     if not isinstance(found, Mapping):
-        return _plain_rows(found, where)
-    return (row for split, rows in found.items() for row in _plain_rows(rows, where, split))
+        return _make_plain_rows(found, where)
+    return (row for split, rows in found.items() for row in _make_plain_rows(rows, where, split))
 
 
-def _named_data_set(text: str, setting: str) -> Iterator[Row]:
+def _open_named_data_set(text: str, setting: str) -> Iterator[Row]:
     where = f"{setting}: {PREFIX}{text}"
     name, _, split = text.rpartition("/")
     if not name or not split:
@@ -159,20 +159,20 @@ def _named_data_set(text: str, setting: str) -> Iterator[Row]:
             f"{where} names no split; write datasets:NAME/SPLIT, such as datasets:org/name/train"
         )
     name, _, configuration = name.partition(":")
-    datasets = _datasets(where)
+    datasets = _import_datasets(where)
     try:
         found = datasets.load_dataset(name, configuration or None, split=split)
     except (
         Exception
     ) as error:  # the package raises many kinds: not reachable, not found, gated, no such split
         raise ConfigError(
-            f"{where} cannot be loaded ({_first_line(error)}). Where the hub cannot be reached, save it "
+            f"{where} cannot be loaded ({_get_first_line(error)}). Where the hub cannot be reached, save it "
             "elsewhere with Dataset.save_to_disk, copy the folder here and give its path"
         ) from error
-    return _plain_rows(found, where)
+    return _make_plain_rows(found, where)
 
 
-def _datasets(where: str) -> Any:
+def _import_datasets(where: str) -> Any:
     try:
         import datasets
     except ImportError as error:
@@ -180,25 +180,28 @@ def _datasets(where: str) -> Any:
     return datasets
 
 
-def _plain_rows(rows: Any, where: str, split: str | None = None) -> Iterator[Row]:
+def _make_plain_rows(rows: Any, where: str, split: str | None = None) -> Iterator[Row]:
     extra = {} if split is None else {"split": "held_out" if split in _HELD_OUT else "train"}
     for number, row in enumerate(rows, start=1):
         place = f"row {number}" if split is None else f"{split}, row {number}"
-        yield place, extra | {name: _plain(value, f"{where}, {place}, {name}") for name, value in row.items()}
+        yield (
+            place,
+            extra | {name: _to_plain(value, f"{where}, {place}, {name}") for name, value in row.items()},
+        )
 
 
-def _plain(value: Any, where: str) -> Any:
+def _to_plain(value: Any, where: str) -> Any:
     """A value as JSON has it."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if isinstance(value, Mapping):
-        return {str(name): _plain(inner, where) for name, inner in value.items()}
+        return {str(name): _to_plain(inner, where) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner, where) for inner in value]
+        return [_to_plain(inner, where) for inner in value]
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
     raise ConfigError(f"{where} is {type(value).__name__}, which JSON cannot hold; leave that column out")
 
 
-def _first_line(error: BaseException) -> str:
+def _get_first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).split("\n")[0]

@@ -5,7 +5,7 @@ Opening a world imports that world only; nothing here imports torch.
 
 from stepwell.envs.base import Effect, Env
 from stepwell.envs.batch import EnvBatch
-from stepwell.envs.registry import env_names, env_type, make_env, read_options
+from stepwell.envs.registry import find_env_type, list_env_names, make_env, read_options
 from stepwell.envs.tasks import distinct_tasks, draw_tasks
 from stepwell.envs.turns import Turn
 
@@ -16,8 +16,8 @@ __all__ = [
     "Turn",
     "distinct_tasks",
     "draw_tasks",
-    "env_names",
-    "env_type",
+    "find_env_type",
+    "list_env_names",
     "make_env",
     "read_options",
 ]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from stepwell.core import JSON, ActionSpace, ToolCall, ToolSchema, problem_with
 
 MEGABYTE = 2**20
-_ODD_TEXTS: dict[str, str] = {
+_HOSTILE_TEXTS: dict[str, str] = {
     "nothing": "",
     "blanks": " \t\n ",
     "control characters": "\0\x01\x07\x1b[31m\x7f",
@@ -31,7 +31,7 @@ _ODD_TEXTS: dict[str, str] = {
     "a very long word": "a" * MEGABYTE,
     "very many words": "well " * (MEGABYTE // 5),
 }
-_ODD_VALUES: dict[str, JSON] = {
+_HOSTILE_VALUES: dict[str, JSON] = {
     "null": None,
     "a flag": True,
     "below all": -(10**30),
@@ -42,7 +42,7 @@ _ODD_VALUES: dict[str, JSON] = {
 }
 
 
-class Odd(NamedTuple):
+class AdversarialAction(NamedTuple):
     """An odd action; `is_call` says whether a world may well do it."""
 
     what: str
@@ -50,31 +50,33 @@ class Odd(NamedTuple):
     is_call: bool
 
 
-def odd_actions(actions: ActionSpace) -> Iterator[Odd]:
+def list_adversarial_actions(actions: ActionSpace) -> Iterator[AdversarialAction]:
     """Odd actions for a world of free text or of tools; none where actions are names."""
     if actions.names:
         return
-    for what, text in _ODD_TEXTS.items():
-        yield Odd(what, text, is_call=not actions.tools)
+    for what, text in _HOSTILE_TEXTS.items():
+        yield AdversarialAction(what, text, is_call=not actions.tools)
     if not actions.tools:
         return
-    yield Odd("no name", '{"arguments": {}}', False)
-    yield Odd("not a number", '{"name": "x", "arguments": {"a": NaN}}', False)
-    yield Odd("half a character", '{"name": "x", "arguments": {"a": "\\ud800"}}', False)
-    yield Odd("a deep nest", '{"name": "x", "arguments": {"a": ' + "[" * 10_000 + "]" * 10_000 + "}}", False)
-    yield Odd("an unknown tool", ToolCall("no_such_tool", {}).text, False)
-    yield Odd("a tool with a very long name", ToolCall("x" * MEGABYTE, {}).text, False)
+    yield AdversarialAction("no name", '{"arguments": {}}', False)
+    yield AdversarialAction("not a number", '{"name": "x", "arguments": {"a": NaN}}', False)
+    yield AdversarialAction("half a character", '{"name": "x", "arguments": {"a": "\\ud800"}}', False)
+    yield AdversarialAction(
+        "a deep nest", '{"name": "x", "arguments": {"a": ' + "[" * 10_000 + "]" * 10_000 + "}}", False
+    )
+    yield AdversarialAction("an unknown tool", ToolCall("no_such_tool", {}).text, False)
+    yield AdversarialAction("a tool with a very long name", ToolCall("x" * MEGABYTE, {}).text, False)
     for tool in actions.tools:
-        yield from _odd_calls(actions, tool)
+        yield from _list_adversarial_calls(actions, tool)
 
 
-def _odd_calls(actions: ActionSpace, tool: ToolSchema) -> Iterator[Odd]:
+def _list_adversarial_calls(actions: ActionSpace, tool: ToolSchema) -> Iterator[AdversarialAction]:
     """Calls of one tool: nothing given, something unknown given, and every argument filled oddly."""
     filled: dict[str, JSON] = {name: "x" for name in tool.properties}
     tried: list[tuple[str, dict[str, JSON]]] = [("no arguments", {}), ("one too many", {**filled, "z": 1})]
     for name in tool.properties:
-        tried += [(f"{name}: {what}", {**filled, name: value}) for what, value in _ODD_TEXTS.items()]
-        tried += [(f"{name}: {what}", {**filled, name: value}) for what, value in _ODD_VALUES.items()]
+        tried += [(f"{name}: {what}", {**filled, name: value}) for what, value in _HOSTILE_TEXTS.items()]
+        tried += [(f"{name}: {what}", {**filled, name: value}) for what, value in _HOSTILE_VALUES.items()]
     for what, arguments in tried:
         call = ToolCall(tool.name, json.loads(json.dumps(arguments)))
-        yield Odd(f"{tool.name}, {what}", call.text, not problem_with(actions.tools, call))
+        yield AdversarialAction(f"{tool.name}, {what}", call.text, not problem_with(actions.tools, call))

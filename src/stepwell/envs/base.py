@@ -40,7 +40,7 @@ from stepwell.core import (
     Task,
     random_call,
 )
-from stepwell.envs.tables import Table
+from stepwell.envs.tables import StateTable
 from stepwell.envs.tiles import Image, draw_text
 
 
@@ -148,7 +148,7 @@ class Env(ABC):
         """The true state in every form this world has; by default the words of the observation."""
         return {StateForm.NATURAL_LANGUAGE: self.observe().text}
 
-    def table(self) -> Table | None:
+    def table(self) -> StateTable | None:
         """The task from its present state as a table of states; None where there is chance or too much."""
         return None
 

@@ -33,15 +33,15 @@ class BlindPlan:
     success: float
 
 
-def random_play(name: str, options: Options, tasks: Sequence[Task], seed: int) -> float:
+def measure_random_play(name: str, options: Options, tasks: Sequence[Task], seed: int) -> float:
     """Share of tasks solved by turns full of uniformly random actions."""
     _check_tasks(tasks)
     rng = random.Random(seed)
     with make_env(name, options) as env:
-        return sum(_random_episode(env, task, rng) for task in tasks) / len(tasks)
+        return sum(_play_random_episode(env, task, rng) for task in tasks) / len(tasks)
 
 
-def best_blind_plan(
+def find_blind_plan(
     name: str,
     options: Options,
     train_tasks: Sequence[Task],
@@ -53,10 +53,10 @@ def best_blind_plan(
     _check_tasks(train_tasks)
     _check_tasks(tasks)
     with make_env(name, options) as env:
-        train, test = _tables(env, train_tasks), _tables(env, tasks)
+        train, test = _build_tables(env, train_tasks), _build_tables(env, tasks)
         names = env.world.actions.names
         length = env.world.max_turns * env.world.actions.max_per_turn
-    plan = _search(train, length, beam_width)
+    plan = _search_plan(train, length, beam_width)
     actions = tuple(names[number] for number in plan)
     return BlindPlan(actions, score_plan(train, plan), score_plan(test, plan))
 
@@ -70,11 +70,11 @@ def score_plan(tables: TableBatch, plan: Sequence[int]) -> float:
     return float(tables.solved[rows, states].mean())
 
 
-def _search(tables: TableBatch, length: int, beam_width: int) -> tuple[int, ...]:
+def _search_plan(tables: TableBatch, length: int, beam_width: int) -> tuple[int, ...]:
     """Keep the `beam_width` best prefixes, lengthen each by every action, and so on."""
     num_tasks, _, num_actions = tables.leads.shape
     rows = np.arange(num_tasks)
-    close = tables.closeness(length)
+    close = tables.compute_closeness(length)
     states = np.zeros((1, num_tasks), np.int32)
     plans = np.zeros((1, 0), np.int8)
     for _ in range(length):
@@ -89,7 +89,7 @@ def _search(tables: TableBatch, length: int, beam_width: int) -> tuple[int, ...]
     return tuple(int(action) for action in plans[best])
 
 
-def _tables(env: Env, tasks: Sequence[Task]) -> TableBatch:
+def _build_tables(env: Env, tasks: Sequence[Task]) -> TableBatch:
     tables = []
     for task in tasks:
         env.reset(options={"task": task})
@@ -100,16 +100,16 @@ def _tables(env: Env, tasks: Sequence[Task]) -> TableBatch:
     return TableBatch.of(tables)
 
 
-def _random_episode(env: Env, task: Task, rng: random.Random) -> bool:
+def _play_random_episode(env: Env, task: Task, rng: random.Random) -> bool:
     env.reset(seed=rng.getrandbits(32), options={"task": task})
     num_actions = env.world.actions.max_per_turn
     while True:
-        _, _, terminated, truncated, info = env.step(random_turn(env, rng, num_actions))
+        _, _, terminated, truncated, info = env.step(draw_random_turn(env, rng, num_actions))
         if terminated or truncated:
             return bool(info["success"])
 
 
-def random_turn(env: Env, rng: random.Random, num_actions: int) -> list[str]:
+def draw_random_turn(env: Env, rng: random.Random, num_actions: int) -> list[str]:
     """So many random actions: all names alike, or what the world itself takes for random play."""
     names = env.world.actions.names
     return (

@@ -18,10 +18,10 @@ from stepwell.core.text import clean_texts
 from stepwell.envs.base import Env
 from stepwell.envs.registry import make_env
 from stepwell.envs.robots.base import RobotEnv
-from stepwell.envs.turns import Turn, read_state, take_turn
+from stepwell.envs.turns import Turn, play_turn, read_state
 
 
-def _silent() -> None:
+def _ignore_progress() -> None:
     return
 
 
@@ -50,14 +50,14 @@ class EnvBatch:
         seeds: Sequence[int] | None = None,
         *,
         with_state: bool = False,
-        progress: Callable[[], None] = _silent,
+        progress: Callable[[], None] = _ignore_progress,
     ) -> list[Turn]:
         """Start one episode per task, in the first worlds or in those of `indices`.
 
         `progress` is called after each world, here and in `step`.
         """
         indices = range(len(tasks)) if indices is None else indices
-        self._check(indices, len(tasks), "tasks")
+        self._check_indices(indices, len(tasks), "tasks")
         if seeds is not None and len(seeds) != len(tasks):
             raise InputError(f"{len(seeds)} seeds for {len(tasks)} tasks")
         turns = []
@@ -67,7 +67,7 @@ class EnvBatch:
                 observation, info = self.envs[index].reset(seed=seed, options={"task": task})
                 turns.append(Turn(observation, info=clean_texts(info)))
             except (Exception, SystemExit) as error:
-                turns.append(self._failed(index, error))
+                turns.append(self._describe_failure(index, error))
             progress()
         if with_state:
             self._add_states(indices, turns)
@@ -79,16 +79,16 @@ class EnvBatch:
         actions: Sequence[Any],
         *,
         with_state: bool = False,
-        progress: Callable[[], None] = _silent,
+        progress: Callable[[], None] = _ignore_progress,
     ) -> list[Turn]:
         """One turn in each of the worlds of `indices`: names of actions, or a chunk of a robot's."""
-        self._check(indices, len(actions), "action lists")
+        self._check_indices(indices, len(actions), "action lists")
         turns = []
         for index, acts in zip(indices, actions, strict=True):
             try:
-                turns.append(take_turn(self.envs[index], acts))
+                turns.append(play_turn(self.envs[index], acts))
             except (Exception, SystemExit) as error:
-                turns.append(self._failed(index, error))
+                turns.append(self._describe_failure(index, error))
             progress()
         if with_state:
             self._add_states(indices, turns)
@@ -109,7 +109,7 @@ class EnvBatch:
         for env in self.envs:
             env.close()
 
-    def _check(self, indices: Sequence[int], count: int, what: str) -> None:
+    def _check_indices(self, indices: Sequence[int], count: int, what: str) -> None:
         if len(indices) != count:
             raise InputError(f"{count} {what} for {len(indices)} worlds")
         if indices and not 0 <= min(indices) <= max(indices) < len(self.envs):
@@ -117,7 +117,7 @@ class EnvBatch:
         if len(set(indices)) != len(indices):
             raise InputError(f"each world takes one turn at a time, got indices {list(indices)}")
 
-    def _failed(self, index: int, error: BaseException) -> Turn:
+    def _describe_failure(self, index: int, error: BaseException) -> Turn:
         problem = EnvError(f"{self.name} (world {index}) raised {type(error).__name__}: {error}")
         problem.__cause__ = error
         return Turn(error=problem)

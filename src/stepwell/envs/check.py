@@ -1,7 +1,7 @@
 """The checker: whether a world keeps the contract, found by playing it.
 
 Every check is one function named for the fact it holds; it returns what was seen, or raises
-`Broken` with what is wrong. Whatever else it raises counts as a failure with that error, so that
+`ContractViolation` with what is wrong. Whatever else it raises counts as a failure with that error, so that
 one broken part does not hide the others. `check_env` is what `stepwell envs check NAME` shows.
 The checks of worlds of words are in `check_words`, those of robots' worlds in `robots.check`.
 """
@@ -15,9 +15,9 @@ from typing import Any
 from stepwell.config.base import Settings
 from stepwell.core import InputError
 from stepwell.envs.base import Env
-from stepwell.envs.check_probe import Broken, Probe
+from stepwell.envs.check_probe import ContractViolation, Probe
 from stepwell.envs.check_text import CHECKS
-from stepwell.envs.registry import env_type, read_options
+from stepwell.envs.registry import find_env_type, read_options
 from stepwell.envs.robots.base import RobotEnv
 from stepwell.envs.robots.check import ROBOT_CHECKS
 
@@ -64,7 +64,7 @@ def check_env(
     `num_tasks` None: 50 of a world of words, as many as a robot's world finds bearable. Where what a world
     needs is not installed there is nothing to check: that is a `ConfigError`.
     """
-    kind, settings = env_type(name), read_options(name, options)
+    kind, settings = find_env_type(name), read_options(name, options)
     kind.require()
     return check_type(kind, settings, num_tasks=num_tasks, min_turns_per_s=min_turns_per_s)
 
@@ -86,7 +86,7 @@ def check_type(
     for check in ROBOT_CHECKS if kind.is_robot else CHECKS:
         try:
             held, detail = True, check(probe)
-        except Broken as broken:
+        except ContractViolation as broken:
             held, detail = False, str(broken)
         except Exception as error:
             held, detail = False, f"raised {type(error).__name__}: {error}"

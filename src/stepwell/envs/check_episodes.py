@@ -8,7 +8,7 @@ from typing import Any
 
 from stepwell.core import ConfigError, Observation, Task
 from stepwell.envs.base import Env
-from stepwell.envs.baselines import random_turn
+from stepwell.envs.baselines import draw_random_turn
 
 Answer = tuple[Observation, float, bool, bool, dict[str, Any]]
 
@@ -20,7 +20,9 @@ def play_randomly(env: Env, task: Task, rng: random.Random, seed: int | None = N
     is_known = has_random_play(env)
     for _ in range(env.world.max_turns + 1):
         count = rng.randint(1, actions.max_per_turn)
-        turn = env.step(random_turn(env, rng, count) if is_known else rng.choices(("a", "b", "c"), k=count))
+        turn = env.step(
+            draw_random_turn(env, rng, count) if is_known else rng.choices(("a", "b", "c"), k=count)
+        )
         yield turn
         if turn[2] or turn[3]:
             return

@@ -14,14 +14,14 @@ from stepwell.envs.check_episodes import follow_oracle, solves_randomly
 HELD_OUT_SHARE = 0.2
 
 
-class Broken(Exception):
+class ContractViolation(Exception):
     """What a check found to be wrong."""
 
 
-def demand(held: bool, otherwise: str) -> None:
+def require_that(held: bool, otherwise: str) -> None:
     """Whether what was seen is as it should be."""
     if not held:
-        raise Broken(otherwise)
+        raise ContractViolation(otherwise)
 
 
 @dataclass

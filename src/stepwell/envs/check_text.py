@@ -1,6 +1,6 @@
 """What is checked of worlds of words: one function per fact, named for it.
 
-Each returns what was seen, or raises `Broken` with what is wrong.
+Each returns what was seen, or raises `ContractViolation` with what is wrong.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from dataclasses import replace
 import numpy as np
 
 from stepwell.core import EnvDescription, InputError, Observation, Split, StateForm, Task
-from stepwell.envs.adversarial_actions import MEGABYTE, odd_actions
+from stepwell.envs.adversarial_actions import MEGABYTE, list_adversarial_actions
 from stepwell.envs.base import Env
 from stepwell.envs.check_episodes import has_random_play, play_randomly
-from stepwell.envs.check_probe import HELD_OUT_SHARE, Broken, Probe, demand
+from stepwell.envs.check_probe import HELD_OUT_SHARE, ContractViolation, Probe, require_that
 
 MAX_RANDOM_SHARE = 0.1
 
 
-def world_is_described(probe: Probe) -> str:
+def description_is_complete(probe: Probe) -> str:
     """The world has a name, a guide, actions, and examples in forms it really has."""
     env = probe.env()
     world = env.world
-    demand(isinstance(world, EnvDescription), f"world is a {type(world).__name__}, not a World")
-    demand(world.name == env.name, f"world.name is {world.name!r}, the class is named {env.name!r}")
-    demand(bool(world.guide.strip()), "world.guide is empty")
+    require_that(isinstance(world, EnvDescription), f"world is a {type(world).__name__}, not a World")
+    require_that(world.name == env.name, f"world.name is {world.name!r}, the class is named {env.name!r}")
+    require_that(bool(world.guide.strip()), "world.guide is empty")
     names = world.actions.names or tuple(tool.name for tool in world.actions.tools)
     actions = ", ".join(names) or "free text"
     return f"{world.actions.max_per_turn} per turn of {actions}; {world.max_turns} turns"
@@ -41,10 +41,10 @@ def tasks_are_pure(probe: Probe) -> str:
     """The same seed makes the same task, of this world, with content that JSON can hold."""
     for seed, task in enumerate(probe.tasks):
         again = probe.kind.make_task(probe.options, seed)
-        demand(again.id == task.id, f"seed {seed} makes different tasks")
-        demand(task.env == probe.kind.name, f"task.env is {task.env!r}, not {probe.kind.name!r}")
+        require_that(again.id == task.id, f"seed {seed} makes different tasks")
+        require_that(task.env == probe.kind.name, f"task.env is {task.env!r}, not {probe.kind.name!r}")
         stored = json.loads(json.dumps(task.content))
-        demand(stored == task.content, f"seed {seed}: content changes when stored as JSON")
+        require_that(stored == task.content, f"seed {seed}: content changes when stored as JSON")
     return f"{len({task.id for task in probe.tasks})} distinct tasks of {probe.num_tasks} seeds"
 
 
@@ -52,11 +52,13 @@ def content_decides_the_task(probe: Probe) -> str:
     """A task that went through pickle, or has another seed, starts the same: content is all."""
     env = probe.env()
     for task in probe.tasks:
-        first = _start(env, task)
+        first = _start_episode(env, task)
         copy = pickle.loads(pickle.dumps(task))
-        demand(_start(env, copy) == first, f"task {task.id} starts differently after pickling")
+        require_that(_start_episode(env, copy) == first, f"task {task.id} starts differently after pickling")
         other = replace(task, seed=task.seed + 1)
-        demand(_start(env, other) == first, f"task {task.id} starts differently with another task.seed")
+        require_that(
+            _start_episode(env, other) == first, f"task {task.id} starts differently with another task.seed"
+        )
     return "equal first observations after pickling and under other seeds"
 
 
@@ -64,18 +66,18 @@ def reset_and_step_return_the_right_types(probe: Probe) -> str:
     """Types of Gymnasium's contract; finite rewards; info that JSON can hold."""
     env = probe.env()
     answer = env.reset(options={"task": probe.tasks[0]})
-    demand(isinstance(answer, tuple) and len(answer) == 2, f"reset returned {type(answer).__name__}")
-    demand(isinstance(answer[0], Observation), f"reset showed a {type(answer[0]).__name__}")
-    demand(isinstance(answer[1], dict), f"reset gave info of type {type(answer[1]).__name__}")
+    require_that(isinstance(answer, tuple) and len(answer) == 2, f"reset returned {type(answer).__name__}")
+    require_that(isinstance(answer[0], Observation), f"reset showed a {type(answer[0]).__name__}")
+    require_that(isinstance(answer[1], dict), f"reset gave info of type {type(answer[1]).__name__}")
     rng = random.Random(0)
     for turn in itertools.chain.from_iterable(play_randomly(env, task, rng) for task in probe.tasks[:20]):
         observation, reward, terminated, truncated, info = turn
-        demand(isinstance(observation, Observation), f"step showed a {type(observation).__name__}")
-        demand(isinstance(reward, float) and math.isfinite(reward), f"reward is {reward!r}")
-        demand(isinstance(terminated, bool), f"terminated is {terminated!r}")
-        demand(isinstance(truncated, bool), f"truncated is {truncated!r}")
-        demand(isinstance(info.get("success"), bool), f"info['success'] is {info.get('success')!r}")
-        demand(isinstance(info.get("num_actions"), int), f"num_actions is {info.get('num_actions')!r}")
+        require_that(isinstance(observation, Observation), f"step showed a {type(observation).__name__}")
+        require_that(isinstance(reward, float) and math.isfinite(reward), f"reward is {reward!r}")
+        require_that(isinstance(terminated, bool), f"terminated is {terminated!r}")
+        require_that(isinstance(truncated, bool), f"truncated is {truncated!r}")
+        require_that(isinstance(info.get("success"), bool), f"info['success'] is {info.get('success')!r}")
+        require_that(isinstance(info.get("num_actions"), int), f"num_actions is {info.get('num_actions')!r}")
         json.dumps(info, allow_nan=False)
     return "observation, float, bool, bool, info"
 
@@ -85,7 +87,7 @@ def same_actions_give_the_same_episode(probe: Probe) -> str:
     for number, task in enumerate(probe.tasks[:20]):
         one = list(play_randomly(probe.env(), task, random.Random(number), seed=number))
         two = list(play_randomly(probe.env(), task, random.Random(number), seed=number))
-        demand(one == two, f"task {task.id}: two copies played the same actions and disagree")
+        require_that(one == two, f"task {task.id}: two copies played the same actions and disagree")
     return f"two copies agree on {min(20, probe.num_tasks)} tasks"
 
 
@@ -98,59 +100,63 @@ def episodes_end_by_the_rules(probe: Probe) -> str:
         turns = list(play_randomly(env, task, rng))
         longest = max(longest, len(turns))
         for _, _, terminated, truncated, info in turns:
-            demand(not (terminated and truncated), "a turn was terminated and truncated at once")
-            demand(terminated or truncated or not info["success"], "success was told before the end")
-        demand(len(turns) <= env.world.max_turns, f"{len(turns)} turns, limit {env.world.max_turns}")
-        demand(_refuses(env, ()), "a turn after the end was accepted")
+            require_that(not (terminated and truncated), "a turn was terminated and truncated at once")
+            require_that(terminated or truncated or not info["success"], "success was told before the end")
+        require_that(len(turns) <= env.world.max_turns, f"{len(turns)} turns, limit {env.world.max_turns}")
+        require_that(_is_refused(env, ()), "a turn after the end was accepted")
     return f"at most {longest} turns in {probe.num_tasks} random episodes"
 
 
 def an_empty_turn_only_counts(probe: Probe) -> str:
     """Turns without actions change nothing, give nothing, and end at the turn limit as a failure."""
     env = probe.env()
-    first = _start(env, probe.tasks[0])
+    first = _start_episode(env, probe.tasks[0])
     limit = env.world.max_turns
     for number in range(1, limit + 1):
         observation, reward, terminated, truncated, info = env.step(())
-        demand(reward == 0.0, f"an empty turn gave reward {reward}")
-        demand(info["num_actions"] == 0, f"an empty turn executed {info['num_actions']} actions")
-        demand(observation == first, "an empty turn changed the observation")
-        demand(not truncated and not info["success"], "an empty turn truncated or succeeded")
-        demand(terminated == (number == limit), f"turn {number} of {limit}: terminated is {terminated}")
+        require_that(reward == 0.0, f"an empty turn gave reward {reward}")
+        require_that(info["num_actions"] == 0, f"an empty turn executed {info['num_actions']} actions")
+        require_that(observation == first, "an empty turn changed the observation")
+        require_that(not truncated and not info["success"], "an empty turn truncated or succeeded")
+        require_that(terminated == (number == limit), f"turn {number} of {limit}: terminated is {terminated}")
     return f"terminated after {limit} empty turns"
 
 
 def wrong_actions_are_refused(probe: Probe) -> str:
     """An unknown action and too many of them are InputErrors that leave the episode as it was."""
     env = probe.env()
-    first = _start(env, probe.tasks[0])
+    first = _start_episode(env, probe.tasks[0])
     actions = env.world.actions
     some = actions.names[0] if actions.names else "text"
-    demand(_refuses(env, (some,) * (actions.max_per_turn + 1)), "more actions than allowed were accepted")
+    require_that(
+        _is_refused(env, (some,) * (actions.max_per_turn + 1)), "more actions than allowed were accepted"
+    )
     if not actions.names:
         return "too many texts"
-    demand(_refuses(env, ("no such action",)), "an unknown action was accepted")
-    demand(env.observe() == first, "a refused turn changed the observation")
+    require_that(_is_refused(env, ("no such action",)), "an unknown action was accepted")
+    require_that(env.observe() == first, "a refused turn changed the observation")
     return "unknown names, too many actions"
 
 
-def odd_actions_are_answered(probe: Probe) -> str:
+def adversarial_actions_are_answered(probe: Probe) -> str:
     """Whatever an agent writes is answered by an observation: nothing raises, nothing huge comes back."""
     env = probe.env()
     num_odd, is_over, before = 0, True, Observation()
-    for what, action, is_call in odd_actions(env.world.actions):
+    for what, action, is_call in list_adversarial_actions(env.world.actions):
         if is_over or not is_call:
-            before = _start(env, probe.tasks[num_odd % probe.num_tasks])
+            before = _start_episode(env, probe.tasks[num_odd % probe.num_tasks])
         try:
             observation, reward, terminated, truncated, info = env.step((action,))
         except Exception as error:
-            raise Broken(f"{what}: raised {type(error).__name__}: {str(error)[:200]}") from error
+            raise ContractViolation(f"{what}: raised {type(error).__name__}: {str(error)[:200]}") from error
         num_odd, is_over = num_odd + 1, terminated or truncated
-        demand(math.isfinite(reward), f"{what}: reward {reward}")
+        require_that(math.isfinite(reward), f"{what}: reward {reward}")
         most = len(before.text) + MEGABYTE // 4
-        demand(len(observation.text) < most, f"{what}: {len(observation.text)} characters of observation")
-        demand(is_call or observation.text != before.text, f"{what}: not told that it was not done")
-        demand(is_call or not info["success"], f"{what}: succeeded")
+        require_that(
+            len(observation.text) < most, f"{what}: {len(observation.text)} characters of observation"
+        )
+        require_that(is_call or observation.text != before.text, f"{what}: not told that it was not done")
+        require_that(is_call or not info["success"], f"{what}: succeeded")
         before = observation
     return f"{num_odd} odd actions" if num_odd else "none: actions are names"
 
@@ -163,22 +169,22 @@ def oracle_solves_the_tasks(probe: Probe) -> str:
     share = sum(solved for solved, _ in probe.oracle_episodes) / probe.num_tasks
     if env.is_deterministic:
         least = env.min_oracle_share
-        demand(share >= least, f"solved {share:.3f} of {probe.num_tasks} tasks, asked for {least}")
+        require_that(share >= least, f"solved {share:.3f} of {probe.num_tasks} tasks, asked for {least}")
     else:
-        demand(share > probe.random_share, f"solved {share:.3f}, random play {probe.random_share:.3f}")
+        require_that(share > probe.random_share, f"solved {share:.3f}, random play {probe.random_share:.3f}")
     return f"solved {share:.3f} of {probe.num_tasks} tasks"
 
 
 def random_play_does_not_suffice(probe: Probe) -> str:
     """There is something to learn: random turns leave tasks unsolved, with words or tools nearly all."""
     env = probe.env()
-    _start(env, probe.tasks[0])
+    _start_episode(env, probe.tasks[0])
     if not has_random_play(env):
         return "none: free text"
     share = probe.random_share
-    demand(share < 1.0, "random play solved every task")
+    require_that(share < 1.0, "random play solved every task")
     most = 1.0 if env.world.actions.names else MAX_RANDOM_SHARE
-    demand(share <= most, f"random play solved {share:.3f} of the tasks, more than {most}")
+    require_that(share <= most, f"random play solved {share:.3f} of the tasks, more than {most}")
     return f"solved {share:.3f} of {probe.num_tasks} tasks"
 
 
@@ -192,10 +198,12 @@ def no_plan_is_shorter_than_the_golden_one(probe: Probe) -> str:
         golden = env.reset(options={"task": task})[1].get("golden")
         if golden is None:
             continue
-        demand(isinstance(golden, int) and golden >= 1, f"golden_steps() is {golden!r}")
-        demand(golden <= env.world.max_turns, f"{golden} golden steps, limit {env.world.max_turns} turns")
+        require_that(isinstance(golden, int) and golden >= 1, f"golden_steps() is {golden!r}")
+        require_that(
+            golden <= env.world.max_turns, f"{golden} golden steps, limit {env.world.max_turns} turns"
+        )
         shorter = solved and num_turns < golden
-        demand(
+        require_that(
             not shorter, f"task {task.id}: the oracle took {num_turns} turns, {golden} are called shortest"
         )
         told.append(golden)
@@ -212,12 +220,14 @@ def splits_are_disjoint_and_both_filled(probe: Probe) -> str:
     sides: dict[Split, set[str]] = {Split.TRAIN: set(), Split.HELD_OUT: set()}
     for task in tasks.values():
         env.reset(options={"task": task})
-        sides[task.split(HELD_OUT_SHARE)].add(_looks(env))
+        sides[task.split(HELD_OUT_SHARE)].add(_describe_looks(env))
     counts = f"{len(sides[Split.TRAIN])} train, {len(sides[Split.HELD_OUT])} held out"
-    demand(all(sides.values()), f"{len(tasks)} distinct tasks leave a split empty ({counts})")
+    require_that(all(sides.values()), f"{len(tasks)} distinct tasks leave a split empty ({counts})")
     if env.has_oracle:  # elsewhere the first observation need not show the whole task
         both = len(sides[Split.TRAIN] & sides[Split.HELD_OUT])
-        demand(both == 0, f"{both} tasks look alike in both splits, so content holds too much ({counts})")
+        require_that(
+            both == 0, f"{both} tasks look alike in both splits, so content holds too much ({counts})"
+        )
     return counts
 
 
@@ -225,26 +235,26 @@ def state_has_its_forms(probe: Probe) -> str:
     """The truth in words, at least in natural language; reading it and the oracle changes nothing."""
     env = probe.env()
     for task in probe.tasks[:20]:
-        first = _start(env, task)
+        first = _start_episode(env, task)
         state = env.state()
-        demand(StateForm.NATURAL_LANGUAGE in state, "state() has no natural language form")
+        require_that(StateForm.NATURAL_LANGUAGE in state, "state() has no natural language form")
         for form, text in state.items():
-            demand(isinstance(form, StateForm), f"state() has the form {form!r}, not a StateForm")
-            demand(isinstance(text, str) and bool(text), f"state()[{form!s}] is {text!r}")
+            require_that(isinstance(form, StateForm), f"state() has the form {form!r}, not a StateForm")
+            require_that(isinstance(text, str) and bool(text), f"state()[{form!s}] is {text!r}")
         missing = set(env.world.examples) - set(state)
-        demand(not missing, f"world.examples has forms that state() lacks: {sorted(missing)}")
+        require_that(not missing, f"world.examples has forms that state() lacks: {sorted(missing)}")
         env.oracle()
-        demand(env.state() == state and env.observe() == first, "state() or oracle() changed the world")
+        require_that(env.state() == state and env.observe() == first, "state() or oracle() changed the world")
     return ", ".join(form.value for form in state)
 
 
-def render_gives_a_picture(probe: Probe) -> str:
+def render_gives_an_image(probe: Probe) -> str:
     """uint8 RGB, [H, W, 3]."""
     env = probe.env()
-    _start(env, probe.tasks[0])
+    _start_episode(env, probe.tasks[0])
     picture = np.asarray(env.render())
     good = picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3 and picture.size > 0
-    demand(good, f"render() gave {picture.dtype} {picture.shape}")
+    require_that(good, f"render() gave {picture.dtype} {picture.shape}")
     env.close()
     env.close()
     return f"{picture.shape[1]} x {picture.shape[0]} pixels"
@@ -260,12 +270,12 @@ def turns_are_fast_enough(probe: Probe) -> str:
         if time.perf_counter() - start > 2.0:
             break
     speed = num_turns / (time.perf_counter() - start)
-    demand(speed >= probe.min_turns_per_s, f"{speed:.1f} turns/s, asked for {probe.min_turns_per_s}")
+    require_that(speed >= probe.min_turns_per_s, f"{speed:.1f} turns/s, asked for {probe.min_turns_per_s}")
     return f"{speed:,.0f} turns/s"
 
 
 CHECKS: tuple[Callable[[Probe], str], ...] = (
-    world_is_described,
+    description_is_complete,
     tasks_are_pure,
     content_decides_the_task,
     reset_and_step_return_the_right_types,
@@ -273,28 +283,28 @@ CHECKS: tuple[Callable[[Probe], str], ...] = (
     episodes_end_by_the_rules,
     an_empty_turn_only_counts,
     wrong_actions_are_refused,
-    odd_actions_are_answered,
+    adversarial_actions_are_answered,
     oracle_solves_the_tasks,
     no_plan_is_shorter_than_the_golden_one,
     random_play_does_not_suffice,
     splits_are_disjoint_and_both_filled,
     state_has_its_forms,
-    render_gives_a_picture,
+    render_gives_an_image,
     turns_are_fast_enough,
 )
 
 
-def _start(env: Env, task: Task) -> Observation:
+def _start_episode(env: Env, task: Task) -> Observation:
     return env.reset(options={"task": task})[0]
 
 
-def _looks(env: Env) -> str:
+def _describe_looks(env: Env) -> str:
     """All that can be seen of a state, as one text."""
     pictures = [image.tobytes().hex() for image in env.observe().images]
     return repr((env.observe().text, pictures, sorted(env.state().items())))
 
 
-def _refuses(env: Env, actions: Sequence[str]) -> bool:
+def _is_refused(env: Env, actions: Sequence[str]) -> bool:
     try:
         env.step(actions)
     except InputError:

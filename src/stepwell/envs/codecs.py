@@ -33,6 +33,7 @@ from stepwell.core import (
     Sampled,
     Sampling,
     SamplingParams,
+    State,
     StepwellError,
     Task,
     TokenAction,
@@ -48,7 +49,7 @@ from stepwell.envs.turns import Turn
 MAX_STACKED_BYTES = 4096  # of one array: larger ones gain nothing from a copy more
 Header = dict[str, Any]
 Arrays = Sequence[AnyArray]
-Built = TypeVar("Built")
+T = TypeVar("T")
 _PLAIN = frozenset([type(None), bool, int, float, str])
 _SHARED = _PLAIN - {float}
 _KINDS = {
@@ -64,25 +65,25 @@ class _Packer:
     def __init__(self) -> None:
         self.arrays: list[AnyArray] = []
 
-    def add(self, array: AnyArray) -> int:
+    def add_array(self, array: AnyArray) -> int:
         self.arrays.append(array)
         return len(self.arrays) - 1
 
-    def rows(self, rows: Sequence[Mapping[str, AnyArray]]) -> Any:
+    def stack_rows(self, rows: Sequence[Mapping[str, AnyArray]]) -> Any:
         """Named arrays of many: by name where all have the same names, else row by row."""
         if not rows:
             return None
         if len(set(map(tuple, rows))) > 1:
-            return [{name: self.add(array) for name, array in row.items()} for row in rows]
-        return {name: self.column([row[name] for row in rows]) for name in rows[0]}
+            return [{name: self.add_array(array) for name, array in row.items()} for row in rows]
+        return {name: self.stack_column([row[name] for row in rows]) for name in rows[0]}
 
-    def column(self, column: list[AnyArray]) -> int | list[int]:
+    def stack_column(self, column: list[AnyArray]) -> int | list[int]:
         """One stacked array, or one number per row."""
         first = column[0]
         is_small = 0 < first.nbytes <= MAX_STACKED_BYTES and len(column) > 1
         if is_small and len({(array.dtype, array.shape) for array in column}) == 1:
-            return self.add(np.array(column))
-        return [self.add(array) for array in column]
+            return self.add_array(np.array(column))
+        return [self.add_array(array) for array in column]
 
 
 class _Unpacker:
@@ -91,27 +92,27 @@ class _Unpacker:
     def __init__(self, arrays: Arrays) -> None:
         self._arrays = arrays
 
-    def take(self, number: Any) -> AnyArray:
+    def get_array(self, number: Any) -> AnyArray:
         if type(number) is not int or not 0 <= number < len(self._arrays):
             raise EncodingError(f"array {number!r} of {len(self._arrays)} is not there")
         return self._arrays[number]
 
-    def rows(self, value: Any, count: int) -> list[dict[str, AnyArray]]:
+    def unstack_rows(self, value: Any, count: int) -> list[dict[str, AnyArray]]:
         if value is None:
-            return _counted([], count)
+            return _require_count([], count)
         if isinstance(value, list):
-            rows = [{name: self.take(number) for name, number in row.items()} for row in value]
-            return _counted(rows, count)
-        columns = {name: self.column(column, count) for name, column in value.items()}
+            rows = [{name: self.get_array(number) for name, number in row.items()} for row in value]
+            return _require_count(rows, count)
+        columns = {name: self.unstack_column(column, count) for name, column in value.items()}
         return [{name: column[place] for name, column in columns.items()} for place in range(count)]
 
-    def column(self, value: Any, count: int) -> list[AnyArray]:
+    def unstack_column(self, value: Any, count: int) -> list[AnyArray]:
         if isinstance(value, list):
-            return _counted([self.take(number) for number in value], count)
-        stacked = self.take(value)
+            return _require_count([self.get_array(number) for number in value], count)
+        stacked = self.get_array(value)
         # a row of a vector would be a number, not an array
         rows = [np.asarray(stacked[i, ...]) for i in range(len(stacked))] if stacked.ndim == 1 else stacked
-        return _counted(list(rows), count)
+        return _require_count(list(rows), count)
 
 
 def pack_tasks(tasks: Sequence[Task]) -> Header:
@@ -124,18 +125,18 @@ def unpack_tasks(header: Header) -> list[Task]:
 
     def build() -> list[Task]:
         return [
-            Task(env, _is(content, dict), instruction, seed, tuple(tags))
+            Task(env, _require_type(content, dict), instruction, seed, tuple(tags))
             for env, content, instruction, seed, tags in header["tasks"]
         ]
 
-    return _built(build, "tasks")
+    return _build_or_refuse(build, "tasks")
 
 
 def pack_actions(actions: Sequence[Any]) -> tuple[Header, list[AnyArray]]:
     """What worlds are told: lists of names, or chunks of a robot's actions."""
     packer = _Packer()
     if actions and all([isinstance(action, np.ndarray) for action in actions]):
-        return {"chunks": packer.column(list(actions)), "count": len(actions)}, packer.arrays
+        return {"chunks": packer.stack_column(list(actions)), "count": len(actions)}, packer.arrays
     return {"names": [list(names) for names in actions]}, packer.arrays
 
 
@@ -144,10 +145,10 @@ def unpack_actions(header: Header, arrays: Arrays) -> list[Any]:
 
     def build() -> list[Any]:
         if "chunks" in header:
-            return list(_Unpacker(arrays).column(header["chunks"], header["count"]))
-        return [tuple(_is(name, str) for name in names) for names in header["names"]]
+            return list(_Unpacker(arrays).unstack_column(header["chunks"], header["count"]))
+        return [tuple(_require_type(name, str) for name in names) for names in header["names"]]
 
-    return _built(build, "actions")
+    return _build_or_refuse(build, "actions")
 
 
 def pack_turns(turns: Sequence[Turn]) -> tuple[Header, list[AnyArray]]:
@@ -155,16 +156,16 @@ def pack_turns(turns: Sequence[Turn]) -> tuple[Header, list[AnyArray]]:
     packer = _Packer()
     shown = [turn.observation for turn in turns]
     states = [turn.state for turn in turns]
-    infos, problems = _infos(turns)
+    infos, problems = _pack_infos(turns)
     header = {
         "rewards": [float(turn.reward) for turn in turns],
-        "terminated": _short([bool(turn.terminated) for turn in turns]),
-        "truncated": _short([bool(turn.truncated) for turn in turns]),
+        "terminated": _share_value([bool(turn.terminated) for turn in turns]),
+        "truncated": _share_value([bool(turn.truncated) for turn in turns]),
         "infos": infos,
         "states": states if any(states) else None,
         "errors": [[place, *pack_error(error)] for place, error in sorted(problems.items())],
-        "seen": _short([_observation(observation, packer) for observation in shown]),
-        "arrays": packer.rows([o.arrays for o in shown if isinstance(o, ArrayState)]),
+        "seen": _share_value([_pack_observation(observation, packer) for observation in shown]),
+        "arrays": packer.stack_rows([o.arrays for o in shown if isinstance(o, ArrayState)]),
     }
     return header, packer.arrays
 
@@ -173,32 +174,32 @@ def unpack_turns(header: Header, arrays: Arrays) -> list[Turn]:
     """The turns of `pack_turns`."""
 
     def build() -> list[Turn]:
-        rewards, states = _is(header["rewards"], list), header["states"]
+        rewards, states = _require_type(header["rewards"], list), header["states"]
         count = len(rewards)
-        unpacker, seen = _Unpacker(arrays), _long(header["seen"], count)
-        rows = iter(unpacker.rows(header["arrays"], sum([isinstance(value, str) for value in seen])))
+        unpacker, seen = _Unpacker(arrays), _expand_value(header["seen"], count)
+        rows = iter(unpacker.unstack_rows(header["arrays"], sum([isinstance(value, str) for value in seen])))
         shown = [
-            ArrayState(next(rows), value) if isinstance(value, str) else _shown(value, unpacker)
+            ArrayState(next(rows), value) if isinstance(value, str) else _unpack_observation(value, unpacker)
             for value in seen
         ]
         columns = (
             shown,
-            _each(rewards, float, count),
-            _each(_long(header["terminated"], count), bool, count),
-            _each(_long(header["truncated"], count), bool, count),
+            _require_types(rewards, float, count),
+            _require_types(_expand_value(header["terminated"], count), bool, count),
+            _require_types(_expand_value(header["truncated"], count), bool, count),
             _read_infos(header["infos"], count),
             [None] * count,
-            [{} for _ in shown] if states is None else _each(states, dict, count),
+            [{} for _ in shown] if states is None else _require_types(states, dict, count),
         )
         turns = [Turn(*values) for values in zip(*columns, strict=True)]
         for place, *error in header["errors"]:
-            turns[_is(place, int)].error = unpack_error(error, EnvError)
+            turns[_require_type(place, int)].error = unpack_error(error, EnvError)
         return turns
 
-    return _built(build, "turns")
+    return _build_or_refuse(build, "turns")
 
 
-def _infos(turns: Sequence[Turn]) -> tuple[Any, dict[int, Exception]]:
+def _pack_infos(turns: Sequence[Turn]) -> tuple[Any, dict[int, Exception]]:
     """Infos by name where all have the same names, else turn by turn; and the errors of turns, by place."""
     problems = {place: turn.error for place, turn in enumerate(turns) if turn.error is not None}
     infos = [turn.info for turn in turns]
@@ -210,30 +211,30 @@ def _infos(turns: Sequence[Turn]) -> tuple[Any, dict[int, Exception]]:
     if len(set(map(tuple, infos))) > 1:
         return infos, problems
     names = infos[0] if infos else {}
-    return {name: _short([info[name] for info in infos]) for name in names}, problems
+    return {name: _share_value([info[name] for info in infos]) for name in names}, problems
 
 
 def _read_infos(value: Any, count: int) -> list[dict[str, Any]]:
     if isinstance(value, list):
-        return _each(value, dict, count)
-    columns = [_long(column, count) for column in value.values()]
+        return _require_types(value, dict, count)
+    columns = [_expand_value(column, count) for column in value.values()]
     return [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)] or [
         {} for _ in range(count)
     ]
 
 
-def _observation(observation: Observation | ArrayState, packer: _Packer) -> Any:
+def _pack_observation(observation: Observation | ArrayState, packer: _Packer) -> Any:
     """A robot's is its instruction alone: the arrays of all of them travel together."""
     if isinstance(observation, ArrayState):
         return observation.instruction
     tools = [[tool.name, tool.description, tool.parameters] for tool in observation.tools]
-    return [observation.text, [packer.add(image) for image in observation.images], tools]
+    return [observation.text, [packer.add_array(image) for image in observation.images], tools]
 
 
-def _shown(value: Any, unpacker: _Unpacker) -> Observation:
+def _unpack_observation(value: Any, unpacker: _Unpacker) -> Observation:
     text, images, tools = value
-    pictures = tuple(unpacker.take(number) for number in images)
-    return Observation(_is(text, str), pictures, tuple(ToolSchema(*tool) for tool in tools))
+    pictures = tuple(unpacker.get_array(number) for number in images)
+    return Observation(_require_type(text, str), pictures, tuple(ToolSchema(*tool) for tool in tools))
 
 
 def pack_requests(requests: Sequence[Request]) -> tuple[Header, list[AnyArray]]:
@@ -242,17 +243,15 @@ def pack_requests(requests: Sequence[Request]) -> tuple[Header, list[AnyArray]]:
     kinds: dict[tuple[Any, ...], int] = {}  # a batch is sampled in one way, or in two; only seeds differ
     header = {
         "requests": [
-            [r.conversation, r.id, kinds.setdefault(_params(r.params), len(kinds)), r.params.seed]
+            [r.conversation, r.id, kinds.setdefault(_pack_params(r.params), len(kinds)), r.params.seed]
             for r in requests
         ],
         "params": list(kinds),
         "states": [
-            state.instruction
-            if isinstance(state, ArrayState)
-            else [packer.add(state.prompt_ids), [[s.image, s.start, s.length] for s in state.images]]
+            state.instruction if isinstance(state, ArrayState) else _pack_token_state(state, packer)
             for state in states
         ],
-        "arrays": packer.rows([state.arrays for state in states if isinstance(state, ArrayState)]),
+        "arrays": packer.stack_rows([state.arrays for state in states if isinstance(state, ArrayState)]),
     }
     return header, packer.arrays
 
@@ -261,28 +260,39 @@ def unpack_requests(header: Header, arrays: Arrays) -> list[Request]:
     """The requests of `pack_requests`."""
 
     def build() -> list[Request]:
-        unpacker, values = _Unpacker(arrays), _is(header["states"], list)
-        rows = iter(unpacker.rows(header["arrays"], sum(isinstance(value, str) for value in values)))
+        unpacker, values = _Unpacker(arrays), _require_type(header["states"], list)
+        rows = iter(unpacker.unstack_rows(header["arrays"], sum(isinstance(value, str) for value in values)))
         states = [
-            ArrayState(next(rows), value) if isinstance(value, str) else _token_state(value, unpacker)
+            ArrayState(next(rows), value) if isinstance(value, str) else _unpack_token_state(value, unpacker)
             for value in values
         ]
-        told = _counted(header["requests"], len(states))
+        told = _require_count(header["requests"], len(states))
         kinds = dict(enumerate(map(_read_params, header["params"])))
         return [
-            Request(state, kinds[kind].with_seed(_seed(seed)), conversation, _is(id, str))
+            Request(state, kinds[kind].with_seed(_read_seed(seed)), conversation, _require_type(id, str))
             for state, (conversation, id, kind, seed) in zip(states, told, strict=True)
         ]
 
-    return _built(build, "requests")
+    return _build_or_refuse(build, "requests")
 
 
-def _token_state(value: Any, unpacker: _Unpacker) -> TokenState:
+def _pack_token_state(state: State, packer: _Packer) -> list[Any]:
+    assert isinstance(state, TokenState), f"engines sample from tokens or arrays, not {type(state).__name__}"
+    spans = [[span.image, span.start, span.length] for span in state.images]
+    return [packer.add_array(state.prompt_ids), spans]
+
+
+def _pack_token_action(action: Action, packer: _Packer) -> list[Any]:
+    assert isinstance(action, TokenAction), f"engines sample tokens or arrays, not {type(action).__name__}"
+    return [packer.add_array(action.action_ids), action.text]
+
+
+def _unpack_token_state(value: Any, unpacker: _Unpacker) -> TokenState:
     ids, images = value
-    return TokenState(unpacker.take(ids), tuple(ImageSpan(*span) for span in images))
+    return TokenState(unpacker.get_array(ids), tuple(ImageSpan(*span) for span in images))
 
 
-def _params(params: SamplingParams) -> tuple[Any, ...]:
+def _pack_params(params: SamplingParams) -> tuple[Any, ...]:
     """All but the seed."""
     return (
         params.max_tokens, params.temperature, params.top_p, params.stop, params.stop_ids, params.ignore_end,
@@ -294,8 +304,8 @@ def _read_params(value: Any) -> SamplingParams:
     return SamplingParams(max_tokens, temperature, top_p, None, tuple(stop), tuple(stop_ids), ignore_end)
 
 
-def _seed(value: Any) -> int | None:
-    return None if value is None else _is(value, int)
+def _read_seed(value: Any) -> int | None:
+    return None if value is None else _require_type(value, int)
 
 
 def pack_samples(samples: Sequence[Sampled]) -> tuple[Header, list[AnyArray]]:
@@ -303,16 +313,14 @@ def pack_samples(samples: Sequence[Sampled]) -> tuple[Header, list[AnyArray]]:
     packer, actions = _Packer(), [sample.action for sample in samples]
     chunks = [action for action in actions if isinstance(action, ArrayAction)]
     header = {
-        "samples": [_sample_values(sample) for sample in samples],
+        "samples": [_pack_sample(sample) for sample in samples],
         "actions": [
-            action.num_units
-            if isinstance(action, ArrayAction)
-            else [packer.add(action.action_ids), action.text]
+            action.num_units if isinstance(action, ArrayAction) else _pack_token_action(action, packer)
             for action in actions
         ],
-        "chunks": packer.column([action.chunk for action in chunks]) if chunks else [],
-        "draws": packer.rows([action.draws for action in chunks]),
-        "logprobs": packer.column([sample.logprobs for sample in samples]) if samples else [],
+        "chunks": packer.stack_column([action.chunk for action in chunks]) if chunks else [],
+        "draws": packer.stack_rows([action.draws for action in chunks]),
+        "logprobs": packer.stack_column([sample.logprobs for sample in samples]) if samples else [],
     }
     return header, packer.arrays
 
@@ -321,10 +329,10 @@ def unpack_samples(header: Header, arrays: Arrays) -> list[Sampled]:
     """The samples of `pack_samples`."""
 
     def build() -> list[Sampled]:
-        unpacker, values = _Unpacker(arrays), _is(header["actions"], list)
-        actions = _actions(header, values, unpacker)
-        logprobs = unpacker.column(header["logprobs"], len(values))
-        told = _counted(header["samples"], len(values))
+        unpacker, values = _Unpacker(arrays), _require_type(header["actions"], list)
+        actions = _unpack_actions(header, values, unpacker)
+        logprobs = unpacker.unstack_column(header["logprobs"], len(values))
+        told = _require_count(header["samples"], len(values))
         return [
             Sampled(
                 action,
@@ -338,24 +346,24 @@ def unpack_samples(header: Header, arrays: Arrays) -> list[Sampled]:
             )
         ]
 
-    return _built(build, "samples")
+    return _build_or_refuse(build, "samples")
 
 
-def _actions(header: Header, values: Sequence[Any], unpacker: _Unpacker) -> list[Action]:
+def _unpack_actions(header: Header, values: Sequence[Any], unpacker: _Unpacker) -> list[Action]:
     count = sum(isinstance(value, int) for value in values)
-    chunks = iter(unpacker.column(header["chunks"], count))
-    draws = iter(unpacker.rows(header["draws"], count))
+    chunks = iter(unpacker.unstack_column(header["chunks"], count))
+    draws = iter(unpacker.unstack_rows(header["draws"], count))
     found: list[Action] = []
     for value in values:
         if isinstance(value, int):
             found.append(ArrayAction(next(chunks), value, next(draws)))
         else:
             ids, text = value
-            found.append(TokenAction(unpacker.take(ids), _is(text, str)))
+            found.append(TokenAction(unpacker.get_array(ids), _require_type(text, str)))
     return found
 
 
-def _sample_values(sample: Sampled) -> list[Any]:
+def _pack_sample(sample: Sampled) -> list[Any]:
     how, span = sample.sampling, sample.policy_version
     return [
         how.temperature, how.top_p, how.seed, how.finish_reason.value,
@@ -381,7 +389,7 @@ def unpack_error(value: Any, otherwise: type[StepwellError]) -> StepwellError:
     return _KINDS.get(name, otherwise)(words)
 
 
-def _built(build: Callable[[], Built], what: str) -> Built:
+def _build_or_refuse(build: Callable[[], T], what: str) -> T:
     try:
         return build()
     except EncodingError:
@@ -390,20 +398,20 @@ def _built(build: Callable[[], Built], what: str) -> Built:
         raise EncodingError(f"the frame does not hold the {what} it should: {error!r}") from error
 
 
-def _is(value: Any, kind: type[Built]) -> Built:
+def _require_type(value: Any, kind: type[T]) -> T:
     if not isinstance(value, kind):
         raise EncodingError(f"{value!r} should be a {kind.__name__}")
     return value
 
 
-def _each(values: Any, kind: type[Built], count: int) -> list[Built]:
-    if set(map(type, _counted(_is(values, list), count))) - {kind}:
+def _require_types(values: Any, kind: type[T], count: int) -> list[T]:
+    if set(map(type, _require_count(_require_type(values, list), count))) - {kind}:
         raise EncodingError(f"{values!r} should be of {kind.__name__} alone")
-    found: list[Built] = values
+    found: list[T] = values
     return found
 
 
-def _short(values: list[Any]) -> list[Any]:
+def _share_value(values: list[Any]) -> list[Any]:
     """One value where all are the same; not of numbers with a point, of which -0.0 equals 0.0."""
     if len(values) > 1 and values.count(values[0]) == len(values):
         kinds = set(map(type, values))
@@ -411,13 +419,13 @@ def _short(values: list[Any]) -> list[Any]:
     return values
 
 
-def _long(values: Any, count: int) -> list[Any]:
-    """The values of `_short`."""
-    found = _is(values, list)
-    return found * count if len(found) == 1 else _counted(found, count)
+def _expand_value(values: Any, count: int) -> list[Any]:
+    """The values of `_share_value`."""
+    found = _require_type(values, list)
+    return found * count if len(found) == 1 else _require_count(found, count)
 
 
-def _counted(values: list[Built], count: int) -> list[Built]:
+def _require_count(values: list[T], count: int) -> list[T]:
     if len(values) != count:
         raise EncodingError(f"{len(values)} values where {count} belong")
     return values

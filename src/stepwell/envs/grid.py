@@ -35,13 +35,13 @@ def move_table(num_rows: int, num_columns: int) -> tuple[dict[str, int], ...]:
     return tuple(table)
 
 
-def put(board: str, num_columns: int, place: int, symbol: str) -> str:
+def put_symbol(board: str, num_columns: int, place: int, symbol: str) -> str:
     """The text of a board (one line per row) with one cell changed."""
     at = place + place // num_columns  # one line break per row above
     return board[:at] + symbol + board[at + 1 :]
 
 
-def relation(cell: Cell, other: Cell) -> str:
+def describe_relation(cell: Cell, other: Cell) -> str:
     """Where `cell` lies as seen from `other`, as words that go before its name.
 
     >>> relation((0, 1), (2, 1)), relation((3, 0), (2, 1)), relation((2, 1), (2, 1))
@@ -55,12 +55,12 @@ def relation(cell: Cell, other: Cell) -> str:
     return f"directly {vertical or horizontal}" if vertical or horizontal else "at the same place as"
 
 
-def sentence(thing: str, cell: Cell, other_thing: str, other: Cell) -> str:
+def write_sentence(thing: str, cell: Cell, other_thing: str, other: Cell) -> str:
     """`The goal is directly above the player.`"""
-    return f"{thing[0].upper()}{thing[1:]} is {relation(cell, other)} {other_thing}."
+    return f"{thing[0].upper()}{thing[1:]} is {describe_relation(cell, other)} {other_thing}."
 
 
-def json_cells(cells: Iterable[Cell]) -> str:
+def write_cells(cells: Iterable[Cell]) -> str:
     """Cells as JSON text: `[[0, 1], [2, 3]]`."""
     return "[" + ", ".join(f"[{row}, {column}]" for row, column in cells) + "]"
 
@@ -72,7 +72,9 @@ def neighbour_table(num_rows: int, num_columns: int) -> tuple[tuple[int, ...], .
     return tuple(tuple({*moves.values()} - {cell}) for cell, moves in enumerate(table))
 
 
-def distance(neighbours: Sequence[tuple[int, ...]], blocked: Sequence[bool], start: int, goal: int) -> int:
+def find_distance(
+    neighbours: Sequence[tuple[int, ...]], blocked: Sequence[bool], start: int, goal: int
+) -> int:
     """Fewest moves from `start` to `goal` around blocked cells; -1 where there is no way.
 
     The same number as `distances(...)[start]`, found without looking at the rest of the board.
@@ -94,7 +96,7 @@ def distance(neighbours: Sequence[tuple[int, ...]], blocked: Sequence[bool], sta
     return -1
 
 
-def distances(moves: Sequence[dict[str, int]], blocked: Sequence[bool], goal: int) -> list[int]:
+def find_distances(moves: Sequence[dict[str, int]], blocked: Sequence[bool], goal: int) -> list[int]:
     """Fewest moves from every cell to `goal` around blocked cells; -1 where there is no way.
 
     Moves are walked backwards, which on a grid is the same as forwards.

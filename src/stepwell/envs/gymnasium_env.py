@@ -58,9 +58,9 @@ class GymnasiumOptions(Settings):
 
 
 @lru_cache(maxsize=256)
-def gymnasium_type(gym_id: str) -> type[Env]:
+def make_gymnasium_type(gym_id: str) -> type[Env]:
     """The world class of one Gymnasium id."""
-    gymnasium = _gymnasium()
+    gymnasium = _import_gymnasium()
     try:
         spec = gymnasium.spec(gym_id)
     except (gymnasium.error.Error, ImportError) as error:
@@ -70,7 +70,7 @@ def gymnasium_type(gym_id: str) -> type[Env]:
 
 
 class GymnasiumEnv(Env):
-    """A Gymnasium environment; `gymnasium_type` makes the class of an id."""
+    """A Gymnasium environment; `make_gymnasium_type` makes the class of an id."""
 
     Options: ClassVar[type[Settings]] = GymnasiumOptions
     has_oracle: ClassVar[bool] = False
@@ -79,7 +79,7 @@ class GymnasiumEnv(Env):
 
     def __init__(self, options: Settings | None = None) -> None:
         super().__init__(options)
-        gymnasium = _gymnasium()
+        gymnasium = _import_gymnasium()
         kwargs: dict[str, Any] = {"disable_env_checker": True, **self.options.kwargs}
         if self.options.observation != "text":
             kwargs.setdefault("render_mode", "rgb_array")
@@ -90,7 +90,7 @@ class GymnasiumEnv(Env):
                 f"{self.name} cannot be made with env.options.kwargs {kwargs}: {error}"
             ) from error
         self._space: Any = self.gym.action_space
-        self._numbers = self._action_numbers(gymnasium.spaces)
+        self._numbers = self._number_actions(gymnasium.spaces)
         self._return = 0.0
         self._seen: Any = None
 
@@ -133,7 +133,7 @@ class GymnasiumEnv(Env):
     def observe(self) -> Observation:
         """What the environment last returned, as text, picture, or both."""
         shown = self.options.observation
-        text = "" if shown == "image" else as_text(self._seen, self.options.decimals)
+        text = "" if shown == "image" else write_observation(self._seen, self.options.decimals)
         return Observation(text, () if shown == "text" else (self.render(),))
 
     def oracle(self) -> list[str]:
@@ -142,13 +142,13 @@ class GymnasiumEnv(Env):
 
     def render(self) -> Image:
         """The observation if it is a picture, else Gymnasium's rendering, else the text."""
-        if _is_picture(self._seen):
+        if _is_image(self._seen):
             return np.asarray(self._seen, dtype=np.uint8)
         if self.gym.render_mode != "rgb_array":
             return super().render()
         try:
             return np.asarray(self.gym.render(), dtype=np.uint8)
-        except _gymnasium().error.DependencyNotInstalled as error:
+        except _import_gymnasium().error.DependencyNotInstalled as error:
             raise ConfigError(f"pictures of {self.name}: {error}") from error
 
     def close(self) -> None:
@@ -161,7 +161,7 @@ class GymnasiumEnv(Env):
             threshold = self.spec.reward_threshold
         return self._return > 0 if threshold is None else self._return >= threshold
 
-    def _action_numbers(self, spaces: Any) -> dict[str, int]:
+    def _number_actions(self, spaces: Any) -> dict[str, int]:
         """Names of discrete actions with what they stand for; empty for text."""
         names = self.options.action_names
         if isinstance(self._space, spaces.Text):
@@ -184,7 +184,7 @@ class GymnasiumEnv(Env):
         return dict(zip(names, numbers, strict=True))
 
 
-def as_text(value: Any, decimals: int = 3) -> str:
+def write_observation(value: Any, decimals: int = 3) -> str:
     """An observation as short readable text.
 
     >>> print(as_text({"speed": np.array([0.12345, -2.0]), "gear": np.int64(3)}, decimals=2))
@@ -194,28 +194,28 @@ def as_text(value: Any, decimals: int = 3) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
-        return "\n".join(f"{name}: {as_text(part, decimals)}" for name, part in value.items())
+        return "\n".join(f"{name}: {write_observation(part, decimals)}" for name, part in value.items())
     if isinstance(value, tuple):
-        return "(" + ", ".join(as_text(part, decimals) for part in value) + ")"
-    if _is_picture(value):
+        return "(" + ", ".join(write_observation(part, decimals) for part in value) + ")"
+    if _is_image(value):
         raise ConfigError("this environment shows pictures; set env.options.observation = 'image'")
     array = np.asarray(value)
     if array.ndim == 0:
-        return _number(array.item(), decimals)
+        return _format_number(array.item(), decimals)
     if array.ndim == 1:
-        return "[" + ", ".join(_number(item, decimals) for item in array.tolist()) + "]"
-    return "\n".join(as_text(row, decimals) for row in array)
+        return "[" + ", ".join(_format_number(item, decimals) for item in array.tolist()) + "]"
+    return "\n".join(write_observation(row, decimals) for row in array)
 
 
-def _number(value: Any, decimals: int) -> str:
+def _format_number(value: Any, decimals: int) -> str:
     return str(round(value, decimals) + 0.0) if isinstance(value, float) else str(value)  # + 0.0: no "-0.0"
 
 
-def _is_picture(value: Any) -> bool:
+def _is_image(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.shape[2:] == (3,)
 
 
-def _gymnasium() -> Any:
+def _import_gymnasium() -> Any:
     try:
         import gymnasium
     except ImportError as error:

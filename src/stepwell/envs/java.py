@@ -21,15 +21,15 @@ from typing import Any
 
 from stepwell.core import ConfigError, EnvError, InputError
 from stepwell.envs.base import Env
-from stepwell.envs.robots.packages import simulator
+from stepwell.envs.robots.packages import import_simulator
 
 MAX_CHARS = 240
 STOP_S = 5.0
 
 
-def start(module: str, name: str, *, world: str, extra: str) -> Any:
+def start_engine(module: str, name: str, *, world: str, extra: str) -> Any:
     """A new engine: the class `name` of `module`, with its Java process."""
-    package = simulator(module, world=world, extra=extra)
+    package = import_simulator(module, world=world, extra=extra)
     if shutil.which("java") is None:
         raise ConfigError(
             f"the world {world!r} needs Java, and there is no 'java' on the PATH: install a runtime, "
@@ -38,7 +38,7 @@ def start(module: str, name: str, *, world: str, extra: str) -> Any:
     return getattr(package, name)(envStepLimit=2**31 - 1)  # the turn limit is ours
 
 
-def stop(engine: Any) -> None:
+def stop_engine(engine: Any) -> None:
     """End an engine and its process."""
     process: subprocess.Popen[bytes] = engine._gateway.java_process
     try:
@@ -54,25 +54,25 @@ def stop(engine: Any) -> None:
 
 
 @contextlib.contextmanager
-def talking(env: Env) -> Iterator[None]:
+def java_errors(env: Env) -> Iterator[None]:
     """Failures of Java and of the connection to it as `EnvError`, after which `env` starts afresh."""
     try:
         yield
     except (ConfigError, InputError):
         raise
     except Exception as error:
-        if not _is_of_java(error):
+        if not _is_java_error(error):
             raise
         env.close()
         raise EnvError(f"the Java process of {env.name} failed: {error}") from error
 
 
-def _is_of_java(error: Exception) -> bool:
+def _is_java_error(error: Exception) -> bool:
     """py4j is there only where a package that needs it is: its errors are known by their module."""
     return isinstance(error, OSError) or type(error).__module__.startswith("py4j")
 
 
-def refusal(text: str) -> str:
+def explain_refusal(text: str) -> str:
     """Why a text is not sent to an engine, as an observation; empty if it may be."""
     if not text:
         return "Nothing happens. The command is empty."
@@ -83,6 +83,6 @@ def refusal(text: str) -> str:
     return ""
 
 
-def following(gold: list[str], history: list[str]) -> list[str]:
+def find_remaining_plan(gold: list[str], history: list[str]) -> list[str]:
     """What is left of a solution for one who has followed it so far; [] for one who has left it."""
     return gold[len(history) :] if gold[: len(history)] == history else []

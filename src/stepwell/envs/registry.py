@@ -55,53 +55,53 @@ ENVS: dict[str, str] = LANGUAGE_ENVS | ADAPTED_ENVS | ROBOT_ENVS
 GYMNASIUM, REMOTE, OPENENV = "gymnasium", "remote", "openenv"
 
 
-def env_names() -> tuple[str, ...]:
+def list_env_names() -> tuple[str, ...]:
     """The built-in environments, then those that installed packages add (entry point `stepwell.envs`)."""
     return tuple(dict.fromkeys((*ENVS, *user_objects.list_installed(user_objects.ENVS))))
 
 
-def env_type(name: str) -> type[Env] | type[RobotEnv]:
+def find_env_type(name: str) -> type[Env] | type[RobotEnv]:
     """The class behind a name."""
     prefix, separator, rest = name.partition(":")
     if name in ENVS:
-        return _imported(ENVS[name])
+        return _import_env_type(ENVS[name])
     if not separator:
         added = user_objects.find_installed(user_objects.ENVS, name)
         if added is None:
-            raise ConfigError(_unknown(name))
-        return _imported(added)
+            raise ConfigError(_describe_unknown_env(name))
+        return _import_env_type(added)
     if prefix == GYMNASIUM:
-        from stepwell.envs.gymnasium_env import gymnasium_type
+        from stepwell.envs.gymnasium_env import make_gymnasium_type
 
-        return gymnasium_type(rest)
+        return make_gymnasium_type(rest)
     if prefix == REMOTE:
-        from stepwell.envs.remote import remote_type
+        from stepwell.envs.remote import make_remote_type
 
-        return remote_type(rest)
+        return make_remote_type(rest)
     if prefix == OPENENV:
-        from stepwell.envs.remote import openenv_type
+        from stepwell.envs.remote import make_openenv_type
 
-        return openenv_type(rest)
-    return _imported(name)
+        return make_openenv_type(rest)
+    return _import_env_type(name)
 
 
 def read_options(name: str, options: Mapping[str, Any] | Settings | None = None) -> Settings:
     """Plain values as the settings of a world; what is wrong with them is said in one sentence."""
-    kind = env_type(name).Options
+    kind = find_env_type(name).Options
     if isinstance(options, kind):
         return options
     try:
         return kind.model_validate(dict(options or {}))
     except ValidationError as error:
-        raise ConfigError(_refused(name, kind, error)) from None
+        raise ConfigError(_explain_refusal(name, kind, error)) from None
 
 
 def make_env(name: str, options: Mapping[str, Any] | Settings | None = None) -> Any:
     """A world ready for `reset`: an `Env`, or a `RobotEnv` (its `is_robot` says which)."""
-    return env_type(name)(read_options(name, options))
+    return find_env_type(name)(read_options(name, options))
 
 
-def _imported(path: str) -> type[Env] | type[RobotEnv]:
+def _import_env_type(path: str) -> type[Env] | type[RobotEnv]:
     module_name, _, class_name = path.rpartition(":")
     found: Any
     if user_objects.is_process_bound(path):
@@ -111,14 +111,14 @@ def _imported(path: str) -> type[Env] | type[RobotEnv]:
         found = getattr(module, class_name, None)
     if found is None:
         raise ConfigError(
-            f"env {path!r}: {module_name!r} has no {class_name!r}{_nearest_env(module, class_name)}"
+            f"env {path!r}: {module_name!r} has no {class_name!r}{_suggest_env(module, class_name)}"
         )
     if not (isinstance(found, type) and issubclass(found, (Env, RobotEnv))):
         raise ConfigError(f"env {path!r} must be a subclass of stepwell.envs.Env, or of RobotEnv for a robot")
     return found
 
 
-def _nearest_env(module: ModuleType, class_name: str) -> str:
+def _suggest_env(module: ModuleType, class_name: str) -> str:
     """The environments of a module, for the message about one that it does not have."""
     own = [
         name
@@ -131,14 +131,14 @@ def _nearest_env(module: ModuleType, class_name: str) -> str:
     return suggest_name(class_name, own) or f"; {has}"
 
 
-def _unknown(name: str) -> str:
+def _describe_unknown_env(name: str) -> str:
     return (
-        f"there is no env {name!r}{suggest_name(name, env_names(), 'Known')}, "
+        f"there is no env {name!r}{suggest_name(name, list_env_names(), 'Known')}, "
         f"{GYMNASIUM}:ID, or an import path module:Class"
     )
 
 
-def _refused(name: str, kind: type[Settings], error: ValidationError) -> str:
+def _explain_refusal(name: str, kind: type[Settings], error: ValidationError) -> str:
     """The first problem of a validation, with the nearest name of a misspelt option."""
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"])

@@ -26,7 +26,7 @@ from stepwell.config.base import Settings
 from stepwell.core import JSON, ActionSpace, EnvDescription, InputError, Observation, Split, StateForm, Task
 from stepwell.envs import java
 from stepwell.envs.base import NOTHING, Effect, Env
-from stepwell.envs.fixed_splits import stand
+from stepwell.envs.fixed_splits import assign_split
 
 VARIATIONS = {  # of each task, as the package has them
     "boil": 30,
@@ -86,7 +86,7 @@ class ScienceWorldOptions(Settings):
 
     @field_validator("tasks")
     @classmethod
-    def _known(cls, tasks: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_tasks(cls, tasks: tuple[str, ...]) -> tuple[str, ...]:
         unknown = [name for name in tasks if name not in VARIATIONS]
         if unknown:
             raise ValueError(f"there is no task {unknown[0]!r}; known: {', '.join(VARIATIONS)}")
@@ -121,14 +121,14 @@ class ScienceWorld(Env):
         rng = random.Random(seed)
         name = rng.choice(options.tasks)
         side = options.held_out if rng.random() < HELD_OUT_SHARE else "train"
-        variation = rng.choice(variations(name, side))
+        variation = rng.choice(list_variations(name, side))
         content: dict[str, JSON] = {
             "task": name,
             "variation": variation,
             "simplifications": options.simplifications,
         }
         task = Task(cls.name, content, seed=seed, tags=(name, side))
-        return stand(task, Split.TRAIN if side == "train" else Split.HELD_OUT)
+        return assign_split(task, Split.TRAIN if side == "train" else Split.HELD_OUT)
 
     def begin(self, task: Task, seed: int) -> None:
         """Set the experiment up."""
@@ -140,27 +140,27 @@ class ScienceWorld(Env):
         self._content, self._id = content, task.id
         self._history: list[str] = []
         self._result = ""
-        with self._java():
-            self._load(with_gold=False)
+        with self._java_errors():
+            self._load_game(with_gold=False)
             self._score = self._present_score()
             told: str = self._engine.taskdescription()
-            self._look()
+            self._note_view()
         self._said = " ".join(told.removeprefix("Task Description:").split())
 
     def act(self, action: str) -> Effect:
         """Send one command; the change of the score is its reward."""
         text = " ".join(action.split()) if len(action) <= java.MAX_CHARS else action
-        self._result = java.refusal(text)
+        self._result = java.explain_refusal(text)
         if text.lower() == RESET:
             self._result = f"Nothing happens. {RESET!r} is not allowed."
         if self._result:
             return NOTHING
         self._history.append(text)
-        with self._java():
+        with self._java_errors():
             self._result = str(self._engine.server.step(text)).strip()
             before, self._score = self._score, self._present_score()
             completed = bool(self._engine.server.getCompleted())
-            self._look()
+            self._note_view()
         is_over = completed or self._score < 0
         return Effect((self._score - before) / 100, terminated=is_over, success=self._score >= 100)
 
@@ -169,26 +169,26 @@ class ScienceWorld(Env):
         lines = [f"Task: {self._said}", self._result, self._room, self._inventory, self._listed]
         return Observation("\n".join(filter(None, lines)))
 
-    def commands(self) -> list[str]:
+    def list_commands(self) -> list[str]:
         """Every command that would be understood now."""
-        with self._java():
+        with self._java_errors():
             found = self._engine.get_valid_action_object_combinations()
         return sorted(set(map(str, found)) - {RESET})
 
     def random_action(self, rng: random.Random) -> str:
         """One of the commands that would be understood."""
-        return rng.choice(self.commands())
+        return rng.choice(self.list_commands())
 
     def oracle(self) -> list[str]:
         """What is left of the gold path; [] for an agent that has left it."""
         if self._gold[0] != self._id:
-            with self._java():
-                self._load(with_gold=True)
+            with self._java_errors():
+                self._load_game(with_gold=True)
                 self._gold = self._id, [str(step) for step in self._engine.get_gold_action_sequence()]
-                self._load(with_gold=False)
+                self._load_game(with_gold=False)
                 for text in self._history:
                     self._engine.server.step(text)
-        return java.following(self._gold[1], self._history)
+        return java.find_remaining_plan(self._gold[1], self._history)
 
     def state(self) -> dict[StateForm, str]:
         """What is shown, and the variation, from which all that is hidden follows."""
@@ -202,12 +202,12 @@ class ScienceWorld(Env):
     def close(self) -> None:
         """End the Java process."""
         if self._engine is not None:
-            java.stop(self._engine)
+            java.stop_engine(self._engine)
         self._engine = None
 
-    def _load(self, *, with_gold: bool) -> None:
+    def _load_game(self, *, with_gold: bool) -> None:
         if self._engine is None:
-            self._engine = java.start(
+            self._engine = java.start_engine(
                 "scienceworld", "ScienceWorldEnv", world=self.name, extra="scienceworld"
             )
         content = self._content
@@ -218,7 +218,7 @@ class ScienceWorld(Env):
     def _present_score(self) -> int:
         return round(100 * float(self._engine.server.getScore()))
 
-    def _look(self) -> None:
+    def _note_view(self) -> None:
         """Note what an observation shows; looking costs no move."""
         self._room = str(self._engine.look()).strip()
         self._inventory = str(self._engine.inventory()).strip()
@@ -230,11 +230,11 @@ class ScienceWorld(Env):
             things = map(str, self._engine.get_possible_objects())
             self._listed = f"Commands: {', '.join(forms)}\nOBJ: {', '.join(things)}"
 
-    def _java(self) -> Any:
-        return java.talking(self)
+    def _java_errors(self) -> Any:
+        return java.java_errors(self)
 
 
-def variations(task: str, side: str) -> range:
+def list_variations(task: str, side: str) -> range:
     """The numbers of a task's variations on a side: half of them train, a quarter dev, the rest test."""
     count = VARIATIONS[task]
     quarter = count // 4

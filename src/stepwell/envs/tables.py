@@ -15,21 +15,21 @@ import numpy.typing as npt
 State = TypeVar("State", bound=Hashable)
 
 
-class Table(NamedTuple):
+class StateTable(NamedTuple):
     """`leads[state, action]` is the next state (an ended episode stays where it is); 0 is the first."""
 
     leads: npt.NDArray[np.int32]
     solved: npt.NDArray[np.bool_]
 
 
-def tabulate(
+def build_state_table(
     first: State,
     actions: Sequence[str],
     move: Callable[[State, str], State],
     is_over: Callable[[State], bool],
     is_solved: Callable[[State], bool],
     max_actions: int,
-) -> Table:
+) -> StateTable:
     """All states within `max_actions` of the first; the outermost ones lead to themselves."""
     numbers: dict[State, int] = {first: 0}
     rows: list[list[int]] = []
@@ -48,7 +48,7 @@ def tabulate(
         frontier = reached
     rows += [[number] * len(actions) for number in range(len(rows), len(numbers))]
     solved = np.array([is_solved(state) for state in numbers])
-    return Table(np.array(rows, dtype=np.int32).reshape(-1, len(actions)), solved)
+    return StateTable(np.array(rows, dtype=np.int32).reshape(-1, len(actions)), solved)
 
 
 class TableBatch(NamedTuple):
@@ -58,7 +58,7 @@ class TableBatch(NamedTuple):
     solved: npt.NDArray[np.bool_]
 
     @classmethod
-    def of(cls, tables: Sequence[Table]) -> TableBatch:
+    def of(cls, tables: Sequence[StateTable]) -> TableBatch:
         """All tables side by side."""
         size = max(table.leads.shape[0] for table in tables)
         num_actions = tables[0].leads.shape[1]
@@ -69,7 +69,7 @@ class TableBatch(NamedTuple):
             solved[index, : table.solved.size] = table.solved
         return cls(leads, solved)
 
-    def closeness(self, num_actions: int) -> npt.NDArray[np.float32]:
+    def compute_closeness(self, num_actions: int) -> npt.NDArray[np.float32]:
         """2^-n where n actions are still needed (at most `num_actions`), 0 where all is lost."""
         close = self.solved.astype(np.float32)
         every = np.arange(close.shape[0])[:, None, None]

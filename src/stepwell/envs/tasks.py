@@ -14,7 +14,7 @@ from typing import Any
 
 from stepwell.config.base import Settings
 from stepwell.core import ConfigError, InputError, Split, Task
-from stepwell.envs.registry import env_type, read_options
+from stepwell.envs.registry import find_env_type, read_options
 
 PATIENCE, PATIENCE_PER_TASK = 500, 20
 
@@ -47,7 +47,7 @@ def distinct_tasks(
     held_out_share: float = 0.2,
 ) -> Iterator[Task]:
     """Distinct tasks of one split, until the world seems to hold no more."""
-    kind, settings = env_type(name), read_options(name, options)
+    kind, settings = find_env_type(name), read_options(name, options)
     draws = random.Random(seed)
     seen: set[str] = set()
     misses = 0

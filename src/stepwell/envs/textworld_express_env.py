@@ -21,7 +21,7 @@ from stepwell.config.base import Settings
 from stepwell.core import JSON, ActionSpace, EnvDescription, InputError, Observation, Split, StateForm, Task
 from stepwell.envs import java
 from stepwell.envs.base import NOTHING, Effect, Env
-from stepwell.envs.fixed_splits import stand
+from stepwell.envs.fixed_splits import assign_split
 
 Game = Literal[
     "cookingworld", "twc", "coin", "mapreader", "arithmetic", "sorting", "simonsays", "peckingorder"
@@ -74,36 +74,36 @@ class TextWorldExpress(Env):
             "seed": rng.choice(SEEDS[side]),
         }
         task = Task(cls.name, content, seed=seed, tags=(options.game, side))
-        return stand(task, Split.TRAIN if side == "train" else Split.HELD_OUT)
+        return assign_split(task, Split.TRAIN if side == "train" else Split.HELD_OUT)
 
     def begin(self, task: Task, seed: int) -> None:
         """Start the game."""
         content: dict[str, Any] = task.content
         if not {"game", "params", "fold", "seed"} <= set(content):
             raise InputError("a task of textworld_express holds a 'game', 'params', 'fold' and 'seed'")
-        with self._java():
-            self._load(content["game"], content["params"])
+        with self._java_errors():
+            self._load_game(content["game"], content["params"])
             _, shown = self._engine.reset(
                 seed=content["seed"], gameFold=content["fold"], generateGoldPath=True
             )
             self._gold = [str(step) for step in self._engine.getGoldActionSequence()]
         self._history: list[str] = []
         self._result = ""
-        self._take(shown)
+        self._take_state(shown)
 
     def act(self, action: str) -> Effect:
         """Send one command; the change of the score is its reward."""
         text = " ".join(action.split()) if len(action) <= java.MAX_CHARS else action
         text = self._by_lower_case.get(text.lower(), text)
-        self._result = java.refusal(text)
+        self._result = java.explain_refusal(text)
         if self._result:
             return NOTHING
         before = self._score
-        with self._java():
+        with self._java_errors():
             told, _, _, shown = self._engine.step(text)
         self._history.append(text)
         self._result = str(told).strip()
-        self._take(shown)
+        self._take_state(shown)
         success = bool(shown["tasksuccess"])
         return Effect(self._score - before, terminated=success or bool(shown["taskfailure"]), success=success)
 
@@ -113,7 +113,7 @@ class TextWorldExpress(Env):
         lines.append(f"Commands: {', '.join(self._commands)}")
         return Observation("\n".join(dict.fromkeys(filter(None, lines))))  # a look is not shown twice
 
-    def commands(self) -> list[str]:
+    def list_commands(self) -> list[str]:
         """The commands that are valid now."""
         return list(self._commands)
 
@@ -123,7 +123,7 @@ class TextWorldExpress(Env):
 
     def oracle(self) -> list[str]:
         """What is left of the gold path; [] for an agent that has left it."""
-        return java.following(self._gold, self._history)
+        return java.find_remaining_plan(self._gold, self._history)
 
     def state(self) -> dict[StateForm, str]:
         """What is shown, and the gold path from the start: the package's word on what is hidden."""
@@ -137,12 +137,12 @@ class TextWorldExpress(Env):
     def close(self) -> None:
         """End the Java process."""
         if self._engine is not None:
-            java.stop(self._engine)
+            java.stop_engine(self._engine)
         self._engine = self._loaded = None
 
-    def _load(self, game: str, params: str) -> None:
+    def _load_game(self, game: str, params: str) -> None:
         if self._engine is None:
-            self._engine = java.start(
+            self._engine = java.start_engine(
                 "textworld_express", "TextWorldExpressEnv", world=self.name, extra="textworld_express"
             )
         if self._loaded != (game, params):
@@ -152,7 +152,7 @@ class TextWorldExpress(Env):
                 raise InputError(f"env.options.params of {game}: {error}") from error
             self._loaded = game, params
 
-    def _take(self, shown: dict[str, Any]) -> None:
+    def _take_state(self, shown: dict[str, Any]) -> None:
         self._said = " ".join(str(shown["taskDescription"]).split())
         self._room = str(shown["look"]).strip()
         self._inventory = str(shown["inventory"]).strip()
@@ -160,5 +160,5 @@ class TextWorldExpress(Env):
         self._by_lower_case = {command.lower(): command for command in self._commands}
         self._score = float(shown["score"])
 
-    def _java(self) -> Any:
-        return java.talking(self)
+    def _java_errors(self) -> Any:
+        return java.java_errors(self)

@@ -30,7 +30,7 @@ class Turn:
         return self.terminated or self.truncated or self.error is not None
 
 
-def take_turn(env: Any, actions: Any) -> Turn:
+def play_turn(env: Any, actions: Any) -> Turn:
     """One turn of an environment, its words fit to be stored."""
     observation, reward, terminated, truncated, info = env.step(actions)
     return Turn(observation, reward, terminated, truncated, clean_texts(info))

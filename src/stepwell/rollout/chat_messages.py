@@ -27,7 +27,7 @@ from stepwell.core import (
     read_call,
 )
 from stepwell.core.arrays import AnyArray
-from stepwell.envs.remote.wire import png_bytes
+from stepwell.envs.remote.wire import encode_png
 from stepwell.rendering import ImagePart, Message
 from stepwell.rewards.chat_client import ChatReply
 
@@ -111,7 +111,7 @@ def make_tool_results(calls: Sequence[ToolCall], observation: Message) -> tuple[
 
 def encode_data_url(image: AnyArray) -> str:
     """An image as PNG in a data URL."""
-    return f"data:image/png;base64,{base64.b64encode(png_bytes(image)).decode('ascii')}"
+    return f"data:image/png;base64,{base64.b64encode(encode_png(image)).decode('ascii')}"
 
 
 def encode_api_message(message: Message, make_url: Callable[[str], str]) -> dict[str, Any]:

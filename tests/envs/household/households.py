@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 from stepwell.envs.household.catalogue import FAMILIES, FULL, TINY, TREATMENTS, Catalogue
-from stepwell.envs.household.goals import Goal, is_met
-from stepwell.envs.household.house import House, State, first_state
+from stepwell.envs.household.goals import HouseholdGoal, is_goal_met
+from stepwell.envs.household.house import House, State, make_first_state
 
-Small = tuple[House, Goal, State]
+Small = tuple[House, HouseholdGoal, State]
 
 
 def small_household(rng: random.Random) -> Small:
@@ -46,25 +46,25 @@ def _drawn(catalogue: Catalogue, family: str, rng: random.Random) -> Small | Non
         at.append(rng.choice(fitting))
     things = tuple(f"{name} {number}" for number, name in enumerate(kinds, start=1))
     house = House(catalogue, "room", places, things)
-    return house, Goal(family, kind, target), first_state(house, at)  # type: ignore[arg-type]
+    return house, HouseholdGoal(family, kind, target), make_first_state(house, at)  # type: ignore[arg-type]
 
 
 def wander(house: House, state: State, rng: random.Random, num_commands: int) -> State:
     """Where so many random commands lead."""
     for _ in range(num_commands):
-        state = house.after(state, rng.choice(house.commands(state)))
+        state = house.apply_command(state, rng.choice(house.list_commands(state)))
     return state
 
 
-def brute_force_length(house: House, goal: Goal, state: State) -> int:
+def brute_force_length(house: House, goal: HouseholdGoal, state: State) -> int:
     """Commands to the goal at least, by breadth first search over every command there is."""
     seen, frontier, length = {state}, [state], 0
     while True:
-        if any(is_met(house, goal, at) for at in frontier):
+        if any(is_goal_met(house, goal, at) for at in frontier):
             return length
         reached = set()
         for at in frontier:
-            reached.update(house.after(at, command) for command in house.commands(at))
+            reached.update(house.apply_command(at, command) for command in house.list_commands(at))
         frontier = sorted(reached - seen)
         seen |= reached
         length += 1

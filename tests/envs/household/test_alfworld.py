@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from stepwell.core import ConfigError, InputError, Split
-from stepwell.envs.household.alfworld import PublishedGame, games_in, write_game
+from stepwell.envs.household.alfworld import PublishedGame, find_games, write_game
 from stepwell.envs.household.env import Household
-from stepwell.envs.household.generated_household import MadeHousehold
+from stepwell.envs.household.generated_household import GeneratedHousehold
 from stepwell.envs.household.options import HouseholdOptions
 
 pytest.importorskip("alfworld")
@@ -38,10 +38,10 @@ def test_both_allow_the_same_commands_and_win_at_the_same_moment(seed: int, tmp_
     made = Household.make_task(OURS, seed)
     write_game(made, tmp_path / "game.tw-pddl")
     options = HouseholdOptions(games=str(tmp_path))
-    ours, theirs = MadeHousehold(OURS, made), PublishedGame(options, Household.make_task(options, 0))
+    ours, theirs = GeneratedHousehold(OURS, made), PublishedGame(options, Household.make_task(options, 0))
     for _ in range(25):
-        assert sorted(ours.commands()) == sorted(theirs.commands())
-        command = rng.choice(ours.commands()) if rng.random() < 0.4 else ours.plan()[0]
+        assert sorted(ours.list_commands()) == sorted(theirs.list_commands())
+        command = rng.choice(ours.list_commands()) if rng.random() < 0.4 else ours.plan()[0]
         effect = ours.act(command)
         assert theirs.act(command) == effect
         if effect.success:
@@ -58,9 +58,9 @@ def test_its_planner_never_finds_a_shorter_plan_than_ours(folder: Path) -> None:
         theirs = PublishedGame(options, Household.make_task(options, 0))
         plan = theirs.oracle()
         theirs.close()
-        ours = MadeHousehold(OURS, made)
+        ours = GeneratedHousehold(OURS, made)
         assert [ours.act(command).success for command in plan] == [False] * (len(plan) - 1) + [True]
-        assert len(plan) >= len(MadeHousehold(OURS, made).plan())
+        assert len(plan) >= len(GeneratedHousehold(OURS, made).plan())
 
 
 def test_folders_say_which_side_a_game_stands_on(folder: Path) -> None:
@@ -78,11 +78,11 @@ def test_a_game_is_played_by_its_own_texts(folder: Path) -> None:
     observation, info = env.reset(seed=0)
     assert info == {"golden": None}
     assert observation.text.startswith(f"Task: {env.task.instruction}.\nYou are in the middle of a room.")
-    assert "help" not in env.played.commands() and "Welcome" not in observation.text
+    assert "help" not in env.played.list_commands() and "Welcome" not in observation.text
     refused = env.step(["take the moon from 🌙" + "x" * 10_000])[0].text
     assert "Nothing happens." in refused and len(refused) < 2500
     for command in env.oracle():
-        assert command in env.played.commands()
+        assert command in env.played.list_commands()
         _, reward, terminated, _, info = env.step([command])
     assert (reward, terminated, info["success"]) == (1.0, True, True)
     env.close()
@@ -90,7 +90,7 @@ def test_a_game_is_played_by_its_own_texts(folder: Path) -> None:
 
 def test_games_that_are_missing_changed_or_unsolvable_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no \.tw-pddl file below"):
-        games_in(str(tmp_path))
+        find_games(str(tmp_path))
     game = tmp_path / "a" / "game.tw-pddl"
     write_game(Household.make_task(OURS, 0), game)
     options = HouseholdOptions(games=str(tmp_path))

@@ -11,14 +11,14 @@ from stepwell.core import ConfigError, InputError, Split, Task
 from stepwell.envs import draw_tasks, read_options
 from stepwell.envs.household.env import Household
 from stepwell.envs.household.generator import (
-    Layout,
+    HouseLayout,
     is_held_out_goal,
     is_unseen_layout,
+    make_trained_layouts,
     read_household,
-    trained_layouts,
 )
-from stepwell.envs.household.goals import is_met
-from stepwell.envs.household.planner import shortest_plan
+from stepwell.envs.household.goals import is_goal_met
+from stepwell.envs.household.planner import find_shortest_plan
 
 NAME = "household"
 SIZES = pytest.mark.parametrize("size", ["tiny", "full"])
@@ -30,8 +30,8 @@ def tasks_of(size: str, held_out: str, count: int = 150) -> tuple[Task, ...]:
     return tuple(Household.make_task(options, seed) for seed in range(count))
 
 
-def layout_of(task: Task) -> Layout:
-    return Layout(str(task.content["room"]), tuple(task.content["places"]))  # type: ignore[arg-type]
+def layout_of(task: Task) -> HouseLayout:
+    return HouseLayout(str(task.content["room"]), tuple(task.content["places"]))  # type: ignore[arg-type]
 
 
 @SIZES
@@ -40,13 +40,13 @@ def test_tasks_are_unsolved_at_first_and_solvable_with_turns_to_spare(size: str,
     longest = read_options(NAME, {"size": size}).longest  # type: ignore[attr-defined]
     for task in tasks_of(size, held_out)[:60]:
         house, goal, state = read_household(task.content)
-        assert not is_met(house, goal, state)
-        assert 3 <= len(shortest_plan(house, goal, state)) <= longest
+        assert not is_goal_met(house, goal, state)
+        assert 3 <= len(find_shortest_plan(house, goal, state)) <= longest
 
 
 @SIZES
 def test_layouts_and_goals_of_held_out_tasks_never_occur_in_training(size: str) -> None:
-    layouts = set(trained_layouts(size, 60))
+    layouts = set(make_trained_layouts(size, 60))
     for held_out in ("seen", "unseen"):
         for task in tasks_of(size, held_out):
             layout, goal = layout_of(task), read_household(task.content)[1]

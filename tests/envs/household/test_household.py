@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.core import InputError, StateForm, Task
-from stepwell.envs.baselines import random_play
+from stepwell.envs.baselines import measure_random_play
 from stepwell.envs.check import check_type
 from stepwell.envs.household.env import Household
 from stepwell.envs.household.options import HouseholdOptions
@@ -121,10 +121,10 @@ def test_what_cannot_be_done_does_nothing_and_says_why(
     env = started()
     for command in before:
         env.step([command])
-    truth, commands = env.state(), env.played.commands()
+    truth, commands = env.state(), env.played.list_commands()
     observation, reward, terminated, _, _ = env.step([written])
     assert observation.text.split("\n")[1].startswith(f"Nothing happens. {reason}")
-    assert (reward, terminated, env.state(), env.played.commands()) == (0.0, False, truth, commands)
+    assert (reward, terminated, env.state(), env.played.list_commands()) == (0.0, False, truth, commands)
 
 
 @pytest.mark.parametrize("written", ["GO TO  cabinet 1", " go to cabinet 1.", "go to cabinet 1\n"])
@@ -139,7 +139,7 @@ def test_put_is_another_word_for_move() -> None:
         assert text_after(*way, f"put apple 1 {word} countertop 1") == moved
 
 
-@given(st.text(max_size=400))
+@given(st.write_command(max_size=400))
 def test_any_text_that_is_no_command_changes_nothing(text: str) -> None:
     env = started()
     truth = env.state()
@@ -166,7 +166,7 @@ def test_oracle_solves_everything_held_out_and_random_play_next_to_nothing() -> 
     for options in ({"size": "tiny"}, {"size": "full", "held_out": "unseen"}):
         settings = HouseholdOptions(**options)  # type: ignore[arg-type]
         tasks = [Household.make_task(settings, seed) for seed in range(60)]
-        assert random_play(NAME, options, tasks, seed=0) < 0.1
+        assert measure_random_play(NAME, options, tasks, seed=0) < 0.1
         env = Household(settings)
         for task in tasks:
             env.reset(options={"task": task})
@@ -208,7 +208,7 @@ def test_tiny_observations_are_short_and_have_no_idle_commands() -> None:
         while not over:
             assert len(observation.text.encode()) < 260
             assert not {"look", "inventory", "examine", "close"} & {
-                c.split()[0] for c in env.played.commands()
+                c.split()[0] for c in env.played.list_commands()
             }
             observation, _, over, _, _ = env.step([env.random_action(rng)])
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.envs.multihop_qa.facts import is_right, normalised
+from stepwell.envs.multihop_qa.facts import is_right, normalise_answer
 
 
 @pytest.mark.parametrize(
@@ -39,4 +39,4 @@ def test_any_accepted_answer_will_do() -> None:
 
 @given(st.text())
 def test_normalising_twice_changes_nothing(text: str) -> None:
-    assert normalised(normalised(text)) == normalised(text)
+    assert normalise_answer(normalise_answer(text)) == normalise_answer(text)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from stepwell.core import InputError, Split, StateForm, Task, ToolCall
 from stepwell.envs import draw_tasks, make_env
-from stepwell.envs.baselines import random_play
+from stepwell.envs.baselines import measure_random_play
 from stepwell.envs.check import check_env
 from stepwell.envs.multihop_qa.env import MultihopQA
 from stepwell.envs.multihop_qa.guide import EXAMPLE_PLAN, EXAMPLE_QUESTION
@@ -75,7 +75,7 @@ def test_the_oracle_solves_held_out_tasks_in_the_golden_number_of_turns(options:
 @pytest.mark.parametrize("options", FORMS)
 def test_random_play_fails(options: dict[str, Any]) -> None:
     tasks = draw_tasks(NAME, options, Split.HELD_OUT, 50, seed=2)
-    assert random_play(NAME, options, tasks, seed=0) < 0.1
+    assert measure_random_play(NAME, options, tasks, seed=0) < 0.1
 
 
 def test_splits_share_no_question() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from stepwell.envs.multihop_qa.facts import collection
+from stepwell.envs.multihop_qa.facts import open_collection
 from stepwell.envs.multihop_qa.options import MultihopOptions
 
 PAGE = (Path(__file__).parent.parent.parent.parent / "docs" / "multihop_qa.md").read_text()
@@ -29,5 +29,5 @@ def test_the_collections_have_the_sizes_that_are_told() -> None:
     )
     assert [name for name, _, _ in rows] == ["atlas", "nuclides", "codes", "marks"]
     for name, passages, questions in rows:
-        found = collection(name)
+        found = open_collection(name)
         assert (f"{len(found.documents):,}", f"{len(found.questions):,}") == (passages, questions)

@@ -14,11 +14,11 @@ from tests.envs.navigation.rooms import CONTENT, playing, task_of
 
 from stepwell.core import ConfigError, InputError, Split, StateForm
 from stepwell.envs import draw_tasks, make_env
-from stepwell.envs.baselines import random_play
+from stepwell.envs.baselines import measure_random_play
 from stepwell.envs.check import check_env
 from stepwell.envs.navigation import scene
 from stepwell.envs.navigation.env import Navigation
-from stepwell.envs.navigation.room import AGENT_RADIUS, NAMES, Pose, Room
+from stepwell.envs.navigation.room import AGENT_RADIUS, NAMES, NavigationRoom, Pose
 from stepwell.envs.navigation.things import BY_NAME, KINDS
 
 
@@ -117,7 +117,7 @@ def breadth_first(env: Navigation) -> int:
     seen, queue = {env.pose}, deque([(env.pose, 0)])
     while queue:
         pose, length = queue.popleft()
-        if env.room.distance(pose, env.target) <= env.options.success_threshold:
+        if env.room.measure_distance(pose, env.target) <= env.options.success_threshold:
             return length
         for action in NAMES:
             after = env.room.move(pose, action)
@@ -151,7 +151,7 @@ def test_nobody_walks_through_furniture(seed: int) -> None:
         env.pose = env.room.move(env.pose, rng.choice(NAMES))
         x, y = env.pose.column * 0.25, env.pose.row * 0.25
         assert min(x, y, env.room.width - x, env.room.depth - y) >= AGENT_RADIUS
-        assert all(thing.gap(x, y) >= AGENT_RADIUS for thing in env.room.things)
+        assert all(thing.measure_gap(x, y) >= AGENT_RADIUS for thing in env.room.things)
 
 
 def test_the_oracle_solves_twenty_tasks_and_random_play_few() -> None:
@@ -163,7 +163,7 @@ def test_the_oracle_solves_twenty_tasks_and_random_play_few() -> None:
         while not terminated:
             _, _, terminated, _, info = env.step(env.oracle()[:5])
         assert info["success"]
-    assert random_play("navigation", {}, tasks, seed=0) <= 0.2
+    assert measure_random_play("navigation", {}, tasks, seed=0) <= 0.2
 
 
 def test_base_names_the_target_and_common_does_not() -> None:
@@ -295,7 +295,7 @@ def test_the_table_of_a_task_plays_as_the_world_does() -> None:
 
 
 def test_places_are_worked_out_from_the_footprints() -> None:
-    room = Room.furnished(3.0, 3.0, (), (0, 0), 0.25)
+    room = NavigationRoom.furnish(3.0, 3.0, (), (0, 0), 0.25)
     free = [(c, r) for r, row in enumerate(room.floor) for c, ok in enumerate(row) if ok]
     assert (min(free), max(free), len(free)) == ((1, 1), (11, 11), 121)
     assert room.move(Pose(1, 1, 2), "moveahead") == Pose(1, 1, 2)

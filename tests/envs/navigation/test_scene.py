@@ -10,8 +10,8 @@ import pytest
 from tests.envs.navigation.rooms import playing, task_of
 
 from stepwell.envs import make_env
-from stepwell.envs.navigation.room import NAMES, Room
-from stepwell.envs.navigation.scene import Stage, picture
+from stepwell.envs.navigation.room import NAMES, NavigationRoom
+from stepwell.envs.navigation.scene import RenderStage, render_view
 
 pytest.importorskip("mujoco")
 
@@ -74,10 +74,12 @@ def test_what_the_state_says_is_in_view_is_what_the_picture_shows() -> None:
             for action in rng.choices(NAMES, k=4):
                 env.pose = env.room.move(env.pose, action)
             whole = env.render()
-            told = {thing.kind.name for thing in env._sight.in_view(env.pose)}
+            told = {thing.kind.name for thing in env._sight.list_visible_things(env.pose)}
             for thing in env.room.things:
                 others = tuple(other for other in env.room.things if other is not thing)
-                without = picture(dataclasses.replace(env.room, things=others), env.pose, 64, env.options.fov)
+                without = render_view(
+                    dataclasses.replace(env.room, things=others), env.pose, 64, env.options.fov
+                )
                 changed = int((whole != without).any(axis=2).sum())
                 if 0 < changed < 12:
                     continue  # a sliver: nobody would call it seen or unseen
@@ -88,14 +90,14 @@ def test_what_the_state_says_is_in_view_is_what_the_picture_shows() -> None:
 
 
 def test_pictures_of_one_room_furnish_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    furnished: list[tuple[Stage, Room]] = []
-    furnish = Stage._furnish
+    furnished: list[tuple[RenderStage, NavigationRoom]] = []
+    furnish = RenderStage._furnish
 
-    def noted(stage: Stage, room: Room) -> None:
+    def noted(stage: RenderStage, room: NavigationRoom) -> None:
         furnished.append((stage, room))
         furnish(stage, room)
 
-    monkeypatch.setattr(Stage, "_furnish", noted)
+    monkeypatch.setattr(RenderStage, "_furnish", noted)
     for seed in range(2):
         env = playing(image_size=32)
         env.reset(seed=seed)

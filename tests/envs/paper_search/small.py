@@ -6,7 +6,7 @@ import numpy as np
 
 from stepwell.core import Task, ToolCall
 from stepwell.envs.paper_search.env import PaperSearch
-from stepwell.envs.paper_search.library import Library, Request, indexed
+from stepwell.envs.paper_search.library import Library, PaperRequest, build_index
 from stepwell.envs.paper_search.options import PaperSearchOptions
 from stepwell.envs.paper_search.papers import Facet, Need, PaperGraph
 
@@ -58,8 +58,8 @@ def small_env(**options: object) -> PaperSearch:
     given = {"size": "tiny", "num_results": 2, "max_calls": 5, **options}
     env = PaperSearch(PaperSearchOptions.model_validate(given))
     graph = small_graph()
-    requests = [Request("aaa ccc", ANSWERS, NEED)]
-    env.library = Library(graph, indexed(graph, "bm25"), requests, env.options.limits)
+    requests = [PaperRequest("aaa ccc", ANSWERS, NEED)]
+    env.library = Library(graph, build_index(graph, "bm25"), requests, env.options.limits)
     env.reset(options={"task": small_task()})
     return env
 

@@ -15,11 +15,11 @@ from tests.envs.paper_search.small import PARTLY, expand, search, small_env, sma
 
 from stepwell.core import ConfigError, InputError, Split, StateForm, Task, problem_with, read_call
 from stepwell.envs import read_options
-from stepwell.envs.baselines import random_turn
+from stepwell.envs.baselines import draw_random_turn
 from stepwell.envs.check import check_type
 from stepwell.envs.paper_search.env import PaperSearch
 from stepwell.envs.paper_search.options import FULL, PaperSearchOptions
-from stepwell.envs.paper_search.pool import asked
+from stepwell.envs.paper_search.pool import normalise_query
 
 TINY = PaperSearchOptions(size="tiny")
 SOME = PaperSearchOptions(num_papers=3_000, min_answers=4)  # texts as in the full graph, built in a moment
@@ -64,7 +64,7 @@ def test_repeated_queries_cost_whatever_their_case_and_blanks() -> None:
     observation, reward, _, _, info = env.step([search("  AAA  ccc "), search("qqq"), search("qqq")])
     assert (reward, info["num_penalties"], info["num_searches"]) == (-1.0, 2, 2)
     assert observation.text.count("asked before") == 2
-    assert asked("  AAA\tccc ") == "aaa ccc"
+    assert normalise_query("  AAA\tccc ") == "aaa ccc"
 
 
 def test_expansions_cost_when_repeated_unknown_outside_the_pool_or_of_the_same_turn() -> None:
@@ -152,7 +152,7 @@ def test_calls_return_no_more_than_their_limits(seed: int) -> None:
     paper = rng.randrange(len(library.graph))
     assert len(library.search(library.graph.titles[paper])) == limits.num_results == 10
     found = library.expand(paper)
-    citing, cited = set(library.graph.citations(paper)), set(library.graph.references(paper))
+    citing, cited = set(library.graph.list_citations(paper)), set(library.graph.list_references(paper))
     assert len(set(found)) == len(found) <= limits.num_citing + limits.num_cited == 129
     assert len(citing.intersection(found)) == min(30, len(citing))
     assert cited.issubset(found) and citing.union(cited).issuperset(found)
@@ -186,7 +186,7 @@ def test_the_oracle_reaches_what_can_be_reached_and_random_play_does_not(
         assert info["num_penalties"] == 0
         env.reset(options={"task": task})
         for _ in range(env.world.max_turns):
-            *_, info = env.step(random_turn(env, rng, env.world.actions.max_per_turn))
+            *_, info = env.step(draw_random_turn(env, rng, env.world.actions.max_per_turn))
         by_chance += bool(info["success"])
     assert (
         sum(f1) / 60 > 0.95 and min(f1) >= options.limits.success_threshold and solved == 60
@@ -337,7 +337,7 @@ def test_tasks_of_the_two_splits_ask_for_different_things() -> None:
     sides: dict[Split, set[tuple[str, ...]]] = {Split.TRAIN: set(), Split.HELD_OUT: set()}
     for seed in range(600):
         task = PaperSearch.make_task(TINY, seed)
-        sides[task.split(0.2)].add((str(task.content["need"]), str(task.content["request"])))
+        sides[task.split(0.2)].add_found((str(task.content["need"]), str(task.content["request"])))
     train, held_out = sides[Split.TRAIN], sides[Split.HELD_OUT]
     assert len(train) > 200 and len(held_out) > 50
     assert not {need for need, _ in train} & {need for need, _ in held_out}

@@ -182,10 +182,10 @@ def test_a_pick_beside_everything_has_no_effect(stand_in: None) -> None:
 def test_a_push_moves_what_is_in_the_way(stand_in: None) -> None:
     env = make_env("primitive_skill", {"task": "align", "simulator": "maniskill"})
     env.reset(seed=1)
-    x, y, z = env._scene.places()["red cube"]  # type: ignore[attr-defined]
+    x, y, z = env._scene.list_places()["red cube"]  # type: ignore[attr-defined]
     side = 1 if y > 0 else -1
     env.step([f"push({x},{y + side * 45},{z},{x},{side * 20},{z})"])
-    moved = env._scene.places()["red cube"]  # type: ignore[attr-defined]
+    moved = env._scene.list_places()["red cube"]  # type: ignore[attr-defined]
     assert abs(moved[1]) <= 20 and moved[0] == x
 
 

@@ -20,17 +20,17 @@ from stepwell.config.run import AgentConfig
 from stepwell.core import ConfigError, InputError, StateForm, Task
 from stepwell.envs import make_env
 from stepwell.envs.check import check_env
-from stepwell.envs.primitive_skill.scene import HOVER, Scene
+from stepwell.envs.primitive_skill.scene import HOVER, MujocoScene
 from stepwell.envs.primitive_skill.skills import Skill, read_skills, write_skills
 from stepwell.envs.primitive_skill.table import (
     DRAWER_CLOSED,
     NAMES,
-    Layout,
-    in_reach,
+    TableLayout,
+    find_solution,
+    is_in_reach,
+    list_stages,
     make_layout,
     read_layout,
-    solution,
-    stages_of,
 )
 
 TASKS = tuple(NAMES)
@@ -40,11 +40,11 @@ SKILLS = st.builds(Skill, st.sampled_from(["pick", "place"]), st.tuples(NUMBER, 
 )
 
 
-def cubes(**at: tuple[int, int, int]) -> Scene:
+def cubes(**at: tuple[int, int, int]) -> MujocoScene:
     """The table of a stack with its cubes where they are wanted."""
     places = {"red cube": (0, 0, 20), "green cube": (100, 100, 20), "purple cube": (-100, -100, 20)}
     places |= {f"{name} cube": point for name, point in at.items()}
-    return Scene(Layout("stack", places, NAMES["stack"]))
+    return MujocoScene(TableLayout("stack", places, NAMES["stack"]))
 
 
 @given(st.lists(SKILLS, min_size=1, max_size=4))
@@ -74,13 +74,13 @@ def test_what_is_no_primitive_is_not_read(text: str) -> None:
 def test_layouts_are_pure_within_reach_and_nothing_touches(task: str, seed: int) -> None:
     layout = make_layout(task, random.Random(seed))
     assert layout == make_layout(task, random.Random(seed))
-    assert all(map(in_reach, layout.places.values())) and sorted(layout.order) == sorted(NAMES[task])
+    assert all(map(is_in_reach, layout.places.values())) and sorted(layout.order) == sorted(NAMES[task])
     things = [at for name, at in layout.places.items() if "cube" in name or name == "apple"]
     for number, one in enumerate(things):
         for other in things[:number]:
             assert abs(one[0] - other[0]) >= 60 or abs(one[1] - other[1]) >= 60
-    assert not any(stages_of(task, layout.places, None))
-    assert 3 <= len(solution(task, layout.places, None)) <= 6
+    assert not any(list_stages(task, layout.places, None))
+    assert 3 <= len(find_solution(task, layout.places, None)) <= 6
     content = {
         "task": task,
         "places": {n: list(at) for n, at in layout.places.items()},
@@ -91,38 +91,38 @@ def test_layouts_are_pure_within_reach_and_nothing_touches(task: str, seed: int)
 
 def test_a_grasped_cube_goes_with_the_hand_and_is_lowered_where_it_is_placed() -> None:
     scene = cubes()
-    assert not scene.pick((60, 0, 20)) and scene.held is None  # nothing is there
-    assert scene.pick((10, -8, 20)) and scene.held == "red cube"
-    assert scene.places()["red cube"] == (0, 0, round(1000 * HOVER))
-    assert not scene.pick((100, 100, 20)) and scene.held == "red cube"  # the hand is full
-    assert scene.place((-40, 120, 250)) and scene.held is None
-    assert np.abs(np.subtract(scene.places()["red cube"], (-40, 120, 20))).max() <= 2
-    assert not scene.place((0, 0, 20))  # the hand is empty
+    assert not scene.pick_thing((60, 0, 20)) and scene.held is None  # nothing is there
+    assert scene.pick_thing((10, -8, 20)) and scene.held == "red cube"
+    assert scene.list_places()["red cube"] == (0, 0, round(1000 * HOVER))
+    assert not scene.pick_thing((100, 100, 20)) and scene.held == "red cube"  # the hand is full
+    assert scene.place_thing((-40, 120, 250)) and scene.held is None
+    assert np.abs(np.subtract(scene.list_places()["red cube"], (-40, 120, 20))).max() <= 2
+    assert not scene.place_thing((0, 0, 20))  # the hand is empty
 
 
 def test_a_cube_placed_on_a_cube_stays_there_and_falls_when_that_is_taken_away() -> None:
     scene = cubes()
-    scene.pick((0, 0, 20))
-    scene.place((100, 100, 150))
-    assert np.abs(np.subtract(scene.places()["red cube"], (100, 100, 60))).max() <= 3
-    assert stages_of("stack", scene.places(), scene.held) == [True, False]
-    scene.pick((100, 100, 20))
-    assert scene.held == "green cube" and scene.places()["red cube"][2] == 20
+    scene.pick_thing((0, 0, 20))
+    scene.place_thing((100, 100, 150))
+    assert np.abs(np.subtract(scene.list_places()["red cube"], (100, 100, 60))).max() <= 3
+    assert list_stages("stack", scene.list_places(), scene.held) == [True, False]
+    scene.pick_thing((100, 100, 20))
+    assert scene.held == "green cube" and scene.list_places()["red cube"][2] == 20
 
 
 def test_a_cube_placed_at_an_edge_falls_beside() -> None:
     scene = cubes()
-    scene.pick((0, 0, 20))
-    scene.place((100, 135, 150))
-    assert scene.places()["red cube"][2] < 50
-    assert not stages_of("stack", scene.places(), scene.held)[0]
+    scene.pick_thing((0, 0, 20))
+    scene.place_thing((100, 135, 150))
+    assert scene.list_places()["red cube"][2] < 50
+    assert not list_stages("stack", scene.list_places(), scene.held)[0]
 
 
 def test_a_push_moves_what_is_in_its_way_and_nothing_else() -> None:
     scene = cubes()
-    before = scene.places()
-    assert scene.push((-60, 0, 20), (40, 0, 20))
-    after = scene.places()
+    before = scene.list_places()
+    assert scene.push_thing((-60, 0, 20), (40, 0, 20))
+    after = scene.list_places()
     assert after["red cube"][0] > 55 and abs(after["red cube"][1]) < 10
     assert (after["green cube"], after["purple cube"]) == (before["green cube"], before["purple cube"])
 
@@ -225,7 +225,7 @@ def test_the_order_of_positions_tells_nothing() -> None:
 def test_the_picture_shows_cubes_on_the_side_where_they_are() -> None:
     def red(y: int) -> float:
         scene = cubes(red=(60, y, 20))
-        picture = scene.picture(64).astype(int)
+        picture = scene.render_image(64).astype(int)
         is_red = (picture[..., 0] > 120) & (picture[..., 1] < 70) & (picture[..., 2] < 70)
         assert is_red.sum() > 4
         return float(np.nonzero(is_red)[1].mean())

@@ -14,9 +14,9 @@ from stepwell.core import ConfigError, InputError
 from stepwell.envs.retrieval import Document, Hit, SearchIndex
 from stepwell.envs.retrieval.bm25 import K1, B, WordIndex
 from stepwell.envs.retrieval.dense import VectorIndex
-from stepwell.envs.retrieval.embedder import minilm
-from stepwell.envs.retrieval.ranking import best, fused
-from stepwell.envs.retrieval.text import MAX_QUERY_CHARS, MAX_QUERY_WORDS, plain, query_words, words
+from stepwell.envs.retrieval.embedder import load_minilm
+from stepwell.envs.retrieval.ranking import find_best, fuse_rankings
+from stepwell.envs.retrieval.text import MAX_QUERY_CHARS, MAX_QUERY_WORDS, split_query, split_words, to_plain
 
 CITIES = [
     Document("lyon", "Lyon", "Lyon is a city in France."),
@@ -30,12 +30,12 @@ TEXTS = st.lists(st.lists(VOCABULARY, max_size=6).map(" ".join), min_size=1, max
 
 def direct_bm25(texts: list[str], query: str) -> list[float]:
     """The formula, document by document."""
-    bags = [words(text) for text in texts]
+    bags = [split_words(text) for text in texts]
     mean = max(sum(map(len, bags)) / len(bags), 1.0)
     scores = []
     for bag in bags:
         total = 0.0
-        for word in dict.fromkeys(words(query)):
+        for word in dict.fromkeys(split_words(query)):
             holding = sum(word in other for other in bags)
             idf = math.log(1 + (len(bags) - holding + 0.5) / (holding + 0.5))
             times = bag.count(word)
@@ -46,19 +46,19 @@ def direct_bm25(texts: list[str], query: str) -> list[float]:
 
 @given(TEXTS, st.lists(VOCABULARY, max_size=4).map(" ".join))
 def test_bm25_scores_are_those_of_the_formula(texts: list[str], query: str) -> None:
-    np.testing.assert_allclose(WordIndex(texts).scores(query), direct_bm25(texts, query), rtol=1e-5)
+    np.testing.assert_allclose(WordIndex(texts).score_documents(query), direct_bm25(texts, query), rtol=1e-5)
 
 
 def test_bm25_of_one_word_by_hand() -> None:
-    scores = WordIndex(["red red fish", "blue", "green fish here"]).scores("red")
+    scores = WordIndex(["red red fish", "blue", "green fish here"]).score_documents("red")
     fullness = 1.2 * (0.25 + 0.75 * 3 / (7 / 3))
     assert scores.tolist() == pytest.approx([math.log(1 + 2.5 / 1.5) * 2 / (2 + fullness), 0, 0], rel=1e-6)
 
 
 def test_words_lose_case_accents_and_marks_and_keep_other_scripts() -> None:
-    assert words("São-Paulo's 2nd_ÉCOLE (Straße)") == ["sao", "paulo", "s", "2nd", "ecole", "strasse"]
-    assert words("東京 Москва ℌello ﬁn") == ["東京", "москва", "hello", "fin"]
-    assert words("!? *:^\"'()--") == []
+    assert split_words("São-Paulo's 2nd_ÉCOLE (Straße)") == ["sao", "paulo", "s", "2nd", "ecole", "strasse"]
+    assert split_words("東京 Москва ℌello ﬁn") == ["東京", "москва", "hello", "fin"]
+    assert split_words("!? *:^\"'()--") == []
 
 
 def test_titles_are_searched_as_texts_are() -> None:
@@ -79,21 +79,21 @@ def test_the_passage_of_a_thing_comes_before_shorter_ones_that_name_it() -> None
 
 @given(st.text())
 def test_plain_text_stays_as_it_is(text: str) -> None:
-    assert plain(plain(text)) == plain(text)
+    assert to_plain(to_plain(text)) == to_plain(text)
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(1, 35))
 def test_the_best_are_those_of_a_full_sort_and_ties_go_to_the_earlier(values: list[int], k: int) -> None:
     scores = np.array(values, np.float64)
     expected = sorted(range(len(values)), key=lambda place: (-values[place], place))[:k]
-    assert best(scores, k).tolist() == expected
+    assert find_best(scores, k).tolist() == expected
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 1_500), st.integers(1, 60), st.integers(1, 50))
 def test_the_best_of_many_are_those_of_a_full_sort(seed: int, count: int, k: int, spread: int) -> None:
     scores = np.random.default_rng(seed).integers(0, spread, count).astype(np.float64)
     expected = sorted(range(count), key=lambda place: (-scores[place], place))[:k]
-    assert best(scores, k).tolist() == expected
+    assert find_best(scores, k).tolist() == expected
 
 
 def test_equal_documents_come_in_their_order() -> None:
@@ -104,20 +104,20 @@ def test_equal_documents_come_in_their_order() -> None:
 
 
 def test_reciprocal_ranks_by_hand() -> None:
-    ranked = fused([np.array([7, 3, 5]), np.array([3, 9])])
+    ranked = fuse_rankings([np.array([7, 3, 5]), np.array([3, 9])])
     assert [place for place, _ in ranked] == [3, 7, 9, 5]
     assert [score for _, score in ranked] == pytest.approx([1 / 62 + 1 / 61, 1 / 61, 1 / 62, 1 / 63])
 
 
 def test_equal_sums_of_reciprocal_ranks_go_to_the_earlier_place() -> None:
-    assert [place for place, _ in fused([np.array([8, 2]), np.array([2, 8])])] == [2, 8]
+    assert [place for place, _ in fuse_rankings([np.array([8, 2]), np.array([2, 8])])] == [2, 8]
 
 
 @given(st.text(max_size=60))
 def test_any_query_finds_only_documents_that_share_a_word_with_it(query: str) -> None:
     index = SearchIndex.build(CITIES)
     for hit in index.search(query, 10):
-        assert set(words(index[hit.id].searched)) & set(query_words(query))
+        assert set(split_words(index[hit.id].searched)) & set(split_query(query))
         assert hit.score > 0
 
 
@@ -135,8 +135,8 @@ def test_quoted_words_are_words() -> None:
 
 
 def test_huge_queries_are_read_up_to_a_bound() -> None:
-    assert query_words("norway " + "x" * 10**6) == ["norway", "x" * (MAX_QUERY_CHARS - 7)]
-    assert len(query_words(" ".join(map(str, range(10_000))))) == MAX_QUERY_WORDS
+    assert split_query("norway " + "x" * 10**6) == ["norway", "x" * (MAX_QUERY_CHARS - 7)]
+    assert len(split_query(" ".join(map(str, range(10_000))))) == MAX_QUERY_WORDS
     assert SearchIndex.build(CITIES).search("norway " * 100_000, 1)[0].id == "oslo"
 
 
@@ -178,10 +178,10 @@ def test_dense_search_finds_by_meaning_what_shares_no_word(dense: SearchIndex) -
 
 def test_vectors_are_unit_and_do_not_depend_on_their_batch() -> None:
     texts = ["iron", "a much longer text about iron and steel " * 5, "東京 \ud800"]
-    together = minilm().encode(texts)
+    together = load_minilm().encode(texts)
     np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1, rtol=1e-5)
     for text, vector in zip(texts, together, strict=True):
-        np.testing.assert_allclose(minilm().encode([text])[0], vector, atol=1e-5)
+        np.testing.assert_allclose(load_minilm().encode([text])[0], vector, atol=1e-5)
 
 
 def test_vectors_are_kept_by_content_and_a_damaged_file_is_built_again(
@@ -192,10 +192,10 @@ def test_vectors_are_kept_by_content_and_a_damaged_file_is_built_again(
     assert np.load(kept).shape == (4, 384)
     kept.write_bytes(before[: len(before) // 2])
     with pytest.warns(UserWarning, match="damaged"):
-        again = VectorIndex(CITIES, minilm(), cache)
+        again = VectorIndex(CITIES, load_minilm(), cache)
     assert kept.read_bytes() == before
     assert again.search("metal", 4)[0] == (3, dense.search("metal", 4)[0].score)
-    VectorIndex(CITIES[:2], minilm(), cache)
+    VectorIndex(CITIES[:2], load_minilm(), cache)
     assert len(list((cache / "embeddings").glob("*.npy"))) == 2
 
 

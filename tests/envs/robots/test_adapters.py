@@ -19,7 +19,7 @@ import pytest
 from stepwell.core import ConfigError, EnvError
 from stepwell.envs import make_env
 from stepwell.envs.check import check_env
-from stepwell.envs.robots.maniskill_env import flattened
+from stepwell.envs.robots.maniskill_env import flatten_arrays
 
 PACKAGES = {
     "metaworld": "metaworld",
@@ -53,7 +53,7 @@ def _forget_opened(name: str) -> None:
     from stepwell.envs.robots.fetch import simulator as fetch
     from stepwell.envs.robots.metaworld import simulator as metaworld
 
-    for cache in (metaworld.simulator_type, metaworld.vector_bounds, fetch._simulator_type):
+    for cache in (metaworld.make_simulator_type, metaworld.find_vector_bounds, fetch._simulator_type):
         cache.cache_clear()
 
 
@@ -147,7 +147,7 @@ def test_maniskill_shows_the_robot_apart_from_the_rest(mani_skill: None) -> None
 
 def test_nested_observations_are_flattened_in_their_order() -> None:
     nested = {"qpos": np.array([1.0, 2.0]), "controller": {"target": np.array([[3.0]])}, "on": np.array(True)}
-    assert flattened(nested).tolist() == [1.0, 2.0, 3.0, 1.0] and flattened({}).shape == (0,)
+    assert flatten_arrays(nested).tolist() == [1.0, 2.0, 3.0, 1.0] and flatten_arrays({}).shape == (0,)
 
 
 class StandInRoboCasa:

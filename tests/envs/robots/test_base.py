@@ -22,7 +22,7 @@ from stepwell.core import (
     StateForm,
     Task,
 )
-from stepwell.envs import EnvBatch, draw_tasks, env_names, env_type, make_env
+from stepwell.envs import EnvBatch, draw_tasks, find_env_type, list_env_names, make_env
 from stepwell.envs.check import check_type
 from stepwell.envs.registry import ROBOT_ENVS
 from stepwell.envs.robots import Moved, RobotEnv, RobotOptions
@@ -305,24 +305,24 @@ def test_a_batch_isolates_a_robot_that_fails() -> None:
 
 
 def test_robots_are_among_the_worlds_and_open_by_name_without_a_simulator() -> None:
-    assert set(ROBOT_ENVS) < set(env_names())
+    assert set(ROBOT_ENVS) < set(list_env_names())
     for name in ROBOT_ENVS:
         env = make_env(name)
         assert env.is_robot and env.name == name
-        assert env_type(name) is type(env)
+        assert find_env_type(name) is type(env)
 
 
 def test_a_robot_of_ones_own_opens_by_import_path(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_robot.py").write_text("from stepwell.envs.robots import RobotEnv as Own\nNot = int\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert env_type("own_robot:Own") is RobotEnv
+    assert find_env_type("own_robot:Own") is RobotEnv
     with pytest.raises(ConfigError, match="or of RobotEnv for a robot"):
-        env_type("own_robot:Not")
+        find_env_type("own_robot:Not")
 
 
 def test_options_of_another_world_are_refused() -> None:
     with pytest.raises(InputError, match="use make_env"):
-        Track(env_type("metaworld").Options())
+        Track(find_env_type("metaworld").Options())
 
 
 def test_drawn_tasks_of_the_two_splits_share_no_content() -> None:

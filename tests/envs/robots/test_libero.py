@@ -8,7 +8,7 @@ import pytest
 from stepwell.core import ConfigError, EnvError, InputError, Task
 from stepwell.envs import draw_tasks, make_env
 from stepwell.envs.check import check_env
-from stepwell.envs.robots.libero_env import scene_of
+from stepwell.envs.robots.libero_env import open_scene
 
 pytest.importorskip("libero")
 
@@ -20,7 +20,7 @@ def test_the_world_keeps_the_contract() -> None:
 
 
 def test_tasks_are_the_initial_states_of_the_package() -> None:
-    scene = scene_of("libero_spatial", 0)
+    scene = open_scene("libero_spatial", 0)
     assert scene.states.shape[0] == 50
     assert scene.instruction.startswith("pick up the black bowl")
     tasks = draw_tasks("libero", {}, "train", 20, seed=0)
@@ -29,21 +29,21 @@ def test_tasks_are_the_initial_states_of_the_package() -> None:
 
 
 def test_a_task_is_named_or_numbered() -> None:
-    scene = scene_of("libero_goal", 3)
-    assert scene_of("libero_goal", scene.name).path == scene.path
+    scene = open_scene("libero_goal", 3)
+    assert open_scene("libero_goal", scene.name).path == scene.path
     with pytest.raises(ConfigError, match="has tasks 0 to 9, got 10"):
-        scene_of("libero_goal", 10)
+        open_scene("libero_goal", 10)
     with pytest.raises(ConfigError, match="has no 'dance'"):
-        scene_of("libero_goal", "dance")
+        open_scene("libero_goal", "dance")
     with pytest.raises(ConfigError, match="near: libero_goal"):
-        scene_of("libero_gaol", 0)
+        open_scene("libero_gaol", 0)
 
 
 def test_objects_stand_where_the_initial_state_has_them_and_there_is_no_expert() -> None:
     env = make_env("libero", {"num_settling": 0})
     task = env.make_task(env.options, 0)
     env.reset(options={"task": task})
-    state = scene_of("libero_spatial", 0).states[task.content["initial_state"]]
+    state = open_scene("libero_spatial", 0).states[task.content["initial_state"]]
     np.testing.assert_allclose(
         env._sim.env.sim.data.qpos, state[1 : 1 + env._sim.env.sim.model.nq], atol=1e-9
     )

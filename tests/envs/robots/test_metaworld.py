@@ -14,8 +14,8 @@ from stepwell.core import ConfigError, InputError, Task
 from stepwell.envs import EnvBatch, draw_tasks, make_env
 from stepwell.envs.check import check_env
 from stepwell.envs.robots import models
-from stepwell.envs.robots.metaworld.simulator import vector_bounds
-from stepwell.envs.robots.metaworld.text import INSTRUCTIONS, plain_name
+from stepwell.envs.robots.metaworld.simulator import find_vector_bounds
+from stepwell.envs.robots.metaworld.text import INSTRUCTIONS, strip_version
 
 metaworld = pytest.importorskip("metaworld")
 
@@ -58,7 +58,7 @@ def test_a_task_is_named_with_or_without_its_version() -> None:
     with pytest.raises(ConfigError, match=r"no task 'raech'; did you mean 'reach'\?"):
         make_env("metaworld", {"task": "raech"})
     with pytest.raises(ConfigError):
-        plain_name("reach-v2")
+        strip_version("reach-v2")
 
 
 @pytest.mark.parametrize("name", ["reach", "push", "button-press", "basketball", "lever-pull", "drawer-open"])
@@ -98,7 +98,7 @@ def test_the_expert_solves_other_tasks(name: str) -> None:
 
 def test_content_is_the_random_vector_and_drawn_within_its_bounds() -> None:
     options = make_env("metaworld", {"task": "push"}).options
-    low, high = vector_bounds("push-v3")
+    low, high = find_vector_bounds("push-v3")
     env = make_env("metaworld", options)
     for seed in range(100):
         task = env.make_task(options, seed)
@@ -192,7 +192,7 @@ def models_after(name: str, seed: int) -> dict[str, np.ndarray]:
 
 
 def test_resets_reuse_the_model_and_move_the_hand_to_its_start_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    mujoco = models.mujoco("metaworld")
+    mujoco = models.import_mujoco("metaworld")
     env = make_env("metaworld", {"task": "push"})
     env.reset(seed=0)
     model, num_steps = env._sim.model, 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stepwell.envs.shop.goal import Goal
+from stepwell.envs.shop.goal import ShopGoal
 from stepwell.envs.shop.options import ShopOptions
 from stepwell.envs.shop.products import Option, Product
 from stepwell.envs.shop.products.store import Store, write_store
@@ -26,7 +26,7 @@ SHELF = [
             (Option("<u>", ("<s>", "a&b\"c")),), ("<img src=x onerror=y>",), "</p><script>z</script>"),
     *(Product(f"F{number}", f"filler boots {number}", "filler", ("Filler",), 100) for number in range(7)),
 ]  # fmt: skip
-WANTED = Goal(
+WANTED = ShopGoal(
     "Find me hiking boots: vegan, waterproof, size: M. It must cost no more than $50.",
     "hiking boots",
     ("hiking", "boots"),

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from stepwell.core import InputError, Split, StateForm, Task
-from stepwell.envs.baselines import random_play
+from stepwell.envs.baselines import measure_random_play
 from stepwell.envs.check import check_env
 from stepwell.envs.registry import make_env
 from stepwell.envs.shop.env import ShopEnv
-from stepwell.envs.shop.goal import Goal
-from stepwell.envs.shop.guide import AFTER, BEFORE, EXAMPLE_TASK, examples
+from stepwell.envs.shop.goal import ShopGoal
+from stepwell.envs.shop.guide import AFTER, BEFORE, EXAMPLE_TASK, make_examples
 from stepwell.envs.shop.options import ShopOptions
 from stepwell.envs.shop.products import Product
 from stepwell.envs.shop.products.store import Store, write_store
@@ -52,7 +52,7 @@ def test_the_oracle_solves_held_out_tasks_of_the_tiny_shop_in_golden_steps() -> 
 
 def test_random_play_buys_the_right_thing_hardly_ever() -> None:
     tasks = draw_tasks(PATH, TINY, Split.HELD_OUT, 150, seed=1)
-    assert random_play(PATH, TINY, tasks, seed=0) < 0.05
+    assert measure_random_play(PATH, TINY, tasks, seed=0) < 0.05
 
 
 @pytest.mark.slow
@@ -62,7 +62,7 @@ def test_the_full_shop_has_fifty_thousand_products_an_oracle_and_no_luck() -> No
     assert env.shop.store.num_products == 50_000 and env.world.max_turns == 15
     tasks = draw_tasks(PATH, {}, Split.HELD_OUT, 40, seed=1)
     assert oracle_success({}, tasks) >= 0.95
-    assert random_play(PATH, {}, tasks, seed=0) < 0.1
+    assert measure_random_play(PATH, {}, tasks, seed=0) < 0.1
 
 
 def test_a_purchase_is_paid_by_its_score_and_ends_the_episode() -> None:
@@ -161,9 +161,9 @@ def test_the_example_of_the_guide_is_what_a_shop_shows(tmp_path: Path) -> None:
     cups = [Product(name, "soft cup", "cup", ("Shop",), 900) for name in ("a71", "c02")]
     write_store(tmp_path / "cups.db", cups)
     shop = Shop(Store(tmp_path / "cups.db"), page_size=4)
-    goal = Goal(EXAMPLE_TASK, "cup", ("cup",), (), ("soft",), (("color", "red"),), 1200)
+    goal = ShopGoal(EXAMPLE_TASK, "cup", ("cup",), (), ("soft",), (("color", "red"),), 1200)
     assert shop.state(goal, View()) == BEFORE
-    answer = examples()[StateForm.STRUCTURED].answer
+    answer = make_examples()[StateForm.STRUCTURED].answer
     assert shop.state(goal, shop.step(goal, View(), answer).view) == AFTER
 
 

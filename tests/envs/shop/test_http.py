@@ -23,7 +23,7 @@ from stepwell.envs.batch import EnvBatch
 from stepwell.envs.registry import make_env
 from stepwell.envs.shop.browser import create_browser_app
 from stepwell.envs.shop.env import ShopEnv
-from stepwell.envs.shop.html_pages import html_page
+from stepwell.envs.shop.html_pages import write_html_page
 from stepwell.envs.shop.options import ShopOptions
 from stepwell.envs.shop.shop import Shop
 from stepwell.envs.shop.view import Page, View
@@ -163,10 +163,10 @@ def test_texts_of_products_are_text_on_every_page(small: Shop) -> None:
     ]
     results = View(Page.RESULTS, "script alert <i>")
     for view in (View(note="<i>"), results, item, *details, View(Page.BOUGHT, "q", 0, "A5")):
-        page = html_page(small.page(WANTED, view), 0)
+        page = write_html_page(small.page(WANTED, view), 0)
         assert {tag for tag, _ in tags(page)} <= ALLOWED | {"button"}
         assert not any(name.startswith("on") for _, attrs in tags(page) for name in attrs)
-    assert "&lt;script&gt;alert" in html_page(small.page(WANTED, item), 0)
+    assert "&lt;script&gt;alert" in write_html_page(small.page(WANTED, item), 0)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stepwell.envs import make_env
 from stepwell.envs.shop.options import PRESETS, ShopOptions
-from stepwell.envs.shop.products.vocabulary import vocabulary
+from stepwell.envs.shop.products.vocabulary import load_vocabulary
 
 PAGE = (Path(__file__).parent.parent.parent.parent / "docs" / "shop.md").read_text()
 
@@ -33,7 +33,7 @@ def test_the_table_names_every_option_and_the_presets() -> None:
 
 
 def test_the_catalogue_is_as_large_as_the_page_says() -> None:
-    words = vocabulary("full")
+    words = load_vocabulary("full")
     phrases = {phrase for kind in words.kinds for phrase in kind.phrases}
     sets = {options for kind in words.kinds for options in kind.options}
     departments = {kind.category[0] for kind in words.kinds}

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from stepwell.envs.shop.goal import Goal
+from stepwell.envs.shop.goal import ShopGoal
 from stepwell.envs.shop.options import ShopOptions
 from stepwell.envs.shop.pages import SEARCH
 from stepwell.envs.shop.shop import Shop, open_shop
@@ -18,7 +18,7 @@ from stepwell.envs.shop.view import Page, View
 from .conftest import WANTED
 
 
-def follow(shop: Shop, goal: Goal, view: View, actions: list[str]) -> float:
+def follow(shop: Shop, goal: ShopGoal, view: View, actions: list[str]) -> float:
     for action in actions:
         assert view.page is not Page.BOUGHT
         seen = shop.step(goal, view, action)
@@ -27,7 +27,7 @@ def follow(shop: Shop, goal: Goal, view: View, actions: list[str]) -> float:
     return shop.page(goal, view).score.total  # type: ignore[union-attr]
 
 
-def fewest(shop: Shop, goal: Goal, start: View, queries: list[str]) -> int:
+def fewest(shop: Shop, goal: ShopGoal, start: View, queries: list[str]) -> int:
     """The least number of actions to a full score, by trying all of them, searches among `queries`."""
     seen, layer = {start}, [start]
     for count in itertools.count(1):
@@ -52,7 +52,7 @@ def pocket() -> Shop:
     return open_shop(ShopOptions(size="tiny", num_products=40))
 
 
-def own_words(goal: Goal) -> list[str]:
+def own_words(goal: ShopGoal) -> list[str]:
     words = [goal.kind, *goal.attributes, *goal.values]
     return [" ".join(some) for n in range(1, len(words) + 1) for some in itertools.combinations(words, n)]
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.envs.shop.goal import Goal
+from stepwell.envs.shop.goal import ShopGoal
 from stepwell.envs.shop.products import Option, Product
-from stepwell.envs.shop.score import Score, has_attribute, score_purchase, type_score
+from stepwell.envs.shop.score import PurchaseScore, has_attribute, score_purchase, score_type
 
-GOAL = Goal("", "hiking boots", ("hiking", "boots"), ("Shoes", "Outdoor", "hiking boots"),
+GOAL = ShopGoal("", "hiking boots", ("hiking", "boots"), ("Shoes", "Outdoor", "hiking boots"),
             ("vegan", "waterproof"), (("size", "x-large"), ("color", "navy")), 5000)  # fmt: skip
 SIZE, COLOR = Option("size", ("x-large", "xx-large"), (0, 300)), Option("color", ("navy", "red"))
 BOOTS = Product("A", "Fast hiking boots", "hiking boots", ("Shoes", "Outdoor", "hiking boots"), 4900,
@@ -21,7 +21,7 @@ RIGHT = {"size": "x-large", "color": "navy"}
 
 
 def test_a_purchase_that_is_all_that_was_asked_for_scores_one() -> None:
-    assert score_purchase(GOAL, BOOTS, RIGHT) == Score(1.0, 1.0, 2, 2, True)
+    assert score_purchase(GOAL, BOOTS, RIGHT) == PurchaseScore(1.0, 1.0, 2, 2, True)
     assert score_purchase(GOAL, BOOTS, RIGHT).is_success
 
 
@@ -44,7 +44,7 @@ def test_each_value_counts_as_much_as_each_attribute_and_the_price(
 def test_a_price_at_the_limit_is_within_it_and_a_cent_more_is_not() -> None:
     at, above = replace(BOOTS, price=5000), replace(BOOTS, price=5001)
     assert score_purchase(GOAL, at, RIGHT).is_within_limit
-    assert score_purchase(GOAL, above, RIGHT) == Score(4 / 5, 1.0, 2, 2, False)
+    assert score_purchase(GOAL, above, RIGHT) == PurchaseScore(4 / 5, 1.0, 2, 2, False)
 
 
 def test_a_larger_size_is_another_size() -> None:
@@ -59,7 +59,7 @@ def test_attributes_are_had_if_listed_or_said_word_for_word() -> None:
     assert not has_attribute(BOOTS, "water") and not has_attribute(BOOTS, "veg")
 
 
-WIDE = Goal("", "q", tuple(f"w{i}" for i in range(20)), ("a", "b"), (), (), 10**9)
+WIDE = ShopGoal("", "q", tuple(f"w{i}" for i in range(20)), ("a", "b"), (), (), 10**9)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ WIDE = Goal("", "q", tuple(f"w{i}" for i in range(20)), ("a", "b"), (), (), 10**
 def test_the_kind_of_thing_is_judged_by_title_kind_and_shelves(
     title: str, kind: str, category: tuple[str, ...], expected: float
 ) -> None:
-    assert type_score(WIDE, Product("A", title, kind, category, 1)) == expected
+    assert score_type(WIDE, Product("A", title, kind, category, 1)) == expected
 
 
 def test_the_wrong_kind_of_thing_takes_its_part_of_everything() -> None:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.core import InputError
-from stepwell.envs.shop.goal import Goal
+from stepwell.envs.shop.goal import ShopGoal
 from stepwell.envs.shop.shop import UNREADABLE, Shop
-from stepwell.envs.shop.view import MAX_ACTION_CHARS, MAX_QUERY_CHARS, Page, View, clean, read_action
+from stepwell.envs.shop.view import MAX_ACTION_CHARS, MAX_QUERY_CHARS, Page, View, clean_text, read_action
 
 from .conftest import WANTED
 
@@ -20,7 +20,7 @@ RESULTS = View(Page.RESULTS, "boots")
 ITEM = View(Page.ITEM, "boots", 0, "A2")
 
 
-def walk(shop: Shop, *actions: str, goal: Goal = WANTED) -> View:
+def walk(shop: Shop, *actions: str, goal: ShopGoal = WANTED) -> View:
     view = View()
     for action in actions:
         view = shop.step(goal, view, action).view
@@ -166,9 +166,9 @@ def test_actions_are_read_as_written(text: str, asked: tuple[str, str] | None) -
 
 @given(st.text(max_size=100), st.integers(1, 50))
 def test_cleaned_text_is_one_line_that_can_be_encoded(text: str, most: int) -> None:
-    cleaned = clean(text, most)
+    cleaned = clean_text(text, most)
     assert len(cleaned) <= most and cleaned.encode().decode() == cleaned
-    assert len(cleaned.splitlines()) <= 1 and clean(cleaned, most) == cleaned.strip()
+    assert len(cleaned.splitlines()) <= 1 and clean_text(cleaned, most) == cleaned.strip()
 
 
 @given(
@@ -178,7 +178,7 @@ def test_cleaned_text_is_one_line_that_can_be_encoded(text: str, most: int) -> N
 def test_a_view_comes_back_from_json(
     page: Page, query: str, number: int, item: str, chosen: list[tuple[str, str]]
 ) -> None:
-    view = View(page, clean(query, 30), number, item, "features", tuple(chosen), "note")
+    view = View(page, clean_text(query, 30), number, item, "features", tuple(chosen), "note")
     assert View.from_json(view.to_json()) == view
 
 
@@ -198,8 +198,8 @@ def test_what_is_no_view_is_refused(wrong: object) -> None:
 )
 def test_what_is_no_goal_is_refused(wrong: object) -> None:
     with pytest.raises(InputError, match="a goal of shop"):
-        Goal.from_json(wrong)
-    assert Goal.from_json(WANTED.to_json()) == WANTED
+        ShopGoal.from_json(wrong)
+    assert ShopGoal.from_json(WANTED.to_json()) == WANTED
 
 
 @pytest.mark.parametrize(

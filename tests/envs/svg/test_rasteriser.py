@@ -11,7 +11,7 @@ import pytest
 from stepwell.core import EnvError
 from stepwell.envs.svg import rasteriser as module
 from stepwell.envs.svg.markup import XMLNS, RefusedSvg, read_markup
-from stepwell.envs.svg.rasteriser import Rasteriser, draw
+from stepwell.envs.svg.rasteriser import Rasteriser, draw_svg
 
 pytest.importorskip("resvg_py")
 
@@ -21,55 +21,55 @@ def svg(inside: str, box: str = "0 0 10 10") -> str:
 
 
 def test_pixels_are_where_the_code_says() -> None:
-    picture = draw(svg('<rect x="5" width="5" height="5" fill="#ff0000"/>'), 20)
+    picture = draw_svg(svg('<rect x="5" width="5" height="5" fill="#ff0000"/>'), 20)
     assert (picture[:10, 10:] == (255, 0, 0)).all()
     assert (picture[10:] == 255).all() and (picture[:, :10] == 255).all()
 
 
 def test_a_wide_view_stands_in_the_middle_of_a_square() -> None:
     code = '<svg viewBox="0 0 20 10"><rect width="20" height="10"/></svg>'
-    picture = draw(read_markup(code).svg, 20)
+    picture = draw_svg(read_markup(code).svg, 20)
     assert (picture[5:15] == 0).all()
     assert (picture[:5] == 255).all() and (picture[15:] == 255).all()
 
 
 def test_pictures_are_kept_and_cannot_be_painted_over() -> None:
-    picture = draw(svg("<rect/>"), 8)
+    picture = draw_svg(svg("<rect/>"), 8)
     with pytest.raises(ValueError, match="read-only"):
         picture[0] = 0
-    assert draw(svg("<rect/>"), 8) is picture
+    assert draw_svg(svg("<rect/>"), 8) is picture
 
 
 def test_a_file_cannot_be_read_even_by_code_that_was_not_checked(tmp_path) -> None:
     (tmp_path / "black.svg").write_text(svg('<rect width="10" height="10"/>'))
     link = f'<image href="{tmp_path}/black.svg" width="10" height="10"/>'
-    assert (draw(svg(link), 8) == 255).all()
+    assert (draw_svg(svg(link), 8) == 255).all()
 
 
 def test_code_that_takes_too_long_is_refused_and_the_next_is_drawn() -> None:
     slow = svg('<g opacity="0.5"><path d="M0 0L999999 999999L0 999999" stroke="black"/></g>' * 300)
     with pytest.raises(RefusedSvg, match=r"longer than 0\.2 s"):
-        draw(slow, 512, 0.2)
-    assert (draw(svg('<rect width="10" height="10"/>'), 4) == 0).all()
+        draw_svg(slow, 512, 0.2)
+    assert (draw_svg(svg('<rect width="10" height="10"/>'), 4) == 0).all()
 
 
 def test_code_that_needs_too_much_memory_is_refused_and_the_next_is_drawn() -> None:
     drawing = Rasteriser()
     with pytest.raises(RefusedSvg, match=r"memory|rasteriser refuses"):
-        drawing.png(svg("<rect/>"), 60_000, 5.0)
-    assert drawing.png(svg("<rect/>"), 4, 5.0).startswith(b"\x89PNG")
+        drawing.draw_png(svg("<rect/>"), 60_000, 5.0)
+    assert drawing.draw_png(svg("<rect/>"), 4, 5.0).startswith(b"\x89PNG")
     drawing.close()
 
 
 def test_code_that_is_no_svg_is_refused_by_the_rasteriser_too() -> None:
     with pytest.raises(RefusedSvg, match="rasteriser refuses"):
-        draw("<html/>", 8)
+        draw_svg("<html/>", 8)
 
 
 def test_a_drawing_process_that_does_not_start_is_an_error_of_the_system(monkeypatch) -> None:
     monkeypatch.setattr(module.sys, "executable", "/bin/false")
     with pytest.raises(EnvError, match="does not start"):
-        Rasteriser().png(svg("<rect/>"), 4, 1.0)
+        Rasteriser().draw_png(svg("<rect/>"), 4, 1.0)
 
 
 def test_threads_take_turns() -> None:
@@ -78,7 +78,7 @@ def test_threads_take_turns() -> None:
     def work(number: int) -> None:
         for shade in range(8):
             colour = f"#{number * 20 + shade:02x}0000"
-            pictures[number * 8 + shade] = draw(svg(f'<rect width="10" height="10" fill="{colour}"/>'), 5)
+            pictures[number * 8 + shade] = draw_svg(svg(f'<rect width="10" height="10" fill="{colour}"/>'), 5)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -91,10 +91,10 @@ def test_threads_take_turns() -> None:
 
 
 def test_a_forked_process_gets_a_drawing_process_of_its_own() -> None:
-    draw(svg("<rect/>"), 9)
+    draw_svg(svg("<rect/>"), 9)
     pid = os.fork()
     if pid == 0:
-        picture = draw(svg('<rect width="10" height="10"/>'), 9)
+        picture = draw_svg(svg('<rect width="10" height="10"/>'), 9)
         os._exit(0 if (picture == 0).all() else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert (draw(svg('<circle r="30"/>'), 9) == 0).all()
+    assert (draw_svg(svg('<circle r="30"/>'), 9) == 0).all()

@@ -7,20 +7,20 @@ import pytest
 
 from stepwell.core import ConfigError
 from stepwell.envs.svg import perceptual
-from stepwell.envs.svg.icons import icons
+from stepwell.envs.svg.icons import load_icons
 from stepwell.envs.svg.options import SvgOptions
-from stepwell.envs.svg.rasteriser import draw
-from stepwell.envs.svg.similarity import Judge, chosen_measure, pixel_distance
+from stepwell.envs.svg.rasteriser import draw_svg
+from stepwell.envs.svg.similarity import LikenessJudge, choose_measure, measure_pixel_distance
 
 pytest.importorskip("resvg_py")
-NAMED = dict(icons("lucide", 700))
+NAMED = dict(load_icons("lucide", 700))
 needs_weights = pytest.mark.skipif(perceptual.weights_file() is None, reason=perceptual.MISSING)
 MEASURES = [pytest.param("perceptual", marks=needs_weights), "pixels"]
 
 
 def scores(measure: str, target: str, drawings: list[str]) -> list[float]:
-    judge = Judge(SvgOptions(measure=measure))
-    return [judge.score(draw(target, 128), draw(drawing, 128)).value for drawing in drawings]
+    judge = LikenessJudge(SvgOptions(measure=measure))
+    return [judge.score(draw_svg(target, 128), draw_svg(drawing, 128)).value for drawing in drawings]
 
 
 @pytest.mark.parametrize("measure", MEASURES)
@@ -52,19 +52,21 @@ def test_another_icon_scores_low(measure: str) -> None:
 
 @needs_weights
 def test_the_perceptual_distance_is_zero_for_equals_symmetric_and_forgives_a_shift() -> None:
-    network = perceptual.network()
-    house, bell = draw(NAMED["house"], 128), draw(NAMED["bell"], 128)
-    assert network.distance(house, house.copy()) == 0.0
-    assert network.distance(house, bell) == pytest.approx(network.distance(bell, house), rel=1e-5)
+    network = perceptual.load_network()
+    house, bell = draw_svg(NAMED["house"], 128), draw_svg(NAMED["bell"], 128)
+    assert network.measure_distance(house, house.copy()) == 0.0
+    assert network.measure_distance(house, bell) == pytest.approx(
+        network.measure_distance(bell, house), rel=1e-5
+    )
     moved = np.roll(house, 1, axis=1)
-    assert network.distance(house, moved) < 0.05 * network.distance(house, bell)
-    assert pixel_distance(house, moved) > 0.1 * pixel_distance(house, bell)
+    assert network.measure_distance(house, moved) < 0.05 * network.measure_distance(house, bell)
+    assert measure_pixel_distance(house, moved) > 0.1 * measure_pixel_distance(house, bell)
 
 
 @needs_weights
 def test_the_forward_agrees_with_one_written_with_modules() -> None:
     torch = pytest.importorskip("torch")
-    network = perceptual.network()
+    network = perceptual.load_network()
     weights = network._weights
 
     def conv(name: str, padding: int) -> object:
@@ -88,7 +90,7 @@ def test_the_forward_agrees_with_one_written_with_modules() -> None:
         torch.nn.Sequential(conv("slice4.11", 1), relu),
         torch.nn.Sequential(conv("slice5.13", 1), relu),
     ]
-    total, pictures = 0.0, [draw(NAMED[name], 64) for name in ("house", "bell")]
+    total, pictures = 0.0, [draw_svg(NAMED[name], 64) for name in ("house", "bell")]
     pair = torch.stack([torch.from_numpy(picture.copy()).permute(2, 0, 1) for picture in pictures]) / 255
     mean, spread = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     x = (pair - mean[:, None, None]) / spread[:, None, None]  # LPIPS's scaling, but for rounding
@@ -98,17 +100,17 @@ def test_the_forward_agrees_with_one_written_with_modules() -> None:
             unit = torch.nn.functional.normalize(x, dim=1)
             channels = ((unit[0] - unit[1]) ** 2).mean(dim=(1, 2))
             total += float(channels @ weights[f"lin{number}.model.1.weight"].flatten())
-    assert network.distance(*pictures) == pytest.approx(total, rel=0.01)
+    assert network.measure_distance(*pictures) == pytest.approx(total, rel=0.01)
 
 
 def test_auto_takes_the_best_measure_there_are_weights_for(monkeypatch) -> None:
-    assert chosen_measure(SvgOptions(dreamsim_path="somewhere")) == "dreamsim"
+    assert choose_measure(SvgOptions(dreamsim_path="somewhere")) == "dreamsim"
     monkeypatch.setattr(perceptual, "weights_file", lambda: None)
-    assert chosen_measure(SvgOptions()) == "pixels"
+    assert choose_measure(SvgOptions()) == "pixels"
     with pytest.raises(ConfigError, match="pip install --no-deps stlpips-pytorch"):
-        chosen_measure(SvgOptions(measure="perceptual"))
+        choose_measure(SvgOptions(measure="perceptual"))
     with pytest.raises(ConfigError, match=r"needs env\.options\.dreamsim_path"):
-        chosen_measure(SvgOptions(measure="dreamsim"))
+        choose_measure(SvgOptions(measure="dreamsim"))
 
 
 @pytest.fixture(scope="module")
@@ -129,15 +131,15 @@ def vision_folder(tmp_path_factory) -> str:
 
 
 def test_scores_of_a_vision_transformer_from_a_folder(vision_folder: str) -> None:
-    judge = Judge(SvgOptions(dreamsim_path=vision_folder, dino_path=vision_folder))
-    house, bell = draw(NAMED["house"], 96), draw(NAMED["bell"], 96)
+    judge = LikenessJudge(SvgOptions(dreamsim_path=vision_folder, dino_path=vision_folder))
+    house, bell = draw_svg(NAMED["house"], 96), draw_svg(NAMED["bell"], 96)
     same, other = judge.score(house, house), judge.score(house, bell)
     assert (same.measure, same.value, same.dino) == ("dreamsim", pytest.approx(1.0), pytest.approx(1.0))
     assert other.value < 0.9999 and other.dino is not None and other.dino < 0.9999
 
 
 def test_a_folder_without_a_model_is_refused_with_what_to_do(tmp_path) -> None:
-    judge = Judge(SvgOptions(dino_path=str(tmp_path), measure="pixels"))
-    picture = draw(NAMED["house"], 32)
+    judge = LikenessJudge(SvgOptions(dino_path=str(tmp_path), measure="pixels"))
+    picture = draw_svg(NAMED["house"], 32)
     with pytest.raises(ConfigError, match=r"env\.options\.dino_path: .* no config\.json"):
         judge.score(picture, picture)

@@ -13,7 +13,7 @@ from stepwell.envs import draw_tasks, make_env
 from stepwell.envs.check import check_env
 from stepwell.envs.svg.env import ASK, Svg
 from stepwell.envs.svg.guide import EXAMPLE_ICON, EXAMPLE_SVG
-from stepwell.envs.svg.icons import icons
+from stepwell.envs.svg.icons import load_icons
 
 pytest.importorskip("resvg_py")
 SMALL = {"image_size": 48, "measure": "pixels"}
@@ -132,7 +132,7 @@ def test_examples_of_the_guide_are_true() -> None:
 
 
 def test_icons_are_many_distinct_and_drawn_at_random() -> None:
-    found = icons("lucide", 700)
+    found = load_icons("lucide", 700)
     assert len(found) > 1000
     assert len({svg for _, svg in found}) == len(found) == len({name for name, _ in found})
     assert all(len(svg) <= 700 for _, svg in found)
@@ -145,9 +145,9 @@ def test_icons_of_a_folder(tmp_path) -> None:
     task = Svg.make_task(Svg.Options(icons=str(tmp_path)), seed=3)
     assert task.content["icon"] == "copy" and "<circle" in str(task.content["svg"])
     with pytest.raises(ConfigError, match="max_icon_chars"):
-        icons(str(tmp_path), 60)
+        load_icons(str(tmp_path), 60)
     with pytest.raises(ConfigError, match="or a folder of"):
-        icons(str(tmp_path / "none"), 700)
+        load_icons(str(tmp_path / "none"), 700)
 
 
 def test_a_task_that_holds_no_icon_is_refused() -> None:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ArraySpec, RobotEnvDescription, Task
-from stepwell.envs.robots.base import Moved, RobotEnv, RobotOptions, numbers
+from stepwell.envs.robots.base import Moved, RobotEnv, RobotOptions, round_numbers
 
 NAME = "tests.policies.vla.point_world:PointWorld"
 STRIDE = 0.15
@@ -68,7 +68,7 @@ class PointWorld(RobotEnv):
         return shown | {camera: self.picture(camera) for camera in self.options.cameras}
 
     def facts(self) -> dict[str, JSON]:
-        return {"point": numbers(self.point), "goal": numbers(self.goal)}
+        return {"point": round_numbers(self.point), "goal": round_numbers(self.goal)}
 
     def picture(self, camera: str) -> npt.NDArray[np.uint8]:
         size = self.options.image_size

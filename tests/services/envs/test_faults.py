@@ -111,7 +111,7 @@ def test_an_expired_session_is_an_infra_error_and_the_next_reset_opens_a_new_one
     time.sleep(1.2)
     env.step(())  # kept alive by heartbeats
     server = env._visit._server
-    server.dropped(env._visit._id)  # a caller that sends none
+    server.forget_session(env._visit._id)  # a caller that sends none
     until = time.monotonic() + 30
     while httpx.get(f"{url}/envs").json()["num_expired"] == 0:
         assert time.monotonic() < until, "it did not expire"

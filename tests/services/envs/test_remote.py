@@ -19,7 +19,7 @@ from stepwell.core import ConfigError, EnvError, InputError
 from stepwell.envs import make_env
 from stepwell.envs.batch import EnvBatch
 from stepwell.envs.check import check_env
-from stepwell.envs.registry import env_type
+from stepwell.envs.registry import find_env_type
 from stepwell.envs.remote import wire
 from stepwell.envs.remote.servers import Server
 
@@ -145,7 +145,7 @@ def test_mistakes_keep_their_type_and_do_not_change_the_episode(url: str) -> Non
     with pytest.raises(ConfigError, match="'chess' is not hosted here; available: frozenlake"):
         make_env(f"remote:{url}#chess")
     with pytest.raises(ConfigError, match=r"write remote:URL\[,URL\.\.\.\]#NAME"):
-        env_type("remote:http://127.0.0.1:1")
+        find_env_type("remote:http://127.0.0.1:1")
     env.close()
 
 
@@ -187,7 +187,7 @@ def test_png_images_are_smaller_and_equal(url: str) -> None:
     )
 )
 def test_pngs_lose_nothing(arrays: list[Any]) -> None:
-    frame = wire.without_pngs(wire.with_pngs(wire.Frame("turns", {"a": 1}, arrays)))
+    frame = wire.decode_images(wire.encode_images(wire.Frame("turns", {"a": 1}, arrays)))
     assert frame.header == {"a": 1}
     assert [(a.dtype, a.shape, a.tobytes()) for a in frame.arrays] == [
         (a.dtype, a.shape, a.tobytes()) for a in arrays

@@ -8,7 +8,7 @@ import pytest
 
 from stepwell.core import ToolCall
 from stepwell.envs import make_env
-from stepwell.envs.adversarial_actions import odd_actions
+from stepwell.envs.adversarial_actions import list_adversarial_actions
 
 
 def play_episode(env: Any, task: Any) -> list[Any]:
@@ -40,7 +40,9 @@ def test_mistakes_are_observations_remotely_too(url: str) -> None:
     turn = remote.step([ToolCall("no_such_tool", {}).text])
     assert "no_such_tool" in turn[0].text and turn[0].text != first.text
     odd = [
-        odd.action for odd in odd_actions(remote.world.actions) if not odd.is_call and len(odd.action) < 10**5
+        odd.action
+        for odd in list_adversarial_actions(remote.world.actions)
+        if not odd.is_call and len(odd.action) < 10**5
     ]
     for action in odd:
         remote.reset(options={"task": task})

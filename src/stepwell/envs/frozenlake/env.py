@@ -18,21 +18,27 @@ from typing import Any, ClassVar
 from stepwell.config.base import Settings
 from stepwell.core import ActionSpace, EnvDescription, InputError, Observation, StateForm, Task
 from stepwell.envs.base import Effect, Env
-from stepwell.envs.frozenlake.guide import examples, guide
+from stepwell.envs.frozenlake.guide import make_examples, write_guide
 from stepwell.envs.frozenlake.lake import (
     SLIPS,
     Lake,
-    best_on_slippery_ice,
-    goal_distances,
+    compute_goal_distances,
+    find_shortest_way,
     make_task,
-    shortest_way,
+    plan_on_slippery_ice,
 )
 from stepwell.envs.frozenlake.options import FrozenLakeOptions
-from stepwell.envs.frozenlake.text import compass, empty_board, in_words, place_player, structured
+from stepwell.envs.frozenlake.text import (
+    draw_empty_board,
+    draw_player,
+    write_compass,
+    write_sentences,
+    write_structured,
+)
 from stepwell.envs.frozenlake.tiles import TILES
 from stepwell.envs.frozenlake.vocabulary import VOCABULARY
 from stepwell.envs.grid import NAMES
-from stepwell.envs.tables import Table, tabulate
+from stepwell.envs.tables import StateTable, build_state_table
 from stepwell.envs.tiles import Image, draw_board
 
 REACHED = Effect(10.0, terminated=True, success=True, process=1.0)
@@ -53,7 +59,12 @@ class FrozenLake(Env):
         """What agents are told."""
         actions = ActionSpace(NAMES, self.options.max_actions_per_turn)
         return EnvDescription(
-            self.name, guide(self.options), actions, self.options.max_turns, examples(actions), VOCABULARY
+            self.name,
+            write_guide(self.options),
+            actions,
+            self.options.max_turns,
+            make_examples(actions),
+            VOCABULARY,
         )
 
     @classmethod
@@ -73,8 +84,8 @@ class FrozenLake(Env):
             raise InputError(f"task {task.id} and env.options.is_slippery disagree about slippery ice")
         self.lake = Lake.from_rows(content["board"], content["start"], content["goal"])
         self.place = self.lake.start
-        self._away = goal_distances(self.lake)
-        self._board = empty_board(self.lake)
+        self._away = compute_goal_distances(self.lake)
+        self._board = draw_empty_board(self.lake)
         self._num_left = self.options.max_actions
         self._slip = random.Random(seed).choice if self.options.is_slippery else None
 
@@ -92,32 +103,32 @@ class FrozenLake(Env):
     def observe(self) -> Observation:
         """The board as text, picture, or both."""
         shown = self.options.observation
-        text = self._text() if shown != "image" else ""
+        text = self._draw_text() if shown != "image" else ""
         if self.options.compass:
-            text = f"{compass(self.lake, self.place)}\n{text}".strip()
+            text = f"{write_compass(self.lake, self.place)}\n{text}".strip()
         return Observation(text, () if shown == "text" else (self.render(),))
 
     def oracle(self) -> list[str]:
         """A shortest way to the goal; on slippery ice the best next turn."""
         if self.options.is_slippery:
             num_turns = self.options.max_turns - self._num_turns
-            return best_on_slippery_ice(self.lake, self.place, num_turns, self.options.max_actions_per_turn)
-        return shortest_way(self.lake, self.place)
+            return plan_on_slippery_ice(self.lake, self.place, num_turns, self.options.max_actions_per_turn)
+        return find_shortest_way(self.lake, self.place)
 
     def state(self) -> dict[StateForm, str]:
         """Sentences, board and JSON."""
         return {
-            StateForm.NATURAL_LANGUAGE: in_words(self.lake, self.place),
-            StateForm.SYMBOLIC: self._text(),
-            StateForm.STRUCTURED: structured(self.lake, self.place),
+            StateForm.NATURAL_LANGUAGE: write_sentences(self.lake, self.place),
+            StateForm.SYMBOLIC: self._draw_text(),
+            StateForm.STRUCTURED: write_structured(self.lake, self.place),
         }
 
-    def table(self) -> Table | None:
+    def table(self) -> StateTable | None:
         """Cells as states; None on slippery ice."""
         lake = self.lake
         if self.options.is_slippery:
             return None
-        return tabulate(
+        return build_state_table(
             self.place,
             NAMES,
             move=lambda place, action: lake.moves[place][action],
@@ -128,7 +139,7 @@ class FrozenLake(Env):
 
     def render(self) -> Image:
         """The board as tiles."""
-        return draw_board(TILES, self._text(), self.options.tile_size)
+        return draw_board(TILES, self._draw_text(), self.options.tile_size)
 
-    def _text(self) -> str:
-        return place_player(self._board, self.lake, self.place)
+    def _draw_text(self) -> str:
+        return draw_player(self._board, self.lake, self.place)

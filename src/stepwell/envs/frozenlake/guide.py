@@ -8,12 +8,12 @@ from __future__ import annotations
 from stepwell.core import ActionSpace, ExampleTurn, StateForm
 from stepwell.envs.frozenlake.lake import Lake
 from stepwell.envs.frozenlake.options import FrozenLakeOptions
-from stepwell.envs.frozenlake.text import empty_board, in_words, place_player, structured
+from stepwell.envs.frozenlake.text import draw_empty_board, draw_player, write_sentences, write_structured
 
 SYMBOLS = "_ ice, O hole, G goal, P player, X player in a hole, * player on the goal"
 
 
-def guide(options: FrozenLakeOptions) -> str:
+def write_guide(options: FrozenLakeOptions) -> str:
     """Goal, symbols and rules, as they are under these options."""
     lines = ["You are the player on a frozen lake. Walk to the goal and stay out of the holes."]
     if options.observation != "text":
@@ -31,18 +31,18 @@ def guide(options: FrozenLakeOptions) -> str:
     return "\n".join(lines)
 
 
-def examples(actions: ActionSpace) -> dict[StateForm, ExampleTurn]:
+def make_examples(actions: ActionSpace) -> dict[StateForm, ExampleTurn]:
     """One turn on a 3 x 3 board, told in every form, with as many moves as a turn allows."""
     lake = Lake.from_rows(["___", "O__", "___"], start=(2, 0), goal=(1, 1))
     way = ("Right", "Up")[: actions.max_per_turn]
     place = lake.start
     for action in way:
         place = lake.moves[place][action]
-    board = empty_board(lake)
+    board = draw_empty_board(lake)
     forms = {
-        StateForm.NATURAL_LANGUAGE: (in_words(lake, lake.start), in_words(lake, place)),
-        StateForm.SYMBOLIC: (place_player(board, lake, lake.start), place_player(board, lake, place)),
-        StateForm.STRUCTURED: (structured(lake, lake.start), structured(lake, place)),
+        StateForm.NATURAL_LANGUAGE: (write_sentences(lake, lake.start), write_sentences(lake, place)),
+        StateForm.SYMBOLIC: (draw_player(board, lake, lake.start), draw_player(board, lake, place)),
+        StateForm.STRUCTURED: (write_structured(lake, lake.start), write_structured(lake, place)),
     }
     reasoning = "Right first, past the hole above me, then up to the goal."
     return {

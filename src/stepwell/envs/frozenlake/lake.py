@@ -16,7 +16,7 @@ import numpy as np
 
 from stepwell.core import JSON, ConfigError, InputError, Task
 from stepwell.envs.frozenlake.options import FrozenLakeOptions
-from stepwell.envs.grid import MAX_SIDE, Cell, distance, distances, move_table, neighbour_table
+from stepwell.envs.grid import MAX_SIDE, Cell, find_distance, find_distances, move_table, neighbour_table
 
 ICE, HOLE = "_", "O"
 RING = ("Left", "Down", "Right", "Up")  # the sides of a move are its neighbours in this ring
@@ -24,13 +24,13 @@ MAX_DRAWS = 20_000
 MAX_AHEAD = 3
 
 
-def slips(action: str) -> tuple[str, str, str]:
+def list_slips(action: str) -> tuple[str, str, str]:
     """The three equally likely moves of an action on slippery ice."""
     at = RING.index(action)
     return RING[at - 1], action, RING[(at + 1) % 4]
 
 
-SLIPS = {action: slips(action) for action in RING}
+SLIPS = {action: list_slips(action) for action in RING}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Lake:
         moves = move_table(len(rows), num_columns)
         return cls(len(rows), num_columns, holes, places[0], places[1], moves)
 
-    def cell(self, place: int) -> Cell:
+    def to_cell(self, place: int) -> Cell:
         """Row and column of a numbered cell."""
         return divmod(place, self.num_columns)
 
@@ -82,7 +82,7 @@ def make_task(name: str, options: FrozenLakeOptions, seed: int) -> Task:
         start, goal = int(chance() * size * size), int(chance() * size * size)
         holes = [chance() < options.hole_rate for _ in range(size * size)]
         holes[start] = holes[goal] = False
-        needed = distance(neighbours, holes, start, goal)
+        needed = find_distance(neighbours, holes, start, goal)
         if options.min_actions <= needed <= options.max_actions:
             cells = "".join(HOLE if hole else ICE for hole in holes)
             content: dict[str, JSON] = {
@@ -100,20 +100,20 @@ def make_task(name: str, options: FrozenLakeOptions, seed: int) -> Task:
 
 
 @lru_cache(maxsize=4096)
-def _goal_distances(lake_key: tuple[int, tuple[bool, ...], int]) -> tuple[int, ...]:
+def _compute_goal_distances(lake_key: tuple[int, tuple[bool, ...], int]) -> tuple[int, ...]:
     num_columns, holes, goal = lake_key
     moves = move_table(len(holes) // num_columns, num_columns)
-    return tuple(distances(moves, holes, goal))
+    return tuple(find_distances(moves, holes, goal))
 
 
-def goal_distances(lake: Lake) -> tuple[int, ...]:
+def compute_goal_distances(lake: Lake) -> tuple[int, ...]:
     """Moves from each cell to the goal around the holes."""
-    return _goal_distances((lake.num_columns, lake.holes, lake.goal))
+    return _compute_goal_distances((lake.num_columns, lake.holes, lake.goal))
 
 
-def shortest_way(lake: Lake, place: int) -> list[str]:
+def find_shortest_way(lake: Lake, place: int) -> list[str]:
     """A shortest list of moves from `place` to the goal; [] if there is none (or one is there)."""
-    away = goal_distances(lake)
+    away = compute_goal_distances(lake)
     way: list[str] = []
     while away[place] > 0 and not lake.holes[place]:
         action = next(a for a, to in lake.moves[place].items() if away[to] == away[place] - 1)
@@ -122,7 +122,7 @@ def shortest_way(lake: Lake, place: int) -> list[str]:
     return way
 
 
-def best_on_slippery_ice(lake: Lake, place: int, num_turns: int, per_turn: int) -> list[str]:
+def plan_on_slippery_ice(lake: Lake, place: int, num_turns: int, per_turn: int) -> list[str]:
     """The next turn's moves that most often lead to the goal within `num_turns` turns; [] if none do.
 
     Within a turn nothing is seen, so moves are planned blindly there (at most MAX_AHEAD of them),

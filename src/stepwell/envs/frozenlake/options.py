@@ -36,7 +36,7 @@ class FrozenLakeOptions(Settings):
         return self.max_actions_per_turn * self.max_turns
 
     @model_validator(mode="after")
-    def _consistent(self) -> FrozenLakeOptions:
+    def _check_consistency(self) -> FrozenLakeOptions:
         if self.min_actions > self.max_actions:
             raise ValueError(
                 f"min_actions ({self.min_actions}) exceeds the actions there is time for "

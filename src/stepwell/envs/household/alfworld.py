@@ -24,13 +24,13 @@ from typing import Any
 
 from stepwell.core import JSON, ConfigError, InputError, Split, StateForm, Task, hash_bytes
 from stepwell.envs.base import NOTHING, Effect
-from stepwell.envs.fixed_splits import stand
+from stepwell.envs.fixed_splits import assign_split
 from stepwell.envs.household.generated_household import WON, read_command
 from stepwell.envs.household.generator import SEEN_GOALS, read_household
 from stepwell.envs.household.options import HouseholdOptions
-from stepwell.envs.household.pddl import problem
+from stepwell.envs.household.pddl import write_problem
 from stepwell.envs.household.text import MAX_SHOWN, NOTHING_HAPPENS
-from stepwell.envs.robots.packages import simulator
+from stepwell.envs.robots.packages import import_simulator
 
 TRAIN, SEEN, UNSEEN, UNSORTED = "train", "valid_seen", "valid_unseen", ""
 NOT_PLAYED = ("movable", "Sliced")
@@ -54,14 +54,14 @@ class PublishedGame:
         if hash_bytes(path.read_bytes()) != task.content["hash"]:
             raise InputError(f"game {game!r} in env.options.games is not the file of task {task.id}")
         self._instruction = task.instruction
-        self._engine: Any = _idle_engines.pop() if _idle_engines else _new_engine()
+        self._engine: Any = _idle_engines.pop() if _idle_engines else _start_engine()
         try:
             self._engine.load(str(path))
         except SystemExit as error:  # how its parser says that a problem is wrong
             raise InputError(f"env.options.games: the engine refuses {path}: {error}") from error
         self._result = ""
-        self._take(self._engine.reset())
-        self._result = _without_frame(self._result)
+        self._take_reply(self._engine.reset())
+        self._result = _strip_frame(self._result)
 
     def act(self, action: str) -> Effect:
         """Do one command; whether that won is the engine's word."""
@@ -71,15 +71,15 @@ class PublishedGame:
             self._result = f"{NOTHING_HAPPENS} {told!r} is not one of the commands."
             return NOTHING
         state, _, _ = self._engine.step(text)
-        self._take(state)
+        self._take_reply(state)
         return Effect(WON, terminated=True, success=True) if state["won"] else NOTHING
 
-    def text(self) -> str:
+    def write_text(self) -> str:
         """Task, what the engine said, and commands."""
         lines = [f"Task: {self._instruction}.", self._result, f"Commands: {', '.join(self._commands)}"]
         return "\n".join(filter(None, lines))
 
-    def commands(self) -> list[str]:
+    def list_commands(self) -> list[str]:
         """What is possible now."""
         return list(self._commands)
 
@@ -91,9 +91,9 @@ class PublishedGame:
     def golden_steps(self) -> None:
         """Not known: the planner does not prove its plans."""
 
-    def truth(self) -> dict[StateForm, str]:
+    def describe_state(self) -> dict[StateForm, str]:
         """What is shown; the engine has no words for the rest."""
-        return {StateForm.NATURAL_LANGUAGE: self.text()}
+        return {StateForm.NATURAL_LANGUAGE: self.write_text()}
 
     def close(self) -> None:
         """Leave the engine to the next game."""
@@ -101,27 +101,27 @@ class PublishedGame:
             _idle_engines.append(self._engine)
         self._engine = None
 
-    def _take(self, state: Any) -> None:
+    def _take_reply(self, state: Any) -> None:
         self._result = " ".join(str(state["feedback"]).split())
         self._commands = [command.strip() for command in state["admissible_commands"] if command != "help"]
 
 
-def game_task(env: str, options: HouseholdOptions, seed: int) -> Task:
+def make_game_task(env: str, options: HouseholdOptions, seed: int) -> Task:
     """A game drawn at random, on the side that its folder says."""
     rng, folder = random.Random(seed), str(options.games)
-    sides = games_in(folder)
+    sides = find_games(folder)
     held_out = SEEN if options.held_out == "seen" else UNSEEN
     if not sides[TRAIN] and not sides[held_out]:
-        return _drawn(env, folder, sides[UNSORTED], rng, seed, "unsorted")
+        return _draw_game(env, folder, sides[UNSORTED], rng, seed, "unsorted")
     for name in (TRAIN, held_out):
         if not sides[name]:
             raise ConfigError(f"env.options.games: {folder} has no games in a folder named {name!r}")
     side = held_out if rng.random() < SEEN_GOALS else TRAIN
-    task = _drawn(env, folder, sides[side], rng, seed, side)
-    return stand(task, Split.TRAIN if side == TRAIN else Split.HELD_OUT)
+    task = _draw_game(env, folder, sides[side], rng, seed, side)
+    return assign_split(task, Split.TRAIN if side == TRAIN else Split.HELD_OUT)
 
 
-def _drawn(env: str, folder: str, games: list[str], rng: random.Random, seed: int, side: str) -> Task:
+def _draw_game(env: str, folder: str, games: list[str], rng: random.Random, seed: int, side: str) -> Task:
     """The first game of a random order that is not known to be unsolvable."""
     for game in rng.sample(games, len(games)):
         data = (Path(folder) / game).read_bytes()
@@ -135,7 +135,7 @@ def _drawn(env: str, folder: str, games: list[str], rng: random.Random, seed: in
 
 
 @lru_cache(maxsize=16)
-def games_in(folder: str) -> dict[str, list[str]]:
+def find_games(folder: str) -> dict[str, list[str]]:
     """Paths of games below a folder, by side."""
     root = Path(folder)
     sides: dict[str, list[str]] = {TRAIN: [], SEEN: [], UNSEEN: [], UNSORTED: []}
@@ -151,11 +151,11 @@ def games_in(folder: str) -> dict[str, list[str]]:
 
 def write_game(task: Task, path: Path) -> None:
     """A household made here as a game for ALFWorld's engine."""
-    data = Path(simulator("alfworld", world="household", extra="alfworld").__file__).parent / "data"
+    data = Path(import_simulator("alfworld", world="household", extra="alfworld").__file__).parent / "data"
     game = {
         "pddl_domain": (data / "alfred.pddl").read_text(),
         "grammar": (data / "alfred.twl2").read_text().replace("UNKNOWN GOAL", task.instruction),
-        "pddl_problem": problem(*read_household(task.content)),
+        "pddl_problem": write_problem(*read_household(task.content)),
         "solvable": True,
         "walkthrough": None,
     }
@@ -163,14 +163,16 @@ def write_game(task: Task, path: Path) -> None:
     path.write_text(json.dumps(game))
 
 
-def _new_engine() -> Any:
-    textworld = simulator("textworld", world="household", extra="alfworld")
-    theirs = simulator("alfworld.agents.environment.alfred_tw_env", world="household", extra="alfworld")
-    pddl = simulator("textworld.envs", world="household", extra="alfworld")
+def _start_engine() -> Any:
+    textworld = import_simulator("textworld", world="household", extra="alfworld")
+    theirs = import_simulator(
+        "alfworld.agents.environment.alfred_tw_env", world="household", extra="alfworld"
+    )
+    pddl = import_simulator("textworld.envs", world="household", extra="alfworld")
     asked = textworld.EnvInfos(won=True, admissible_commands=True)
     return theirs.AlfredDemangler(pddl.PddlEnv(asked), shuffle=False)
 
 
-def _without_frame(intro: str) -> str:
+def _strip_frame(intro: str) -> str:
     """The first text without its title and without the task, which every observation names."""
     return intro.rpartition("=-")[2].partition("Your task is to:")[0].strip()

@@ -30,7 +30,7 @@ class ThingKind:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class RoomKind:
     """How many places of each kind a room has (least, most), and whether training ever sees such a room."""
 
     places: Mapping[str, tuple[int, int]]
@@ -41,7 +41,7 @@ class Room:
 class Catalogue:
     """One size of households. `appliances` says which kind of place treats things how."""
 
-    rooms: Mapping[str, Room]
+    rooms: Mapping[str, RoomKind]
     openable: frozenset[str]
     things: Mapping[str, ThingKind]
     appliances: Mapping[str, str]  # treatment -> kind of place
@@ -59,7 +59,7 @@ class Catalogue:
         return place_kind in self.things[thing_kind].homes
 
 
-def _things(rows: str) -> dict[str, ThingKind]:
+def _read_things(rows: str) -> dict[str, ThingKind]:
     """Lines `kind [treatments]: home home ...`; the treatment `lamp` marks a lamp."""
     found = {}
     for row in rows.strip().splitlines():
@@ -69,7 +69,7 @@ def _things(rows: str) -> dict[str, ThingKind]:
     return found
 
 
-def _places(row: str) -> dict[str, tuple[int, int]]:
+def _read_places(row: str) -> dict[str, tuple[int, int]]:
     """`kind least-most` or `kind count`, with commas between."""
     found = {}
     for part in row.split(","):
@@ -81,50 +81,52 @@ def _places(row: str) -> dict[str, tuple[int, int]]:
 
 FULL = Catalogue(
     rooms={
-        "kitchen": Room(
-            _places(
+        "kitchen": RoomKind(
+            _read_places(
                 "cabinet 3-6, drawer 2-4, countertop 1-3, fridge 1, microwave 1, sinkbasin 1, "
                 "stoveburner 1-4, coffeemachine 1, toaster 0-1, garbagecan 1, diningtable 0-1, shelf 0-3"
             )
         ),
-        "bedroom": Room(
-            _places(
+        "bedroom": RoomKind(
+            _read_places(
                 "bed 1, desk 1-2, drawer 2-5, sidetable 0-2, dresser 0-1, shelf 0-5, armchair 0-1, "
                 "garbagecan 1, safe 0-1, laundryhamper 0-1"
             )
         ),
-        "bathroom": Room(
-            _places(
+        "bathroom": RoomKind(
+            _read_places(
                 "cabinet 2-4, countertop 1-2, sinkbasin 1-2, toilet 1, toiletpaperhanger 1, towelholder 1-2, "
                 "handtowelholder 1-2, garbagecan 1, bathtubbasin 0-1, shelf 0-1, drawer 0-2"
             )
         ),
-        "livingroom": Room(
-            _places(
+        "livingroom": RoomKind(
+            _read_places(
                 "sofa 1-2, armchair 1-2, coffeetable 1-2, sidetable 1-3, tvstand 0-1, shelf 0-4, drawer 0-4, "
                 "dresser 0-1, diningtable 0-1, garbagecan 1, safe 0-1"
             )
         ),
-        "studio": Room(
-            _places(
+        "studio": RoomKind(
+            _read_places(
                 "bed 1, sofa 0-1, desk 1, sidetable 1-2, countertop 1-2, cabinet 2-3, drawer 1-2, fridge 1, "
                 "microwave 1, sinkbasin 1, garbagecan 1"
             ),
             is_trained=False,
         ),
-        "office": Room(
-            _places("desk 2-3, shelf 2-6, drawer 2-6, armchair 1-2, safe 1, coffeemachine 1, garbagecan 1-2"),
+        "office": RoomKind(
+            _read_places(
+                "desk 2-3, shelf 2-6, drawer 2-6, armchair 1-2, safe 1, coffeemachine 1, garbagecan 1-2"
+            ),
             is_trained=False,
         ),
-        "laundryroom": Room(
-            _places(
+        "laundryroom": RoomKind(
+            _read_places(
                 "laundryhamper 1-2, sinkbasin 1, cabinet 2-4, countertop 1-2, shelf 1-4, towelholder 1, "
                 "cart 0-1"
             ),
             is_trained=False,
         ),
-        "diningroom": Room(
-            _places(
+        "diningroom": RoomKind(
+            _read_places(
                 "diningtable 1-2, sidetable 1-2, cabinet 2-4, drawer 1-3, fridge 1, microwave 1, cart 1, "
                 "sinkbasin 1, shelf 0-2, garbagecan 1"
             ),
@@ -132,7 +134,7 @@ FULL = Catalogue(
         ),
     },
     openable=frozenset({"cabinet", "drawer", "fridge", "microwave", "safe", "laundryhamper"}),
-    things=_things(
+    things=_read_things(
         """
 apple clean heat cool: countertop diningtable fridge garbagecan microwave sinkbasin sidetable
 bread heat cool: countertop diningtable fridge garbagecan microwave
@@ -204,15 +206,18 @@ floorlamp lamp: armchair sofa
 
 TINY = Catalogue(  # all names but the oven's are one token of the tiny models' vocabulary
     rooms={
-        "hut": Room(_places("bed 0-1, desk 1, box 1, drawer 0-1, sink 0-1, oven 0-1, shelf 0-1")),
-        "den": Room(_places("bed 1, desk 0-1, box 0-1, sink 0-1, oven 0-1, fridge 0-1, shelf 1")),
-        "inn": Room(_places("bed 0-1, desk 1, drawer 0-1, sink 0-1, fridge 0-1, oven 0-1, shelf 0-1")),
-        "loft": Room(
-            _places("bed 1-2, desk 0-1, box 0-1, drawer 1, sink 0-1, oven 0-1, fridge 0-1"), is_trained=False
+        "hut": RoomKind(_read_places("bed 0-1, desk 1, box 1, drawer 0-1, sink 0-1, oven 0-1, shelf 0-1")),
+        "den": RoomKind(_read_places("bed 1, desk 0-1, box 0-1, sink 0-1, oven 0-1, fridge 0-1, shelf 1")),
+        "inn": RoomKind(
+            _read_places("bed 0-1, desk 1, drawer 0-1, sink 0-1, fridge 0-1, oven 0-1, shelf 0-1")
+        ),
+        "loft": RoomKind(
+            _read_places("bed 1-2, desk 0-1, box 0-1, drawer 1, sink 0-1, oven 0-1, fridge 0-1"),
+            is_trained=False,
         ),
     },
     openable=frozenset({"box", "drawer"}),
-    things=_things(
+    things=_read_things(
         """
 cup clean heat cool: desk shelf sink fridge
 egg heat cool: fridge box desk shelf

@@ -18,10 +18,10 @@ from typing import Any, ClassVar
 from stepwell.config.base import Settings
 from stepwell.core import ActionSpace, EnvDescription, InputError, Observation, StateForm, Task
 from stepwell.envs.base import Effect, Env
-from stepwell.envs.household.alfworld import PublishedGame, game_task
-from stepwell.envs.household.generated_household import MadeHousehold
+from stepwell.envs.household.alfworld import PublishedGame, make_game_task
+from stepwell.envs.household.generated_household import GeneratedHousehold
 from stepwell.envs.household.generator import make_task
-from stepwell.envs.household.guide import examples, guide
+from stepwell.envs.household.guide import make_examples, write_guide
 from stepwell.envs.household.options import HouseholdOptions
 
 
@@ -35,29 +35,29 @@ class Household(Env):
 
     def __init__(self, options: Settings | None = None) -> None:
         super().__init__(options)
-        self._played: MadeHousehold | PublishedGame | None = None
+        self._played: GeneratedHousehold | PublishedGame | None = None
 
     @cached_property
     def world(self) -> EnvDescription:
         """What agents are told."""
-        shown = {} if self.options.games else examples(self.options.catalogue)
-        return EnvDescription(self.name, guide(self.options), ActionSpace(), self.options.turns, shown)
+        shown = {} if self.options.games else make_examples(self.options.catalogue)
+        return EnvDescription(self.name, write_guide(self.options), ActionSpace(), self.options.turns, shown)
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:
         """A household with a goal, or one of ALFWorld's games."""
         if options.games is not None:
-            return game_task(cls.name, options, seed)
+            return make_game_task(cls.name, options, seed)
         return make_task(cls.name, options, seed)
 
     def begin(self, task: Task, seed: int) -> None:
         """Enter the room."""
         self.close()
-        kind = PublishedGame if "game" in task.content else MadeHousehold
+        kind = PublishedGame if "game" in task.content else GeneratedHousehold
         self._played = kind(self.options, task)
 
     @property
-    def played(self) -> MadeHousehold | PublishedGame:
+    def game(self) -> GeneratedHousehold | PublishedGame:
         """The household of the task being played."""
         if self._played is None:
             raise InputError(f"{self.name} has no task yet; call reset first")
@@ -65,27 +65,27 @@ class Household(Env):
 
     def act(self, action: str) -> Effect:
         """Do one command, if it is possible."""
-        return self.played.act(action)
+        return self.game.act(action)
 
     def observe(self) -> Observation:
         """Task, result, view, hand and commands."""
-        return Observation(self.played.text())
+        return Observation(self.game.write_text())
 
     def random_action(self, rng: random.Random) -> str:
         """One of the possible commands, all alike."""
-        return rng.choice(self.played.commands())
+        return rng.choice(self.game.list_commands())
 
     def oracle(self) -> list[str]:
         """A shortest plan; with `oracle = "explorer"` the next command of one who must look for things."""
-        return self.played.oracle()
+        return self.game.oracle()
 
     def golden_steps(self) -> int | None:
         """Commands of a proven shortest plan from here; None for ALFWorld's games."""
-        return self.played.golden_steps()
+        return self.game.golden_steps()
 
     def state(self) -> dict[StateForm, str]:
         """Sentences and JSON; of a game of ALFWorld's what is shown."""
-        return self.played.truth()
+        return self.game.describe_state()
 
     def close(self) -> None:
         """Leave the room."""

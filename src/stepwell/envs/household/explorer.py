@@ -1,23 +1,23 @@
-"""One who has to look for things: a scripted player that knows only what it has been shown.
+"""The explorer: a scripted player that knows only what it has been shown.
 
-`Notes` is its memory, filled from what is within reach and nothing else: what lies where it looked, which
-doors it left open, what it holds. As long as the notes do not hold what the goal takes, it looks on, at the
-place with the best chance per command, by the homes that things of that kind have; once they do, it follows a
-shortest plan in the household as it knows it. Its success is a fair measure of what a perfect player without
-luck can reach in the turns there are, though not a proven bound.
+`ExplorerNotes` is its memory. It holds only what was within reach: what lies in the places visited, which
+doors are open, what is in the hand. While the notes lack something that the goal needs, the explorer goes to
+the place with the best chance per command of holding it, judged by the homes that things of that kind have.
+Then it follows a shortest plan in the household as it knows it. Its success estimates what a perfect player
+without luck can reach in the given turns; it is not a proven bound.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stepwell.envs.household.goals import Goal
+from stepwell.envs.household.goals import HouseholdGoal
 from stepwell.envs.household.house import NOWHERE, Command, House, State
-from stepwell.envs.household.planner import shortest_plan
+from stepwell.envs.household.planner import find_shortest_plan
 
 
 @dataclass
-class Notes:
+class ExplorerNotes:
     """What has been seen so far; things by number."""
 
     here: int = NOWHERE
@@ -27,7 +27,7 @@ class Notes:
     marks: dict[int, int] = field(default_factory=dict)
     looked: set[int] = field(default_factory=set)
 
-    def see(self, house: House, state: State) -> None:
+    def note_view(self, house: House, state: State) -> None:
         """Note what can be seen now."""
         self.here, self.held = state.here, state.held
         if state.held >= 0:
@@ -37,40 +37,42 @@ class Notes:
         self.opened = self.opened & ~(1 << state.here) | (state.opened & 1 << state.here)
         if house.within_reach(state):
             self.looked.add(state.here)
-        for thing in house.seen(state):
+        for thing in house.list_visible(state):
             self.at[thing], self.marks[thing] = state.here, state.marks[thing]
 
 
-def next_command(house: House, goal: Goal, notes: Notes) -> Command | None:
+def choose_command(house: House, goal: HouseholdGoal, notes: ExplorerNotes) -> Command | None:
     """What to do now; None where everything has been looked at in vain."""
     known = sorted(notes.at)
-    missing = _missing(house, goal, known)
+    missing = _list_missing_kinds(house, goal, known)
     if not missing:
-        return _planned(house, goal, notes, known)
-    return _on_the_way(house, goal, notes) or _look_on(house, missing, notes)
+        return _plan_command(house, goal, notes, known)
+    return _act_on_the_way(house, goal, notes) or _choose_place(house, missing, notes)
 
 
-def _missing(house: House, goal: Goal, known: list[int]) -> list[str]:
+def _list_missing_kinds(house: House, goal: HouseholdGoal, known: list[int]) -> list[str]:
     """Kinds of things that the goal takes more of than are known."""
     kinds = [house.thing_kinds[thing] for thing in known]
     missing = [goal.thing] if kinds.count(goal.thing) < goal.num_things else []
     return missing + ([goal.place] if goal.family == "light" and goal.place not in kinds else [])
 
 
-def _planned(house: House, goal: Goal, notes: Notes, known: list[int]) -> Command | None:
+def _plan_command(
+    house: House, goal: HouseholdGoal, notes: ExplorerNotes, known: list[int]
+) -> Command | None:
     """The first command of a shortest plan in a household that has only the known things."""
     believed = House(house.catalogue, house.room, house.places, tuple(house.things[thing] for thing in known))
     number = {thing: index for index, thing in enumerate(known)}
     at, marks = tuple(notes.at[thing] for thing in known), tuple(notes.marks[thing] for thing in known)
     state = State(notes.here, number.get(notes.held, NOWHERE), at, marks, notes.opened)
-    plan = shortest_plan(believed, goal, state)
+    plan = find_shortest_plan(believed, goal, state)
     if not plan:
         return None
     verb, thing, place = plan[0]
     return Command(verb, known[thing] if thing >= 0 else NOWHERE, place)
 
 
-def _on_the_way(house: House, goal: Goal, notes: Notes) -> Command | None:
+def _act_on_the_way(house: House, goal: HouseholdGoal, notes: ExplorerNotes) -> Command | None:
     """What costs no walk: taking a thing of the goal that lies here, leaving one where it belongs."""
     here = notes.here
     if here not in notes.looked or (house.has_door & ~notes.opened) >> here & 1:
@@ -89,19 +91,22 @@ def _on_the_way(house: House, goal: Goal, notes: Notes) -> Command | None:
     return Command("take", thing, here) if thing >= 0 else None
 
 
-def _look_on(house: House, missing: list[str], notes: Notes) -> Command | None:
+def _choose_place(house: House, missing: list[str], notes: ExplorerNotes) -> Command | None:
     """Open what one stands at, or go where the chance per command is best."""
     here, shut = notes.here, house.has_door & ~notes.opened
-    if here >= 0 and here not in notes.looked and _chance(house, missing, here):
+    if here >= 0 and here not in notes.looked and _estimate_chance(house, missing, here):
         return Command("open", place=here)
     places = [place for place in range(len(house.places)) if place not in notes.looked]
     if not places:
         return None
-    best = max(places, key=lambda place: (_chance(house, missing, place) / (1 + (shut >> place & 1)), -place))
+    best = max(
+        places,
+        key=lambda place: (_estimate_chance(house, missing, place) / (1 + (shut >> place & 1)), -place),
+    )
     return Command("open" if best == here else "go", place=best)
 
 
-def _chance(house: House, missing: list[str], place: int) -> float:
+def _estimate_chance(house: House, missing: list[str], place: int) -> float:
     """How likely things of the missing kinds lie in a place, by their homes."""
     chance = 0.0
     for kind in missing:

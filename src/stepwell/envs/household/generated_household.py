@@ -10,47 +10,56 @@ import re
 
 from stepwell.core import StateForm, Task
 from stepwell.envs.base import NOTHING, Effect
-from stepwell.envs.household.explorer import Notes, next_command
+from stepwell.envs.household.explorer import ExplorerNotes, choose_command
 from stepwell.envs.household.generator import read_household
-from stepwell.envs.household.goals import is_met
+from stepwell.envs.household.goals import is_goal_met
 from stepwell.envs.household.house import Command
 from stepwell.envs.household.options import HouseholdOptions
-from stepwell.envs.household.planner import shortest_plan
-from stepwell.envs.household.text import MAX_CHARS, in_words, shown, structured, told, why_not
+from stepwell.envs.household.planner import find_shortest_plan
+from stepwell.envs.household.text import (
+    MAX_CHARS,
+    describe_result,
+    explain_failure,
+    write_observation,
+    write_sentences,
+    write_structured,
+)
 
 WON = 1.0
 _PUT = re.compile(r"put (.+?) (?:in/on|into|onto|in|on) (?:the )?(.+)")
 
 
-class MadeHousehold:
+class GeneratedHousehold:
     """One task in a household of ours."""
 
     def __init__(self, options: HouseholdOptions, task: Task) -> None:
         self._explores = options.oracle == "explorer"
         self.house, self.goal, self.state = read_household(task.content)
         self._instruction, self._result = task.instruction, ""
-        self._notes = Notes()
-        self._arrive()
+        self._notes = ExplorerNotes()
+        self._update_commands()
 
     def act(self, action: str) -> Effect:
         """Do one command, if it is possible; meeting the goal ends it."""
         text = read_command(action)
         command = self._possible.get(text)
         if command is None:
-            self._result = why_not(self.house, self.state, text)
+            self._result = explain_failure(self.house, self.state, text)
             return NOTHING
-        self.state = self.house.after(self.state, command)
-        self._result = told(self.house, self.state, command)
-        self._arrive()
-        if is_met(self.house, self.goal, self.state):
+        self.state = self.house.apply_command(self.state, command)
+        self._result = describe_result(self.house, self.state, command)
+        self._update_commands()
+        if is_goal_met(self.house, self.goal, self.state):
             return Effect(WON, terminated=True, success=True)
         return NOTHING
 
-    def text(self) -> str:
+    def write_text(self) -> str:
         """Task, result, view, hand and commands."""
-        return shown(self._instruction, self._result, self.house, self.state, self.commands())
+        return write_observation(
+            self._instruction, self._result, self.house, self.state, self.list_commands()
+        )
 
-    def commands(self) -> list[str]:
+    def list_commands(self) -> list[str]:
         """What is possible now."""
         return list(self._possible)
 
@@ -58,30 +67,38 @@ class MadeHousehold:
         """The plan, or the explorer's next command, as the options say."""
         if not self._explores:
             return self.plan()
-        command = next_command(self.house, self.goal, self._notes)
-        return [] if command is None else [self.house.text(command)]
+        command = choose_command(self.house, self.goal, self._notes)
+        return [] if command is None else [self.house.write_command(command)]
 
     def plan(self) -> list[str]:
         """A shortest plan from here, all known."""
-        return [self.house.text(command) for command in shortest_plan(self.house, self.goal, self.state)]
+        return [
+            self.house.write_command(command)
+            for command in find_shortest_plan(self.house, self.goal, self.state)
+        ]
 
     def golden_steps(self) -> int:
         """Commands of a shortest plan."""
         return len(self.plan())
 
-    def truth(self) -> dict[StateForm, str]:
+    def describe_state(self) -> dict[StateForm, str]:
         """Sentences and JSON."""
         truth = self._instruction, self.house, self.state
-        return {StateForm.NATURAL_LANGUAGE: in_words(*truth), StateForm.STRUCTURED: structured(*truth)}
+        return {
+            StateForm.NATURAL_LANGUAGE: write_sentences(*truth),
+            StateForm.STRUCTURED: write_structured(*truth),
+        }
 
     def close(self) -> None:
         """Nothing is held."""
 
-    def _arrive(self) -> None:
+    def _update_commands(self) -> None:
         """Note what can be seen and done now."""
-        self._notes.see(self.house, self.state)
-        commands = self.house.commands(self.state)
-        self._possible: dict[str, Command] = {self.house.text(command): command for command in commands}
+        self._notes.note_view(self.house, self.state)
+        commands = self.house.list_commands(self.state)
+        self._possible: dict[str, Command] = {
+            self.house.write_command(command): command for command in commands
+        }
 
 
 def read_command(text: str) -> str:

@@ -25,18 +25,18 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from stepwell.core import JSON, ConfigError, InputError, Split, Task, content_hash
-from stepwell.envs.fixed_splits import stand
+from stepwell.envs.fixed_splits import assign_split
 from stepwell.envs.household.catalogue import CATALOGUES, FAMILIES, TREATMENTS, Catalogue, Family
-from stepwell.envs.household.goals import Goal, is_met, say
-from stepwell.envs.household.house import House, State, first_state, kind_of
+from stepwell.envs.household.goals import HouseholdGoal, is_goal_met, write_instruction
+from stepwell.envs.household.house import House, State, find_kind, make_first_state
 from stepwell.envs.household.options import HouseholdOptions
-from stepwell.envs.household.planner import shortest_plan
+from stepwell.envs.household.planner import find_shortest_plan
 
 UNSEEN_LAYOUTS, SEEN_GOALS = 0.3, 0.2  # shares of all layouts, and of the goals in a layout, held out
 MAX_ATTEMPTS = 2000
 
 
-class Layout(NamedTuple):
+class HouseLayout(NamedTuple):
     """A room and its places."""
 
     room: str
@@ -45,7 +45,7 @@ class Layout(NamedTuple):
     @property
     def counts(self) -> dict[str, int]:
         """How many places of each kind."""
-        return dict(Counter(kind_of(place) for place in self.places))
+        return dict(Counter(find_kind(place) for place in self.places))
 
 
 def make_task(env: str, options: HouseholdOptions, seed: int) -> Task:
@@ -55,37 +55,39 @@ def make_task(env: str, options: HouseholdOptions, seed: int) -> Task:
     is_other = unseen and rng.random() < SEEN_GOALS
     family = rng.choice(options.families)
     for _ in range(MAX_ATTEMPTS):
-        layout = _other_layout(options.size, rng) if is_other else _trained_layout(options, family, rng)
-        goal = _goal(options.catalogue, layout, family, rng)
+        layout = (
+            _draw_other_layout(options.size, rng) if is_other else _draw_trained_layout(options, family, rng)
+        )
+        goal = _draw_goal(options.catalogue, layout, family, rng)
         if goal is None:
             continue
         is_new = is_other or is_held_out_goal(layout, goal)
         if unseen and is_new and not is_other:
             continue
-        things = _things(options, layout, goal, rng)
+        things = _place_things(options, layout, goal, rng)
         if things is None:
             continue
-        content = _content(options.size, layout, goal, things)
+        content = _make_content(options.size, layout, goal, things)
         catalogue = options.catalogue
-        text = say(goal, rng.randrange(catalogue.num_wordings), is_terse=catalogue.is_terse)
+        text = write_instruction(goal, rng.randrange(catalogue.num_wordings), is_terse=catalogue.is_terse)
         side = "unseen" if is_other else "seen" if is_new else "train"
         task = Task(env, content, text, seed, (family, layout.room, side))
-        return stand(task, Split.HELD_OUT if is_new else Split.TRAIN)
+        return assign_split(task, Split.HELD_OUT if is_new else Split.TRAIN)
     raise ConfigError(
         f"env.options leave no room for a task of the family {family!r} within {options.longest} turns; "
         "raise max_turns, lower spare_turns, or raise num_layouts"
     )
 
 
-def read_household(content: Mapping[str, Any]) -> tuple[House, Goal, State]:
+def read_household(content: Mapping[str, Any]) -> tuple[House, HouseholdGoal, State]:
     """The household, goal and first state of a task's content; what is wrong with it is an `InputError`."""
     try:
         catalogue = CATALOGUES[content["size"]]
         places, things = tuple(map(str, content["places"])), dict(content["things"])
-        goal = Goal(*(str(content["goal"][name]) for name in Goal._fields))  # type: ignore[arg-type]
+        goal = HouseholdGoal(*(str(content["goal"][name]) for name in HouseholdGoal._fields))  # type: ignore[arg-type]
         house = House(catalogue, str(content["room"]), places, tuple(things))
         number = {name: place for place, name in enumerate(places)}
-        state = first_state(house, [number[place] for place in things.values()])
+        state = make_first_state(house, [number[place] for place in things.values()])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(
             "a task of household holds a known 'size', a 'room', 'places', 'things' (name -> place) of known "
@@ -98,18 +100,18 @@ def read_household(content: Mapping[str, Any]) -> tuple[House, Goal, State]:
     return house, goal, state
 
 
-def is_held_out_goal(layout: Layout, goal: Goal) -> bool:
+def is_held_out_goal(layout: HouseLayout, goal: HouseholdGoal) -> bool:
     """Whether training never has this goal in this layout."""
-    return _share(["goal", layout.room, layout.counts, list(goal)]) < SEEN_GOALS
+    return _hash_to_share(["goal", layout.room, layout.counts, list(goal)]) < SEEN_GOALS
 
 
 def is_unseen_layout(counts: Mapping[str, int]) -> bool:
     """Whether training never has so many places of each kind."""
-    return _share(["layout", dict(counts)]) < UNSEEN_LAYOUTS
+    return _hash_to_share(["layout", dict(counts)]) < UNSEEN_LAYOUTS
 
 
 @lru_cache(maxsize=16)
-def trained_layouts(size: str, num_layouts: int) -> tuple[Layout, ...]:
+def make_trained_layouts(size: str, num_layouts: int) -> tuple[HouseLayout, ...]:
     """The layouts of training, by number."""
     return tuple(
         _draw_layout(size, random.Random(f"{size} layout {number}"), False) for number in range(num_layouts)
@@ -117,14 +119,14 @@ def trained_layouts(size: str, num_layouts: int) -> tuple[Layout, ...]:
 
 
 @lru_cache(maxsize=64)
-def _layouts_for(size: str, num_layouts: int, family: Family) -> tuple[Layout, ...]:
+def _find_layouts(size: str, num_layouts: int, family: Family) -> tuple[HouseLayout, ...]:
     """Those of them in which a family has goals."""
-    layouts = trained_layouts(size, num_layouts)
-    return tuple(layout for layout in layouts if _goals(CATALOGUES[size], layout, family))
+    layouts = make_trained_layouts(size, num_layouts)
+    return tuple(layout for layout in layouts if _list_goals(CATALOGUES[size], layout, family))
 
 
-def _trained_layout(options: HouseholdOptions, family: Family, rng: random.Random) -> Layout:
-    layouts = _layouts_for(options.size, options.num_layouts, family)
+def _draw_trained_layout(options: HouseholdOptions, family: Family, rng: random.Random) -> HouseLayout:
+    layouts = _find_layouts(options.size, options.num_layouts, family)
     if not layouts:
         raise ConfigError(
             f"none of {options.num_layouts} layouts has a task of the family {family!r}; raise "
@@ -133,11 +135,11 @@ def _trained_layout(options: HouseholdOptions, family: Family, rng: random.Rando
     return rng.choice(layouts)
 
 
-def _other_layout(size: str, rng: random.Random) -> Layout:
+def _draw_other_layout(size: str, rng: random.Random) -> HouseLayout:
     return _draw_layout(size, rng, True)
 
 
-def _draw_layout(size: str, rng: random.Random, is_unseen: bool) -> Layout:
+def _draw_layout(size: str, rng: random.Random, is_unseen: bool) -> HouseLayout:
     catalogue = CATALOGUES[size]
     rooms = [name for name, room in catalogue.rooms.items() if is_unseen or room.is_trained]
     for _ in range(MAX_ATTEMPTS):
@@ -146,11 +148,11 @@ def _draw_layout(size: str, rng: random.Random, is_unseen: bool) -> Layout:
         counts = {kind: count for kind, count in counts.items() if count}
         least, most = catalogue.num_places
         if least <= sum(counts.values()) <= most and is_unseen_layout(counts) == is_unseen:
-            return Layout(name, _numbered(catalogue, counts))
+            return HouseLayout(name, _number_names(catalogue, counts))
     raise AssertionError("a catalogue without layouts for both sides")
 
 
-def _goals(catalogue: Catalogue, layout: Layout, family: Family) -> list[Goal]:
+def _list_goals(catalogue: Catalogue, layout: HouseLayout, family: Family) -> list[HouseholdGoal]:
     """Every goal of a family that can be asked for in a layout."""
     present = layout.counts
     if family in TREATMENTS and catalogue.appliances[family] not in present:
@@ -164,30 +166,34 @@ def _goals(catalogue: Catalogue, layout: Layout, family: Family) -> list[Goal]:
         if not homes or catalogue.things[kind].is_lamp:
             continue
         if family == "light":
-            found += [Goal(family, kind, lamp) for lamp in lamps]
+            found += [HouseholdGoal(family, kind, lamp) for lamp in lamps]
         elif family not in TREATMENTS:
-            found += [Goal(family, kind, home) for home in homes if len(homes) > 1]
+            found += [HouseholdGoal(family, kind, home) for home in homes if len(homes) > 1]
         elif family in catalogue.things[kind].treatments:
-            found += [Goal(family, kind, home) for home in homes if home != catalogue.appliances[family]]
+            found += [
+                HouseholdGoal(family, kind, home) for home in homes if home != catalogue.appliances[family]
+            ]
     return found
 
 
-def _goal(catalogue: Catalogue, layout: Layout, family: Family, rng: random.Random) -> Goal | None:
+def _draw_goal(
+    catalogue: Catalogue, layout: HouseLayout, family: Family, rng: random.Random
+) -> HouseholdGoal | None:
     """A goal of a family, all kinds of things alike."""
-    goals = _goals(catalogue, layout, family)
+    goals = _list_goals(catalogue, layout, family)
     if not goals:
         return None
     kind = rng.choice(sorted({goal.thing for goal in goals}))
     return rng.choice([goal for goal in goals if goal.thing == kind])
 
 
-def _things(
-    options: HouseholdOptions, layout: Layout, goal: Goal, rng: random.Random
+def _place_things(
+    options: HouseholdOptions, layout: HouseLayout, goal: HouseholdGoal, rng: random.Random
 ) -> dict[str, str] | None:
     """Things and where they lie, so that the goal is not met yet but can be in time; None if that fails."""
     catalogue = options.catalogue
     homes = {
-        kind: [place for place in layout.places if kind_of(place) in thing.homes]
+        kind: [place for place in layout.places if find_kind(place) in thing.homes]
         for kind, thing in catalogue.things.items()
     }
     least, most = catalogue.num_things
@@ -197,15 +203,15 @@ def _things(
     counts[goal.thing] = goal.num_things + rng.choice((0, 0, 1))
     if goal.family == "light":
         counts[goal.place] = 1
-    names = _numbered(catalogue, counts)
-    lying = {name: rng.choice(homes[kind_of(name)]) for name in sorted(names)}
-    house, goal, state = read_household(_content(options.size, layout, goal, lying))
-    if is_met(house, goal, state) or len(shortest_plan(house, goal, state)) > options.longest:
+    names = _number_names(catalogue, counts)
+    lying = {name: rng.choice(homes[find_kind(name)]) for name in sorted(names)}
+    house, goal, state = read_household(_make_content(options.size, layout, goal, lying))
+    if is_goal_met(house, goal, state) or len(find_shortest_plan(house, goal, state)) > options.longest:
         return None
     return lying
 
 
-def _numbered(catalogue: Catalogue, counts: Mapping[str, int]) -> tuple[str, ...]:
+def _number_names(catalogue: Catalogue, counts: Mapping[str, int]) -> tuple[str, ...]:
     return tuple(
         f"{kind} {number}" if catalogue.numbers_all or count > 1 else kind
         for kind, count in counts.items()
@@ -213,7 +219,9 @@ def _numbered(catalogue: Catalogue, counts: Mapping[str, int]) -> tuple[str, ...
     )
 
 
-def _content(size: str, layout: Layout, goal: Goal, things: Mapping[str, str]) -> dict[str, JSON]:
+def _make_content(
+    size: str, layout: HouseLayout, goal: HouseholdGoal, things: Mapping[str, str]
+) -> dict[str, JSON]:
     places: Sequence[JSON] = layout.places
     return {
         "size": size,
@@ -224,6 +232,6 @@ def _content(size: str, layout: Layout, goal: Goal, things: Mapping[str, str]) -
     }
 
 
-def _share(value: JSON | list[Any]) -> float:
+def _hash_to_share(value: JSON | list[Any]) -> float:
     """A number from 0 to 1 that follows from a value alone."""
     return int(content_hash(value)[:12], 16) / 16**12

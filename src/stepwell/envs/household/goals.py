@@ -33,7 +33,7 @@ _SAID_TERSELY = {
 }
 
 
-class Goal(NamedTuple):
+class HouseholdGoal(NamedTuple):
     """What is to be brought about: a family, a kind of thing, and a kind of place (of lamp, for `light`)."""
 
     family: Family
@@ -46,13 +46,13 @@ class Goal(NamedTuple):
         return 2 if self.family == "two" else 1
 
 
-def say(goal: Goal, wording: int = 0, *, is_terse: bool = False) -> str:
+def write_instruction(goal: HouseholdGoal, wording: int = 0, *, is_terse: bool = False) -> str:
     """The goal as an instruction; there are two wordings of each family, and a terse one."""
     said = _SAID_TERSELY[goal.family] if is_terse else _SAID[goal.family][wording]
     return said.format(thing=goal.thing, place=goal.place)
 
 
-def is_met(house: House, goal: Goal, state: State) -> bool:
+def is_goal_met(house: House, goal: HouseholdGoal, state: State) -> bool:
     """Whether the state is one the goal asks for."""
     if goal.family == "light":
         if state.held < 0 or house.thing_kinds[state.held] != goal.thing:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from stepwell.core import ExampleTurn, StateForm
 from stepwell.envs.household.catalogue import TINY, Catalogue
-from stepwell.envs.household.goals import Goal, say
-from stepwell.envs.household.house import Command, House, first_state
+from stepwell.envs.household.goals import HouseholdGoal, write_instruction
+from stepwell.envs.household.house import Command, House, make_first_state
 from stepwell.envs.household.options import HouseholdOptions
-from stepwell.envs.household.text import in_words, structured
+from stepwell.envs.household.text import write_sentences, write_structured
 
 COMMANDS = (
     "go to PLACE, open PLACE, take THING from PLACE, move THING to PLACE, "
@@ -20,7 +20,7 @@ TERSE_COMMANDS = "go PLACE, open PLACE, take THING, move THING, clean, heat or c
 IDLE_COMMANDS = ", close PLACE, examine PLACE or THING, look, inventory"
 
 
-def guide(options: HouseholdOptions) -> str:
+def write_guide(options: HouseholdOptions) -> str:
     """Goal and rules, as they are under these options."""
     has_idle = options.catalogue.has_idle_verbs or options.games is not None
     is_terse = options.catalogue.is_terse and options.games is None
@@ -35,22 +35,22 @@ def guide(options: HouseholdOptions) -> str:
     return "\n".join(lines)
 
 
-def examples(catalogue: Catalogue) -> dict[StateForm, ExampleTurn]:
+def make_examples(catalogue: Catalogue) -> dict[StateForm, ExampleTurn]:
     """The first command in a room with three places."""
     if catalogue is TINY:
         house = House(catalogue, "hut", ("desk", "box", "bed"), ("book", "key"))
     else:
         house = House(catalogue, "bedroom", ("desk 1", "drawer 1", "bed 1"), ("book 1", "keychain 1"))
-    goal = Goal("place", "book", "bed")
-    before = first_state(house, [0, 1])
+    goal = HouseholdGoal("place", "book", "bed")
+    before = make_first_state(house, [0, 1])
     command = Command("go", place=0)
-    after = house.after(before, command)
-    told = say(goal, is_terse=catalogue.is_terse)
+    after = house.apply_command(before, command)
+    told = write_instruction(goal, is_terse=catalogue.is_terse)
     reasoning = "Books lie on desks, so I look there first."
-    forms = {StateForm.NATURAL_LANGUAGE: in_words, StateForm.STRUCTURED: structured}
+    forms = {StateForm.NATURAL_LANGUAGE: write_sentences, StateForm.STRUCTURED: write_structured}
     return {
         form: ExampleTurn(
-            write(told, house, before), reasoning, write(told, house, after), house.text(command)
+            write(told, house, before), reasoning, write(told, house, after), house.write_command(command)
         )
         for form, write in forms.items()
     }

@@ -71,15 +71,17 @@ class House:
 
     def __post_init__(self) -> None:
         catalogue = self.catalogue
-        place_kinds, thing_kinds = _kinds(self.places), _kinds(self.things)
+        place_kinds, thing_kinds = _find_kinds(self.places), _find_kinds(self.things)
         kinds = [catalogue.things[kind] for kind in thing_kinds]
         values = {
             "place_kinds": place_kinds,
             "thing_kinds": thing_kinds,
-            "has_door": self._bits(place_kinds, catalogue.openable),
-            "may_lie": tuple(self._bits(place_kinds, kind.homes) for kind in kinds),
+            "has_door": self._to_bits(place_kinds, catalogue.openable),
+            "may_lie": tuple(self._to_bits(place_kinds, kind.homes) for kind in kinds),
             "is_lamp": tuple(kind.is_lamp for kind in kinds),
-            "treats": {verb: self._bits(place_kinds, (catalogue.appliances[verb],)) for verb in TREATMENTS},
+            "treats": {
+                verb: self._to_bits(place_kinds, (catalogue.appliances[verb],)) for verb in TREATMENTS
+            },
             "walks": [Command("go", place=place) for place in range(len(self.places))],
             "_texts": {},
         }
@@ -87,7 +89,7 @@ class House:
             object.__setattr__(self, name, value)
 
     @staticmethod
-    def _bits(kinds: Sequence[str], chosen: Sequence[str] | frozenset[str]) -> int:
+    def _to_bits(kinds: Sequence[str], chosen: Sequence[str] | frozenset[str]) -> int:
         return sum(1 << place for place, kind in enumerate(kinds) if kind in chosen)
 
     def within_reach(self, state: State) -> bool:
@@ -95,18 +97,18 @@ class House:
         here = state.here
         return here >= 0 and not (self.has_door & ~state.opened) >> here & 1
 
-    def seen(self, state: State) -> list[int]:
+    def list_visible(self, state: State) -> list[int]:
         """The things within reach."""
         if not self.within_reach(state):
             return []
         return [thing for thing, place in enumerate(state.at) if place == state.here]
 
-    def commands(self, state: State) -> list[Command]:
+    def list_commands(self, state: State) -> list[Command]:
         """Everything that is possible now."""
         here, held = state.here, state.held
         found = self.walks[:here] + self.walks[here + 1 :] if here >= 0 else self.walks[:]
-        found += self._of_the_door(state)
-        seen = self.seen(state)
+        found += self._list_door_commands(state)
+        seen = self.list_visible(state)
         if held < 0:
             found += [Command("take", thing, here) for thing in seen if not self.is_lamp[thing]]
         elif here >= 0:
@@ -120,10 +122,10 @@ class House:
             ]
         found += [Command("use", thing) for thing in seen if self.is_lamp[thing]]
         if self.catalogue.has_idle_verbs:
-            found += self._idle(state)
+            found += self._list_idle_commands(state)
         return found
 
-    def _of_the_door(self, state: State) -> list[Command]:
+    def _list_door_commands(self, state: State) -> list[Command]:
         here = state.here
         if here < 0 or not self.has_door >> here & 1:
             return []
@@ -131,13 +133,13 @@ class House:
             return [Command("open", place=here)]
         return [Command("close", place=here)] if self.catalogue.has_idle_verbs else []
 
-    def _idle(self, state: State) -> list[Command]:
+    def _list_idle_commands(self, state: State) -> list[Command]:
         found = [Command("examine", place=state.here)] if state.here >= 0 else []
         if state.held >= 0:
             found.append(Command("examine", state.held))
         return [*found, Command("look"), Command("inventory")]
 
-    def after(self, state: State, command: Command) -> State:
+    def apply_command(self, state: State, command: Command) -> State:
         """The state that a possible command leads to."""
         verb, thing, place = command
         if verb == "go":
@@ -147,24 +149,24 @@ class House:
         if verb == "close":
             return state._replace(opened=state.opened & ~(1 << place))
         if verb == "take":
-            return state._replace(held=thing, at=_with(state.at, thing, NOWHERE))
+            return state._replace(held=thing, at=_replace_at(state.at, thing, NOWHERE))
         if verb == "move":
-            return state._replace(held=NOWHERE, at=_with(state.at, thing, place))
+            return state._replace(held=NOWHERE, at=_replace_at(state.at, thing, place))
         if verb == "use":
-            return state._replace(marks=_with(state.marks, thing, state.marks[thing] | LIT))
+            return state._replace(marks=_replace_at(state.marks, thing, state.marks[thing] | LIT))
         if verb in MARKS:
             mark = state.marks[thing] & ~UNDOES[verb] | MARKS[verb]
-            return state._replace(marks=_with(state.marks, thing, mark))
+            return state._replace(marks=_replace_at(state.marks, thing, mark))
         return state
 
-    def text(self, command: Command) -> str:
+    def write_command(self, command: Command) -> str:
         """A command as it is written."""
         known = self._texts.get(command)
         if known is None:
-            known = self._texts[command] = self._written(command)
+            known = self._texts[command] = self._write_command(command)
         return known
 
-    def _written(self, command: Command) -> str:
+    def _write_command(self, command: Command) -> str:
         verb, thing, place = command
         if self.catalogue.is_terse:
             return f"{verb} {self.things[thing] if thing >= 0 else self.places[place]}"
@@ -180,7 +182,7 @@ class House:
             return f"{verb} {self.things[thing]}"
         return f"{verb} {self.places[place]}" if place >= 0 else verb
 
-    def marked(self, state: State, thing: int) -> str:
+    def name_with_marks(self, state: State, thing: int) -> str:
         """A thing's name with what has been done to it: `mug 1 (clean, hot)`, tersely `clean hot mug 1`."""
         words = [word for mark, word in MARK_WORDS.items() if state.marks[thing] & mark]
         if self.catalogue.is_terse:
@@ -188,20 +190,20 @@ class House:
         return f"{self.things[thing]} ({', '.join(words)})" if words else self.things[thing]
 
 
-def first_state(house: House, at: Sequence[int]) -> State:
+def make_first_state(house: House, at: Sequence[int]) -> State:
     """In the middle of the room, with an empty hand and all doors shut."""
     return State(NOWHERE, NOWHERE, tuple(at), (0,) * len(at), 0)
 
 
-def kind_of(name: str) -> str:
+def find_kind(name: str) -> str:
     """The kind of a place or thing: its name without the number."""
     kind, _, number = name.rpartition(" ")
     return kind if number.isdecimal() else name
 
 
-def _kinds(names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(kind_of(name) for name in names)
+def _find_kinds(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(find_kind(name) for name in names)
 
 
-def _with(values: tuple[int, ...], index: int, value: int) -> tuple[int, ...]:
+def _replace_at(values: tuple[int, ...], index: int, value: int) -> tuple[int, ...]:
     return (*values[:index], value, *values[index + 1 :])

@@ -50,7 +50,7 @@ class HouseholdOptions(Settings):
         return self.turns - spare
 
     @model_validator(mode="after")
-    def _consistent(self) -> HouseholdOptions:
+    def _check_consistency(self) -> HouseholdOptions:
         if self.longest < 4 and self.games is None:
             raise ValueError(
                 f"max_turns ({self.turns}) less spare_turns leaves {self.longest} turns for a plan; "

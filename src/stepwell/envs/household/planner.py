@@ -21,29 +21,29 @@ import itertools
 from collections.abc import Iterator
 
 from stepwell.core import EnvError
-from stepwell.envs.household.goals import Goal, is_met
+from stepwell.envs.household.goals import HouseholdGoal, is_goal_met
 from stepwell.envs.household.house import LIT, MARKS, NOWHERE, Command, House, State
 
 MAX_STATES = 200_000
 
 
-def shortest_plan(house: House, goal: Goal, state: State) -> list[Command]:
+def find_shortest_plan(house: House, goal: HouseholdGoal, state: State) -> list[Command]:
     """The commands of a shortest way from `state` to the goal; [] where it is met already."""
     problem = _Problem(house, goal, state)
     order = itertools.count()
     came: dict[State, tuple[int, State | None, Command | None]] = {state: (0, None, None)}
-    frontier = [(problem.remaining(state), next(order), 0, state)]
+    frontier = [(problem.bound_remaining(state), next(order), 0, state)]
     while frontier:
         _, _, length, at = heapq.heappop(frontier)
         if length > came[at][0]:
             continue
-        if is_met(house, goal, at):
-            return _way(came, at)
-        for command in problem.commands(at):
-            after = house.after(at, command)
+        if is_goal_met(house, goal, at):
+            return _trace_plan(came, at)
+        for command in problem.list_commands(at):
+            after = house.apply_command(at, command)
             if after not in came or length + 1 < came[after][0]:
                 came[after] = length + 1, at, command
-                bound = length + 1 + problem.remaining(after)
+                bound = length + 1 + problem.bound_remaining(after)
                 heapq.heappush(frontier, (bound, -next(order), length + 1, after))
         if len(came) > MAX_STATES:
             break
@@ -52,7 +52,7 @@ def shortest_plan(house: House, goal: Goal, state: State) -> list[Command]:
     )
 
 
-def _way(came: dict[State, tuple[int, State | None, Command | None]], end: State) -> list[Command]:
+def _trace_plan(came: dict[State, tuple[int, State | None, Command | None]], end: State) -> list[Command]:
     plan: list[Command] = []
     _, before, command = came[end]
     while before is not None and command is not None:
@@ -64,7 +64,7 @@ def _way(came: dict[State, tuple[int, State | None, Command | None]], end: State
 class _Problem:
     """One household with one goal: which commands can matter, and how much is left at least."""
 
-    def __init__(self, house: House, goal: Goal, state: State) -> None:
+    def __init__(self, house: House, goal: HouseholdGoal, state: State) -> None:
         self.house, self.goal = house, goal
         kinds = enumerate(house.thing_kinds)
         self.things = [thing for thing, kind in kinds if kind == goal.thing and not house.is_lamp[thing]]
@@ -79,9 +79,9 @@ class _Problem:
             1 << place for place, kind in enumerate(house.place_kinds) if kind == goal.place
         )
         self.apart = not self.appliances & self.goal_places  # treating and placing need a walk between
-        self.places = self._places(state)
+        self.places = self._list_places(state)
 
-    def _places(self, state: State) -> list[int]:
+    def _list_places(self, state: State) -> list[int]:
         """The places that some shortest plan can do with."""
         kept: dict[tuple[object, ...], list[int]] = {}
         for place in range(len(self.house.places)):
@@ -102,7 +102,7 @@ class _Problem:
         here = [state.here] if state.here >= 0 else []
         return here + [place for alike in kept.values() for place in alike]
 
-    def commands(self, state: State) -> Iterator[Command]:
+    def list_commands(self, state: State) -> Iterator[Command]:
         """What can be of use in `state`."""
         house, here, held = self.house, state.here, state.held
         for place in self.places:
@@ -124,24 +124,24 @@ class _Problem:
             yield from (Command("take", thing, here) for thing in self.things if state.at[thing] == here)
         yield from (Command("use", lamp) for lamp in self.lamps if state.at[lamp] == here)
 
-    def remaining(self, state: State) -> int:
+    def bound_remaining(self, state: State) -> int:
         """At most the number of commands left."""
-        costs = sorted(self._cost(state, thing) for thing in self.things)
+        costs = sorted(self._bound_cost(state, thing) for thing in self.things)
         return sum(costs[: self.goal.num_things])
 
-    def _cost(self, state: State, thing: int) -> int:
+    def _bound_cost(self, state: State, thing: int) -> int:
         """What the goal takes at least if it is met with this thing (for two: this thing's own part)."""
         place, is_single = state.at[thing], self.goal.num_things == 1
         if self.goal.family == "light":
             lamps = [lamp for lamp in self.lamps if state.marks[lamp] & LIT]
             stand = state.here if place < 0 else place
             walk = all(state.at[lamp] != stand for lamp in self.lamps)
-            return self._fetching(state, thing, is_single) + walk + (not lamps)
+            return self._bound_fetching(state, thing, is_single) + walk + (not lamps)
         is_home = place >= 0 and self.goal_places >> place & 1
         is_done = state.marks[thing] & self.mark == self.mark
         if is_home and is_done:
             return 0
-        cost = self._fetching(state, thing, is_single) + 1
+        cost = self._bound_fetching(state, thing, is_single) + 1
         stand = state.here if place < 0 else place
         shut = self.house.has_door & ~state.opened
         if is_single and not is_home and not self.goal_places & ~shut:
@@ -150,7 +150,7 @@ class _Problem:
             return cost + 1 + (stand < 0 or not self.appliances >> stand & 1) + self.apart
         return cost + (stand < 0 or not self.goal_places >> stand & 1)
 
-    def _fetching(self, state: State, thing: int, is_single: bool) -> int:
+    def _bound_fetching(self, state: State, thing: int, is_single: bool) -> int:
         """Commands until the thing is in the hand."""
         place = state.at[thing]
         if place < 0:

@@ -22,31 +22,33 @@ _DONE = {
 }
 
 
-def shown(task: str, result: str, house: House, state: State, commands: Sequence[str]) -> str:
+def write_observation(task: str, result: str, house: House, state: State, commands: Sequence[str]) -> str:
     """An observation: the task, what the last command did, what is in reach and in hand, what can be done."""
     if house.catalogue.is_terse:
-        return _tersely(task, result, house, state, commands)
-    lines = [f"Task: {task}.", result, view(house, state), holding(house, state)]
+        return _write_tersely(task, result, house, state, commands)
+    lines = [f"Task: {task}.", result, describe_view(house, state), describe_hand(house, state)]
     return "\n".join([*filter(None, lines), f"Commands: {', '.join(commands)}"])
 
 
-def _tersely(task: str, result: str, house: House, state: State, commands: Sequence[str]) -> str:
+def _write_tersely(task: str, result: str, house: House, state: State, commands: Sequence[str]) -> str:
     """The same in few words, of which none but the commands stands at the start of a line: with a space
     before it a word is one token. What a command did is seen in the rest, so only that it failed is told."""
-    lines = [f"to {task}", f"at {_terse_view(house, state)}", f"You: {_held(house, state)}"]
+    lines = [f"to {task}", f"at {_write_terse_view(house, state)}", f"You: {_name_held(house, state)}"]
     failed = ["It is not done."] if result.startswith(NOTHING_HAPPENS) else []
     return "\n".join([*lines, *failed, ", ".join(commands)])
 
 
-def _terse_view(house: House, state: State) -> str:
+def _write_terse_view(house: House, state: State) -> str:
     """`desk: cup, lamp`."""
     if state.here < 0:
         return "start"
-    things = ", ".join(house.marked(state, thing) for thing in house.seen(state)) or "nothing"
+    things = (
+        ", ".join(house.name_with_marks(state, thing) for thing in house.list_visible(state)) or "nothing"
+    )
     return f"{house.places[state.here]}: {things if house.within_reach(state) else 'closed'}"
 
 
-def view(house: House, state: State) -> str:
+def describe_view(house: House, state: State) -> str:
     """Where one stands, and what can be seen there."""
     if state.here < 0:
         return f"You are in the middle of the {house.room}."
@@ -54,25 +56,27 @@ def view(house: House, state: State) -> str:
     if not house.within_reach(state):
         return f"You are at the {place}. It is closed."
     is_open = " It is open." if house.has_door >> state.here & 1 else ""
-    things = ", ".join(house.marked(state, thing) for thing in house.seen(state)) or "nothing"
+    things = (
+        ", ".join(house.name_with_marks(state, thing) for thing in house.list_visible(state)) or "nothing"
+    )
     return f"You are at the {place}.{is_open} You see: {things}."
 
 
-def holding(house: House, state: State) -> str:
+def describe_hand(house: House, state: State) -> str:
     """What is in the hand."""
-    return f"You hold: {_held(house, state)}."
+    return f"You hold: {_name_held(house, state)}."
 
 
-def told(house: House, state: State, command: Command) -> str:
+def describe_result(house: House, state: State, command: Command) -> str:
     """What a command did, in the state after it."""
     verb, thing, place = command
     if verb == "examine":
         if thing < 0:
-            return view(house, state)
-        marked = house.marked(state, thing)
+            return describe_view(house, state)
+        marked = house.name_with_marks(state, thing)
         return f"It is a {marked}." if "(" in marked else f"There is nothing special about the {marked}."
     if verb == "inventory":
-        return holding(house, state)
+        return describe_hand(house, state)
     if verb == "look":
         around = ", ".join(house.places)
         return f"Around you: {around}."
@@ -83,7 +87,7 @@ def told(house: House, state: State, command: Command) -> str:
     return _DONE[verb].format(**names)
 
 
-def why_not(house: House, state: State, text: str) -> str:
+def explain_failure(house: House, state: State, text: str) -> str:
     """Why a text that is no possible command does nothing, in one sentence for the agent."""
     if not text:
         return f"{NOTHING_HAPPENS} The command is empty."
@@ -91,15 +95,17 @@ def why_not(house: House, state: State, text: str) -> str:
         return f"{NOTHING_HAPPENS} The command is too long ({len(text)} characters)."
     verb, _, rest = text.partition(" ")
     if verb not in {"go", "take", "move", "open", "close", "use", "examine", "look", "inventory", *MARKS}:
-        return f"{NOTHING_HAPPENS} There is no command {_short(text)!r}; choose one of the commands."
-    within = [house.things[thing] for thing in (*house.seen(state), state.held) if thing >= 0]
-    named = [name for name in (*house.places, *within) if _occurs(name, rest)]  # no word of what is not seen
+        return f"{NOTHING_HAPPENS} There is no command {_shorten(text)!r}; choose one of the commands."
+    within = [house.things[thing] for thing in (*house.list_visible(state), state.held) if thing >= 0]
+    named = [
+        name for name in (*house.places, *within) if _has_name(name, rest)
+    ]  # no word of what is not seen
     if not named:
-        return f"{NOTHING_HAPPENS} {_short(text)!r} names nothing that is here; choose one of the commands."
-    return f"{NOTHING_HAPPENS} {_obstacle(house, state, verb, named)}"
+        return f"{NOTHING_HAPPENS} {_shorten(text)!r} names nothing that is here; choose one of the commands."
+    return f"{NOTHING_HAPPENS} {_explain_obstacle(house, state, verb, named)}"
 
 
-def _obstacle(house: House, state: State, verb: str, named: Sequence[str]) -> str:
+def _explain_obstacle(house: House, state: State, verb: str, named: Sequence[str]) -> str:
     """What stands in the way of a command that names things or places there are."""
     place = next((house.places.index(name) for name in named if name in house.places), -1)
     if verb == "go":
@@ -125,50 +131,50 @@ def _obstacle(house: House, state: State, verb: str, named: Sequence[str]) -> st
     return "That cannot be done here; choose one of the commands."
 
 
-def in_words(task: str, house: House, state: State) -> str:
+def write_sentences(task: str, house: House, state: State) -> str:
     """The whole truth in sentences: where one stands, what is held, what lies in every place."""
     at = f"at the {house.places[state.here]}" if state.here >= 0 else f"in the middle of the {house.room}"
-    told_places = [_place_in_words(house, state, place) for place in range(len(house.places))]
+    told_places = [_describe_place(house, state, place) for place in range(len(house.places))]
     return " ".join(
-        [f"The task is: {task}.", f"The player is {at}.", _held_in_words(house, state), *told_places]
+        [f"The task is: {task}.", f"The player is {at}.", _describe_held(house, state), *told_places]
     )
 
 
-def structured(task: str, house: House, state: State) -> str:
+def write_structured(task: str, house: House, state: State) -> str:
     """The same as one JSON object."""
     value = {
         "task": task,
         "at": house.places[state.here] if state.here >= 0 else None,
-        "held": house.marked(state, state.held) if state.held >= 0 else None,
-        "places": {name: _inside(house, state, place) for place, name in enumerate(house.places)},
+        "held": house.name_with_marks(state, state.held) if state.held >= 0 else None,
+        "places": {name: _list_inside(house, state, place) for place, name in enumerate(house.places)},
         "open": [name for place, name in enumerate(house.places) if state.opened >> place & 1],
     }
     return json.dumps(value)
 
 
-def _held_in_words(house: House, state: State) -> str:
-    return f"The player holds {_held(house, state)}."
+def _describe_held(house: House, state: State) -> str:
+    return f"The player holds {_name_held(house, state)}."
 
 
-def _held(house: House, state: State) -> str:
-    return house.marked(state, state.held) if state.held >= 0 else "nothing"
+def _name_held(house: House, state: State) -> str:
+    return house.name_with_marks(state, state.held) if state.held >= 0 else "nothing"
 
 
-def _place_in_words(house: House, state: State, place: int) -> str:
+def _describe_place(house: House, state: State, place: int) -> str:
     door = ""
     if house.has_door >> place & 1:
         door = "open " if state.opened >> place & 1 else "closed "
-    return f"The {door}{house.places[place]} has {', '.join(_inside(house, state, place)) or 'nothing'}."
+    return f"The {door}{house.places[place]} has {', '.join(_list_inside(house, state, place)) or 'nothing'}."
 
 
-def _inside(house: House, state: State, place: int) -> list[str]:
-    return [house.marked(state, thing) for thing, at in enumerate(state.at) if at == place]
+def _list_inside(house: House, state: State, place: int) -> list[str]:
+    return [house.name_with_marks(state, thing) for thing, at in enumerate(state.at) if at == place]
 
 
-def _occurs(name: str, text: str) -> bool:
+def _has_name(name: str, text: str) -> bool:
     return f" {name} " in f" {text} "
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     shown = "".join(c if c.isprintable() else " " for c in text)
     return shown if len(shown) <= MAX_SHOWN else shown[:MAX_SHOWN] + "..."

@@ -32,11 +32,11 @@ from stepwell.core import (
 )
 from stepwell.envs.base import Effect, Env
 from stepwell.envs.multihop_qa.facts import is_right
-from stepwell.envs.multihop_qa.guide import ANSWER, SEARCH, actions, examples, guide
+from stepwell.envs.multihop_qa.guide import ANSWER, SEARCH, make_action_space, make_examples, write_guide
 from stepwell.envs.multihop_qa.options import MultihopOptions
-from stepwell.envs.multihop_qa.oracle_queries import best_query
-from stepwell.envs.multihop_qa.questions import chosen_questions, index_of
-from stepwell.envs.multihop_qa.text import Found, observation_text, state_text
+from stepwell.envs.multihop_qa.oracle_queries import find_best_query
+from stepwell.envs.multihop_qa.questions import choose_questions, open_index
+from stepwell.envs.multihop_qa.text import CallResult, write_observation, write_state
 from stepwell.envs.retrieval import SearchIndex
 
 
@@ -52,18 +52,20 @@ class MultihopQA(Env):
     def world(self) -> EnvDescription:
         """What agents are told."""
         options = self.options
-        shown = {} if options.is_tiny or options.dataset else examples()
-        return EnvDescription(self.name, guide(options), actions(options), options.max_turns, shown)
+        shown = {} if options.is_tiny or options.dataset else make_examples()
+        return EnvDescription(
+            self.name, write_guide(options), make_action_space(options), options.max_turns, shown
+        )
 
     @cached_property
     def index(self) -> SearchIndex:
         """The passages, shared by all copies of the world in a process."""
-        return index_of(self.options)
+        return open_index(self.options)
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:
         """A question drawn at random."""
-        found = chosen_questions(options)
+        found = choose_questions(options)
         question = found[random.Random(seed).randrange(len(found))]
         content: dict[str, JSON] = {
             "question": question.text,
@@ -91,7 +93,7 @@ class MultihopQA(Env):
                 f"task {task.id} needs the passage {unknown[0]!r}, which the index of these options lacks; "
                 "set env.options.size, domain and dataset as they were when the task was made"
             )
-        self.turns: list[list[Found]] = []
+        self.turns: list[list[CallResult]] = []
         self.seen: set[str] = set()
         self.answer: str | None = None
 
@@ -107,10 +109,10 @@ class MultihopQA(Env):
         except InputError as error:
             problem = str(error)
         if problem:
-            self.turns[-1].append(Found(problem=problem))
+            self.turns[-1].append(CallResult(problem=problem))
             return Effect()
         if call.name == SEARCH.name:
-            self._search(str(call.arguments["query"]))
+            self._search_passages(str(call.arguments["query"]))
             return Effect()
         self.answer = str(call.arguments["text"])
         right = is_right(self.answer, self.answers)
@@ -127,16 +129,16 @@ class MultihopQA(Env):
     def observe(self) -> Observation:
         """The question and what was found."""
         shown = self.turns[-self.options.turns_shown :]
-        return Observation(observation_text(self.question, shown, self.options))
+        return Observation(write_observation(self.question, shown, self.options))
 
     def oracle(self) -> list[str]:
         """The searches of the next turn, or the answer once all was shown; [] if a passage is not found."""
-        missing = self._missing()
+        missing = self._list_missing()
         if not missing:
             return [ToolCall(ANSWER.name, {"text": self.answers[0]}).text]
         wanted = missing[0][: self.options.max_searches]
         queries = [
-            best_query(self.index, id, self.question, self.options.results_per_search) for id in wanted
+            find_best_query(self.index, id, self.question, self.options.results_per_search) for id in wanted
         ]
         if None in queries:
             return []
@@ -147,7 +149,7 @@ class MultihopQA(Env):
         if not self.is_proven:
             return None
         most = self.options.max_searches
-        return 1 + sum(-(-len(turn) // most) for turn in self._missing())
+        return 1 + sum(-(-len(turn) // most) for turn in self._list_missing())
 
     def random_action(self, rng: random.Random) -> str:
         """A search for a random title, or one as the answer."""
@@ -159,15 +161,15 @@ class MultihopQA(Env):
         """Sentences."""
         needed = [self.index[id].title for turn in self.plan for id in turn]
         found = [self.index[id].title for turn in self.plan for id in turn if id in self.seen]
-        return {StateForm.NATURAL_LANGUAGE: state_text(self.question, needed, found, self.answer)}
+        return {StateForm.NATURAL_LANGUAGE: write_state(self.question, needed, found, self.answer)}
 
-    def _search(self, query: str) -> None:
+    def _search_passages(self, query: str) -> None:
         hits = self.index.search(query, self.options.results_per_search)
         passages = tuple(self.index[hit.id] for hit in hits)
         self.seen.update(passage.id for passage in passages)
-        self.turns[-1].append(Found(query, passages))
+        self.turns[-1].append(CallResult(query, passages))
 
-    def _missing(self) -> list[list[str]]:
+    def _list_missing(self) -> list[list[str]]:
         """The passages not yet shown, turn by turn; turns of which all were shown are left out."""
         left = [[id for id in turn if id not in self.seen] for turn in self.plan]
         return [turn for turn in left if turn]

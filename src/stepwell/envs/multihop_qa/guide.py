@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from stepwell.core import ActionSpace, ExampleTurn, StateForm, ToolCall, ToolSchema
 from stepwell.envs.multihop_qa.options import MultihopOptions
-from stepwell.envs.multihop_qa.text import state_text
+from stepwell.envs.multihop_qa.text import write_state
 
 MAX_QUERY_CHARS, MAX_ANSWER_CHARS = 500, 300
 SEARCH = ToolSchema(
@@ -33,12 +33,12 @@ EXAMPLE_QUESTION = "What is the telephone code of the country of Oslo?"
 EXAMPLE_PLAN = ("Oslo", "Norway (country)")
 
 
-def actions(options: MultihopOptions) -> ActionSpace:
+def make_action_space(options: MultihopOptions) -> ActionSpace:
     """Searches, as many in a turn as are allowed, or the answer."""
     return ActionSpace(tools=(SEARCH, ANSWER), max_per_turn=options.max_searches, answer=ANSWER.name)
 
 
-def guide(options: MultihopOptions) -> str:
+def write_guide(options: MultihopOptions) -> str:
     """The goal and the rules, as they are under these options."""
     if options.is_tiny:
         number = "size" if options.domain == "in" else "price"
@@ -58,9 +58,9 @@ def guide(options: MultihopOptions) -> str:
     return "\n".join(lines)
 
 
-def examples() -> dict[StateForm, ExampleTurn]:
+def make_examples() -> dict[StateForm, ExampleTurn]:
     """The first turn of a question that takes two searches, one after the other."""
-    before, after = (state_text(EXAMPLE_QUESTION, EXAMPLE_PLAN, EXAMPLE_PLAN[:n], None) for n in (0, 1))
+    before, after = (write_state(EXAMPLE_QUESTION, EXAMPLE_PLAN, EXAMPLE_PLAN[:n], None) for n in (0, 1))
     reasoning = "I must first know the country that Oslo is in, so I search for the city."
     call = ToolCall(SEARCH.name, {"query": "Oslo"}).text
     return {StateForm.NATURAL_LANGUAGE: ExampleTurn(before, reasoning, after, call)}

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from stepwell.config.base import Settings
 from stepwell.envs.options import declare_host_option
-from stepwell.envs.retrieval import Kind
+from stepwell.envs.retrieval import IndexKind
 
 FULL_RESULTS, TINY_RESULTS = 5, 1
 
@@ -28,7 +28,7 @@ class MultihopOptions(Settings):
     max_hops: int | None = Field(
         None, ge=1, le=100, description="leave out questions that take more searches one after the other"
     )
-    index: Kind = Field("bm25", description="search by words, by meaning (dense), or by both (hybrid)")
+    index: IndexKind = Field("bm25", description="search by words, by meaning (dense), or by both (hybrid)")
     num_results: int | None = Field(
         None, ge=1, le=50, description="passages that a search shows; None: 5, or 1 where size is tiny"
     )

@@ -10,15 +10,15 @@ from stepwell.envs.retrieval import SearchIndex
 
 
 @lru_cache(maxsize=65_536)
-def best_query(index: SearchIndex, id: str, question: str, num_results: int) -> str | None:
+def find_best_query(index: SearchIndex, id: str, question: str, num_results: int) -> str | None:
     """The first of a few queries whose results hold the passage; None if none of them does."""
-    for query in _queries(index, id, question):
+    for query in _list_queries(index, id, question):
         if any(hit.id == id for hit in index.search(query, num_results)):
             return query
     return None
 
 
-def _queries(index: SearchIndex, id: str, question: str) -> Iterator[str]:
+def _list_queries(index: SearchIndex, id: str, question: str) -> Iterator[str]:
     """A passage's title, with the question, with how its text begins, and that beginning alone."""
     title, text = index[id].title, index[id].text
     beginning = " ".join(text.split()[:25])

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from stepwell.core import ConfigError
-from stepwell.envs.multihop_qa.facts import Collection, Question, collection
+from stepwell.envs.multihop_qa.facts import Collection, MultihopQuestion, open_collection
 from stepwell.envs.multihop_qa.facts.published import read_published
 from stepwell.envs.multihop_qa.options import MultihopOptions
 from stepwell.envs.retrieval import SearchIndex
@@ -19,28 +19,28 @@ COLLECTIONS = {
 }
 
 
-def collection_of(options: MultihopOptions) -> Collection:
+def find_collection(options: MultihopOptions) -> Collection:
     """The passages and questions that options name."""
     if options.dataset is None:
-        return collection(COLLECTIONS[options.size, options.domain])
+        return open_collection(COLLECTIONS[options.size, options.domain])
     path = Path(options.dataset).expanduser()
     if not path.is_file():
         raise ConfigError(f"env.options.dataset: there is no file {options.dataset!r}")
-    return _published(path.resolve(), path.stat().st_mtime_ns)
+    return _read_file(path.resolve(), path.stat().st_mtime_ns)
 
 
-def index_of(options: MultihopOptions) -> SearchIndex:
+def open_index(options: MultihopOptions) -> SearchIndex:
     """The index over the passages."""
-    return collection_of(options).index(options.index)
+    return find_collection(options).index(options.index)
 
 
-def chosen_questions(options: MultihopOptions) -> tuple[Question, ...]:
+def choose_questions(options: MultihopOptions) -> tuple[MultihopQuestion, ...]:
     """The questions that may become tasks."""
-    return _chosen(collection_of(options), options.max_hops)
+    return _choose_questions(find_collection(options), options.max_hops)
 
 
 @lru_cache(maxsize=16)
-def _chosen(found: Collection, max_hops: int | None) -> tuple[Question, ...]:
+def _choose_questions(found: Collection, max_hops: int | None) -> tuple[MultihopQuestion, ...]:
     most = max_hops if max_hops is not None else max(len(question.plan) for question in found.questions)
     chosen = tuple(question for question in found.questions if len(question.plan) <= most)
     if not chosen:
@@ -49,6 +49,6 @@ def _chosen(found: Collection, max_hops: int | None) -> tuple[Question, ...]:
 
 
 @lru_cache(maxsize=4)
-def _published(path: Path, changed_ns: int) -> Collection:
+def _read_file(path: Path, changed_ns: int) -> Collection:
     """`changed_ns` is part of the key: a file that changes is read again."""
     return read_published(path)

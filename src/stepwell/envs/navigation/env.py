@@ -17,15 +17,15 @@ from typing import Any, ClassVar
 from stepwell.config.base import Settings
 from stepwell.core import ActionSpace, EnvDescription, InputError, Observation, StateForm, Task
 from stepwell.envs.base import Effect, Env
-from stepwell.envs.navigation.generator import goal, make_task
-from stepwell.envs.navigation.guide import examples, guide
+from stepwell.envs.navigation.generator import make_arrival_test, make_task
+from stepwell.envs.navigation.guide import make_examples, write_guide
 from stepwell.envs.navigation.options import NavigationOptions
 from stepwell.envs.navigation.room import MOVES, NAMES, read_room
-from stepwell.envs.navigation.routes import shortest
-from stepwell.envs.navigation.sight import Sight
-from stepwell.envs.navigation.text import forms, view_in_words
+from stepwell.envs.navigation.routes import find_shortest_route
+from stepwell.envs.navigation.sight import LineOfSight
+from stepwell.envs.navigation.text import write_forms, write_view
 from stepwell.envs.navigation.vocabulary import VOCABULARY
-from stepwell.envs.tables import Table, tabulate
+from stepwell.envs.tables import StateTable, build_state_table
 from stepwell.envs.tiles import Image
 
 ARRIVED, ACTED = 10.0, -0.1
@@ -42,9 +42,9 @@ class Navigation(Env):
     def world(self) -> EnvDescription:
         """What agents are told."""
         actions = ActionSpace(NAMES, self.options.max_actions_per_turn)
-        told = examples(actions, self.options)
+        told = make_examples(actions, self.options)
         return EnvDescription(
-            self.name, guide(self.options), actions, self.options.max_turns, told, VOCABULARY
+            self.name, write_guide(self.options), actions, self.options.max_turns, told, VOCABULARY
         )
 
     @classmethod
@@ -58,8 +58,8 @@ class Navigation(Env):
             raise InputError("a task of navigation needs an instruction")
         self.room, self.pose, self.target = read_room(task.content)
         self._instruction, self._feedback = task.instruction, ""
-        self._sight = Sight(self.room, self.options.fov)
-        self._has_arrived = goal(self._sight, self.target, self.options)
+        self._sight = LineOfSight(self.room, self.options.fov)
+        self._has_arrived = make_arrival_test(self._sight, self.target, self.options)
         self._num_left = self.options.max_actions
 
     def act(self, action: str) -> Effect:
@@ -80,7 +80,7 @@ class Navigation(Env):
         lines = [self._feedback] if self._feedback else []
         lines.append(f"Instruction: {self._instruction}")
         if shown != "image":
-            lines.append(view_in_words(self._sight.look(self.pose)))
+            lines.append(write_view(self._sight.list_view(self.pose)))
         return Observation("\n".join(lines), () if shown == "text" else (self.render(),))
 
     def oracle(self) -> list[str]:
@@ -89,15 +89,17 @@ class Navigation(Env):
         if self._has_arrived(self.pose):
             return []
         num_places = 16 * len(self.room.floor) * len(self.room.floor[0])
-        return shortest(self.room, self.pose, self._has_arrived, options.must_face, num_places) or []
+        return (
+            find_shortest_route(self.room, self.pose, self._has_arrived, options.must_face, num_places) or []
+        )
 
     def state(self) -> dict[StateForm, str]:
         """Sentences and JSON."""
-        return forms(self._sight, self.pose, self.target)
+        return write_forms(self._sight, self.pose, self.target)
 
-    def table(self) -> Table | None:
+    def table(self) -> StateTable | None:
         """Poses as states, as far as there is time for."""
-        return tabulate(
+        return build_state_table(
             self.pose,
             NAMES,
             move=self.room.move,
@@ -108,6 +110,6 @@ class Navigation(Env):
 
     def render(self) -> Image:
         """What the agent sees."""
-        from stepwell.envs.navigation.scene import picture
+        from stepwell.envs.navigation.scene import render_view
 
-        return picture(self.room, self.pose, self.options.image_size, self.options.fov)
+        return render_view(self.room, self.pose, self.options.image_size, self.options.fov)

@@ -12,10 +12,10 @@ from typing import Any
 
 from stepwell.core import JSON, ConfigError, Task
 from stepwell.envs.navigation.options import NavigationOptions
-from stepwell.envs.navigation.room import AGENT_RADIUS, Pose, Room, Thing
-from stepwell.envs.navigation.routes import shortest
-from stepwell.envs.navigation.sight import Sight
-from stepwell.envs.navigation.things import KINDS, PALETTE, Kind
+from stepwell.envs.navigation.room import AGENT_RADIUS, NavigationRoom, Pose, Thing
+from stepwell.envs.navigation.routes import find_shortest_route
+from stepwell.envs.navigation.sight import LineOfSight
+from stepwell.envs.navigation.things import KINDS, PALETTE, FurnitureKind
 
 NUM_WALLS, NUM_FLOORS = 4, 3
 PASSAGE = 2 * AGENT_RADIUS + 0.15
@@ -36,15 +36,17 @@ def make_task(name: str, options: NavigationOptions, seed: int) -> Task:
     """The room of a seed, with a start, a target and an instruction."""
     rng = random.Random(seed)
     for _ in range(MAX_ROOMS):
-        room = _room(rng, options)
+        room = _draw_room(rng, options)
         if room is None:
             continue
         for _ in range(MAX_STARTS):
             start = Pose(rng.randrange(len(room.floor[0])), rng.randrange(len(room.floor)), rng.randrange(4))
             target = rng.choice(room.things)
             if room.is_free(start.column, start.row) and _takes_long_enough(room, start, target, options):
-                instruction = say(rng, target.kind, options.instruction)
-                return Task(name, _content(room, start, target), instruction, seed, (options.instruction,))
+                instruction = write_instruction(rng, target.kind, options.instruction)
+                return Task(
+                    name, _make_content(room, start, target), instruction, seed, (options.instruction,)
+                )
     raise ConfigError(
         f"no room with env.options.num_things = {options.num_things} and sides of {options.min_side:g} to "
         f"{options.max_side:g} m has a target {options.min_actions} to {options.max_actions} actions away "
@@ -52,7 +54,7 @@ def make_task(name: str, options: NavigationOptions, seed: int) -> Task:
     )
 
 
-def say(rng: random.Random, kind: Kind, how: str) -> str:
+def write_instruction(rng: random.Random, kind: FurnitureKind, how: str) -> str:
     """An instruction that names a kind, or says what it is good for."""
     return (
         rng.choice(BASE).format(kind.name)
@@ -61,20 +63,22 @@ def say(rng: random.Random, kind: Kind, how: str) -> str:
     )
 
 
-def _room(rng: random.Random, options: NavigationOptions) -> Room | None:
+def _draw_room(rng: random.Random, options: NavigationOptions) -> NavigationRoom | None:
     halves = range(round(2 * options.min_side), round(2 * options.max_side) + 1)
     width, depth = rng.choice(halves) / 2, rng.choice(halves) / 2
     things: list[Thing] = []
     for kind in rng.sample(KINDS, options.num_things):
-        thing = _placed(rng, kind, width, depth, things)
+        thing = _place_thing(rng, kind, width, depth, things)
         if thing is None:
             return None
         things.append(thing)
     looks = rng.randrange(NUM_WALLS), rng.randrange(NUM_FLOORS)
-    return Room.furnished(width, depth, tuple(things), looks, options.step_length)
+    return NavigationRoom.furnish(width, depth, tuple(things), looks, options.step_length)
 
 
-def _placed(rng: random.Random, kind: Kind, width: float, depth: float, others: list[Thing]) -> Thing | None:
+def _place_thing(
+    rng: random.Random, kind: FurnitureKind, width: float, depth: float, others: list[Thing]
+) -> Thing | None:
     for _ in range(MAX_PLACES):
         x, y = round(rng.uniform(0, width), 2), round(rng.uniform(0, depth), 2)
         thing = Thing(kind, x, y, rng.randrange(4), rng.choice(tuple(PALETTE)))
@@ -92,23 +96,25 @@ def _leaves_passage(one: Thing, other: Thing) -> bool:
     )
 
 
-def _takes_long_enough(room: Room, start: Pose, target: Thing, options: NavigationOptions) -> bool:
-    sight = Sight(room, options.fov)
-    way = shortest(room, start, goal(sight, target, options), options.must_face, options.max_actions)
+def _takes_long_enough(room: NavigationRoom, start: Pose, target: Thing, options: NavigationOptions) -> bool:
+    sight = LineOfSight(room, options.fov)
+    way = find_shortest_route(
+        room, start, make_arrival_test(sight, target, options), options.must_face, options.max_actions
+    )
     return way is not None and len(way) >= options.min_actions
 
 
-def goal(sight: Sight, target: Thing, options: NavigationOptions) -> Any:
+def make_arrival_test(sight: LineOfSight, target: Thing, options: NavigationOptions) -> Any:
     """Whether a pose counts as having arrived."""
 
     def has_arrived(pose: Pose) -> bool:
-        near = sight.room.distance(pose, target) <= options.success_threshold
-        return near and (not options.must_face or sight.faces(pose, target))
+        near = sight.room.measure_distance(pose, target) <= options.success_threshold
+        return near and (not options.must_face or sight.is_facing(pose, target))
 
     return has_arrived
 
 
-def _content(room: Room, start: Pose, target: Thing) -> dict[str, JSON]:
+def _make_content(room: NavigationRoom, start: Pose, target: Thing) -> dict[str, JSON]:
     return {
         "size": [room.width, room.depth],
         "things": [

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from stepwell.core import ActionSpace, ExampleTurn, StateForm
 from stepwell.envs.navigation.options import NavigationOptions
-from stepwell.envs.navigation.room import Pose, Room, Thing
-from stepwell.envs.navigation.sight import Sight
-from stepwell.envs.navigation.text import forms
+from stepwell.envs.navigation.room import NavigationRoom, Pose, Thing
+from stepwell.envs.navigation.sight import LineOfSight
+from stepwell.envs.navigation.text import write_forms
 from stepwell.envs.navigation.things import BY_NAME
 
 
-def guide(options: NavigationOptions) -> str:
+def write_guide(options: NavigationOptions) -> str:
     """Goal, actions and points, as they are under these options."""
     lines = ["You are a robot in a room. Walk to the thing that the instruction means."]
     if options.observation != "text":
@@ -33,20 +33,20 @@ def guide(options: NavigationOptions) -> str:
     return "\n".join(lines)
 
 
-def examples(actions: ActionSpace, options: NavigationOptions) -> dict[StateForm, ExampleTurn]:
+def make_examples(actions: ActionSpace, options: NavigationOptions) -> dict[StateForm, ExampleTurn]:
     """One turn in a room with two things, told in both forms, with as many moves as a turn allows."""
     step = options.step_length
     things = (
         Thing(BY_NAME["sofa"], 10 * step, 16 * step, 2, "red"),
         Thing(BY_NAME["plant"], 4 * step, 14 * step, 0, "green"),
     )
-    room = Room.furnished(20 * step, 20 * step, things, (0, 0), step)
-    sight, pose, target = Sight(room, options.fov), Pose(9, 5, 0), things[0]
+    room = NavigationRoom.furnish(20 * step, 20 * step, things, (0, 0), step)
+    sight, pose, target = LineOfSight(room, options.fov), Pose(9, 5, 0), things[0]
     way = ("moveahead", "moveahead", "moveright")[: actions.max_per_turn]
     told = []
     for action in ("", *way):
         pose = room.move(pose, action) if action else pose
-        told.append(forms(sight, pose, target))
+        told.append(write_forms(sight, pose, target))
     reasoning = "The sofa is before me and nothing stands between, so I walk up to it."
     return {
         form: ExampleTurn(told[0][form], reasoning, told[-1][form], actions.separator.join(way))

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from stepwell.core import InputError
-from stepwell.envs.navigation.things import BY_NAME, PALETTE, Kind
+from stepwell.envs.navigation.things import BY_NAME, PALETTE, FurnitureKind
 
 AGENT_RADIUS, EYE_HEIGHT = 0.2, 1.3
 HEADINGS = ((0, 1), (1, 0), (0, -1), (-1, 0))  # north, east, south, west
@@ -39,7 +39,7 @@ class Pose(NamedTuple):
 class Thing:
     """A piece of furniture: its middle, how often it is turned by 90 degrees clockwise, its colour."""
 
-    kind: Kind
+    kind: FurnitureKind
     x: float
     y: float
     turn: int
@@ -51,14 +51,14 @@ class Thing:
         along, across = self.kind.half
         return (along, across) if self.turn % 2 == 0 else (across, along)
 
-    def gap(self, x: float, y: float) -> float:
+    def measure_gap(self, x: float, y: float) -> float:
         """Distance of a point from the footprint; 0 inside."""
         half = self.half
         return math.hypot(max(abs(x - self.x) - half[0], 0.0), max(abs(y - self.y) - half[1], 0.0))
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class NavigationRoom:
     """One room. `floor[row][column]` says where one can stand."""
 
     width: float
@@ -69,15 +69,15 @@ class Room:
     floor: tuple[tuple[bool, ...], ...]
 
     @classmethod
-    def furnished(
+    def furnish(
         cls, width: float, depth: float, things: tuple[Thing, ...], looks: tuple[int, int], step: float
-    ) -> Room:
+    ) -> NavigationRoom:
         """A room with its places worked out."""
 
         def is_free(column: int, row: int) -> bool:
             x, y = column * step, row * step
             wall = min(x, y, width - x, depth - y)
-            return wall >= AGENT_RADIUS and all(thing.gap(x, y) >= AGENT_RADIUS for thing in things)
+            return wall >= AGENT_RADIUS and all(thing.measure_gap(x, y) >= AGENT_RADIUS for thing in things)
 
         columns, rows = range(int(width / step) + 1), range(int(depth / step) + 1)
         floor = tuple(tuple(is_free(column, row) for column in columns) for row in rows)
@@ -97,16 +97,16 @@ class Room:
             return pose._replace(heading=(pose.heading + ROTATIONS[action]) % 4)
         return pose._replace(pitch=min(max(pose.pitch + TILTS[action], MIN_PITCH), MAX_PITCH))
 
-    def distance(self, pose: Pose, thing: Thing) -> float:
+    def measure_distance(self, pose: Pose, thing: Thing) -> float:
         """Metres over the floor from the agent to the middle of a thing."""
         return math.hypot(thing.x - pose.column * self.step, thing.y - pose.row * self.step)
 
 
 MAX_SIDE, MIN_STEP = 12.0, 0.1  # metres; a larger room or a finer grid only costs memory
-_furnished = lru_cache(maxsize=256)(Room.furnished)  # siblings of a group all start in the same room
+_furnished = lru_cache(maxsize=256)(NavigationRoom.furnish)  # siblings of a group all start in the same room
 
 
-def read_room(content: Mapping[str, Any]) -> tuple[Room, Pose, Thing]:
+def read_room(content: Mapping[str, Any]) -> tuple[NavigationRoom, Pose, Thing]:
     """Room, first pose and target of a task's content."""
     try:
         width, depth = (float(side) for side in content["size"])

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from stepwell.envs.navigation.room import MOVES, NAMES, Pose, Room
+from stepwell.envs.navigation.room import MOVES, NAMES, NavigationRoom, Pose
 
 
-def shortest(
-    room: Room, start: Pose, is_goal: Callable[[Pose], bool], with_turns: bool, max_actions: int
+def find_shortest_route(
+    room: NavigationRoom, start: Pose, is_goal: Callable[[Pose], bool], with_turns: bool, max_actions: int
 ) -> list[str] | None:
     """A shortest list of actions to a pose that `is_goal`; None where more than `max_actions` are needed."""
     actions = NAMES if with_turns else tuple(MOVES)
@@ -22,7 +22,7 @@ def shortest(
     while queue:
         pose, length = queue.popleft()
         if is_goal(pose):
-            return _way(came, pose)
+            return _trace_route(came, pose)
         if length == max_actions:
             continue
         for action in actions:
@@ -33,7 +33,7 @@ def shortest(
     return None
 
 
-def _way(came: dict[Pose, tuple[Pose, str] | None], pose: Pose) -> list[str]:
+def _trace_route(came: dict[Pose, tuple[Pose, str] | None], pose: Pose) -> list[str]:
     way: list[str] = []
     while (step := came[pose]) is not None:
         pose, action = step

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 
-from stepwell.envs.navigation.room import EYE_HEIGHT, TURN, Pose, Room
+from stepwell.envs.navigation.room import EYE_HEIGHT, TURN, NavigationRoom, Pose
 from stepwell.envs.navigation.things import KINDS, PALETTE, Part
 from stepwell.envs.robots import cameras, models
 from stepwell.envs.tiles import Image
@@ -32,39 +32,41 @@ FLOORS = (
 _THREAD = threading.local()
 
 
-def picture(room: Room, pose: Pose, size: int, fov: float) -> Image:
+def render_view(room: NavigationRoom, pose: Pose, size: int, fov: float) -> Image:
     """What the agent sees, [size, size, 3]."""
-    stage: Stage | None = getattr(_THREAD, "stage", None)
+    stage: RenderStage | None = getattr(_THREAD, "stage", None)
     if stage is None:
-        stage = _THREAD.stage = Stage()
-    return stage.picture(room, pose, size, fov)
+        stage = _THREAD.stage = RenderStage()
+    return stage.render_view(room, pose, size, fov)
 
 
-class Stage:
+class RenderStage:
     """The model and where its bodies are now."""
 
     def __init__(self) -> None:
-        mujoco = models.mujoco(EXTRA)
-        self.model = mujoco.MjModel.from_xml_string(model_xml())
+        mujoco = models.import_mujoco(EXTRA)
+        self.model = mujoco.MjModel.from_xml_string(write_model_xml())
         self.data = mujoco.MjData(self.model)
-        self._room: Room | None = None
+        self._room: NavigationRoom | None = None
 
-    def picture(self, room: Room, pose: Pose, size: int, fov: float) -> Image:
+    def render_view(self, room: NavigationRoom, pose: Pose, size: int, fov: float) -> Image:
         """Furnish, place the eye, render."""
         if room is not self._room:
-            self._furnish(room)
+            self._furnish_room(room)
             self._room = room
         eye = (pose.column * room.step, pose.row * room.step, EYE_HEIGHT)
-        self._put("eye", eye, _product(_about_z(pose.heading), _about_x(90 + pose.pitch)))
+        self._put_body(
+            "eye", eye, _multiply_rotations(_rotate_about_z(pose.heading), _rotate_about_x(90 + pose.pitch))
+        )
         self.model.cam_fovy[0] = fov
-        cameras.place(self.model, self.data)
-        return cameras.picture(EXTRA, self.model, self.data, "eye", size)
+        cameras.update_positions(self.model, self.data)
+        return cameras.render_image(EXTRA, self.model, self.data, "eye", size)
 
-    def _furnish(self, room: Room) -> None:
+    def _furnish_room(self, room: NavigationRoom) -> None:
         for kind in KINDS:
-            self._put(kind.name, FAR, _about_z(0))
+            self._put_body(kind.name, FAR, _rotate_about_z(0))
         for thing in room.things:
-            self._put(thing.kind.name, (thing.x, thing.y, 0.0), _about_z(thing.turn))
+            self._put_body(thing.kind.name, (thing.x, thing.y, 0.0), _rotate_about_z(thing.turn))
             for number, part in enumerate(thing.kind.parts):
                 if part.colour is None:
                     geom = self.model.geom(f"{thing.kind.name} {number}").id
@@ -79,16 +81,18 @@ class Stage:
                 ("west", (0.0, y, middle)),
             )
         ):
-            self._put(name, at, _product(_about_z(turn), _about_x(90)))  # upright, its face to the room
+            self._put_body(
+                name, at, _multiply_rotations(_rotate_about_z(turn), _rotate_about_x(90))
+            )  # upright, its face to the room
             self.model.geom_matid[self.model.geom(name).id] = self.model.material(f"wall {room.looks[0]}").id
         self.model.geom_matid[self.model.geom("floor").id] = self.model.material(f"floor {room.looks[1]}").id
 
-    def _put(self, body: str, at: tuple[float, float, float], turned: tuple[float, ...]) -> None:
+    def _put_body(self, body: str, at: tuple[float, float, float], turned: tuple[float, ...]) -> None:
         number = self.model.body(body).mocapid[0]
         self.data.mocap_pos[number], self.data.mocap_quat[number] = at, turned
 
 
-def model_xml() -> str:
+def write_model_xml() -> str:
     """The model file: all that a room can hold."""
     assets, bodies = [], []
     for name, looks in (("wall", WALLS), ("floor", FLOORS)):
@@ -100,10 +104,14 @@ def model_xml() -> str:
             )
     for name in ("north", "south", "east", "west"):
         size = f"{HALF_WALL} {WALL_HEIGHT / 2} 0.1"
-        bodies.append(_body(name, f'<geom name="{name}" type="plane" size="{size}" material="wall 0"/>'))
+        bodies.append(
+            _write_body(name, f'<geom name="{name}" type="plane" size="{size}" material="wall 0"/>')
+        )
     for kind in KINDS:
-        bodies.append(_body(kind.name, "".join(_geom(kind.name, *item) for item in enumerate(kind.parts))))
-    bodies.append(_body("eye", '<camera name="eye"/>'))
+        bodies.append(
+            _write_body(kind.name, "".join(_write_geom(kind.name, *item) for item in enumerate(kind.parts)))
+        )
+    bodies.append(_write_body("eye", '<camera name="eye"/>'))
     return (
         "<mujoco><visual>"
         '<headlight ambient="0.45 0.45 0.45" diffuse="0.5 0.5 0.5" specular="0 0 0"/>'
@@ -117,35 +125,36 @@ def model_xml() -> str:
     )
 
 
-def _body(name: str, inside: str) -> str:
-    return f'<body name="{name}" mocap="true" pos="{_text(FAR)}">{inside}</body>'
+def _write_body(name: str, inside: str) -> str:
+    return f'<body name="{name}" mocap="true" pos="{_write_numbers(FAR)}">{inside}</body>'
 
 
-def _geom(kind: str, number: int, part: Part) -> str:
+def _write_geom(kind: str, number: int, part: Part) -> str:
     along, across, up = part.half
     size = {"box": (along, across, up), "cylinder": (along, up), "sphere": (min(part.half),)}[part.shape]
     colour = part.colour or PALETTE["red"]
     return (
-        f'<geom name="{kind} {number}" type="{part.shape}" pos="{_text(part.middle)}" size="{_text(size)}" '
-        f'rgba="{_text(colour)} 1"/>'
+        f'<geom name="{kind} {number}" type="{part.shape}" pos="{_write_numbers(part.middle)}" '
+        f'size="{_write_numbers(size)}" '
+        f'rgba="{_write_numbers(colour)} 1"/>'
     )
 
 
-def _text(numbers: tuple[float, ...]) -> str:
+def _write_numbers(numbers: tuple[float, ...]) -> str:
     return " ".join(f"{number:g}" for number in numbers)
 
 
-def _about_z(quarter_turns: int) -> tuple[float, ...]:
+def _rotate_about_z(quarter_turns: int) -> tuple[float, ...]:
     """Clockwise, as headings count."""
     half = math.radians(-quarter_turns * TURN) / 2
     return math.cos(half), 0.0, 0.0, math.sin(half)
 
 
-def _about_x(degrees: float) -> tuple[float, ...]:
+def _rotate_about_x(degrees: float) -> tuple[float, ...]:
     half = math.radians(degrees) / 2
     return math.cos(half), math.sin(half), 0.0, 0.0
 
 
-def _product(a: tuple[float, ...], b: tuple[float, ...]) -> tuple[float, ...]:
+def _multiply_rotations(a: tuple[float, ...], b: tuple[float, ...]) -> tuple[float, ...]:
     """Of a turn about z and one about x."""
     return a[0] * b[0], a[0] * b[1], a[3] * b[1], a[3] * b[0]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.envs.navigation.room import EYE_HEIGHT, TURN, Pose, Room, Thing
+from stepwell.envs.navigation.room import EYE_HEIGHT, TURN, NavigationRoom, Pose, Thing
 
 Floats = npt.NDArray[np.float64]
 AHEAD, BEHIND = 20.0, 135.0
@@ -26,7 +26,7 @@ INSET = 0.8  # sample points stand this far from a part's middle towards its cor
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class VisibleThing:
     """A thing as seen from a pose."""
 
     name: str
@@ -34,12 +34,12 @@ class Seen:
     distance: float
 
 
-class Sight:
+class LineOfSight:
     """Eyes in one room."""
 
-    def __init__(self, room: Room, fov: float) -> None:
+    def __init__(self, room: NavigationRoom, fov: float) -> None:
         self.room, self._reach = room, math.tan(math.radians(fov / 2))
-        boxes = [(number, *box) for number, thing in enumerate(room.things) for box in boxes_of(thing)]
+        boxes = [(number, *box) for number, thing in enumerate(room.things) for box in list_boxes(thing)]
         self._owner = np.array([number for number, _, _ in boxes])
         middles, halves = (np.array([box[i] for box in boxes]) for i in (1, 2))
         self._low, self._high = middles - halves, middles + halves
@@ -47,31 +47,35 @@ class Sight:
         self._points = (middles[:, None] + corners * halves[:, None]).reshape(-1, 3)
         self._point_owner = np.repeat(self._owner, len(corners))
 
-    def in_view(self, pose: Pose) -> list[Thing]:
+    def list_visible_things(self, pose: Pose) -> list[Thing]:
         """The things that can be seen, nearest first."""
         eye = np.array([pose.column * self.room.step, pose.row * self.room.step, EYE_HEIGHT])
         rays = self._points - eye
-        shown = self._in_picture(rays, pose)
+        shown = self._find_in_image(rays, pose)
         rays, owner = rays[shown], self._point_owner[shown]
-        is_clear = ~(self._blocked(eye, rays) & (self._owner[None] != owner[:, None])).any(axis=1)
+        is_clear = ~(self._find_blocked(eye, rays) & (self._owner[None] != owner[:, None])).any(axis=1)
         found = [self.room.things[number] for number in set(owner[is_clear].tolist())]
-        return sorted(found, key=lambda thing: (self.room.distance(pose, thing), thing.kind.name))
+        return sorted(found, key=lambda thing: (self.room.measure_distance(pose, thing), thing.kind.name))
 
-    def look(self, pose: Pose) -> list[Seen]:
+    def list_view(self, pose: Pose) -> list[VisibleThing]:
         """What is in view, in words and metres."""
-        return [self.seen(pose, thing) for thing in self.in_view(pose)]
+        return [self.locate_thing(pose, thing) for thing in self.list_visible_things(pose)]
 
-    def seen(self, pose: Pose, thing: Thing) -> Seen:
+    def locate_thing(self, pose: Pose, thing: Thing) -> VisibleThing:
         """Where a thing is, in view or not."""
-        return Seen(
-            thing.kind.name, direction_of(bearing(self.room, pose, thing)), self.room.distance(pose, thing)
+        return VisibleThing(
+            thing.kind.name,
+            name_direction(find_bearing(self.room, pose, thing)),
+            self.room.measure_distance(pose, thing),
         )
 
-    def faces(self, pose: Pose, thing: Thing) -> bool:
+    def is_facing(self, pose: Pose, thing: Thing) -> bool:
         """Whether a thing is in view and no other heading is nearer to it."""
-        return abs(bearing(self.room, pose, thing)) <= TURN / 2 and thing in self.in_view(pose)
+        return abs(find_bearing(self.room, pose, thing)) <= TURN / 2 and thing in self.list_visible_things(
+            pose
+        )
 
-    def _in_picture(self, rays: Floats, pose: Pose) -> npt.NDArray[np.bool_]:
+    def _find_in_image(self, rays: Floats, pose: Pose) -> npt.NDArray[np.bool_]:
         """Whether points lie in the square picture; rays are from the eye."""
         heading, pitch = math.radians(pose.heading * TURN), math.radians(pose.pitch)
         ahead = rays[:, 0] * math.sin(heading) + rays[:, 1] * math.cos(heading)
@@ -82,7 +86,7 @@ class Sight:
         found: npt.NDArray[np.bool_] = (deep > 0.05) & (abs(right) < reach) & (abs(up) < reach)
         return found
 
-    def _blocked(self, eye: Floats, rays: Floats) -> npt.NDArray[np.bool_]:
+    def _find_blocked(self, eye: Floats, rays: Floats) -> npt.NDArray[np.bool_]:
         """[ray, box]: whether the way from the eye to the ray's end passes through a box."""
         safe = np.where(np.abs(rays) < 1e-9, 1e-9, rays)[:, None]
         one, other = (self._low - eye) / safe, (self._high - eye) / safe
@@ -91,7 +95,7 @@ class Sight:
         return hit
 
 
-def boxes_of(thing: Thing) -> list[tuple[Any, Any]]:
+def list_boxes(thing: Thing) -> list[tuple[Any, Any]]:
     """Middle and half sizes of each part, where the thing stands."""
     found = []
     for part in thing.kind.parts:
@@ -105,18 +109,18 @@ def boxes_of(thing: Thing) -> list[tuple[Any, Any]]:
     return found
 
 
-def bearing(room: Room, pose: Pose, thing: Thing) -> float:
+def find_bearing(room: NavigationRoom, pose: Pose, thing: Thing) -> float:
     """Degrees from the heading to the middle of a thing, from -180 to 180, right is positive."""
     east, north = thing.x - pose.column * room.step, thing.y - pose.row * room.step
-    return bearing_of(east, north, pose.heading * TURN)
+    return compute_bearing(east, north, pose.heading * TURN)
 
 
-def bearing_of(east: float, north: float, heading: float) -> float:
+def compute_bearing(east: float, north: float, heading: float) -> float:
     """Degrees from a heading (clockwise from north) to a point that far to the east and north."""
     return (math.degrees(math.atan2(east, north)) - heading + 180) % 360 - 180
 
 
-def direction_of(angle: float) -> str:
+def name_direction(angle: float) -> str:
     """The word for a bearing: ahead, left, right or behind."""
     if abs(angle) <= AHEAD:
         return "ahead"

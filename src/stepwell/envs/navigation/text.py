@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from stepwell.core import JSON, StateForm
 from stepwell.envs.navigation.room import Pose, Thing
-from stepwell.envs.navigation.sight import Seen, Sight
+from stepwell.envs.navigation.sight import LineOfSight, VisibleThing
 
 PLACES = {
     "ahead": "ahead of the robot",
@@ -21,44 +21,52 @@ PLACES = {
 COMPASS = ("north", "east", "south", "west")
 
 
-def forms(sight: Sight, pose: Pose, target: Thing) -> dict[StateForm, str]:
+def write_forms(sight: LineOfSight, pose: Pose, target: Thing) -> dict[StateForm, str]:
     """The state in both forms."""
-    aim, seen = sight.seen(pose, target), sight.look(pose)
+    aim, seen = sight.locate_thing(pose, target), sight.list_view(pose)
     return {
-        StateForm.NATURAL_LANGUAGE: in_words(aim, seen),
-        StateForm.STRUCTURED: structured(aim, seen, pose, sight.room.step),
+        StateForm.NATURAL_LANGUAGE: write_sentences(aim, seen),
+        StateForm.STRUCTURED: write_structured(aim, seen, pose, sight.room.step),
     }
 
 
-def where(seen: Seen) -> str:
+def write_location(seen: VisibleThing) -> str:
     """`The sofa is to the left of the robot, 2.59 m away.`"""
     return f"The {seen.name} is {PLACES[seen.direction]}, {seen.distance:.2f} m away."
 
 
-def view_in_words(seen: Sequence[Seen]) -> str:
+def write_view(seen: Sequence[VisibleThing]) -> str:
     """The things in view, nearest first."""
-    return " ".join(where(thing) for thing in seen) if seen else "Nothing but walls and floor is in view."
+    return (
+        " ".join(write_location(thing) for thing in seen)
+        if seen
+        else "Nothing but walls and floor is in view."
+    )
 
 
-def in_words(target: Seen, seen: Sequence[Seen]) -> str:
+def write_sentences(target: VisibleThing, seen: Sequence[VisibleThing]) -> str:
     """Where the target is, then what else is in view."""
     is_seen = any(thing.name == target.name for thing in seen)
     others = [thing for thing in seen if thing.name != target.name]
-    told = [f"The target is the {target.name}.", where(target), f"It is {'' if is_seen else 'not '}in view."]
-    return " ".join([*told, *(where(thing) for thing in others)])
+    told = [
+        f"The target is the {target.name}.",
+        write_location(target),
+        f"It is {'' if is_seen else 'not '}in view.",
+    ]
+    return " ".join([*told, *(write_location(thing) for thing in others)])
 
 
-def structured(target: Seen, seen: Sequence[Seen], pose: Pose, step: float) -> str:
+def write_structured(target: VisibleThing, seen: Sequence[VisibleThing], pose: Pose, step: float) -> str:
     """One JSON object."""
     player: dict[str, JSON] = {
         "position": [round(pose.column * step, 2), round(pose.row * step, 2)],
         "heading": COMPASS[pose.heading],
         "pitch": pose.pitch,
     }
-    return structured_view(target, seen, player)
+    return write_structured_view(target, seen, player)
 
 
-def structured_view(target: Seen, seen: Sequence[Seen], player: dict[str, JSON]) -> str:
+def write_structured_view(target: VisibleThing, seen: Sequence[VisibleThing], player: dict[str, JSON]) -> str:
     """The target, what is in view, and the agent's pose."""
     visible = [
         {

@@ -36,7 +36,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FurnitureKind:
     """A kind of furniture: its footprint (half sizes along x and y), parts and uses."""
 
     name: str
@@ -45,13 +45,13 @@ class Kind:
     uses: tuple[str, ...]
 
 
-def _legs(x: float, y: float, height: float, colour: Colour = WOOD) -> tuple[Part, ...]:
+def _make_legs(x: float, y: float, height: float, colour: Colour = WOOD) -> tuple[Part, ...]:
     half = height / 2
     return tuple(Part((a, b, half), (0.03, 0.03, half), colour) for a in (-x, x) for b in (-y, y))
 
 
-KINDS: tuple[Kind, ...] = (
-    Kind(
+KINDS: tuple[FurnitureKind, ...] = (
+    FurnitureKind(
         "sofa",
         (0.8, 0.4),
         (
@@ -62,7 +62,7 @@ KINDS: tuple[Kind, ...] = (
         ),
         ("soft where two or three people can sit side by side", "with cushions, made for sitting together"),
     ),
-    Kind(
+    FurnitureKind(
         "bed",
         (0.65, 0.95),
         (
@@ -73,23 +73,23 @@ KINDS: tuple[Kind, ...] = (
         ),
         ("to lie down on for the night", "with a pillow and a blanket"),
     ),
-    Kind(
+    FurnitureKind(
         "dining table",
         (0.6, 0.4),
-        (Part((0, 0, 0.72), (0.6, 0.4, 0.03), WOOD), *_legs(0.54, 0.34, 0.7)),
+        (Part((0, 0, 0.72), (0.6, 0.4, 0.03), WOOD), *_make_legs(0.54, 0.34, 0.7)),
         ("where a family sits down to dinner", "to put plates and glasses on for a meal"),
     ),
-    Kind(
+    FurnitureKind(
         "chair",
         (0.22, 0.22),
         (
             Part((0, 0, 0.45), (0.22, 0.22, 0.03)),
             Part((0, -0.2, 0.72), (0.22, 0.025, 0.25)),
-            *_legs(0.18, 0.18, 0.42),
+            *_make_legs(0.18, 0.18, 0.42),
         ),
         ("with a back and four legs for one person to sit on", "that a single guest would take a seat on"),
     ),
-    Kind(
+    FurnitureKind(
         "fridge",
         (0.35, 0.35),
         (
@@ -99,7 +99,7 @@ KINDS: tuple[Kind, ...] = (
         ),
         ("that keeps milk and vegetables cold", "to cool a drink in"),
     ),
-    Kind(
+    FurnitureKind(
         "bookshelf",
         (0.45, 0.18),
         (
@@ -110,7 +110,7 @@ KINDS: tuple[Kind, ...] = (
         ),
         ("that holds many novels", "where I can pick something to read"),
     ),
-    Kind(
+    FurnitureKind(
         "television",
         (0.55, 0.2),
         (
@@ -121,7 +121,7 @@ KINDS: tuple[Kind, ...] = (
         ),
         ("to watch films and the news on", "with a large screen for the evening show"),
     ),
-    Kind(
+    FurnitureKind(
         "floor lamp",
         (0.18, 0.18),
         (
@@ -131,7 +131,7 @@ KINDS: tuple[Kind, ...] = (
         ),
         ("that gives light when it gets dark", "tall that shines over an armchair at night"),
     ),
-    Kind(
+    FurnitureKind(
         "plant",
         (0.25, 0.25),
         (
@@ -141,7 +141,7 @@ KINDS: tuple[Kind, ...] = (
         ),
         ("alive that wants water and light", "green that grows in a pot"),
     ),
-    Kind(
+    FurnitureKind(
         "garbage can",
         (0.18, 0.18),
         (
@@ -150,7 +150,7 @@ KINDS: tuple[Kind, ...] = (
         ),
         ("to throw waste paper into", "that is emptied when it is full of rubbish"),
     ),
-    Kind(
+    FurnitureKind(
         "washing machine",
         (0.3, 0.3),
         (
@@ -160,7 +160,7 @@ KINDS: tuple[Kind, ...] = (
         ),
         ("that cleans dirty clothes", "with a drum where laundry turns in water"),
     ),
-    Kind(
+    FurnitureKind(
         "toilet",
         (0.22, 0.32),
         (
@@ -170,7 +170,7 @@ KINDS: tuple[Kind, ...] = (
         ),
         ("with a lid that is flushed after use", "found in every bathroom with a water tank at its back"),
     ),
-    Kind(
+    FurnitureKind(
         "bathtub",
         (0.75, 0.36),
         (
@@ -180,18 +180,18 @@ KINDS: tuple[Kind, ...] = (
         ),
         ("to lie in warm water in", "filled with water, with a tap at one end"),
     ),
-    Kind(
+    FurnitureKind(
         "desk",
         (0.55, 0.3),
         (
             Part((0, 0, 0.7), (0.55, 0.3, 0.03)),
-            *_legs(0.5, 0.25, 0.68, GREY),
+            *_make_legs(0.5, 0.25, 0.68, GREY),
             Part((0, 0.02, 0.74), (0.17, 0.12, 0.012), GREY),
             Part((0, -0.1, 0.86), (0.17, 0.012, 0.12), BLACK),
         ),
         ("to work at with a laptop", "where letters are written and a computer stands"),
     ),
-    Kind(
+    FurnitureKind(
         "stove",
         (0.3, 0.3),
         (
@@ -202,13 +202,13 @@ KINDS: tuple[Kind, ...] = (
         ),
         ("to fry eggs and boil soup on", "hot, with burners and an oven below"),
     ),
-    Kind(
+    FurnitureKind(
         "ball",
         (0.2, 0.2),
         (Part((0, 0, 0.2), (0.2, 0.2, 0.2), None, "sphere"),),
         ("round that children kick", "that rolls when it is pushed"),
     ),
-    Kind(
+    FurnitureKind(
         "suitcase",
         (0.27, 0.14),
         (
@@ -219,7 +219,7 @@ KINDS: tuple[Kind, ...] = (
         ),
         ("to pack clothes into before a journey", "with a handle that is carried to the airport"),
     ),
-    Kind(
+    FurnitureKind(
         "grandfather clock",
         (0.22, 0.15),
         (

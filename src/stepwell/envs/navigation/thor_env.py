@@ -32,14 +32,14 @@ from stepwell.core import (
 )
 from stepwell.envs.base import Effect, Env
 from stepwell.envs.navigation.env import ACTED, ARRIVED
-from stepwell.envs.navigation.generator import say
-from stepwell.envs.navigation.guide import guide
+from stepwell.envs.navigation.generator import write_instruction
+from stepwell.envs.navigation.guide import write_guide
 from stepwell.envs.navigation.options import NavigationOptions
 from stepwell.envs.navigation.room import NAMES
-from stepwell.envs.navigation.sight import Seen, bearing_of, direction_of
-from stepwell.envs.navigation.text import in_words, structured_view, view_in_words
+from stepwell.envs.navigation.sight import VisibleThing, compute_bearing, name_direction
+from stepwell.envs.navigation.text import write_sentences, write_structured_view, write_view
 from stepwell.envs.navigation.things import BY_NAME
-from stepwell.envs.robots.packages import simulator
+from stepwell.envs.robots.packages import import_simulator
 from stepwell.envs.tiles import Image
 
 THOR_ACTIONS = dict(
@@ -93,7 +93,7 @@ class ThorNavigation(Env):
     def world(self) -> EnvDescription:
         """What agents are told."""
         actions = ActionSpace(NAMES, self.options.max_actions_per_turn)
-        return EnvDescription(self.name, guide(self.options), actions, self.options.max_turns)
+        return EnvDescription(self.name, write_guide(self.options), actions, self.options.max_turns)
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:
@@ -107,22 +107,22 @@ class ThorNavigation(Env):
         content: dict[str, Any] = task.content
         if "scene" not in content or not ({"draw", "target"} & set(content)):
             raise InputError("a task of thor_navigation holds a 'scene' and either a 'draw' or a 'target'")
-        self._opened().reset(scene=content["scene"])
+        self._open_controller().reset(scene=content["scene"])
         rng = random.Random(content.get("draw", 0))
-        self._target = content.get("target") or rng.choice(self._candidates())
-        places = self._step("GetReachablePositions")["actionReturn"]
-        far = [place for place in places if self._distance(place) > self.options.success_threshold]
+        self._target = content.get("target") or rng.choice(self._list_candidates())
+        places = self._step_controller("GetReachablePositions")["actionReturn"]
+        far = [place for place in places if self._measure_distance(place) > self.options.success_threshold]
         if not far:
             raise EnvError(f"scene {content['scene']} has no free place far from its {self._target}")
         start = content.get("position") or rng.choice(sorted(far, key=lambda place: (place["x"], place["z"])))
         rotation = {"x": 0, "y": content.get("rotation", 90 * rng.randrange(4)), "z": 0}
-        self._step("Teleport", position=start, rotation=rotation, horizon=0, standing=True)
+        self._step_controller("Teleport", position=start, rotation=rotation, horizon=0, standing=True)
         self._feedback = ""
-        self._instruction = task.instruction or self._said(rng)
+        self._instruction = task.instruction or self._write_instruction(rng)
 
     def act(self, action: str) -> Effect:
         """Move, turn or tilt."""
-        metadata = self._step(THOR_ACTIONS[action], is_needed=False)
+        metadata = self._step_controller(THOR_ACTIONS[action], is_needed=False)
         done = metadata["lastActionSuccess"]
         self._feedback = "The last action was executed." if done else "The last action was not possible."
         if self._has_arrived():
@@ -135,7 +135,7 @@ class ThorNavigation(Env):
         lines = [line for line in (self._feedback, f"Instruction: {self._instruction}") if line]
         shown = self.options.observation
         if shown != "image":
-            lines.append(view_in_words(self._look()))
+            lines.append(write_view(self._list_view()))
         return Observation("\n".join(lines), () if shown == "text" else (self.render(),))
 
     def oracle(self) -> list[str]:
@@ -144,15 +144,19 @@ class ThorNavigation(Env):
 
     def state(self) -> dict[StateForm, str]:
         """Sentences and JSON, from THOR's metadata."""
-        target, seen, agent = self._seen(self._object()), self._look(), self._metadata()["agent"]
+        target, seen, agent = (
+            self._locate_thing(self._find_object()),
+            self._list_view(),
+            self._get_metadata()["agent"],
+        )
         player: dict[str, JSON] = {
             "position": [round(agent["position"]["x"], 2), round(agent["position"]["z"], 2)],
             "heading": round(agent["rotation"]["y"]) % 360,
             "pitch": -round(agent["cameraHorizon"]),
         }
         return {
-            StateForm.NATURAL_LANGUAGE: in_words(target, seen),
-            StateForm.STRUCTURED: structured_view(target, seen, player),
+            StateForm.NATURAL_LANGUAGE: write_sentences(target, seen),
+            StateForm.STRUCTURED: write_structured_view(target, seen, player),
         }
 
     def render(self) -> Image:
@@ -166,9 +170,9 @@ class ThorNavigation(Env):
             self._controller.stop()
         self._controller = None
 
-    def _opened(self) -> Any:
+    def _open_controller(self) -> Any:
         if self._controller is None:
-            thor = simulator("ai2thor.controller", world=self.name, extra="ai2thor")
+            thor = import_simulator("ai2thor.controller", world=self.name, extra="ai2thor")
             self._controller = thor.Controller(
                 agentMode="default",
                 visibilityDistance=FAR,
@@ -182,19 +186,19 @@ class ThorNavigation(Env):
             )
         return self._controller
 
-    def _step(self, action: str, is_needed: bool = True, **arguments: Any) -> dict[str, Any]:
+    def _step_controller(self, action: str, is_needed: bool = True, **arguments: Any) -> dict[str, Any]:
         metadata: dict[str, Any] = self._controller.step(action=action, **arguments).metadata
         if is_needed and not metadata["lastActionSuccess"]:
             raise EnvError(f"AI2-THOR refused {action}: {metadata.get('errorMessage', '')}")
         return metadata
 
-    def _metadata(self) -> dict[str, Any]:
+    def _get_metadata(self) -> dict[str, Any]:
         metadata: dict[str, Any] = self._controller.last_event.metadata
         return metadata
 
-    def _candidates(self) -> list[str]:
+    def _list_candidates(self) -> list[str]:
         """Types that occur once, so that a name leaves no doubt."""
-        types = [thing["objectType"] for thing in self._metadata()["objects"]]
+        types = [thing["objectType"] for thing in self._get_metadata()["objects"]]
         found = sorted(kind for kind in TARGETS if types.count(kind) == 1)
         if not found:
             raise EnvError(
@@ -202,38 +206,38 @@ class ThorNavigation(Env):
             )
         return found
 
-    def _object(self) -> dict[str, Any]:
-        for thing in self._metadata()["objects"]:
+    def _find_object(self) -> dict[str, Any]:
+        for thing in self._get_metadata()["objects"]:
             if thing["objectType"] == self._target:
                 return dict(thing)
         raise InputError(f"the scene has no {self._target!r}")
 
-    def _said(self, rng: random.Random) -> str:
+    def _write_instruction(self, rng: random.Random) -> str:
         if self._target not in TARGETS:
             raise InputError(f"a task with the target {self._target!r} needs an instruction of its own")
-        return say(rng, BY_NAME[TARGETS[self._target]], self.options.instruction)
+        return write_instruction(rng, BY_NAME[TARGETS[self._target]], self.options.instruction)
 
     def _has_arrived(self) -> bool:
-        thing, agent = self._object(), self._metadata()["agent"]
-        if self._distance(agent["position"]) > self.options.success_threshold:
+        thing, agent = self._find_object(), self._get_metadata()["agent"]
+        if self._measure_distance(agent["position"]) > self.options.success_threshold:
             return False
-        faces = thing["visible"] and abs(self._bearing(thing)) <= 45
+        faces = thing["visible"] and abs(self._find_bearing(thing)) <= 45
         return bool(faces) or not self.options.must_face
 
-    def _bearing(self, thing: dict[str, Any]) -> float:
-        agent, at = self._metadata()["agent"], thing["position"]
+    def _find_bearing(self, thing: dict[str, Any]) -> float:
+        agent, at = self._get_metadata()["agent"], thing["position"]
         east, north = at["x"] - agent["position"]["x"], at["z"] - agent["position"]["z"]
-        return bearing_of(east, north, agent["rotation"]["y"])
+        return compute_bearing(east, north, agent["rotation"]["y"])
 
-    def _distance(self, place: dict[str, float]) -> float:
-        at = self._object()["position"]
+    def _measure_distance(self, place: dict[str, float]) -> float:
+        at = self._find_object()["position"]
         return math.hypot(at["x"] - place["x"], at["z"] - place["z"])
 
-    def _look(self) -> list[Seen]:
-        things = [self._seen(thing) for thing in self._metadata()["objects"] if thing["visible"]]
+    def _list_view(self) -> list[VisibleThing]:
+        things = [self._locate_thing(thing) for thing in self._get_metadata()["objects"] if thing["visible"]]
         return sorted(things, key=lambda seen: (seen.distance, seen.name))
 
-    def _seen(self, thing: dict[str, Any]) -> Seen:
-        agent, at, kind = self._metadata()["agent"]["position"], thing["position"], thing["objectType"]
+    def _locate_thing(self, thing: dict[str, Any]) -> VisibleThing:
+        agent, at, kind = self._get_metadata()["agent"]["position"], thing["position"], thing["objectType"]
         distance = math.hypot(at["x"] - agent["x"], at["z"] - agent["z"])
-        return Seen(TARGETS.get(kind, kind), direction_of(self._bearing(thing)), distance)
+        return VisibleThing(TARGETS.get(kind, kind), name_direction(self._find_bearing(thing)), distance)

@@ -34,13 +34,27 @@ from stepwell.core import (
 )
 from stepwell.envs.base import Effect, Env
 from stepwell.envs.paper_search import searcher
-from stepwell.envs.paper_search.guide import EXPAND, SEARCH, examples, guide, paper_argument, tools
-from stepwell.envs.paper_search.library import Library, Request, library_of
+from stepwell.envs.paper_search.guide import (
+    EXPAND,
+    SEARCH,
+    make_examples,
+    make_tools,
+    name_paper_argument,
+    write_guide,
+)
+from stepwell.envs.paper_search.library import Library, PaperRequest, open_library
 from stepwell.envs.paper_search.options import PaperSearchOptions
-from stepwell.envs.paper_search.papers import Quality, quality, read_need
-from stepwell.envs.paper_search.planner import Planner
-from stepwell.envs.paper_search.pool import Pool, asked
-from stepwell.envs.paper_search.text import Standing, in_view, in_words, one_line, quoted, structured
+from stepwell.envs.paper_search.papers import Quality, measure_quality, read_need
+from stepwell.envs.paper_search.planner import PaperPlanner
+from stepwell.envs.paper_search.pool import PaperPool, normalise_query
+from stepwell.envs.paper_search.text import (
+    EpisodeState,
+    quote_text,
+    to_one_line,
+    write_observation,
+    write_sentences,
+    write_structured,
+)
 
 
 class PaperSearch(Env):
@@ -54,20 +68,20 @@ class PaperSearch(Env):
     def world(self) -> EnvDescription:
         """What agents are told."""
         limits = self.options.limits
-        actions = ActionSpace(tools=tools(self.options, limits), max_per_turn=limits.max_calls)
-        shown = {} if limits.is_short else examples(limits)
-        return EnvDescription(self.name, guide(self.options, limits), actions, limits.max_turns, shown)
+        actions = ActionSpace(tools=make_tools(self.options, limits), max_per_turn=limits.max_calls)
+        shown = {} if limits.is_short else make_examples(limits)
+        return EnvDescription(self.name, write_guide(self.options, limits), actions, limits.max_turns, shown)
 
     @cached_property
     def library(self) -> Library:
         """The papers."""
-        return library_of(self.options)
+        return open_library(self.options)
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:
         """A request drawn at random."""
-        library = library_of(options)
-        request = library.draw(random.Random(seed))
+        library = open_library(options)
+        request = library.draw_request(random.Random(seed))
         need: list[JSON] = [list(pair) for pair in request.need.values] if request.need else []
         content: dict[str, JSON] = {
             "graph": library.graph.digest,
@@ -79,9 +93,9 @@ class PaperSearch(Env):
 
     def begin(self, task: Task, seed: int) -> None:
         """An empty pool."""
-        self.request = self._read(task.content)
-        self.selector = self.library.selector(self.request)
-        self.pool = Pool(self.selector, self.options.penalty)
+        self.request = self._read_request(task.content)
+        self.selector = self.library.make_selector(self.request)
+        self.pool = PaperPool(self.selector, self.options.penalty)
 
     def begin_turn(self) -> None:
         """What is found from here on is new."""
@@ -93,14 +107,14 @@ class PaperSearch(Env):
             call = read_call(action)
         except InputError as error:
             return Effect(
-                self.pool.refuse(f"unreadable call: {one_line(str(error), 200)}", is_penalised=False)
+                self.pool.refuse_call(f"unreadable call: {to_one_line(str(error), 200)}", is_penalised=False)
             )
         problem = problem_with(self.world.actions.tools, call)
         if problem:
-            told = f"refused: {one_line(problem, 200)}"
-            return Effect(self.pool.refuse(told, is_penalised=call.name == EXPAND))
+            told = f"refused: {to_one_line(problem, 200)}"
+            return Effect(self.pool.refuse_call(told, is_penalised=call.name == EXPAND))
         argument = str(next(iter(call.arguments.values())))
-        return Effect(self._search(argument) if call.name == SEARCH else self._expand(argument))
+        return Effect(self._search_papers(argument) if call.name == SEARCH else self._expand_paper(argument))
 
     def step(self, actions: Sequence[str]) -> tuple[Observation, float, bool, bool, dict[str, JSON]]:
         """As every world's, with the pool's quality in `info`; success is that of the pool at the end."""
@@ -124,7 +138,7 @@ class PaperSearch(Env):
         """The request, what the last turn brought, and the pool as far as there is room."""
         library = self.library
         return Observation(
-            in_view(library.graph, library.limits, self.request.text, self.pool, self.selector)
+            write_observation(library.graph, library.limits, self.request.text, self.pool, self.selector)
         )
 
     def result(self) -> str:
@@ -135,10 +149,12 @@ class PaperSearch(Env):
         """Calls for the next turn: the planner's, who knows the answers, or the searcher's."""
         known = self.library, self.request, self.selector, self.pool
         plan = (
-            searcher.next_calls(*known) if self.options.oracle == "searcher" else Planner(*known).next_calls()
+            searcher.choose_calls(*known)
+            if self.options.oracle == "searcher"
+            else PaperPlanner(*known).choose_calls()
         )
         return [
-            ToolCall(SEARCH, {"query": call}).text if isinstance(call, str) else self._expansion(call)
+            ToolCall(SEARCH, {"query": call}).text if isinstance(call, str) else self._write_expansion(call)
             for call in plan
         ]
 
@@ -150,7 +166,7 @@ class PaperSearch(Env):
         """Words of a random paper's title, or an expansion of any paper of the pool."""
         graph, papers = self.library.graph, list(self.pool.papers)
         if papers and rng.random() < 0.5:
-            return self._expansion(rng.choice(papers))
+            return self._write_expansion(rng.choice(papers))
         words = rng.choice(graph.titles).split()
         start = rng.randrange(len(words))
         return ToolCall(SEARCH, {"query": " ".join(words[start : start + 2])}).text
@@ -159,39 +175,39 @@ class PaperSearch(Env):
         """Sentences and JSON."""
         request, pool = self.request, self.pool
         counts = len(pool.papers), len(pool.expanded), len(pool.queries)
-        now = Standing(request.text, len(request.answers), *counts, self.quality)
-        return {StateForm.NATURAL_LANGUAGE: in_words(now), StateForm.STRUCTURED: structured(now)}
+        now = EpisodeState(request.text, len(request.answers), *counts, self.quality)
+        return {StateForm.NATURAL_LANGUAGE: write_sentences(now), StateForm.STRUCTURED: write_structured(now)}
 
     @property
     def quality(self) -> Quality:
         """How good the pool is now."""
-        return quality(self.selector, self.pool.papers, self.request.answers)
+        return measure_quality(self.selector, self.pool.papers, self.request.answers)
 
-    def _expansion(self, paper: int) -> str:
+    def _write_expansion(self, paper: int) -> str:
         limits, ids = self.library.limits, self.library.graph.ids
-        return ToolCall(EXPAND, {paper_argument(limits): ids[paper]}).text
+        return ToolCall(EXPAND, {name_paper_argument(limits): ids[paper]}).text
 
-    def _search(self, query: str) -> float:
-        told, key = f"search {quoted(query)}", asked(query)
+    def _search_papers(self, query: str) -> float:
+        told, key = f"search {quote_text(query)}", normalise_query(query)
         if not key:
-            return self.pool.refuse("refused: search needs words to look for", is_penalised=False)
+            return self.pool.refuse_call("refused: search needs words to look for", is_penalised=False)
         if key in self.pool.queries:
-            return self.pool.refuse(f"{told}: asked before", is_penalised=True)
+            return self.pool.refuse_call(f"{told}: asked before", is_penalised=True)
         self.pool.queries.add(key)
-        return self.pool.add(self.library.search(query), told)
+        return self.pool.add_found(self.library.search(query), told)
 
-    def _expand(self, paper_id: str) -> float:
-        told, paper = f"expand {quoted(paper_id)}", self.library.graph.numbers.get(paper_id.strip())
+    def _expand_paper(self, paper_id: str) -> float:
+        told, paper = f"expand {quote_text(paper_id)}", self.library.graph.numbers.get(paper_id.strip())
         if paper is None or paper not in self.pool.papers:
-            return self.pool.refuse(f"{told}: no such paper in the pool", is_penalised=True)
+            return self.pool.refuse_call(f"{told}: no such paper in the pool", is_penalised=True)
         if not self.pool.was_there(paper):
-            return self.pool.refuse(f"{told}: not in the pool before this turn", is_penalised=True)
+            return self.pool.refuse_call(f"{told}: not in the pool before this turn", is_penalised=True)
         if paper in self.pool.expanded:
-            return self.pool.refuse(f"{told}: expanded before", is_penalised=True)
+            return self.pool.refuse_call(f"{told}: expanded before", is_penalised=True)
         self.pool.expanded.add(paper)
-        return self.pool.add(self.library.expand(paper), told)
+        return self.pool.add_found(self.library.expand(paper), told)
 
-    def _read(self, content: dict[str, JSON]) -> Request:
+    def _read_request(self, content: dict[str, JSON]) -> PaperRequest:
         graph = self.library.graph
         text, need, answers = (content.get(name) for name in ("request", "need", "answers"))
         if not isinstance(text, str) or not isinstance(need, list) or not isinstance(answers, list):
@@ -205,4 +221,4 @@ class PaperSearch(Env):
         if unknown or not answers:
             raise InputError(f"the task's answers must be papers of the graph; unknown: {unknown[:3]}")
         numbers = tuple(graph.numbers[str(answer)] for answer in answers)
-        return Request(text, numbers, read_need(need, graph) if need else None)
+        return PaperRequest(text, numbers, read_need(need, graph) if need else None)

@@ -6,14 +6,14 @@ The example asks for what no generated paper is about.
 from __future__ import annotations
 
 from stepwell.core import JSON, ExampleTurn, StateForm, ToolCall, ToolSchema
-from stepwell.envs.paper_search.options import Limits, PaperSearchOptions
+from stepwell.envs.paper_search.options import PaperLimits, PaperSearchOptions
 from stepwell.envs.paper_search.papers import Quality
-from stepwell.envs.paper_search.text import Standing, in_words, structured
+from stepwell.envs.paper_search.text import EpisodeState, write_sentences, write_structured
 
 SEARCH, EXPAND = "search", "expand"
 
 
-def tools(options: PaperSearchOptions, limits: Limits) -> tuple[ToolSchema, ToolSchema]:
+def make_tools(options: PaperSearchOptions, limits: PaperLimits) -> tuple[ToolSchema, ToolSchema]:
     """Search and expand, in OpenAI's schema."""
     found = f"Up to {limits.num_results} papers that match the query."
     linked = f"Up to {limits.num_citing} papers citing a paper of the pool, and {limits.num_cited} it cites."
@@ -23,17 +23,17 @@ def tools(options: PaperSearchOptions, limits: Limits) -> tuple[ToolSchema, Tool
         query["description"] = "words to search titles and abstracts for"
         paper["description"] = "the id of a paper that is listed in the pool"
     return (
-        ToolSchema(SEARCH, found, _object("query", query)),
-        ToolSchema(EXPAND, linked, _object(paper_argument(limits), paper)),
+        ToolSchema(SEARCH, found, _make_object("query", query)),
+        ToolSchema(EXPAND, linked, _make_object(name_paper_argument(limits), paper)),
     )
 
 
-def paper_argument(limits: Limits) -> str:
+def name_paper_argument(limits: PaperLimits) -> str:
     """What `expand` calls the paper it is given."""
     return "id" if limits.is_short else "paper_id"
 
 
-def guide(options: PaperSearchOptions, limits: Limits) -> str:
+def write_guide(options: PaperSearchOptions, limits: PaperLimits) -> str:
     """Goal, rules and points."""
     if limits.is_short:
         return (
@@ -60,15 +60,15 @@ def guide(options: PaperSearchOptions, limits: Limits) -> str:
     )
 
 
-def examples(limits: Limits) -> dict[StateForm, ExampleTurn]:
+def make_examples(limits: PaperLimits) -> dict[StateForm, ExampleTurn]:
     """The first turn of a request: a search in its own words."""
-    before = Standing("Which papers study bridge inspection with flying cameras?", 12)
+    before = EpisodeState("Which papers study bridge inspection with flying cameras?", 12)
     after = before._replace(pool_size=limits.num_results, num_searches=1, quality=Quality(0.4, 0.25, 1.0))
     reasoning = "Nothing is found yet, so I search in the words of the request."
     call = ToolCall(SEARCH, {"query": "bridge inspection flying cameras"}).text
-    forms = {StateForm.NATURAL_LANGUAGE: in_words, StateForm.STRUCTURED: structured}
+    forms = {StateForm.NATURAL_LANGUAGE: write_sentences, StateForm.STRUCTURED: write_structured}
     return {form: ExampleTurn(tell(before), reasoning, tell(after), call) for form, tell in forms.items()}
 
 
-def _object(name: str, schema: dict[str, JSON]) -> dict[str, JSON]:
+def _make_object(name: str, schema: dict[str, JSON]) -> dict[str, JSON]:
     return {"type": "object", "properties": {name: schema}, "required": [name]}

@@ -1,6 +1,6 @@
 """The library: a citation graph with its search index and its requests, shared by all episodes.
 
-It never changes once made, so a process makes one per setting (`library_of`) and copies of a world share
+It never changes once made, so a process makes one per setting (`open_library`) and copies of a world share
 it. Results of searches are kept: many episodes ask for the same words.
 """
 
@@ -14,18 +14,18 @@ from random import Random
 from typing import Self
 
 from stepwell.core.errors import ConfigError
-from stepwell.envs.paper_search.options import Limits, PaperSearchOptions
+from stepwell.envs.paper_search.options import PaperLimits, PaperSearchOptions
 from stepwell.envs.paper_search.papers import (
     GraphSpec,
     Need,
     PaperGraph,
     Selector,
-    generated_graph,
-    needs_of,
-    request_of,
+    list_needs,
+    open_generated_graph,
+    write_request,
 )
 from stepwell.envs.paper_search.papers.semantic_scholar import read_requests, read_snapshot
-from stepwell.envs.retrieval import Document, Kind, SearchIndex
+from stepwell.envs.retrieval import Document, IndexKind, SearchIndex
 
 NEED_SIZES = (2, 3)  # facets of a need
 MIN_CEILING = 0.85  # requests that the selector cannot judge better than this make no tasks
@@ -33,7 +33,7 @@ KEPT_SEARCHES = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PaperRequest:
     """What is asked for, in words; the papers that answer it; and the need behind it, if generated."""
 
     text: str
@@ -45,7 +45,11 @@ class Library:
     """A graph that can be searched and expanded, within limits."""
 
     def __init__(
-        self, graph: PaperGraph, index: SearchIndex, requests: Sequence[Need | Request], limits: Limits
+        self,
+        graph: PaperGraph,
+        index: SearchIndex,
+        requests: Sequence[Need | PaperRequest],
+        limits: PaperLimits,
     ) -> None:
         self.graph, self.index, self.limits = graph, index, limits
         self._requests = requests
@@ -60,7 +64,7 @@ class Library:
         """Distinct requests there are, those that make no tasks included."""
         return len(self._requests)
 
-    def draw(self, rng: Random) -> Request:
+    def draw_request(self, rng: Random) -> PaperRequest:
         """A request whose answers the selector tells apart well enough."""
         for _ in range(1000):
             request = self._request(rng.randrange(len(self._requests)))
@@ -70,17 +74,17 @@ class Library:
             "the selector judges no request of this graph well; give env.options.num_papers more"
         )
 
-    def selector(self, request: Request) -> Selector:
+    def make_selector(self, request: PaperRequest) -> Selector:
         """Who judges what is found for a request."""
         return Selector(self.graph, request.text, request.answers, request.need)
 
-    def _read_request(self, place: int) -> Request | None:
+    def _read_request(self, place: int) -> PaperRequest | None:
         """One of the requests; None if the selector judges it too badly."""
         found = self._requests[place]
         if isinstance(found, Need):
-            text = request_of(self.graph, found, is_short=self.limits.is_short)
-            found = Request(text, tuple(found.answers(self.graph)), found)
-        return found if self.selector(found).ceiling() >= MIN_CEILING else None
+            text = write_request(self.graph, found, is_short=self.limits.is_short)
+            found = PaperRequest(text, tuple(found.answers(self.graph)), found)
+        return found if self.make_selector(found).compute_ceiling() >= MIN_CEILING else None
 
     def _search(self, query: str) -> tuple[int, ...]:
         """Numbers of the papers that a search returns, best first."""
@@ -89,23 +93,23 @@ class Library:
 
     def expand(self, paper: int) -> list[int]:
         """Papers that an expansion returns: citing ones, most cited first, then cited ones."""
-        citing = self.graph.citations(paper)[: self.limits.num_citing]
-        return list(dict.fromkeys(citing + self.graph.references(paper)[: self.limits.num_cited]))
+        citing = self.graph.list_citations(paper)[: self.limits.num_citing]
+        return list(dict.fromkeys(citing + self.graph.list_references(paper)[: self.limits.num_cited]))
 
-    def neighbours(self, paper: int) -> list[int]:
+    def list_neighbours(self, paper: int) -> list[int]:
         """Every paper that cites it or that it cites: whoever's expansion may bring it."""
-        return self.graph.references(paper) + self.graph.citations(paper)
+        return self.graph.list_references(paper) + self.graph.list_citations(paper)
 
 
 @lru_cache(maxsize=8)
-def library_of(options: PaperSearchOptions) -> Library:
+def open_library(options: PaperSearchOptions) -> Library:
     """The library of some options."""
     limits = options.limits
     if options.snapshot is None:
         if options.requests is not None:
             raise ConfigError("env.options.requests goes with env.options.snapshot; set both or neither")
-        graph, index = _generated(options.graph_spec, options.search)
-        needs = needs_of(graph, NEED_SIZES, limits.min_answers, limits.max_answers)
+        graph, index = _open_generated(options.graph_spec, options.search)
+        needs = list_needs(graph, NEED_SIZES, limits.min_answers, limits.max_answers)
         if not needs:
             raise ConfigError(
                 f"no request over {len(graph)} papers has {limits.min_answers} to {limits.max_answers} "
@@ -114,24 +118,24 @@ def library_of(options: PaperSearchOptions) -> Library:
         return Library(graph, index, needs, limits)
     if options.requests is None:
         raise ConfigError("env.options.requests: a snapshot needs a file of requests with their answers")
-    graph, index = _read(Path(options.snapshot), options.search)
-    requests = [Request(*row) for row in read_requests(Path(options.requests), graph)]
+    graph, index = _open_snapshot(Path(options.snapshot), options.search)
+    requests = [PaperRequest(*row) for row in read_requests(Path(options.requests), graph)]
     return Library(graph, index, requests, limits)
 
 
 @lru_cache(maxsize=4)
-def _generated(spec: GraphSpec, kind: Kind) -> tuple[PaperGraph, SearchIndex]:
-    graph = generated_graph(spec)
-    return graph, indexed(graph, kind)
+def _open_generated(spec: GraphSpec, kind: IndexKind) -> tuple[PaperGraph, SearchIndex]:
+    graph = open_generated_graph(spec)
+    return graph, build_index(graph, kind)
 
 
 @lru_cache(maxsize=2)
-def _read(folder: Path, kind: Kind) -> tuple[PaperGraph, SearchIndex]:
+def _open_snapshot(folder: Path, kind: IndexKind) -> tuple[PaperGraph, SearchIndex]:
     graph = read_snapshot(folder)
-    return graph, indexed(graph, kind)
+    return graph, build_index(graph, kind)
 
 
-def indexed(graph: PaperGraph, kind: Kind) -> SearchIndex:
+def build_index(graph: PaperGraph, kind: IndexKind) -> SearchIndex:
     """The search index over a graph's titles and abstracts."""
     rows = zip(graph.ids, graph.titles, graph.abstracts, strict=True)
     return SearchIndex.build([Document(*row) for row in rows], kind)

@@ -13,7 +13,7 @@ from stepwell.envs.paper_search.papers import GraphSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PaperLimits:
     """The numbers of an episode: what a call returns, what a turn holds, what is shown."""
 
     num_results: int
@@ -29,8 +29,8 @@ class Limits:
     is_short: bool
 
 
-FULL = Limits(10, 30, 99, 5, 5, 30, 0, 0.75, 6, 40, is_short=False)
-TINY = Limits(4, 4, 6, 2, 4, 5, 0, 0.6, 3, 16, is_short=True)
+FULL = PaperLimits(10, 30, 99, 5, 5, 30, 0, 0.75, 6, 40, is_short=False)
+TINY = PaperLimits(4, 4, 6, 2, 4, 5, 0, 0.6, 3, 16, is_short=True)
 TINY_GRAPH = GraphSpec(num_papers=1_296, style="tiny", favoured=13, mean_references=5.0, max_references=12)
 
 
@@ -70,11 +70,11 @@ class PaperSearchOptions(Settings):
     )
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> PaperLimits:
         """The numbers in force: given, or of the size."""
         preset = TINY if self.size == "tiny" else FULL
-        given = {name: getattr(self, name, None) for name in Limits.__slots__}
-        return Limits(**{name: getattr(preset, name) if v is None else v for name, v in given.items()})
+        given = {name: getattr(self, name, None) for name in PaperLimits.__slots__}
+        return PaperLimits(**{name: getattr(preset, name) if v is None else v for name, v in given.items()})
 
     @property
     def graph_spec(self) -> GraphSpec:

@@ -18,12 +18,12 @@ from stepwell.envs.paper_search.papers import Selector
 NUM_PAID = 3
 
 
-def asked(query: str) -> str:
+def normalise_query(query: str) -> str:
     """A query as it is compared with others: case and blanks make no difference."""
     return " ".join(query.casefold().split())
 
 
-class Pool:
+class PaperPool:
     """Papers by number, in the order in which they were found. `replies` tells what the last calls did,
     `problems` what of them could not be done."""
 
@@ -56,7 +56,7 @@ class Pool:
         """Whether a paper was in the pool when the turn began."""
         return self.papers.get(paper, self.num_before) < self.num_before
 
-    def add(self, found: Iterable[int], told: str) -> float:
+    def add_found(self, found: Iterable[int], told: str) -> float:
         """Take in what a call found; its reward."""
         num_found = num_new = num_dropped = 0
         before = sum(self._paid)
@@ -73,7 +73,7 @@ class Pool:
         self.replies.append(f"{told}: {num_found} found, {num_new} new{dropped}")
         return sum(self._paid) - before
 
-    def refuse(self, told: str, *, is_penalised: bool) -> float:
+    def refuse_call(self, told: str, *, is_penalised: bool) -> float:
         """A call that does nothing; its reward."""
         self.replies.append(told)
         self.problems.append(told)

@@ -10,23 +10,25 @@ from __future__ import annotations
 
 from itertools import product
 
-from stepwell.envs.paper_search.library import Library, Request
+from stepwell.envs.paper_search.library import Library, PaperRequest
 from stepwell.envs.paper_search.papers import Selector
 from stepwell.envs.paper_search.planner import Call
-from stepwell.envs.paper_search.pool import Pool, asked
-from stepwell.envs.paper_search.text import in_order
+from stepwell.envs.paper_search.pool import PaperPool, normalise_query
+from stepwell.envs.paper_search.text import order_papers
 
 
-def next_calls(library: Library, request: Request, selector: Selector, pool: Pool) -> list[Call]:
+def choose_calls(library: Library, request: PaperRequest, selector: Selector, pool: PaperPool) -> list[Call]:
     """The calls of the next turn."""
-    queries = [query for query in queries_of(library, request) if asked(query) not in pool.queries]
-    new, old = in_order(pool, selector)
+    queries = [
+        query for query in list_queries(library, request) if normalise_query(query) not in pool.queries
+    ]
+    new, old = order_papers(pool, selector)
     num_shown = library.limits.num_shown
     calls: list[Call] = [*queries, *new[:num_shown], *old[:num_shown]]
     return calls[: library.limits.max_calls]
 
 
-def queries_of(library: Library, request: Request) -> list[str]:
+def list_queries(library: Library, request: PaperRequest) -> list[str]:
     """Searches for the whole need, in every form it can be said in; the request's own words first."""
     need, graph = request.need, library.graph
     if need is None:

@@ -14,14 +14,14 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from stepwell.envs.paper_search.options import Limits
+from stepwell.envs.paper_search.options import PaperLimits
 from stepwell.envs.paper_search.papers import PaperGraph, Quality, Selector
-from stepwell.envs.paper_search.pool import Pool
+from stepwell.envs.paper_search.pool import PaperPool
 
 MAX_TITLE, MAX_REQUEST, MAX_SAID = 160, 1000, 60
 
 
-class Standing(NamedTuple):
+class EpisodeState(NamedTuple):
     """The true state of an episode."""
 
     request: str
@@ -32,24 +32,28 @@ class Standing(NamedTuple):
     quality: Quality = Quality()
 
 
-def one_line(text: str, limit: int) -> str:
+def to_one_line(text: str, limit: int) -> str:
     """A text on one line: printable, and cut."""
     plain = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * limit]).split())
     return plain if len(plain) <= limit else plain[: limit - 3] + "..."
 
 
-def quoted(text: str) -> str:
+def quote_text(text: str) -> str:
     """Words of an agent, in quotes."""
-    return f'"{one_line(text, MAX_SAID)}"'
+    return f'"{to_one_line(text, MAX_SAID)}"'
 
 
-def in_order(pool: Pool, selector: Selector) -> tuple[list[int], list[int]]:
+def order_papers(pool: PaperPool, selector: Selector) -> tuple[list[int], list[int]]:
     """New papers and older ones that were not expanded, in the order in which they are listed."""
-    new, old = (sorted(papers, key=lambda p: -selector.share_of_words(p)) for papers in (pool.new, pool.old))
+    new, old = (
+        sorted(papers, key=lambda p: -selector.measure_word_share(p)) for papers in (pool.new, pool.old)
+    )
     return new, old
 
 
-def in_view(graph: PaperGraph, limits: Limits, request: str, pool: Pool, selector: Selector) -> str:
+def write_observation(
+    graph: PaperGraph, limits: PaperLimits, request: str, pool: PaperPool, selector: Selector
+) -> str:
     """The observation."""
     count = len(pool.papers)
     if limits.is_short:
@@ -62,13 +66,15 @@ def in_view(graph: PaperGraph, limits: Limits, request: str, pool: Pool, selecto
         lines.append(f"The pool holds {count} paper{'s' * (count != 1)}; {len(pool.expanded)} expanded.")
         names = "New papers:", "Older papers, not expanded:"
     chars = limits.abstract_chars, 0
-    for name, papers, abstract_chars in zip(names, in_order(pool, selector), chars, strict=True):
+    for name, papers, abstract_chars in zip(names, order_papers(pool, selector), chars, strict=True):
         if papers:
-            lines += [name, *_listed(graph, papers, limits, abstract_chars)]
+            lines += [name, *_list_papers(graph, papers, limits, abstract_chars)]
     return "\n".join(lines)
 
 
-def _listed(graph: PaperGraph, papers: Sequence[int], limits: Limits, abstract_chars: int) -> list[str]:
+def _list_papers(
+    graph: PaperGraph, papers: Sequence[int], limits: PaperLimits, abstract_chars: int
+) -> list[str]:
     shown = []
     for paper in papers[: limits.num_shown]:
         title = graph.titles[paper][:MAX_TITLE]
@@ -82,7 +88,7 @@ def _listed(graph: PaperGraph, papers: Sequence[int], limits: Limits, abstract_c
     return [*shown, f"and {left} more"] if left and not limits.is_short else shown
 
 
-def in_words(now: Standing) -> str:
+def write_sentences(now: EpisodeState) -> str:
     """Sentences about what was asked for and how much of it was found."""
     quality = now.quality
     return (
@@ -93,7 +99,7 @@ def in_words(now: Standing) -> str:
     )
 
 
-def structured(now: Standing) -> str:
+def write_structured(now: EpisodeState) -> str:
     """The same as one JSON object."""
     told = {
         "request": now.request,

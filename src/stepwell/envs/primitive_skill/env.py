@@ -21,23 +21,23 @@ from typing import Any, ClassVar
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ActionSpace, EnvDescription, Observation, StateForm, Task
 from stepwell.envs.base import Effect, Env
-from stepwell.envs.primitive_skill.guide import examples, guide
+from stepwell.envs.primitive_skill.guide import make_examples, write_guide
 from stepwell.envs.primitive_skill.maniskill_scene import TASKS as MANISKILL_TASKS
 from stepwell.envs.primitive_skill.maniskill_scene import ManiSkillScene
 from stepwell.envs.primitive_skill.options import PrimitiveSkillOptions
-from stepwell.envs.primitive_skill.scene import Scene
+from stepwell.envs.primitive_skill.scene import MujocoScene
 from stepwell.envs.primitive_skill.skills import Skill, read_skills, write_skills
 from stepwell.envs.primitive_skill.table import (
     INSTRUCTIONS,
     NAMES,
-    Layout,
-    in_reach,
+    TableLayout,
+    find_solution,
+    is_in_reach,
+    list_stages,
     make_layout,
     read_layout,
-    solution,
-    stages_of,
 )
-from stepwell.envs.primitive_skill.text import forms, listed
+from stepwell.envs.primitive_skill.text import list_positions, write_forms
 from stepwell.envs.primitive_skill.vocabulary import VOCABULARY
 from stepwell.envs.tiles import Image
 
@@ -54,9 +54,9 @@ class PrimitiveSkill(Env):
     @cached_property
     def world(self) -> EnvDescription:
         """What agents are told."""
-        told = examples(self.options)
+        told = make_examples(self.options)
         return EnvDescription(
-            self.name, guide(self.options), ActionSpace(), self.options.max_turns, told, VOCABULARY
+            self.name, write_guide(self.options), ActionSpace(), self.options.max_turns, told, VOCABULARY
         )
 
     @classmethod
@@ -73,7 +73,7 @@ class PrimitiveSkill(Env):
     def begin(self, task: Task, seed: int) -> None:
         """Lay the table."""
         self._layout = read_layout(task.content)
-        self._scene: Scene | ManiSkillScene = self._laid(self._layout)
+        self._scene: MujocoScene | ManiSkillScene = self._lay_table(self._layout)
         self._instruction = task.instruction or INSTRUCTIONS[self._layout.task]
         self._best = self._num_reached()
         self._num_done = 0
@@ -87,10 +87,10 @@ class PrimitiveSkill(Env):
             return Effect(ACTED)
         reward, failed = 0.0, []
         for skill in skills:
-            if not self._do(skill):
+            if not self._do_skill(skill):
                 failed.append(str(skill))
             self._num_done += 1
-            gained, is_solved = self._judged()
+            gained, is_solved = self._judge_state()
             reward += gained
             if is_solved:
                 self._feedback = "The task is solved."
@@ -110,7 +110,7 @@ class PrimitiveSkill(Env):
         shown = self.options.observation
         lines = [self._feedback] if self._feedback else []
         lines.append(f"Instruction: {self._instruction}")
-        places = listed(self._scene.places(), self._layout.order, named=shown == "text")
+        places = list_positions(self._scene.list_places(), self._layout.order, named=shown == "text")
         lines.append(f"Positions: {places}" if shown == "text" else f"Object positions: {places}")
         if self._scene.held is not None:
             lines.append("The hand holds something.")
@@ -118,42 +118,44 @@ class PrimitiveSkill(Env):
 
     def oracle(self) -> list[str]:
         """The primitives that are left, a turn's worth in each text."""
-        skills = solution(self._layout.task, self._scene.places(), self._scene.held)
+        skills = find_solution(self._layout.task, self._scene.list_places(), self._scene.held)
         size = self.options.max_actions_per_turn
         return [write_skills(skills[start : start + size]) for start in range(0, len(skills), size)]
 
     def state(self) -> dict[StateForm, str]:
         """Sentences and JSON."""
-        return forms(self._scene.places(), self._scene.held)
+        return write_forms(self._scene.list_places(), self._scene.held)
 
     def render(self) -> Image:
         """The table from the front."""
-        return self._scene.picture(self.options.image_size)
+        return self._scene.render_image(self.options.image_size)
 
     def close(self) -> None:
         """Close a simulator that needs it."""
         if isinstance(scene := getattr(self, "_scene", None), ManiSkillScene):
             scene.close()
 
-    def _laid(self, layout: Layout) -> Scene | ManiSkillScene:
+    def _lay_table(self, layout: TableLayout) -> MujocoScene | ManiSkillScene:
         if self.options.simulator == "mujoco":
-            return Scene(layout)
+            return MujocoScene(layout)
         self.close()
         return ManiSkillScene(layout, self.options.image_size)
 
-    def _do(self, skill: Skill) -> bool:
+    def _do_skill(self, skill: Skill) -> bool:
         x, y, z, *end = skill.numbers
         points = [(x, y, z), *([(end[0], end[1], end[2])] if end else [])]
-        if not all(map(in_reach, points)):
+        if not all(map(is_in_reach, points)):
             return False
         if skill.name == "push":
-            return self._scene.push(points[0], points[1])
-        return self._scene.pick(points[0]) if skill.name == "pick" else self._scene.place(points[0])
+            return self._scene.push_thing(points[0], points[1])
+        return (
+            self._scene.pick_thing(points[0]) if skill.name == "pick" else self._scene.place_thing(points[0])
+        )
 
-    def _judged(self) -> tuple[float, bool]:
+    def _judge_state(self) -> tuple[float, bool]:
         """The reward of the state that a primitive led to, and whether it solves the task."""
         reached = self._num_reached()
-        if reached == len(self._stages()):
+        if reached == len(self._list_stages()):
             return SOLVED, True
         gained = PER_STAGE * reached if reached > self._best else 0.0
         self._best = max(self._best, reached)
@@ -161,7 +163,7 @@ class PrimitiveSkill(Env):
 
     def _num_reached(self) -> int:
         """How many stages are done; the highest one counts, with those before it."""
-        return max((number for number, done in enumerate(self._stages(), 1) if done), default=0)
+        return max((number for number, done in enumerate(self._list_stages(), 1) if done), default=0)
 
-    def _stages(self) -> list[bool]:
-        return stages_of(self._layout.task, self._scene.places(), self._scene.held)
+    def _list_stages(self) -> list[bool]:
+        return list_stages(self._layout.task, self._scene.list_places(), self._scene.held)

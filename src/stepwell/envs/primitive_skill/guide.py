@@ -6,10 +6,10 @@ from stepwell.core import ExampleTurn, StateForm
 from stepwell.envs.primitive_skill.options import PrimitiveSkillOptions
 from stepwell.envs.primitive_skill.skills import Skill, write_skills
 from stepwell.envs.primitive_skill.table import REACH, Point
-from stepwell.envs.primitive_skill.text import forms
+from stepwell.envs.primitive_skill.text import write_forms
 
 
-def guide(options: PrimitiveSkillOptions) -> str:
+def write_guide(options: PrimitiveSkillOptions) -> str:
     """Goal, primitives, axes and points, as they are under these options."""
     limits = ", ".join(f"{axis} from {low} to {high}" for axis, (low, high) in REACH.items())
     shown = {
@@ -34,14 +34,14 @@ def guide(options: PrimitiveSkillOptions) -> str:
     return "\n".join(lines)
 
 
-def examples(options: PrimitiveSkillOptions) -> dict[StateForm, ExampleTurn]:
+def make_examples(options: PrimitiveSkillOptions) -> dict[StateForm, ExampleTurn]:
     """The first turn of a stack; the structured form first, which suits this world best."""
     before: dict[str, Point] = {"red cube": (62, -55, 20), "green cube": (75, 33, 20)}
     pick, place = Skill("pick", (62, -55, 20)), Skill("place", (75, 33, 150))
     is_whole = options.max_actions_per_turn > 1
     after = {**before, "red cube": (75, 33, 60) if is_whole else (62, -55, 220)}
     answer = write_skills([pick, place] if is_whole else [pick])
-    now, then = forms(before, None), forms(after, None if is_whole else "red cube")
+    now, then = write_forms(before, None), write_forms(after, None if is_whole else "red cube")
     reasoning = "The red cube belongs on the green one: I pick it up and place it over the green cube."
     order = (StateForm.STRUCTURED, StateForm.NATURAL_LANGUAGE)
     return {form: ExampleTurn(now[form], reasoning, then[form], answer) for form in order}

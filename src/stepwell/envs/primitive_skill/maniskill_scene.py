@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from stepwell.core import ConfigError
 from stepwell.envs.primitive_skill.scene import GRASP
-from stepwell.envs.primitive_skill.table import CUBE, Layout, Point
-from stepwell.envs.robots.packages import simulator
+from stepwell.envs.primitive_skill.table import CUBE, Point, TableLayout
+from stepwell.envs.robots.packages import import_simulator
 from stepwell.envs.tiles import Image
 
 TASKS = ("place", "stack", "align")
@@ -40,7 +40,7 @@ Vector = npt.NDArray[np.float64]
 class ManiSkillScene:
     """One table in SAPIEN."""
 
-    def __init__(self, layout: Layout, image_size: int) -> None:
+    def __init__(self, layout: TableLayout, image_size: int) -> None:
         if layout.task not in TASKS:
             raise ConfigError(
                 f"env.options.task: {layout.task!r} is not there in ManiSkill; choose one of "
@@ -54,59 +54,59 @@ class ManiSkillScene:
         """What is between the fingers, by their forces."""
         grasps = self._env.agent.is_grasping
         return next(
-            (name for name, cube in self._env.cubes.items() if bool(_numpy(grasps(cube)).any())), None
+            (name for name, cube in self._env.cubes.items() if bool(_to_numpy(grasps(cube)).any())), None
         )
 
-    def places(self) -> dict[str, Point]:
+    def list_places(self) -> dict[str, Point]:
         """Where everything is now."""
-        return {name: _mm(self._at(name)) for name in self._env.cubes} | self._targets
+        return {name: _to_mm(self._get_position(name)) for name in self._env.cubes} | self._targets
 
-    def pick(self, at: Point) -> bool:
+    def pick_thing(self, at: Point) -> bool:
         """Grasp what lies there, if anything does and the hand is free."""
         if self.held is not None:
             return False
         point = np.array(at) / 1000
-        near = min(self._env.cubes, key=lambda name: float(np.linalg.norm(self._at(name) - point)))
-        if np.linalg.norm(self._at(near) - point) > GRASP / 1000:
+        near = min(self._env.cubes, key=lambda name: float(np.linalg.norm(self._get_position(name) - point)))
+        if np.linalg.norm(self._get_position(near) - point) > GRASP / 1000:
             return False
-        x, y, z = self._at(near)
-        self._go((x, y, HOVER), OPEN)
-        self._go((x, y, max(z, LOWEST)), OPEN)
-        self._wait(CLOSED)
-        self._go((x, y, HOVER), CLOSED)
+        x, y, z = self._get_position(near)
+        self._move_gripper((x, y, HOVER), OPEN)
+        self._move_gripper((x, y, max(z, LOWEST)), OPEN)
+        self._hold_still(CLOSED)
+        self._move_gripper((x, y, HOVER), CLOSED)
         return self.held is not None
 
-    def place(self, at: Point) -> bool:
+    def place_thing(self, at: Point) -> bool:
         """Lower what is held over a point until it no longer sinks, and let go."""
         name = self.held
         if name is None:
             return False
         x, y = at[0] / 1000, at[1] / 1000
-        self._go((x, y, HOVER), CLOSED)
+        self._move_gripper((x, y, HOVER), CLOSED)
         height, lowest = HOVER, max(at[2], CUBE // 2) / 1000
         while height > lowest:
-            before = self._at(name)[2]
+            before = self._get_position(name)[2]
             height = max(height - 0.005, lowest)
-            self._go((x, y, height), CLOSED)
-            if before - self._at(name)[2] < 0.002:
+            self._move_gripper((x, y, height), CLOSED)
+            if before - self._get_position(name)[2] < 0.002:
                 break
-        self._wait(OPEN)
-        self._go((x, y, HOVER), OPEN)
+        self._hold_still(OPEN)
+        self._move_gripper((x, y, HOVER), OPEN)
         return True
 
-    def push(self, start: Point, end: Point) -> bool:
+    def push_thing(self, start: Point, end: Point) -> bool:
         """Move the closed fingers along a line."""
         if self.held is not None:
             return False
         first, last = np.array(start) / 1000, np.array(end) / 1000
-        before = self.places()
+        before = self.list_places()
         for x, y, z in ((*first[:2], HOVER), first, last, (*last[:2], HOVER)):
-            self._go((x, y, max(z, LOWEST)), CLOSED)
-        return self.places() != before
+            self._move_gripper((x, y, max(z, LOWEST)), CLOSED)
+        return self.list_places() != before
 
-    def picture(self, size: int) -> Image:
+    def render_image(self, size: int) -> Image:
         """The table from the front, in the size that the scene was made with."""
-        found = _numpy(self._env.render())
+        found = _to_numpy(self._env.render())
         assert found.shape[-3:-1] == (size, size)
         return np.ascontiguousarray(found.reshape(size, size, -1)[..., :3], dtype=np.uint8)
 
@@ -116,41 +116,41 @@ class ManiSkillScene:
             self._env.close()
         self._env = None
 
-    def _go(self, to: tuple[float, float, float], grip: float) -> None:
+    def _move_gripper(self, to: tuple[float, float, float], grip: float) -> None:
         """Lead the gripper along a line; give up where it cannot go on."""
-        start, end = self._gripper(), np.array(to)
+        start, end = self._get_gripper(), np.array(to)
         num_strides = max(1, math.ceil(float(np.linalg.norm(end - start)) / STRIDE))
         for at in range(1, num_strides + 1):
-            self._step(start + (end - start) * at / num_strides, grip)
+            self._step_arm(start + (end - start) * at / num_strides, grip)
         for _ in range(MAX_WAIT):
-            before = self._gripper()
+            before = self._get_gripper()
             if np.linalg.norm(end - before) <= NEAR:
                 return
-            self._step(end, grip)
-            if np.linalg.norm(self._gripper() - before) < NEAR / 10:
+            self._step_arm(end, grip)
+            if np.linalg.norm(self._get_gripper() - before) < NEAR / 10:
                 return
 
-    def _wait(self, grip: float) -> None:
-        here = self._gripper()
+    def _hold_still(self, grip: float) -> None:
+        here = self._get_gripper()
         for _ in range(DWELL):
-            self._step(here, grip)
+            self._step_arm(here, grip)
 
-    def _step(self, to: Vector, grip: float) -> None:
+    def _step_arm(self, to: Vector, grip: float) -> None:
         x, y, z = to - np.array(BASE)
         self._env.step(np.array([x, y, z, math.pi, 0.0, 0.0, grip], dtype=np.float32))
 
-    def _gripper(self) -> Vector:
-        return _numpy(self._env.agent.tcp.pose.p).reshape(3).astype(float)
+    def _get_gripper(self) -> Vector:
+        return _to_numpy(self._env.agent.tcp.pose.p).reshape(3).astype(float)
 
-    def _at(self, name: str) -> Vector:
-        return _numpy(self._env.cubes[name].pose.p).reshape(3).astype(float)
+    def _get_position(self, name: str) -> Vector:
+        return _to_numpy(self._env.cubes[name].pose.p).reshape(3).astype(float)
 
 
 @lru_cache(maxsize=1)
 def _table_type() -> Any:
     """The task as ManiSkill wants one: a class, made when its package is there."""
     sapien, envs, actors, tables, cameras, views = (
-        simulator(module, world="primitive_skill with simulator = maniskill", extra="maniskill")
+        import_simulator(module, world="primitive_skill with simulator = maniskill", extra="maniskill")
         for module in (
             "sapien",
             "mani_skill.envs.sapien_env",
@@ -164,7 +164,7 @@ def _table_type() -> Any:
     class Table(envs.BaseEnv):  # type: ignore[misc, name-defined]
         SUPPORTED_ROBOTS = ("panda",)
 
-        def __init__(self, layout: Layout, image_size: int) -> None:
+        def __init__(self, layout: TableLayout, image_size: int) -> None:
             self.layout, self.image_size = layout, image_size
             self.cubes: dict[str, Any] = {}
             super().__init__(
@@ -190,7 +190,7 @@ def _table_type() -> Any:
             self.table_scene.build()
             for name, at in self.layout.places.items():
                 pose = sapien.Pose(p=[number / 1000 for number in at])
-                actor = _actor(actors, self.scene, name, pose)
+                actor = _build_actor(actors, self.scene, name, pose)
                 if name in COLOURS:
                     self.cubes[name] = actor
 
@@ -202,7 +202,7 @@ def _table_type() -> Any:
     return Table
 
 
-def _actor(actors: Any, scene: Any, name: str, pose: Any) -> Any:
+def _build_actor(actors: Any, scene: Any, name: str, pose: Any) -> Any:
     """A cube, where `name` is a colour, else the mark of a target."""
     if name in COLOURS:
         colour = list(COLOURS[name])
@@ -218,10 +218,10 @@ def _actor(actors: Any, scene: Any, name: str, pose: Any) -> Any:
     )
 
 
-def _numpy(values: Any) -> npt.NDArray[Any]:
+def _to_numpy(values: Any) -> npt.NDArray[Any]:
     return np.asarray(values.cpu() if hasattr(values, "cpu") else values)
 
 
-def _mm(at: Vector) -> Point:
+def _to_mm(at: Vector) -> Point:
     x, y, z = (round(1000 * float(number)) for number in at)
     return x, y, z

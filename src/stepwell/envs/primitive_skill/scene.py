@@ -34,8 +34,8 @@ from stepwell.envs.primitive_skill.table import (
     DRAWER_Z,
     HANDLE,
     RADIUS,
-    Layout,
     Point,
+    TableLayout,
 )
 from stepwell.envs.robots import cameras, models
 from stepwell.envs.tiles import Image
@@ -56,101 +56,101 @@ COLOURS = {
 }
 
 
-class Scene:
+class MujocoScene:
     """One table."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: TableLayout) -> None:
         self.task = layout.task
-        self.model = _compiled(layout.task)
+        self.model = _compile_model(layout.task)
         self.data = self._mujoco.MjData(self.model)
         self.held: str | None = None
         self._names = tuple(name for name in layout.places if name in COLOURS)
-        self._lay(layout)
+        self._lay_out(layout)
 
     @property
     def _mujoco(self) -> Any:
-        return models.mujoco(EXTRA)  # not kept: modules do not copy, and scenes are copied
+        return models.import_mujoco(EXTRA)  # not kept: modules do not copy, and scenes are copied
 
-    def places(self) -> dict[str, Point]:
+    def list_places(self) -> dict[str, Point]:
         """Where everything is now."""
-        found = {name: _mm(self._at(name)) for name in self._names}
+        found = {name: _to_mm(self._get_position(name)) for name in self._names}
         if self.task == "drawer":
             x = DRAWER_OPEN - round(1000 * float(self.data.joint("slide").qpos[0]))
             found |= {"drawer": (x, DRAWER_Y, DRAWER_Z), "handle": (x + HANDLE, DRAWER_Y, DRAWER_Z)}
         if self.task == "place":
             for name in ("left target", "right target"):
-                x, y, _ = _mm(self.data.mocap_pos[self._mocap(name)])
+                x, y, _ = _to_mm(self.data.mocap_pos[self._find_mocap(name)])
                 found[name] = (x, y, 0)
         return found
 
-    def pick(self, at: Point) -> bool:
+    def pick_thing(self, at: Point) -> bool:
         """Grasp what lies there, if anything does and the hand is free."""
         if self.held is not None:
             return False
         point = np.array(at) / 1000
-        near = min(self._names, key=lambda name: float(np.linalg.norm(self._at(name) - point)))
-        if np.linalg.norm(self._at(near) - point) > GRASP / 1000:
+        near = min(self._names, key=lambda name: float(np.linalg.norm(self._get_position(name) - point)))
+        if np.linalg.norm(self._get_position(near) - point) > GRASP / 1000:
             return False
         self.held = near
-        self._lift()
-        self._settle()
+        self._lift_held()
+        self._settle_things()
         return True
 
-    def place(self, at: Point) -> bool:
+    def place_thing(self, at: Point) -> bool:
         """Lower what is held over a point until it touches, and let go."""
         if self.held is None:
             return False
         x, y = at[0] / 1000, at[1] / 1000
-        height, lowest = HOVER, max(at[2] / 1000, self._half(self.held))
+        height, lowest = HOVER, max(at[2] / 1000, self._get_half_size(self.held))
         while height > lowest:
-            self._hold((x, y, height))
-            if self._touches(self.held):
+            self._hold_at((x, y, height))
+            if self._is_touching(self.held):
                 height += 0.002
                 break
             height -= 0.002
-        self._hold((x, y, max(height, lowest)))
+        self._hold_at((x, y, max(height, lowest)))
         self.held = None
-        self._rest()
-        self._settle()
+        self._rest_hand()
+        self._settle_things()
         return True
 
-    def push(self, start: Point, end: Point) -> bool:
+    def push_thing(self, start: Point, end: Point) -> bool:
         """Move the closed fingers along a line."""
         if self.held is not None:
             return False
         one, other = np.array(start) / 1000, np.array(end) / 1000
         one[2], other[2] = max(one[2], 0.015), max(other[2], 0.015)
-        finger = self._mocap("finger")
+        finger = self._find_mocap("finger")
         num_steps = 1 + math.ceil(float(np.linalg.norm(other - one)) / PUSH_STEP)
         for step in range(num_steps + DWELL):
             self.data.mocap_pos[finger] = one + min(1.0, step / num_steps) * (other - one)
             self._mujoco.mj_step(self.model, self.data)
-        self._rest()
-        self._settle()
+        self._rest_hand()
+        self._settle_things()
         return True
 
-    def picture(self, size: int) -> Image:
+    def render_image(self, size: int) -> Image:
         """The table from the front, [size, size, 3]."""
-        self._link()
-        cameras.place(self.model, self.data)
-        return cameras.picture(f"{EXTRA}/{self.task}", self.model, self.data, CAMERA, size)
+        self._draw_links()
+        cameras.update_positions(self.model, self.data)
+        return cameras.render_image(f"{EXTRA}/{self.task}", self.model, self.data, CAMERA, size)
 
-    def _lay(self, layout: Layout) -> None:
+    def _lay_out(self, layout: TableLayout) -> None:
         self._mujoco.mj_resetData(self.model, self.data)
         for name, at in layout.places.items():
             if name in COLOURS:
-                self._put(name, np.array(at) / 1000)
+                self._put_thing(name, np.array(at) / 1000)
             elif name.endswith("target"):
-                self.data.mocap_pos[self._mocap(name)] = (at[0] / 1000, at[1] / 1000, 0.0005)
-        self._rest()
+                self.data.mocap_pos[self._find_mocap(name)] = (at[0] / 1000, at[1] / 1000, 0.0005)
+        self._rest_hand()
         self._mujoco.mj_forward(self.model, self.data)
 
-    def _settle(self) -> None:
+    def _settle_things(self) -> None:
         """Let time pass until all that is not held lies still."""
         for step in range(MAX_SETTLE):
             self._mujoco.mj_step(self.model, self.data)
             if self.held is not None:
-                self._put(self.held, (*self._at(self.held)[:2], HOVER))
+                self._put_thing(self.held, (*self._get_position(self.held)[:2], HOVER))
             if step > 20 and float(np.abs(self.data.qvel).max()) < STILL:
                 break
         self.data.qvel[:] = 0.0
@@ -158,29 +158,29 @@ class Scene:
             slide = self.data.joint("slide").qpos
             slide[0] = min(max(slide[0], 0.0), (DRAWER_OPEN - DRAWER_CLOSED) / 1000)
         if self.held is not None:
-            self._lift()
+            self._lift_held()
         self._mujoco.mj_forward(self.model, self.data)
         if not np.isfinite(self.data.qpos).all():
             raise EnvError("primitive_skill: the simulation diverged")
 
-    def _lift(self) -> None:
+    def _lift_held(self) -> None:
         assert self.held is not None
-        x, y, _ = self._at(self.held)
-        self._hold((float(x), float(y), HOVER))
+        x, y, _ = self._get_position(self.held)
+        self._hold_at((float(x), float(y), HOVER))
 
-    def _hold(self, at: tuple[float, float, float]) -> None:
+    def _hold_at(self, at: tuple[float, float, float]) -> None:
         """Put hand and thing somewhere, upright."""
         assert self.held is not None
-        self._put(self.held, np.array(at))
-        self.data.mocap_pos[self._mocap("hand")] = (at[0], at[1], at[2] + self._half(self.held))
+        self._put_thing(self.held, np.array(at))
+        self.data.mocap_pos[self._find_mocap("hand")] = (at[0], at[1], at[2] + self._get_half_size(self.held))
         self._mujoco.mj_forward(self.model, self.data)
 
-    def _rest(self) -> None:
-        self.data.mocap_pos[self._mocap("hand")] = self.data.mocap_pos[self._mocap("finger")] = REST
+    def _rest_hand(self) -> None:
+        self.data.mocap_pos[self._find_mocap("hand")] = self.data.mocap_pos[self._find_mocap("finger")] = REST
 
-    def _link(self) -> None:
+    def _draw_links(self) -> None:
         """Put the links between the shoulder and the hand, the elbow up; for pictures only."""
-        wrist = self.data.mocap_pos[self._mocap("hand")] + np.array([0.0, 0.0, WRIST])
+        wrist = self.data.mocap_pos[self._find_mocap("hand")] + np.array([0.0, 0.0, WRIST])
         way = wrist - SHOULDER
         across = np.cross(way, (0.0, 0.0, 1.0))
         up = np.cross(across, way)
@@ -189,49 +189,49 @@ class Scene:
         for name, start, end in (("upper link", SHOULDER, elbow), ("lower link", elbow, wrist)):
             x, y, z = (end - start) / np.linalg.norm(end - start)
             turned = np.array([1.0 + z, -y, x, 0.0])  # from the z-axis to the link's direction
-            number = self._mocap(name)
+            number = self._find_mocap(name)
             self.data.mocap_pos[number] = (start + end) / 2
             self.data.mocap_quat[number] = turned / np.linalg.norm(turned)
 
-    def _put(self, name: str, at: Any) -> None:
+    def _put_thing(self, name: str, at: Any) -> None:
         joint = self.data.joint(name)
         joint.qpos[:3], joint.qpos[3:] = at, (1.0, 0.0, 0.0, 0.0)
         joint.qvel[:] = 0.0
 
-    def _at(self, name: str) -> Any:
+    def _get_position(self, name: str) -> Any:
         return self.data.joint(name).qpos[:3].copy()
 
-    def _mocap(self, name: str) -> int:
+    def _find_mocap(self, name: str) -> int:
         return int(self.model.body(name).mocapid[0])
 
-    def _half(self, name: str) -> float:
+    def _get_half_size(self, name: str) -> float:
         return (RADIUS if name == "apple" else CUBE / 2) / 1000
 
-    def _touches(self, name: str) -> bool:
+    def _is_touching(self, name: str) -> bool:
         contact, geom = self.data.contact, self.model.geom(name).id
         return bool(np.any((contact.geom == geom).any(axis=1) & (contact.dist < 0)))
 
 
-def _mm(at: Any) -> Point:
+def _to_mm(at: Any) -> Point:
     x, y, z = (round(1000 * float(number)) for number in at)
     return x, y, z
 
 
 @lru_cache(maxsize=8)
-def _compiled(task: str) -> Any:
+def _compile_model(task: str) -> Any:
     """One model per task for all copies: positions are in the data, not in the model."""
-    return models.mujoco(EXTRA).MjModel.from_xml_string(model_xml(task))
+    return models.import_mujoco(EXTRA).MjModel.from_xml_string(write_model_xml(task))
 
 
-def model_xml(task: str) -> str:
+def write_model_xml(task: str) -> str:
     """The model file of a task."""
     half = CUBE / 2000
     bodies = {
-        "place": f"{_cube('red cube', half)}{_cube('green cube', half)}{_target('left', '0.2 0.3 0.9 1')}"
-        f"{_target('right', '0.95 0.8 0.2 1')}",
-        "stack": "".join(_cube(name, half) for name in ("red cube", "green cube", "purple cube")),
-        "align": f"{_cube('red cube', half)}{_cube('green cube', half)}{_LINE}",
-        "drawer": f"{_APPLE}{_drawer()}",
+        "place": f"{_write_cube('red cube', half)}{_write_cube('green cube', half)}"
+        f"{_write_target('left', '0.2 0.3 0.9 1')}{_write_target('right', '0.95 0.8 0.2 1')}",
+        "stack": "".join(_write_cube(name, half) for name in ("red cube", "green cube", "purple cube")),
+        "align": f"{_write_cube('red cube', half)}{_write_cube('green cube', half)}{_LINE}",
+        "drawer": f"{_APPLE}{_write_drawer()}",
     }[task]
     return (
         '<mujoco><option timestep="0.002" integrator="implicitfast" cone="elliptic" impratio="5"/>'
@@ -273,7 +273,7 @@ _APPLE = (
 )
 
 
-def _cube(name: str, half: float) -> str:
+def _write_cube(name: str, half: float) -> str:
     return (
         f'<body name="{name}" pos="0 0 {half}"><freejoint name="{name}"/><geom name="{name}" type="box" '
         f'size="{half} {half} {half}" mass="0.06" rgba="{COLOURS[name]}" friction="1 0.02 0.005" '
@@ -281,14 +281,14 @@ def _cube(name: str, half: float) -> str:
     )
 
 
-def _target(side: str, colour: str) -> str:
+def _write_target(side: str, colour: str) -> str:
     return (
         f'<body name="{side} target" mocap="true"><geom type="cylinder" size="0.035 0.0005" rgba="{colour}" '
         'contype="0" conaffinity="0"/></body>'
     )
 
 
-def _drawer() -> str:
+def _write_drawer() -> str:
     """A box without a lid that slides into a cabinet; the joint's zero is the open drawer."""
     x, travel = DRAWER_OPEN / 1000, (DRAWER_OPEN - DRAWER_CLOSED) / 1000
     walls = "".join(

@@ -38,11 +38,11 @@ def write_skills(skills: Sequence[Skill]) -> str:
 
 def read_skills(text: str) -> list[Skill] | None:
     """The primitives of a text; None where it is none."""
-    skills = [_read(piece) for piece in text.split(SEPARATOR)]
+    skills = [_read_skill(piece) for piece in text.split(SEPARATOR)]
     return None if None in skills else [skill for skill in skills if skill is not None]
 
 
-def _read(piece: str) -> Skill | None:
+def _read_skill(piece: str) -> Skill | None:
     found = _SKILL.fullmatch(piece)
     if found is None:
         return None

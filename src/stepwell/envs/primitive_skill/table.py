@@ -10,7 +10,7 @@ negative x. A task's subgoals are its stages in order; the last one is the whole
 
 Invariants
 * `make_layout` is pure; nothing of a layout touches anything else, and every layout can be solved by
-  `solution` in three turns of two primitives.
+  `find_solution` in three turns of two primitives.
 * Stages are judged by where things are, never by how they came there.
 """
 
@@ -51,7 +51,7 @@ NUM_STAGES = {"place": 2, "stack": 2, "drawer": 3, "align": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TableLayout:
     """A task and where its things lie at first; `order` is the order in which positions are listed."""
 
     task: str
@@ -59,7 +59,7 @@ class Layout:
     order: tuple[str, ...]
 
 
-def make_layout(task: str, rng: random.Random) -> Layout:
+def make_layout(task: str, rng: random.Random) -> TableLayout:
     """A table that can be solved."""
     names, places = NAMES[task], dict[str, Point]()
     if task == "drawer":
@@ -72,13 +72,13 @@ def make_layout(task: str, rng: random.Random) -> Layout:
         places = {"left target": (x, -rng.randint(60, 140), 0), "right target": (x, rng.randint(60, 140), 0)}
     for name in names:
         if name not in places:
-            places[name] = _free(places, rng, off_line=task == "align")
+            places[name] = _find_free_place(places, rng, off_line=task == "align")
     order = list(names)
     rng.shuffle(order)
-    return Layout(task, {name: places[name] for name in names}, tuple(order))
+    return TableLayout(task, {name: places[name] for name in names}, tuple(order))
 
 
-def _free(places: Places, rng: random.Random, *, off_line: bool) -> Point:
+def _find_free_place(places: Places, rng: random.Random, *, off_line: bool) -> Point:
     """Where a cube fits: away from everything else, and in a row of its own."""
     while True:
         x, y = rng.randint(-120, 120), rng.randint(-180, 180)
@@ -88,43 +88,46 @@ def _free(places: Places, rng: random.Random, *, off_line: bool) -> Point:
             return x, y, CUBE // 2
 
 
-def read_layout(content: Mapping[str, Any]) -> Layout:
+def read_layout(content: Mapping[str, Any]) -> TableLayout:
     """The layout of a task's content."""
     try:
         task, order = str(content["task"]), tuple(map(str, content["order"]))
-        places = {str(name): _point(at) for name, at in content["places"].items()}
+        places = {str(name): _read_point(at) for name, at in content["places"].items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"a task of primitive_skill needs task, places and order: {error!r}") from error
     if task not in NAMES or set(places) != set(NAMES[task]) or sorted(order) != sorted(places):
         raise InputError(f"places and order of {task!r} must name {NAMES.get(task, tuple(NAMES))}")
-    if any(not in_reach(at) for at in places.values()):
+    if any(not is_in_reach(at) for at in places.values()):
         raise InputError(f"places of {task!r} lie out of reach: {places}")
-    return Layout(task, {name: places[name] for name in NAMES[task]}, order)
+    return TableLayout(task, {name: places[name] for name in NAMES[task]}, order)
 
 
-def _point(value: Any) -> Point:
+def _read_point(value: Any) -> Point:
     x, y, z = value
     if any(type(number) is not int for number in (x, y, z)):
         raise ValueError(f"{value!r} is no point in whole millimetres")
     return x, y, z
 
 
-def in_reach(at: Point) -> bool:
+def is_in_reach(at: Point) -> bool:
     """Whether the hand can go there."""
     return all(low <= number <= high for number, (low, high) in zip(at, REACH.values(), strict=True))
 
 
-def stages_of(task: str, places: Places, held: str | None) -> list[bool]:
+def list_stages(task: str, places: Places, held: str | None) -> list[bool]:
     """Which subgoals are reached."""
     if task == "place":
-        done = [_lies(places, name, held) and _near(places[name], places[target]) for name, target in _PAIRS]
+        done = [
+            _is_lying(places, name, held) and _is_near(places[name], places[target])
+            for name, target in _PAIRS
+        ]
         return [any(done), all(done)]
     if task == "align":
-        done = [_lies(places, name, held) and abs(places[name][1]) <= NEAR for name in NAMES["align"]]
+        done = [_is_lying(places, name, held) and abs(places[name][1]) <= NEAR for name in NAMES["align"]]
         return [any(done), all(done)]
     if task == "stack":
-        first = _on(places, "red cube", "green cube", held)
-        return [first, first and _on(places, "purple cube", "red cube", held)]
+        first = _is_on(places, "red cube", "green cube", held)
+        return [first, first and _is_on(places, "purple cube", "red cube", held)]
     x, y, z = (a - b for a, b in zip(places["apple"], places["drawer"], strict=True))
     inside = held != "apple" and abs(x) <= DRAWER_HALF and abs(y) <= DRAWER_HALF and abs(z) <= DRAWER_Z
     return [held == "apple" or inside, inside, inside and places["drawer"][0] <= DRAWER_CLOSED + NEAR]
@@ -133,40 +136,40 @@ def stages_of(task: str, places: Places, held: str | None) -> list[bool]:
 _PAIRS = (("red cube", "left target"), ("green cube", "right target"))
 
 
-def _near(one: Point, other: Point) -> bool:
+def _is_near(one: Point, other: Point) -> bool:
     return abs(one[0] - other[0]) <= NEAR and abs(one[1] - other[1]) <= NEAR
 
 
-def _lies(places: Places, name: str, held: str | None) -> bool:
+def _is_lying(places: Places, name: str, held: str | None) -> bool:
     return held != name and abs(places[name][2] - CUBE // 2) <= CUBE // 4
 
 
-def _on(places: Places, upper: str, lower: str, held: str | None) -> bool:
+def _is_on(places: Places, upper: str, lower: str, held: str | None) -> bool:
     height = places[upper][2] - places[lower][2]
     is_free = held not in (upper, lower)
-    return is_free and _near(places[upper], places[lower]) and abs(height - CUBE) <= CUBE // 4
+    return is_free and _is_near(places[upper], places[lower]) and abs(height - CUBE) <= CUBE // 4
 
 
-def solution(task: str, places: Places, held: str | None) -> list[Skill]:
+def find_solution(task: str, places: Places, held: str | None) -> list[Skill]:
     """Primitives that lead from here to the end, where nothing stands in the way."""
     if task == "drawer":
         x, y, z = places["handle"]
         push = Skill("push", (x + 40, y, z, DRAWER_CLOSED + HANDLE + 15, y, z))
-        reached = stages_of(task, places, held)
+        reached = list_stages(task, places, held)
         if reached[2]:
             return []
-        return [push] if reached[1] else [*_moved(places, "apple", places["drawer"], held), push]
+        return [push] if reached[1] else [*_move_thing(places, "apple", places["drawer"], held), push]
     plan: list[Skill] = []
-    for name, at in _aims(task, places):
-        is_there = _near(places[name], at) and abs(places[name][2] - at[2]) <= CUBE // 4 and held != name
+    for name, at in _list_aims(task, places):
+        is_there = _is_near(places[name], at) and abs(places[name][2] - at[2]) <= CUBE // 4 and held != name
         if not is_there:
-            plan += _moved(places, name, at, held)
+            plan += _move_thing(places, name, at, held)
     if held is not None and (not plan or plan[0].name != "place"):
-        plan.insert(0, Skill("place", (*_aside(places), HIGH)))
+        plan.insert(0, Skill("place", (*_find_free_spot(places), HIGH)))
     return plan
 
 
-def _aims(task: str, places: Places) -> list[tuple[str, Point]]:
+def _list_aims(task: str, places: Places) -> list[tuple[str, Point]]:
     """Where each thing should come to lie, in the order in which they should be moved."""
     if task == "place":
         return [(name, (*places[target][:2], CUBE // 2)) for name, target in _PAIRS]
@@ -179,12 +182,12 @@ def _aims(task: str, places: Places) -> list[tuple[str, Point]]:
     return [("red cube", (x, y, z + CUBE)), ("purple cube", (x, y, z + 2 * CUBE))]
 
 
-def _moved(places: Places, name: str, at: Point, held: str | None) -> list[Skill]:
+def _move_thing(places: Places, name: str, at: Point, held: str | None) -> list[Skill]:
     place = Skill("place", (*at[:2], max(HIGH, at[2] + CUBE)))
     return [place] if held == name else [Skill("pick", places[name]), place]
 
 
-def _aside(places: Places) -> tuple[int, int]:
+def _find_free_spot(places: Places) -> tuple[int, int]:
     """A spot where nothing lies."""
     for x in (-120, -60, 0, 60, 120):
         for y in (-200, 200, -140, 140, -80, 80, 0):

@@ -9,20 +9,20 @@ from stepwell.core import StateForm
 from stepwell.envs.primitive_skill.table import Places, Point
 
 
-def listed(places: Places, order: Sequence[str], *, named: bool) -> str:
+def list_positions(places: Places, order: Sequence[str], *, named: bool) -> str:
     """All positions in an order that says nothing; with names only where there is no picture."""
     if named:
-        return ", ".join(f"{name} {_tuple(places[name])}" for name in order)
-    return f"[{','.join(_tuple(places[name]) for name in order)}]"
+        return ", ".join(f"{name} {_write_tuple(places[name])}" for name in order)
+    return f"[{','.join(_write_tuple(places[name]) for name in order)}]"
 
 
-def forms(places: Places, held: str | None) -> dict[StateForm, str]:
+def write_forms(places: Places, held: str | None) -> dict[StateForm, str]:
     """Sentences and JSON."""
-    told = [f"The {name} is at {_tuple(at)}." for name, at in places.items()]
+    told = [f"The {name} is at {_write_tuple(at)}." for name, at in places.items()]
     told.append(f"The hand holds the {held}." if held else "The hand is empty.")
     structured = {name.replace(" ", "_"): list(at) for name, at in places.items()}
     return {StateForm.NATURAL_LANGUAGE: " ".join(told), StateForm.STRUCTURED: json.dumps(structured)}
 
 
-def _tuple(at: Point) -> str:
+def _write_tuple(at: Point) -> str:
     return f"({','.join(map(str, at))})"

@@ -54,7 +54,7 @@ class RemoteOptions(Settings):
 
 
 @lru_cache(maxsize=64)
-def remote_type(place: str) -> type[Env] | type[RobotEnv]:
+def make_remote_type(place: str) -> type[Env] | type[RobotEnv]:
     """The class of `URL[,URL…]#NAME`. Asks a server what kind of world it is."""
     urls, separator, name = place.partition("#")
     if not separator or not name or not urls:
@@ -63,7 +63,7 @@ def remote_type(place: str) -> type[Env] | type[RobotEnv]:
             "remote:http://127.0.0.1:8090#frozenlake"
         )
     servers = Servers([url.strip() for url in urls.split(",")])
-    _, frame = servers.first_that(lambda server: server.call("describe", {"env": name, "options": {}}))
+    _, frame = servers.try_any(lambda server: server.call("describe", {"env": name, "options": {}}))
     told = frame.header
     members = {
         "name": told["name"],
@@ -77,7 +77,7 @@ def remote_type(place: str) -> type[Env] | type[RobotEnv]:
     return type(kind.__name__, (kind,), members)
 
 
-class Visit:
+class RemoteSession:
     """One session at a time, on whichever server has room."""
 
     def __init__(self, servers: Servers, hosted: str, options: Settings) -> None:
@@ -95,7 +95,7 @@ class Visit:
     def describe(self) -> dict[str, Any]:
         """The world under these options."""
         header = {"env": self._hosted, "options": self._options}
-        return self._servers.first_that(lambda server: server.call("describe", header))[1].header
+        return self._servers.try_any(lambda server: server.call("describe", header))[1].header
 
     def reset(self, task: Task | None, seed: int | None) -> Any:
         """The first turn, here or on another server."""
@@ -106,29 +106,31 @@ class Visit:
         self._began, self._done = (task, seed), []
         if self._server is not None:
             try:
-                return self._played(self._call("reset", header))
+                return self._read_turn(self._call_server("reset", header))
             except (InputError, ConfigError):
                 raise
             except EnvError:
-                self.leave()
-        self._server, frame = self._servers.least_busy_that(lambda server: self._entered(server, header))
-        return self._played(frame)
+                self.close_session()
+        self._server, frame = self._servers.try_least_busy(lambda server: self._enter_server(server, header))
+        return self._read_turn(frame)
 
     def step(self, actions: Any) -> Any:
         """One turn."""
         header, arrays = wire.pack_actions([actions])
         try:
-            turn = self._played(self._call("step", header | {"turns": [self._num_turns + 1]}, arrays))
+            turn = self._read_turn(
+                self._call_server("step", header | {"turns": [self._num_turns + 1]}, arrays)
+            )
         except EnvError:
-            self.leave()
+            self.close_session()
             raise
         self._num_turns += 1
         self._done.append(actions)
         return turn
 
-    def again(self) -> Visit:
+    def copy(self) -> RemoteSession:
         """A session of its own that has come to the same place by the same turns."""
-        other = Visit(self._servers, self._hosted, RemoteOptions(**self._options))
+        other = RemoteSession(self._servers, self._hosted, RemoteOptions(**self._options))
         if self.turn is not None:
             other.reset(*self._began)
             for actions in self._done:
@@ -139,53 +141,53 @@ class Visit:
         """The truth, as it came with the turn."""
         self._wants_state = True
         if self._state is None:
-            self._state = self._call("state", {}).header["states"][0]
+            self._state = self._call_server("state", {}).header["states"][0]
         return {StateForm(form): text for form, text in self._state.items()}
 
     def oracle(self) -> Any:
         """What the world's oracle says."""
-        frame = self._call("oracle", {})
+        frame = self._call_server("oracle", {})
         return wire.unpack_actions(frame.header, frame.arrays)[0]
 
     def render(self) -> Image:
         """The world's picture."""
-        picture: Image = self._call("render", {}).arrays[0]
+        picture: Image = self._call_server("render", {}).arrays[0]
         return picture
 
-    def leave(self) -> None:
+    def close_session(self) -> None:
         """Give the session back, as well as that can be done."""
         if self._server is None:
             return
         server, self._server = self._server, None
-        server.dropped(self._id)
+        server.forget_session(self._id)
         try:
             server.call("close", {"sessions": [self._id]}, tries=1)
         except (EnvError, ConfigError):
             return  # it is gone, or will expire
 
-    def _entered(self, server: Server, header: dict[str, Any]) -> wire.Frame:
+    def _enter_server(self, server: Server, header: dict[str, Any]) -> wire.Frame:
         """A session on a server, and its first turn."""
         created = server.call("create", {"env": self._hosted, "options": self._options}).header
         self._id = created["sessions"][0]
-        server.created(self._id, created["session_timeout_s"], self)
+        server.keep_alive(self._id, created["session_timeout_s"], self)
         try:
-            return self._asked(server, "reset", header)
+            return self._call_session(server, "reset", header)
         except EnvError:
-            server.dropped(self._id)
+            server.forget_session(self._id)
             raise
 
-    def _call(self, op: str, header: dict[str, Any], arrays: Sequence[Any] = ()) -> wire.Frame:
+    def _call_server(self, op: str, header: dict[str, Any], arrays: Sequence[Any] = ()) -> wire.Frame:
         if self._server is None:
             raise EnvError(f"{self._hosted} has no session on any server; call reset first")
-        return self._asked(self._server, op, header, arrays)
+        return self._call_session(self._server, op, header, arrays)
 
-    def _asked(
+    def _call_session(
         self, server: Server, op: str, header: dict[str, Any], arrays: Sequence[Any] = ()
     ) -> wire.Frame:
         more = {"sessions": [self._id], "images": IMAGES, "with_state": self._wants_state}
         return server.call(op, {**header, **more}, arrays)
 
-    def _played(self, frame: wire.Frame) -> Any:
+    def _read_turn(self, frame: wire.Frame) -> Any:
         try:
             (turn,) = wire.unpack_turns(frame.header, frame.arrays)
         except (EncodingError, ValueError) as error:
@@ -197,14 +199,14 @@ class Visit:
         return turn
 
 
-def _copied(env: Any) -> Any:
+def _copy_env(env: Any) -> Any:
     """A copy of a world on a server, in the same state."""
     other = type(env)(env.options)
-    other._visit, other._task = env._visit.again(), env._task
+    other._visit, other._task = env._visit.copy(), env._task
     return other
 
 
-def _task(env: Any, seed: int | None, options: Mapping[str, Any] | None) -> Task:
+def _resolve_task(env: Any, seed: int | None, options: Mapping[str, Any] | None) -> Task:
     """The task of reset's options, refused as a local world would; else the one that the seed makes."""
     unknown = set(options or ()) - {"task"}
     if unknown:
@@ -220,14 +222,14 @@ def _task(env: Any, seed: int | None, options: Mapping[str, Any] | None) -> Task
     return task
 
 
-def _made(servers: Servers, hosted: str, options: Any, seed: int) -> Task:
+def _make_remote_task(servers: Servers, hosted: str, options: Any, seed: int) -> Task:
     header = {"env": hosted, "options": options.model_dump(mode="json"), "seeds": [seed]}
-    _, frame = servers.first_that(lambda server: server.call("tasks", header))
+    _, frame = servers.try_any(lambda server: server.call("tasks", header))
     return wire.unpack_tasks(frame.header)[0]
 
 
 class RemoteEnv(Env):
-    """A world of words on a server; `remote_type` makes the class of an address."""
+    """A world of words on a server; `make_remote_type` makes the class of an address."""
 
     Options: ClassVar[type[Settings]] = RemoteOptions
     hosted: ClassVar[str]
@@ -235,14 +237,14 @@ class RemoteEnv(Env):
 
     def __init__(self, options: Settings | None = None) -> None:
         super().__init__(options)
-        self._visit = Visit(self.servers, self.hosted, self.options)
+        self._visit = RemoteSession(self.servers, self.hosted, self.options)
         self._told = self._visit.describe()
         self.options = RemoteOptions(**self._told["options"])
 
     @property
     def world(self) -> EnvDescription:
         """As the server describes it."""
-        world = wire.read_world(self._told["world"])
+        world = wire.read_description(self._told["world"])
         assert isinstance(world, EnvDescription)
         return world
 
@@ -254,13 +256,13 @@ class RemoteEnv(Env):
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:
         """The task that the server's world makes of the seed."""
-        return _made(cls.servers, cls.hosted, options, seed)
+        return _make_remote_task(cls.servers, cls.hosted, options, seed)
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, dict[str, JSON]]:
         """Start an episode on a server."""
-        task = _task(self, seed, options)
+        task = _resolve_task(self, seed, options)
         self._task = None
         turn = self._visit.reset(task, seed)
         self._task = task
@@ -305,14 +307,14 @@ class RemoteEnv(Env):
 
     def close(self) -> None:
         """Give the session back."""
-        self._visit.leave()
+        self._visit.close_session()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return _copied(self)
+        return _copy_env(self)
 
 
 class RemoteRobotEnv(RobotEnv):
-    """A robot's world on a server; `remote_type` makes the class of an address."""
+    """A robot's world on a server; `make_remote_type` makes the class of an address."""
 
     Options: ClassVar[type[Settings]] = RemoteOptions
     hosted: ClassVar[str]
@@ -320,7 +322,7 @@ class RemoteRobotEnv(RobotEnv):
 
     def __init__(self, options: Settings | None = None) -> None:
         given = RemoteOptions() if options is None else options
-        self._visit = Visit(self.servers, self.hosted, given)
+        self._visit = RemoteSession(self.servers, self.hosted, given)
         self._told = self._visit.describe()
         super().__init__(RemoteOptions(**self._told["options"]))
         self.has_process = bool(self._told["has_process"])
@@ -329,11 +331,11 @@ class RemoteRobotEnv(RobotEnv):
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:
         """The task that the server's world makes of the seed."""
-        return _made(cls.servers, cls.hosted, options, seed)
+        return _make_remote_task(cls.servers, cls.hosted, options, seed)
 
     def layout(self) -> RobotEnvDescription:
         """As the server describes it."""
-        world = wire.read_world(self._told["world"])
+        world = wire.read_description(self._told["world"])
         assert isinstance(world, RobotEnvDescription)
         return world
 
@@ -341,7 +343,7 @@ class RemoteRobotEnv(RobotEnv):
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[ArrayState, dict[str, JSON]]:
         """Start an episode on a server."""
-        task = _task(self, seed, options)
+        task = _resolve_task(self, seed, options)
         self._task = None
         turn = self._visit.reset(task, seed)
         self._task = task
@@ -351,7 +353,7 @@ class RemoteRobotEnv(RobotEnv):
         """Execute a chunk there."""
         if self._task is None:
             raise InputError(f"{self.name} has no task yet; call reset first")
-        turn = self._visit.step(self._checked(chunk))
+        turn = self._visit.step(self._check_chunk(chunk))
         return turn.observation, turn.reward, turn.terminated, turn.truncated, turn.info
 
     def begin(self, task: Task, seed: int) -> None:
@@ -387,7 +389,7 @@ class RemoteRobotEnv(RobotEnv):
 
     def close(self) -> None:
         """Give the session back."""
-        self._visit.leave()
+        self._visit.close_session()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return _copied(self)
+        return _copy_env(self)

@@ -57,21 +57,21 @@ class OpenEnvOptions(Settings):
 
 
 @lru_cache(maxsize=64)
-def openenv_type(url: str) -> type[Env]:
+def make_openenv_type(url: str) -> type[Env]:
     """The world class of one server."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"env 'openenv:{url}': write openenv:http://HOST:PORT")
     base = url.rstrip("/")
-    schema = _get(f"{base}/schema")
-    described = _get(f"{base}/metadata")
+    schema = _get_json(f"{base}/schema")
+    described = _get_json(f"{base}/metadata")
     about = str(described.get("description") or described.get("name") or base)
     members = {"name": f"openenv:{base}", "url": base, "schema": schema, "about": about}
     return type("OpenEnv", (OpenEnv,), members | {"__doc__": f"OpenEnv's environment at {base}."})
 
 
 class OpenEnv(Env):
-    """An environment behind OpenEnv's protocol; `openenv_type` makes the class of a server."""
+    """An environment behind OpenEnv's protocol; `make_openenv_type` makes the class of a server."""
 
     Options: ClassVar[type[Settings]] = OpenEnvOptions
     has_oracle: ClassVar[bool] = False
@@ -86,7 +86,7 @@ class OpenEnv(Env):
         self._opened = contextlib.ExitStack()
         self._seen: dict[str, Any] = {}
         self._return = 0.0
-        self._field = self.options.action_field or self._text_field()
+        self._field = self.options.action_field or self._find_text_field()
 
     @cached_property
     def world(self) -> EnvDescription:
@@ -94,7 +94,7 @@ class OpenEnv(Env):
         names = tuple(self.options.actions)
         told = self.options.guide or self.about
         if not names and self._field is None:
-            told += f"\nAn action is a JSON object of this schema:\n{json.dumps(self._action_fields())}"
+            told += f"\nAn action is a JSON object of this schema:\n{json.dumps(self._list_action_fields())}"
         return EnvDescription(self.name, told, ActionSpace(names), self.options.max_turns)
 
     @classmethod
@@ -108,20 +108,20 @@ class OpenEnv(Env):
         self._return = 0.0
         data = {**content.get("reset", {}), "seed": content["seed"]}
         try:
-            self._heard(self._ask({"type": "reset", "data": data}))
+            self._take_answer(self._ask_server({"type": "reset", "data": data}))
         except EnvError:  # the connection may be an old one, or broken in the episode before
             self.close()
-            self._heard(self._ask({"type": "reset", "data": data}))
+            self._take_answer(self._ask_server({"type": "reset", "data": data}))
 
     def act(self, action: str) -> Effect:
         """One step of the environment."""
-        data = self._action(action)
+        data = self._make_action(action)
         if data is None:
             return NOTHING
-        answer = self._ask({"type": "step", "data": data}, may_refuse=True)
+        answer = self._ask_server({"type": "step", "data": data}, may_refuse=True)
         if answer is None:
             return NOTHING
-        reward, done = self._heard(answer)
+        reward, done = self._take_answer(answer)
         self._return += reward
         return Effect(reward, done)
 
@@ -158,18 +158,18 @@ class OpenEnv(Env):
         if getattr(self, "_socket", None) is not None:
             self.close()  # a session that nobody can use any more takes another's place on the server
 
-    def _action_fields(self) -> dict[str, Any]:
+    def _list_action_fields(self) -> dict[str, Any]:
         fields = self.schema.get("action", {}).get("properties", {})
         return {name: field for name, field in fields.items() if name not in _OWN_FIELDS}
 
-    def _text_field(self) -> str | None:
+    def _find_text_field(self) -> str | None:
         """The one field that is needed, where it is a text."""
-        fields = self._action_fields()
+        fields = self._list_action_fields()
         needed = [name for name in self.schema.get("action", {}).get("required", []) if name in fields]
         is_text = len(needed) == 1 and fields[needed[0]].get("type") == "string"
         return needed[0] if is_text else None
 
-    def _action(self, text: str) -> dict[str, Any] | None:
+    def _make_action(self, text: str) -> dict[str, Any] | None:
         if self.options.actions:
             return dict(self.options.actions[text])
         if self._field is not None:
@@ -180,7 +180,7 @@ class OpenEnv(Env):
             return None
         return value if isinstance(value, dict) else None
 
-    def _heard(self, answer: Any) -> tuple[float, bool]:
+    def _take_answer(self, answer: Any) -> tuple[float, bool]:
         try:
             data = answer["data"]
             self._seen = dict(data["observation"])
@@ -188,14 +188,14 @@ class OpenEnv(Env):
         except (KeyError, TypeError, ValueError) as error:
             raise EnvError(f"{self.name} answered what is no observation: {error!r}") from error
 
-    def _ask(self, message: dict[str, Any], *, may_refuse: bool = False) -> Any:
+    def _ask_server(self, message: dict[str, Any], *, may_refuse: bool = False) -> Any:
         """The server's answer; None where it may refuse an action and does."""
         try:
             if self._socket is None:
-                self._socket = self._opened.enter_context(_connect(self.url, self.options.timeout_s))
+                self._socket = self._opened.enter_context(_open_socket(self.url, self.options.timeout_s))
             self._socket.send(json.dumps(message))
             answer = json.loads(self._socket.recv(timeout=self.options.timeout_s))
-        except (OSError, ValueError, _closed()) as error:
+        except (OSError, ValueError, _import_websocket_error()) as error:
             self.close()
             raise EnvError(f"{self.name} cannot be reached: {error or type(error).__name__}") from error
         if isinstance(answer, dict) and answer.get("type") == "error":
@@ -206,14 +206,14 @@ class OpenEnv(Env):
         return answer
 
 
-def _connect(url: str, timeout_s: float) -> Any:
-    _closed()
+def _open_socket(url: str, timeout_s: float) -> Any:
+    _import_websocket_error()
     from websockets.sync.client import connect
 
     return connect(f"ws{url.removeprefix('http')}/ws", open_timeout=timeout_s, max_size=None, proxy=None)
 
 
-def _closed() -> type[Exception]:
+def _import_websocket_error() -> type[Exception]:
     """What a broken WebSocket raises."""
     try:
         from websockets.exceptions import WebSocketException
@@ -223,7 +223,7 @@ def _closed() -> type[Exception]:
     return found
 
 
-def _get(url: str) -> dict[str, Any]:
+def _get_json(url: str) -> dict[str, Any]:
     try:
         with urllib.request.urlopen(url, timeout=10.0) as response:
             value = json.loads(response.read())

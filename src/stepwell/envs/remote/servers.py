@@ -115,8 +115,8 @@ class Server:
         body = wire.to_bytes(Frame(op, header, arrays))
         for attempt in range(tries):
             try:
-                with self._connection(fresh=attempt > 0) as connection:
-                    status, answer, is_frame = connection.send(body, self._wait)
+                with self._borrow_connection(fresh=attempt > 0) as connection:
+                    status, answer, is_frame = connection.send(body, self._wait_for_answer)
                 break
             except ServerFrozen:
                 self._is_frozen, self.down_until_s = True, time.monotonic() + _RETRY_AFTER_S
@@ -128,15 +128,15 @@ class Server:
         self.num_sent += len(body)
         self.num_received += len(answer)
         if status != 200:
-            raise self._refused(status, answer)
+            raise self._make_refusal(status, answer)
         try:
             if not is_frame:
                 raise EncodingError("its answer is no frame")
-            frame = wire.without_pngs(wire.decode(answer))
+            frame = wire.decode_images(wire.decode(answer))
         except EncodingError as error:
             raise EnvError(f"{self.url} is no Stepwell env server: {error}") from error
         if frame.op == "error":  # how a WebSocket says what HTTP says by a status
-            raise self._refused(int(frame.header.get("status", 500)), json.dumps(frame.header).encode())
+            raise self._make_refusal(int(frame.header.get("status", 500)), json.dumps(frame.header).encode())
         return frame
 
     def try_anew(self) -> None:
@@ -147,7 +147,7 @@ class Server:
         """How many sessions the server holds, of all callers."""
         return int(self.call("load", {}, tries=1).header["num_sessions"])
 
-    def _wait(self, is_there: Callable[[float], bool]) -> None:
+    def _wait_for_answer(self, is_there: Callable[[float], bool]) -> None:
         """Until an answer is there, for as long as the server is alive and `timeout_s` is not over."""
         until = time.monotonic() + self._timeout_s
         while not is_there(max(0.001, min(self._silent_s, until - time.monotonic()))):
@@ -170,7 +170,7 @@ class Server:
         finally:
             connection.close()
 
-    def created(self, session: str, session_timeout_s: float, holder: object) -> None:
+    def keep_alive(self, session: str, session_timeout_s: float, holder: object) -> None:
         """Keep a session alive from now on, for as long as its holder is there."""
         with self._lock:
             self._held[session] = holder
@@ -179,14 +179,14 @@ class Server:
             self._beat_s = session_timeout_s / 3
             if self._beating is None:
                 self._beating = threading.Thread(
-                    target=self._beat, name=f"heartbeat of {self.url}", daemon=True
+                    target=self._send_heartbeats, name=f"heartbeat of {self.url}", daemon=True
                 )
                 self._beating.start()
         for name in abandoned:  # copies of worlds are dropped without a word, one per turn
             with contextlib.suppress(EnvError):
                 self.call("close", {"sessions": [name]}, tries=1)
 
-    def dropped(self, session: str) -> None:
+    def forget_session(self, session: str) -> None:
         """Keep it alive no longer."""
         with self._lock:
             self._held.pop(session, None)
@@ -202,11 +202,11 @@ class Server:
             connection.close()
 
     @contextlib.contextmanager
-    def _connection(self, *, fresh: bool) -> Iterator[_Connection]:
+    def _borrow_connection(self, *, fresh: bool) -> Iterator[_Connection]:
         with self._lock:
             connection = self._idle.pop() if self._idle and not fresh else None
         if connection is None:
-            connection = self._connected()
+            connection = self._open_connection()
         try:
             yield connection
         except BaseException:
@@ -215,13 +215,13 @@ class Server:
         with self._lock:
             self._idle.append(connection)
 
-    def _connected(self) -> _Connection:
+    def _open_connection(self) -> _Connection:
         headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
         if urlsplit(self.url).scheme in ("ws", "wss"):
             return _Socket(self.url, headers, self._connect_timeout_s)
         return _Http(self.url, headers, self._connect_timeout_s, self._timeout_s)
 
-    def _refused(self, status: int, body: bytes) -> Exception:
+    def _make_refusal(self, status: int, body: bytes) -> Exception:
         try:
             told = json.loads(body)
             detail, kind = str(told["detail"]), str(told.get("kind", ""))
@@ -238,14 +238,14 @@ class Server:
             return ConfigError(words)
         return _MINE[kind](detail) if kind in _MINE else EnvError(words)
 
-    def _beat(self) -> None:
+    def _send_heartbeats(self) -> None:
         while True:
             time.sleep(max(0.05, self._beat_s))
             for name in list(self._held):
                 try:
                     self.call("heartbeat", {"sessions": [name]}, tries=1)
                 except SessionGone:
-                    self.dropped(name)
+                    self.forget_session(name)
                 except EnvError:
                     break  # whoever plays there finds out by itself
 
@@ -256,24 +256,24 @@ class _Http:
     def __init__(self, url: str, headers: dict[str, str], connect_timeout_s: float, timeout_s: float) -> None:
         parts = urlsplit(url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._connection = kind(parts.hostname or "", parts.port, timeout=connect_timeout_s)
-        self._connection.connect()
-        self._connection.sock.settimeout(timeout_s)
+        self._borrow_connection = kind(parts.hostname or "", parts.port, timeout=connect_timeout_s)
+        self._borrow_connection.connect()
+        self._borrow_connection.sock.settimeout(timeout_s)
         self._path = f"{parts.path}/call"
         self._headers = {**headers, "content-type": wire.CONTENT_TYPE}
 
     def send(self, body: bytes, wait: Wait) -> tuple[int, bytes, bool]:
-        self._connection.request("POST", self._path, body, self._headers)
+        self._borrow_connection.request("POST", self._path, body, self._headers)
         wait(self._is_readable)
-        response = self._connection.getresponse()
+        response = self._borrow_connection.getresponse()
         is_frame = response.getheader("content-type", "") == wire.CONTENT_TYPE
         return response.status, response.read(), is_frame
 
     def close(self) -> None:
-        self._connection.close()
+        self._borrow_connection.close()
 
     def _is_readable(self, timeout_s: float) -> bool:
-        return bool(select.select([self._connection.sock], [], [], timeout_s)[0])
+        return bool(select.select([self._borrow_connection.sock], [], [], timeout_s)[0])
 
 
 class _Socket:
@@ -334,21 +334,21 @@ class Servers:
         self._turn = itertools.count()
         self._chance = random.SystemRandom()  # leaves the run's own chance alone
 
-    def first_that(self, do: Callable[[Server], T]) -> tuple[Server, T]:
+    def try_any(self, do: Callable[[Server], T]) -> tuple[Server, T]:
         """Do something with one server, the next in turn; where it is gone, with another."""
         start = next(self._turn)
         order = [self.all[(start + i) % len(self.all)] for i in range(len(self.all))]
-        return self._first_of(order, do)
+        return self._try_in_order(order, do)
 
-    def least_busy_that(self, do: Callable[[Server], T]) -> tuple[Server, T]:
+    def try_least_busy(self, do: Callable[[Server], T]) -> tuple[Server, T]:
         """Do something with the server that holds the fewest sessions; where it is gone, with another."""
         order = self._chance.sample(self.all, len(self.all))
         if len(order) > 1:
-            loads = {server.url: self._load(server) for server in order}
+            loads = {server.url: self._measure_load(server) for server in order}
             order.sort(key=lambda server: loads[server.url])
-        return self._first_of(order, do)
+        return self._try_in_order(order, do)
 
-    def _load(self, server: Server) -> float:
+    def _measure_load(self, server: Server) -> float:
         if server.down_until_s > time.monotonic():
             return math.inf
         try:
@@ -357,7 +357,7 @@ class Servers:
             server.down_until_s = max(server.down_until_s, time.monotonic() + self._retry_after_s)
             return math.inf
 
-    def _first_of(self, order: Sequence[Server], do: Callable[[Server], T]) -> tuple[Server, T]:
+    def _try_in_order(self, order: Sequence[Server], do: Callable[[Server], T]) -> tuple[Server, T]:
         now = time.monotonic()
         problem: Exception | None = None
         for server in sorted(order, key=lambda server: server.down_until_s > now):

@@ -47,33 +47,33 @@ __all__ = [
     "CONTENT_TYPE",
     "Frame",
     "decode",
-    "describe_world",
+    "decode_images",
+    "encode_images",
+    "encode_png",
     "pack_actions",
     "pack_error",
     "pack_tasks",
     "pack_turns",
-    "png_bytes",
-    "read_world",
+    "read_description",
     "to_bytes",
     "unpack_actions",
     "unpack_error",
     "unpack_tasks",
     "unpack_turns",
-    "with_pngs",
-    "without_pngs",
+    "write_description",
 ]
 
 
-def with_pngs(frame: Frame) -> Frame:
+def encode_images(frame: Frame) -> Frame:
     """The frame with every picture among its arrays as the bytes of a PNG file."""
     arrays = list(frame.arrays)
-    found = [number for number, array in enumerate(arrays) if _is_picture(array)]
+    found = [number for number, array in enumerate(arrays) if _is_image(array)]
     for number in found:
-        arrays[number] = np.frombuffer(png_bytes(arrays[number]), np.uint8)
+        arrays[number] = np.frombuffer(encode_png(arrays[number]), np.uint8)
     return replace(frame, header={**frame.header, PNGS: found}, arrays=arrays)
 
 
-def without_pngs(frame: Frame) -> Frame:
+def decode_images(frame: Frame) -> Frame:
     """The frame with its PNG files opened."""
     if PNGS not in frame.header:
         return frame
@@ -81,12 +81,12 @@ def without_pngs(frame: Frame) -> Frame:
     if type(numbers) is not list or any(type(n) is not int or not 0 <= n < len(arrays) for n in numbers):
         raise EncodingError(f"the frame says that arrays {numbers!r} of {len(arrays)} are PNG files")
     for number in numbers:
-        arrays[number] = _opened(arrays[number])
+        arrays[number] = _decode_png(arrays[number])
     header = {name: value for name, value in frame.header.items() if name != PNGS}
     return replace(frame, header=header, arrays=arrays)
 
 
-def png_bytes(picture: AnyArray) -> bytes:
+def encode_png(picture: AnyArray) -> bytes:
     """A picture as a PNG file; quick rather than small."""
     from PIL import Image
 
@@ -95,7 +95,7 @@ def png_bytes(picture: AnyArray) -> bytes:
     return out.getvalue()
 
 
-def _opened(file: AnyArray) -> AnyArray:
+def _decode_png(file: AnyArray) -> AnyArray:
     from PIL import Image
 
     try:
@@ -107,11 +107,11 @@ def _opened(file: AnyArray) -> AnyArray:
     return picture
 
 
-def _is_picture(array: AnyArray) -> bool:
+def _is_image(array: AnyArray) -> bool:
     return array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3 and array.size > 0
 
 
-def describe_world(world: EnvDescription | RobotEnvDescription) -> dict[str, Any]:
+def write_description(world: EnvDescription | RobotEnvDescription) -> dict[str, Any]:
     """A world as JSON."""
     described = asdict(world)
     if isinstance(world, EnvDescription):
@@ -119,8 +119,8 @@ def describe_world(world: EnvDescription | RobotEnvDescription) -> dict[str, Any
     return described
 
 
-def read_world(value: dict[str, Any]) -> EnvDescription | RobotEnvDescription:
-    """The world of `describe_world`."""
+def read_description(value: dict[str, Any]) -> EnvDescription | RobotEnvDescription:
+    """The world of `write_description`."""
     try:
         if "action_dim" in value:
             specs = {n: ArraySpec(tuple(s["shape"]), s["dtype"]) for n, s in value["arrays"].items()}

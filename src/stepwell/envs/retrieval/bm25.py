@@ -19,8 +19,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.envs.retrieval.ranking import Places, Scores, best
-from stepwell.envs.retrieval.text import query_words, words
+from stepwell.envs.retrieval.ranking import Places, Scores, find_best
+from stepwell.envs.retrieval.text import split_query, split_words
 
 K1, B = 1.2, 0.75
 COMMON_SHARE, MAX_COMMON = 0.05, 64  # words in more of the documents than this have a row, so many at most
@@ -32,7 +32,7 @@ class WordIndex:
     def __init__(self, texts: Sequence[str]) -> None:
         self.num_documents = len(texts)
         self._words: dict[str, int] = {}
-        pairs, lengths = self._pairs(texts)
+        pairs, lengths = self._number_words(texts)
         keys, counts = np.unique(pairs, return_counts=True)
         word_of, self._places = np.divmod(keys, self.num_documents)
         self._starts = np.searchsorted(word_of, np.arange(len(self._words) + 1))
@@ -42,47 +42,47 @@ class WordIndex:
         self._gains = (idf[word_of] * counts / (counts + fullness[self._places])).astype(np.float32)
         commonest = np.argsort(-holding, kind="stable")[:MAX_COMMON].tolist()
         self._rows = {
-            number: self._row(number)
+            number: self._make_row(number)
             for number in commonest
             if holding[number] > COMMON_SHARE * self.num_documents
         }
 
-    def _pairs(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def _number_words(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """One number per word of every text, which holds the word and the place of the text."""
         known = self._words
         found: list[npt.NDArray[np.int64]] = [np.zeros(0, np.int64)]
         for place, text in enumerate(texts):
-            ids = [known.setdefault(word, len(known)) for word in words(text)]
+            ids = [known.setdefault(word, len(known)) for word in split_words(text)]
             found.append(np.array(ids, np.int64) * self.num_documents + place)
         return np.concatenate(found), np.array([len(ids) for ids in found[1:]], np.int64)
 
-    def scores(self, query: str) -> Scores:
+    def score_documents(self, query: str) -> Scores:
         """The score of every document; 0 for those without a word of the query."""
         totals = np.zeros(self.num_documents, np.float64)
-        for word in query_words(query):
+        for word in split_query(query):
             number = self._words.get(word)
             if number is None:
                 continue
             if number in self._rows:
                 totals += self._rows[number]
             else:
-                part = self._part(number)
+                part = self._get_slice(number)
                 totals[self._places[part]] += self._gains[part]  # a list holds a place at most once
         return totals
 
-    def _part(self, number: int) -> slice:
+    def _get_slice(self, number: int) -> slice:
         return slice(int(self._starts[number]), int(self._starts[number + 1]))
 
-    def _row(self, number: int) -> npt.NDArray[np.float32]:
+    def _make_row(self, number: int) -> npt.NDArray[np.float32]:
         row = np.zeros(self.num_documents, np.float32)
-        row[self._places[self._part(number)]] = self._gains[self._part(number)]
+        row[self._places[self._get_slice(number)]] = self._gains[self._get_slice(number)]
         return row
 
     def search(self, query: str, k: int) -> list[tuple[int, float]]:
         """(place, score) of the `k` best documents."""
-        scores = self.scores(query)
-        return [(int(place), float(scores[place])) for place in self._found(scores, k)]
+        scores = self.score_documents(query)
+        return [(int(place), float(scores[place])) for place in self._keep_matches(scores, k)]
 
-    def _found(self, scores: Scores, k: int) -> Places:
-        places = best(scores, k)
+    def _keep_matches(self, scores: Scores, k: int) -> Places:
+        places = find_best(scores, k)
         return places[scores[places] > 0]

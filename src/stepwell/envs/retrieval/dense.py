@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from stepwell.core.errors import EncodingError
-from stepwell.data.cache import cached
-from stepwell.envs.retrieval.documents import Document, digest
+from stepwell.data.cache import open_cached
+from stepwell.envs.retrieval.documents import Document, digest_documents
 from stepwell.envs.retrieval.embedder import Embedder, Vectors
-from stepwell.envs.retrieval.ranking import Scores, best
+from stepwell.envs.retrieval.ranking import Scores, find_best
 
 DECIMALS = 5
 
@@ -27,14 +27,14 @@ class VectorIndex:
     def __init__(self, documents: Sequence[Document], embedder: Embedder, cache: Path | None = None) -> None:
         self.embedder = embedder
         shape = (len(documents), embedder.width)
-        self._vectors = cached(
-            f"embeddings/{embedder.name}-{digest(documents)}.npy",
-            lambda path: _save(path, embedder.encode([document.searched for document in documents])),
-            lambda path: _load(path, shape),
+        self._vectors = open_cached(
+            f"embeddings/{embedder.name}-{digest_documents(documents)}.npy",
+            lambda path: _save_vectors(path, embedder.encode([document.searched for document in documents])),
+            lambda path: _load_vectors(path, shape),
             cache,
         )
 
-    def scores(self, query: str) -> Scores:
+    def score_documents(self, query: str) -> Scores:
         """The cosine of every document with the query."""
         return np.round(self._vectors @ self.embedder.encode_query(query), DECIMALS)
 
@@ -42,16 +42,16 @@ class VectorIndex:
         """(place, cosine) of the `k` nearest documents."""
         if not query.strip():
             return []
-        scores = self.scores(query)
-        return [(int(place), float(scores[place])) for place in best(scores, k)]
+        scores = self.score_documents(query)
+        return [(int(place), float(scores[place])) for place in find_best(scores, k)]
 
 
-def _save(path: Path, vectors: Vectors) -> None:
+def _save_vectors(path: Path, vectors: Vectors) -> None:
     with open(path, "wb") as file:
         np.save(file, vectors)
 
 
-def _load(path: Path, shape: tuple[int, int]) -> Vectors:
+def _load_vectors(path: Path, shape: tuple[int, int]) -> Vectors:
     try:
         vectors: Vectors = np.load(path, allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:

@@ -49,7 +49,7 @@ def check_documents(documents: Sequence[Document]) -> None:
         raise InputError(f"documents must have distinct ids: {len(documents)} documents have {len(ids)}")
 
 
-def digest(documents: Sequence[Document]) -> str:
+def digest_documents(documents: Sequence[Document]) -> str:
     """Content hash of documents in their order."""
     state = hashlib.blake2b(digest_size=16)
     for document in documents:

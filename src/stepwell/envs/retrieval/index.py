@@ -23,11 +23,11 @@ from stepwell.core.errors import ConfigError, InputError
 from stepwell.envs.retrieval.bm25 import WordIndex
 from stepwell.envs.retrieval.dense import VectorIndex
 from stepwell.envs.retrieval.documents import Document, Hit, check_documents
-from stepwell.envs.retrieval.embedder import Embedder, minilm
-from stepwell.envs.retrieval.ranking import fused
+from stepwell.envs.retrieval.embedder import Embedder, load_minilm
+from stepwell.envs.retrieval.ranking import fuse_rankings
 
-Kind = Literal["bm25", "dense", "hybrid"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+IndexKind = Literal["bm25", "dense", "hybrid"]
+KINDS: tuple[IndexKind, ...] = get_args(IndexKind)
 FUSION_DEPTH = 100
 
 
@@ -46,7 +46,7 @@ class SearchIndex:
     def build(
         cls,
         documents: Sequence[Document],
-        kind: Kind = "bm25",
+        kind: IndexKind = "bm25",
         cache: Path | None = None,
         embedder: Embedder | None = None,
     ) -> SearchIndex:
@@ -58,7 +58,7 @@ class SearchIndex:
         if kind != "dense":
             by_words = WordIndex([document.counted for document in documents])
         if kind != "bm25":
-            by_meaning = VectorIndex(documents, embedder or minilm(), cache)
+            by_meaning = VectorIndex(documents, embedder or load_minilm(), cache)
         return cls(documents, by_words, by_meaning)
 
     def __deepcopy__(self, memo: object) -> SearchIndex:
@@ -83,14 +83,14 @@ class SearchIndex:
             raise InputError(f"k must be at least 1, got {k}")
         return [
             Hit(self.documents[place].id, score, rank)
-            for rank, (place, score) in enumerate(self._ranked(query, min(k, len(self))), start=1)
+            for rank, (place, score) in enumerate(self._rank_documents(query, min(k, len(self))), start=1)
         ]
 
     def search_many(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """The hits of each query."""
         return [self.search(query, k) for query in queries]
 
-    def _ranked(self, query: str, k: int) -> list[tuple[int, float]]:
+    def _rank_documents(self, query: str, k: int) -> list[tuple[int, float]]:
         if self._by_meaning is None:
             assert self._by_words is not None
             return self._by_words.search(query, k)
@@ -98,4 +98,4 @@ class SearchIndex:
             return self._by_meaning.search(query, k)
         depth = max(k, FUSION_DEPTH)
         found = [self._by_words.search(query, depth), self._by_meaning.search(query, depth)]
-        return fused([np.array([place for place, _ in hits], np.intp) for hits in found])[:k]
+        return fuse_rankings([np.array([place for place, _ in hits], np.intp) for hits in found])[:k]

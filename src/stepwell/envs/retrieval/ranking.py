@@ -17,7 +17,7 @@ BLOCK = 64
 RRF_CONSTANT = 60  # how slowly the weight of a rank falls, as the method's authors chose it
 
 
-def best(scores: Scores, k: int) -> Places:
+def find_best(scores: Scores, k: int) -> Places:
     """Places of the `k` highest scores, best first; of equal ones the earlier place."""
     if k < len(scores):
         candidates = np.flatnonzero(scores >= _lower_bound(scores, k))
@@ -33,7 +33,7 @@ def _lower_bound(scores: Scores, k: int) -> Any:
     return np.partition(highest, len(highest) - k)[len(highest) - k]
 
 
-def fused(orders: Sequence[Places]) -> list[tuple[int, float]]:
+def fuse_rankings(orders: Sequence[Places]) -> list[tuple[int, float]]:
     """(place, sum of 1 / (60 + rank) over the orders that hold it), best first.
 
     >>> [(place, round(score, 5)) for place, score in fused([np.array([4, 2]), np.array([2])])]

@@ -17,12 +17,12 @@ MAX_QUERY_WORDS = 64
 _WORD = re.compile(r"[^\W_]+")
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """The words of a text, in order."""
-    return _WORD.findall(plain(text))
+    return _WORD.findall(to_plain(text))
 
 
-def plain(text: str) -> str:
+def to_plain(text: str) -> str:
     """Lower case and free of accents; letters that have no plain form stay as they are."""
     if text.isascii():
         return text.lower()
@@ -31,11 +31,11 @@ def plain(text: str) -> str:
     return "".join(char for char in parts if not unicodedata.combining(char))
 
 
-def cut(query: str) -> str:
+def cut_query(query: str) -> str:
     """As much of a query as an index reads, free of halves of characters."""
     return query[:MAX_QUERY_CHARS].encode("utf-8", "replace").decode("utf-8")
 
 
-def query_words(query: str) -> list[str]:
+def split_query(query: str) -> list[str]:
     """The distinct words of a query, in order of their first use."""
-    return list(dict.fromkeys(words(cut(query))))[:MAX_QUERY_WORDS]
+    return list(dict.fromkeys(split_words(cut_query(query))))[:MAX_QUERY_WORDS]

@@ -50,7 +50,7 @@ from stepwell.core import (
     Task,
 )
 from stepwell.envs.base import task_to_play
-from stepwell.envs.robots.packages import simulator
+from stepwell.envs.robots.packages import import_simulator
 from stepwell.envs.tiles import Image
 
 FloatArray = npt.NDArray[np.float32]
@@ -184,7 +184,7 @@ class RobotEnv(ABC):
     def require(cls) -> None:
         """A `ConfigError` with the command to run, where the simulator is not installed."""
         if cls.package is not None:
-            simulator(cls.package, world=cls.name, extra=cls.extra)
+            import_simulator(cls.package, world=cls.name, extra=cls.extra)
 
     @cached_property
     def world(self) -> RobotEnvDescription:
@@ -213,7 +213,7 @@ class RobotEnv(ABC):
         """Execute the actions of `chunk` [C, D] in order until one ends the episode."""
         if self._is_over:
             raise InputError(f"the episode of {self.name} is over; call reset before step")
-        actions = self._checked(chunk)
+        actions = self._check_chunk(chunk)
         is_dense = self.options.reward == "dense"
         reward, process, num_actions, success = 0.0, 0.0, 0, False
         for action in actions:
@@ -237,7 +237,7 @@ class RobotEnv(ABC):
         for name, array in arrays.items():
             if array.dtype.kind == "f" and not _is_finite(array):
                 raise EnvError(f"{self.name}: the simulation diverged, {name} is not finite")
-        return ArrayState(arrays, self._instruction())
+        return ArrayState(arrays, self._find_instruction())
 
     def oracle(self) -> FloatArray:
         """The scripted expert's action [D] for the present state, in [-1, 1]."""
@@ -249,7 +249,9 @@ class RobotEnv(ABC):
         """The truth in sentences and as JSON."""
         facts = self.facts()
         return {
-            StateForm.NATURAL_LANGUAGE: " ".join(_sentence(name, value) for name, value in facts.items()),
+            StateForm.NATURAL_LANGUAGE: " ".join(
+                _write_sentence(name, value) for name, value in facts.items()
+            ),
             StateForm.STRUCTURED: json.dumps(facts),
         }
 
@@ -258,14 +260,14 @@ class RobotEnv(ABC):
         _ = self.task
         return self.picture(self.options.camera[0])
 
-    def _instruction(self) -> str:
+    def _find_instruction(self) -> str:
         return "" if self._task is None else self._task.instruction
 
     def _refuse_missing_reward(self) -> None:
         if self.options.reward == "dense" and not self.has_process:
             raise ConfigError(f"env.options.reward: {self.name} has no dense reward; use 'sparse'")
 
-    def _checked(self, chunk: npt.NDArray[Any]) -> FloatArray:
+    def _check_chunk(self, chunk: npt.NDArray[Any]) -> FloatArray:
         """`chunk` as [C, D] float32 in [-1, 1]."""
         dim = self.world.action_dim
         actions = np.asarray(chunk)
@@ -297,13 +299,13 @@ def _is_finite(array: npt.NDArray[Any]) -> bool:
     return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
 
 
-def numbers(values: npt.ArrayLike, decimals: int = 4) -> list[JSON]:
+def round_numbers(values: npt.ArrayLike, decimals: int = 4) -> list[JSON]:
     """An array as a list of rounded numbers, for `facts`."""
     flat = np.round(np.asarray(values, dtype=np.float64), decimals).ravel() + 0.0  # + 0.0: no "-0.0"
     return [float(value) for value in flat]
 
 
-def _sentence(name: str, value: JSON) -> str:
+def _write_sentence(name: str, value: JSON) -> str:
     words = name.replace("_", " ")
     if isinstance(value, list):
         return f"The {words} is at ({', '.join(f'{number:.3f}' for number in value)})."

@@ -29,7 +29,7 @@ NO_GL = (
 )
 
 
-def gl_backend() -> str:
+def choose_gl_backend() -> str:
     """'egl' or 'osmesa'; sets `MUJOCO_GL` (and PyOpenGL's counterpart) for whoever imports MuJoCo later."""
     chosen = os.environ.get("MUJOCO_GL", "").lower().strip()
     if chosen not in BACKENDS:
@@ -44,7 +44,7 @@ def gl_backend() -> str:
     return chosen
 
 
-def simplify(model: Any) -> None:
+def simplify_rendering(model: Any) -> None:
     """Switch off what makes software rendering slow; to be done before the first picture of a model."""
     model.vis.quality.shadowsize = 0
     model.vis.quality.offsamples = 0
@@ -56,14 +56,14 @@ class Studio:
     def __init__(self, model: Any, image_size: int, hidden: tuple[int, ...] = ()) -> None:
         mujoco = importlib.import_module("mujoco")
         try:
-            context_type = importlib.import_module(f"mujoco.{gl_backend()}").GLContext
+            context_type = importlib.import_module(f"mujoco.{choose_gl_backend()}").GLContext
             self._gl = context_type(image_size, image_size)
             self._gl.make_current()
         except (ImportError, AttributeError, RuntimeError, OSError) as error:
             raise ConfigError(f"{NO_GL} ({type(error).__name__}: {error})") from error
         self._mujoco, self._size = mujoco, image_size
         model.vis.global_.offwidth = model.vis.global_.offheight = image_size
-        simplify(model)
+        simplify_rendering(model)
         self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)
         self._scene = mujoco.MjvScene(model, maxgeom=2000)
@@ -74,11 +74,11 @@ class Studio:
         self._rect = mujoco.MjrRect(0, 0, image_size, image_size)
         self._cameras: dict[str, Any] = {}
 
-    def picture(self, model: Any, data: Any, camera: str) -> Image:
+    def render_image(self, model: Any, data: Any, camera: str) -> Image:
         """The scene of `data` through a camera of the model, top row first."""
         mujoco = self._mujoco
         if camera not in self._cameras:
-            self._cameras[camera] = _camera(mujoco, model, camera)
+            self._cameras[camera] = _make_camera(mujoco, model, camera)
         self._gl.make_current()
         mujoco.mjv_updateScene(
             model, data, self._option, None, self._cameras[camera], mujoco.mjtCatBit.mjCAT_ALL, self._scene
@@ -98,7 +98,7 @@ class Studio:
 _THREAD = threading.local()
 
 
-def picture(
+def render_image(
     key: str, model: Any, data: Any, camera: str, image_size: int, hidden: tuple[int, ...] = ()
 ) -> Image:
     """A picture by the thread's studio of the model file `key`, without the geoms of the `hidden` groups."""
@@ -106,17 +106,17 @@ def picture(
     if (key, image_size) not in studios:
         studios[key, image_size] = Studio(model, image_size, hidden)
         atexit.register(studios[key, image_size].close)  # before EGL's own, which was registered earlier
-    return studios[key, image_size].picture(model, data, camera)
+    return studios[key, image_size].render_image(model, data, camera)
 
 
-def release() -> None:
+def close_studios() -> None:
     """Close the studios of this thread; a thread that ends before its process must, as GL is its own."""
     for studio in _THREAD.__dict__.pop("studios", {}).values():
         atexit.unregister(studio.close)
         studio.close()
 
 
-def place(model: Any, data: Any) -> None:
+def update_positions(model: Any, data: Any) -> None:
     """Put bodies, sites and cameras where joints and model say they are; moves nothing in the simulation."""
     mujoco = importlib.import_module("mujoco")
     mujoco.mj_kinematics(model, data)
@@ -124,13 +124,13 @@ def place(model: Any, data: Any) -> None:
     mujoco.mj_camlight(model, data)
 
 
-def camera_names(model: Any) -> tuple[str, ...]:
+def list_cameras(model: Any) -> tuple[str, ...]:
     """The cameras a model has."""
     return tuple(model.camera(number).name for number in range(model.ncam))
 
 
-def _camera(mujoco: Any, model: Any, name: str) -> Any:
-    names = camera_names(model)
+def _make_camera(mujoco: Any, model: Any, name: str) -> Any:
+    names = list_cameras(model)
     if name not in names:
         raise InputError(
             f"env.options.camera: there is no camera {name!r}; this world has {', '.join(names)}"

@@ -26,8 +26,8 @@ from stepwell.core import JSON, ArraySpec, ConfigError, EnvError, InputError, Ro
 from stepwell.core.names import suggest_name
 from stepwell.envs.robots import cameras
 from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv, RobotOptions
-from stepwell.envs.robots.packages import simulator
-from stepwell.envs.robots.robosuite_env import COLLISION_GEOMS, positions_of, vectors_of
+from stepwell.envs.robots.packages import import_simulator
+from stepwell.envs.robots.robosuite_env import COLLISION_GEOMS, list_positions, make_vectors
 from stepwell.envs.tiles import Image
 
 FIXTURE_SEED = 0
@@ -70,8 +70,8 @@ class Libero(RobotEnv):
     def layout(self) -> RobotEnvDescription:
         """Opens the simulator: the size of `state` depends on the scene."""
         if not self._seen:
-            self._start(0)
-        vectors = vectors_of(self._seen, self.options.shows_state)
+            self._start_scene(0)
+        vectors = make_vectors(self._seen, self.options.shows_state)
         arrays = {name: ArraySpec(array.shape) for name, array in vectors.items()}
         arrays |= self.options.pictures
         name = f"{self.name}/{self.options.suite}/{self.options.task}"
@@ -80,7 +80,7 @@ class Libero(RobotEnv):
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:
         """One of the initial states of the suite's task."""
-        found = scene_of(options.suite, options.task)
+        found = open_scene(options.suite, options.task)
         number = int(np.random.default_rng(seed).integers(len(found.states)))
         content: dict[str, JSON] = {"suite": options.suite, "task": found.name, "initial_state": number}
         return Task(cls.name, content, instruction=found.instruction, seed=seed)
@@ -88,12 +88,12 @@ class Libero(RobotEnv):
     def begin(self, task: Task, seed: int) -> None:
         """The scene in the task's initial state, after it has settled."""
         content: dict[str, Any] = task.content
-        scene = scene_of(self.options.suite, self.options.task)
+        scene = open_scene(self.options.suite, self.options.task)
         if (content.get("suite"), content.get("task")) != (self.options.suite, scene.name):
             raise InputError(f"task {task.id} is not one of {self.options.suite} / {scene.name}")
         if not 0 <= content["initial_state"] < len(scene.states):
             raise InputError(f"content.initial_state of task {task.id} must be below {len(scene.states)}")
-        self._start(content["initial_state"])
+        self._start_scene(content["initial_state"])
 
     def act(self, action: FloatArray) -> Moved:
         """One control step of 50 milliseconds."""
@@ -102,7 +102,7 @@ class Libero(RobotEnv):
 
     def arrays(self) -> Arrays:
         """Arm, objects, pictures."""
-        shown = vectors_of(self._seen, self.options.shows_state)
+        shown = make_vectors(self._seen, self.options.shows_state)
         return shown | {camera: self.picture(camera) for camera in self.options.cameras}
 
     def expert(self) -> npt.NDArray[Any]:
@@ -111,14 +111,16 @@ class Libero(RobotEnv):
 
     def facts(self) -> dict[str, JSON]:
         """Positions in metres."""
-        return positions_of(self._seen)
+        return list_positions(self._seen)
 
     def picture(self, camera: str) -> Image:
         """Rendered off screen, without robosuite's own renderer."""
         sim = self._sim.env.sim
         key = f"{self.name}/{self.options.suite}/{self.options.task}"
         model, data = sim.model._model, sim.data._data
-        return cameras.picture(key, model, data, camera, self.options.image_size, hidden=(COLLISION_GEOMS,))
+        return cameras.render_image(
+            key, model, data, camera, self.options.image_size, hidden=(COLLISION_GEOMS,)
+        )
 
     def close(self) -> None:
         """Close the simulator."""
@@ -126,8 +128,8 @@ class Libero(RobotEnv):
             self._sim.close()
         self._sim, self._seen = None, {}
 
-    def _start(self, number: int) -> None:
-        scene = scene_of(self.options.suite, self.options.task)
+    def _start_scene(self, number: int) -> None:
+        scene = open_scene(self.options.suite, self.options.task)
         if self._sim is None:
             self._sim = open_simulator(scene.path)
         self._sim.env.reset()
@@ -139,7 +141,7 @@ class Libero(RobotEnv):
             self._seen, _, _, _ = self._sim.step(still)
 
 
-class Scene:
+class LiberoScene:
     """A task of a suite: its name, what it asks for, its description file and initial states."""
 
     def __init__(self, suite: Any, number: int) -> None:
@@ -151,13 +153,13 @@ class Scene:
 
 
 @lru_cache(maxsize=16)
-def scene_of(suite: str, task: str | int) -> Scene:
+def open_scene(suite: str, task: str | int) -> LiberoScene:
     """A task of a suite by name or number."""
-    benchmark = simulator("libero.libero.benchmark", world="libero", extra="libero")
+    benchmark = import_simulator("libero.libero.benchmark", world="libero", extra="libero")
     known = benchmark.get_benchmark_dict()
     if suite not in known:
         raise ConfigError(f"env.options.suite: LIBERO has no {suite!r}{suggest_name(suite, known, 'Suites')}")
-    with _quietly():
+    with _silence_output():
         tasks = known[suite]()
     names = tasks.get_task_names()
     if isinstance(task, str) and task not in names:
@@ -165,18 +167,18 @@ def scene_of(suite: str, task: str | int) -> Scene:
     number = names.index(task) if isinstance(task, str) else task
     if not 0 <= number < len(names):
         raise ConfigError(f"env.options.task: {suite} has tasks 0 to {len(names) - 1}, got {task}")
-    with _quietly():
-        return Scene(tasks, number)
+    with _silence_output():
+        return LiberoScene(tasks, number)
 
 
 def open_simulator(path: str) -> Any:
     """LIBERO's environment of a description file, without renderer; fixtures are always where they were."""
     logging.getLogger("robosuite_logs").setLevel(logging.ERROR)
-    wrapper = simulator("libero.libero.envs.env_wrapper", world="libero", extra="libero")
+    wrapper = import_simulator("libero.libero.envs.env_wrapper", world="libero", extra="libero")
     chance = np.random.get_state()  # LIBERO draws from numpy's global state
     np.random.seed(FIXTURE_SEED)
     try:
-        with _quietly():
+        with _silence_output():
             sim = wrapper.ControlEnv(
                 bddl_file_name=path,
                 use_camera_obs=False,
@@ -192,7 +194,7 @@ def open_simulator(path: str) -> Any:
 
 
 @contextlib.contextmanager
-def _quietly() -> Iterator[None]:
+def _silence_output() -> Iterator[None]:
     """LIBERO prints what it does."""
     with contextlib.redirect_stdout(io.StringIO()):
         yield

@@ -20,8 +20,8 @@ from pydantic import Field
 
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ArraySpec, ConfigError, InputError, RobotEnvDescription, Task
-from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv, RobotOptions, numbers
-from stepwell.envs.robots.packages import simulator
+from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv, RobotOptions, round_numbers
+from stepwell.envs.robots.packages import import_simulator
 from stepwell.envs.tiles import Image
 
 INSTRUCTIONS = {
@@ -69,10 +69,10 @@ class ManiSkill(RobotEnv):
     def layout(self) -> RobotEnvDescription:
         """Opens the simulator: sizes depend on the task and its robot."""
         if not self._seen:
-            self._seen = self._opened().reset(seed=0)[0]
-        arrays = {name: ArraySpec(array.shape) for name, array in self._vectors().items()}
+            self._seen = self._open_simulator().reset(seed=0)[0]
+        arrays = {name: ArraySpec(array.shape) for name, array in self._make_vectors().items()}
         arrays |= self.options.pictures
-        (action_dim,) = self._opened().action_space.shape
+        (action_dim,) = self._open_simulator().action_space.shape
         return RobotEnvDescription(
             f"{self.name}/{self.options.task}", arrays, action_dim, self.options.max_actions
         )
@@ -81,7 +81,7 @@ class ManiSkill(RobotEnv):
     def make_task(cls, options: Any, seed: int) -> Task:
         """The seed of ManiSkill's reset."""
         content: dict[str, JSON] = {"task": options.task, "seed": seed}
-        words = INSTRUCTIONS.get(options.task) or in_words(options.task)
+        words = INSTRUCTIONS.get(options.task) or split_task_name(options.task)
         return Task(cls.name, content, instruction=words, seed=seed)
 
     def begin(self, task: Task, seed: int) -> None:
@@ -89,7 +89,7 @@ class ManiSkill(RobotEnv):
         content: dict[str, Any] = task.content
         if content.get("task") != self.options.task:
             raise InputError(f"task {task.id} is {content.get('task')!r}, not {self.options.task!r}")
-        self._seen, _ = self._opened().reset(seed=content["seed"])
+        self._seen, _ = self._open_simulator().reset(seed=content["seed"])
 
     def act(self, action: FloatArray) -> Moved:
         """One control step."""
@@ -98,11 +98,11 @@ class ManiSkill(RobotEnv):
 
     def arrays(self) -> Arrays:
         """Robot, poses and goals, pictures."""
-        return self._vectors() | {camera: self.picture(camera) for camera in self.options.cameras}
+        return self._make_vectors() | {camera: self.picture(camera) for camera in self.options.cameras}
 
     def facts(self) -> dict[str, JSON]:
         """What ManiSkill observes beside the robot's joints."""
-        return {name: numbers(value) for name, value in self._seen["extra"].items()}
+        return {name: round_numbers(value) for name, value in self._seen["extra"].items()}
 
     def picture(self, camera: str) -> Image:
         """From the observation where it has pictures, else ManiSkill's rendering for people."""
@@ -121,13 +121,13 @@ class ManiSkill(RobotEnv):
             self._sim.close()
         self._sim, self._seen = None, {}
 
-    def _vectors(self) -> Arrays:
-        shown: Arrays = {"proprio": flattened(self._seen["agent"])}
+    def _make_vectors(self) -> Arrays:
+        shown: Arrays = {"proprio": flatten_arrays(self._seen["agent"])}
         if self.options.shows_state:
-            shown["state"] = flattened(self._seen["extra"])
+            shown["state"] = flatten_arrays(self._seen["extra"])
         return shown
 
-    def _opened(self) -> Any:
+    def _open_simulator(self) -> Any:
         if self._sim is None:
             self._sim = open_simulator(self.options)
         return self._sim
@@ -137,8 +137,8 @@ def open_simulator(options: ManiSkillOptions) -> Any:
     """One ManiSkill environment on the CPU that returns numpy arrays."""
     import gymnasium
 
-    simulator("mani_skill.envs", world="maniskill", extra="maniskill")  # registers its tasks
-    wrappers = simulator("mani_skill.utils.wrappers.gymnasium", world="maniskill", extra="maniskill")
+    import_simulator("mani_skill.envs", world="maniskill", extra="maniskill")  # registers its tasks
+    wrappers = import_simulator("mani_skill.utils.wrappers.gymnasium", world="maniskill", extra="maniskill")
     modes = {"state": "state_dict", "camera": "rgb", "both": "state_dict+rgb"}
     size = {"width": options.image_size, "height": options.image_size}
     try:
@@ -159,16 +159,16 @@ def open_simulator(options: ManiSkillOptions) -> Any:
     return wrappers.CPUGymWrapper(env, ignore_terminations=True)
 
 
-def flattened(values: Mapping[str, Any]) -> npt.NDArray[np.float32]:
+def flatten_arrays(values: Mapping[str, Any]) -> npt.NDArray[np.float32]:
     """Nested named arrays as one vector, in the order in which they are named."""
     parts = [
-        flattened(value) if isinstance(value, Mapping) else np.asarray(value, dtype=np.float32).ravel()
+        flatten_arrays(value) if isinstance(value, Mapping) else np.asarray(value, dtype=np.float32).ravel()
         for value in values.values()
     ]
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)
 
 
-def in_words(task: str) -> str:
+def split_task_name(task: str) -> str:
     """A task's id as words.
 
     >>> in_words("TurnFaucet-v1")

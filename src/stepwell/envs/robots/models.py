@@ -10,19 +10,19 @@ import copy
 from functools import lru_cache
 from typing import Any
 
-from stepwell.envs.robots.packages import simulator
+from stepwell.envs.robots.packages import import_simulator
 
 
-def mujoco(extra: str) -> Any:
+def import_mujoco(extra: str) -> Any:
     """The package mujoco, which every extra of a MuJoCo world brings."""
-    return simulator("mujoco", world=extra, extra=extra)
+    return import_simulator("mujoco", world=extra, extra=extra)
 
 
-def model_of(path: str, extra: str) -> Any:
+def make_model(path: str, extra: str) -> Any:
     """A model of its own, of the file `path`."""
-    return copy.copy(_compiled(path, extra))
+    return copy.copy(_compile_model(path, extra))
 
 
 @lru_cache(maxsize=64)
-def _compiled(path: str, extra: str) -> Any:
-    return mujoco(extra).MjModel.from_xml_path(path)
+def _compile_model(path: str, extra: str) -> Any:
+    return import_mujoco(extra).MjModel.from_xml_path(path)

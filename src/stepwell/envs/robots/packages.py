@@ -12,7 +12,7 @@ from typing import Any
 from stepwell.core import ConfigError
 
 
-def simulator(module: str, *, world: str, extra: str) -> Any:
+def import_simulator(module: str, *, world: str, extra: str) -> Any:
     """The module `module`; where its package is missing, a `ConfigError` with the command to run."""
     try:
         return importlib.import_module(module)

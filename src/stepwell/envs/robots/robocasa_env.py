@@ -23,9 +23,9 @@ from stepwell.config.base import Settings
 from stepwell.core import JSON, ArraySpec, ConfigError, EnvError, InputError, RobotEnvDescription, Task
 from stepwell.envs.robots import cameras
 from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv, RobotOptions
-from stepwell.envs.robots.maniskill_env import in_words
-from stepwell.envs.robots.packages import simulator
-from stepwell.envs.robots.robosuite_env import positions_of
+from stepwell.envs.robots.maniskill_env import split_task_name
+from stepwell.envs.robots.packages import import_simulator
+from stepwell.envs.robots.robosuite_env import list_positions
 from stepwell.envs.tiles import Image
 
 PROPRIO = ("gripper_qpos", "base_pos", "base_quat", "base_to_eef_pos", "base_to_eef_quat")
@@ -65,8 +65,8 @@ class RoboCasa(RobotEnv):
     def layout(self) -> RobotEnvDescription:
         """Opens the simulator: sizes depend on task and robot."""
         if not self._seen:
-            self._start(0)
-        arrays = {name: ArraySpec(array.shape) for name, array in self._vectors().items()}
+            self._start_scene(0)
+        arrays = {name: ArraySpec(array.shape) for name, array in self._make_vectors().items()}
         arrays |= self.options.pictures
         name = f"{self.name}/{self.options.task}"
         return RobotEnvDescription(name, arrays, int(self._sim.action_dim), self.options.max_actions)
@@ -75,7 +75,7 @@ class RoboCasa(RobotEnv):
     def make_task(cls, options: Any, seed: int) -> Task:
         """The seed of kitchen, objects and places."""
         content: dict[str, JSON] = {"task": options.task, "kitchens": options.kitchens, "seed": seed}
-        return Task(cls.name, content, instruction=in_words(options.task), seed=seed)
+        return Task(cls.name, content, instruction=split_task_name(options.task), seed=seed)
 
     def begin(self, task: Task, seed: int) -> None:
         """A kitchen built from the task's seed."""
@@ -84,7 +84,7 @@ class RoboCasa(RobotEnv):
             raise InputError(
                 f"task {task.id} is not one of {self.options.task!r} in {self.options.kitchens!r}"
             )
-        self._start(content["seed"])
+        self._start_scene(content["seed"])
 
     def act(self, action: FloatArray) -> Moved:
         """One control step of 50 milliseconds."""
@@ -93,7 +93,7 @@ class RoboCasa(RobotEnv):
 
     def arrays(self) -> Arrays:
         """Robot, objects, pictures."""
-        shown = self._vectors()
+        shown = self._make_vectors()
         expected = self.world.arrays.get("state")
         if expected is not None and shown["state"].shape != expected.shape:
             raise EnvError(f"this kitchen's state has another size than {expected.shape}; use pictures")
@@ -101,7 +101,7 @@ class RoboCasa(RobotEnv):
 
     def facts(self) -> dict[str, JSON]:
         """Positions in metres."""
-        return positions_of(self._seen)
+        return list_positions(self._seen)
 
     def picture(self, camera: str) -> Image:
         """From the observation; robosuite's pictures start with the bottom row."""
@@ -115,18 +115,18 @@ class RoboCasa(RobotEnv):
             self._sim.close()
         self._sim, self._seen = None, {}
 
-    def _instruction(self) -> str:
+    def _find_instruction(self) -> str:
         words = "" if self._sim is None else str(self._sim.get_ep_meta().get("lang", ""))
-        return words or super()._instruction()
+        return words or super()._find_instruction()
 
-    def _vectors(self) -> Arrays:
+    def _make_vectors(self) -> Arrays:
         parts = [np.ravel(self._seen[f"robot0_{part}"]) for part in PROPRIO]
         shown: Arrays = {"proprio": np.concatenate(parts).astype(np.float32)}
         if self.options.shows_state:
             shown["state"] = np.asarray(self._seen["object-state"], dtype=np.float32)
         return shown
 
-    def _start(self, seed: int) -> None:
+    def _start_scene(self, seed: int) -> None:
         if self._sim is None:
             self._sim = open_simulator(self.options)
         self._sim.rng = np.random.default_rng(seed)  # every draw of the new scene comes from it
@@ -135,9 +135,9 @@ class RoboCasa(RobotEnv):
 
 def open_simulator(options: RoboCasaOptions) -> Any:
     """A RoboCasa environment that renders the chosen cameras."""
-    cameras.gl_backend()  # before robosuite looks which GL there is
-    env_utils = simulator("robocasa.utils.env_utils", world="robocasa", extra="robocasa")
-    base = simulator("robosuite.environments.base", world="robocasa", extra="robocasa")
+    cameras.choose_gl_backend()  # before robosuite looks which GL there is
+    env_utils = import_simulator("robocasa.utils.env_utils", world="robocasa", extra="robocasa")
+    base = import_simulator("robosuite.environments.base", world="robocasa", extra="robocasa")
     if options.task not in base.REGISTERED_ENVS:
         raise ConfigError(f"env.options.task: RoboCasa has no {options.task!r}")
     return env_utils.create_env(

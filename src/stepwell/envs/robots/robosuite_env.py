@@ -21,8 +21,8 @@ from pydantic import Field
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ArraySpec, ConfigError, InputError, RobotEnvDescription, Task
 from stepwell.envs.robots import cameras
-from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv, RobotOptions, numbers
-from stepwell.envs.robots.packages import simulator
+from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv, RobotOptions, round_numbers
+from stepwell.envs.robots.packages import import_simulator
 from stepwell.envs.tiles import Image
 
 INSTRUCTIONS = {
@@ -80,14 +80,14 @@ class Robosuite(RobotEnv):
     def layout(self) -> RobotEnvDescription:
         """Opens the simulator: sizes depend on task and robot."""
         if not self._seen:
-            self._seen = self._opened().reset()
+            self._seen = self._open_simulator().reset()
         arrays = {
             name: ArraySpec(array.shape)
-            for name, array in vectors_of(self._seen, self.options.shows_state).items()
+            for name, array in make_vectors(self._seen, self.options.shows_state).items()
         }
         arrays |= self.options.pictures
         name = f"{self.name}/{self.options.task}"
-        return RobotEnvDescription(name, arrays, self._opened().action_dim, self.options.max_actions)
+        return RobotEnvDescription(name, arrays, self._open_simulator().action_dim, self.options.max_actions)
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:
@@ -104,7 +104,7 @@ class Robosuite(RobotEnv):
                 f"task {task.id} is {content.get('task')!r} with {content.get('robot')!r}, "
                 f"not {self.options.task!r} with {self.options.robot!r}"
             )
-        sim = self._opened()
+        sim = self._open_simulator()
         # placements draw from this one generator, wherever they hold it
         sim.rng.bit_generator.state = np.random.default_rng(content["seed"]).bit_generator.state
         self._seen = sim.reset()
@@ -116,7 +116,7 @@ class Robosuite(RobotEnv):
 
     def arrays(self) -> Arrays:
         """Arms, objects, pictures."""
-        return vectors_of(self._seen, self.options.shows_state) | {
+        return make_vectors(self._seen, self.options.shows_state) | {
             camera: self.picture(camera) for camera in self.options.cameras
         }
 
@@ -138,14 +138,16 @@ class Robosuite(RobotEnv):
 
     def facts(self) -> dict[str, JSON]:
         """Positions in metres: of hands, and of what robosuite observes of the objects."""
-        return positions_of(self._seen)
+        return list_positions(self._seen)
 
     def picture(self, camera: str) -> Image:
         """Rendered off screen, without robosuite's own renderer."""
         sim = self._sim.sim
         key = f"{self.name}/{self.options.task}/{self.options.robot}"
         model, data = sim.model._model, sim.data._data
-        return cameras.picture(key, model, data, camera, self.options.image_size, hidden=(COLLISION_GEOMS,))
+        return cameras.render_image(
+            key, model, data, camera, self.options.image_size, hidden=(COLLISION_GEOMS,)
+        )
 
     def close(self) -> None:
         """Close the simulator."""
@@ -153,7 +155,7 @@ class Robosuite(RobotEnv):
             self._sim.close()
         self._sim, self._seen = None, {}
 
-    def _opened(self) -> Any:
+    def _open_simulator(self) -> Any:
         if self._sim is None:
             self._sim = open_simulator(self.options.task, self.options.robot)
         return self._sim
@@ -162,7 +164,7 @@ class Robosuite(RobotEnv):
 def open_simulator(task: str, robot: str) -> Any:
     """A robosuite environment without renderer, horizon and noise."""
     logging.getLogger("robosuite_logs").setLevel(logging.ERROR)
-    suite = simulator("robosuite", world="robosuite", extra="robosuite")
+    suite = import_simulator("robosuite", world="robosuite", extra="robosuite")
     known = set(suite.ALL_ENVIRONMENTS)
     if task not in known:
         raise ConfigError(f"env.options.task: robosuite has no {task!r}; it has {', '.join(sorted(known))}")
@@ -181,7 +183,7 @@ def open_simulator(task: str, robot: str) -> Any:
     )
 
 
-def vectors_of(seen: Mapping[str, npt.NDArray[Any]], shows_state: bool) -> Arrays:
+def make_vectors(seen: Mapping[str, npt.NDArray[Any]], shows_state: bool) -> Arrays:
     """`proprio` and, if asked for, `state` of what robosuite observed."""
     arms = sorted({name.split("_")[0] for name in seen if name.startswith("robot")})
     parts = [seen[f"{arm}_{part}"] for arm in arms for part in PROPRIO if f"{arm}_{part}" in seen]
@@ -191,7 +193,7 @@ def vectors_of(seen: Mapping[str, npt.NDArray[Any]], shows_state: bool) -> Array
     return shown
 
 
-def positions_of(seen: Mapping[str, npt.NDArray[Any]]) -> dict[str, JSON]:
+def list_positions(seen: Mapping[str, npt.NDArray[Any]]) -> dict[str, JSON]:
     """Where hands and objects are, in metres."""
     hands = [name for name in seen if name.endswith("_eef_pos") and "_to_" not in name]
     things = [
@@ -202,4 +204,4 @@ def positions_of(seen: Mapping[str, npt.NDArray[Any]]) -> dict[str, JSON]:
         and not name.startswith("robot")
         and "_to_" not in name
     ]
-    return {name.removesuffix("_pos"): numbers(seen[name]) for name in (*hands, *things)}
+    return {name.removesuffix("_pos"): round_numbers(seen[name]) for name in (*hands, *things)}

@@ -21,7 +21,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from stepwell.core import InputError
-from stepwell.envs.shop.html_pages import HEADERS, format_address, html_page, wrap_document
+from stepwell.envs.shop.html_pages import HEADERS, format_address, wrap_document, write_html_page
 from stepwell.envs.shop.shop import Shop
 from stepwell.envs.shop.view import MAX_ACTION_CHARS, View
 
@@ -47,11 +47,11 @@ def _answer_with(shop: Shop, handle: Callable[[Shop, int, Query], Response]) -> 
 
 
 def _show_start(shop: Shop, seed: int, query: Query) -> Response:
-    return _to_response(html_page(shop.page(shop.goal(seed), View()), seed))
+    return _to_response(write_html_page(shop.page(shop.goal(seed), View()), seed))
 
 
 def _show_page(shop: Shop, seed: int, query: Query) -> Response:
-    return _to_response(html_page(shop.page(shop.goal(seed), _read_view(query)), seed))
+    return _to_response(write_html_page(shop.page(shop.goal(seed), _read_view(query)), seed))
 
 
 def _apply_action(shop: Shop, seed: int, query: Query) -> Response:

@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ActionSpace, EnvDescription, InputError, Observation, StateForm, Task
 from stepwell.envs.base import Effect, Env
-from stepwell.envs.shop.goal import Goal
-from stepwell.envs.shop.guide import examples, guide
+from stepwell.envs.shop.goal import ShopGoal
+from stepwell.envs.shop.guide import make_examples, write_guide
 from stepwell.envs.shop.options import ShopOptions
 from stepwell.envs.shop.pages import SEARCH
-from stepwell.envs.shop.shop import Seen, Shop, open_shop
+from stepwell.envs.shop.shop import PageSeen, Shop, open_shop
 
 _MAX_RANDOM_WORDS = 3
 
@@ -36,7 +36,9 @@ class ShopEnv(Env):
     @cached_property
     def world(self) -> EnvDescription:
         """What agents are told."""
-        return EnvDescription(self.name, guide(self.options), ActionSpace(), self.options.turns, examples())
+        return EnvDescription(
+            self.name, write_guide(self.options), ActionSpace(), self.options.turns, make_examples()
+        )
 
     def __new__(cls, options: Settings | None = None) -> Any:
         """Create the environment; with the deprecated option `url`, the remote one that stands for it."""
@@ -67,8 +69,8 @@ class ShopEnv(Env):
             raise InputError(
                 f"task {task.id} was made for another catalogue than {digest}; check env.options"
             )
-        self.goal = Goal.from_json(task.content.get("goal"))
-        self.seen: Seen = self.shop.enter(self.goal)
+        self.goal = ShopGoal.from_json(task.content.get("goal"))
+        self.seen: PageSeen = self.shop.enter(self.goal)
 
     def act(self, action: str) -> Effect:
         """Do it in the shop."""
@@ -117,9 +119,9 @@ def _find_remote_type(options: Any) -> Any:
     url = getattr(options, "url", None)
     if url is None:
         return None
-    from stepwell.envs.remote import remote_type
+    from stepwell.envs.remote import make_remote_type
 
-    return remote_type(f"{url}#shop")
+    return make_remote_type(f"{url}#shop")
 
 
 def _list_other_options(options: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 
 from stepwell.core import JSON, EncodingError, InputError, content_hash
 from stepwell.envs.shop.products import Product, Store
-from stepwell.envs.shop.products.product import dollars
+from stepwell.envs.shop.products.product import format_dollars
 
 _WORDINGS = (
     "I am looking for {kind} ({attributes}){options}, for at most {limit}.",
@@ -30,7 +30,7 @@ _NO_NAMES = frozenset(("and", "for", "the", "with", "set", "pack", "size", "inch
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
+class ShopGoal:
     """A wish. `type_words` are those by which a title shows that it is such a thing; `limit` is in cents."""
 
     instruction: str
@@ -59,7 +59,7 @@ class Goal:
         }
 
     @classmethod
-    def from_json(cls, value: Any) -> Goal:
+    def from_json(cls, value: Any) -> ShopGoal:
         """The reverse of `to_json`; what is no goal is an `InputError`."""
         try:
             texts = [value["instruction"], value["kind"]]
@@ -74,7 +74,7 @@ class Goal:
         return cls(texts[0], texts[1], lists[0], lists[1], lists[2], options, limit)
 
 
-def draw_goal(product: Product, rng: random.Random, *, is_tiny: bool) -> Goal:
+def draw_goal(product: Product, rng: random.Random, *, is_tiny: bool) -> ShopGoal:
     """A goal that this product fulfils."""
     most = 1 if is_tiny else 3
     attributes = rng.sample(product.attributes, rng.randint(1, min(most, len(product.attributes))))
@@ -86,12 +86,12 @@ def draw_goal(product: Product, rng: random.Random, *, is_tiny: bool) -> Goal:
     price = product.price_with(chosen)
     dear = int(price * rng.uniform(1.0, 1.4))
     limit = -(-dear // 100) * 100
-    return _worded(product, tuple(sorted(attributes)), chosen, limit, is_tiny=is_tiny)
+    return _word_goal(product, tuple(sorted(attributes)), chosen, limit, is_tiny=is_tiny)
 
 
-def _worded(
+def _word_goal(
     product: Product, attributes: tuple[str, ...], chosen: Mapping[str, str], limit: int, *, is_tiny: bool
-) -> Goal:
+) -> ShopGoal:
     options = tuple(chosen.items())
     told = content_hash([product.kind, attributes, options, limit])
     wording = _TINY_WORDING if is_tiny else _WORDINGS[int(told[:8], 16) % len(_WORDINGS)]
@@ -100,13 +100,13 @@ def _worded(
         kind=product.kind,
         attributes=", ".join(attributes),
         options=f", {joined}" if joined else "",
-        limit=dollars(limit),
+        limit=format_dollars(limit),
     )
-    type_words = tuple(dict.fromkeys(words(product.kind)))
-    return Goal(instruction, product.kind, type_words, product.category, attributes, options, limit)
+    type_words = tuple(dict.fromkeys(split_words(product.kind)))
+    return ShopGoal(instruction, product.kind, type_words, product.category, attributes, options, limit)
 
 
-def listed_goal(store: Store, number: int) -> Goal | None:
+def read_listed_goal(store: Store, number: int) -> ShopGoal | None:
     """The goal of this number among those that came with the products; None if its product did not come."""
     try:
         row = json.loads(store.goal(number))
@@ -119,13 +119,15 @@ def listed_goal(store: Store, number: int) -> Goal | None:
     product = store.product(found)
     limit = random.Random(f"{name} {told}").choice((110, 130, 150, 200)) * product.price // 100
     limit = -(-limit // 1000) * 1000
-    instruction = f"{told}, and price lower than {dollars(limit)}."
+    instruction = f"{told}, and price lower than {format_dollars(limit)}."
     type_words = tuple(dict.fromkeys(w for w in _PLAIN.findall(product.title.lower()) if w not in _NO_NAMES))
     options = tuple(("", value) for value in values)
-    return Goal(instruction, product.kind, type_words, product.category, tuple(attributes), options, limit)
+    return ShopGoal(
+        instruction, product.kind, type_words, product.category, tuple(attributes), options, limit
+    )
 
 
-def words(text: str) -> tuple[str, ...]:
+def split_words(text: str) -> tuple[str, ...]:
     """A text as its words in small letters.
 
     >>> words("X-Large, navy")

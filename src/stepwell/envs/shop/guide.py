@@ -22,7 +22,7 @@ AFTER = {
 }
 
 
-def guide(options: ShopOptions) -> str:
+def write_guide(options: ShopOptions) -> str:
     """Goal, rules and points."""
     if options.size == "tiny":
         return "You shop. Find what the task asks for, choose its values, buy it within the price."
@@ -38,7 +38,7 @@ def guide(options: ShopOptions) -> str:
     )
 
 
-def examples() -> dict[StateForm, ExampleTurn]:
+def make_examples() -> dict[StateForm, ExampleTurn]:
     """The first search."""
     reasoning = "I search for the kind of thing and what it must be."
     return {form: ExampleTurn(BEFORE[form], reasoning, AFTER[form], "search[soft cup]") for form in BEFORE}

@@ -11,8 +11,8 @@ import json
 from html import escape
 from urllib.parse import quote
 
-from stepwell.envs.shop.pages import Choice, Shown
-from stepwell.envs.shop.products.product import dollars
+from stepwell.envs.shop.pages import OptionChoice, ShopPage
+from stepwell.envs.shop.products.product import format_dollars
 from stepwell.envs.shop.view import View
 
 HEADERS = {
@@ -30,21 +30,21 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto
 """
 
 
-def html_page(shown: Shown, seed: int) -> str:
+def write_html_page(shown: ShopPage, seed: int) -> str:
     """A page of the shop; links lead to `go`, which applies an action and shows where it led."""
     view = shown.view
     parts = [f'<p class="task">{escape(shown.instruction)}</p>', f"<h1>{escape(shown.heading)}</h1>"]
     if shown.has_search:
-        parts.append(_search_form(view, seed))
+        parts.append(_write_search_form(view, seed))
     parts += [f"<p>{escape(line)}</p>" for line in shown.lines if line]
     if shown.products:
         rows = (
-            f"<li>{_link(view, seed, number, title)} {escape(price)}</li>"
+            f"<li>{_write_link(view, seed, number, title)} {escape(price)}</li>"
             for number, title, price in shown.products
         )
         parts.append(f"<ol>{''.join(rows)}</ol>")
-    parts += [_choice(view, seed, choice) for choice in shown.choices]
-    parts.append("".join(_link(view, seed, button, button, "button") for button in shown.buttons))
+    parts += [_write_choice(view, seed, choice) for choice in shown.choices]
+    parts.append("".join(_write_link(view, seed, button, button, "button") for button in shown.buttons))
     if view.note:
         parts.append(f'<p class="note">{escape(view.note)}</p>')
     parts.append(f'<p><a href="./?seed={seed + 1}">another task</a></p>')
@@ -68,21 +68,23 @@ def _pack_view(view: View) -> str:
     return quote(json.dumps(view.to_json(), separators=(",", ":")), safe="")
 
 
-def _link(view: View, seed: int, what: str, label: str, kind: str = "") -> str:
+def _write_link(view: View, seed: int, what: str, label: str, kind: str = "") -> str:
     where = f"go?seed={seed}&view={_pack_view(view)}&action={quote(f'click[{what}]', safe='')}"
     return f'<a class="{kind}" href="{escape(where)}">{escape(label)}</a>'
 
 
-def _choice(view: View, seed: int, choice: Choice) -> str:
+def _write_choice(view: View, seed: int, choice: OptionChoice) -> str:
     extras = choice.extras or (0,) * len(choice.values)
     links = []
     for value, extra in zip(choice.values, extras, strict=True):
-        label = f"{value} (+{dollars(extra)})" if extra else value
-        links.append(_link(view, seed, value, label, "button chosen" if value == choice.chosen else "button"))
+        label = f"{value} (+{format_dollars(extra)})" if extra else value
+        links.append(
+            _write_link(view, seed, value, label, "button chosen" if value == choice.chosen else "button")
+        )
     return f"<p>{escape(choice.name)}: {''.join(links)}</p>"
 
 
-def _search_form(view: View, seed: int) -> str:
+def _write_search_form(view: View, seed: int) -> str:
     hidden = f"<input type=hidden name=seed value={seed}>"
     packed = escape(json.dumps(view.to_json()))
     return (

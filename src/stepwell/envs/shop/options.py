@@ -68,7 +68,7 @@ class ShopOptions(Settings):
         return self.max_turns or PRESETS[self.size].max_turns
 
     @model_validator(mode="after")
-    def _consistent(self) -> ShopOptions:
+    def _check_consistency(self) -> ShopOptions:
         if self.webshop_files is not None and (self.size == "tiny" or self.num_products is not None):
             raise ValueError("webshop_files bring their own products: leave out size and num_products")
         for name, advice in _DEPRECATED.items():

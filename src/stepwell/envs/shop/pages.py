@@ -17,11 +17,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from stepwell.core import InputError
-from stepwell.envs.shop.goal import Goal
+from stepwell.envs.shop.goal import ShopGoal
 from stepwell.envs.shop.products import Product, Store
-from stepwell.envs.shop.products.product import dollars
-from stepwell.envs.shop.score import Score, score_purchase
-from stepwell.envs.shop.view import Page, View, as_mapping
+from stepwell.envs.shop.products.product import format_dollars
+from stepwell.envs.shop.score import PurchaseScore, score_purchase
+from stepwell.envs.shop.view import Page, View, to_mapping
 
 BACK, NEXT, PREVIOUS, BUY = "back to search", "next >", "< prev", "buy now"
 DESCRIPTION, FEATURES, ATTRIBUTES = "description", "features", "attributes"
@@ -30,7 +30,7 @@ SEARCH = "search[words]"
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PageLayout:
     """How many results a page lists, which pages with more about a product there are, and whether what is
     told is only what an agent cannot know from its own actions."""
 
@@ -40,7 +40,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class OptionChoice:
     """One option on a product's page."""
 
     name: str
@@ -50,7 +50,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShopPage:
     """A page: heading, lines of text, products to click (with title and price), choices, buttons."""
 
     view: View
@@ -58,10 +58,10 @@ class Shown:
     heading: str
     lines: tuple[str, ...] = ()
     products: tuple[tuple[str, str, str], ...] = ()
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[OptionChoice, ...] = ()
     buttons: tuple[str, ...] = ()
     has_search: bool = False
-    score: Score | None = None
+    score: PurchaseScore | None = None
     is_short: bool = False
 
     @property
@@ -80,69 +80,69 @@ class Shown:
         before = (
             "Pick " if self.is_short else ""
         )  # so that a name is one token of the tiny models' vocabulary
-        told += [before + _choice_text(choice) for choice in self.choices]
+        told += [before + _write_choice(choice) for choice in self.choices]
         told.append(" ".join(f"click[{button}]" for button in self.buttons) or (SEARCH * self.has_search))
         return "\n".join(line for line in [*told, self.view.note] if line)
 
 
-def _choice_text(choice: Choice) -> str:
+def _write_choice(choice: OptionChoice) -> str:
     extras = choice.extras or (0,) * len(choice.values)
     values = [
-        f"click[{value}]" + (f" (+{dollars(extra)})" if extra else "")
+        f"click[{value}]" + (f" (+{format_dollars(extra)})" if extra else "")
         for value, extra in zip(choice.values, extras, strict=True)
     ]
     return f"{choice.name}: {' '.join(values)}" + (f" = {choice.chosen}" if choice.chosen else "")
 
 
-def show(store: Store, goal: Goal, view: View, layout: Layout) -> Shown:
+def make_page(store: Store, goal: ShopGoal, view: View, layout: PageLayout) -> ShopPage:
     """What a view shows; a view of something that is not there is an `InputError`."""
-    return replace(_shown(store, goal, view, layout), is_short=layout.is_short)
+    return replace(_make_page(store, goal, view, layout), is_short=layout.is_short)
 
 
-def _shown(store: Store, goal: Goal, view: View, layout: Layout) -> Shown:
+def _make_page(store: Store, goal: ShopGoal, view: View, layout: PageLayout) -> ShopPage:
     if view.page is Page.SEARCH:
-        return Shown(view, goal.instruction, "Search the shop.", has_search=True)
+        return ShopPage(view, goal.instruction, "Search the shop.", has_search=True)
     if view.page is Page.RESULTS:
-        return _results(store, goal, view, layout.page_size)
-    product, chosen = product_of(store, view), as_mapping(view.chosen)
-    price = f"Price: {dollars(product.price_with(chosen))}"
+        return _make_results_page(store, goal, view, layout.page_size)
+    product, chosen = find_product(store, view), to_mapping(view.chosen)
+    price = f"Price: {format_dollars(product.price_with(chosen))}"
     if view.page is Page.BOUGHT:
         score = score_purchase(goal, product, chosen)
         bought = ", ".join(f"{name}: {value}" for name, value in view.chosen)
         receipt = (product.title, bought, price, f"Score: {score.total:.2f}")
-        return Shown(view, goal.instruction, "You have bought this.", receipt, score=score)
+        return ShopPage(view, goal.instruction, "You have bought this.", receipt, score=score)
     if view.page is Page.DETAIL:
-        lines = (product.title, *_detail(product, view.detail))
-        return Shown(view, goal.instruction, view.detail.capitalize(), lines, buttons=(PREVIOUS, BACK))
+        lines = (product.title, *_list_details(product, view.detail))
+        return ShopPage(view, goal.instruction, view.detail.capitalize(), lines, buttons=(PREVIOUS, BACK))
     choices = tuple(
-        Choice(option.name, option.values, chosen.get(option.name, ""), option.extras)
+        OptionChoice(option.name, option.values, chosen.get(option.name, ""), option.extras)
         for option in product.options
     )
     buttons = (BUY, *layout.details, PREVIOUS, BACK)
     if layout.is_short:
-        heading, lines = f"{product.title} {dollars(product.price_with(chosen))}", ()
+        heading, lines = f"{product.title} {format_dollars(product.price_with(chosen))}", ()
     else:
         heading, lines = product.title, (price,)
-    return Shown(view, goal.instruction, heading, lines, choices=choices, buttons=buttons)
+    return ShopPage(view, goal.instruction, heading, lines, choices=choices, buttons=buttons)
 
 
-def _results(store: Store, goal: Goal, view: View, page_size: int) -> Shown:
+def _make_results_page(store: Store, goal: ShopGoal, view: View, page_size: int) -> ShopPage:
     found = store.search(view.query).numbers
     first = view.number * page_size
     listed = [store.product(number) for number in found[first : first + page_size]]
     if first and not listed:
         raise InputError(f"there is no page {view.number + 1} of results for {view.query!r}")
-    rows = tuple((product.id, product.title, dollars(product.price)) for product in listed)
+    rows = tuple((product.id, product.title, format_dollars(product.price)) for product in listed)
     if not rows:
         heading = f'Nothing was found for "{view.query}".'
     else:
         heading = f'Results {first + 1}-{first + len(rows)} of {len(found)} for "{view.query}"'
     more = (NEXT,) if first + page_size < len(found) else ()
     less = (PREVIOUS,) if view.number else ()
-    return Shown(view, goal.instruction, heading, products=rows, buttons=(*more, *less, BACK))
+    return ShopPage(view, goal.instruction, heading, products=rows, buttons=(*more, *less, BACK))
 
 
-def product_of(store: Store, view: View) -> Product:
+def find_product(store: Store, view: View) -> Product:
     """The product of a view, whose values are on sale; else `InputError`."""
     number = store.number_of(view.item)
     if number is None:
@@ -154,7 +154,7 @@ def product_of(store: Store, view: View) -> Product:
     return product
 
 
-def _detail(product: Product, name: str) -> tuple[str, ...]:
+def _list_details(product: Product, name: str) -> tuple[str, ...]:
     if name == DESCRIPTION:
         return (product.description or "There is no description.",)
     if name == FEATURES:

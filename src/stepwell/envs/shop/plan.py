@@ -16,51 +16,53 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from stepwell.envs.shop.goal import Goal, words
-from stepwell.envs.shop.pages import BACK, BUY, NEXT, PREVIOUS, product_of
+from stepwell.envs.shop.goal import ShopGoal, split_words
+from stepwell.envs.shop.pages import BACK, BUY, NEXT, PREVIOUS, find_product
 from stepwell.envs.shop.products import Product, Store
 from stepwell.envs.shop.score import score_purchase
-from stepwell.envs.shop.view import Page, View, as_mapping
+from stepwell.envs.shop.view import Page, View, to_mapping
 
 
-class Plan(NamedTuple):
+class ShopPlan(NamedTuple):
     """Actions to a full score ([] if there is no way), and whether none are proven to be fewer."""
 
     actions: list[str]
     is_shortest: bool
 
 
-class Planner:
+class ShopPlanner:
     """Plans for the goals of one shop."""
 
     def __init__(self, store: Store, page_size: int) -> None:
         self._store, self._page_size = store, page_size
-        self._query = lru_cache(maxsize=4096)(self._best_query)
-        self._fits = lru_cache(maxsize=100_000)(self._fitting)
+        self._query = lru_cache(maxsize=4096)(self._find_best_query)
+        self._fits = lru_cache(maxsize=100_000)(self._is_fitting)
 
-    def is_found_at_once(self, goal: Goal) -> bool:
+    def is_found_at_once(self, goal: ShopGoal) -> bool:
         """Whether a search for the goal's own words lists what fits on its first page."""
-        return any(self._place(goal, query) == 0 for query in own_queries(goal))
+        return any(self._find_page(goal, query) == 0 for query in list_own_queries(goal))
 
-    def plan(self, goal: Goal, view: View) -> Plan:
+    def plan(self, goal: ShopGoal, view: View) -> ShopPlan:
         """A shortest way from a view."""
         query, place = self._query(goal)
         if query is None:
-            return Plan([], False)
-        anew = self._from_results(goal, query, 0)
+            return ShopPlan([], False)
+        anew = self._plan_from_results(goal, query, 0)
         assert anew is not None
         ways = [[f"search[{query}]", *anew]] if view.page is Page.SEARCH else []
         if view.page in (Page.RESULTS, Page.ITEM, Page.DETAIL):
             ways.append([f"click[{BACK}]", f"search[{query}]", *anew])
-            on = self._from_results(goal, view.query, view.number)
+            on = self._plan_from_results(goal, view.query, view.number)
             before = {Page.RESULTS: 0, Page.ITEM: 1, Page.DETAIL: 2}[view.page]
             if on is not None:
                 ways.append([f"click[{PREVIOUS}]"] * before + on)
             if before:
-                ways += [[f"click[{PREVIOUS}]"] * (before - 1) + way for way in self._from_item(goal, view)]
-        return Plan(min(ways, key=len, default=[]), place == 0)
+                ways += [
+                    [f"click[{PREVIOUS}]"] * (before - 1) + way for way in self._plan_from_item(goal, view)
+                ]
+        return ShopPlan(min(ways, key=len, default=[]), place == 0)
 
-    def _from_results(self, goal: Goal, query: str, number: int) -> list[str] | None:
+    def _plan_from_results(self, goal: ShopGoal, query: str, number: int) -> list[str] | None:
         """From a page of results: to the nearest page with something that fits, and on."""
         found = self._store.search(query).numbers
         best: list[str] | None = None
@@ -74,11 +76,11 @@ class Planner:
                 rest = [f"click[{product.id}]", *(f"click[{v}]" for v in goal.values), f"click[{BUY}]"]
         return None if best is None else best + rest
 
-    def _from_item(self, goal: Goal, view: View) -> Iterator[list[str]]:
+    def _plan_from_item(self, goal: ShopGoal, view: View) -> Iterator[list[str]]:
         """From a product's page: choose what is missing, take back what makes it too dear, buy."""
-        product = product_of(self._store, view)
-        chosen = dict(as_mapping(view.chosen))
-        wanted = _picked(goal, product)
+        product = find_product(self._store, view)
+        chosen = dict(to_mapping(view.chosen))
+        wanted = _pick_values(goal, product)
         if not self._fits(goal, product):
             return
         clicks = [value for name, value in wanted.items() if chosen.get(name) != value]
@@ -92,39 +94,39 @@ class Planner:
         if score_purchase(goal, product, chosen).is_success:
             yield [*(f"click[{value}]" for value in clicks), f"click[{BUY}]"]
 
-    def _best_query(self, goal: Goal) -> tuple[str | None, int]:
+    def _find_best_query(self, goal: ShopGoal) -> tuple[str | None, int]:
         """The query that needs the fewest pages of results, and on which page (from 0) that ends."""
         best: tuple[str | None, int] = (None, 1 << 30)
-        for query in self._queries(goal):
-            place = self._place(goal, query)
+        for query in self._list_queries(goal):
+            place = self._find_page(goal, query)
             if place is not None and place < best[1]:
                 best = (query, place)
             if best[1] == 0:
                 break
         return best
 
-    def _queries(self, goal: Goal) -> Iterator[str]:
-        yield from own_queries(goal)
+    def _list_queries(self, goal: ShopGoal) -> Iterator[str]:
+        yield from list_own_queries(goal)
         for product in self._store.of_kind(goal.kind):
             if self._fits(goal, product):
-                yield " ".join(words(product.title))
+                yield " ".join(split_words(product.title))
 
-    def _place(self, goal: Goal, query: str) -> int | None:
+    def _find_page(self, goal: ShopGoal, query: str) -> int | None:
         """On which page of results something fits; None if on none."""
         numbers = self._store.search(query).numbers
         fitting = (i for i, number in enumerate(numbers) if self._fits(goal, self._store.product(number)))
         place = next(fitting, None)
         return None if place is None else place // self._page_size
 
-    def _fitting(self, goal: Goal, product: Product) -> bool:
+    def _is_fitting(self, goal: ShopGoal, product: Product) -> bool:
         """Whether a product of that kind can be bought for a full score."""
         if product.kind != goal.kind:
             return False  # what passes for the kind by its title alone is nothing to demonstrate
-        picked = _picked(goal, product)
+        picked = _pick_values(goal, product)
         return len(picked) == len(goal.options) and score_purchase(goal, product, picked).is_success
 
 
-def own_queries(goal: Goal) -> list[str]:
+def list_own_queries(goal: ShopGoal) -> list[str]:
     """Searches for the goal's own words, from those that a shopper would try first."""
     named = list(goal.attributes)
     tries = [
@@ -138,12 +140,12 @@ def own_queries(goal: Goal) -> list[str]:
     return list(dict.fromkeys(" ".join(part for part in query if part) for query in tries))
 
 
-def _picked(goal: Goal, product: Product) -> dict[str, Any]:
+def _pick_values(goal: ShopGoal, product: Product) -> dict[str, Any]:
     """The wanted values as the product sells them, by option; fewer than wanted where it lacks one."""
     picked: dict[str, str] = {}
     for wanted in goal.values:
         for option in product.options:
-            value = next((v for v in option.values if words(v) == words(wanted)), None)
+            value = next((v for v in option.values if split_words(v) == split_words(wanted)), None)
             if value is not None and option.name not in picked:
                 picked[option.name] = value
                 break

@@ -21,16 +21,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 
-from stepwell.envs.shop.goal import Goal, words
+from stepwell.envs.shop.goal import ShopGoal, split_words
 from stepwell.envs.shop.products import Product
-from stepwell.envs.shop.products.product import all_text
+from stepwell.envs.shop.products.product import list_texts
 
 _LIKE, _FAINT = 0.2, 0.1
 _SHARED_SHELVES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class PurchaseScore:
     """A purchase against its goal: the parts, and the whole."""
 
     total: float
@@ -49,20 +49,20 @@ class Score:
         return asdict(self)
 
 
-def score_purchase(goal: Goal, product: Product, chosen: Mapping[str, str]) -> Score:
+def score_purchase(goal: ShopGoal, product: Product, chosen: Mapping[str, str]) -> PurchaseScore:
     """The score of buying `product` with these values (option name -> value)."""
-    kind = type_score(goal, product)
+    kind = score_type(goal, product)
     num_attributes = sum(has_attribute(product, attribute) for attribute in goal.attributes)
-    taken = {words(value) for value in chosen.values()}
-    num_options = sum(words(value) in taken for value in goal.values)
+    taken = {split_words(value) for value in chosen.values()}
+    num_options = sum(split_words(value) in taken for value in goal.values)
     within = product.price_with(chosen) <= goal.limit
     share = (num_attributes + num_options + within) / (len(goal.attributes) + len(goal.options) + 1)
-    return Score(kind * share, kind, num_attributes, num_options, within)
+    return PurchaseScore(kind * share, kind, num_attributes, num_options, within)
 
 
-def type_score(goal: Goal, product: Product) -> float:
+def score_type(goal: ShopGoal, product: Product) -> float:
     """Whether it is the right kind of thing."""
-    title = set(words(product.title))
+    title = set(split_words(product.title))
     share = sum(word in title for word in goal.type_words) / max(1, len(goal.type_words))
     if share == 0:
         return 0.0
@@ -76,12 +76,12 @@ def type_score(goal: Goal, product: Product) -> float:
 @lru_cache(maxsize=50_000)
 def has_attribute(product: Product, attribute: str) -> bool:
     """Whether the product lists the attribute, or says it."""
-    wanted = words(attribute)
-    if any(words(own) == wanted for own in product.attributes):
+    wanted = split_words(attribute)
+    if any(split_words(own) == wanted for own in product.attributes):
         return True
-    return any(_holds(words(text), wanted) for text in all_text(product))
+    return any(_has_phrase(split_words(text), wanted) for text in list_texts(product))
 
 
-def _holds(text: tuple[str, ...], phrase: tuple[str, ...]) -> bool:
+def _has_phrase(text: tuple[str, ...], phrase: tuple[str, ...]) -> bool:
     count = len(phrase)
     return bool(phrase) and any(text[i : i + count] == phrase for i in range(len(text) - count + 1))

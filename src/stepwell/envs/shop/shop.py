@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stepwell.core import ConfigError, StateForm
-from stepwell.envs.shop.goal import Goal, draw_goal, listed_goal
+from stepwell.envs.shop.goal import ShopGoal, draw_goal, read_listed_goal
 from stepwell.envs.shop.options import ShopOptions
 from stepwell.envs.shop.pages import (
     BACK,
@@ -28,28 +28,28 @@ from stepwell.envs.shop.pages import (
     DETAILS,
     NEXT,
     PREVIOUS,
-    Layout,
-    Shown,
-    product_of,
-    show,
+    PageLayout,
+    ShopPage,
+    find_product,
+    make_page,
 )
-from stepwell.envs.shop.plan import Plan, Planner
-from stepwell.envs.shop.products import Product, Store, generated_catalogue, webshop_catalogue
-from stepwell.envs.shop.score import Score
-from stepwell.envs.shop.text import states
-from stepwell.envs.shop.view import Asked, Page, View, as_mapping, quoted, read_action
+from stepwell.envs.shop.plan import ShopPlan, ShopPlanner
+from stepwell.envs.shop.products import Product, Store, open_generated_catalogue, open_webshop_catalogue
+from stepwell.envs.shop.score import PurchaseScore
+from stepwell.envs.shop.text import write_states
+from stepwell.envs.shop.view import Page, ShopAction, View, quote_text, read_action, to_mapping
 
 _MAX_DRAWS = 1000
 UNREADABLE = "That is no action. Write search[words] or click[something on the page]."
 
 
-class Seen(NamedTuple):
+class PageSeen(NamedTuple):
     """A page as a world needs it."""
 
     view: View
     text: str
     actions: tuple[str, ...]
-    score: Score | None
+    score: PurchaseScore | None
 
 
 class Shop:
@@ -57,40 +57,40 @@ class Shop:
 
     def __init__(self, store: Store, page_size: int, *, is_tiny: bool = False) -> None:
         self.store, self.page_size, self.is_tiny = store, page_size, is_tiny
-        self._layout = Layout(page_size, () if is_tiny else DETAILS, is_tiny)
-        self._planner = Planner(store, page_size)
+        self._layout = PageLayout(page_size, () if is_tiny else DETAILS, is_tiny)
+        self._planner = ShopPlanner(store, page_size)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Shop:
         return self
 
-    def goal(self, seed: int) -> Goal:
+    def goal(self, seed: int) -> ShopGoal:
         """The goal of a seed: one that came with the products, or one read off a product."""
         rng = random.Random(seed)
         for _ in range(_MAX_DRAWS):
-            goal = self._drawn(rng)
+            goal = self._draw_goal(rng)
             if goal is not None:
                 return goal
         raise ConfigError("no goal could be found that the shop's products fulfil; allow more products")
 
-    def enter(self, goal: Goal) -> Seen:
+    def enter(self, goal: ShopGoal) -> PageSeen:
         """The search page."""
-        return _seen(self.page(goal, View()))
+        return _to_page_seen(self.page(goal, View()))
 
-    def step(self, goal: Goal, view: View, action: str) -> Seen:
+    def step(self, goal: ShopGoal, view: View, action: str) -> PageSeen:
         """The page that an action leads to."""
-        return _seen(self.page(goal, self.move(view, action)))
+        return _to_page_seen(self.page(goal, self.move(view, action)))
 
-    def plan(self, goal: Goal, view: View) -> Plan:
+    def plan(self, goal: ShopGoal, view: View) -> ShopPlan:
         """A shortest way to a full score."""
         return self._planner.plan(goal, view)
 
-    def state(self, goal: Goal, view: View) -> dict[StateForm, str]:
+    def state(self, goal: ShopGoal, view: View) -> dict[StateForm, str]:
         """Where the shopper stands, in words and as JSON."""
-        return states(self.page(goal, view))
+        return write_states(self.page(goal, view))
 
-    def page(self, goal: Goal, view: View) -> Shown:
+    def page(self, goal: ShopGoal, view: View) -> ShopPage:
         """What a view shows."""
-        return show(self.store, goal, view, self._layout)
+        return make_page(self.store, goal, view, self._layout)
 
     def move(self, view: View, action: str) -> View:
         """Where an action leads."""
@@ -99,30 +99,30 @@ class Shop:
         if asked is None:
             return replace(here, note=UNREADABLE)
         if asked.verb == "search":
-            return self._searched(here, asked.what)
+            return self._move_by_search(here, asked.what)
         where = _CLICKS[view.page](self, here, asked)
-        return where or replace(here, note=f"There is no {quoted(asked.what)} to click on this page.")
+        return where or replace(here, note=f"There is no {quote_text(asked.what)} to click on this page.")
 
-    def _drawn(self, rng: random.Random) -> Goal | None:
+    def _draw_goal(self, rng: random.Random) -> ShopGoal | None:
         if self.store.num_goals:
-            return listed_goal(self.store, rng.randrange(self.store.num_goals))
+            return read_listed_goal(self.store, rng.randrange(self.store.num_goals))
         product = self.store.product(rng.randint(1, self.store.num_products))
         if not product.attributes:
             return None
         goal = draw_goal(product, rng, is_tiny=self.is_tiny)
         return goal if self._planner.is_found_at_once(goal) else None
 
-    def _searched(self, here: View, words: str) -> View:
+    def _move_by_search(self, here: View, words: str) -> View:
         if here.page is not Page.SEARCH:
             return replace(here, note=f"There is no search box on this page; click[{BACK}] first.")
         if not words:
             return replace(here, note="Write the words to search for between the brackets.")
         return View(Page.RESULTS, words)
 
-    def _from_search(self, here: View, asked: Asked) -> View | None:
+    def _from_search(self, here: View, asked: ShopAction) -> View | None:
         return None
 
-    def _from_results(self, here: View, asked: Asked) -> View | None:
+    def _from_results(self, here: View, asked: ShopAction) -> View | None:
         what, found = asked.what.casefold(), self.store.search(here.query).numbers
         if what == BACK:
             return View()
@@ -137,7 +137,7 @@ class Shop:
                 return replace(here, page=Page.ITEM, item=product.id, chosen=())
         return None
 
-    def _from_item(self, here: View, asked: Asked) -> View | None:
+    def _from_item(self, here: View, asked: ShopAction) -> View | None:
         what = asked.what.casefold()
         if what == BACK:
             return View()
@@ -147,9 +147,9 @@ class Shop:
             return replace(here, page=Page.BOUGHT)
         if what in self._layout.details:
             return replace(here, page=Page.DETAIL, detail=what)
-        return _chosen(here, product_of(self.store, here), what)
+        return _choose_value(here, find_product(self.store, here), what)
 
-    def _from_detail(self, here: View, asked: Asked) -> View | None:
+    def _from_detail(self, here: View, asked: ShopAction) -> View | None:
         what = asked.what.casefold()
         if what == BACK:
             return View()
@@ -165,9 +165,9 @@ _CLICKS = {
 }
 
 
-def _chosen(here: View, product: Product, what: str) -> View | None:
+def _choose_value(here: View, product: Product, what: str) -> View | None:
     """The view with a value chosen; where two options have it, for the one that has none yet."""
-    chosen = dict(as_mapping(here.chosen))
+    chosen = dict(to_mapping(here.chosen))
     offers = [
         (option.name, value)
         for option in product.options
@@ -180,8 +180,8 @@ def _chosen(here: View, product: Product, what: str) -> View | None:
     return replace(here, chosen=tuple((chosen | {name: value}).items()))
 
 
-def _seen(shown: Shown) -> Seen:
-    return Seen(shown.view, shown.text, shown.actions, shown.score)
+def _to_page_seen(shown: ShopPage) -> PageSeen:
+    return PageSeen(shown.view, shown.text, shown.actions, shown.score)
 
 
 def open_shop(options: ShopOptions) -> Shop:
@@ -189,9 +189,9 @@ def open_shop(options: ShopOptions) -> Shop:
     key = (options.size, options.catalogue_seed, options.products, options.webshop_files, options.results)
     if key not in _SHOPS:
         if options.webshop_files is not None:
-            store = webshop_catalogue(Path(options.webshop_files).expanduser())
+            store = open_webshop_catalogue(Path(options.webshop_files).expanduser())
         else:
-            store = generated_catalogue(options.size, options.catalogue_seed, options.products)
+            store = open_generated_catalogue(options.size, options.catalogue_seed, options.products)
         _SHOPS[key] = Shop(store, options.results, is_tiny=options.size == "tiny")
     return _SHOPS[key]
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 
 from stepwell.core import StateForm
-from stepwell.envs.shop.pages import Shown
+from stepwell.envs.shop.pages import ShopPage
 from stepwell.envs.shop.view import Page
 
 
-def states(shown: Shown) -> dict[StateForm, str]:
+def write_states(shown: ShopPage) -> dict[StateForm, str]:
     """Where the shopper stands, in every form."""
     return {
-        StateForm.NATURAL_LANGUAGE: in_words(shown),
-        StateForm.STRUCTURED: json.dumps(facts(shown), ensure_ascii=False),
+        StateForm.NATURAL_LANGUAGE: write_sentences(shown),
+        StateForm.STRUCTURED: json.dumps(write_facts(shown), ensure_ascii=False),
     }
 
 
-def in_words(shown: Shown) -> str:
+def write_sentences(shown: ShopPage) -> str:
     """Sentences."""
     view, told = shown.view, [f"The task is: {shown.instruction}"]
     if view.page is Page.SEARCH:
@@ -35,7 +35,7 @@ def in_words(shown: Shown) -> str:
     return " ".join(told)
 
 
-def facts(shown: Shown) -> dict[str, object]:
+def write_facts(shown: ShopPage) -> dict[str, object]:
     """The same as plain data."""
     view = shown.view
     told: dict[str, object] = {"task": shown.instruction, "page": view.page.value}

@@ -30,7 +30,7 @@ class Page(StrEnum):
     BOUGHT = "bought"
 
 
-class Asked(NamedTuple):
+class ShopAction(NamedTuple):
     """An action, read."""
 
     verb: str
@@ -74,32 +74,32 @@ class View:
         said = [*texts.values(), *(part for pair in chosen for part in pair)]
         if not all(isinstance(text, str) for text in said) or type(number) is not int or number < 0:
             raise InputError("a view of shop holds texts, and the number of a page")
-        query, note = (clean(texts[name], MAX_QUERY_CHARS) for name in ("query", "note"))
+        query, note = (clean_text(texts[name], MAX_QUERY_CHARS) for name in ("query", "note"))
         return cls(page, query, number, texts["item"], texts["detail"], chosen, note)
 
 
-def read_action(text: str) -> Asked | None:
+def read_action(text: str) -> ShopAction | None:
     """What a text asks for; None if it is no action.
 
     >>> read_action("Click[ Buy Now ]")
     Asked(verb='click', what='Buy Now')
     """
     match = _ACTION.fullmatch(text) if len(text) <= MAX_ACTION_CHARS else None
-    return Asked(match[1].lower(), clean(match[2], MAX_QUERY_CHARS)) if match else None
+    return ShopAction(match[1].lower(), clean_text(match[2], MAX_QUERY_CHARS)) if match else None
 
 
-def clean(text: str, max_chars: int) -> str:
+def clean_text(text: str, max_chars: int) -> str:
     """A text on one line that any encoding can hold, and no longer than that."""
     plain = text[: 4 * max_chars].encode(errors="replace").decode()
     return " ".join("".join(c if c.isprintable() else " " for c in plain).split())[:max_chars]
 
 
-def quoted(text: str) -> str:
+def quote_text(text: str) -> str:
     """A text in a note, cut."""
-    short = clean(text, _SHOWN_CHARS + 1)
+    short = clean_text(text, _SHOWN_CHARS + 1)
     return f"'{short[:_SHOWN_CHARS]}…'" if len(short) > _SHOWN_CHARS else f"'{short}'"
 
 
-def as_mapping(chosen: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+def to_mapping(chosen: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
     """Chosen values by the name of their option."""
     return dict(chosen)

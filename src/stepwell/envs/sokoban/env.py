@@ -20,14 +20,14 @@ from stepwell.core import ActionSpace, EnvDescription, Observation, StateForm, T
 from stepwell.envs.base import Effect, Env
 from stepwell.envs.grid import NAMES
 from stepwell.envs.sokoban.generator import make_task
-from stepwell.envs.sokoban.guide import examples, guide
+from stepwell.envs.sokoban.guide import make_examples, write_guide
 from stepwell.envs.sokoban.options import SokobanOptions
-from stepwell.envs.sokoban.room import empty_room, furnish, read_room
-from stepwell.envs.sokoban.solver import solver_of
-from stepwell.envs.sokoban.text import in_words, structured
+from stepwell.envs.sokoban.room import draw_empty_room, draw_room, read_room
+from stepwell.envs.sokoban.solver import open_solver
+from stepwell.envs.sokoban.text import write_sentences, write_structured
 from stepwell.envs.sokoban.tiles import TILES
 from stepwell.envs.sokoban.vocabulary import VOCABULARY
-from stepwell.envs.tables import Table, tabulate
+from stepwell.envs.tables import StateTable, build_state_table
 from stepwell.envs.tiles import Image, draw_board
 
 SOLVED, PLACED, ACTED = 10.0, 1.0, -0.1
@@ -45,7 +45,12 @@ class Sokoban(Env):
         """What agents are told."""
         actions = ActionSpace(NAMES, self.options.max_actions_per_turn)
         return EnvDescription(
-            self.name, guide(self.options), actions, self.options.max_turns, examples(actions), VOCABULARY
+            self.name,
+            write_guide(self.options),
+            actions,
+            self.options.max_turns,
+            make_examples(actions),
+            VOCABULARY,
         )
 
     @classmethod
@@ -57,7 +62,7 @@ class Sokoban(Env):
         """Enter the task's room."""
         content: dict[str, Any] = task.content
         self.room, self.situation = read_room(content["room"])
-        self._empty = empty_room(self.room)
+        self._empty = draw_empty_room(self.room)
         self._num_steps = 0
 
     def act(self, action: str) -> Effect:
@@ -77,28 +82,28 @@ class Sokoban(Env):
         """The room as text, picture, or both."""
         shown = self.options.observation
         if shown == "text":
-            return Observation(self._text())
-        return Observation(self._text() if shown == "both" else "", (self.render(),))
+            return Observation(self._draw_text())
+        return Observation(self._draw_text() if shown == "both" else "", (self.render(),))
 
     def oracle(self) -> list[str]:
         """A shortest solution; [] where a box can no longer come home."""
         room = self.room
-        solver = solver_of(room.num_rows, room.num_columns, room.walls, room.targets)
+        solver = open_solver(room.num_rows, room.num_columns, room.walls, room.targets)
         return solver.solve(self.situation) or []
 
     def state(self) -> dict[StateForm, str]:
         """Sentences, room and JSON."""
         return {
-            StateForm.NATURAL_LANGUAGE: in_words(self.room, self.situation),
-            StateForm.SYMBOLIC: self._text(),
-            StateForm.STRUCTURED: structured(self.room, self.situation),
+            StateForm.NATURAL_LANGUAGE: write_sentences(self.room, self.situation),
+            StateForm.SYMBOLIC: self._draw_text(),
+            StateForm.STRUCTURED: write_structured(self.room, self.situation),
         }
 
-    def table(self) -> Table | None:
+    def table(self) -> StateTable | None:
         """Situations as states, as far as there is time for."""
         room, options = self.room, self.options
         in_time = min(options.max_turns * options.max_actions_per_turn, options.max_steps)
-        return tabulate(
+        return build_state_table(
             self.situation,
             NAMES,
             move=lambda situation, action: room.move(*situation, action),
@@ -109,7 +114,7 @@ class Sokoban(Env):
 
     def render(self) -> Image:
         """The room as tiles."""
-        return draw_board(TILES, self._text(), self.options.tile_size)
+        return draw_board(TILES, self._draw_text(), self.options.tile_size)
 
-    def _text(self) -> str:
-        return furnish(self._empty, self.room, self.situation)
+    def _draw_text(self) -> str:
+        return draw_room(self._empty, self.room, self.situation)

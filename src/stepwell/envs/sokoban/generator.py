@@ -13,7 +13,7 @@ import random
 from stepwell.core import JSON, ConfigError, Task
 from stepwell.envs.grid import OPPOSITE
 from stepwell.envs.sokoban.options import SokobanOptions
-from stepwell.envs.sokoban.room import Room, Situation, empty_room, furnish
+from stepwell.envs.sokoban.room import Situation, SokobanRoom, draw_empty_room, draw_room
 
 MAX_DRAWS = 5_000
 
@@ -27,7 +27,7 @@ def make_task(name: str, options: SokobanOptions, seed: int) -> Task:
             continue
         situation = _random_situation(room, options, rng)
         if situation is not None:
-            rows: list[JSON] = list(furnish(empty_room(room), room, situation).split("\n"))
+            rows: list[JSON] = list(draw_room(draw_empty_room(room), room, situation).split("\n"))
             return Task(name, {"room": rows}, seed=seed)
     raise ConfigError(
         f"no {options.num_rows} x {options.num_columns} room with {options.num_boxes} boxes needs between "
@@ -36,7 +36,7 @@ def make_task(name: str, options: SokobanOptions, seed: int) -> Task:
     )
 
 
-def lengths(room: Room, longest: int) -> dict[Situation, int]:
+def find_solution_lengths(room: SokobanRoom, longest: int) -> dict[Situation, int]:
     """Every situation that can be solved in at most `longest` actions, with the fewest it takes."""
     floor = [cell for cell in range(len(room.steps)) if not room.walls >> cell & 1]
     found = {Situation(cell, room.targets): 0 for cell in floor if not room.targets >> cell & 1}
@@ -61,7 +61,7 @@ def lengths(room: Room, longest: int) -> dict[Situation, int]:
     return found
 
 
-def _undo_table(room: Room) -> list[list[tuple[int, int]]]:
+def _undo_table(room: SokobanRoom) -> list[list[tuple[int, int]]]:
     """For every cell: from where a player can have come, and where a box it pushed then lies (or -1)."""
     return [
         [(leads[OPPOSITE[action]], ahead) for action, ahead in leads.items() if leads[OPPOSITE[action]] >= 0]
@@ -69,7 +69,7 @@ def _undo_table(room: Room) -> list[list[tuple[int, int]]]:
     ]
 
 
-def _random_room(options: SokobanOptions, rng: random.Random) -> Room | None:
+def _random_room(options: SokobanOptions, rng: random.Random) -> SokobanRoom | None:
     """Inner walls and targets; None where the largest open part is too small."""
     rows, columns = options.num_rows, options.num_columns
     inner = [row * columns + column for row in range(1, rows - 1) for column in range(1, columns - 1)]
@@ -78,7 +78,7 @@ def _random_room(options: SokobanOptions, rng: random.Random) -> Room | None:
         return None
     targets = sum(1 << cell for cell in rng.sample(floor, options.num_boxes))
     walls = (1 << rows * columns) - 1 - sum(1 << cell for cell in floor)
-    return Room.from_sets(rows, columns, walls, targets)
+    return SokobanRoom.from_sets(rows, columns, walls, targets)
 
 
 def _largest_part(open_cells: set[int], num_columns: int) -> list[int]:
@@ -96,11 +96,11 @@ def _largest_part(open_cells: set[int], num_columns: int) -> list[int]:
     return sorted(best)
 
 
-def _random_situation(room: Room, options: SokobanOptions, rng: random.Random) -> Situation | None:
+def _random_situation(room: SokobanRoom, options: SokobanOptions, rng: random.Random) -> Situation | None:
     """A situation with a solution as long as asked for and no box on a target yet, if there is one."""
     fitting = [
         situation
-        for situation, length in lengths(room, options.longest).items()
+        for situation, length in find_solution_lengths(room, options.longest).items()
         if length >= options.min_actions and not situation.boxes & room.targets
     ]
     return fitting[int(rng.random() * len(fitting))] if fitting else None

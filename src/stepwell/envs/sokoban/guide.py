@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from stepwell.core import ActionSpace, ExampleTurn, StateForm
 from stepwell.envs.sokoban.options import SokobanOptions
-from stepwell.envs.sokoban.room import Room, Situation, empty_room, furnish, read_room
-from stepwell.envs.sokoban.text import in_words, structured
+from stepwell.envs.sokoban.room import Situation, SokobanRoom, draw_empty_room, draw_room, read_room
+from stepwell.envs.sokoban.text import write_sentences, write_structured
 
 SYMBOLS = "# wall, _ floor, O target, X box, P player, * box on a target, S player on a target"
 
 
-def guide(options: SokobanOptions) -> str:
+def write_guide(options: SokobanOptions) -> str:
     """Goal, symbols and rules, as they are under these options."""
     boxes = "the box onto the target" if options.num_boxes == 1 else "every box onto a target"
     lines = [f"You are the player in a room. Push {boxes}."]
@@ -32,7 +32,7 @@ def guide(options: SokobanOptions) -> str:
     return "\n".join(lines)
 
 
-def examples(actions: ActionSpace) -> dict[StateForm, ExampleTurn]:
+def make_examples(actions: ActionSpace) -> dict[StateForm, ExampleTurn]:
     """One turn in a small room, told in every form, with as many moves as a turn allows."""
     room, before = read_room(["#####", "#O__#", "#X__#", "#_P_#", "#####"])
     way = ("Left", "Up")[: actions.max_per_turn]
@@ -40,9 +40,9 @@ def examples(actions: ActionSpace) -> dict[StateForm, ExampleTurn]:
     for action in way:
         after = room.move(*after, action)
     told = {
-        StateForm.NATURAL_LANGUAGE: in_words,
-        StateForm.SYMBOLIC: _symbolic,
-        StateForm.STRUCTURED: structured,
+        StateForm.NATURAL_LANGUAGE: write_sentences,
+        StateForm.SYMBOLIC: _draw_room,
+        StateForm.STRUCTURED: write_structured,
     }
     reasoning = "I go left to stand below the box, then up to push it onto the target."
     answer = actions.separator.join(way)
@@ -52,5 +52,5 @@ def examples(actions: ActionSpace) -> dict[StateForm, ExampleTurn]:
     }
 
 
-def _symbolic(room: Room, situation: Situation) -> str:
-    return furnish(empty_room(room), room, situation)
+def _draw_room(room: SokobanRoom, situation: Situation) -> str:
+    return draw_room(draw_empty_room(room), room, situation)

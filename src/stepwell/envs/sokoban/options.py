@@ -37,7 +37,7 @@ class SokobanOptions(Settings):
         return time if self.max_actions is None else min(time, self.max_actions)
 
     @model_validator(mode="after")
-    def _consistent(self) -> SokobanOptions:
+    def _check_consistency(self) -> SokobanOptions:
         if self.min_actions > self.longest:
             raise ValueError(
                 f"min_actions ({self.min_actions}) exceeds the longest solution allowed ({self.longest}: the "

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from stepwell.core import InputError
-from stepwell.envs.grid import MAX_SIDE, NAMES, Cell, move_table, put
+from stepwell.envs.grid import MAX_SIDE, NAMES, Cell, move_table, put_symbol
 
 WALL, FLOOR, TARGET, BOX, PLAYER, STORED, PLAYER_ON_TARGET = "#", "_", "O", "X", "P", "*", "S"
 SYMBOLS = "#_OXP*S"
@@ -27,7 +27,7 @@ class Situation(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class SokobanRoom:
     """What never changes. `steps[cell][action]` is the next cell, -1 where a wall stands."""
 
     num_rows: int
@@ -37,7 +37,7 @@ class Room:
     steps: tuple[dict[str, int], ...]
 
     @classmethod
-    def from_sets(cls, num_rows: int, num_columns: int, walls: int, targets: int) -> Room:
+    def from_sets(cls, num_rows: int, num_columns: int, walls: int, targets: int) -> SokobanRoom:
         """A room from its walls and targets; outside of it is wall."""
         steps = tuple(
             INSIDE_WALL
@@ -47,11 +47,11 @@ class Room:
         )
         return cls(num_rows, num_columns, walls, targets, steps)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Room:
+    def __deepcopy__(self, memo: dict[int, Any]) -> SokobanRoom:
         """Itself: copies of a world share the room, whose tables would cost more than all the rest."""
         return self
 
-    def cell(self, place: int) -> Cell:
+    def to_cell(self, place: int) -> Cell:
         """Row and column of a numbered cell."""
         return divmod(place, self.num_columns)
 
@@ -68,7 +68,7 @@ class Room:
         return Situation(to, boxes ^ (1 << to) ^ (1 << beyond))
 
 
-def cells_of(cells: int) -> list[int]:
+def list_cells(cells: int) -> list[int]:
     """The numbers of the cells in a set, in reading order."""
     found = []
     while cells:
@@ -78,13 +78,13 @@ def cells_of(cells: int) -> list[int]:
     return found
 
 
-def read_room(rows: Sequence[str]) -> tuple[Room, Situation]:
+def read_room(rows: Sequence[str]) -> tuple[SokobanRoom, Situation]:
     """A room and its first situation from rows of symbols."""
     return _read_room(tuple(rows))
 
 
 @lru_cache(maxsize=1024)  # siblings play in the same room
-def _read_room(rows: tuple[str, ...]) -> tuple[Room, Situation]:
+def _read_room(rows: tuple[str, ...]) -> tuple[SokobanRoom, Situation]:
     num_columns = len(rows[0]) if rows else 0
     if max(len(rows), num_columns) > MAX_SIDE:
         raise InputError(f"a room has at most {MAX_SIDE} rows and columns, got {len(rows)} x {num_columns}")
@@ -95,7 +95,7 @@ def _read_room(rows: tuple[str, ...]) -> tuple[Room, Situation]:
     def having(*symbols: str) -> int:
         return sum(1 << place for place, symbol in enumerate(cells) if symbol in symbols)
 
-    players = cells_of(having(PLAYER, PLAYER_ON_TARGET))
+    players = list_cells(having(PLAYER, PLAYER_ON_TARGET))
     targets, boxes = having(TARGET, STORED, PLAYER_ON_TARGET), having(BOX, STORED)
     if len(players) != 1:
         raise InputError(f"room must hold one player, got {len(players)}")
@@ -103,24 +103,24 @@ def _read_room(rows: tuple[str, ...]) -> tuple[Room, Situation]:
         raise InputError(
             f"room must hold as many boxes as targets, got {boxes.bit_count()} and {targets.bit_count()}"
         )
-    return Room.from_sets(len(rows), num_columns, having(WALL), targets), Situation(players[0], boxes)
+    return SokobanRoom.from_sets(len(rows), num_columns, having(WALL), targets), Situation(players[0], boxes)
 
 
-def empty_room(room: Room) -> str:
+def draw_empty_room(room: SokobanRoom) -> str:
     """Walls, floor and targets as text, one line per row."""
     cells = [FLOOR] * (room.num_rows * room.num_columns)
     for symbol, places in ((WALL, room.walls), (TARGET, room.targets)):
-        for place in cells_of(places):
+        for place in list_cells(places):
             cells[place] = symbol
     width = room.num_columns
     return "\n".join("".join(cells[at : at + width]) for at in range(0, len(cells), width))
 
 
-def furnish(empty: str, room: Room, situation: Situation) -> str:
+def draw_room(empty: str, room: SokobanRoom, situation: Situation) -> str:
     """The text of an empty room with its boxes and its player."""
     player, boxes = situation
     symbol = PLAYER_ON_TARGET if room.targets >> player & 1 else PLAYER
-    text = put(empty, room.num_columns, player, symbol)
-    for place in cells_of(boxes):
-        text = put(text, room.num_columns, place, STORED if room.targets >> place & 1 else BOX)
+    text = put_symbol(empty, room.num_columns, player, symbol)
+    for place in list_cells(boxes):
+        text = put_symbol(text, room.num_columns, place, STORED if room.targets >> place & 1 else BOX)
     return text

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from stepwell.core import EnvError
-from stepwell.envs.sokoban.room import Room, Situation, cells_of
+from stepwell.envs.sokoban.room import Situation, SokobanRoom, list_cells
 
 MAX_SITUATIONS = 2_000_000
 
@@ -18,15 +18,15 @@ MAX_SITUATIONS = 2_000_000
 class Solver:
     """Shortest solutions in one room; every situation on a way found is remembered."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: SokobanRoom) -> None:
         self.room = room
-        self.dead = dead_cells(room)
+        self.dead = find_dead_cells(room)
         self._next: dict[Situation, str | None] = {}
 
     def solve(self, situation: Situation) -> list[str] | None:
         """A shortest list of actions that puts every box onto a target; None if there is none."""
         if situation not in self._next and situation.boxes != self.room.targets:
-            self._search(situation)
+            self._search_solution(situation)
         way: list[str] = []
         while situation.boxes != self.room.targets:
             action = self._next[situation]
@@ -36,7 +36,7 @@ class Solver:
             situation = self.room.move(*situation, action)
         return way
 
-    def _search(self, start: Situation) -> None:
+    def _search_solution(self, start: Situation) -> None:
         came: dict[Situation, tuple[Situation, str] | None] = {start: None}
         frontier = [start] if not start.boxes & self.dead else []
         while frontier:
@@ -48,7 +48,7 @@ class Solver:
                         continue
                     came[after] = situation, action
                     if after.boxes == self.room.targets:
-                        self._remember(after, came)
+                        self._remember_solution(after, came)
                         return
                     reached.append(after)
             if len(came) > MAX_SITUATIONS:
@@ -56,7 +56,7 @@ class Solver:
             frontier = reached
         self._next[start] = None
 
-    def _remember(self, end: Situation, came: dict[Situation, tuple[Situation, str] | None]) -> None:
+    def _remember_solution(self, end: Situation, came: dict[Situation, tuple[Situation, str] | None]) -> None:
         step = came[end]
         while step is not None:
             situation, action = step
@@ -65,14 +65,14 @@ class Solver:
 
 
 @lru_cache(maxsize=1024)
-def solver_of(num_rows: int, num_columns: int, walls: int, targets: int) -> Solver:
+def open_solver(num_rows: int, num_columns: int, walls: int, targets: int) -> Solver:
     """The solver of a room, shared by all who play in it."""
-    return Solver(Room.from_sets(num_rows, num_columns, walls, targets))
+    return Solver(SokobanRoom.from_sets(num_rows, num_columns, walls, targets))
 
 
-def dead_cells(room: Room) -> int:
+def find_dead_cells(room: SokobanRoom) -> int:
     """The floor from which no box can be pushed to a target, even if it were alone."""
-    alive, frontier = room.targets, cells_of(room.targets)
+    alive, frontier = room.targets, list_cells(room.targets)
     while frontier:
         cell = frontier.pop()
         for back in room.steps[cell].values():  # a box came from `back`, pushed by a player beyond it

@@ -21,7 +21,7 @@ MEAN, SPREAD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @lru_cache(maxsize=4)
-def backbone(path: str, option: str, is_centred: bool) -> Backbone:
+def load_backbone(path: str, option: str, is_centred: bool) -> Backbone:
     """The model of a folder, loaded once per process; `option` is the setting to blame."""
     folder = Path(path).expanduser()
     if not (folder / "config.json").is_file():
@@ -46,18 +46,18 @@ class Backbone:
         self._torch, self._is_centred = torch, is_centred
         self._side = int(getattr(self._model.config, "image_size", 224))
 
-    def similarity(self, one: Image, other: Image) -> float:
+    def measure_similarity(self, one: Image, other: Image) -> float:
         """The cosine of the two pictures' vectors."""
         torch = self._torch
         with torch.inference_mode():
-            pixels = torch.from_numpy(np.stack([self._prepared(one), self._prepared(other)]))
+            pixels = torch.from_numpy(np.stack([self._prepare_image(one), self._prepare_image(other)]))
             vectors = self._model(pixel_values=pixels).last_hidden_state[:, 0]
             vectors = vectors / vectors.norm(dim=1, keepdim=True)
             if self._is_centred:
                 vectors = vectors - vectors.mean(dim=1, keepdim=True)
             return float(torch.nn.functional.cosine_similarity(vectors[:1], vectors[1:]))
 
-    def _prepared(self, picture: Image) -> np.ndarray[Any, np.dtype[np.float32]]:
+    def _prepare_image(self, picture: Image) -> np.ndarray[Any, np.dtype[np.float32]]:
         from PIL import Image as Pillow
 
         resized = Pillow.fromarray(picture).resize((self._side, self._side), Pillow.Resampling.BICUBIC)

@@ -17,13 +17,13 @@ from typing import Any, ClassVar
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ActionSpace, EnvDescription, InputError, Observation, StateForm, Task
 from stepwell.envs.base import Effect, Env
-from stepwell.envs.svg.guide import examples, guide
-from stepwell.envs.svg.icons import icons
+from stepwell.envs.svg.guide import make_examples, write_guide
+from stepwell.envs.svg.icons import load_icons
 from stepwell.envs.svg.markup import RefusedSvg, read_markup
 from stepwell.envs.svg.options import SvgOptions
-from stepwell.envs.svg.rasteriser import draw
-from stepwell.envs.svg.similarity import TITLES, Judge, Score
-from stepwell.envs.svg.text import Outcome, in_words, structured
+from stepwell.envs.svg.rasteriser import draw_svg
+from stepwell.envs.svg.similarity import TITLES, LikenessJudge, LikenessScore
+from stepwell.envs.svg.text import DrawingOutcome, write_sentences, write_structured
 from stepwell.envs.tiles import Image
 
 ASK = "Write SVG code that draws this icon."
@@ -40,18 +40,18 @@ class Svg(Env):
     def world(self) -> EnvDescription:
         """What agents are told."""
         return EnvDescription(
-            self.name, guide(self.options), ActionSpace(), self.options.max_turns, examples()
+            self.name, write_guide(self.options), ActionSpace(), self.options.max_turns, make_examples()
         )
 
     @cached_property
-    def judge(self) -> Judge:
+    def judge(self) -> LikenessJudge:
         """Who measures likeness."""
-        return Judge(self.options)
+        return LikenessJudge(self.options)
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:
         """An icon drawn at random."""
-        found = icons(options.icons, options.max_icon_chars)
+        found = load_icons(options.icons, options.max_icon_chars)
         name, svg = found[random.Random(seed).randrange(len(found))]
         content: dict[str, JSON] = {"icon": name, "svg": svg}
         return Task(cls.name, content, seed=seed)
@@ -63,10 +63,10 @@ class Svg(Env):
             raise InputError("a task of svg holds the texts 'icon' and 'svg'")
         self.icon = icon
         self.target_svg = read_markup(code, max(len(code), self.options.max_chars)).svg
-        self.target = self._draw(self.target_svg)
+        self.target = self._draw_svg(self.target_svg)
         self.drawing: Image | None = None
-        self.score: Score | None = None
-        self.outcome: Outcome | None = None
+        self.score: LikenessScore | None = None
+        self.outcome: DrawingOutcome | None = None
 
     def act(self, action: str) -> Effect:
         """Draw the code and compare."""
@@ -74,12 +74,12 @@ class Svg(Env):
         self.drawing = self.score = None
         try:
             code = read_markup(action, options.max_chars)
-            self.drawing = self._draw(code.svg)
+            self.drawing = self._draw_svg(code.svg)
         except RefusedSvg as refusal:
-            self.outcome = Outcome(refusal=str(refusal))
+            self.outcome = DrawingOutcome(refusal=str(refusal))
             return Effect(0.0)
         self.score = score = self.judge.score(self.target, self.drawing)
-        self.outcome = Outcome(len(code.shapes), score.value)
+        self.outcome = DrawingOutcome(len(code.shapes), score.value)
         reward = options.similarity_weight * score.value + options.dino_weight * (score.dino or 0.0)
         is_last = self._num_turns + 1 >= options.max_turns
         good = score.value >= options.success_threshold
@@ -116,13 +116,13 @@ class Svg(Env):
     def state(self) -> dict[StateForm, str]:
         """Sentences and JSON."""
         return {
-            StateForm.NATURAL_LANGUAGE: in_words(self.icon, self.target_svg, self.outcome),
-            StateForm.STRUCTURED: structured(self.icon, self.target_svg, self.outcome),
+            StateForm.NATURAL_LANGUAGE: write_sentences(self.icon, self.target_svg, self.outcome),
+            StateForm.STRUCTURED: write_structured(self.icon, self.target_svg, self.outcome),
         }
 
     def render(self) -> Image:
         """The last drawing, or the target before there is one."""
         return self.target if self.drawing is None else self.drawing
 
-    def _draw(self, svg: str) -> Image:
-        return draw(svg, self.options.image_size, self.options.time_limit_s)
+    def _draw_svg(self, svg: str) -> Image:
+        return draw_svg(svg, self.options.image_size, self.options.time_limit_s)

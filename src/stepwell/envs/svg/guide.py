@@ -25,7 +25,7 @@ SHAPES_LISTED = (
 )
 
 
-def guide(options: SvgOptions) -> str:
+def write_guide(options: SvgOptions) -> str:
     """Goal, rules and points, as they are under these options."""
     lines = [
         "You are shown a picture of an icon. Write SVG code that draws the same picture on a white canvas.",
@@ -39,7 +39,7 @@ def guide(options: SvgOptions) -> str:
     return "\n".join(lines)
 
 
-def examples() -> dict[StateForm, ExampleTurn]:
+def make_examples() -> dict[StateForm, ExampleTurn]:
     """One drawing that matches its target."""
     reasoning = "A red circle at the upper left and a blue bar at the lower right; one element each."
     drawn = '"drawing": {"num_shapes": 2, "similarity": 1.0}, "refused": false}'

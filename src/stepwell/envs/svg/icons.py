@@ -20,10 +20,10 @@ MAX_FILE_CHARS = 100_000
 
 
 @lru_cache(maxsize=8)
-def icons(source: str, max_chars: int) -> tuple[tuple[str, str], ...]:
+def load_icons(source: str, max_chars: int) -> tuple[tuple[str, str], ...]:
     """(name, canonical code), ordered by name."""
     found: dict[str, str] = {}
-    for name, text in sorted(_files(source)):
+    for name, text in sorted(_read_files(source)):
         try:
             drawing = read_markup(text, MAX_FILE_CHARS)
         except RefusedSvg:
@@ -38,9 +38,9 @@ def icons(source: str, max_chars: int) -> tuple[tuple[str, str], ...]:
     return tuple((name, svg) for svg, name in found.items())
 
 
-def _files(source: str) -> Iterator[tuple[str, str]]:
+def _read_files(source: str) -> Iterator[tuple[str, str]]:
     if source == "lucide":
-        with zipfile.ZipFile(_archive()) as archive:
+        with zipfile.ZipFile(_find_archive()) as archive:
             for name in archive.namelist():
                 if name.endswith(".svg"):
                     yield Path(name).stem, archive.read(name).decode()
@@ -52,7 +52,7 @@ def _files(source: str) -> Iterator[tuple[str, str]]:
         yield path.stem, path.read_text(errors="replace")
 
 
-def _archive() -> Path:
+def _find_archive() -> Path:
     spec = importlib.util.find_spec("lucide")
     places = list(spec.submodule_search_locations or ()) if spec else []
     for place in places:

@@ -47,7 +47,7 @@ class RefusedSvg(InputError):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class SvgShape:
     """One shape, as a drawing of its own."""
 
     kind: str
@@ -59,7 +59,7 @@ class Drawing:
     """Checked code, and its shapes one by one."""
 
     svg: str
-    shapes: tuple[Shape, ...]
+    shapes: tuple[SvgShape, ...]
 
 
 def read_markup(text: str, max_chars: int = 16_384) -> Drawing:
@@ -73,14 +73,14 @@ def read_markup(text: str, max_chars: int = 16_384) -> Drawing:
         raise RefusedSvg("there is no complete <svg ...>...</svg> in the answer")
     reader = _Reader()
     parser = expat.ParserCreate()
-    parser.StartElementHandler = reader.start
-    parser.EndElementHandler = reader.end
-    parser.ProcessingInstructionHandler = reader.instruction
+    parser.StartElementHandler = reader.start_element
+    parser.EndElementHandler = reader.end_element
+    parser.ProcessingInstructionHandler = reader.refuse_instruction
     try:
         parser.Parse(text[first : last + len("</svg>")].encode("utf-8", "surrogatepass"), True)
     except expat.ExpatError as error:
         raise RefusedSvg(f"the code is not well-formed XML: {error}") from None
-    return reader.drawing()
+    return reader.finish_drawing()
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class _Reader:
     num_elements: int = 0
     num_skipped: int = 0  # depth inside an element that is skipped
 
-    def start(self, tag: str, attributes: dict[str, str]) -> None:
+    def start_element(self, tag: str, attributes: dict[str, str]) -> None:
         """An opening tag."""
         self.num_elements += 1
         if self.num_elements > MAX_ELEMENTS:
@@ -104,7 +104,7 @@ class _Reader:
         if self.num_skipped or (tag in SKIPPED and self.opened):
             self.num_skipped += 1
             return
-        text = self._opening(tag, attributes)
+        text = self._write_opening(tag, attributes)
         if tag in SHAPES:
             around = "".join(opening for _, opening in self.opened[1:])
             closing = "".join(f"</{name}>" for name, _ in reversed(self.opened[1:]))
@@ -115,7 +115,7 @@ class _Reader:
         self.written.append(text)
         self.opened.append((tag, text))
 
-    def end(self, tag: str) -> None:
+    def end_element(self, tag: str) -> None:
         """A closing tag."""
         if self.num_skipped:
             self.num_skipped -= 1
@@ -126,45 +126,47 @@ class _Reader:
             if tag in GRADIENTS:
                 self.gradients.append(f"</{tag}>")
 
-    def instruction(self, target: str, _: str) -> None:
+    def refuse_instruction(self, target: str, _: str) -> None:
         """A processing instruction, such as a style sheet."""
         raise RefusedSvg(f"processing instructions are not allowed: <?{target[:MAX_SHOWN]} ...?>")
 
-    def drawing(self) -> Drawing:
+    def finish_drawing(self) -> Drawing:
         """What was read."""
         defs = f"<defs>{''.join(self.gradients)}</defs>" if self.gradients else ""
         root = self.written[0]
-        shapes = (Shape(kind, f"{root}{defs}{svg}</svg>") for kind, svg in self.shapes)
+        shapes = (SvgShape(kind, f"{root}{defs}{svg}</svg>") for kind, svg in self.shapes)
         return Drawing("".join(self.written), tuple(shapes))
 
-    def _opening(self, tag: str, attributes: dict[str, str]) -> str:
+    def _write_opening(self, tag: str, attributes: dict[str, str]) -> str:
         if not self.opened:
-            return _root(tag, attributes)
+            return _write_root(tag, attributes)
         if tag not in SHAPES | GRADIENTS | GROUPS:
             allowed = ", ".join(sorted(SHAPES))
             raise RefusedSvg(f"<{tag[:MAX_SHOWN]}> is not allowed; draw with {allowed}, g and gradients")
         if self.opened[-1][0] in LEAVES:
             raise RefusedSvg(f"<{tag}> cannot stand inside <{self.opened[-1][0]}>")
-        texts = "".join(f" {name}={quoteattr(value)}" for name, value in _checked(attributes).items())
+        texts = "".join(
+            f" {name}={quoteattr(value)}" for name, value in _check_attributes(attributes).items()
+        )
         return f"<{tag}{texts}{'/' if tag in LEAVES else ''}>"
 
 
-def _root(tag: str, attributes: dict[str, str]) -> str:
+def _write_root(tag: str, attributes: dict[str, str]) -> str:
     if tag != "svg":
         raise RefusedSvg(f"the outermost element is <{tag[:MAX_SHOWN]}>, not <svg>")
-    kept = {name: value for name, value in _checked(attributes).items() if name in PAINT}
-    box = " ".join(f"{number:.8g}" for number in _square_view(attributes))
+    kept = {name: value for name, value in _check_attributes(attributes).items() if name in PAINT}
+    box = " ".join(f"{number:.8g}" for number in _make_square_view(attributes))
     texts = "".join(f" {name}={quoteattr(value)}" for name, value in kept.items())
     return f'<svg xmlns="{XMLNS}" viewBox="{box}"{texts}>'
 
 
-def _square_view(attributes: dict[str, str]) -> tuple[float, float, float, float]:
+def _make_square_view(attributes: dict[str, str]) -> tuple[float, float, float, float]:
     if "viewBox" in attributes:
-        numbers = _numbers("viewBox", attributes["viewBox"])
+        numbers = _read_numbers("viewBox", attributes["viewBox"])
         if len(numbers) != 4:
             raise RefusedSvg(f"viewBox needs four numbers, got {attributes['viewBox'][:MAX_SHOWN]!r}")
     else:
-        sides = [_numbers(name, attributes.get(name, "")) for name in ("width", "height")]
+        sides = [_read_numbers(name, attributes.get(name, "")) for name in ("width", "height")]
         if not all(sides):
             raise RefusedSvg("<svg> needs a viewBox, such as viewBox='0 0 24 24'")
         numbers = [0.0, 0.0, sides[0][0], sides[1][0]]
@@ -175,7 +177,7 @@ def _square_view(attributes: dict[str, str]) -> tuple[float, float, float, float
     return x - (side - width) / 2, y - (side - height) / 2, side, side
 
 
-def _checked(attributes: dict[str, str]) -> dict[str, str]:
+def _check_attributes(attributes: dict[str, str]) -> dict[str, str]:
     """The attributes that are known, in the order given; `style` first taken apart."""
     found: dict[str, str] = {}
     for name, value in attributes.items():
@@ -190,13 +192,13 @@ def _checked(attributes: dict[str, str]) -> dict[str, str]:
         if local in LINKS or local.startswith("on"):
             raise RefusedSvg(f"the attribute {name[:MAX_SHOWN]} is not allowed")
         if name in KNOWN:
-            kept[name] = _value(name, value)
+            kept[name] = _check_value(name, value)
         elif "url" in value.lower() and not name.startswith("xmlns"):
             raise RefusedSvg(f"the attribute {name[:MAX_SHOWN]} must not hold an address")
     return kept
 
 
-def _value(name: str, value: str) -> str:
+def _check_value(name: str, value: str) -> str:
     value = " ".join(value.split())
     local = LOCAL_URL.fullmatch(value)
     if local and name in ("fill", "stroke"):
@@ -204,11 +206,11 @@ def _value(name: str, value: str) -> str:
     if "url" in value.lower() or not (PATH_DATA if name == "d" else PLAIN).fullmatch(value):
         raise RefusedSvg(f"the value of {name} is not understood: {value[:MAX_SHOWN]!r}")
     if name not in ("id", "fill", "stroke", "stop-color"):
-        _numbers(name, value)
+        _read_numbers(name, value)
     return "black" if value.lower() == "currentcolor" else value
 
 
-def _numbers(name: str, value: str) -> list[float]:
+def _read_numbers(name: str, value: str) -> list[float]:
     numbers = [float(number) for number in NUMBER.findall(value)]
     if any(not math.isfinite(number) or abs(number) > MAX_NUMBER for number in numbers):
         raise RefusedSvg(f"a number of {name} is larger than {MAX_NUMBER:g}")

@@ -38,7 +38,7 @@ def weights_file() -> Path | None:
 
 
 @lru_cache(maxsize=1)
-def network() -> Perceptual:
+def load_network() -> Perceptual:
     """The network, loaded once per process."""
     path = weights_file()
     if path is None:
@@ -54,46 +54,46 @@ class Perceptual:
 
         self._torch = torch
         self._weights: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        self._features = lru_cache(maxsize=128)(self._layers)  # a target is compared again and again
+        self._features = lru_cache(maxsize=128)(self._compute_layers)  # a target is compared again and again
 
-    def distance(self, one: Image, other: Image) -> float:
+    def measure_distance(self, one: Image, other: Image) -> float:
         """0 for equal pictures, growing with what people see as difference."""
         torch = self._torch
         assert one.shape == other.shape, f"{one.shape} and {other.shape} differ"
         with torch.inference_mode():
-            pairs = zip(self._features(*_key(one)), self._features(*_key(other)), strict=True)
+            pairs = zip(self._features(*_make_key(one)), self._features(*_make_key(other)), strict=True)
             total = sum(
                 torch.nn.functional.conv2d((a - b) ** 2, self._weights[f"lin{layer}.model.1.weight"]).mean()
                 for layer, (a, b) in enumerate(pairs)
             )
         return float(total)
 
-    def _layers(self, pixels: bytes, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    def _compute_layers(self, pixels: bytes, shape: tuple[int, ...]) -> tuple[Any, ...]:
         torch, at = self._torch, self._weights
         functional = torch.nn.functional
 
-        def blurred(x: Any, name: str) -> Any:
+        def blur(x: Any, name: str) -> Any:
             kernel = at[f"net.{name}.filt"]
             return functional.conv2d(
                 functional.pad(x, (2, 2, 2, 2), mode="reflect"), kernel, stride=2, groups=x.shape[1]
             )
 
-        def convolved(x: Any, name: str, padding: int) -> Any:
+        def convolve(x: Any, name: str, padding: int) -> Any:
             return functional.conv2d(x, at[f"net.{name}.weight"], at[f"net.{name}.bias"], padding=padding)
 
         with torch.inference_mode():
             array = np.frombuffer(pixels, dtype=np.uint8).reshape(shape).transpose(2, 0, 1)
             x = torch.from_numpy(array.astype(np.float32))[None] / 127.5 - 1
             x = (x - at["scaling_layer.shift"]) / at["scaling_layer.scale"]
-            found = [functional.relu(blurred(convolved(x, "slice1.0", 2), "slice1.1"))]
-            pooled = blurred(functional.max_pool2d(found[-1], 3, 1), "slice2.4")
-            found.append(functional.relu(convolved(pooled, "slice2.5", 2)))
-            pooled = blurred(functional.max_pool2d(found[-1], 3, 1), "slice3.8")
-            found.append(functional.relu(convolved(pooled, "slice3.9", 1)))
-            found.append(functional.relu(convolved(found[-1], "slice4.11", 1)))
-            found.append(functional.relu(convolved(found[-1], "slice5.13", 1)))
+            found = [functional.relu(blur(convolve(x, "slice1.0", 2), "slice1.1"))]
+            pooled = blur(functional.max_pool2d(found[-1], 3, 1), "slice2.4")
+            found.append(functional.relu(convolve(pooled, "slice2.5", 2)))
+            pooled = blur(functional.max_pool2d(found[-1], 3, 1), "slice3.8")
+            found.append(functional.relu(convolve(pooled, "slice3.9", 1)))
+            found.append(functional.relu(convolve(found[-1], "slice4.11", 1)))
+            found.append(functional.relu(convolve(found[-1], "slice5.13", 1)))
             return tuple(layer / (layer.norm(dim=1, keepdim=True) + 1e-10) for layer in found)
 
 
-def _key(picture: Image) -> tuple[bytes, tuple[int, ...]]:
+def _make_key(picture: Image) -> tuple[bytes, tuple[int, ...]]:
     return picture.tobytes(), picture.shape

@@ -32,16 +32,16 @@ EMPTY = f'<svg xmlns="{XMLNS}" viewBox="0 0 1 1"></svg>'
 NEEDS = "the world 'svg' needs a rasteriser and icons that are not installed: pip install \"stepwell[svg]\""
 
 
-def draw(svg: str, size: int, time_limit_s: float = 2.0) -> Image:
+def draw_svg(svg: str, size: int, time_limit_s: float = 2.0) -> Image:
     """The picture of checked code on white, [size, size, 3]; `RefusedSvg` if it cannot be drawn in time."""
-    return _drawn(svg, size, time_limit_s)
+    return _draw_cached(svg, size, time_limit_s)
 
 
 @lru_cache(maxsize=256)
-def _drawn(svg: str, size: int, time_limit_s: float) -> Image:
+def _draw_cached(svg: str, size: int, time_limit_s: float) -> Image:
     from PIL import Image as Pillow
 
-    png = _rasteriser(os.getpid()).png(svg, size, time_limit_s)
+    png = _open_rasteriser(os.getpid()).draw_png(svg, size, time_limit_s)
     picture = np.asarray(Pillow.open(io.BytesIO(png)).convert("RGB"), dtype=np.uint8)
     picture.setflags(write=False)  # it is kept and shown again
     assert picture.shape == (size, size, 3), f"asked for {size} pixels, drew {picture.shape}"
@@ -49,7 +49,7 @@ def _drawn(svg: str, size: int, time_limit_s: float) -> Image:
 
 
 @lru_cache(maxsize=1)
-def _rasteriser(pid: int) -> Rasteriser:
+def _open_rasteriser(pid: int) -> Rasteriser:
     """The one of this process: a fork must not share its parent's pipes, hence `pid`."""
     rasteriser = Rasteriser()
     atexit.register(rasteriser.close)
@@ -65,17 +65,17 @@ class Rasteriser:
         self._process: ChildProcess | None = None
         self._lock = threading.Lock()
 
-    def png(self, svg: str, size: int, time_limit_s: float) -> bytes:
+    def draw_png(self, svg: str, size: int, time_limit_s: float) -> bytes:
         """PNG bytes of one drawing."""
         with self._lock:
-            process = self._process or self._start()
+            process = self._process or self._start_process()
             try:
-                ok, answer = _asked(process, svg, size, time_limit_s)
+                ok, answer = _ask_process(process, svg, size, time_limit_s)
             except TimeoutError:
-                self._stop()
+                self._stop_process()
                 raise RefusedSvg(f"drawing the code takes longer than {time_limit_s:g} s") from None
             except (EOFError, BrokenPipeError):
-                self._stop()
+                self._stop_process()
                 raise RefusedSvg("drawing the code takes more memory than there is for it") from None
             if not ok:
                 raise RefusedSvg(f"the rasteriser refuses the code: {answer.decode(errors='replace')}")
@@ -84,34 +84,34 @@ class Rasteriser:
     def close(self) -> None:
         """End the process; the next drawing starts another."""
         with self._lock:
-            self._stop()
+            self._stop_process()
 
-    def _start(self) -> ChildProcess:
+    def _start_process(self) -> ChildProcess:
         script = Path(__file__).with_name("rasteriser_child.py")
         command = [sys.executable, "-I", str(script)]
         process = self._process = ChildProcess(command, log=Path(os.devnull), pipe_output=True)
         try:
-            _asked(process, EMPTY, 1, START_S)
+            _ask_process(process, EMPTY, 1, START_S)
         except (TimeoutError, EOFError, BrokenPipeError) as error:
-            self._stop()
+            self._stop_process()
             raise EnvError("the drawing process of the world 'svg' does not start") from error
         return process
 
-    def _stop(self) -> None:
+    def _stop_process(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
 
 
-def _asked(process: ChildProcess, svg: str, size: int, time_limit_s: float) -> tuple[bool, bytes]:
+def _ask_process(process: ChildProcess, svg: str, size: int, time_limit_s: float) -> tuple[bool, bytes]:
     assert process.stdout is not None
     deadline, text = time.monotonic() + time_limit_s, svg.encode()
     process.stdin.write(REQUEST.pack(len(text), size) + text)
-    ok, length = ANSWER.unpack(_read(process.stdout, ANSWER.size, deadline))
-    return bool(ok), _read(process.stdout, length, deadline)
+    ok, length = ANSWER.unpack(_read_exactly(process.stdout, ANSWER.size, deadline))
+    return bool(ok), _read_exactly(process.stdout, length, deadline)
 
 
-def _read(stream: IO[bytes], length: int, deadline: float) -> bytes:
+def _read_exactly(stream: IO[bytes], length: int, deadline: float) -> bytes:
     parts: list[bytes] = []
     while length > 0:
         left = deadline - time.monotonic()

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from stepwell.core import ConfigError
 from stepwell.envs.svg import perceptual
-from stepwell.envs.svg.backbones import backbone
+from stepwell.envs.svg.backbones import load_backbone
 from stepwell.envs.svg.options import SvgOptions
 from stepwell.envs.tiles import Image
 
@@ -38,7 +38,7 @@ NO_DREAMSIM = (
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class LikenessScore:
     """The likeness of a drawing, by `measure`; `dino` where its weights are given."""
 
     measure: str
@@ -46,31 +46,35 @@ class Score:
     dino: float | None = None
 
 
-class Judge:
+class LikenessJudge:
     """Scores drawings against targets by the measure that the options lead to."""
 
     def __init__(self, options: SvgOptions) -> None:
-        self.measure = chosen_measure(options)
+        self.measure = choose_measure(options)
         self._dreamsim_path, self._dino_path = options.dreamsim_path, options.dino_path
 
-    def score(self, target: Image, drawing: Image) -> Score:
+    def score(self, target: Image, drawing: Image) -> LikenessScore:
         """The likeness of `drawing` to `target`."""
         dino = None
         if self._dino_path is not None:
-            dino = _unit(backbone(self._dino_path, "dino_path", False).similarity(target, drawing))
+            dino = _clip_to_unit(
+                load_backbone(self._dino_path, "dino_path", False).measure_similarity(target, drawing)
+            )
         if self.measure == "dreamsim":
             assert self._dreamsim_path is not None
-            value = backbone(self._dreamsim_path, "dreamsim_path", True).similarity(target, drawing)
-            return Score(self.measure, _unit(value), dino)
-        one, other = small(target), small(drawing)
+            value = load_backbone(self._dreamsim_path, "dreamsim_path", True).measure_similarity(
+                target, drawing
+            )
+            return LikenessScore(self.measure, _clip_to_unit(value), dino)
+        one, other = shrink_image(target), shrink_image(drawing)
         if self.measure == "perceptual":
-            value = math.exp(-perceptual.network().distance(one, other) / PERCEPTUAL_SCALE)
+            value = math.exp(-perceptual.load_network().measure_distance(one, other) / PERCEPTUAL_SCALE)
         else:
-            value = part_of_the_way(one, other)
-        return Score(self.measure, value, dino)
+            value = measure_progress(one, other)
+        return LikenessScore(self.measure, value, dino)
 
 
-def chosen_measure(options: SvgOptions) -> str:
+def choose_measure(options: SvgOptions) -> str:
     """The measure asked for, or the best that can be had; loads nothing."""
     if options.measure == "dreamsim" and options.dreamsim_path is None:
         raise ConfigError(NO_DREAMSIM)
@@ -83,22 +87,22 @@ def chosen_measure(options: SvgOptions) -> str:
     return "pixels" if perceptual.weights_file() is None else "perceptual"
 
 
-def part_of_the_way(target: Image, drawing: Image) -> float:
+def measure_progress(target: Image, drawing: Image) -> float:
     """By pixels: 1 at the target, 0 at the empty canvas or farther."""
-    whole = pixel_distance(np.full_like(target, 255), target)
-    left = pixel_distance(drawing, target)
-    return 1.0 if left == 0.0 else _unit(1.0 - left / whole) if whole > 0 else 0.0
+    whole = measure_pixel_distance(np.full_like(target, 255), target)
+    left = measure_pixel_distance(drawing, target)
+    return 1.0 if left == 0.0 else _clip_to_unit(1.0 - left / whole) if whole > 0 else 0.0
 
 
-def pixel_distance(one: Image, other: Image) -> float:
+def measure_pixel_distance(one: Image, other: Image) -> float:
     """Mean difference of colours and of edges, after a small blur that forgives part of a stroke."""
-    a, b = _blurred(one), _blurred(other)
+    a, b = _blur_image(one), _blur_image(other)
     colours = float(np.abs(a - b).mean())
     edges = float(sum(np.abs(np.diff(a, axis=axis) - np.diff(b, axis=axis)).mean() for axis in (0, 1)))
     return colours + edges
 
 
-def small(picture: Image) -> Image:
+def shrink_image(picture: Image) -> Image:
     """The picture in the size at which distances are taken, whatever size the agent sees."""
     from PIL import Image as Pillow
 
@@ -108,11 +112,11 @@ def small(picture: Image) -> Image:
     return np.asarray(Pillow.fromarray(picture).resize((side, side), Pillow.Resampling.BOX))
 
 
-def _blurred(picture: Image) -> npt.NDArray[Any]:
+def _blur_image(picture: Image) -> npt.NDArray[Any]:
     padded = np.pad(picture.astype(np.float32) / 255, ((1, 1), (1, 1), (0, 0)), mode="edge")
     rows = (padded[:-2] + padded[1:-1] + padded[2:]) / 3
     return (rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:]) / 3
 
 
-def _unit(value: float) -> float:
+def _clip_to_unit(value: float) -> float:
     return min(max(value, 0.0), 1.0)

@@ -13,14 +13,14 @@ from functools import lru_cache
 import numpy as np
 
 from stepwell.envs.svg.markup import read_markup
-from stepwell.envs.svg.rasteriser import draw
+from stepwell.envs.svg.rasteriser import draw_svg
 
 INK_SIDE = 100
 Box = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedShape:
     """A shape, the box of its ink (left, top, right, bottom in percent) and a word for where that is."""
 
     kind: str
@@ -29,7 +29,7 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DrawingOutcome:
     """What became of the last code: its shapes and likeness, or why it was refused."""
 
     num_shapes: int = 0
@@ -38,19 +38,19 @@ class Outcome:
 
 
 @lru_cache(maxsize=2048)
-def placed_shapes(svg: str) -> tuple[Placed, ...]:
+def locate_shapes(svg: str) -> tuple[PlacedShape, ...]:
     """The shapes of checked code that leave ink, in drawing order."""
     found = []
     for shape in read_markup(svg, max_chars=len(svg)).shapes:
-        ink = (draw(shape.svg, INK_SIDE) < 250).any(axis=2)
+        ink = (draw_svg(shape.svg, INK_SIDE) < 250).any(axis=2)
         if ink.any():
             rows, columns = np.nonzero(ink)
             box = (int(columns.min()), int(rows.min()), int(columns.max()) + 1, int(rows.max()) + 1)
-            found.append(Placed(shape.kind, box, place_of(box)))
+            found.append(PlacedShape(shape.kind, box, name_place(box)))
     return tuple(found)
 
 
-def place_of(box: Box) -> str:
+def name_place(box: Box) -> str:
     """Where the middle of a box lies on the canvas.
 
     >>> place_of((0, 0, 20, 20)), place_of((10, 10, 90, 90)), place_of((40, 70, 60, 90))
@@ -64,9 +64,9 @@ def place_of(box: Box) -> str:
     return side or {"upper": "top", "lower": "bottom", "": "middle"}[height]
 
 
-def in_words(icon: str, svg: str, outcome: Outcome | None) -> str:
+def write_sentences(icon: str, svg: str, outcome: DrawingOutcome | None) -> str:
     """Sentences about the target and the last drawing."""
-    shapes = placed_shapes(svg)
+    shapes = locate_shapes(svg)
     told = [f"The target is the icon {icon} with {len(shapes)} shape{'s' * (len(shapes) != 1)}."]
     for number, shape in enumerate(shapes, start=1):
         left, top, right, bottom = shape.box
@@ -74,10 +74,10 @@ def in_words(icon: str, svg: str, outcome: Outcome | None) -> str:
             f"Shape {number} is a {shape.kind} at the {shape.place}, "
             f"from {left} to {right} percent across and from {top} to {bottom} percent down."
         )
-    return " ".join([*told, _outcome_in_words(outcome)])
+    return " ".join([*told, _describe_outcome(outcome)])
 
 
-def _outcome_in_words(outcome: Outcome | None) -> str:
+def _describe_outcome(outcome: DrawingOutcome | None) -> str:
     if outcome is None:
         return "Nothing is drawn yet."
     if outcome.refusal:
@@ -86,10 +86,10 @@ def _outcome_in_words(outcome: Outcome | None) -> str:
     return f"The drawing has {count} shape{'s' * (count != 1)} and a similarity of {outcome.similarity:.2f}."
 
 
-def structured(icon: str, svg: str, outcome: Outcome | None) -> str:
+def write_structured(icon: str, svg: str, outcome: DrawingOutcome | None) -> str:
     """The same as one JSON object."""
     shapes = [
-        {"kind": shape.kind, "place": shape.place, "box": list(shape.box)} for shape in placed_shapes(svg)
+        {"kind": shape.kind, "place": shape.place, "box": list(shape.box)} for shape in locate_shapes(svg)
     ]
     drawing = None
     if outcome is not None and not outcome.refusal:

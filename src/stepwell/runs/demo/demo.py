@@ -19,7 +19,7 @@ from rich.console import Console
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.core import Split
-from stepwell.envs.baselines import best_blind_plan, random_play
+from stepwell.envs.baselines import find_blind_plan, measure_random_play
 from stepwell.envs.tasks import draw_tasks
 from stepwell.monitors.console import duration
 from stepwell.monitors.report import write_report
@@ -77,8 +77,8 @@ def _score_blind_play(config: RunConfig) -> list[Score]:
     name, options, share = config.env.name, config.env.options, config.env.held_out_share
     held_out = draw_tasks(name, options, Split.HELD_OUT, config.eval.num_tasks, HELD_OUT_SEED, share)
     boards = draw_tasks(name, options, Split.TRAIN, NUM_BLIND_BOARDS, HELD_OUT_SEED, share)
-    plan = best_blind_plan(name, options, boards, held_out)
-    luck = random_play(name, options, held_out * NUM_RANDOM_ROUNDS, config.seed)
+    plan = find_blind_plan(name, options, boards, held_out)
+    luck = measure_random_play(name, options, held_out * NUM_RANDOM_ROUNDS, config.seed)
     return [
         _make_score("blind plan", plan.success, len(held_out), f"always {', '.join(plan.actions)}"),
         _make_score("random play", luck, len(held_out) * NUM_RANDOM_ROUNDS, ""),

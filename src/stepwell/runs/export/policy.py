@@ -15,7 +15,7 @@ from pathlib import Path
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, InfraError, ModelError
-from stepwell.envs.registry import env_type
+from stepwell.envs.registry import find_env_type
 from stepwell.monitors.summary import read_summary
 from stepwell.policies import open_policy
 from stepwell.policies.atomic_directory import written_whole
@@ -36,7 +36,7 @@ def export_run(
 ) -> str:
     """Write the policy of a run to a directory, or to `hub:org/name`; gives where it went."""
     config = load_config(run / "config.toml")
-    if env_type(config.env.name).is_robot and config.own_agent.tasks is None:
+    if find_env_type(config.env.name).is_robot and config.own_agent.tasks is None:
         raise ConfigError(
             f"{run} trained a robot policy, which transformers cannot open; copy its checkpoint"
         )

@@ -33,7 +33,7 @@ from stepwell.core import (
     Trajectory,
 )
 from stepwell.core.versions import VersionSpan
-from stepwell.data.rows import read_rows, source_name
+from stepwell.data.rows import name_source, read_rows
 from stepwell.rendering import Message, Renderer
 
 _ROLES = ("system", "user", "assistant", "tool")
@@ -49,7 +49,7 @@ def read_chats(source: str, renderer: Renderer, setting: str) -> list[Trajectory
             steps = list(_make_steps(messages, tools, renderer))
         except (InputError, RenderError, ContextLengthError) as error:
             raise ConfigError(f"{setting}: {source}, {place}: {error}") from error
-        task = Task(source_name(source), {"place": place})
+        task = Task(name_source(source), {"place": place})
         chats.append(Trajectory(task, steps, Status.SUCCESS))
     if not chats:
         raise ConfigError(f"{setting}: {source} holds no chats")

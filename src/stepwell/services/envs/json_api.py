@@ -23,7 +23,7 @@ from starlette.responses import Response
 
 from stepwell.core import ArrayState, Task
 from stepwell.core.arrays import AnyArray
-from stepwell.envs.remote.wire import pack_error, png_bytes
+from stepwell.envs.remote.wire import encode_png, pack_error
 from stepwell.envs.turns import Turn
 from stepwell.services.envs.operations import EnvOperations, convert_errors
 from stepwell.services.errors import ErrorKind, ServiceError
@@ -188,7 +188,7 @@ def _write_turn(turn: Turn, images: str) -> dict[str, Any]:
 
 
 def _write_image(image: AnyArray, images: str) -> Any:
-    return base64.b64encode(png_bytes(image)).decode() if images == "png" else _write_array(image)
+    return base64.b64encode(encode_png(image)).decode() if images == "png" else _write_array(image)
 
 
 def _write_array(array: AnyArray) -> dict[str, Any]:

@@ -40,10 +40,10 @@ from stepwell.config.env_service import EnvServiceConfig
 from stepwell.core import EncodingError, EnvError, StepwellError, Task
 from stepwell.core.text import clean_texts
 from stepwell.envs.options import list_host_options
-from stepwell.envs.registry import ENVS, env_type, make_env, read_options
+from stepwell.envs.registry import ENVS, find_env_type, make_env, read_options
 from stepwell.envs.remote import wire
 from stepwell.envs.remote.wire import Frame
-from stepwell.envs.turns import Turn, read_state, take_turn
+from stepwell.envs.turns import Turn, play_turn, read_state
 from stepwell.services.envs.sessions import EnvSession, EnvSessions
 from stepwell.services.errors import ErrorKind, ServiceError
 
@@ -83,7 +83,7 @@ class EnvOperations:
         with convert_errors():
             reply = await handle(owner, frame)
         if frame.header.get("images") == "png":
-            reply = wire.with_pngs(reply)
+            reply = wire.encode_images(reply)
         size = sum(array.nbytes for array in reply.arrays)
         if size > self.config.max_reply_bytes:
             raise ServiceError(
@@ -134,7 +134,7 @@ class EnvOperations:
                 return session.last
             if number != session.num_turns + 1:
                 raise EnvError(f"got turn {number}, but the session is at turn {session.num_turns}")
-            turn = take_turn(session.env, actions[index])
+            turn = play_turn(session.env, actions[index])
             if not math.isfinite(turn.reward):
                 raise EnvError(f"{session.env_name} returned the reward {turn.reward}, which is not finite")
             session.num_turns, session.last = number, turn
@@ -161,7 +161,7 @@ class EnvOperations:
         if not isinstance(options, dict):
             raise ServiceError(ErrorKind.INVALID, "options must be an object", param="options")
         host = self.config.env_options.get(name, {})
-        kind = env_type(name).Options
+        kind = find_env_type(name).Options
         settings = read_options(name, {**options, **host})
         for option in sorted(set(options) & (set(list_host_options(kind)) | set(host))):
             ours = settings.model_dump(mode="json")[option] if option in host else _get_default(kind, option)
@@ -198,7 +198,7 @@ class EnvOperations:
         settings = self._read_options(frame.header.get("env"), frame.header.get("options", {}))
         seeds = self._read_seeds(frame, needed=True)
         assert seeds is not None
-        kind = env_type(frame.header["env"])
+        kind = find_env_type(frame.header["env"])
         tasks = await self.sessions.run_in_thread(
             None, lambda: [kind.make_task(settings, seed) for seed in seeds], owner
         )
@@ -307,7 +307,7 @@ def _get_default(kind: Any, option: str) -> Any:
 
 
 def _open_env(name: str, settings: Any) -> Any:
-    kind = env_type(name)
+    kind = find_env_type(name)
     if kind.is_robot:
         kind.require()  # a missing simulator is reported now, not at the first reset
     return make_env(name, settings)
@@ -356,7 +356,7 @@ def _describe_env(name: str, settings: Any) -> dict[str, Any]:
             "is_deterministic": bool(env.is_deterministic),
             "has_oracle": bool(env.has_oracle),
             "has_process": bool(env.has_process),
-            "world": wire.describe_world(env.world),
+            "world": wire.write_description(env.world),
         }
     finally:
         env.close()

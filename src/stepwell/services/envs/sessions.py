@@ -34,7 +34,7 @@ from typing import Any, TypeVar
 
 from stepwell.config.env_service import EnvServiceConfig
 from stepwell.core import EnvError
-from stepwell.envs.robots.cameras import release
+from stepwell.envs.robots.cameras import close_studios
 from stepwell.envs.turns import Turn
 from stepwell.services.errors import ErrorKind, ServiceError
 
@@ -76,7 +76,7 @@ class EnvThread:
                 future.set_exception(EnvError(f"the environment called sys.exit({error})"))
             except BaseException as error:  # whatever it is, it goes to the caller
                 future.set_exception(error)
-        release()
+        close_studios()
         if self._on_end is not None:
             self._on_end()
 

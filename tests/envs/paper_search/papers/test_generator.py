@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.core import EncodingError, InputError, content_hash
-from stepwell.envs.paper_search.papers import GraphSpec, PaperGraph, generated_graph
-from stepwell.envs.paper_search.papers.generator import generate
-from stepwell.envs.paper_search.papers.vocabulary import TINY_WORDS, full_facets, tiny_facets
-from stepwell.envs.retrieval.text import words
+from stepwell.envs.paper_search.papers import GraphSpec, PaperGraph, open_generated_graph
+from stepwell.envs.paper_search.papers.generator import generate_graph
+from stepwell.envs.paper_search.papers.vocabulary import TINY_WORDS, make_full_facets, make_tiny_facets
+from stepwell.envs.retrieval.text import split_words
 
 GOLDEN_TITLES = ("end number", "zer north on", "ar use li")
 GOLDEN_TINY = "0d7bb58c1b86b071d336210f8884e029"
@@ -36,19 +36,19 @@ SPECS = st.builds(
 
 @pytest.fixture(scope="module")
 def full() -> PaperGraph:
-    return generate(GraphSpec(num_papers=1_500, seed=3))
+    return generate_graph(GraphSpec(num_papers=1_500, seed=3))
 
 
 @settings(max_examples=40)
 @given(SPECS)
 def test_papers_cite_older_papers_only_each_once_and_not_too_many(spec: GraphSpec) -> None:
-    graph = generate(spec)
+    graph = generate_graph(spec)
     assert len(graph) == spec.num_papers
     for paper in range(len(graph)):
-        cited = graph.references(paper)
+        cited = graph.list_references(paper)
         assert all(0 <= older < paper for older in cited)
         assert len(set(cited)) == len(cited) <= spec.max_references
-        assert all(paper in graph.citations(older) for older in cited)
+        assert all(paper in graph.list_citations(older) for older in cited)
     assert int(graph.num_citations.sum()) == len(graph.cited)
     assert all(a <= b for a, b in pairwise(graph.years.tolist()))
 
@@ -56,28 +56,28 @@ def test_papers_cite_older_papers_only_each_once_and_not_too_many(spec: GraphSpe
 @settings(max_examples=25)
 @given(SPECS)
 def test_the_same_spec_makes_the_same_graph(spec: GraphSpec) -> None:
-    one, two = generate(spec), generate(spec)
+    one, two = generate_graph(spec), generate_graph(spec)
     assert (one.titles, one.abstracts, one.digest) == (two.titles, two.abstracts, two.digest)
     assert np.array_equal(one.cited, two.cited) and np.array_equal(one.about, two.about)
 
 
 def test_the_graph_is_the_same_on_every_machine() -> None:
-    graph = generate(GraphSpec(num_papers=300, style="tiny", mean_references=5.0, max_references=12))
+    graph = generate_graph(GraphSpec(num_papers=300, style="tiny", mean_references=5.0, max_references=12))
     assert graph.titles[:3] == GOLDEN_TITLES
     assert content_hash([graph.titles, graph.abstracts, graph.cited.tolist()]) == GOLDEN_TINY
-    graph = generate(GraphSpec(num_papers=300))
+    graph = generate_graph(GraphSpec(num_papers=300))
     assert content_hash([graph.titles, graph.abstracts, graph.cited.tolist()]) == GOLDEN_FULL
 
 
 def test_another_seed_makes_another_graph() -> None:
-    one, two = (generate(GraphSpec(num_papers=50, seed=seed)) for seed in (0, 1))
+    one, two = (generate_graph(GraphSpec(num_papers=50, seed=seed)) for seed in (0, 1))
     assert one.titles != two.titles and one.digest != two.digest
 
 
 def test_citing_papers_come_most_cited_first_and_newest_first_among_equals(full: PaperGraph) -> None:
     counts = full.num_citations
     popular = int(counts.argmax())
-    order = [(-int(counts[paper]), -paper) for paper in full.citations(popular)]
+    order = [(-int(counts[paper]), -paper) for paper in full.list_citations(popular)]
     assert len(order) == counts[popular] > 30
     assert order == sorted(order)
 
@@ -98,15 +98,15 @@ def test_references_are_topical(full: PaperGraph) -> None:
 
 
 def test_a_paper_says_its_domain_in_one_form_and_is_silent_about_one_facet_at_most() -> None:
-    graph = generate(GraphSpec(num_papers=600, mention_share=0.0, alias_share=0.0, survey_share=0.0))
+    graph = generate_graph(GraphSpec(num_papers=600, mention_share=0.0, alias_share=0.0, survey_share=0.0))
     assert graph.about is not None
     num_silent = 0
     for paper, text in enumerate(graph.texts):
-        held = set(words(text))
+        held = set(split_words(text))
         silent = 0
         for facet, value in zip(graph.facets, graph.about[paper], strict=True):
             forms = facet.values[value]
-            said = [form for form in forms if held.issuperset(words(form))]
+            said = [form for form in forms if held.issuperset(split_words(form))]
             if facet.name == "domain":
                 assert len(said) == 1
             silent += not said
@@ -116,7 +116,7 @@ def test_a_paper_says_its_domain_in_one_form_and_is_silent_about_one_facet_at_mo
 
 
 def test_without_silence_every_tiny_title_holds_a_word_of_each_facet() -> None:
-    graph = generate(GraphSpec(num_papers=400, style="tiny", silent_share=0.0, survey_share=0.0))
+    graph = generate_graph(GraphSpec(num_papers=400, style="tiny", silent_share=0.0, survey_share=0.0))
     assert graph.about is not None
     for title, about in zip(graph.titles, graph.about, strict=True):
         said = title.split()
@@ -127,13 +127,13 @@ def test_without_silence_every_tiny_title_holds_a_word_of_each_facet() -> None:
 
 @given(st.integers(0, 2**32))
 def test_no_tiny_word_has_two_meanings(seed: int) -> None:
-    said = [form for facet in tiny_facets(seed) for forms in facet.values for form in forms]
+    said = [form for facet in make_tiny_facets(seed) for forms in facet.values for form in forms]
     assert len(set(said)) == len(said) == 78
     assert set(said) <= set(TINY_WORDS.split())
 
 
 def test_the_full_vocabulary_is_large_and_its_forms_are_distinct() -> None:
-    facets = full_facets(0)
+    facets = make_full_facets(0)
     assert [(facet.name, len(facet.values)) for facet in facets] == [
         ("domain", 40),
         ("task", 24),
@@ -157,14 +157,14 @@ def test_a_stored_graph_is_read_as_it_was(full: PaperGraph, tmp_path: Path) -> N
 
 def test_the_cache_makes_a_graph_once_and_makes_a_damaged_one_again(tmp_path: Path) -> None:
     spec = GraphSpec(num_papers=60, style="tiny")
-    first = generated_graph(spec, tmp_path)
+    first = open_generated_graph(spec, tmp_path)
     (path,) = (tmp_path / "papers").glob("*.npz")
     assert spec.digest in path.name
     time = path.stat().st_mtime_ns
-    assert generated_graph(spec, tmp_path).titles == first.titles and path.stat().st_mtime_ns == time
+    assert open_generated_graph(spec, tmp_path).titles == first.titles and path.stat().st_mtime_ns == time
     path.write_bytes(path.read_bytes()[:200])
     with pytest.warns(UserWarning, match="damaged"):
-        assert generated_graph(spec, tmp_path).titles == first.titles
+        assert open_generated_graph(spec, tmp_path).titles == first.titles
 
 
 @pytest.mark.parametrize("data", [b"", b"PK", b"hello"])

@@ -12,12 +12,12 @@ from stepwell.envs.paper_search.papers import (
     Need,
     PaperGraph,
     Selector,
-    needs_of,
+    list_needs,
     read_need,
-    request_of,
+    write_request,
 )
-from stepwell.envs.paper_search.papers.generator import generate
-from stepwell.envs.paper_search.papers.selector import NEAR_ZERO, THRESHOLD, quality
+from stepwell.envs.paper_search.papers.generator import generate_graph
+from stepwell.envs.paper_search.papers.selector import NEAR_ZERO, THRESHOLD, measure_quality
 
 FACETS = (
     Facet("domain", (("retinal images",), ("river networks",))),
@@ -56,7 +56,7 @@ def graph() -> PaperGraph:
 
 @pytest.fixture
 def selector(graph: PaperGraph) -> Selector:
-    return Selector(graph, request_of(graph, NEED), NEED.answers(graph), NEED)
+    return Selector(graph, write_request(graph, NEED), NEED.answers(graph), NEED)
 
 
 @pytest.mark.parametrize(
@@ -77,18 +77,18 @@ def test_scores_are_the_formulas(selector: Selector, paper: int, score: float) -
 
 
 def test_the_threshold_keeps_answers_and_what_mentions_in_the_same_words(selector: Selector) -> None:
-    assert [paper for paper in range(len(PAPERS)) if selector.keeps(paper)] == [0, 1, 2, 6]
-    assert selector.mistakes() == [2]
-    assert selector.ceiling() == pytest.approx(6 / 7)
+    assert [paper for paper in range(len(PAPERS)) if selector.is_kept(paper)] == [0, 1, 2, 6]
+    assert selector.list_mistakes() == [2]
+    assert selector.compute_ceiling() == pytest.approx(6 / 7)
 
 
 def test_quality_after_the_threshold(selector: Selector) -> None:
     answers = [0, 1, 6]
-    f1, recall, precision = quality(selector, [0, 2, 4, 5], answers)
+    f1, recall, precision = measure_quality(selector, [0, 2, 4, 5], answers)
     assert (recall, precision, f1) == (pytest.approx(1 / 3), 0.5, pytest.approx(0.4))
-    assert quality(selector, [], answers) == (0.0, 0.0, 0.0)
-    assert quality(selector, [2, 4], answers) == (0.0, 0.0, 0.0)
-    assert quality(selector, answers, answers) == (1.0, 1.0, 1.0)
+    assert measure_quality(selector, [], answers) == (0.0, 0.0, 0.0)
+    assert measure_quality(selector, [2, 4], answers) == (0.0, 0.0, 0.0)
+    assert measure_quality(selector, answers, answers) == (1.0, 1.0, 1.0)
 
 
 def test_a_snapshots_selector_knows_annotations_and_words(graph: PaperGraph) -> None:
@@ -96,35 +96,37 @@ def test_a_snapshots_selector_knows_annotations_and_words(graph: PaperGraph) -> 
     assert selector.score(1) == 0.75
     assert selector.score(0) == pytest.approx(0.45)
     assert selector.score(5) == 0.0
-    assert selector.mistakes() == [] and selector.ceiling() == 1.0
+    assert selector.list_mistakes() == [] and selector.compute_ceiling() == 1.0
 
 
 def test_every_answer_of_a_generated_need_is_kept_and_every_mistake_found() -> None:
-    graph = generate(GraphSpec(num_papers=1_200, style="tiny", mention_share=0.6, alias_share=0.5))
-    needs = needs_of(graph, (2, 3), 3, 12)
+    graph = generate_graph(GraphSpec(num_papers=1_200, style="tiny", mention_share=0.6, alias_share=0.5))
+    needs = list_needs(graph, (2, 3), 3, 12)
     assert len(needs) == len(set(needs)) > 100
     num_mistakes = 0
     for need in needs[::10]:
         answers = need.answers(graph)
         assert 3 <= len(answers) <= 12
-        selector = Selector(graph, request_of(graph, need, is_short=True), answers, need)
-        kept = {paper for paper in range(len(graph)) if selector.keeps(paper)}
-        assert kept == {*answers, *selector.mistakes()}
-        assert quality(selector, range(len(graph)), answers)[0] == pytest.approx(selector.ceiling())
+        selector = Selector(graph, write_request(graph, need, is_short=True), answers, need)
+        kept = {paper for paper in range(len(graph)) if selector.is_kept(paper)}
+        assert kept == {*answers, *selector.list_mistakes()}
+        assert measure_quality(selector, range(len(graph)), answers)[0] == pytest.approx(
+            selector.compute_ceiling()
+        )
         scores = [selector.score(paper) for paper in range(len(graph))]
         assert all(score == 0.0 or NEAR_ZERO <= score <= 1.0 for score in scores)
         assert min(scores[paper] for paper in answers) >= 0.75 > THRESHOLD
-        num_mistakes += len(selector.mistakes())
+        num_mistakes += len(selector.list_mistakes())
     assert num_mistakes > 0
 
 
 def test_requests_say_every_facet_in_one_of_its_forms_and_never_change() -> None:
-    graph = generate(GraphSpec(num_papers=1_500))
-    needs = needs_of(graph, (2, 3), 4, 40)
-    requests = [request_of(graph, need) for need in needs]
+    graph = generate_graph(GraphSpec(num_papers=1_500))
+    needs = list_needs(graph, (2, 3), 4, 40)
+    requests = [write_request(graph, need) for need in needs]
     assert len(set(requests)) == len(requests) > 200
     for need, request in zip(needs, requests, strict=True):
-        assert request == request_of(graph, need)
+        assert request == write_request(graph, need)
         for facet, value in need.values:
             assert any(form in request for form in graph.facets[facet].values[value])
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stepwell.core import ConfigError
-from stepwell.envs.paper_search.papers.semantic_scholar import Annotated, read_requests, read_snapshot
+from stepwell.envs.paper_search.papers.semantic_scholar import AnnotatedRequest, read_requests, read_snapshot
 
 
 def paper(
@@ -98,8 +98,8 @@ def test_kept_are_papers_on_arxiv_with_title_and_abstract_in_order_of_time(
 
 def test_citations_among_kept_papers_count_once(folder: Path, tmp_path: Path) -> None:
     graph = read_snapshot(folder, tmp_path)
-    assert [graph.references(number) for number in range(4)] == [[], [], [1], [1, 2]]
-    assert graph.citations(1) == [2, 3]
+    assert [graph.list_references(number) for number in range(4)] == [[], [], [1], [1, 2]]
+    assert graph.list_citations(1) == [2, 3]
 
 
 def test_a_snapshot_is_read_once_and_again_when_its_files_change(folder: Path, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_requests_keep_answers_that_the_graph_holds(folder: Path, tmp_path: Path
         {"question": "Water?", "answer": [], "answer_arxiv_id": ["1901.00002"]},
     ]
     write(tmp_path / "requests.jsonl", rows)
-    assert read_requests(tmp_path / "requests.jsonl", graph) == [Annotated("Water?", (2, 3))]
+    assert read_requests(tmp_path / "requests.jsonl", graph) == [AnnotatedRequest("Water?", (2, 3))]
     write(tmp_path / "none.jsonl", rows[1:2])
     with pytest.raises(ConfigError, match="no request whose answers"):
         read_requests(tmp_path / "none.jsonl", graph)

@@ -11,43 +11,43 @@ from hypothesis import strategies as st
 
 from stepwell.core import ConfigError, EncodingError, InputError
 from stepwell.core.ids import content_hash
-from stepwell.envs.shop.products.generator import products
-from stepwell.envs.shop.products.product import Option, Product, all_text, dollars
-from stepwell.envs.shop.products.vocabulary import attribute_of, vocabulary
+from stepwell.envs.shop.products.generator import generate_products
+from stepwell.envs.shop.products.product import Option, Product, format_dollars, list_texts
+from stepwell.envs.shop.products.vocabulary import load_vocabulary, strip_article
 
-FULL, TINY = vocabulary("full"), vocabulary("tiny")
-SOME = list(products(FULL, 0, 3000))
+FULL, TINY = load_vocabulary("full"), load_vocabulary("tiny")
+SOME = list(generate_products(FULL, 0, 3000))
 
 
 def test_the_same_seed_makes_the_same_products_on_every_machine() -> None:
     assert content_hash([product.to_json() for product in SOME[:500]]) == "c673501602f5451c4d359cd606a9492e"
-    tiny = [product.to_json() for product in products(TINY, 0, 500)]
+    tiny = [product.to_json() for product in generate_products(TINY, 0, 500)]
     assert content_hash(tiny) == "329c3cb09f266619e5e9454c4d3285d3"
 
 
 def test_other_seeds_make_other_products() -> None:
-    assert not {p.title for p in products(FULL, 1, 200)} & {p.title for p in SOME}
+    assert not {p.title for p in generate_products(FULL, 1, 200)} & {p.title for p in SOME}
 
 
 def test_a_shorter_catalogue_is_the_beginning_of_a_longer_one() -> None:
-    assert list(products(FULL, 0, 50)) == SOME[:50]
-    assert list(islice(products(FULL, 0, 10**9), 50)) == SOME[:50]
+    assert list(generate_products(FULL, 0, 50)) == SOME[:50]
+    assert list(islice(generate_products(FULL, 0, 10**9), 50)) == SOME[:50]
 
 
 def test_ids_and_titles_are_unique() -> None:
     assert len({p.id for p in SOME}) == len({p.title for p in SOME}) == len(SOME)
-    assert len({p.id for p in products(TINY, 0, 676)}) == 676
+    assert len({p.id for p in generate_products(TINY, 0, 676)}) == 676
 
 
 def test_more_products_than_there_are_short_ids_are_refused() -> None:
     with pytest.raises(InputError, match="num_products: with short ids there are at most 676, got 677"):
-        list(products(TINY, 0, 677))
+        list(generate_products(TINY, 0, 677))
 
 
 def test_texts_of_a_product_name_its_own_attributes_and_no_others() -> None:
-    known = {kind.name: {attribute_of(phrase) for phrase in kind.phrases} for kind in FULL.kinds}
+    known = {kind.name: {strip_article(phrase) for phrase in kind.phrases} for kind in FULL.kinds}
     for product in SOME[:800]:
-        text = " . ".join(all_text(product)).lower()
+        text = " . ".join(list_texts(product)).lower()
         said = {a for a in known[product.kind] if re.search(rf"\b{re.escape(a)}\b", text)}
         assert said == set(product.attributes), product
 
@@ -56,7 +56,7 @@ def test_no_product_has_two_attributes_that_exclude_each_other() -> None:
     kinds = {kind.name: kind for kind in FULL.kinds}
     for product in SOME:
         for rivals in kinds[product.kind].rivals:
-            assert len({attribute_of(phrase) for phrase in rivals} & set(product.attributes)) <= 1
+            assert len({strip_article(phrase) for phrase in rivals} & set(product.attributes)) <= 1
 
 
 def test_prices_lie_between_the_bounds_of_their_kind() -> None:
@@ -87,7 +87,7 @@ def test_a_price_adds_what_the_chosen_values_cost() -> None:
 
 
 def test_money_is_written_with_cents_only_where_there_are_any() -> None:
-    assert [dollars(cents) for cents in (0, 5, 100, 1999, 120050)] == [
+    assert [format_dollars(cents) for cents in (0, 5, 100, 1999, 120050)] == [
         "$0",
         "$0.05",
         "$1",
@@ -118,4 +118,4 @@ def test_what_is_no_product_is_refused(text: str) -> None:
 
 def test_a_vocabulary_that_does_not_ship_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="there is no vocabulary 'huge'; there are full, tiny"):
-        vocabulary("huge")
+        load_vocabulary("huge")

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.core import EncodingError, EnvError
-from stepwell.envs.shop.products import Option, Product, Store, generated_catalogue
+from stepwell.envs.shop.products import Option, Product, Store, open_generated_catalogue
 from stepwell.envs.shop.products.query import MAX_WORD_CHARS, MAX_WORDS, match_all, words_of
 from stepwell.envs.shop.products.store import MAX_RESULTS, open_store, write_store
 
@@ -108,7 +108,7 @@ def test_a_query_with_signs_finds_what_its_words_find(store: Store) -> None:
 
 @given(st.text(max_size=300))
 def test_any_text_can_be_searched_for(text: str) -> None:
-    store = generated_catalogue("tiny", 0, 60)
+    store = open_generated_catalogue("tiny", 0, 60)
     numbers = store.search(text).numbers
     assert len(set(numbers)) == len(numbers) <= MAX_RESULTS
     assert all(1 <= number <= 60 for number in numbers)
@@ -164,20 +164,23 @@ def test_a_forked_process_opens_a_connection_of_its_own(store: Store) -> None:
 
 
 def test_a_catalogue_is_built_once_and_named_by_what_it_is_made_of(tmp_path: Path) -> None:
-    one = generated_catalogue("tiny", 0, 50, root=tmp_path)
+    one = open_generated_catalogue("tiny", 0, 50, root=tmp_path)
     stamp = one.path.stat().st_mtime_ns
-    assert generated_catalogue("tiny", 0, 50, root=tmp_path).path.stat().st_mtime_ns == stamp
-    others = [generated_catalogue("tiny", 1, 50, tmp_path), generated_catalogue("tiny", 0, 51, tmp_path)]
+    assert open_generated_catalogue("tiny", 0, 50, root=tmp_path).path.stat().st_mtime_ns == stamp
+    others = [
+        open_generated_catalogue("tiny", 1, 50, tmp_path),
+        open_generated_catalogue("tiny", 0, 51, tmp_path),
+    ]
     assert len({one.digest, *(other.digest for other in others)}) == 3
     assert len(list((tmp_path / "products").glob("*.db"))) == 3
 
 
 def test_a_damaged_catalogue_is_built_again(tmp_path: Path) -> None:
-    path = generated_catalogue("tiny", 0, 40, root=tmp_path).path
+    path = open_generated_catalogue("tiny", 0, 40, root=tmp_path).path
     path.write_bytes(b"no database at all" * 100)
     open_store.cache_clear()
     with pytest.warns(UserWarning, match="is damaged"):
-        again = generated_catalogue("tiny", 0, 40, root=tmp_path)
+        again = open_generated_catalogue("tiny", 0, 40, root=tmp_path)
     assert again.num_products == 40
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from stepwell.core import ConfigError, EncodingError
-from stepwell.envs.shop.products import Option, webshop_catalogue, webshop_files
+from stepwell.envs.shop.products import Option, open_webshop_catalogue, webshop_files
 from stepwell.envs.shop.products.webshop_files import (
     find_files,
-    price_of,
     read_goals,
     read_list,
+    read_price,
     read_products,
 )
 
@@ -101,15 +101,15 @@ def test_goals_people_wrote_come_before_those_of_the_instruction_file(folder: Pa
 
 
 def test_a_catalogue_of_the_files_can_be_searched(folder: Path, tmp_path: Path) -> None:
-    store = webshop_catalogue(folder, root=tmp_path / "cache")
+    store = open_webshop_catalogue(folder, root=tmp_path / "cache")
     assert (store.num_products, store.num_goals) == (2, 2)
     assert [store.product(n).id for n in store.search("navy slippers").numbers] == ["B07TWAB111"]
 
 
 def test_files_that_changed_make_another_catalogue(folder: Path, tmp_path: Path) -> None:
-    before = webshop_catalogue(folder, root=tmp_path / "cache")
+    before = open_webshop_catalogue(folder, root=tmp_path / "cache")
     (folder / "items_shuffle_1000.json").write_text(json.dumps([TEA]))
-    after = webshop_catalogue(folder, root=tmp_path / "cache")
+    after = open_webshop_catalogue(folder, root=tmp_path / "cache")
     assert before.path != after.path and after.num_products == 1
 
 
@@ -151,7 +151,7 @@ def test_a_list_that_is_none_is_refused(tmp_path: Path, text: str, problem: str)
     ],
 )
 def test_prices_are_read_from_what_stands_there(text: str | None, cents: int) -> None:
-    assert price_of(text) == cents
+    assert read_price(text) == cents
 
 
 def test_folders_without_products_are_refused(tmp_path: Path) -> None:
@@ -161,4 +161,4 @@ def test_folders_without_products_are_refused(tmp_path: Path) -> None:
         find_files(tmp_path / "nowhere")
     (tmp_path / "items_shuffle.json").write_text("[]")
     with pytest.raises(ConfigError, match="holds no product that can be sold"):
-        webshop_catalogue(tmp_path, root=tmp_path / "cache")
+        open_webshop_catalogue(tmp_path, root=tmp_path / "cache")

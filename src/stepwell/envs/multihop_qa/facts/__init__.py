@@ -1,7 +1,7 @@
 """Facts that ship in packages, as passages to search and questions that need several of them."""
 
-from stepwell.envs.multihop_qa.facts.answers import is_right, normalised
-from stepwell.envs.multihop_qa.facts.collection import Collection, Question
-from stepwell.envs.multihop_qa.facts.sources import SOURCES, collection
+from stepwell.envs.multihop_qa.facts.answers import is_right, normalise_answer
+from stepwell.envs.multihop_qa.facts.collection import Collection, MultihopQuestion
+from stepwell.envs.multihop_qa.facts.sources import SOURCES, open_collection
 
-__all__ = ["SOURCES", "Collection", "Question", "collection", "is_right", "normalised"]
+__all__ = ["SOURCES", "Collection", "MultihopQuestion", "is_right", "normalise_answer", "open_collection"]

@@ -11,26 +11,26 @@ import string
 import unicodedata
 from collections.abc import Iterable
 
-from stepwell.envs.retrieval.text import plain
+from stepwell.envs.retrieval.text import to_plain
 
 ARTICLES = frozenset({"a", "an", "the"})
 _SIGNS = frozenset(string.punctuation)
 
 
-def normalised(text: str) -> str:
+def normalise_answer(text: str) -> str:
     """What is compared of an answer.
 
     >>> normalised(" The  São-Tomé dobra (STN)! ")
     'saotome dobra stn'
     """
-    kept = (char for char in plain(text) if not _is_punctuation(char))
+    kept = (char for char in to_plain(text) if not _is_punctuation(char))
     return " ".join(word for word in "".join(kept).split() if word not in ARTICLES)
 
 
 def is_right(answer: str, accepted: Iterable[str]) -> bool:
     """Whether an answer is one of those accepted; an empty one never is."""
-    given = normalised(answer)
-    return bool(given) and any(given == normalised(right) for right in accepted)
+    given = normalise_answer(answer)
+    return bool(given) and any(given == normalise_answer(right) for right in accepted)
 
 
 def _is_punctuation(char: str) -> bool:

@@ -11,12 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stepwell.envs.multihop_qa.facts.atlas_tables import Row, Tables, english, files, script_of, tables
-from stepwell.envs.multihop_qa.facts.collection import Collection, tried
+from stepwell.envs.multihop_qa.facts.atlas_tables import (
+    Row,
+    Tables,
+    find_files,
+    find_script,
+    load_english,
+    read_tables,
+)
+from stepwell.envs.multihop_qa.facts.collection import Collection, keep_sound_questions
 from stepwell.envs.multihop_qa.facts.composer import Bridge, Comparison, Composer, Family, Intersection
-from stepwell.envs.multihop_qa.facts.graph import Graph, Node, key
+from stepwell.envs.multihop_qa.facts.graph import FactGraph, Node, make_key
 from stepwell.envs.multihop_qa.facts.packages import file_digest
-from stepwell.envs.multihop_qa.facts.phrases import listed, phrased
+from stepwell.envs.multihop_qa.facts.phrases import fill_phrase, join_names
 
 CONTINENTS = {
     "AF": "Africa",
@@ -130,43 +137,47 @@ FAMILIES: tuple[Family, ...] = (
 MAX_PER_ANSWER = 90
 
 
-def inputs() -> list[str]:
+def digest_inputs() -> list[str]:
     """What the collection depends on."""
-    english()  # says how to install babel where it is missing
+    load_english()  # says how to install babel where it is missing
     from babel import __version__ as babel_version
 
-    return [*(file_digest(path) for path in files().values()), babel_version]
+    return [*(file_digest(path) for path in find_files().values()), babel_version]
 
 
-def build() -> Collection:
+def build_atlas() -> Collection:
     """The whole collection, from the packages."""
-    graph = Graph(_nodes(tables()))
+    graph = FactGraph(_make_nodes(read_tables()))
     composer = Composer(graph, ASK, OF, COMPARE, BOTH)
-    return tried("atlas", graph.documents(), composer.questions(FAMILIES, MAX_PER_ANSWER))
+    return keep_sound_questions(
+        "atlas", graph.documents(), composer.compose_questions(FAMILIES, MAX_PER_ANSWER)
+    )
 
 
-def _nodes(found: Tables) -> Iterator[Node]:
-    capital_of = _capitals(found)
+def _make_nodes(found: Tables) -> Iterator[Node]:
+    capital_of = _find_capitals(found)
     for icao, row in found.airports.items():
-        yield _airport(icao, row, found)
+        yield _make_airport(icao, row, found)
     for id, row in found.cities.items():
-        yield _city(id, row, found, is_capital=id in capital_of.values())
+        yield _make_city(id, row, found, is_capital=id in capital_of.values())
     for code, row in found.countries.items():
-        yield _country(code, row, found, capital_of)
-    for code in sorted({row["currencycode"] for row in found.countries.values()} & set(english().currencies)):
-        name = english().currencies[code]
-        text = phrased(CURRENCY, code, name=name, code=code)
+        yield _make_country(code, row, found, capital_of)
+    for code in sorted(
+        {row["currencycode"] for row in found.countries.values()} & set(load_english().currencies)
+    ):
+        name = load_english().currencies[code]
+        text = fill_phrase(CURRENCY, code, name=name, code=code)
         yield Node(f"currency:{code}", "currency", name, f"{name} (currency)", text, {"code": code})
-    for code in sorted({_language(row) for row in found.countries.values()} - {""}):
-        name, script = english().languages[code], script_of(code)
-        text = phrased(LANGUAGE, code, name=name, code=code, script=script)
+    for code in sorted({_find_language(row) for row in found.countries.values()} - {""}):
+        name, script = load_english().languages[code], find_script(code)
+        text = fill_phrase(LANGUAGE, code, name=name, code=code, script=script)
         values = {"script": str(script), "language_code": code}
         yield Node(f"language:{code}", "language", name, f"{name} (language)", text, values)
 
 
-def _airport(icao: str, row: Row, found: Tables) -> Node:
+def _make_airport(icao: str, row: Row, found: Tables) -> Node:
     city = found.city_of[icao]
-    text = phrased(
+    text = fill_phrase(
         AIRPORT,
         icao,
         name=row["name"],
@@ -177,10 +188,10 @@ def _airport(icao: str, row: Row, found: Tables) -> Node:
     return Node(f"airport:{icao}", "airport", row["name"], row["name"], text, links={"city": f"city:{city}"})
 
 
-def _city(id: str, row: Row, found: Tables, is_capital: bool) -> Node:
+def _make_city(id: str, row: Row, found: Tables, is_capital: bool) -> Node:
     country = found.countries[row["countrycode"]]["name"]
     people = f"{row['population']:,}"
-    text = phrased(CITY, id, name=row["name"], country=country, population=people)
+    text = fill_phrase(CITY, id, name=row["name"], country=country, population=people)
     return Node(
         f"city:{id}",
         "city",
@@ -194,12 +205,12 @@ def _city(id: str, row: Row, found: Tables, is_capital: bool) -> Node:
     )
 
 
-def _country(code: str, row: Row, found: Tables, capital_of: dict[str, str]) -> Node:
-    language, money = _language(row), english().currencies.get(row["currencycode"])
+def _make_country(code: str, row: Row, found: Tables, capital_of: dict[str, str]) -> Node:
+    language, money = _find_language(row), load_english().currencies.get(row["currencycode"])
     values = {
         "capital": row["capital"],
         "currency": money or row["currencyname"],
-        "language": english().languages[language] if language else "",
+        "language": load_english().languages[language] if language else "",
         "tld": row["tld"],
         "phone": row["phone"],
         "area": f"{row['areakm2']:,}",
@@ -214,9 +225,9 @@ def _country(code: str, row: Row, found: Tables, capital_of: dict[str, str]) -> 
         links["language"] = f"language:{language}"
     text = " ".join(
         [
-            phrased(COUNTRY, code, name=row["name"], continent=CONTINENTS[row["continentcode"]], **shown),
-            phrased(COUNTRY_MORE, code, **shown),
-            *([_borders(code, borders, found)] if borders else []),
+            fill_phrase(COUNTRY, code, name=row["name"], continent=CONTINENTS[row["continentcode"]], **shown),
+            fill_phrase(COUNTRY_MORE, code, **shown),
+            *([_write_borders(code, borders, found)] if borders else []),
         ]
     )
     return Node(
@@ -237,18 +248,18 @@ def _is_single(name: str, value: str) -> bool:
     return bool(value) and not (name in ("phone", "tld") and (" " in value or "," in value))
 
 
-def _borders(code: str, borders: list[str], found: Tables) -> str:
-    return phrased(BORDERS, code, countries=listed([found.countries[iso]["name"] for iso in borders]))
+def _write_borders(code: str, borders: list[str], found: Tables) -> str:
+    return fill_phrase(BORDERS, code, countries=join_names([found.countries[iso]["name"] for iso in borders]))
 
 
-def _capitals(found: Tables) -> dict[str, str]:
+def _find_capitals(found: Tables) -> dict[str, str]:
     """Country code -> id of its capital, where that is one of the cities."""
-    by_name = {(row["countrycode"], key(row["name"])): id for id, row in found.cities.items()}
-    pairs = {code: by_name.get((code, key(row["capital"]))) for code, row in found.countries.items()}
+    by_name = {(row["countrycode"], make_key(row["name"])): id for id, row in found.cities.items()}
+    pairs = {code: by_name.get((code, make_key(row["capital"]))) for code, row in found.countries.items()}
     return {code: id for code, id in pairs.items() if id is not None}
 
 
-def _language(row: Row) -> str:
+def _find_language(row: Row) -> str:
     """Code of the first-listed language, where CLDR knows its name and script; else empty."""
     code: str = row["languages"].split(",")[0].split("-")[0]
-    return code if code in english().languages and script_of(code) else ""
+    return code if code in load_english().languages and find_script(code) else ""

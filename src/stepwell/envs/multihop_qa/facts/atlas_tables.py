@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stepwell.core.errors import ConfigError
-from stepwell.envs.multihop_qa.facts.graph import key, only_once
+from stepwell.envs.multihop_qa.facts.graph import find_unique_keys, make_key
 from stepwell.envs.multihop_qa.facts.packages import INSTALL, package_file
 
 MAX_KM = 60.0
@@ -34,7 +34,7 @@ class Tables(NamedTuple):
     city_of: dict[str, str]
 
 
-def files() -> dict[str, Path]:
+def find_files() -> dict[str, Path]:
     """The files read, by what they hold."""
     return {
         "airports": package_file("airportsdata", "airports.csv"),
@@ -43,47 +43,51 @@ def files() -> dict[str, Path]:
     }
 
 
-def tables() -> Tables:
+def read_tables() -> Tables:
     """What of the packages' tables the atlas holds."""
-    found = files()
+    found = find_files()
     with open(found["airports"], newline="", encoding="utf-8") as file:
         airports = {row["icao"]: row for row in csv.DictReader(file) if row["icao"]}
     cities = json.loads(found["cities"].read_text(encoding="utf-8"))
     countries = json.loads(found["countries"].read_text(encoding="utf-8"))
-    single = only_once(row["name"] for table in (airports, cities, countries) for row in table.values())
+    single = find_unique_keys(
+        row["name"] for table in (airports, cities, countries) for row in table.values()
+    )
     countries = {code: row for code, row in countries.items() if row["population"] > 0}
     known = {
         id: row
         for id, row in cities.items()
-        if key(row["name"]) in single and row["population"] > 0 and row["countrycode"] in countries
+        if make_key(row["name"]) in single and row["population"] > 0 and row["countrycode"] in countries
     }
-    by_name = {(row["countrycode"], key(row["name"])): id for id, row in known.items()}
+    by_name = {(row["countrycode"], make_key(row["name"])): id for id, row in known.items()}
     city_of = {
-        icao: by_name[row["country"], key(row["city"])]
+        icao: by_name[row["country"], make_key(row["city"])]
         for icao, row in airports.items()
-        if key(row["name"]) in single
-        and (row["country"], key(row["city"])) in by_name
-        and _km(row, known[by_name[row["country"], key(row["city"])]]) <= MAX_KM
+        if make_key(row["name"]) in single
+        and (row["country"], make_key(row["city"])) in by_name
+        and _measure_km(row, known[by_name[row["country"], make_key(row["city"])]]) <= MAX_KM
     }
-    kept = _kept_cities(known, countries, set(city_of.values()))
+    kept = _keep_cities(known, countries, set(city_of.values()))
     return Tables({icao: airports[icao] for icao in sorted(city_of)}, kept, countries, city_of)
 
 
-def _kept_cities(known: Mapping[str, Row], countries: Mapping[str, Row], wanted: set[str]) -> dict[str, Row]:
-    capitals = {(code, key(row["capital"])) for code, row in countries.items()}
-    wanted = wanted | {id for id, row in known.items() if (row["countrycode"], key(row["name"])) in capitals}
+def _keep_cities(known: Mapping[str, Row], countries: Mapping[str, Row], wanted: set[str]) -> dict[str, Row]:
+    capitals = {(code, make_key(row["capital"])) for code, row in countries.items()}
+    wanted = wanted | {
+        id for id, row in known.items() if (row["countrycode"], make_key(row["name"])) in capitals
+    }
     order = sorted(known, key=lambda id: (id not in wanted, -known[id]["population"], int(id)))
     return {id: known[id] for id in sorted(order[: max(NUM_CITIES, len(wanted))], key=int)}
 
 
-def _km(airport: Row, city: Row) -> float:
+def _measure_km(airport: Row, city: Row) -> float:
     north = float(airport["lat"]) - city["latitude"]
     east = (float(airport["lon"]) - city["longitude"]) * math.cos(math.radians(city["latitude"]))
     return 111.2 * math.hypot(north, east)
 
 
 @cache
-def english() -> Any:
+def load_english() -> Any:
     """Names of CLDR in English."""
     try:
         from babel import Locale
@@ -94,10 +98,10 @@ def english() -> Any:
     return Locale.parse("en")
 
 
-def script_of(language: str) -> str | None:
+def find_script(language: str) -> str | None:
     """The English name of the script that a language is mostly written in."""
     from babel.core import get_global
 
     likely = get_global("likely_subtags").get(language)
     code = likely.split("_")[1] if likely and likely.count("_") == 2 else None
-    return english().scripts.get(code) if code else None
+    return load_english().scripts.get(code) if code else None

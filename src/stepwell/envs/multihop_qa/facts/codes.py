@@ -22,8 +22,8 @@ import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from stepwell.envs.multihop_qa.facts.collection import Collection, Question
-from stepwell.envs.multihop_qa.facts.graph import Graph, Node
+from stepwell.envs.multihop_qa.facts.collection import Collection, MultihopQuestion
+from stepwell.envs.multihop_qa.facts.graph import FactGraph, Node
 
 NUM_THINGS = 2_000
 NUM_QUESTIONS = {"bridge 2": 6_000, "bridge 3": 4_000, "comparison": 2_000}
@@ -32,7 +32,7 @@ LETTERS = string.ascii_uppercase
 
 
 @dataclass(frozen=True, slots=True)
-class Tongue:
+class CodeLanguage:
     """The words of a small world: the form of a thing's name, its relations, and what is compared."""
 
     name: str
@@ -41,31 +41,31 @@ class Tongue:
     number: str
 
 
-CODES = Tongue("codes", (LETTERS, LETTERS, DIGITS), ("key", "door", "cup"), "size")
-MARKS = Tongue("marks", (DIGITS, LETTERS, LETTERS), ("cup", "lamp", "door"), "price")
+CODES = CodeLanguage("codes", (LETTERS, LETTERS, DIGITS), ("key", "door", "cup"), "size")
+MARKS = CodeLanguage("marks", (DIGITS, LETTERS, LETTERS), ("cup", "lamp", "door"), "price")
 
 
-def inputs() -> list[str]:
+def digest_inputs() -> list[str]:
     """What the collection depends on: nothing outside this file."""
     return []
 
 
 def build_codes() -> Collection:
     """The small world to learn in."""
-    return _build(CODES)
+    return _build_collection(CODES)
 
 
 def build_marks() -> Collection:
     """The small world from elsewhere."""
-    return _build(MARKS)
+    return _build_collection(MARKS)
 
 
-def _build(tongue: Tongue) -> Collection:
+def _build_collection(tongue: CodeLanguage) -> Collection:
     rng = random.Random(tongue.name)
-    graph = Graph(_things(tongue, rng))
+    graph = FactGraph(_make_things(tongue, rng))
     things = list(graph.nodes.values())
-    makers = {"bridge 2": _bridge, "bridge 3": _bridge, "comparison": _comparison}
-    questions: dict[str, Question] = {}
+    makers = {"bridge 2": _make_bridge, "bridge 3": _make_bridge, "comparison": _make_comparison}
+    questions: dict[str, MultihopQuestion] = {}
     for kind, count in NUM_QUESTIONS.items():
         wanted = len(questions) + count
         while len(questions) < wanted:
@@ -75,7 +75,7 @@ def _build(tongue: Tongue) -> Collection:
     return Collection(tongue.name, graph.documents(), questions.values())
 
 
-def _things(tongue: Tongue, rng: random.Random) -> Iterator[Node]:
+def _make_things(tongue: CodeLanguage, rng: random.Random) -> Iterator[Node]:
     names = rng.sample(["".join(code) for code in itertools.product(*tongue.letters)], NUM_THINGS)
     for name in names:
         to = rng.sample([other for other in rng.sample(names, 8) if other != name], len(tongue.relations))
@@ -86,21 +86,21 @@ def _things(tongue: Tongue, rng: random.Random) -> Iterator[Node]:
         yield Node(name, "thing", name, name, text, dict(links), {tongue.number: number}, links)
 
 
-def _bridge(
-    graph: Graph, things: Sequence[Node], tongue: Tongue, kind: str, rng: random.Random
-) -> Question | None:
+def _make_bridge(
+    graph: FactGraph, things: Sequence[Node], tongue: CodeLanguage, kind: str, rng: random.Random
+) -> MultihopQuestion | None:
     *links, last = rng.choices(tongue.relations, k=int(kind.split()[1]))
-    path = graph.walk(rng.choice(things), links)
+    path = graph.follow_links(rng.choice(things), links)
     if path is None or path[-1].links[last] in [node.id for node in path]:
         return None
     asked = " of ".join(reversed([*links, last]))
     plan = tuple((node.id,) for node in path)
-    return Question(f"What {asked} of {path[0].name}?", (path[-1].links[last],), plan, "bridge")
+    return MultihopQuestion(f"What {asked} of {path[0].name}?", (path[-1].links[last],), plan, "bridge")
 
 
-def _comparison(
-    graph: Graph, things: Sequence[Node], tongue: Tongue, kind: str, rng: random.Random
-) -> Question | None:
+def _make_comparison(
+    graph: FactGraph, things: Sequence[Node], tongue: CodeLanguage, kind: str, rng: random.Random
+) -> MultihopQuestion | None:
     one, other = rng.sample(things, 2)
     less, more = sorted((one, other), key=lambda node: node.numbers[tongue.number])
     relation = rng.choice(tongue.relations)
@@ -108,4 +108,4 @@ def _comparison(
     if more.numbers == less.numbers or answer in (one.id, other.id, less.links[relation]):
         return None
     text = f"What {relation} of {one.name} or {other.name}?"
-    return Question(text, (answer,), ((one.id, other.id),), kind)
+    return MultihopQuestion(text, (answer,), ((one.id, other.id),), kind)

@@ -15,14 +15,14 @@ from pathlib import Path
 
 from stepwell.core.errors import EncodingError
 from stepwell.core.ids import content_hash
-from stepwell.data.cache import cached
-from stepwell.envs.retrieval import Document, Kind, SearchIndex
+from stepwell.data.cache import open_cached
+from stepwell.envs.retrieval import Document, IndexKind, SearchIndex
 
 DEPTH = 5  # results of a search that count when questions are tried
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class MultihopQuestion:
     """A question, the answers accepted, and the ids of the passages that hold what it takes.
 
     `plan` is in the order of turns: passages of one turn can be searched for together, those of the
@@ -39,31 +39,40 @@ class Question:
 class Collection:
     """Passages and questions about them."""
 
-    def __init__(self, name: str, documents: Iterable[Document], questions: Iterable[Question]) -> None:
+    def __init__(
+        self, name: str, documents: Iterable[Document], questions: Iterable[MultihopQuestion]
+    ) -> None:
         self.name = name
         self.documents = tuple(documents)
         self.questions = tuple(questions)
-        self._indexes: dict[Kind, SearchIndex] = {}
+        self._indexes: dict[IndexKind, SearchIndex] = {}
 
-    def index(self, kind: Kind) -> SearchIndex:
+    def index(self, kind: IndexKind) -> SearchIndex:
         """The index over all passages, built when first asked for."""
         if kind not in self._indexes:
             self._indexes[kind] = SearchIndex.build(self.documents, kind)
         return self._indexes[kind]
 
-    def digest(self) -> str:
+    def compute_digest(self) -> str:
         """Content hash of all of it."""
-        return content_hash(_plain(self))
+        return content_hash(_to_plain(self))
 
 
 def cached_collection(
     name: str, digest: str, build: Callable[[], Collection], root: Path | None = None
 ) -> Collection:
     """The collection of a name, built where the cache does not hold that of these inputs."""
-    return cached(f"facts/{name}-{digest}.json.gz", lambda path: _write(path, build()), _read, root)
+    return open_cached(
+        f"facts/{name}-{digest}.json.gz",
+        lambda path: _write_collection(path, build()),
+        _read_collection,
+        root,
+    )
 
 
-def tried(name: str, documents: Iterable[Document], questions: Iterable[Question]) -> Collection:
+def keep_sound_questions(
+    name: str, documents: Iterable[Document], questions: Iterable[MultihopQuestion]
+) -> Collection:
     """The collection of those questions that can be answered by the searches of their plan and no sooner."""
     whole = Collection(name, documents, ())
     index = whole.index("bm25")
@@ -72,25 +81,25 @@ def tried(name: str, documents: Iterable[Document], questions: Iterable[Question
     return Collection(name, whole.documents, kept)
 
 
-def _is_sound(index: SearchIndex, question: Question, shown: dict[str, frozenset[str]]) -> bool:
+def _is_sound(index: SearchIndex, question: MultihopQuestion, shown: dict[str, frozenset[str]]) -> bool:
     """Whether titles find their passages, and nothing finds a passage before its turn."""
     later = {id for turn in question.plan for id in turn}
     for turn in question.plan:
         later.difference_update(turn)
         for id in turn:
             if id not in shown:
-                shown[id] = _ids_found(index, index[id].title)
+                shown[id] = _search_ids(index, index[id].title)
             if id not in shown[id] or later & shown[id]:
                 return False
     later.update(id for turn in question.plan[1:] for id in turn)
-    return not later & _ids_found(index, question.text)
+    return not later & _search_ids(index, question.text)
 
 
-def _ids_found(index: SearchIndex, query: str) -> frozenset[str]:
+def _search_ids(index: SearchIndex, query: str) -> frozenset[str]:
     return frozenset(hit.id for hit in index.search(query, DEPTH))
 
 
-def _plain(collection: Collection) -> dict[str, object]:
+def _to_plain(collection: Collection) -> dict[str, object]:
     return {
         "name": collection.name,
         "documents": [[document.id, document.title, document.text] for document in collection.documents],
@@ -98,14 +107,14 @@ def _plain(collection: Collection) -> dict[str, object]:
     }
 
 
-def _write(path: Path, collection: Collection) -> None:
-    value = _plain(collection)
+def _write_collection(path: Path, collection: Collection) -> None:
+    value = _to_plain(collection)
     text = json.dumps({"digest": content_hash(value), "collection": value}, ensure_ascii=False)
     with gzip.GzipFile(path, "wb", compresslevel=6, mtime=0) as file:  # the same bytes on every day
         file.write(text.encode())
 
 
-def _read(path: Path) -> Collection:
+def _read_collection(path: Path) -> Collection:
     try:
         with gzip.open(path, "rb") as file:
             stored = json.loads(file.read())
@@ -116,7 +125,7 @@ def _read(path: Path) -> Collection:
             value["name"],
             [Document(*document) for document in value["documents"]],
             [
-                Question(
+                MultihopQuestion(
                     question["text"],
                     tuple(question["answers"]),
                     tuple(tuple(turn) for turn in question["plan"]),

@@ -17,9 +17,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from stepwell.envs.multihop_qa.facts.answers import normalised
-from stepwell.envs.multihop_qa.facts.collection import Question
-from stepwell.envs.multihop_qa.facts.graph import Graph, Node, key
+from stepwell.envs.multihop_qa.facts.answers import normalise_answer
+from stepwell.envs.multihop_qa.facts.collection import MultihopQuestion
+from stepwell.envs.multihop_qa.facts.graph import FactGraph, Node, make_key
 
 MIN_RATIO = 1.05  # what is compared differs by 5% at least
 Phrases = Mapping[str, tuple[str, ...]]  # relation -> phrasings with {x} for what it is asked of
@@ -62,19 +62,19 @@ Family = Bridge | Comparison | Intersection
 class Composer:
     """Makes the questions of a graph. `ask` phrases what is asked, `of` the way to what it is asked of."""
 
-    def __init__(self, graph: Graph, ask: Phrases, of: Phrases, compare: Phrases, both: Phrases) -> None:
+    def __init__(self, graph: FactGraph, ask: Phrases, of: Phrases, compare: Phrases, both: Phrases) -> None:
         self.graph = graph
         self._ask, self._of, self._compare, self._both = ask, of, compare, both
 
-    def questions(self, families: Iterable[Family], max_per_answer: int) -> list[Question]:
+    def compose_questions(self, families: Iterable[Family], max_per_answer: int) -> list[MultihopQuestion]:
         """The questions of all families, the answers of each question counted together."""
         told: Counter[str] = Counter()
-        found: dict[str, Question] = {}
+        found: dict[str, MultihopQuestion] = {}
         for family in families:
             rng = random.Random(repr(family))
             num_left = family.count
-            for question in self._drawn(family, rng):
-                answer = normalised(question.answers[0])
+            for question in self._draw_questions(family, rng):
+                answer = normalise_answer(question.answers[0])
                 if question.text in found or told[answer] >= max_per_answer:
                     continue
                 found[question.text] = question
@@ -84,22 +84,22 @@ class Composer:
                     break
         return list(found.values())
 
-    def _drawn(self, family: Family, rng: random.Random) -> Iterator[Question]:
-        starts = [node for node in self.graph.of_kind(family.kind) if node.may_start]
+    def _draw_questions(self, family: Family, rng: random.Random) -> Iterator[MultihopQuestion]:
+        starts = [node for node in self.graph.list_kind(family.kind) if node.may_start]
         rng.shuffle(starts)
         pairs = (rng.sample(starts, 2) for _ in range(60 * family.count))
-        made: Iterator[Question | None]
+        made: Iterator[MultihopQuestion | None]
         match family:
             case Bridge():
-                made = (self._bridge(family, start, rng) for start in starts)
+                made = (self._make_bridge(family, start, rng) for start in starts)
             case Comparison():
-                made = (self._comparison(family, one, other, rng) for one, other in pairs)
+                made = (self._make_comparison(family, one, other, rng) for one, other in pairs)
             case Intersection():
-                made = (self._intersection(family, one, other, rng) for one, other in pairs)
+                made = (self._make_intersection(family, one, other, rng) for one, other in pairs)
         yield from (question for question in made if question is not None)
 
-    def _bridge(self, family: Bridge, start: Node, rng: random.Random) -> Question | None:
-        path = self.graph.walk(start, family.links)
+    def _make_bridge(self, family: Bridge, start: Node, rng: random.Random) -> MultihopQuestion | None:
+        path = self.graph.follow_links(start, family.links)
         if path is None or family.value not in path[-1].values:
             return None
         what = start.name
@@ -107,10 +107,12 @@ class Composer:
             what = rng.choice(self._of[link]).format(x=what)
         text = rng.choice(self._ask[family.value]).format(x=what)
         answer = path[-1].values[family.value]
-        return _question("bridge", text, answer, [[node] for node in path])
+        return _make_question("bridge", text, answer, [[node] for node in path])
 
-    def _comparison(self, family: Comparison, one: Node, other: Node, rng: random.Random) -> Question | None:
-        ends = self._ends(family.link, one, other)
+    def _make_comparison(
+        self, family: Comparison, one: Node, other: Node, rng: random.Random
+    ) -> MultihopQuestion | None:
+        ends = self._find_ends(family.link, one, other)
         if ends is None or any(family.number not in end.numbers for end in ends):
             return None
         less, more = sorted(ends, key=lambda end: end.numbers[family.number])
@@ -120,33 +122,33 @@ class Composer:
             return None
         what = rng.choice(self._compare[f"{family.link}.{family.number}"]).format(x=one.name, y=other.name)
         text = rng.choice(self._ask[family.value]).format(x=what)
-        return _question("comparison", text, more.values[family.value], [[one, other], [*ends]])
+        return _make_question("comparison", text, more.values[family.value], [[one, other], [*ends]])
 
-    def _intersection(
+    def _make_intersection(
         self, family: Intersection, one: Node, other: Node, rng: random.Random
-    ) -> Question | None:
-        ends = self._ends(family.link, one, other)
+    ) -> MultihopQuestion | None:
+        ends = self._find_ends(family.link, one, other)
         if ends is None:
             return None
         shared = set(ends[0].many.get(family.many, ())) & set(ends[1].many.get(family.many, ()))
         if len(shared) != 1:
             return None
         text = rng.choice(self._both[f"{family.link}.{family.many}"]).format(x=one.name, y=other.name)
-        return _question("intersection", text, self.graph[shared.pop()].name, [[one, other], [*ends]])
+        return _make_question("intersection", text, self.graph[shared.pop()].name, [[one, other], [*ends]])
 
-    def _ends(self, link: str, one: Node, other: Node) -> tuple[Node, Node] | None:
+    def _find_ends(self, link: str, one: Node, other: Node) -> tuple[Node, Node] | None:
         ends = [node.links.get(link) for node in (one, other)]
         if None in ends or ends[0] == ends[1] or {one.id, other.id} & set(ends):
             return None
         return self.graph[str(ends[0])], self.graph[str(ends[1])]
 
 
-def _question(kind: str, text: str, answer: str, plan: list[list[Node]]) -> Question | None:
+def _make_question(kind: str, text: str, answer: str, plan: list[list[Node]]) -> MultihopQuestion | None:
     """The question, unless it tells its answer or a part of the way."""
     text = text[0].upper() + text[1:]
-    said = f" {key(text)} "
+    said = f" {make_key(text)} "
     hidden = [answer, *(node.name for node in itertools.chain(*plan[1:]))]
-    if any(f" {key(name)} " in said for name in hidden) or not normalised(answer):
+    if any(f" {make_key(name)} " in said for name in hidden) or not normalise_answer(answer):
         return None
     ids = tuple(tuple(node.id for node in turn) for turn in plan)
-    return Question(text, (answer,), ids, kind)
+    return MultihopQuestion(text, (answer,), ids, kind)

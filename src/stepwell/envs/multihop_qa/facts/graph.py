@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from stepwell.envs.retrieval import Document
-from stepwell.envs.retrieval.text import words
+from stepwell.envs.retrieval.text import split_words
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Node:
         return Document(self.id, self.title, self.text)
 
 
-class Graph:
+class FactGraph:
     """Nodes by id and by kind, in a fixed order."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
@@ -54,11 +54,11 @@ class Graph:
     def __getitem__(self, id: str) -> Node:
         return self.nodes[id]
 
-    def of_kind(self, kind: str) -> list[Node]:
+    def list_kind(self, kind: str) -> list[Node]:
         """The nodes of a kind."""
         return self._kinds.get(kind, [])
 
-    def walk(self, start: Node, links: Iterable[str]) -> list[Node] | None:
+    def follow_links(self, start: Node, links: Iterable[str]) -> list[Node] | None:
         """The nodes from `start` along `links`; None where one is missing or a node comes twice."""
         found = [start]
         for link in links:
@@ -74,11 +74,11 @@ class Graph:
             yield node.document
 
 
-def key(name: str) -> str:
+def make_key(name: str) -> str:
     """A name as search reads it: two names with one key cannot be told apart."""
-    return " ".join(words(name))
+    return " ".join(split_words(name))
 
 
-def only_once(names: Iterable[str]) -> set[str]:
+def find_unique_keys(names: Iterable[str]) -> set[str]:
     """The keys that one name alone has."""
-    return {name for name, count in Counter(map(key, names)).items() if count == 1 and name}
+    return {name for name, count in Counter(map(make_key, names)).items() if count == 1 and name}

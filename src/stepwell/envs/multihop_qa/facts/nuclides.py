@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
-from stepwell.envs.multihop_qa.facts.collection import Collection, tried
+from stepwell.envs.multihop_qa.facts.collection import Collection, keep_sound_questions
 from stepwell.envs.multihop_qa.facts.composer import Bridge, Comparison, Composer, Family
-from stepwell.envs.multihop_qa.facts.graph import Graph, Node
+from stepwell.envs.multihop_qa.facts.graph import FactGraph, Node
 from stepwell.envs.multihop_qa.facts.packages import file_digest, package_file
-from stepwell.envs.multihop_qa.facts.phrases import phrased
+from stepwell.envs.multihop_qa.facts.phrases import fill_phrase
 
 DECAYS = {  # mode -> its name, change of the atomic number, change of the mass number
     "B-": ("beta minus decay", 1, 0),
@@ -104,26 +104,30 @@ MODES = "SELECT isotope_id, mode, intensity FROM isotopedecaymodes WHERE intensi
 Row = tuple[Any, ...]
 
 
-def inputs() -> list[str]:
+def digest_inputs() -> list[str]:
     """What the collection depends on."""
     return [file_digest(package_file("mendeleev", "elements.db"))]
 
 
-def build() -> Collection:
+def build_nuclides() -> Collection:
     """The whole collection, from the package."""
     with closing(
         sqlite3.connect(f"file:{package_file('mendeleev', 'elements.db')}?mode=ro", uri=True)
     ) as tables:
         elements = {row[0]: row for row in tables.execute(ELEMENTS)}
         isotopes = {(row[1], row[2]): row for row in reversed(tables.execute(ISOTOPES).fetchall())}
-        modes = _commonest(tables.execute(MODES).fetchall())
+        modes = _find_commonest_modes(tables.execute(MODES).fetchall())
     known = {place: row for place, row in sorted(isotopes.items()) if row[5] is not None}
-    graph = Graph([*_isotopes(known, elements, modes), *(_element(row) for row in elements.values())])
+    graph = FactGraph(
+        [*_make_isotopes(known, elements, modes), *(_make_element(row) for row in elements.values())]
+    )
     composer = Composer(graph, ASK, OF, COMPARE, {})
-    return tried("nuclides", graph.documents(), composer.questions(FAMILIES, MAX_PER_ANSWER))
+    return keep_sound_questions(
+        "nuclides", graph.documents(), composer.compose_questions(FAMILIES, MAX_PER_ANSWER)
+    )
 
 
-def _commonest(rows: list[Row]) -> dict[int, str]:
+def _find_commonest_modes(rows: list[Row]) -> dict[int, str]:
     """The commonest way of decay of every isotope that has a clear one."""
     best: dict[int, tuple[float, str]] = {}
     for isotope, mode, intensity in rows:
@@ -136,41 +140,41 @@ def _commonest(rows: list[Row]) -> dict[int, str]:
     }
 
 
-def _isotopes(
+def _make_isotopes(
     known: dict[tuple[int, int], Row], elements: dict[int, Row], modes: dict[int, str]
 ) -> Iterator[Node]:
     for (protons, mass), (row_id, _, _, half_life, unit, year) in known.items():
         element = elements[protons][1]
         name = f"{element}-{mass}"
         values, links = {"first_seen": str(year)}, {}
-        parts = [phrased(ISOTOPE, name, name=name, element=element, year=year)]
+        parts = [fill_phrase(ISOTOPE, name, name=name, element=element, year=year)]
         if half_life is not None and unit in UNITS:
             values["half_life"] = f"{half_life:g} {UNITS[unit]}"
-            parts.append(phrased(LASTS, name, half_life=values["half_life"]))
+            parts.append(fill_phrase(LASTS, name, half_life=values["half_life"]))
         if row_id in modes:
             mode, more_protons, more_mass = DECAYS[modes[row_id]]
             place = (protons + more_protons, mass + more_mass)
             if place in known:
                 values["becomes"] = f"{elements[place[0]][1]}-{place[1]}"
-                links["decay"] = _id(place)
+                links["decay"] = _write_id(place)
                 if place[0] != protons:
                     links["product"] = f"element:{place[0]}"
-                parts.append(phrased(BECOMES, name, mode=mode, daughter=values["becomes"]))
+                parts.append(fill_phrase(BECOMES, name, mode=mode, daughter=values["becomes"]))
         numbers = {"protons": float(protons)}
-        yield Node(_id((protons, mass)), "isotope", name, name, " ".join(parts), values, numbers, links)
+        yield Node(_write_id((protons, mass)), "isotope", name, name, " ".join(parts), values, numbers, links)
 
 
-def _element(row: Row) -> Node:
+def _make_element(row: Row) -> Node:
     number, name, symbol, discoverer, year, place = row
-    text = phrased(ELEMENT, name, name=name, number=number, symbol=symbol)
+    text = fill_phrase(ELEMENT, name, name=name, number=number, symbol=symbol)
     values = {"symbol": symbol}
     if discoverer and year and place:
         values |= {"discoverer": discoverer, "found_in": str(year), "place": place}
-        text += " " + phrased(FOUND, name, discoverer=discoverer, year=year, place=place)
+        text += " " + fill_phrase(FOUND, name, discoverer=discoverer, year=year, place=place)
     return Node(
         f"element:{number}", "element", name, f"{name} (element)", text, values, {"number": float(number)}
     )
 
 
-def _id(place: tuple[int, int]) -> str:
+def _write_id(place: tuple[int, int]) -> str:
     return f"isotope:{place[0]}-{place[1]}"

@@ -6,11 +6,11 @@ import zlib
 from collections.abc import Sequence
 
 
-def phrased(phrasings: Sequence[str], id: str, **facts: object) -> str:
+def fill_phrase(phrasings: Sequence[str], id: str, **facts: object) -> str:
     """One of the phrasings, filled in."""
     return phrasings[zlib.crc32(id.encode()) % len(phrasings)].format(**facts)
 
 
-def listed(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

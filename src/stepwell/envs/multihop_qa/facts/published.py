@@ -21,7 +21,7 @@ from typing import Any
 
 from stepwell.core.errors import ConfigError
 from stepwell.core.ids import content_hash
-from stepwell.envs.multihop_qa.facts.collection import Collection, Question
+from stepwell.envs.multihop_qa.facts.collection import Collection, MultihopQuestion
 from stepwell.envs.retrieval import Document
 
 _REFERENCE = re.compile(r"#(\d+)")
@@ -39,9 +39,9 @@ def read_published(path: Path) -> Collection:
         return id
 
     questions = []
-    for number, record in enumerate(_records(path), start=1):
+    for number, record in enumerate(_read_records(path), start=1):
         try:
-            question = _musique(record, add) if "paragraphs" in record else _hotpot(record, add)
+            question = _read_musique(record, add) if "paragraphs" in record else _read_hotpot(record, add)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise ConfigError(
                 f"{path.name}: record {number} is none of HotpotQA, 2WikiMultihopQA or MuSiQue ({error!r}); "
@@ -54,10 +54,10 @@ def read_published(path: Path) -> Collection:
     return Collection(path.name, documents.values(), questions)
 
 
-def _records(path: Path) -> list[Record]:
+def _read_records(path: Path) -> list[Record]:
     try:
         text = path.read_text(encoding="utf-8")
-        found = json.loads(text) if text.lstrip().startswith("[") else _lines(text)
+        found = json.loads(text) if text.lstrip().startswith("[") else _read_lines(text)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path.name} cannot be read as JSON: {error}") from error
     if not all(isinstance(record, dict) for record in found):
@@ -65,11 +65,11 @@ def _records(path: Path) -> list[Record]:
     return list(found)
 
 
-def _lines(text: str) -> list[Any]:
+def _read_lines(text: str) -> list[Any]:
     return [json.loads(line) for line in text.split("\n") if line.strip()]
 
 
-def _hotpot(record: Record, add: AddPassage) -> Question | None:
+def _read_hotpot(record: Record, add: AddPassage) -> MultihopQuestion | None:
     ids: dict[str, str] = {}
     for title, sentences in record["context"]:
         ids.setdefault(title, add(title, " ".join(sentence.strip() for sentence in sentences)))
@@ -78,10 +78,10 @@ def _hotpot(record: Record, add: AddPassage) -> Question | None:
     needed = dict.fromkeys(title for title, _ in record["supporting_facts"])
     plan = (tuple(ids[title] for title in needed),)
     kind = str(record.get("type", ""))
-    return Question(str(record["question"]), (str(record["answer"]),), plan, kind, is_proven=False)
+    return MultihopQuestion(str(record["question"]), (str(record["answer"]),), plan, kind, is_proven=False)
 
 
-def _musique(record: Record, add: AddPassage) -> Question | None:
+def _read_musique(record: Record, add: AddPassage) -> MultihopQuestion | None:
     ids = {
         paragraph["idx"]: add(paragraph["title"], paragraph["paragraph_text"])
         for paragraph in record["paragraphs"]
@@ -99,4 +99,4 @@ def _musique(record: Record, add: AddPassage) -> Question | None:
     answers = (str(record["answer"]), *map(str, record.get("answer_aliases", ())))
     kind = f"{len(turns)} hops"
     turns_of_ids = tuple(tuple(dict.fromkeys(turn)) for turn in plan)
-    return Question(str(record["question"]), answers, turns_of_ids, kind, is_proven=False)
+    return MultihopQuestion(str(record["question"]), answers, turns_of_ids, kind, is_proven=False)

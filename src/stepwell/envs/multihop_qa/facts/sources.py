@@ -18,15 +18,15 @@ from stepwell.envs.multihop_qa.facts.collection import Collection, cached_collec
 
 MAKING = 1  # raised when collections change, so that older files are not read
 SOURCES: dict[str, tuple[Callable[[], list[str]], Callable[[], Collection]]] = {
-    "atlas": (atlas.inputs, atlas.build),
-    "nuclides": (nuclides.inputs, nuclides.build),
-    "codes": (codes.inputs, codes.build_codes),
-    "marks": (codes.inputs, codes.build_marks),
+    "atlas": (atlas.digest_inputs, atlas.build_atlas),
+    "nuclides": (nuclides.digest_inputs, nuclides.build_nuclides),
+    "codes": (codes.digest_inputs, codes.build_codes),
+    "marks": (codes.digest_inputs, codes.build_marks),
 }
 
 
 @lru_cache(maxsize=8)
-def collection(name: str) -> Collection:
+def open_collection(name: str) -> Collection:
     """A collection, once per process; built on the first use on a machine (ten seconds for the atlas)."""
     if name not in SOURCES:
         raise ConfigError(f"there is no collection {name!r}; known: {', '.join(SOURCES)}")

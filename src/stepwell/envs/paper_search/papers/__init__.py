@@ -1,9 +1,9 @@
 """Citation graphs of papers: generated ones, and those read from a Semantic Scholar snapshot."""
 
-from stepwell.envs.paper_search.papers.generator import GraphSpec, generated_graph
+from stepwell.envs.paper_search.papers.generator import GraphSpec, open_generated_graph
 from stepwell.envs.paper_search.papers.graph import Facet, PaperGraph
-from stepwell.envs.paper_search.papers.needs import Need, needs_of, read_need, request_of
-from stepwell.envs.paper_search.papers.selector import Quality, Selector, quality
+from stepwell.envs.paper_search.papers.needs import Need, list_needs, read_need, write_request
+from stepwell.envs.paper_search.papers.selector import Quality, Selector, measure_quality
 
 __all__ = [
     "Facet",
@@ -12,9 +12,9 @@ __all__ = [
     "PaperGraph",
     "Quality",
     "Selector",
-    "generated_graph",
-    "needs_of",
-    "quality",
+    "list_needs",
+    "measure_quality",
+    "open_generated_graph",
     "read_need",
-    "request_of",
+    "write_request",
 ]

@@ -12,7 +12,7 @@ more facets, some from the domain, from one facet alone, or from anywhere. Withi
 drawn as often as it was drawn before (plus one), and of two draws often the newer: few papers gather
 most citations, and what is new is read. A survey shares two facets only and cites much.
 
-The same spec makes the same graph on every machine; `generated_graph` keeps it in the cache under the
+The same spec makes the same graph on every machine; `open_generated_graph` keeps it in the cache under the
 digest of the spec and of `VERSION`, which changes with what is generated.
 """
 
@@ -30,10 +30,10 @@ import numpy as np
 
 from stepwell.core.errors import InputError
 from stepwell.core.ids import content_hash
-from stepwell.data.cache import cached
+from stepwell.data.cache import open_cached
 from stepwell.envs.paper_search.papers.graph import Facet, PaperGraph
-from stepwell.envs.paper_search.papers.texts import full_text, tiny_text
-from stepwell.envs.paper_search.papers.vocabulary import full_facets, tiny_facets
+from stepwell.envs.paper_search.papers.texts import write_full_text, write_tiny_text
+from stepwell.envs.paper_search.papers.vocabulary import make_full_facets, make_tiny_facets
 
 VERSION = 3
 STRAY = 0.08  # of facet values come from anywhere, not from those a domain favours
@@ -80,23 +80,23 @@ class _Latent:
     is_survey: bool
 
 
-def generated_graph(spec: GraphSpec, root: Path | None = None) -> PaperGraph:
+def open_generated_graph(spec: GraphSpec, root: Path | None = None) -> PaperGraph:
     """The graph of a spec, from the cache or made now."""
     name = f"papers/{spec.style}-{spec.num_papers}-{spec.digest}.npz"
-    return cached(name, lambda path: generate(spec).save(path), PaperGraph.load, root)
+    return open_cached(name, lambda path: generate_graph(spec).save(path), PaperGraph.load, root)
 
 
-def generate(spec: GraphSpec) -> PaperGraph:
+def generate_graph(spec: GraphSpec) -> PaperGraph:
     """Make the graph of a spec."""
-    facets = tiny_facets(spec.seed) if spec.style == "tiny" else full_facets(spec.seed)
-    latents = list(_latents(spec, facets))
+    facets = make_tiny_facets(spec.seed) if spec.style == "tiny" else make_full_facets(spec.seed)
+    latents = list(_draw_latents(spec, facets))
     rng = random.Random(f"{spec.seed}:texts")
-    texts = [_written(spec, facets, latent, rng) for latent in latents]
-    cited, ends = _citations(spec, latents)
+    texts = [_write_paper(spec, facets, latent, rng) for latent in latents]
+    cited, ends = _draw_citations(spec, latents)
     count = len(latents)
     years = FIRST_YEAR + np.arange(count, dtype=np.int32) * NUM_YEARS // count
     return PaperGraph(
-        ids=tuple(_ids(spec)),
+        ids=tuple(_make_ids(spec)),
         titles=tuple(title for title, _ in texts),
         abstracts=tuple(abstract for _, abstract in texts),
         years=years.astype(np.int32),
@@ -109,7 +109,7 @@ def generate(spec: GraphSpec) -> PaperGraph:
     )
 
 
-def _ids(spec: GraphSpec) -> list[str]:
+def _make_ids(spec: GraphSpec) -> list[str]:
     """`p` and a number; in a tiny graph that is small enough two capitals or digits, drawn at random."""
     characters = ascii_uppercase + digits
     short = [a + b for a in characters for b in characters]
@@ -118,15 +118,15 @@ def _ids(spec: GraphSpec) -> list[str]:
     return [f"p{number}" for number in range(spec.num_papers)]
 
 
-def _latents(spec: GraphSpec, facets: tuple[Facet, ...]) -> Iterator[_Latent]:
+def _draw_latents(spec: GraphSpec, facets: tuple[Facet, ...]) -> Iterator[_Latent]:
     rng = random.Random(f"{spec.seed}:latents")
     domain, *others = facets
     favoured = [
         [rng.sample(range(len(facet.values)), min(spec.favoured, len(facet.values))) for facet in others]
         for _ in domain.values
     ]
-    domain_weights = _falling(len(domain.values))
-    weights = [_falling(len(favoured[0][k])) for k in range(len(others))]
+    domain_weights = _make_weights(len(domain.values))
+    weights = [_make_weights(len(favoured[0][k])) for k in range(len(others))]
 
     def value(of_domain: int, k: int) -> int:
         if rng.random() < STRAY:
@@ -143,23 +143,23 @@ def _latents(spec: GraphSpec, facets: tuple[Facet, ...]) -> Iterator[_Latent]:
             mentions[k + 1] = -1 if other == about[k + 1] else other
         if is_survey:  # a survey is about a domain and a task, whatever the means
             about[2:] = mentions[2:] = [-1] * (len(facets) - 2)
-        forms = [_form(facet, v, rng) if v >= 0 else -1 for facet, v in zip(facets, about, strict=True)]
+        forms = [_draw_form(facet, v, rng) if v >= 0 else -1 for facet, v in zip(facets, about, strict=True)]
         is_silent = not is_survey and rng.random() < spec.silent_share
         silent = rng.randrange(1, len(facets)) if is_silent else -1
         yield _Latent(about, mentions, forms, silent, is_survey)
 
 
-def _falling(count: int) -> list[float]:
+def _make_weights(count: int) -> list[float]:
     """Cumulative weights 1/3, 1/4, 1/5, ...: some values are popular, none is everything."""
     return list(accumulate(1.0 / (rank + 3) for rank in range(count)))
 
 
-def _form(facet: Facet, value: int, rng: random.Random) -> int:
+def _draw_form(facet: Facet, value: int, rng: random.Random) -> int:
     count = len(facet.values[value])
     return rng.choices(range(count), weights=FORM_WEIGHTS[:count])[0]
 
 
-def _written(
+def _write_paper(
     spec: GraphSpec, facets: tuple[Facet, ...], latent: _Latent, rng: random.Random
 ) -> tuple[str, str]:
     """Title and abstract of one paper."""
@@ -173,11 +173,11 @@ def _written(
         alias = rng.choice(facets[k].values[latent.about[k]])
         alias = "" if alias == said[facets[k].name] else alias
     if spec.style == "tiny":
-        return tiny_text(said, other.replace(" and ", " "), alias)
-    return full_text(said, other, alias, latent.is_survey, rng)
+        return write_tiny_text(said, other.replace(" and ", " "), alias)
+    return write_full_text(said, other, alias, latent.is_survey, rng)
 
 
-def _citations(spec: GraphSpec, latents: list[_Latent]) -> tuple[list[int], list[int]]:
+def _draw_citations(spec: GraphSpec, latents: list[_Latent]) -> tuple[list[int], list[int]]:
     """References of all papers end to end, and where each paper's end."""
     rng = random.Random(f"{spec.seed}:citations")
     circles: dict[tuple[int, ...], list[int]] = {}
@@ -189,14 +189,14 @@ def _citations(spec: GraphSpec, latents: list[_Latent]) -> tuple[list[int], list
         for _ in range(3 * wanted):
             if len(found) == wanted:
                 break
-            circle = circles.get(_circle(latent.about, rng))
+            circle = circles.get(_draw_circle(latent.about, rng))
             if circle:
                 older = rng.choice(circle)
                 if rng.random() < NEWER:
                     older = max(older, rng.choice(circle))
                 found[older] = None
                 circle.append(older)
-        for key in _circles_of(latent.about):
+        for key in _list_circles(latent.about):
             circles.setdefault(key, []).append(number)
         cited += found
         ends.append(len(cited))
@@ -211,8 +211,8 @@ def _num_references(spec: GraphSpec, latent: _Latent, rng: random.Random) -> int
     return min(round(4.0 * spec.mean_references * rng.random() * rng.random()), spec.max_references)
 
 
-def _circle(about: list[int], rng: random.Random) -> tuple[int, ...]:
-    """Among whom a reference is drawn: a key of `_circles_of`, by chance."""
+def _draw_circle(about: list[int], rng: random.Random) -> tuple[int, ...]:
+    """Among whom a reference is drawn: a key of `_list_circles`, by chance."""
     draw = rng.random()
     kind = next(name for bound, name in CIRCLES if draw < bound)
     known = [k for k in range(1, len(about)) if about[k] >= 0]
@@ -230,7 +230,7 @@ def _circle(about: list[int], rng: random.Random) -> tuple[int, ...]:
     return ()
 
 
-def _circles_of(about: list[int]) -> Iterator[tuple[int, ...]]:
+def _list_circles(about: list[int]) -> Iterator[tuple[int, ...]]:
     """Every circle that a paper stands in."""
     known = [k for k in range(1, len(about)) if about[k] >= 0]
     yield ()

@@ -68,13 +68,13 @@ class PaperGraph:
         """Id to number."""
         return {paper: number for number, paper in enumerate(self.ids)}
 
-    def references(self, number: int) -> list[int]:
+    def list_references(self, number: int) -> list[int]:
         """What a paper cites."""
         start = int(self.cited_ends[number - 1]) if number else 0
         row: list[int] = self.cited[start : int(self.cited_ends[number])].tolist()
         return row
 
-    def citations(self, number: int) -> list[int]:
+    def list_citations(self, number: int) -> list[int]:
         """What cites a paper, most cited first."""
         start, end = self._citing_starts[number], self._citing_starts[number + 1]
         row: list[int] = self._citing[start:end].tolist()
@@ -112,10 +112,10 @@ class PaperGraph:
             "years": self.years,
             "about": none if self.about is None else self.about,
             "mentions": none if self.mentions is None else self.mentions,
-            "told": _block(json.dumps({"digest": self.digest, "facets": facets})),
+            "told": _encode_text(json.dumps({"digest": self.digest, "facets": facets})),
         }
         for name, texts in (("ids", self.ids), ("titles", self.titles), ("abstracts", self.abstracts)):
-            columns[name], columns[f"{name}_ends"] = _blocks(texts)
+            columns[name], columns[f"{name}_ends"] = _encode_texts(texts)
         with open(path, "wb") as file:
             np.savez(file, **columns)  # type: ignore[arg-type]
 
@@ -127,9 +127,9 @@ class PaperGraph:
                 told = json.loads(columns["told"].tobytes())
                 facets = tuple(Facet(name, tuple(map(tuple, values))) for name, values in told["facets"])
                 return cls(
-                    ids=_texts(columns["ids"], columns["ids_ends"]),
-                    titles=_texts(columns["titles"], columns["titles_ends"]),
-                    abstracts=_texts(columns["abstracts"], columns["abstracts_ends"]),
+                    ids=_decode_texts(columns["ids"], columns["ids_ends"]),
+                    titles=_decode_texts(columns["titles"], columns["titles_ends"]),
+                    abstracts=_decode_texts(columns["abstracts"], columns["abstracts_ends"]),
                     years=columns["years"],
                     cited=columns["cited"],
                     cited_ends=columns["cited_ends"],
@@ -142,16 +142,16 @@ class PaperGraph:
             raise EncodingError(f"{path} is no graph of papers: {error}") from error
 
 
-def _block(text: str) -> npt.NDArray[np.uint8]:
+def _encode_text(text: str) -> npt.NDArray[np.uint8]:
     return np.frombuffer(text.encode(), np.uint8)
 
 
-def _blocks(texts: Sequence[str]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+def _encode_texts(texts: Sequence[str]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     encoded = [text.encode() for text in texts]
     ends = np.cumsum([len(part) for part in encoded], dtype=np.int64)
     return np.frombuffer(b"".join(encoded), np.uint8), ends
 
 
-def _texts(block: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> tuple[str, ...]:
+def _decode_texts(block: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> tuple[str, ...]:
     data, starts = block.tobytes(), [0, *ends.tolist()]
     return tuple(data[a:b].decode() for a, b in pairwise(starts))

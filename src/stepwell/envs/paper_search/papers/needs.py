@@ -56,11 +56,11 @@ class Need:
         return [rng.choice(graph.facets[facet].values[value]) for facet, value in self.values]
 
 
-def needs_of(graph: PaperGraph, sizes: tuple[int, ...], min_answers: int, max_answers: int) -> list[Need]:
+def list_needs(graph: PaperGraph, sizes: tuple[int, ...], min_answers: int, max_answers: int) -> list[Need]:
     """Every need of so many facets (`sizes`) with a fitting number of answers, in a fixed order."""
     assert graph.about is not None, "needs are those of a generated graph"
     found = []
-    for kinds in _kinds(len(graph.facets), sizes):
+    for kinds in _list_kinds(len(graph.facets), sizes):
         rows = graph.about[:, kinds]
         counts = Counter(map(tuple, rows[(rows >= 0).all(axis=1)].tolist()))
         fitting = sorted(key for key, count in counts.items() if min_answers <= count <= max_answers)
@@ -81,7 +81,7 @@ def read_need(value: Any, graph: PaperGraph) -> Need:
     return Need(tuple((facet, number) for facet, number in pairs))
 
 
-def request_of(graph: PaperGraph, need: Need, is_short: bool = False) -> str:
+def write_request(graph: PaperGraph, need: Need, is_short: bool = False) -> str:
     """The request in words; `is_short`: nothing but the words of the facets."""
     said = need.words(graph)
     if is_short:
@@ -95,6 +95,6 @@ def request_of(graph: PaperGraph, need: Need, is_short: bool = False) -> str:
     return rng.choice(REQUESTS).format(", ".join(named[:-1]) + " and " + named[-1])
 
 
-def _kinds(num_facets: int, sizes: tuple[int, ...]) -> Iterator[list[int]]:
+def _list_kinds(num_facets: int, sizes: tuple[int, ...]) -> Iterator[list[int]]:
     for size in sizes:
         yield from (list(kinds) for kinds in combinations(range(num_facets), size))

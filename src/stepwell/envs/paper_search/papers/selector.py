@@ -23,7 +23,7 @@ import numpy as np
 
 from stepwell.envs.paper_search.papers.graph import PaperGraph
 from stepwell.envs.paper_search.papers.needs import Need
-from stepwell.envs.retrieval.text import words
+from stepwell.envs.retrieval.text import split_words
 
 MENTIONED, ABSENT, UNANNOTATED = 0.55, 0.25, 0.45
 WORDLESS = 0.75
@@ -46,7 +46,11 @@ class Selector:
         self, graph: PaperGraph, request: str, answers: Collection[int], need: Need | None = None
     ) -> None:
         self._graph, self._need, self._answers = graph, need, frozenset(answers)
-        said = words(" ".join(need.words(graph))) if need else [w for w in words(request) if len(w) > 3]
+        said = (
+            split_words(" ".join(need.words(graph)))
+            if need
+            else [w for w in split_words(request) if len(w) > 3]
+        )
         self._words = frozenset(said)
         self._scores: dict[int, float] = {}
         self._shares: dict[int, float] = {}
@@ -55,34 +59,36 @@ class Selector:
         """How relevant a paper is."""
         score = self._scores.get(paper)
         if score is None:
-            score = self._fit(paper)
+            score = self._score_fit(paper)
             if score >= NEAR_ZERO:  # else no words can save it, and they need not be read
-                score *= WORDLESS + (1 - WORDLESS) * self.share_of_words(paper)
+                score *= WORDLESS + (1 - WORDLESS) * self.measure_word_share(paper)
             score = self._scores[paper] = score if score >= NEAR_ZERO else 0.0
         return score
 
-    def keeps(self, paper: int) -> bool:
+    def is_kept(self, paper: int) -> bool:
         """Whether a paper passes the threshold."""
         return self.score(paper) >= THRESHOLD
 
-    def mistakes(self) -> list[int]:
+    def list_mistakes(self) -> list[int]:
         """The papers of the graph that it keeps though they are no answers."""
-        return [paper for paper in self._nearly() if paper not in self._answers and self.keeps(paper)]
+        return [
+            paper for paper in self._list_near_answers() if paper not in self._answers and self.is_kept(paper)
+        ]
 
-    def ceiling(self) -> float:
+    def compute_ceiling(self) -> float:
         """F1 of a pool that holds every paper of the graph."""
         count = len(self._answers)
-        return 2 * count / (2 * count + len(self.mistakes())) if count else 0.0
+        return 2 * count / (2 * count + len(self.list_mistakes())) if count else 0.0
 
-    def share_of_words(self, paper: int) -> float:
+    def measure_word_share(self, paper: int) -> float:
         """The share of the request's words that a paper's title or abstract holds."""
         share = self._shares.get(paper)
         if share is None:
-            held = self._words.intersection(words(self._graph.texts[paper]))
+            held = self._words.intersection(split_words(self._graph.texts[paper]))
             share = self._shares[paper] = len(held) / len(self._words) if self._words else 0.0
         return share
 
-    def _nearly(self) -> list[int]:
+    def _list_near_answers(self) -> list[int]:
         """Papers that mention one facet of the need and are about the others; no others can be mistaken."""
         about, mentions = self._graph.about, self._graph.mentions
         if self._need is None or about is None or mentions is None:
@@ -94,9 +100,9 @@ class Selector:
             found.update(np.flatnonzero(np.all([mentions[:, facet] == value, *others], axis=0)).tolist())
         return sorted(found)
 
-    def _fit(self, paper: int) -> float:
+    def _score_fit(self, paper: int) -> float:
         if self._need is None:
-            return 1.0 if paper in self._answers else UNANNOTATED * self.share_of_words(paper)
+            return 1.0 if paper in self._answers else UNANNOTATED * self.measure_word_share(paper)
         about, mentions = self._graph.about, self._graph.mentions
         assert about is not None and mentions is not None
         fit = 1.0
@@ -106,12 +112,12 @@ class Selector:
         return fit
 
 
-def quality(selector: Selector, pool: Collection[int], answers: Collection[int]) -> Quality:
+def measure_quality(selector: Selector, pool: Collection[int], answers: Collection[int]) -> Quality:
     """How good a pool is: what the selector keeps of it, against the answers.
 
     Of four answers three kept, and one more that is none: recall 0.75, precision 0.75, F1 0.75.
     """
-    kept = {paper for paper in pool if selector.keeps(paper)}
+    kept = {paper for paper in pool if selector.is_kept(paper)}
     found = len(kept.intersection(answers))
     recall = found / len(answers) if answers else 0.0
     precision = found / len(kept) if kept else 0.0

@@ -29,14 +29,14 @@ import numpy as np
 
 from stepwell.core.errors import ConfigError
 from stepwell.core.ids import content_hash
-from stepwell.data.cache import cached
+from stepwell.data.cache import open_cached
 from stepwell.envs.paper_search.papers.graph import PaperGraph
 
 PARTS = ("papers", "abstracts", "citations")
 _REVISION = re.compile(r"v\d+$")
 
 
-class Annotated(NamedTuple):
+class AnnotatedRequest(NamedTuple):
     """A request and the numbers of the papers that answer it."""
 
     text: str
@@ -52,19 +52,19 @@ class _Row(NamedTuple):
 
 def read_snapshot(folder: Path, root: Path | None = None) -> PaperGraph:
     """The graph of a snapshot, from the cache or read now."""
-    files = {part: _files(folder, part) for part in PARTS}
+    files = {part: _list_files(folder, part) for part in PARTS}
     listed = [
         (f.parent.name, f.name, f.stat().st_size, f.stat().st_mtime_ns) for p in PARTS for f in files[p]
     ]
     digest = content_hash(listed)
     name = f"papers/snapshot-{digest}.npz"
-    return cached(name, lambda path: _built(files, digest).save(path), PaperGraph.load, root)
+    return open_cached(name, lambda path: _build_graph(files, digest).save(path), PaperGraph.load, root)
 
 
-def read_requests(path: Path, graph: PaperGraph) -> list[Annotated]:
+def read_requests(path: Path, graph: PaperGraph) -> list[AnnotatedRequest]:
     """The requests of a file that have answers in the graph."""
-    found: dict[str, Annotated] = {}
-    for place, row in _rows(path):
+    found: dict[str, AnnotatedRequest] = {}
+    for place, row in _read_rows(path):
         text, answers = row.get("question"), row.get("answer_arxiv_id")
         if not isinstance(text, str) or not isinstance(answers, list):
             raise ConfigError(
@@ -72,21 +72,21 @@ def read_requests(path: Path, graph: PaperGraph) -> list[Annotated]:
             )
         numbers = {graph.numbers.get(_REVISION.sub("", str(answer))) for answer in answers} - {None}
         if numbers:
-            found.setdefault(text, Annotated(text, tuple(sorted(n for n in numbers if n is not None))))
+            found.setdefault(text, AnnotatedRequest(text, tuple(sorted(n for n in numbers if n is not None))))
     if not found:
         raise ConfigError(f"{path} holds no request whose answers are in the graph")
     return list(found.values())
 
 
-def _built(files: dict[str, list[Path]], digest: str) -> PaperGraph:
+def _build_graph(files: dict[str, list[Path]], digest: str) -> PaperGraph:
     abstracts: dict[int, str] = {}
-    for row in _all_rows(files["abstracts"]):
-        corpus_id, abstract = _corpus_id(row.get("corpusid")), row.get("abstract")
+    for row in _read_all_rows(files["abstracts"]):
+        corpus_id, abstract = _read_corpus_id(row.get("corpusid")), row.get("abstract")
         if corpus_id is not None and isinstance(abstract, str) and abstract.strip():
             abstracts[corpus_id] = " ".join(abstract.split())
     kept: dict[str, _Row] = {}
-    for row in _all_rows(files["papers"]):
-        paper = _paper(row)
+    for row in _read_all_rows(files["papers"]):
+        paper = _read_paper(row)
         if paper is not None and paper.corpus_id in abstracts:
             kept.setdefault(paper.arxiv_id, paper)
     papers = sorted(kept.values())
@@ -94,9 +94,9 @@ def _built(files: dict[str, list[Path]], digest: str) -> PaperGraph:
         raise ConfigError("the snapshot holds no paper that is on arXiv and has a title and an abstract")
     number: dict[int | None, int] = {paper.corpus_id: place for place, paper in enumerate(papers)}
     cited: list[dict[int, None]] = [{} for _ in papers]
-    for row in _all_rows(files["citations"]):
-        citing = number.get(_corpus_id(row.get("citingcorpusid")))
-        target = number.get(_corpus_id(row.get("citedcorpusid")))
+    for row in _read_all_rows(files["citations"]):
+        citing = number.get(_read_corpus_id(row.get("citingcorpusid")))
+        target = number.get(_read_corpus_id(row.get("citedcorpusid")))
         if citing is not None and target is not None and citing != target:
             cited[citing][target] = None
     return PaperGraph(
@@ -110,11 +110,11 @@ def _built(files: dict[str, list[Path]], digest: str) -> PaperGraph:
     )
 
 
-def _paper(row: dict[str, Any]) -> _Row | None:
+def _read_paper(row: dict[str, Any]) -> _Row | None:
     """A line of `papers`, if it is one that is kept."""
     external = row.get("externalids")
     arxiv_id = external.get("ArXiv") if isinstance(external, dict) else None
-    title, corpus_id = row.get("title"), _corpus_id(row.get("corpusid"))
+    title, corpus_id = row.get("title"), _read_corpus_id(row.get("corpusid"))
     if not arxiv_id or not isinstance(title, str) or not title.strip() or corpus_id is None:
         return None
     date = str(row.get("publicationdate") or "")
@@ -124,26 +124,26 @@ def _paper(row: dict[str, Any]) -> _Row | None:
     return _Row(date, corpus_id, _REVISION.sub("", str(arxiv_id)), " ".join(title.split()))
 
 
-def _corpus_id(value: Any) -> int | None:
+def _read_corpus_id(value: Any) -> int | None:
     """A number, which some releases write as a text."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
         return int(value)
     return value if type(value) is int else None
 
 
-def _files(folder: Path, part: str) -> list[Path]:
+def _list_files(folder: Path, part: str) -> list[Path]:
     found = sorted(path for path in (folder / part).glob("*") if path.is_file() and path.name[0] != ".")
     if not found:
         raise ConfigError(f"{folder} is no snapshot: there are no files in {part}/")
     return found
 
 
-def _all_rows(files: list[Path]) -> Iterator[dict[str, Any]]:
+def _read_all_rows(files: list[Path]) -> Iterator[dict[str, Any]]:
     for path in files:
-        yield from (row for _, row in _rows(path))
+        yield from (row for _, row in _read_rows(path))
 
 
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of a file of JSON lines, with the numbers of their lines."""
     opener = gzip.open if path.suffix == ".gz" else open
     try:

@@ -97,7 +97,7 @@ _ADJECTIVES, _SIZES, _LOOSE_FIRST, _LOOSE_LAST, _PARTS = (
 )
 
 
-def full_text(
+def write_full_text(
     said: Mapping[str, str], other: str, alias: str, is_survey: bool, rng: random.Random
 ) -> tuple[str, str]:
     """Title and abstract of a paper that says its facets as in `said`; `other` and `alias` may be empty."""
@@ -114,16 +114,16 @@ def full_text(
     if other:
         parts.append(rng.choice(COMPARISONS))
     parts += rng.sample(CLOSINGS, 2)
-    title = _filled(rng.choice(first), slots, rng)
-    return title, " ".join(_filled(part, slots, rng) for part in parts)
+    title = _fill_pattern(rng.choice(first), slots, rng)
+    return title, " ".join(_fill_pattern(part, slots, rng) for part in parts)
 
 
-def tiny_text(said: Mapping[str, str], other: str, alias: str) -> tuple[str, str]:
+def write_tiny_text(said: Mapping[str, str], other: str, alias: str) -> tuple[str, str]:
     """Words of the facets; words of what is only mentioned, and of the other form, if any."""
     return " ".join(said.values()), " ".join(word for word in (other, alias) if word)
 
 
-def _filled(pattern: str, slots: Mapping[str, str], rng: random.Random) -> str:
+def _fill_pattern(pattern: str, slots: Mapping[str, str], rng: random.Random) -> str:
     loose = {
         "adjective": rng.choice(_ADJECTIVES),
         "size": rng.choice(_SIZES),

@@ -159,14 +159,14 @@ CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
 NUM_DATASETS = 200
 
 
-def full_facets(seed: int) -> tuple[Facet, ...]:
+def make_full_facets(seed: int) -> tuple[Facet, ...]:
     """Domain, task, method, setting and data set of the full graph."""
     written = {"domain": DOMAINS, "task": TASKS, "method": METHODS, "setting": SETTINGS}
-    facets = [Facet(name, _forms(text)) for name, text in written.items()]
+    facets = [Facet(name, _read_forms(text)) for name, text in written.items()]
     return (*facets, Facet("dataset", _dataset_names(random.Random(f"{seed}:datasets"))))
 
 
-def tiny_facets(seed: int, num_values: int = 13, num_forms: int = 2) -> tuple[Facet, ...]:
+def make_tiny_facets(seed: int, num_values: int = 13, num_forms: int = 2) -> tuple[Facet, ...]:
     """Three facets whose values are single words; no word has two meanings."""
     rng = random.Random(f"{seed}:tiny words")
     drawn = iter(rng.sample(TINY_WORDS.split(), 3 * num_values * num_forms))
@@ -176,7 +176,7 @@ def tiny_facets(seed: int, num_values: int = 13, num_forms: int = 2) -> tuple[Fa
     )
 
 
-def _forms(text: str) -> tuple[tuple[str, ...], ...]:
+def _read_forms(text: str) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(line.split("|")) for line in text.strip().splitlines())
 
 

@@ -18,7 +18,7 @@ from pydantic import Field
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ArraySpec, InputError, RobotEnvDescription, Task
 from stepwell.envs.robots import cameras
-from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv, RobotOptions, numbers
+from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv, RobotOptions, round_numbers
 from stepwell.envs.robots.fetch.expert import EXPERTS
 from stepwell.envs.robots.fetch.simulator import open_simulator
 from stepwell.envs.tiles import Image
@@ -29,7 +29,7 @@ MIN_FROM_HAND = 0.1  # of the object from the gripper, as Gymnasium-Robotics has
 HIGHEST = 0.45
 
 
-class Draw(NamedTuple):
+class TaskRanges(NamedTuple):
     """Where things may be, around the gripper's start."""
 
     instruction: str
@@ -40,10 +40,12 @@ class Draw(NamedTuple):
 
 
 TASKS = {
-    "reach": Draw("move the gripper to the target", 0.15),
-    "push": Draw("push the block to the target", 0.15, 0.15),
-    "slide": Draw("slide the puck to the target", 0.3, 0.1, (0.4, 0.0)),
-    "pick_and_place": Draw("pick up the block and bring it to the target", 0.15, 0.15, (0.0, 0.0), True),
+    "reach": TaskRanges("move the gripper to the target", 0.15),
+    "push": TaskRanges("push the block to the target", 0.15, 0.15),
+    "slide": TaskRanges("slide the puck to the target", 0.3, 0.1, (0.4, 0.0)),
+    "pick_and_place": TaskRanges(
+        "pick up the block and bring it to the target", 0.15, 0.15, (0.0, 0.0), True
+    ),
 }
 
 
@@ -89,14 +91,14 @@ class Fetch(RobotEnv):
         """Object and goal drawn evenly from their ranges."""
         draw, rng = TASKS[options.task], np.random.default_rng(seed)
         while True:
-            place = _place(draw, rng)
-            goal = _goal(draw, rng)
+            place = _draw_place(draw, rng)
+            goal = _draw_goal(draw, rng)
             start = np.zeros(3) if place is None else np.append(place, 0.0)
             if np.linalg.norm(goal - start) >= MIN_APART:
                 break
-        content: dict[str, JSON] = {"task": options.task, "goal": numbers(goal, DECIMALS)}
+        content: dict[str, JSON] = {"task": options.task, "goal": round_numbers(goal, DECIMALS)}
         if place is not None:
-            content["object"] = numbers(place, DECIMALS)
+            content["object"] = round_numbers(place, DECIMALS)
         return Task(cls.name, content, instruction=draw.instruction, seed=seed)
 
     def begin(self, task: Task, seed: int) -> None:
@@ -107,7 +109,7 @@ class Fetch(RobotEnv):
         if self._sim is None:
             self._sim = open_simulator(self.options.task)
         place = np.asarray(content["object"], dtype=np.float64) if self._has_object else None
-        self._seen = self._sim.restart(place, np.asarray(content["goal"], dtype=np.float64))
+        self._seen = self._sim.restart_at(place, np.asarray(content["goal"], dtype=np.float64))
 
     def act(self, action: FloatArray) -> Moved:
         """One step of 40 milliseconds."""
@@ -135,22 +137,22 @@ class Fetch(RobotEnv):
 
     def facts(self) -> dict[str, JSON]:
         """Positions in metres."""
-        facts: dict[str, JSON] = {"gripper": numbers(self._seen["observation"][:3])}
+        facts: dict[str, JSON] = {"gripper": round_numbers(self._seen["observation"][:3])}
         if self._has_object:
-            facts["object"] = numbers(self._seen["achieved_goal"])
-        return facts | {"goal": numbers(self._seen["desired_goal"])}
+            facts["object"] = round_numbers(self._seen["achieved_goal"])
+        return facts | {"goal": round_numbers(self._seen["desired_goal"])}
 
     def picture(self, camera: str) -> Image:
         """Rendered off screen, the goal as a ball."""
         sim = self._sim
-        return cameras.picture(sim.fullpath, sim.model, sim.data, camera, self.options.image_size)
+        return cameras.render_image(sim.fullpath, sim.model, sim.data, camera, self.options.image_size)
 
     def close(self) -> None:
         """Forget the simulator."""
         self._sim = None
 
 
-def _place(draw: Draw, rng: np.random.Generator) -> npt.NDArray[np.float64] | None:
+def _draw_place(draw: TaskRanges, rng: np.random.Generator) -> npt.NDArray[np.float64] | None:
     if draw.object_range is None:
         return None
     while True:
@@ -159,7 +161,7 @@ def _place(draw: Draw, rng: np.random.Generator) -> npt.NDArray[np.float64] | No
             return place
 
 
-def _goal(draw: Draw, rng: np.random.Generator) -> npt.NDArray[np.float64]:
+def _draw_goal(draw: TaskRanges, rng: np.random.Generator) -> npt.NDArray[np.float64]:
     goal = rng.uniform(-draw.goal_range, draw.goal_range, 3)
     if draw.object_range is not None:  # the height is above the table
         goal[:2] += draw.goal_offset

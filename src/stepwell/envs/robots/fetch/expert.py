@@ -21,12 +21,12 @@ CLEAR = 0.08  # height above the block at which the gripper passes over it
 ABOVE = np.array([0.0, 0.0, CLEAR])
 
 
-def reach(hand: Vector, fingers: float, block: Vector, goal: Vector) -> Vector:
+def reach_goal(hand: Vector, fingers: float, block: Vector, goal: Vector) -> Vector:
     """Straight to the goal."""
-    return _towards(goal - hand, CLOSED)
+    return _move_towards(goal - hand, CLOSED)
 
 
-def push(hand: Vector, fingers: float, block: Vector, goal: Vector) -> Vector:
+def push_block(hand: Vector, fingers: float, block: Vector, goal: Vector) -> Vector:
     """Over the block to its far side, down, and through it towards the goal."""
     way = goal[:2] - block[:2]
     way = way / max(float(np.linalg.norm(way)), 1e-9)
@@ -36,34 +36,34 @@ def push(hand: Vector, fingers: float, block: Vector, goal: Vector) -> Vector:
     is_behind = along < -BLOCK and np.linalg.norm(aside) < 0.015
     if is_behind and hand[2] < block[2] + 0.02:
         speed = min(0.04, float(np.linalg.norm(goal[:2] - block[:2])) + 0.015)
-        return _towards(np.append(speed * way - 0.8 * aside, block[2] - hand[2]), CLOSED)
+        return _move_towards(np.append(speed * way - 0.8 * aside, block[2] - hand[2]), CLOSED)
     if np.linalg.norm(hand[:2] - start[:2]) < 0.015:
-        return _towards(start - hand, CLOSED)
+        return _move_towards(start - hand, CLOSED)
     if hand[2] < block[2] + CLEAR - 0.02:
-        return _towards(np.array([0.0, 0.0, block[2] + CLEAR - hand[2]]), CLOSED)
-    return _towards(start + ABOVE - hand, CLOSED)
+        return _move_towards(np.array([0.0, 0.0, block[2] + CLEAR - hand[2]]), CLOSED)
+    return _move_towards(start + ABOVE - hand, CLOSED)
 
 
-def pick_and_place(hand: Vector, fingers: float, block: Vector, goal: Vector) -> Vector:
+def pick_and_place_block(hand: Vector, fingers: float, block: Vector, goal: Vector) -> Vector:
     """Above the block, down, close, and carry it to the goal."""
     to_block = block - hand
     if np.linalg.norm(to_block) > 0.02:
         if np.linalg.norm(to_block[:2]) > 0.01 and to_block[2] < 0.0:
-            return _towards(to_block + ABOVE, OPEN)
-        return _towards(to_block, OPEN)
+            return _move_towards(to_block + ABOVE, OPEN)
+        return _move_towards(to_block, OPEN)
     if fingers > 2 * BLOCK + 0.002:
-        return _towards(np.zeros(3), CLOSED)
-    return _towards(goal - block, CLOSED)
+        return _move_towards(np.zeros(3), CLOSED)
+    return _move_towards(goal - block, CLOSED)
 
 
 EXPERTS: dict[str, Callable[[Vector, float, Vector, Vector], Vector]] = {
-    "reach": reach,
-    "push": push,
-    "pick_and_place": pick_and_place,
+    "reach": reach_goal,
+    "push": push_block,
+    "pick_and_place": pick_and_place_block,
 }
 
 
-def _towards(move: Vector, gripper: float) -> Vector:
+def _move_towards(move: Vector, gripper: float) -> Vector:
     """At most full speed, in the direction of `move`."""
     action = GAIN * move
     return np.append(action / max(1.0, float(np.abs(action).max())), gripper)

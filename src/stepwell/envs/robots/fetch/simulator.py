@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.envs.robots import models
-from stepwell.envs.robots.packages import simulator
+from stepwell.envs.robots.packages import import_simulator
 
 CLASSES = {
     "reach": "MujocoFetchReachEnv",
@@ -22,11 +22,11 @@ CLASSES = {
 class GivenStart:
     """What is put in front of a Fetch class; `restart` takes the place of `reset`."""
 
-    def restart(
+    def restart_at(
         self: Any, place: npt.NDArray[np.float64] | None, goal: npt.NDArray[np.float64]
     ) -> dict[str, npt.NDArray[np.float64]]:
         """Object (in the plane) and goal as offsets from where the gripper starts."""
-        mujoco = models.mujoco("fetch")
+        mujoco = models.import_mujoco("fetch")
         mujoco.mj_resetData(self.model, self.data)
         self.data.time = self.initial_time
         self.data.qpos[:], self.data.qvel[:] = self.initial_qpos, self.initial_qvel
@@ -42,8 +42,8 @@ class GivenStart:
         return seen
 
     def _initialize_simulation(self: Any) -> None:
-        self.model = models.model_of(self.fullpath, "fetch")
-        self.data = models.mujoco("fetch").MjData(self.model)
+        self.model = models.make_model(self.fullpath, "fetch")
+        self.data = models.import_mujoco("fetch").MjData(self.model)
         self._model_names = self._utils.MujocoModelNames(self.model)
         self._env_setup(initial_qpos=self.initial_qpos)
         self.initial_time = self.data.time
@@ -53,7 +53,7 @@ class GivenStart:
 
 @lru_cache(maxsize=8)
 def _simulator_type(task: str) -> type[Any]:
-    module = simulator(f"gymnasium_robotics.envs.fetch.{task}", world="fetch", extra="fetch")
+    module = import_simulator(f"gymnasium_robotics.envs.fetch.{task}", world="fetch", extra="fetch")
     return type("Given", (GivenStart, getattr(module, CLASSES[task])), {})
 
 

@@ -18,15 +18,20 @@ from pydantic import Field, field_validator
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ArraySpec, ConfigError, InputError, RobotEnvDescription, Task
 from stepwell.envs.robots import cameras
-from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv, RobotOptions, numbers
-from stepwell.envs.robots.metaworld.simulator import SharedModel, expert_of, open_simulator, vector_bounds
+from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv, RobotOptions, round_numbers
+from stepwell.envs.robots.metaworld.simulator import (
+    SharedModel,
+    find_vector_bounds,
+    make_expert,
+    open_simulator,
+)
 from stepwell.envs.robots.metaworld.text import (
     EXPERT_SHARE,
     INSTRUCTIONS,
     MIN_APART,
     SWEEP_GOAL,
     VERSION,
-    plain_name,
+    strip_version,
 )
 from stepwell.envs.tiles import Image
 
@@ -45,9 +50,9 @@ class MetaWorldOptions(RobotOptions):
 
     @field_validator("task")
     @classmethod
-    def _known(cls, value: str) -> str:
+    def _check_task(cls, value: str) -> str:
         try:
-            return plain_name(value)
+            return strip_version(value)
         except ConfigError as error:
             raise ValueError(str(error)) from None
 
@@ -88,12 +93,12 @@ class MetaWorld(RobotEnv):
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:
         """Object and goal drawn as Meta-World draws them, rounded to hundredths of a millimetre."""
-        low, high = vector_bounds(options.task + VERSION)
+        low, high = find_vector_bounds(options.task + VERSION)
         rng = np.random.default_rng(seed)
         vector = np.round(rng.uniform(low, high), DECIMALS)
         while not is_allowed(options.task, vector):
             vector = np.round(rng.uniform(low, high), DECIMALS)
-        content: dict[str, JSON] = {"task": options.task, "vector": numbers(vector, DECIMALS)}
+        content: dict[str, JSON] = {"task": options.task, "vector": round_numbers(vector, DECIMALS)}
         return Task(cls.name, content, instruction=INSTRUCTIONS[options.task], seed=seed)
 
     def begin(self, task: Task, seed: int) -> None:
@@ -109,7 +114,7 @@ class MetaWorld(RobotEnv):
         if vector.shape != self._sim._random_reset_space.shape:
             raise InputError(f"content.vector of task {task.id} has {vector.size} numbers")
         self._sim.take_model()
-        self._seen = self._sim.restart(vector)
+        self._seen = self._sim.restart_at(vector)
         self._expert = None
         self._is_stale = True
 
@@ -131,29 +136,29 @@ class MetaWorld(RobotEnv):
     def expert(self) -> npt.NDArray[Any]:
         """Meta-World's scripted policy, a new one in each episode."""
         if self._expert is None:
-            self._expert = expert_of(self.options.task + VERSION)
+            self._expert = make_expert(self.options.task + VERSION)
         return np.asarray(self._expert.get_action(self._seen))
 
     def facts(self) -> dict[str, JSON]:
         """Positions in metres."""
         seen = self._seen
         facts: dict[str, JSON] = {
-            "hand": numbers(seen[:3]),
+            "hand": round_numbers(seen[:3]),
             "gripper_opening": round(float(seen[3]), 4),
-            "object": numbers(seen[4:7]),
+            "object": round_numbers(seen[4:7]),
         }
         if seen[11:18].any():
-            facts["second_object"] = numbers(seen[11:14])
-        return facts | {"goal": numbers(seen[2 * FRAME :])}
+            facts["second_object"] = round_numbers(seen[11:14])
+        return facts | {"goal": round_numbers(seen[2 * FRAME :])}
 
     def picture(self, camera: str) -> Image:
         """Rendered off screen; the corner cameras hang upside down in Meta-World and are turned upright."""
         self._sim.take_model()
         model, data = self._sim.model, self._sim.data
         if self._is_stale:  # a reset leaves bodies and sites where they were drawn before
-            cameras.place(model, data)
+            cameras.update_positions(model, data)
             self._is_stale = False
-        seen = cameras.picture(self._sim.fullpath, model, data, camera, self.options.image_size)
+        seen = cameras.render_image(self._sim.fullpath, model, data, camera, self.options.image_size)
         return seen[::-1, ::-1] if camera.startswith("corner") else seen
 
     def close(self) -> None:

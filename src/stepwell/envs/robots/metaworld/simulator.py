@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from stepwell.core import InputError
 from stepwell.envs.robots import models
-from stepwell.envs.robots.packages import simulator
+from stepwell.envs.robots.packages import import_simulator
 
 Vector = npt.NDArray[np.float64]
 
@@ -41,26 +41,26 @@ class SharedModel:
         self._pristine: tuple[Vector, Vector] = np.empty(0), np.empty(0)
         self._world: Any = None  # whose positions the model holds
 
-    def given_to(self, world: Any) -> Any:
+    def give_to(self, world: Any) -> Any:
         """The model, with the positions of `world`; those of a new one are the model file's."""
         if self._model is None:
-            self._model = models.model_of(world.fullpath, "metaworld")
-            self._pristine = self._positions()
+            self._model = models.make_model(world.fullpath, "metaworld")
+            self._pristine = self._copy_positions()
         if self._world is not world:
             if self._world is not None:
-                self._world._positions = self._positions()
-            self._place(self._pristine if world._positions is None else world._positions)
+                self._world._positions = self._copy_positions()
+            self._write_positions(self._pristine if world._positions is None else world._positions)
             self._world = world
         return self._model
 
-    def restore(self) -> None:
+    def restore_positions(self) -> None:
         """Positions as the model file has them."""
-        self._place(self._pristine)
+        self._write_positions(self._pristine)
 
-    def _positions(self) -> tuple[Vector, Vector]:
+    def _copy_positions(self) -> tuple[Vector, Vector]:
         return self._model.body_pos.copy(), self._model.site_pos.copy()
 
-    def _place(self, positions: tuple[Vector, Vector]) -> None:
+    def _write_positions(self, positions: tuple[Vector, Vector]) -> None:
         self._model.body_pos[:], self._model.site_pos[:] = positions
 
 
@@ -79,12 +79,12 @@ class QuickStart:
 
     def take_model(self) -> None:
         """From the world that had it last."""
-        self._shared.given_to(self)
+        self._shared.give_to(self)
 
-    def restart(self: Any, vector: Vector) -> Vector:
+    def restart_at(self: Any, vector: Vector) -> Vector:
         """The observation [39] at the start of the episode that `vector` decides."""
-        mujoco = models.mujoco("metaworld")
-        self._shared.restore()
+        mujoco = models.import_mujoco("metaworld")
+        self._shared.restore_positions()
         self._last_rand_vec = vector
         self.curr_path_length = 0
         for _ in range(2):  # the second time with bodies and sites where the first has put them
@@ -96,11 +96,11 @@ class QuickStart:
         return np.asarray(observation, dtype=np.float64)
 
     def _initialize_simulation(self: Any) -> tuple[Any, Any]:
-        model = self._shared.given_to(self)
-        return model, models.mujoco("metaworld").MjData(model)
+        model = self._shared.give_to(self)
+        return model, models.import_mujoco("metaworld").MjData(model)
 
     def _reset_hand(self: Any, steps: int = 50) -> None:
-        mujoco = models.mujoco("metaworld")
+        mujoco = models.import_mujoco("metaworld")
         kind = mujoco.mjtState.mjSTATE_INTEGRATION
         key = (self.fullpath, steps, tuple(self.hand_init_pos))
         if key not in _HAND_AT_START:
@@ -124,9 +124,9 @@ _HAND_AT_START: dict[tuple[Any, ...], npt.NDArray[np.float64]] = {}
 
 
 @lru_cache(maxsize=64)
-def simulator_type(task: str) -> type[Any]:
+def make_simulator_type(task: str) -> type[Any]:
     """The quick variant of Meta-World's class for `task` (with its version: 'reach-v3')."""
-    env_dict = simulator("metaworld.env_dict", world="metaworld", extra="metaworld")
+    env_dict = import_simulator("metaworld.env_dict", world="metaworld", extra="metaworld")
     # experts ask for more than [-1, 1] on purpose; the environment clips
     warnings.filterwarnings("ignore", message="Constant\\(s\\) may be too high")
     return type("Quick", (QuickStart, env_dict.ALL_V3_ENVIRONMENTS[task]), {})
@@ -134,7 +134,7 @@ def simulator_type(task: str) -> type[Any]:
 
 def open_simulator(task: str, shared: SharedModel | None = None) -> Any:
     """A Meta-World environment that shows its goal and counts no steps of its own."""
-    env = simulator_type(task)(SharedModel() if shared is None else shared)
+    env = make_simulator_type(task)(SharedModel() if shared is None else shared)
     env._freeze_rand_vec = True
     env._set_task_called = True
     env._partially_observable = False
@@ -144,13 +144,13 @@ def open_simulator(task: str, shared: SharedModel | None = None) -> Any:
 
 
 @lru_cache(maxsize=64)
-def vector_bounds(task: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def find_vector_bounds(task: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Lowest and highest random vector of a task."""
     space = open_simulator(task)._random_reset_space
     return tuple(map(float, space.low)), tuple(map(float, space.high))
 
 
-def expert_of(task: str) -> Any:
+def make_expert(task: str) -> Any:
     """The scripted policy that Meta-World ships for a task."""
-    policies = simulator("metaworld.policies", world="metaworld", extra="metaworld")
+    policies = import_simulator("metaworld.policies", world="metaworld", extra="metaworld")
     return policies.ENV_POLICY_MAP[task]()

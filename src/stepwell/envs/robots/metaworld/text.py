@@ -87,7 +87,7 @@ EXPERT_SHARE: dict[str, float] = {
 }
 
 
-def plain_name(task: str) -> str:
+def strip_version(task: str) -> str:
     """A task's name without version; one that is not there is refused with the nearest.
 
     >>> plain_name("reach-v3"), plain_name("door-open")

@@ -10,25 +10,25 @@ from pathlib import Path
 
 from stepwell.core.errors import ConfigError
 from stepwell.core.ids import content_hash
-from stepwell.data.cache import cached
+from stepwell.data.cache import open_cached
 from stepwell.envs.shop.products import generator, webshop_files
 from stepwell.envs.shop.products.store import FORMAT, Store, open_store, write_store
-from stepwell.envs.shop.products.vocabulary import vocabulary
+from stepwell.envs.shop.products.vocabulary import load_vocabulary
 
 
-def generated_catalogue(words: str, seed: int, num_products: int, root: Path | None = None) -> Store:
+def open_generated_catalogue(words: str, seed: int, num_products: int, root: Path | None = None) -> Store:
     """`num_products` made up from a vocabulary ('full' or 'tiny')."""
-    named = vocabulary(words)
+    named = load_vocabulary(words)
     digest = content_hash([FORMAT, generator.VERSION, named.digest, seed, num_products])
-    return cached(
+    return open_cached(
         f"products/{words}-{num_products}-{digest[:16]}.db",
-        lambda path: write_store(path, generator.products(named, seed, num_products)),
+        lambda path: write_store(path, generator.generate_products(named, seed, num_products)),
         open_store,
         root,
     )
 
 
-def webshop_catalogue(folder: Path, root: Path | None = None) -> Store:
+def open_webshop_catalogue(folder: Path, root: Path | None = None) -> Store:
     """The products and goals of WebShop's files in a folder."""
     files = webshop_files.find_files(folder)
     stamps = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files.all]
@@ -37,7 +37,7 @@ def webshop_catalogue(folder: Path, root: Path | None = None) -> Store:
     def build(path: Path) -> None:
         write_store(path, webshop_files.read_products(files), webshop_files.read_goals(files))
 
-    store = cached(f"products/webshop-{digest[:16]}.db", build, open_store, root)
+    store = open_cached(f"products/webshop-{digest[:16]}.db", build, open_store, root)
     if store.num_products == 0:
         raise ConfigError(f"webshop_files: {files.products} holds no product that can be sold")
     return store

@@ -21,7 +21,7 @@ from string import ascii_uppercase
 
 from stepwell.core.errors import InputError
 from stepwell.envs.shop.products.product import Option, Product
-from stepwell.envs.shop.products.vocabulary import Kind, OptionSet, Vocabulary, attribute_of
+from stepwell.envs.shop.products.vocabulary import OptionSet, ProductKind, ProductVocabulary, strip_article
 
 VERSION = 2  # a change of what is made needs another number: catalogues are cached by it
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -29,21 +29,21 @@ _SHORT_IDS = [a + b for a in ascii_uppercase for b in ascii_uppercase]  # two to
 _ENDINGS = (99, 99, 95, 49, 0)
 
 
-def products(words: Vocabulary, seed: int, count: int) -> Iterator[Product]:
+def generate_products(words: ProductVocabulary, seed: int, count: int) -> Iterator[Product]:
     """`count` products."""
     if words.id_style == "short" and count > len(_SHORT_IDS):
         raise InputError(f"num_products: with short ids there are at most {len(_SHORT_IDS)}, got {count}")
     rng = random.Random(seed)
-    ids, titles = _ids(words.id_style, rng), set[str]()
+    ids, titles = _make_ids(words.id_style, rng), set[str]()
     for _ in range(count):
-        product = _product(words, rng, next(ids))
+        product = _make_product(words, rng, next(ids))
         while words.has_texts and product.title in titles:
-            product = _product(words, rng, product.id)
+            product = _make_product(words, rng, product.id)
         titles.add(product.title)
         yield product
 
 
-def _ids(style: str, rng: random.Random) -> Iterator[str]:
+def _make_ids(style: str, rng: random.Random) -> Iterator[str]:
     if style == "short":
         yield from random.Random(rng.random()).sample(_SHORT_IDS, len(_SHORT_IDS))
         return
@@ -55,26 +55,26 @@ def _ids(style: str, rng: random.Random) -> Iterator[str]:
             yield made
 
 
-def _product(words: Vocabulary, rng: random.Random, number: str) -> Product:
+def _make_product(words: ProductVocabulary, rng: random.Random, number: str) -> Product:
     kind = rng.choice(words.kinds)
     brand, model = rng.choice(words.brands), rng.choice(words.models)
     phrases = _without_rivals(kind, rng.sample(kind.phrases, rng.randint(*words.attributes_per_product)))
-    price = _price(kind, rng, cents=words.has_texts)
+    price = _draw_price(kind, rng, cents=words.has_texts)
     named = {"brand": brand, "kind": kind.name, "model": model}
     return Product(
         number,
-        _title(words, kind, named, phrases, rng),
+        _write_title(words, kind, named, phrases, rng),
         kind.name,
         kind.category,
         price,
-        tuple(attribute_of(phrase) for phrase in phrases),
-        tuple(_option(options, price, rng) for options in kind.options),
-        _features(words, kind, named, phrases, rng),
+        tuple(strip_article(phrase) for phrase in phrases),
+        tuple(_draw_option(options, price, rng) for options in kind.options),
+        _write_features(words, kind, named, phrases, rng),
         " ".join(line.format(**named) for line in rng.sample(words.neutral, min(3, len(words.neutral)))),
     )
 
 
-def _without_rivals(kind: Kind, phrases: list[str]) -> list[str]:
+def _without_rivals(kind: ProductKind, phrases: list[str]) -> list[str]:
     """Of phrases that exclude each other, the first."""
     kept: list[str] = []
     for phrase in phrases:
@@ -83,26 +83,26 @@ def _without_rivals(kind: Kind, phrases: list[str]) -> list[str]:
     return kept
 
 
-def _price(kind: Kind, rng: random.Random, *, cents: bool) -> int:
+def _draw_price(kind: ProductKind, rng: random.Random, *, cents: bool) -> int:
     amount = math.exp(rng.uniform(math.log(kind.low), math.log(kind.high)))
     whole = max(1, round(amount))
     return (whole - 1) * 100 + rng.choice(_ENDINGS) if cents and whole > 1 else whole * 100
 
 
-def _title(
-    words: Vocabulary, kind: Kind, named: dict[str, str], phrases: list[str], rng: random.Random
+def _write_title(
+    words: ProductVocabulary, kind: ProductKind, named: dict[str, str], phrases: list[str], rng: random.Random
 ) -> str:
     count = min(len(phrases), rng.randint(*words.title_attributes))
-    told = [attribute_of(phrase) for phrase in phrases[:count]]
+    told = [strip_article(phrase) for phrase in phrases[:count]]
     if not words.has_texts:
         return " ".join([*told, kind.name])
     first, rest = told[:1], told[1:]
     head = [named["brand"], named["model"], *first, kind.name, rng.choice(kind.lines)]
-    return ", ".join(_capital(part) for part in [" ".join(head), *rest])
+    return ", ".join(_capitalise(part) for part in [" ".join(head), *rest])
 
 
-def _features(
-    words: Vocabulary, kind: Kind, named: dict[str, str], phrases: list[str], rng: random.Random
+def _write_features(
+    words: ProductVocabulary, kind: ProductKind, named: dict[str, str], phrases: list[str], rng: random.Random
 ) -> tuple[str, ...]:
     """A sentence on each attribute, and one or two on nothing in particular."""
     told = []
@@ -110,7 +110,7 @@ def _features(
         sentences = words.has_sentences if phrase in kind.has_phrases else words.is_sentences
         sentence = rng.choice(sentences)
         told.append(
-            sentence.format(attribute=phrase, Attribute=_first_capital(attribute_of(phrase)), **named)
+            sentence.format(attribute=phrase, Attribute=_first_capital(strip_article(phrase)), **named)
         )
     if words.has_texts:
         told += [line.format(**named) for line in rng.sample(words.neutral, rng.randint(1, 2))]
@@ -118,7 +118,7 @@ def _features(
     return tuple(told)
 
 
-def _option(options: OptionSet, price: int, rng: random.Random) -> Option:
+def _draw_option(options: OptionSet, price: int, rng: random.Random) -> Option:
     count = rng.randint(options.pick[0], min(options.pick[1], len(options.values)))
     if options.is_run:
         start = rng.randint(0, len(options.values) - count)
@@ -132,7 +132,7 @@ def _option(options: OptionSet, price: int, rng: random.Random) -> Option:
     return Option(options.name, values, tuple(round(price * share * place) for place in range(count)))
 
 
-def _capital(text: str) -> str:
+def _capitalise(text: str) -> str:
     return " ".join(word[:1].upper() + word[1:] for word in text.split())
 
 

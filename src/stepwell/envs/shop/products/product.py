@@ -62,7 +62,7 @@ class Product:
         return cls(name, title, kind, lists[0], price, lists[1], read, lists[2], about)
 
 
-def dollars(cents: int) -> str:
+def format_dollars(cents: int) -> str:
     """An amount for people; whole dollars are written without cents.
 
     >>> dollars(1999), dollars(1200)
@@ -71,6 +71,6 @@ def dollars(cents: int) -> str:
     return f"${cents // 100}" if cents % 100 == 0 else f"${cents // 100}.{cents % 100:02d}"
 
 
-def all_text(product: Product) -> Iterable[str]:
+def list_texts(product: Product) -> Iterable[str]:
     """Every text in which a product may say what it is."""
     return (product.title, *product.features, product.description)

@@ -25,7 +25,7 @@ from typing import Any
 
 from stepwell.core.errors import EncodingError, EnvError
 from stepwell.core.ids import hash_bytes
-from stepwell.envs.shop.products.product import Product, all_text
+from stepwell.envs.shop.products.product import Product, list_texts
 from stepwell.envs.shop.products.query import match_all, words_of
 
 FORMAT = 1
@@ -45,7 +45,7 @@ _RANK = "round(bm25(words, 8.0, 8.0, 4.0, 2.0, 1.0), 6)"  # rounded: libraries d
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """What a search found: numbers of products, best first."""
 
     words: tuple[str, ...]
@@ -67,7 +67,7 @@ def write_store(path: Path, products: Iterable[Product], goals: Iterable[str] = 
             )
             connection.execute(
                 "INSERT INTO words (rowid, title, kind, attributes, options, text) VALUES (?, ?, ?, ?, ?, ?)",
-                (count, *_indexed(product)),
+                (count, *_list_indexed_texts(product)),
             )
         connection.executemany("INSERT INTO goals (body) VALUES (?)", ((goal,) for goal in goals))
         connection.execute("CREATE INDEX products_of_kind ON products (kind)")
@@ -79,10 +79,10 @@ def write_store(path: Path, products: Iterable[Product], goals: Iterable[str] = 
         connection.close()
 
 
-def _indexed(product: Product) -> tuple[str, ...]:
+def _list_indexed_texts(product: Product) -> tuple[str, ...]:
     values = " ".join(value for option in product.options for value in option.values)
     kind = " ".join([product.kind, *product.category])
-    return (product.title, kind, " ".join(product.attributes), values, " ".join(all_text(product)))
+    return (product.title, kind, " ".join(product.attributes), values, " ".join(list_texts(product)))
 
 
 class Store:
@@ -91,13 +91,13 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._local = threading.local()
-        about = self._about()
+        about = self._read_header()
         self.digest, self.num_products = about["digest"], int(about["num_products"])
-        (self.num_goals,) = self._rows("SELECT count(*) FROM goals")[0]
-        self.search = lru_cache(maxsize=20_000)(self._search)
-        self.product = lru_cache(maxsize=20_000)(self._product)
+        (self.num_goals,) = self._query_rows("SELECT count(*) FROM goals")[0]
+        self.search = lru_cache(maxsize=20_000)(self._search_products)
+        self.product = lru_cache(maxsize=20_000)(self._read_product)
         self.number_of = lru_cache(maxsize=20_000)(self._number_of)
-        self._num_with = lru_cache(maxsize=50_000)(self._count)
+        self._num_with = lru_cache(maxsize=50_000)(self._count_products)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Store:
         return self
@@ -107,67 +107,69 @@ class Store:
 
     def of_kind(self, kind: str) -> Iterator[Product]:
         """All products of a kind, in the order of the shelf."""
-        for (number,) in self._rows("SELECT number FROM products WHERE kind = ? ORDER BY number", (kind,)):
+        for (number,) in self._query_rows(
+            "SELECT number FROM products WHERE kind = ? ORDER BY number", (kind,)
+        ):
             yield self.product(number)
 
     def goal(self, number: int) -> str:
         """The goal of this number (from 0) among those that came with the products."""
-        rows = self._rows("SELECT body FROM goals WHERE number = ?", (number + 1,))
+        rows = self._query_rows("SELECT body FROM goals WHERE number = ?", (number + 1,))
         return str(rows[0][0])
 
-    def _search(self, text: str) -> Found:
+    def _search_products(self, text: str) -> SearchResult:
         words = words_of(text)
-        known = self._telling(words)
+        known = self._choose_words(words)
         found: dict[int, None] = {}
         for count in range(len(known), 0, -1):
             order = f"{_RANK}, rowid" if self._num_with(known[0]) <= _RANKED_MOST else "rowid"
-            rows = self._rows(
+            rows = self._query_rows(
                 f"SELECT rowid FROM words WHERE words MATCH ? ORDER BY {order} LIMIT ?",
                 (match_all(known[:count]), MAX_RESULTS + len(found)),
             )
             found.update((int(number), None) for (number,) in rows)
             if len(found) >= MAX_RESULTS:
                 break
-        return Found(words, tuple(found)[:MAX_RESULTS])
+        return SearchResult(words, tuple(found)[:MAX_RESULTS])
 
-    def _telling(self, words: Sequence[str]) -> list[str]:
+    def _choose_words(self, words: Sequence[str]) -> list[str]:
         """The words to look for, rarest first."""
         known = sorted((w for w in words if self._num_with(w)), key=lambda w: (self._num_with(w), w))
         common = max(_COMMON, _COMMON_SHARE * self.num_products)
         rare = [word for word in known if self._num_with(word) <= common]
         return rare[:_MOST_WORDS] or known[:1]
 
-    def _count(self, word: str) -> int:
-        (count,) = self._rows("SELECT count(*) FROM words WHERE words MATCH ?", (match_all([word]),))[0]
+    def _count_products(self, word: str) -> int:
+        (count,) = self._query_rows("SELECT count(*) FROM words WHERE words MATCH ?", (match_all([word]),))[0]
         return int(count)
 
     def _number_of(self, name: str) -> int | None:
         """The number of a product by its id, large or small letters; None if there is none."""
-        rows = self._rows("SELECT number FROM products WHERE id = ?", (_plain(name),))
+        rows = self._query_rows("SELECT number FROM products WHERE id = ?", (_to_plain(name),))
         return int(rows[0][0]) if rows else None
 
-    def _product(self, number: int) -> Product:
-        rows = self._rows("SELECT body FROM products WHERE number = ?", (number,))
+    def _read_product(self, number: int) -> Product:
+        rows = self._query_rows("SELECT body FROM products WHERE number = ?", (number,))
         return Product.from_json(rows[0][0])
 
-    def _about(self) -> dict[str, str]:
+    def _read_header(self) -> dict[str, str]:
         try:
-            about = dict(self._rows("SELECT name, value FROM about"))
-            (count,) = self._rows("SELECT count(*) FROM products")[0]
+            about = dict(self._query_rows("SELECT name, value FROM about"))
+            (count,) = self._query_rows("SELECT count(*) FROM products")[0]
         except (EnvError, ValueError) as error:
             raise EncodingError(f"{self.path.name} is no product store: {error}") from error
         if about.get("format") != str(FORMAT) or about.get("num_products") != str(count):
             raise EncodingError(f"{self.path.name} is a product store of another form, or not whole")
         return about
 
-    def _rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def _query_rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Ask the file; what goes wrong then is the system's doing."""
         try:
-            return self._connection().execute(statement, values).fetchall()
+            return self._connect().execute(statement, values).fetchall()
         except sqlite3.Error as error:
             raise EnvError(f"the product store {self.path} cannot be read: {error}") from error
 
-    def _connection(self) -> sqlite3.Connection:
+    def _connect(self) -> sqlite3.Connection:
         held: tuple[int, sqlite3.Connection] | None = getattr(self._local, "held", None)
         if held is None or held[0] != os.getpid():  # SQLite's connections must not cross a fork
             uri = f"{self.path.resolve().as_uri()}?mode=ro&immutable=1"
@@ -182,6 +184,6 @@ def open_store(path: Path) -> Store:
     return Store(path)
 
 
-def _plain(text: str) -> str:
+def _to_plain(text: str) -> str:
     """Without what SQLite cannot be handed: halves of surrogate pairs."""
     return text.encode(errors="replace").decode()

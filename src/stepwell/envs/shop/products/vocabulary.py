@@ -35,7 +35,7 @@ class OptionSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ProductKind:
     """One kind of thing: prices in dollars, what can be chosen, what may be said of it.
 
     `rivals` are phrases of which only one can be true of a thing.
@@ -58,11 +58,11 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
+class ProductVocabulary:
     """All the words, and a digest of them."""
 
     digest: str
-    kinds: tuple[Kind, ...]
+    kinds: tuple[ProductKind, ...]
     brands: tuple[str, ...]
     models: tuple[str, ...]
     neutral: tuple[str, ...]
@@ -74,7 +74,7 @@ class Vocabulary:
     id_style: str
 
 
-def attribute_of(phrase: str) -> str:
+def strip_article(phrase: str) -> str:
     """The attribute that a phrase names.
 
     >>> attribute_of("a rubber sole"), attribute_of("waterproof")
@@ -84,7 +84,7 @@ def attribute_of(phrase: str) -> str:
 
 
 @cache
-def vocabulary(name: str) -> Vocabulary:
+def load_vocabulary(name: str) -> ProductVocabulary:
     """A vocabulary that ships: 'full' or 'tiny'."""
     path = _FOLDER / f"{name}.toml"
     if not path.exists():
@@ -94,34 +94,34 @@ def vocabulary(name: str) -> Vocabulary:
     return read_vocabulary(tomllib.loads(data.decode()), hash_bytes(data))
 
 
-def read_vocabulary(tables: dict[str, Any], digest: str) -> Vocabulary:
+def read_vocabulary(tables: dict[str, Any], digest: str) -> ProductVocabulary:
     """A vocabulary out of its tables."""
     sets = {
         name: OptionSet(
             table["name"],
             tuple(table["values"]),
-            _pair(table["pick"]),
+            _read_pair(table["pick"]),
             bool(table.get("run", False)),
-            _pair(table["surcharge"]) if "surcharge" in table else None,
+            _read_pair(table["surcharge"]) if "surcharge" in table else None,
         )
         for name, table in tables["options"].items()
     }
-    return Vocabulary(
+    return ProductVocabulary(
         digest,
-        tuple(kind for table in tables["department"] for kind in _kinds(table, sets, tables["lines"])),
+        tuple(kind for table in tables["department"] for kind in _read_kinds(table, sets, tables["lines"])),
         tuple(head + tail for head in tables["name_heads"] for tail in tables["name_tails"]),
         tuple(tables["models"]),
         tuple(tables["neutral"]),
         tuple(tables["is_sentences"]),
         tuple(tables["has_sentences"]),
-        _pair(tables["attributes_per_product"]),
-        _pair(tables["title_attributes"]),
+        _read_pair(tables["attributes_per_product"]),
+        _read_pair(tables["title_attributes"]),
         bool(tables["texts"]),
         str(tables["id_style"]),
     )
 
 
-def _kinds(table: dict[str, Any], sets: dict[str, OptionSet], lines: list[str]) -> list[Kind]:
+def _read_kinds(table: dict[str, Any], sets: dict[str, OptionSet], lines: list[str]) -> list[ProductKind]:
     department = table["name"]
     group_of = {kind: group for group, kinds in table["groups"].items() for kind in kinds}
     rivals = tuple(frozenset(group) for group in table["rivals"])
@@ -132,7 +132,7 @@ def _kinds(table: dict[str, Any], sets: dict[str, OptionSet], lines: list[str]) 
                 f"vocabulary: {department}: {name!r} has no group, or options that are not there"
             )
         own = table.get("own", {}).get(group_of[name], {"is": [], "has": []})
-        kind = Kind(
+        kind = ProductKind(
             name,
             (department, group_of[name], name),
             low,
@@ -147,6 +147,6 @@ def _kinds(table: dict[str, Any], sets: dict[str, OptionSet], lines: list[str]) 
     return found
 
 
-def _pair(values: list[Any]) -> Any:
+def _read_pair(values: list[Any]) -> Any:
     low, high = values
     return (low, high)

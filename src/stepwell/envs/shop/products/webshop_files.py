@@ -31,7 +31,7 @@ _AMOUNT = re.compile(r"\$\s*([\d,]*\.?\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class WebShopFiles:
     """Where the files are; those about instructions may be missing."""
 
     products: Path
@@ -44,7 +44,7 @@ class Files:
         return tuple(path for path in (self.products, self.instructions, self.human) if path is not None)
 
 
-def find_files(folder: Path) -> Files:
+def find_files(folder: Path) -> WebShopFiles:
     """The files of a folder, by the beginnings of their names."""
     if not folder.is_dir():
         raise ConfigError(f"webshop_files: {folder} is no folder")
@@ -53,12 +53,12 @@ def find_files(folder: Path) -> Files:
     products = sorted(folder.glob("items_shuffle*.json"))
     if not products:
         raise ConfigError(f"webshop_files: {folder} holds no items_shuffle*.json")
-    return Files(products[-1], others[-1] if others else None, human[-1] if human else None)
+    return WebShopFiles(products[-1], others[-1] if others else None, human[-1] if human else None)
 
 
-def read_products(files: Files) -> Iterator[Product]:
+def read_products(files: WebShopFiles) -> Iterator[Product]:
     """The products that can be sold."""
-    told = _table(files.instructions)
+    told = _read_table(files.instructions)
     seen: set[str] = set()
     for row in read_list(files.products):
         asin = str(row.get("asin") or "").strip()
@@ -66,18 +66,18 @@ def read_products(files: Files) -> Iterator[Product]:
             continue
         seen.add(asin.upper())
         about = told.get(asin)
-        yield _product(asin, row, about if isinstance(about, dict) else {})
+        yield _read_product(asin, row, about if isinstance(about, dict) else {})
 
 
-def read_goals(files: Files) -> Iterator[str]:
+def read_goals(files: WebShopFiles) -> Iterator[str]:
     """The goals, as JSON."""
-    for asin, rows in _table(files.human).items():
+    for asin, rows in _read_table(files.human).items():
         for row in rows:
-            yield _goal(asin, row, row.get("instruction_options") or {})
+            yield _write_goal(asin, row, row.get("instruction_options") or {})
     if files.human is None:
-        for asin, row in _table(files.instructions).items():
+        for asin, row in _read_table(files.instructions).items():
             if row.get("instruction") and row.get("instruction_attributes"):
-                yield _goal(asin, row, {})
+                yield _write_goal(asin, row, {})
 
 
 def read_list(path: Path) -> Iterator[dict[str, Any]]:
@@ -106,7 +106,7 @@ def read_list(path: Path) -> Iterator[dict[str, Any]]:
             text = text[end:]
 
 
-def _table(path: Path | None) -> dict[str, Any]:
+def _read_table(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
@@ -118,7 +118,7 @@ def _table(path: Path | None) -> dict[str, Any]:
     return table
 
 
-def _product(asin: str, row: dict[str, Any], about: dict[str, Any]) -> Product:
+def _read_product(asin: str, row: dict[str, Any], about: dict[str, Any]) -> Product:
     points = row.get("small_description") or []
     options = row.get("customization_options") or {}
     return Product(
@@ -126,15 +126,15 @@ def _product(asin: str, row: dict[str, Any], about: dict[str, Any]) -> Product:
         str(row["name"]).strip(),
         str(row.get("query") or "").strip().lower(),
         tuple(part.strip() for part in str(row.get("product_category") or "").split("›") if part.strip()),
-        price_of(row.get("pricing")),
+        read_price(row.get("pricing")),
         tuple(str(attribute).strip().lower() for attribute in about.get("attributes") or ()),
-        tuple(_option(name, values) for name, values in options.items() if values),
+        tuple(_read_option(name, values) for name, values in options.items() if values),
         tuple(str(point).strip() for point in (points if isinstance(points, list) else [points])),
         str(row.get("full_description") or "").strip(),
     )
 
 
-def price_of(text: Any) -> int:
+def read_price(text: Any) -> int:
     """The lowest price of a text, in cents.
 
     >>> price_of("$19.99$29.99"), price_of("$1,299.00"), price_of("")
@@ -144,20 +144,20 @@ def price_of(text: Any) -> int:
     return min(found, default=NO_PRICE)
 
 
-def _option(name: str, values: list[Any]) -> Option:
+def _read_option(name: str, values: list[Any]) -> Option:
     told = [str(value.get("value") if isinstance(value, dict) else value) for value in values]
-    plain = dict.fromkeys(plain_value(value) for value in told)
+    plain = dict.fromkeys(normalise_value(value) for value in told)
     return Option(name.strip().lower(), tuple(value for value in plain if value))
 
 
-def plain_value(value: str) -> str:
+def normalise_value(value: str) -> str:
     """A value as it is shown and clicked."""
     return value.strip().replace("/", " | ").lower()
 
 
-def _goal(asin: str, row: dict[str, Any], options: Any) -> str:
+def _write_goal(asin: str, row: dict[str, Any], options: Any) -> str:
     values = options.values() if isinstance(options, dict) else options
-    wanted = [plain_value(str(value)) for value in values]
+    wanted = [normalise_value(str(value)) for value in values]
     attributes = [str(attribute).strip().lower() for attribute in row.get("instruction_attributes") or ()]
     told = str(row.get("instruction") or "").strip().rstrip(".")
     return json.dumps({"product": asin, "instruction": told, "attributes": attributes, "options": wanted})
