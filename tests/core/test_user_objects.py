@@ -15,7 +15,7 @@ from stepwell.config.loading import dump_config, load_config
 from stepwell.config.run import AgentConfig, EnvConfig, RecipeConfig, RunConfig
 from stepwell.core.errors import ConfigError
 from stepwell.core.user_objects import find_installed, find_object, name_object
-from stepwell.envs import env_names, env_type
+from stepwell.envs import find_env_type, list_env_names
 from stepwell.envs.frozenlake.env import FrozenLake
 from stepwell.runs.build.recipe import resolve_recipe
 
@@ -46,7 +46,7 @@ def test_settings_take_objects_and_hold_names() -> None:
     mine = replace(RECIPES["grpo"], name="mine")
     config = RunConfig(env=EnvConfig(name=Lake), recipe=RecipeConfig(name=mine))  # type: ignore[arg-type]
     assert (config.env.name, config.recipe.name) == ("in-process:Lake", "in-process:mine")
-    assert env_type(config.env.name) is Lake
+    assert find_env_type(config.env.name) is Lake
     assert resolve_recipe(config.recipe) is mine
     assert 'name = "in-process:mine"' in dump_config(config)
 
@@ -82,7 +82,7 @@ def test_a_prompt_style_must_be_one() -> None:
     from stepwell.agents import Agent
 
     with pytest.raises(ConfigError, match=r"agent.strategy 'json:dumps' is a function; it must be"):
-        Agent(env_type("frozenlake")().world, AgentConfig(strategy="json:dumps"))
+        Agent(find_env_type("frozenlake")().world, AgentConfig(strategy="json:dumps"))
 
 
 @pytest.fixture
@@ -109,13 +109,13 @@ def _write_metadata(folder: Path, name: str, envs: str, recipes: str) -> None:
 
 
 def test_an_installed_package_adds_environments_and_recipes(installed: Path) -> None:
-    assert "pond" in env_names() and env_type("pond").__name__ == "Pond"
+    assert "pond" in list_env_names() and find_env_type("pond").__name__ == "Pond"
     assert list_recipes()["quiet"] == "well_extra:RECIPE" and find_recipe("quiet").entropy_coef == 0.01
     assert resolve_recipe(load_config(None, ["recipe.name=quiet"]).recipe).name == "quiet"
     with pytest.raises(ConfigError, match="there is no recipe 'quite'; did you mean"):
         find_recipe("quite")
     with pytest.raises(ConfigError, match="'well_extra' has no 'Gone'"):
-        env_type("broken")
+        find_env_type("broken")
 
 
 def test_a_broken_package_does_not_hide_the_others(
@@ -132,7 +132,7 @@ def test_built_in_names_win_and_two_packages_may_not_add_the_same(installed: Pat
     _write_metadata(installed, "rival", "pond = rival:Pond\nfrozenlake = rival:Lake", "grpo = rival:RECIPE")
     sys.path.append(str(installed / "."))  # another path, so that the metadata are read again
     try:
-        assert env_type("frozenlake") is FrozenLake and find_recipe("grpo") is RECIPES["grpo"]
+        assert find_env_type("frozenlake") is FrozenLake and find_recipe("grpo") is RECIPES["grpo"]
         with pytest.raises(ConfigError, match="added by two installed packages"):
             find_installed("stepwell.envs", "pond")
     finally:

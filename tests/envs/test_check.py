@@ -266,13 +266,13 @@ class GivenAway(Notes):
 
 
 BROKEN = [
-    (Raises, "odd_actions_are_answered", "nothing: raised InputError: not valid JSON"),
-    (Repeats, "odd_actions_are_answered", "a very long word: 1048"),
-    (SaysNothing, "odd_actions_are_answered", "nothing: not told that it was not done"),
+    (Raises, "adversarial_actions_are_answered", "nothing: raised InputError: not valid JSON"),
+    (Repeats, "adversarial_actions_are_answered", "a very long word: 1048"),
+    (SaysNothing, "adversarial_actions_are_answered", "nothing: not told that it was not done"),
     (GoldenTooLong, "no_plan_is_shorter_than_the_golden_one", "are called shortest"),
     (GivenAway, "random_play_does_not_suffice", "more than 0.1"),
-    (NoGuide, "world_is_described", "guide is empty"),
-    (OtherName, "world_is_described", "'circle'"),
+    (NoGuide, "description_is_complete", "guide is empty"),
+    (OtherName, "description_is_complete", "'circle'"),
     (ImpureTasks, "tasks_are_pure", "different tasks"),
     (ForeignTasks, "tasks_are_pure", "task.env is 'circle'"),
     (TuplesInContent, "tasks_are_pure", "stored as JSON"),
@@ -299,7 +299,7 @@ BROKEN = [
     (EmptyWords, "state_has_its_forms", "is ''"),
     (OracleMoves, "state_has_its_forms", "changed the world"),
     (ExampleWithoutForm, "state_has_its_forms", "state() lacks"),
-    (GreyPicture, "render_gives_a_picture", "uint8 (8, 8)"),
+    (GreyPicture, "render_gives_an_image", "uint8 (8, 8)"),
     (Slow, "turns_are_fast_enough", "asked for 1000"),
 ]
 
@@ -326,7 +326,7 @@ def test_the_sound_world_they_are_made_from_passes() -> None:
 def test_the_world_with_tools_they_are_made_from_passes() -> None:
     report = check_type(Notes)
     assert report.ok, str(report)
-    assert report["odd_actions_are_answered"].detail == "63 odd actions"
+    assert report["adversarial_actions_are_answered"].detail == "63 odd actions"
     assert report["no_plan_is_shorter_than_the_golden_one"].detail == "50 tasks of 2 to 4 turns"
 
 

@@ -1,8 +1,9 @@
-"""The worlds, one folder each, behind one Gymnasium-style contract.
+"""The environments, one folder each, behind one Gymnasium-style contract.
 
-Opening a world imports that world only; nothing here imports torch.
+Opening an environment imports that environment only. Nothing here imports torch.
 """
 
+from stepwell.core.lazy import renamed_names
 from stepwell.envs.base import Effect, Env
 from stepwell.envs.batch import EnvBatch
 from stepwell.envs.registry import find_env_type, list_env_names, make_env, read_options
@@ -21,3 +22,5 @@ __all__ = [
     "make_env",
     "read_options",
 ]
+
+__getattr__ = renamed_names(__name__, {"env_names": "list_env_names", "env_type": "find_env_type"})

@@ -78,11 +78,11 @@ def test_a_game_is_played_by_its_own_texts(folder: Path) -> None:
     observation, info = env.reset(seed=0)
     assert info == {"golden": None}
     assert observation.text.startswith(f"Task: {env.task.instruction}.\nYou are in the middle of a room.")
-    assert "help" not in env.played.list_commands() and "Welcome" not in observation.text
+    assert "help" not in env.game.list_commands() and "Welcome" not in observation.text
     refused = env.step(["take the moon from 🌙" + "x" * 10_000])[0].text
     assert "Nothing happens." in refused and len(refused) < 2500
     for command in env.oracle():
-        assert command in env.played.list_commands()
+        assert command in env.game.list_commands()
         _, reward, terminated, _, info = env.step([command])
     assert (reward, terminated, info["success"]) == (1.0, True, True)
     env.close()

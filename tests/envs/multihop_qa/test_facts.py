@@ -66,7 +66,7 @@ def small_composer() -> Composer:
 
 
 def test_a_bridge_asks_along_its_links() -> None:
-    questions = small_composer().questions([Bridge("town", ("country",), "seat", 9)], 9)
+    questions = small_composer().compose_questions([Bridge("town", ("country",), "seat", 9)], 9)
     assert {(question.text, question.answers, question.plan) for question in questions} == {
         ("What is the seat of the land of Arn?", ("Esk",), (("town:Arn",), ("land:Bel",))),
         ("What is the seat of the land of Cor?", ("Gat",), (("town:Cor",), ("land:Dun",))),
@@ -75,20 +75,20 @@ def test_a_bridge_asks_along_its_links() -> None:
 
 
 def test_a_comparison_asks_of_the_one_with_more() -> None:
-    questions = small_composer().questions([Comparison("town", "country", "size", "seat", 1)], 9)
+    questions = small_composer().compose_questions([Comparison("town", "country", "size", "seat", 1)], 9)
     assert questions[0].answers == ("Gat",)
     assert {len(turn) for turn in questions[0].plan} == {2}
     assert "Cor" in questions[0].text
 
 
 def test_an_intersection_asks_for_what_both_share() -> None:
-    questions = small_composer().questions([Intersection("town", "country", "beside", 1)], 9)
+    questions = small_composer().compose_questions([Intersection("town", "country", "beside", 1)], 9)
     assert questions[0].answers == ("Fen",)
     assert questions[0].text.startswith("What lies beside the lands of")
 
 
 def test_answers_are_rationed() -> None:
-    questions = small_composer().questions([Bridge("town", ("country",), "seat", 9)], 1)
+    questions = small_composer().compose_questions([Bridge("town", ("country",), "seat", 9)], 1)
     assert sorted(question.answers[0] for question in questions) == ["Esk", "Gat"]
 
 
@@ -96,7 +96,9 @@ def test_questions_that_tell_a_part_of_the_way_are_not_asked() -> None:
     graph = small_graph()
     graph["town:Arn"].name = "Arn in Bel"
     composer = Composer(graph, {"seat": ("Seat of {x}?",)}, {"country": ("the land of {x}",)}, {}, {})
-    texts = [question.text for question in composer.questions([Bridge("town", ("country",), "seat", 9)], 9)]
+    texts = [
+        question.text for question in composer.compose_questions([Bridge("town", ("country",), "seat", 9)], 9)
+    ]
     assert sorted(texts) == ["Seat of the land of Belby?", "Seat of the land of Cor?"]
 
 

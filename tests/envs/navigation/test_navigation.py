@@ -272,7 +272,7 @@ def test_steps_without_a_picture_draw_nothing(monkeypatch: pytest.MonkeyPatch) -
     def drawn(*args: object) -> None:
         raise AssertionError("a picture was drawn")
 
-    monkeypatch.setattr(scene, "picture", drawn)
+    monkeypatch.setattr(scene, "render_view", drawn)
     env = playing(max_turns=1000)
     for action in ("rotateleft", "moveahead", "moveback", "lookup") * 10:
         env.act(action)

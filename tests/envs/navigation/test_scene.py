@@ -91,13 +91,13 @@ def test_what_the_state_says_is_in_view_is_what_the_picture_shows() -> None:
 
 def test_pictures_of_one_room_furnish_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     furnished: list[tuple[RenderStage, NavigationRoom]] = []
-    furnish = RenderStage._furnish
+    furnish = RenderStage._furnish_room
 
     def noted(stage: RenderStage, room: NavigationRoom) -> None:
         furnished.append((stage, room))
         furnish(stage, room)
 
-    monkeypatch.setattr(RenderStage, "_furnish", noted)
+    monkeypatch.setattr(RenderStage, "_furnish_room", noted)
     for seed in range(2):
         env = playing(image_size=32)
         env.reset(seed=seed)

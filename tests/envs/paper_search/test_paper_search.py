@@ -337,7 +337,7 @@ def test_tasks_of_the_two_splits_ask_for_different_things() -> None:
     sides: dict[Split, set[tuple[str, ...]]] = {Split.TRAIN: set(), Split.HELD_OUT: set()}
     for seed in range(600):
         task = PaperSearch.make_task(TINY, seed)
-        sides[task.split(0.2)].add_found((str(task.content["need"]), str(task.content["request"])))
+        sides[task.split(0.2)].add((str(task.content["need"]), str(task.content["request"])))
     train, held_out = sides[Split.TRAIN], sides[Split.HELD_OUT]
     assert len(train) > 200 and len(held_out) > 50
     assert not {need for need, _ in train} & {need for need, _ in held_out}

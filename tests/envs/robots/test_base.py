@@ -286,7 +286,7 @@ class Restless(Track):
         (Lazy, "oracle_solves_the_tasks"),
         (Easy, "random_play_does_not_suffice"),
         (Lonely, "splits_are_disjoint_and_both_filled"),
-        (Mute, "world_is_described"),
+        (Mute, "description_is_complete"),
         (Restless, "state_has_its_forms"),
     ],
 )

@@ -152,11 +152,11 @@ def test_copies_and_threads_share_a_store(store: Store) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_opens_a_connection_of_its_own(store: Store) -> None:
-    mine = store._connection()
+    mine = store._connect()
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        differs = store._connection() is not mine and found(store, "vegan thing") == ["P2"]
+        differs = store._connect() is not mine and found(store, "vegan thing") == ["P2"]
         os.write(writer, b"y" if differs else b"n")
         os._exit(0)
     os.waitpid(child, 0)
@@ -196,6 +196,6 @@ def test_a_store_that_is_cut_short_is_refused(tmp_path: Path) -> None:
 def test_a_store_that_breaks_under_an_episode_is_the_systems_failure(tmp_path: Path) -> None:
     write_store(tmp_path / "s.db", SHELF)
     store = Store(tmp_path / "s.db")
-    store._connection().close()
+    store._connect().close()
     with pytest.raises(EnvError, match="cannot be read"):
         store.search("red")
