@@ -52,21 +52,25 @@ def list_host_options(kind: type[Settings]) -> tuple[str, ...]:
 def find_undeclared_options(kind: type[Settings]) -> tuple[str, ...]:
     """Options that look like host options and do not say whether they are."""
     fields = kind.model_fields.items()
-    return tuple(name for name, field in fields if _declared(field) is None and _looks_like_one(name, field))
+    return tuple(
+        name
+        for name, field in fields
+        if _find_declaration(field) is None and _looks_like_host_option(name, field)
+    )
 
 
 def _is_host_option(name: str, field: FieldInfo) -> bool:
-    declared = _declared(field)
-    return _looks_like_one(name, field) if declared is None else declared
+    declared = _find_declaration(field)
+    return _looks_like_host_option(name, field) if declared is None else declared
 
 
-def _declared(field: FieldInfo) -> bool | None:
+def _find_declaration(field: FieldInfo) -> bool | None:
     extra = field.json_schema_extra
     return bool(extra[HOST_ONLY]) if isinstance(extra, dict) and HOST_ONLY in extra else None
 
 
-def _looks_like_one(name: str, field: FieldInfo) -> bool:
-    types = _types(field.annotation)
+def _looks_like_host_option(name: str, field: FieldInfo) -> bool:
+    types = _list_types(field.annotation)
     if any(getattr(item, "func", None) is name_object for item in field.metadata):
         return True  # an `ObjectName`: it names a module
     if any(isinstance(type_, type) and issubclass(type_, (PurePath, AnyUrl)) for type_ in types):
@@ -76,12 +80,12 @@ def _looks_like_one(name: str, field: FieldInfo) -> bool:
     return takes_text and (named or _WORDS.search(field.description or "") is not None)
 
 
-def _types(annotation: Any) -> set[Any]:
+def _list_types(annotation: Any) -> set[Any]:
     """The plain types inside an annotation; a `Literal` has none, since its values are fixed."""
     if get_origin(annotation) is None:
         return {annotation}
     found = {get_origin(annotation)}
     for part in get_args(annotation):
         if not isinstance(part, (str, int)) or isinstance(part, type):
-            found |= _types(part)
+            found |= _list_types(part)
     return found

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from stepwell import training
 from stepwell.core import SamplingParams, Split, Task, Trajectory
-from stepwell.envs.registry import env_type
+from stepwell.envs.registry import find_env_type
 from stepwell.runs.build.backend import Backend
 from stepwell.runs.build.language_backend import LanguageBackend
 from stepwell.runs.build.resources import RunResources, close_built
@@ -40,7 +40,7 @@ class Components(RunResources):
     @cached_property
     def backend(self) -> Backend:
         """A robot's or a language agent's, as the environment is one."""
-        is_robot = self.has_env and env_type(self.config.env.name).is_robot
+        is_robot = self.has_env and find_env_type(self.config.env.name).is_robot
         return RobotBackend(self) if is_robot else LanguageBackend(self)
 
     @property

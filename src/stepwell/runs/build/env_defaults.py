@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, Trajectory
-from stepwell.envs.registry import env_type
+from stepwell.envs.registry import find_env_type
 from stepwell.runs.build.components import Components
 from stepwell.runs.build.reward_balance import average_success_pay
 
@@ -42,7 +42,7 @@ class Fit:
 def load_own_config(env: str, settings: list[str]) -> tuple[RunConfig, tuple[str, ...]]:
     """The preset `own` for an environment with the user's settings on top, and notes on what was fitted."""
     named = f"env.name={env}"
-    if env_type(env).is_robot:
+    if find_env_type(env).is_robot:
         raise ConfigError(
             f"--env {env}: this is a robot's environment, which needs a robot policy; start from the preset "
             f"metaworld-reach: stepwell train metaworld-reach env.name={env} env.options={{}}"

@@ -15,7 +15,7 @@ import random
 from typing import Any
 
 from stepwell.core import ConfigError, Split, Task
-from stepwell.data.rows import read_rows, source_name
+from stepwell.data.rows import name_source, read_rows
 
 
 def read_tasks(
@@ -30,7 +30,7 @@ def read_tasks(
     """The tasks of one split, in an order that follows from the seed."""
     tasks: dict[str, Task] = {}
     for place, row in read_rows(source, setting):
-        task, named = _read_task(env or source_name(source), row, f"{setting}: {source}, {place}")
+        task, named = _read_task(env or name_source(source), row, f"{setting}: {source}, {place}")
         if (named or task.split(held_out_share)) == split:
             tasks.setdefault(task.id, task)
     ordered = list(tasks.values())
