@@ -14,7 +14,7 @@ from stepwell.agents import Agent
 from stepwell.config.run import AgentConfig
 from stepwell.core import InputError, Sampling, ToolCall
 from stepwell.rendering import ImagePart, Message, TextPart
-from stepwell.rewards.chat_client import ChatReply, seconds
+from stepwell.rewards.chat_client import ChatReply, parse_retry_after
 from stepwell.rollout.chat_messages import encode_api_message, make_tool_results, read_outside_reply
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=20)
@@ -86,4 +86,4 @@ def test_every_call_gets_a_result_and_pictures_stand_behind_them() -> None:
     [(None, 0.0), ("1.5", 1.5), ("-3", 0.0), ("soon", 0.0), ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0)],
 )
 def test_retry_after_is_seconds_or_a_date(header: str | None, wait_s: float) -> None:
-    assert seconds(header) == wait_s
+    assert parse_retry_after(header) == wait_s

@@ -11,7 +11,7 @@ from tests.runs.small import small_components
 from tests.runs.worlds import BrokenLake
 
 from stepwell.core import Request, Sampled, Split, Status, Task, Trajectory
-from stepwell.rollout import Job, Rolled, episodes
+from stepwell.rollout import Job, RolloutResult, episodes
 from stepwell.runs.build.components import Components
 
 WORLDS = "tests.runs.worlds"
@@ -27,7 +27,7 @@ def jobs_of(components: Components, num_tasks: int = 4, group_size: int = 3, see
     return [Job(t, t.id, 1000 * seed + 10 * i + k) for i, t in enumerate(tasks) for k in range(group_size)]
 
 
-def play(components: Components, jobs: list[Job], temperature: float = 1.0, **more: object) -> Rolled:
+def play(components: Components, jobs: list[Job], temperature: float = 1.0, **more: object) -> RolloutResult:
     components.engine.forget()
     return components.runner.rollout.run(jobs, components.sampling_params(temperature), **more)  # type: ignore[arg-type]
 
@@ -148,7 +148,7 @@ def test_a_world_that_cuts_an_episode_leaves_the_state_after_its_last_action() -
 def first_prompt(components: Components) -> int:
     (task,) = components.tasks(Split.TRAIN, 1, 0)
     (turn,) = components.envs.reset([task])
-    return components.backend.player.open(turn.observation).state.prompt_ids.size
+    return components.backend.player.open_conversation(turn.observation).state.prompt_ids.size
 
 
 def test_a_context_that_runs_full_cuts_the_episode_without_a_state_to_go_on_from(
