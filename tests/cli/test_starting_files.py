@@ -29,6 +29,22 @@ def test_the_template_passes_the_checker_as_written(tmp_path: Path, monkeypatch:
     assert report["oracle_solves_the_tasks"].detail == "solved 1.000 of 50 tasks"
 
 
+@pytest.mark.parametrize(("folder", "env"), [(".", "reef:Reef"), ("mine", "mine/reef.py:Reef")])
+def test_an_environment_names_itself_as_the_printed_commands_do(
+    folder: str,
+    env: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "env", "reef", "--folder", folder]) == 0
+    printed = capsys.readouterr().out
+    text = (tmp_path / folder / "reef.py").read_text()
+    for command in (f"stepwell envs check {env}", f"stepwell train --env {env}"):
+        assert command in printed and f"`{command}`" in text
+
+
 @pytest.mark.slow
 def test_the_test_of_the_template_passes_and_fails_when_the_world_breaks(tmp_path: Path) -> None:
     world, test = write_files("env", "river_walk", tmp_path)

@@ -27,10 +27,9 @@ class StartingPoint:
 
 
 def _list_env_commands(name: str, folder: Path) -> list[str]:
-    from stepwell.cli.starting_files import make_class_name
+    from stepwell.cli.starting_files import name_env
 
-    where = name if folder == Path(".") else str(folder / f"{name}.py")
-    env = f"{where}:{make_class_name(name)}"
+    env = name_env(name, folder)
     return [f"stepwell envs check {env}", f"stepwell train --env {env}"]
 
 

@@ -35,11 +35,18 @@ def write_files(kind: str, name: str, folder: str | Path) -> list[Path]:
         "class_name": make_class_name(name),
         "title": name.replace("_", " ").capitalize(),
         "path": (folder / name).as_posix(),
+        "env": name_env(name, folder),
     }
     folder.mkdir(parents=True, exist_ok=True)
     for path, source in sources.items():
         path.write_text(Template((SOURCES / source).read_text(encoding="utf-8")).substitute(words))
     return list(sources)
+
+
+def name_env(name: str, folder: Path) -> str:
+    """An environment as commands name it: `maze:Maze` here, `folder/maze.py:Maze` elsewhere."""
+    where = name if folder == Path(".") else str(folder / f"{name}.py")
+    return f"{where}:{make_class_name(name)}"
 
 
 def make_class_name(name: str) -> str:

@@ -1,1 +1,1 @@
-"""The demo: an agent learns FrozenLake in minutes, beside imitation."""
+"""The demo: an agent learns FrozenLake in about four minutes, beside imitation."""
