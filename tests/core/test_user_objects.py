@@ -69,7 +69,7 @@ def test_a_function_in_place_of_a_table_is_the_function_of_that_slot() -> None:
         (["recipe.credit.function=json:dumps"], "credit: json:dumps is not declared; write @credit"),
         (["recipe.credit.function=rlo"], "credit: 'rlo' is unknown; did you mean 'rloo'"),
         (["recipe.loss.function=stepwell.algos.credit.rloo:rloo"], "is declared as a credit function"),
-        (["recipe.credit.function=5"], "recipe.credit.function: 5 is no name"),
+        (["recipe.credit.function=5"], "recipe.credit.function: 5 is not a name"),
         (["recipe.name=sft", "recipe.credit.gamma=1"], "name one with recipe.credit.function"),
     ],
 )

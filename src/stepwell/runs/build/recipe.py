@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from stepwell.algos.declarations import FunctionSpec
+from stepwell.algos.declarations import FunctionSpec, Kind
 from stepwell.algos.recipes import KLChoice, Recipe, find_recipe
 from stepwell.config.run import RecipeConfig
 from stepwell.core.errors import ConfigError
@@ -34,28 +34,31 @@ def resolve_recipe(config: RecipeConfig) -> Recipe:
         name: getattr(config, name) for name in _PLAIN if getattr(config, name) is not None
     }
     if config.loss:
-        changes["loss"] = _change_function("recipe.loss", recipe.loss, config.loss)
+        changes["loss"] = _change_function("loss", recipe, config.loss)
     kl = _resolve_kl(recipe, config)
     if kl != recipe.kl:
         changes["kl"] = kl
     if not config.credit:
         return replace(recipe, **changes) if changes else recipe
-    credit = _change_function("recipe.credit", recipe.credit, config.credit)
+    credit = _change_function("credit", recipe, config.credit)
     if "function" in config.credit:
         return recipe.with_credit(credit, **changes)
     return replace(recipe, credit=credit, **changes)
 
 
-def _change_function(key: str, base: FunctionSpec | None, table: Mapping[str, Any]) -> FunctionSpec:
+def _change_function(slot: Kind, recipe: Recipe, table: Mapping[str, Any]) -> FunctionSpec:
     """The function that `table` names, or the recipe's own, with the arguments that `table` gives."""
     kwargs = {name: value for name, value in table.items() if name != "function"}
     if "function" in table:
-        if not isinstance(table["function"], str):
-            raise ConfigError(f"{key}.function: {table['function']!r} is no name; give one, or module:name")
-        return FunctionSpec(table["function"], kwargs)
+        name = table["function"]
+        if not isinstance(name, str):
+            raise ConfigError(f"recipe.{slot}.function: {name!r} is not a name; give one, or module:name")
+        return FunctionSpec(name, kwargs)
+    base: FunctionSpec | None = getattr(recipe, slot)
     if base is None:
         raise ConfigError(
-            f"{key}: this recipe has no function to give arguments to; name one with {key}.function"
+            f"recipe.{slot}: {recipe.name} has no {slot} function to give arguments to; name one with "
+            f"recipe.{slot}.function"
         )
     return FunctionSpec(base.name, {**base.kwargs, **kwargs})
 
