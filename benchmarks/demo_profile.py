@@ -97,11 +97,11 @@ def main() -> None:
     engine_s = max(t.timings["engine_s"] for t in trajectories)
     update_s = timed(lambda: components.trainer.update(trajectories), args.repeats)
     kinds = by_kind(lambda: components.trainer.update(trajectories))
-    grouped, least = segments_cpu._filled, batch.MIN_RUN
-    segments_cpu._filled = lambda counts: None  # type: ignore[assignment]
+    grouped, least = segments_cpu._pad_segments, batch.MIN_RUN
+    segments_cpu._pad_segments = lambda counts: None  # type: ignore[assignment]
     batch.MIN_RUN = 1
     before_s = timed(lambda: components.trainer.update(trajectories), args.repeats)
-    segments_cpu._filled, batch.MIN_RUN = grouped, least
+    segments_cpu._pad_segments, batch.MIN_RUN = grouped, least
     components.close()
 
     num_steps = sum(len(t.steps) for t in trajectories)

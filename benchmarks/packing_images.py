@@ -46,7 +46,7 @@ def played(policy: VLMPolicy, siblings: int, turns: int, answer_tokens: int) -> 
     """The steps of `siblings` random walks through one room."""
     assert policy.source is not None
     tokenizer = load_tokenizer(policy.source)
-    renderer = Renderer(tokenizer, image_format=policy.image_format, pictures=policy.pictures)
+    renderer = Renderer(tokenizer, image_format=policy.image_format, image_store=policy.image_store)
     words = np.random.default_rng(0)
     steps = []
     for sibling in range(siblings):
@@ -55,7 +55,7 @@ def played(policy: VLMPolicy, siblings: int, turns: int, answer_tokens: int) -> 
         observation, _ = env.reset(seed=7)
         conversation = None
         for _ in range(turns):
-            name = policy.pictures.add(observation.images[0])
+            name = policy.image_store.add(observation.images[0])
             shown = Message.user([ImagePart(name), TextPart("What do you see, and where do you go?")])
             if conversation is None:
                 conversation = Conversation(renderer, [Message.system("Push the box home."), shown])
@@ -64,7 +64,7 @@ def played(policy: VLMPolicy, siblings: int, turns: int, answer_tokens: int) -> 
             ids = [*words.integers(0, 256, answer_tokens).tolist(), renderer.end_ids[0]]
             action = TokenAction(np.array(ids, dtype=np.int32))
             steps.append(Step(conversation.state, action, behavior_logprobs=np.zeros(0, dtype=np.float32)))
-            conversation.sampled(ids)
+            conversation.record_action(ids)
             observation, *_ = env.step([draw.choice(env.world.actions.names)])
     return steps
 
@@ -81,11 +81,11 @@ def measure(policy: VLMPolicy, steps: list[Step], repetitions: int) -> dict[str,
         _, _, outputs = backward(policy, packed, lambda outputs: (outputs.logprobs.mean(), {}))
         _wait(policy.device)
         seconds.append(time.perf_counter() - began)
-    ready = policy.prepared(pack(steps))
+    ready = policy.prepare_batch(pack(steps))
     return {
         "seconds": statistics.median(seconds[1:]),
         "tokens": ready.num_tokens,
-        "pictures": sum(len(microbatch.cache["looks"].names) for microbatch in ready.microbatches),
+        "pictures": sum(len(microbatch.cache["image_places"].names) for microbatch in ready.microbatches),
         "logprobs": outputs.logprobs,
         "gradient": torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None]),
     }

@@ -37,7 +37,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCau
 from stepwell.core import Step
 from stepwell.packing import Outputs, Packed, backward, pack, paths, replay, segments_cuda
 from stepwell.policies.causal_lm import CausalLMPolicy
-from stepwell.policies.critic import Critic, ValueHead
+from stepwell.policies.critic import CriticModel, ValueHead
 
 SIZES = {"96/16/48": (96, 16, 48), "512/32/64": (512, 32, 64)}
 SIBLINGS, TURNS = 8, 10
@@ -75,7 +75,7 @@ def build_model(name: str) -> Any:
 
 def build_policy(model: Any, attention: str) -> CausalLMPolicy:
     head = ValueHead(model.config.hidden_size, model.dtype).to(model.device)
-    return CausalLMPolicy(model, critic=Critic(head, None), attention=attention)
+    return CausalLMPolicy(model, critic=CriticModel(head, None), attention=attention)
 
 
 def build_steps(lengths: tuple[int, int, int], vocab: int) -> list[Step]:
@@ -124,7 +124,7 @@ def replayed_step(policy: CausalLMPolicy, blocks: Packed, loss: Loss) -> torch.T
     total = torch.zeros((), device=policy.device)
     for block in blocks.microbatches:
         outputs = policy.run(block, logprobs=True, values=True, entropies=False)
-        slots = [torch.from_numpy(s).to(policy.device) for s in (block.logprob_slots, block.value_slots)]
+        slots = [torch.from_numpy(s).to(policy.device) for s in (block.logprob_indices, block.value_indices)]
         part = loss(outputs, *slots)
         part.backward()
         total += part.detach()

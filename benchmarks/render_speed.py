@@ -53,7 +53,7 @@ def ours(renderer: Renderer, system: str, texts: list[str], action: list[int], t
     first = (Message.system(system), Message.user(texts[0]))
     talk = timed(times, "start", lambda: Conversation(renderer, first))
     for text in texts[1:]:
-        timed(times, "record", lambda: talk.sampled(action))
+        timed(times, "record", lambda: talk.record_action(action))
         message = Message.user(text)
         timed(times, "extend", lambda message=message: talk.add(message))
     return list(talk.prompt.prompt_ids.tolist())

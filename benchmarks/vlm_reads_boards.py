@@ -42,7 +42,7 @@ from stepwell.core import Split, StateForm, Step, TokenAction, TokenState
 from stepwell.envs import Env, distinct_tasks, make_env
 from stepwell.packing import backward, pack
 from stepwell.policies import VLMPolicy, resolve_model
-from stepwell.policies.forward import actor_rows
+from stepwell.policies.forward import compute_actor_rows
 from stepwell.rendering import ImagePart, Message, Renderer, TextPart, load_tokenizer
 from stepwell.runs.build.vision import freeze_vision
 from stepwell.training.optimizer import Optimizer
@@ -67,7 +67,7 @@ def boards(world: str, split: Split, renderer: Renderer, seed: int) -> Iterator[
     env = make_env(world, {"observation": "image"})
     for task in distinct_tasks(world, {}, split, seed):
         observation, _ = env.reset(seed=0, options={"task": task})
-        name = renderer.pictures.add(observation.images[0])
+        name = renderer.image_store.add(observation.images[0])
         asked = Message.user([ImagePart(name), TextPart(f"{world}: where is what, and what is next?")])
         states = env.state()
         found = json.loads(states[StateForm.STRUCTURED])
@@ -105,7 +105,7 @@ class Reader:
         assert self.policy.source is not None
         tokenizer = load_tokenizer(self.policy.source)
         self.renderer = Renderer(
-            tokenizer, image_format=self.policy.image_format, pictures=self.policy.pictures
+            tokenizer, image_format=self.policy.image_format, image_store=self.policy.image_store
         )
         self.world = world
         settings = OptimizerConfig(kind="muon", learning_rate=rates[0], muon_learning_rate=rates[1])
@@ -141,10 +141,12 @@ class Reader:
         return float(np.mean(shares)), num_read / len(unseen), num_right / len(unseen)
 
     def _likeliest(self, group: list[Board]) -> list[list[int]]:
-        packed = self.policy.prepared(pack([self._step(board) for board in group]))
+        packed = self.policy.prepare_batch(pack([self._step(board) for board in group]))
         (microbatch,) = packed.microbatches
         with torch.no_grad():
-            rows, _ = actor_rows(self.policy.model, self.policy.fed(microbatch), with_hidden=False)
+            rows, _ = compute_actor_rows(
+                self.policy.model, self.policy.get_inputs(microbatch), with_hidden=False
+            )
         best = rows.argmax(-1)[torch.from_numpy(microbatch.logit_rows)]
         return [part.tolist() for part in best.split(packed.action_lengths)]
 

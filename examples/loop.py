@@ -122,7 +122,7 @@ def play(parts: Parts, tasks: Sequence[Task], answer: Player) -> list[Episode]:
             episode.steps.append(step)
             episode.success, episode.is_over = bool(info["success"]), terminated or truncated
             if not episode.is_over:  # the next prompt extends exactly the ids that were sampled
-                episode.conversation.sampled(step.action.action_ids)
+                episode.conversation.record_action(step.action.action_ids)
                 episode.conversation.add(Message.user(agent.next_prompt(observation)))
     return episodes
 

@@ -33,7 +33,7 @@ def episodes(policy: CausalLMPolicy, engine: EmbeddedEngine) -> tuple[list[Traje
             (sampled,) = engine.generate_blocking([Request(talk.state, params, f"episode-{number}")])
             steps.append(sampled.step(talk.state))
             cached.append(sampled.num_cached)
-            talk.sampled(sampled.action.action_ids)
+            talk.record_action(sampled.action.action_ids)
             talk.add(Message.user(f"Turn {turn}: _ P O G"))
         assert talk.num_restarts == 0
         made.append(Trajectory(Task("ice", {"n": number}), steps, Status.FAILURE))

@@ -85,7 +85,7 @@ class EnvDescription:
                 whole[i] = prompt_ids + ids
                 outcomes[i] = float(bool(turn.info["success"]))
                 if not turn.is_over:
-                    talks[i].sampled(ids)
+                    talks[i].record_action(ids)
                     talks[i].add(Message.user(self.agent.next_prompt(turn.observation)))
             live = [i for i, turn in zip(live, turns, strict=True) if not turn.is_over]
         self.successes.append(sum(outcomes) / len(outcomes))

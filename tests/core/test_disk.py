@@ -11,7 +11,7 @@ import pytest
 from stepwell.cli.main import main
 from stepwell.core.disk import make_folder_durably
 from stepwell.monitors.files import atomic_write
-from stepwell.policies.atomic_directory import written_whole
+from stepwell.policies.atomic_directory import write_directory_atomically
 from stepwell.pool import BlobStore, open_pool
 
 
@@ -54,7 +54,7 @@ def test_a_directory_written_whole_is_flushed_with_all_names(
     target = tmp_path / "checkpoints" / "best"
     if is_there:
         target.mkdir(parents=True)
-    with written_whole(target) as fresh:
+    with write_directory_atomically(target) as fresh:
         (fresh / "deep").mkdir()
         (fresh / "deep" / "model").write_text("weights")
     for path in (target / "deep" / "model", target / "deep", target):

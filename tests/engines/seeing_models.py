@@ -96,7 +96,7 @@ def picture(seed: int, height: int = 16, width: int = 16) -> AnyArray:
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
-def prompt(image_format: ImageFormat, pictures: ImageStore, *parts: int | list[int]) -> TokenState:
+def prompt(image_format: ImageFormat, image_store: ImageStore, *parts: int | list[int]) -> TokenState:
     """A prompt of pictures (by number, see `picture`) and lists of ids between them."""
     ids: list[int] = []
     spans = []
@@ -105,20 +105,20 @@ def prompt(image_format: ImageFormat, pictures: ImageStore, *parts: int | list[i
             ids += part
             continue
         image = picture(part)
-        run = image_format.tokens(*image.shape[:2]).ids.tolist()
-        spans.append(ImageSpan(pictures.add(image), len(ids), len(run)))
+        run = image_format.build_tokens(*image.shape[:2]).ids.tolist()
+        spans.append(ImageSpan(image_store.add(image), len(ids), len(run)))
         ids += run
     return TokenState(np.array(ids, np.int32), tuple(spans))
 
 
 def own_logprobs(
-    model: Any, image_format: ImageFormat, pictures: ImageStore, state: TokenState, action: list[int]
+    model: Any, image_format: ImageFormat, image_store: ImageStore, state: TokenState, action: list[int]
 ) -> AnyArray:
     """Logprobs of an action by the model's own whole forward, from pixels, without any cache."""
     ids = torch.tensor([[*state.prompt_ids.tolist(), *action]])
     given: dict[str, torch.Tensor] = {}
     if state.images:
-        prepared = [image_format.arrays(pictures.get(span.image)) for span in state.images]
+        prepared = [image_format.build_arrays(image_store.get(span.image)) for span in state.images]
         given = {n: torch.from_numpy(np.concatenate([p[n] for p in prepared])) for n in prepared[0]}
         given["pixel_values"] = given["pixel_values"].to(model.dtype)
         if image_format.family == "idefics3":

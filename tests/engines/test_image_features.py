@@ -27,7 +27,7 @@ WORDS = [5, 6, 7, 8, 9, 10, 11, 12]
 def engine_of(family: str, dtype: torch.dtype = torch.float64, **settings: Any) -> tuple[EmbeddedEngine, Any]:
     model, image_format = seeing_model(family, dtype)
     config = EngineConfig(max_batch_size=4, num_slots=8, **settings)
-    return EmbeddedEngine(model, None, config, image_format=image_format, pictures=ImageStore()), model
+    return EmbeddedEngine(model, None, config, image_format=image_format, image_store=ImageStore()), model
 
 
 def sample(engine: EmbeddedEngine, *states: TokenState, talk: str | None = None) -> list[Any]:
@@ -39,14 +39,14 @@ def gap(engine: EmbeddedEngine, model: Any, state: TokenState, sampled: Any) -> 
     image_features = engine._core.image_features
     assert image_features is not None
     ids = sampled.action.action_ids.tolist()
-    own = own_logprobs(model, image_features.image_format, image_features.pictures, state, ids)
+    own = own_logprobs(model, image_features.image_format, image_features.image_store, state, ids)
     return float(np.abs(own - sampled.logprobs).max())
 
 
 def states_of(engine: EmbeddedEngine) -> list[TokenState]:
     image_features = engine._core.image_features
     assert image_features is not None
-    shown = image_features.image_format, image_features.pictures
+    shown = image_features.image_format, image_features.image_store
     return [
         prompt(*shown, WORDS, 1, WORDS[::-1]),
         prompt(*shown, WORDS, 2, WORDS[::-1]),
@@ -95,12 +95,12 @@ def test_a_conversation_goes_on_from_its_cache_with_a_new_picture(family: str) -
     with engine:
         image_features = engine._core.image_features
         assert image_features is not None
-        state = prompt(image_features.image_format, image_features.pictures, WORDS, 1, WORDS)
+        state = prompt(image_features.image_format, image_features.image_store, WORDS, 1, WORDS)
         for number in (2, 1, 3):
             (sampled,) = sample(engine, state, talk="one")
             assert gap(engine, model, state, sampled) < CLOSE
             known = state.prompt_ids.size + sampled.action.num_units
-            later = prompt(image_features.image_format, image_features.pictures, [20, 21], number, [22])
+            later = prompt(image_features.image_format, image_features.image_store, [20, 21], number, [22])
             ids = np.concatenate([state.prompt_ids, sampled.action.action_ids, later.prompt_ids])
             moved = [ImageSpan(s.image, s.start + known, s.length) for s in later.images]
             state = TokenState(ids, (*state.images, *moved))
@@ -181,7 +181,11 @@ def test_requests_in_flight_look_again_when_they_recompute_under_new_weights() -
     image_features = core.image_features
     assert image_features is not None
     own = own_logprobs(
-        other, image_features.image_format, image_features.pictures, state, sampled.action.action_ids.tolist()
+        other,
+        image_features.image_format,
+        image_features.image_store,
+        state,
+        sampled.action.action_ids.tolist(),
     )
     assert np.abs(own - sampled.logprobs)[3:].max() < CLOSE < np.abs(own - sampled.logprobs)[:3].max()
     engine.close()
@@ -233,9 +237,9 @@ def test_pictures_that_cannot_be_seen_are_refused_with_the_reason() -> None:
 
 def test_numbers_of_pictures_are_negative_and_never_given_twice() -> None:
     _, image_format = seeing_model("idefics")
-    pictures = ImageStore()
-    image_features = ImageFeatures(image_format, pictures, lambda pixels: [])
-    one = prompt(image_format, pictures, WORDS, 1, [4])
+    image_store = ImageStore()
+    image_features = ImageFeatures(image_format, image_store, lambda pixels: [])
+    one = prompt(image_format, image_store, WORDS, 1, [4])
     keys = image_features.encode_prompt(one)
     inside = slice(one.images[0].start, one.images[0].start + one.images[0].length)
     assert (keys[inside] < 0).all() and (np.delete(keys, np.r_[inside]) >= 0).all()

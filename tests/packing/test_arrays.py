@@ -34,8 +34,8 @@ def test_slots_of_all_microbatches_cover_the_flat_outputs_once_and_in_order(
     packed = pack_arrays([made(i, n) for i, n in enumerate(lengths)], micro_batch=micro_batch)
     assert packed.action_lengths == [2 * n for n in lengths]
     assert max(m.num_states for m in packed.microbatches) <= micro_batch
-    units = np.concatenate([m.logprob_slots for m in packed.microbatches])
-    values = np.concatenate([m.value_slots for m in packed.microbatches])
+    units = np.concatenate([m.logprob_indices for m in packed.microbatches])
+    values = np.concatenate([m.value_indices for m in packed.microbatches])
     assert units.tolist() == list(range(sum(2 * n for n in lengths)))
     assert values.tolist() == list(range(sum(2 * n + 1 for n in lengths)))
     shown = np.concatenate([m.arrays["proprio"][:, 0] for m in packed.microbatches])

@@ -22,13 +22,13 @@ from stepwell.packing import (
     tree_attention,
 )
 from stepwell.packing.blockwise import blockwise_attention
-from stepwell.packing.kernel_inputs import Scoring
+from stepwell.packing.kernel_inputs import ScoreOptions
 
 
 def layout_of(steps: list[Step], device: str = "cpu", *, padded: bool = False) -> TreeLayout:
     tree = pack(steps).microbatches[0].tree
     assert tree is not None
-    return TreeLayout(tree, torch.device(device), flex.padded_length(tree.num_tokens) if padded else None)
+    return TreeLayout(tree, torch.device(device), flex.round_up_length(tree.num_tokens) if padded else None)
 
 
 def dense_mask(layout: TreeLayout, window: int | None) -> Tensor:
@@ -40,7 +40,9 @@ def dense_mask(layout: TreeLayout, window: int | None) -> Tensor:
     return torch.from_numpy(sees)
 
 
-def dense_attention(query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout, how: Scoring) -> Tensor:
+def dense_attention(
+    query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout, how: ScoreOptions
+) -> Tensor:
     group = query.shape[1] // key.shape[1]
     scores = query @ key.repeat_interleave(group, 1).mT * how.scaling
     if how.softcap is not None:
@@ -68,7 +70,9 @@ def random_inputs(
     ]
 
 
-def outputs_and_gradients(attend, inputs: list[Tensor], layout: TreeLayout, how: Scoring) -> list[Tensor]:
+def outputs_and_gradients(
+    attend, inputs: list[Tensor], layout: TreeLayout, how: ScoreOptions
+) -> list[Tensor]:
     *sides, outer = inputs
     output = attend(*sides, layout, how)
     return [output.detach(), *torch.autograd.grad(output, sides, outer)]
@@ -86,16 +90,18 @@ def random_steps(seed: int, count: int = 12, longest: int = 150) -> list[Step]:
 
 
 SCORINGS = {
-    "plain": Scoring(0.3, None, None),
-    "window": Scoring(0.3, 8, None),
-    "wide window": Scoring(0.3, 100, None),
-    "softcap": Scoring(1.5, None, 2.0),
-    "window and softcap": Scoring(1.5, 5, 2.0),
+    "plain": ScoreOptions(0.3, None, None),
+    "window": ScoreOptions(0.3, 8, None),
+    "wide window": ScoreOptions(0.3, 100, None),
+    "softcap": ScoreOptions(1.5, None, 2.0),
+    "window and softcap": ScoreOptions(1.5, 5, 2.0),
 }
 
 
-def attend_in_segments(query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout, how: Scoring) -> Tensor:
-    backend = segments.backend_for(query, value, layout, how)
+def attend_in_segments(
+    query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout, how: ScoreOptions
+) -> Tensor:
+    backend = segments.find_backend(query, value, layout, how)
     assert backend is (segments_cuda if query.is_cuda else segments_cpu)
     return segments.segment_attention(query, key, value, layout, how, backend)
 
@@ -120,7 +126,7 @@ def test_segments_equal_dense_attention_and_its_gradients(block_rows, seed, head
     monkeypatch.setattr(segments_cpu, "BLOCK_ROWS", block_rows)
     layout = layout_of(random_steps(seed, longest=40), padded=True)
     assert len(layout.levels) > 1
-    how = Scoring(0.3, layout.max_depth + 1, None)  # a window that cuts nothing
+    how = ScoreOptions(0.3, layout.max_depth + 1, None)  # a window that cuts nothing
     inputs, count = random_inputs(layout, heads, 8), layout.tree.num_tokens
     inputs[-1][:, count:] = 0  # nobody reads padding
     ours = outputs_and_gradients(attend_in_segments, inputs, layout, how)
@@ -134,9 +140,9 @@ def test_blocks_cover_each_causal_pair_of_a_segment_once() -> None:
     layout = layout_of(
         [Step.from_tokens(range(700), []), Step.from_tokens([*range(100), *range(1, 301)], [])]
     )
-    own, *_ = segments._pieces(layout)
+    own, *_ = segments._build_pieces(layout)
     assert own.row_counts == (100, 300, 600)
-    blocks = sorted(segments_cpu._blocks(own), key=lambda block: (block.rows.start, block.first))
+    blocks = sorted(segments_cpu._iterate_blocks(own), key=lambda block: (block.rows.start, block.first))
     assert [(b.rows.start, b.first, b.last, b.num_keys, b.is_last) for b in blocks] == [
         (0, 0, 100, 100, True),
         (100, 0, 192, 192, False),
@@ -163,7 +169,7 @@ def path_attention_in_full(query: Tensor, key: Tensor, value: Tensor, table: pat
 def test_causal_attention_over_paths_is_tree_attention(monkeypatch) -> None:
     monkeypatch.setattr(paths, "MOST_KEYS", 99)
     layout = layout_of(random_steps(1), padded=True)
-    table = paths._paths(layout)
+    table = paths._build_paths(layout)
     *sides, _ = random_inputs(layout, (4, 2), 8)
     theirs = dense_attention(*sides, layout, SCORINGS["plain"])
     count = layout.tree.num_tokens
@@ -178,21 +184,23 @@ def test_causal_attention_over_paths_is_tree_attention(monkeypatch) -> None:
 def test_short_runs_below_a_long_path_are_not_gathered() -> None:
     long_runs = [Step.from_tokens(range(50), [token] * 60) for token in (51, 52, 53)]
     short_runs = [Step.from_tokens(range(50), [token] * 6) for token in (51, 52, 53)]
-    table = paths._paths(layout_of(long_runs))
+    table = paths._build_paths(layout_of(long_runs))
     assert table is not None and table.key_tokens.numel() == 50 + 3 * 110
     assert (table.longest_run, table.longest_path) == (60, 110)
-    assert paths._paths(layout_of(short_runs)) is None
+    assert paths._build_paths(layout_of(short_runs)) is None
 
 
 @pytest.mark.parametrize("name", ["window", "softcap"])
 def test_what_fused_kernels_cannot_score_goes_elsewhere(name) -> None:
     layout = layout_of(random_steps(1))
     query, _, value, _ = random_inputs(layout, (2, 1), 8)
-    assert segments.backend_for(query, value, layout, SCORINGS[name]) is None
-    assert segments.backend_for(query, value, layout, SCORINGS["plain"]) is segments_cpu
+    assert segments.find_backend(query, value, layout, SCORINGS[name]) is None
+    assert segments.find_backend(query, value, layout, SCORINGS["plain"]) is segments_cpu
 
 
-def attend_either_way(query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout, how: Scoring) -> Tensor:
+def attend_either_way(
+    query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout, how: ScoreOptions
+) -> Tensor:
     return tree_attention(
         query, key, value, layout, scaling=how.scaling, window=how.window, softcap=how.softcap
     )
@@ -205,7 +213,7 @@ def attend_either_way(query: Tensor, key: Tensor, value: Tensor, layout: TreeLay
 )
 def test_any_tree_and_window_equals_dense_attention(sequences, window) -> None:
     layout = layout_of([Step.from_tokens(ids, []) for ids in sequences])
-    inputs, how = random_inputs(layout, (2, 1), 4), Scoring(0.5, window, None)
+    inputs, how = random_inputs(layout, (2, 1), 4), ScoreOptions(0.5, window, None)
     expected = outputs_and_gradients(dense_attention, inputs, layout, how)
     for attend in (blockwise_attention, attend_either_way):
         for ours, theirs in zip(outputs_and_gradients(attend, inputs, layout, how), expected, strict=True):
@@ -242,7 +250,7 @@ def test_siblings_on_one_prompt_are_one_level() -> None:
 @pytest.mark.parametrize("window", [None, 1, 40, 130, 300])
 def test_block_kinds_agree_with_the_dense_mask(window) -> None:
     layout = layout_of(random_steps(4, count=14), padded=True)
-    some, full = flex.block_kinds(layout.ends, layout.depths, window)
+    some, full = flex.classify_blocks(layout.ends, layout.depths, window)
     mask = dense_mask(layout, window).numpy()
     size = layout.num_tokens // flex.BLOCK
     blocks = mask.reshape(size, flex.BLOCK, size, flex.BLOCK)
@@ -254,8 +262,8 @@ def test_block_kinds_agree_with_the_dense_mask(window) -> None:
 
 def test_block_mask_lists_exactly_the_blocks_with_work() -> None:
     layout = layout_of(random_steps(4, count=14), padded=True)
-    mask = flex.block_mask(layout, None)
-    some, full = flex.block_kinds(layout.ends, layout.depths, None)
+    mask = flex.build_block_mask(layout, None)
+    some, full = flex.classify_blocks(layout.ends, layout.depths, None)
     assert torch.equal(mask.to_dense()[0, 0].bool(), torch.from_numpy(some))
     assert torch.equal(mask.full_kv_num_blocks[0, 0].long(), torch.from_numpy(full.sum(1)))
     sees = mask.mask_mod(
@@ -306,7 +314,7 @@ def test_flash_over_paths_equals_dense_attention_on_the_gpu(seed, heads, monkeyp
     monkeypatch.setattr(paths, "MOST_KEYS", 99)
     layout, how = layout_of(random_steps(seed), "cuda", padded=True), SCORINGS["plain"]
     inputs = random_inputs(layout, heads, 64, torch.bfloat16, "cuda")
-    assert paths.supports(inputs[0], inputs[2], layout, how)
+    assert paths.supports_paths(inputs[0], inputs[2], layout, how)
     count = layout.tree.num_tokens
     inputs[-1][:, count:] = 0
     wide = [tensor.detach().double().requires_grad_() for tensor in inputs]
@@ -322,9 +330,9 @@ def test_flash_over_paths_equals_dense_attention_on_the_gpu(seed, heads, monkeyp
 def test_windows_and_soft_caps_are_not_for_paths_on_the_gpu(name) -> None:
     layout = layout_of(random_steps(1, count=1), "cuda", padded=True)
     query, _, value, _ = random_inputs(layout, (2, 1), 64, torch.bfloat16, "cuda")
-    assert paths.supports(query, value, layout, SCORINGS["plain"])
-    assert not paths.supports(query, value, layout, SCORINGS[name])
-    assert not paths.supports(query.float(), value.float(), layout, SCORINGS["plain"])
+    assert paths.supports_paths(query, value, layout, SCORINGS["plain"])
+    assert not paths.supports_paths(query, value, layout, SCORINGS[name])
+    assert not paths.supports_paths(query.float(), value.float(), layout, SCORINGS["plain"])
 
 
 @pytest.mark.gpu

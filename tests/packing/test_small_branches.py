@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from stepwell.core import Step
 from stepwell.packing import TreeLayout, backward, pack, segments_cpu
-from stepwell.packing.segments import _pieces
-from stepwell.packing.tree import coarsened
+from stepwell.packing.segments import _build_pieces
+from stepwell.packing.tree import merge_short_runs
 from stepwell.policies import CausalLMPolicy
 
 
@@ -31,11 +31,11 @@ def episodes(seed: int, count: int, turns: int = 2) -> list[Step]:
 
 def test_a_branch_of_few_tokens_is_moved_up_to_the_one_above() -> None:
     shared, lengths = np.array([0, 45, 40, 42, 70]), np.array([80, 80, 80, 80, 90])
-    assert coarsened(shared, lengths, 16).tolist() == [0, 40, 40, 40, 70]
+    assert merge_short_runs(shared, lengths, 16).tolist() == [0, 40, 40, 40, 70]
 
 
 def test_what_goes_on_from_a_whole_sequence_is_never_cut_off() -> None:
-    assert coarsened(np.array([0, 4, 6]), np.array([4, 6, 9]), 16).tolist() == [0, 4, 6]
+    assert merge_short_runs(np.array([0, 4, 6]), np.array([4, 6, 9]), 16).tolist() == [0, 4, 6]
 
 
 @given(seed=st.integers(0, 10_000), min_run=st.integers(1, 40))
@@ -79,8 +79,8 @@ def test_outputs_and_gradients_do_not_depend_on_how_steps_are_merged(min_run: in
 def test_runs_of_many_lengths_are_filled_up_and_computed_together() -> None:
     tree = pack(episodes(3, 24), min_run=16).microbatches[0].tree
     assert tree is not None
-    own = _pieces(TreeLayout(tree, torch.device("cpu")))[0]
-    groups = segments_cpu._filled(own.row_counts)
+    own = _build_pieces(TreeLayout(tree, torch.device("cpu")))[0]
+    groups = segments_cpu._pad_segments(own.row_counts)
     assert groups is not None and len(groups) < len(own.row_counts) / 4
     covered = torch.cat([group.tokens for group in groups]).sort().values
     assert torch.equal(covered, torch.arange(sum(own.row_counts)))

@@ -44,7 +44,7 @@ def sites_by_step(packed: Packed) -> list[tuple[PrefixTree, np.ndarray]]:
 def test_every_path_restores_its_sequence_and_its_sites(pairs, budget) -> None:
     packed = pack(steps_of(pairs), token_budget=budget)
     for (prompt, action), (tree, sites) in zip(pairs, sites_by_step(packed), strict=True):
-        path = tree.path(int(sites[-1]))
+        path = tree.find_path(int(sites[-1]))
         assert tree.token_ids[path].tolist() == prompt + action
         assert tree.positions[path].tolist() == list(range(len(path)))
         assert path[len(prompt) - 1 :].tolist() == sites.tolist()
@@ -82,7 +82,7 @@ def test_runs_cover_every_token_once_and_name_its_ancestors(pairs) -> None:
             above = [token for a, b in group.ancestors for token in range(a, b)]
             seen += range(start, start + group.length)
             for token in range(start, start + group.length):
-                assert tree.path(token).tolist() == above + list(range(start, token + 1))
+                assert tree.find_path(token).tolist() == above + list(range(start, token + 1))
     assert sorted(seen) == list(range(tree.num_tokens))
 
 

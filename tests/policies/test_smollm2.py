@@ -47,7 +47,7 @@ def test_rotary_rows_are_reordered_from_pairs_to_halves() -> None:
     # Two heads of four rows, numbered as transformers orders them: halves (0 1 | 2 3), (4 5 | 6 7).
     # GGUF stores the pairs (0, 2), (1, 3) of each head side by side.
     stored = np.array([[0], [2], [1], [3], [4], [6], [5], [7]], dtype=np.float32)
-    assert smollm2._rotary_halves(stored, 2).ravel().tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert smollm2._reorder_rotary(stored, 2).ravel().tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_greedy_answers_are_sensible(directory: Path, model: Any) -> None:
     with torch.no_grad():
         out = model.generate(torch.tensor(prompt)[None].long(), max_new_tokens=16, do_sample=False)
     action = out[0, prompt.size :].tolist()
-    assert "Paris" in renderer.text_of(action)
+    assert "Paris" in renderer.read_text(action)
     assert action[-1] == renderer.end_ids[0], "a short answer must end by itself"
 
 
@@ -131,7 +131,7 @@ def test_the_stored_weights_are_the_files_weights_rounded_to_bfloat16(model: Any
     state = model.state_dict()
     assert len(reader.tensors) == len(state) - 1  # the head is the embedding
     some = [t for t in reader.tensors if not t.name.startswith("blk.") or t.name.split(".")[1] in "079"]
-    weights = dict(smollm2._weights(SimpleNamespace(tensors=some), model.config))
+    weights = dict(smollm2._read_weights(SimpleNamespace(tensors=some), model.config))
     assert len(weights) == 3 * 9 + 2 and set(weights) < set(state)
     for name, array in weights.items():
         assert torch.equal(state[name], torch.from_numpy(array).bfloat16().float()), name
@@ -166,7 +166,7 @@ def render(template: str, messages: list[dict[str, Any]], *, prompt: bool = Fals
 @installed
 @pytest.mark.parametrize("prompt", [False, True])
 def test_without_tools_the_chat_template_writes_what_the_files_own_writes(reader: Any, prompt: bool) -> None:
-    own = smollm2._field(reader, "tokenizer.chat_template")
+    own = smollm2._read_field(reader, "tokenizer.chat_template")
     ours = smollm2.CHAT_TEMPLATE.read_text()
     talk = [{"role": "user", "content": " 2 + 3? \n"}, {"role": "assistant", "content": "5 <b>"}]
     for messages in (talk, talk[:1], [{"role": "system", "content": "Be brief."}, *talk]):
@@ -175,15 +175,15 @@ def test_without_tools_the_chat_template_writes_what_the_files_own_writes(reader
 
 @installed
 def test_tool_calls_are_rendered_and_read_back(reader: Any) -> None:
-    renderer = Renderer(smollm2._tokenizer(reader))
+    renderer = Renderer(smollm2._build_tokenizer(reader))
     asked = (Message("system", "Be brief."), Message("user", "2 + 3?"))
     called = Message("assistant", "", (ToolCall("add", {"a": 2}, "c1"),))
     told = (*asked, called, Message("tool", "5", tool_call_id="c1"))
-    start = renderer.template.text(asked, (TOOL,), prompt=True)
+    start = renderer.template.render_text(asked, (TOOL,), prompt=True)
     assert (
         start.count("<|im_start|>system") == 1 and "Be brief." in start and "The sum of two numbers." in start
     )
-    later = renderer.template.text(told, (TOOL,), prompt=True)
+    later = renderer.template.render_text(told, (TOOL,), prompt=True)
     assert later.startswith(start) and "<tool_response>\n5\n</tool_response>" in later
     written = later[len(start) :].partition("<|im_end|>")[0]
     reply = parse_reply(written, ToolFormat.HERMES)

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stepwell.core.errors import ModelError
-from stepwell.policies.model_cache import cached_model, find_damage
+from stepwell.policies.model_cache import find_damage, get_cached_model
 from stepwell.policies.model_resolver import KNOWN_MODELS, TINY_NAMES, resolve_model
 from stepwell.policies.tiny_models import TINY_SIZES, build_tiny, create_tiny
 from stepwell.policies.vlm.tiny import TINY_VLM_SIZES
@@ -128,14 +128,14 @@ def test_a_build_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
         raise RuntimeError("power cut")
 
     with pytest.raises(RuntimeError, match="power cut"):
-        cached_model("thing", half_way, tmp_path)
+        get_cached_model("thing", half_way, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [".thing.lock"]
 
 
 def test_what_a_killed_build_left_is_removed_by_the_next(tmp_path: Path) -> None:
     left_over = tmp_path / ".thing.partial-dead"
     left_over.mkdir()
-    cached_model("thing", _count_a_build, tmp_path)
+    get_cached_model("thing", _count_a_build, tmp_path)
     assert not left_over.exists()
     assert (tmp_path / "thing" / "config.json").read_text() == "{}"
 
@@ -147,7 +147,7 @@ def _count_a_build(folder: Path) -> None:
 
 
 def _resolve_in_child(root: Path) -> None:
-    cached_model("thing", _count_a_build, root)
+    get_cached_model("thing", _count_a_build, root)
 
 
 def test_two_processes_build_a_model_once(tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def test_tool_calls_and_grouped_results_extend_as_the_template_writes_them(
     calls = [ToolCall("lookup", {"key": "sky"}, "a"), ToolCall("lookup", {"key": "grass"}, "b")]
     message = Message.assistant("Let me see.", calls)
     rendered = renderer.start([Message.system("Be kind."), Message.user("Colors?")], [LOOKUP])
-    written = renderer.template.text((*rendered.messages, message), [LOOKUP], prompt=False)
+    written = renderer.template.render_text((*rendered.messages, message), [LOOKUP], prompt=False)
     action = renderer.template.encode_after(written[len(rendered.text) : -len("<|im_end|>\n")])
     recorded = renderer.record(rendered, [*action, renderer.end_ids[0]], message)
     extended = renderer.extend(recorded, [Message.tool("blue", calls[0]), Message.tool("green", calls[1])])
@@ -238,7 +238,7 @@ def test_a_template_that_wants_real_calls_before_results_is_extended(
     call = ToolCall("lookup", {"key": "sky"}, "call00001")
     message = Message.assistant("", [call])
     rendered = renderer.start([Message.user("Color?")], [LOOKUP])
-    written = renderer.template.text((*rendered.messages, message), [LOOKUP], prompt=False)
+    written = renderer.template.render_text((*rendered.messages, message), [LOOKUP], prompt=False)
     action = renderer.template.encode_after(written[len(rendered.text) :])
     assert action[-1] == tokenizer.eos_token_id
     recorded = renderer.record(rendered, action, message)

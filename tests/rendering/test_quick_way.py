@@ -14,7 +14,7 @@ from stepwell.core.errors import RenderError
 from stepwell.core.tools import ToolSchema
 from stepwell.rendering import Conversation, Message, Renderer
 from stepwell.rendering.template import ChatTemplate
-from stepwell.rendering.template_skeleton import Moulds, plain_roles
+from stepwell.rendering.template_skeleton import SkeletonCache, find_plain_roles
 from stepwell.rendering.tiny import build_tokenizer
 
 LOOKUP = ToolSchema("lookup", "Find a fact")
@@ -37,8 +37,8 @@ Turns = Sequence[tuple[list[int], Sequence[Message]]]
 
 
 def slow(renderer: Renderer) -> Renderer:
-    """The same renderer without moulds, encoding every text as a whole."""
-    renderer._moulds._is_steady = False
+    """The same renderer without skeletons, encoding every text as a whole."""
+    renderer._skeletons._is_steady = False
     renderer.template._pieces._cut, renderer.template._pieces._cuts = None, ()
     return renderer
 
@@ -56,7 +56,7 @@ def told(renderer: Renderer, talk: list[Message], turns: Turns) -> list[Any]:
         conversation = Conversation(renderer, talk)
         for ids, new in turns:
             seen.append((conversation.prompt.prompt_ids.tolist(), conversation.prompt.text))
-            seen.append(conversation.sampled(ids))
+            seen.append(conversation.record_action(ids))
             prompt = conversation.add(*new)
             seen.append((prompt.extended, prompt.reason, prompt.turns, prompt.messages))
         seen.append((conversation.prompt.prompt_ids.tolist(), conversation.prompt.text))
@@ -80,20 +80,20 @@ def test_both_ways_agree_on_every_conversation(
     talk.append(Message.user(data.draw(contents)))
     turns = data.draw(st.lists(st.tuples(ids, new_messages), min_size=1, max_size=3))
     expected = told(reference, talk, turns)
-    for _ in range(2):  # roles get their mould the second time
+    for _ in range(2):  # roles get their skeleton the second time
         assert told(quick, talk, turns) == expected
 
 
 @pytest.mark.parametrize("name", MOULDED)
-def test_common_templates_have_moulds(tokenizer_of: Callable[..., Any], name: str) -> None:
+def test_common_templates_have_skeletons(tokenizer_of: Callable[..., Any], name: str) -> None:
     template = ChatTemplate(build_tokenizer() if name == "tiny" else tokenizer_of(name))
-    moulds = Moulds(template)
-    assert moulds.of(PROMPT) is None, "a row of roles seen once is not worth a mould"
-    mould = moulds.of(PROMPT)
-    assert mould is not None
+    skeletons = SkeletonCache(template)
+    assert skeletons.get_skeleton(PROMPT) is None, "a row of roles seen once is not worth a skeleton"
+    skeleton = skeletons.get_skeleton(PROMPT)
+    assert skeleton is not None
     words = [" What? ", "Blue.\n", "\tAnd <b>grass</b>?"]
     messages = [Message(role, text) for role, text in zip(PROMPT, words, strict=True)]  # type: ignore[arg-type]
-    assert mould.fill(words) == template.text(messages, prompt=True)
+    assert skeleton.fill(words) == template.render_text(messages, prompt=True)
 
 
 def with_content(expression: str) -> str:
@@ -122,20 +122,20 @@ def with_content(expression: str) -> str:
         "{{ [1, 2, 3] | random }}{{ m.content }}",
     ],
 )
-def test_templates_that_look_at_contents_or_the_clock_get_no_mould(expression: str) -> None:
+def test_templates_that_look_at_contents_or_the_clock_get_no_skeleton(expression: str) -> None:
     tokenizer = build_tokenizer()
     tokenizer.chat_template = with_content(expression)
-    moulds = Moulds(ChatTemplate(tokenizer))
-    assert moulds.of(PROMPT) is moulds.of(PROMPT) is None
+    skeletons = SkeletonCache(ChatTemplate(tokenizer))
+    assert skeletons.get_skeleton(PROMPT) is skeletons.get_skeleton(PROMPT) is None
 
 
 def test_a_template_that_strips_thinking_gets_no_mould_where_it_would_strip(
     tokenizer_of: Callable[..., Any],
 ) -> None:
-    moulds = Moulds(ChatTemplate(tokenizer_of("think_stripping")))
-    assert moulds.of(PROMPT) is moulds.of(PROMPT) is None
-    assert moulds.of(("user",)) is None
-    assert moulds.of(("user",)) is not None
+    skeletons = SkeletonCache(ChatTemplate(tokenizer_of("think_stripping")))
+    assert skeletons.get_skeleton(PROMPT) is skeletons.get_skeleton(PROMPT) is None
+    assert skeletons.get_skeleton(("user",)) is None
+    assert skeletons.get_skeleton(("user",)) is not None
 
 
 def test_a_template_that_counts_turns_is_filled_with_the_right_counts() -> None:
@@ -147,7 +147,7 @@ def test_a_template_that_counts_turns_is_filled_with_the_right_counts() -> None:
     turns = [([9], [Message.user(" next ")])] * 4
     for _ in range(3):
         assert told(quick, [Message.user("go")], turns) == told(reference, [Message.user("go")], turns)
-    assert quick._moulds.of(PROMPT) is not None
+    assert quick._skeletons.get_skeleton(PROMPT) is not None
 
 
 def test_tools_have_moulds_of_their_own() -> None:
@@ -161,9 +161,9 @@ def test_tools_have_moulds_of_their_own() -> None:
 
 
 def test_messages_with_more_than_text_go_the_slow_way() -> None:
-    assert plain_roles([Message.user("go"), Message.tool("done")]) == ("user", "tool")
-    assert plain_roles([Message.user(" \n")]) is None
-    assert plain_roles([Message("tool", "done", name="lookup")]) is None
+    assert find_plain_roles([Message.user("go"), Message.tool("done")]) == ("user", "tool")
+    assert find_plain_roles([Message.user(" \n")]) is None
+    assert find_plain_roles([Message("tool", "done", name="lookup")]) is None
 
 
 def test_the_template_is_not_run_for_roles_seen_before() -> None:

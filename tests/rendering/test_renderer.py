@@ -17,7 +17,7 @@ from stepwell.rendering import (
     Conversation,
     ImagePart,
     Message,
-    Recorded,
+    RecordedAction,
     Renderer,
     RestartKind,
     TextPart,
@@ -34,7 +34,7 @@ def renderer(tokenizer_of: Callable[..., Any]) -> Renderer:
     return Renderer(tokenizer_of("chatml"))
 
 
-def recorded_turn(renderer: Renderer, words: str = "blue") -> Recorded:
+def recorded_turn(renderer: Renderer, words: str = "blue") -> RecordedAction:
     rendered = renderer.start([Message.system("Be kind."), Message.user("Color?")])
     return renderer.record(rendered, [*renderer.template.encode_after(words), renderer.end_ids[0]])
 
@@ -177,15 +177,15 @@ def test_a_template_that_forgets_turns_is_refused_before_training(tokenizer_of: 
 
 def test_the_report_says_what_a_run_would_need(tokenizer_of: Callable[..., Any]) -> None:
     stripping = probe_template(tokenizer_of("think_stripping"))
-    stripping.require()
+    stripping.require_extension()
     with pytest.raises(RenderError, match=r"cannot extend a conversation with thinking"):
-        stripping.require(thinking=True)
+        stripping.require_extension(thinking=True)
     moving = probe_template(tokenizer_of("mistral"))
     assert moving.extends_thinking and not moving.extends_tools
     with pytest.raises(RenderError, match=r"conversation with tools"):
-        moving.require(tools=True)
+        moving.require_extension(tools=True)
     tiny = probe_template(build_tokenizer())
-    tiny.require(thinking=True, tools=True)
+    tiny.require_extension(thinking=True, tools=True)
     assert tiny.problems == ()
 
 
@@ -310,13 +310,16 @@ def test_template_options_reach_the_template() -> None:
 def test_a_conversation_keeps_its_memory_and_counts_restarts(renderer: Renderer) -> None:
     conversation = Conversation(renderer, [Message.user("Color?")])
     first = conversation.state.prompt_ids
-    assert conversation.sampled([*renderer.template.encode_after("blue"), renderer.end_ids[0]]).text == "blue"
+    assert (
+        conversation.record_action([*renderer.template.encode_after("blue"), renderer.end_ids[0]]).text
+        == "blue"
+    )
     with pytest.raises(InputError, match=r"call add"):
         _ = conversation.state
     conversation.add(Message.user("Sure?"))
     assert conversation.state.prompt_ids[: first.size].tolist() == first.tolist()
     assert conversation.num_restarts == 0
-    conversation.sampled([9])
+    conversation.record_action([9])
     conversation.rewrite([Message.user("In short: blue."), Message.user("Sure?")])
     assert conversation.num_restarts == 1
     assert "message 0 (user)" in conversation.restart_reasons[0]
@@ -327,6 +330,6 @@ def test_a_conversation_refuses_turns_out_of_order(renderer: Renderer) -> None:
     conversation = Conversation(renderer, [Message.user("Color?")])
     with pytest.raises(InputError, match=r"call sampled"):
         conversation.add(Message.user("Sure?"))
-    conversation.sampled([9])
+    conversation.record_action([9])
     with pytest.raises(InputError, match="two actions in a row"):
-        conversation.sampled([9])
+        conversation.record_action([9])

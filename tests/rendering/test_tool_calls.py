@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stepwell.core.tools import ToolCall, ToolSchema
 from stepwell.rendering import Message, Renderer, ToolFormat, parse_reply, probe_template
 from stepwell.rendering.tiny import build_tokenizer
-from stepwell.rendering.tool_calls import format_of
+from stepwell.rendering.tool_calls import detect_format
 
 MOVE = {"name": "move", "arguments": {"direction": "Up", "steps": 2}}
 LOOK = {"name": "look", "arguments": {}}
@@ -166,7 +166,7 @@ def test_the_format_of_a_template_is_found(
 
 
 def test_a_call_in_tags_that_is_not_json_is_no_format_of_ours() -> None:
-    assert format_of("<tool_call><function=look></function></tool_call>") is None
+    assert detect_format("<tool_call><function=look></function></tool_call>") is None
 
 
 def test_what_the_tiny_template_writes_is_read_back() -> None:
@@ -175,7 +175,7 @@ def test_what_the_tiny_template_writes_is_read_back() -> None:
     tools = [ToolSchema("move"), ToolSchema("look")]
     asked = [Message.user("Where?")]
     before = renderer.start(asked, tools).text
-    written = renderer.template.text([*asked, message], tools, prompt=False)[len(before) :]
+    written = renderer.template.render_text([*asked, message], tools, prompt=False)[len(before) :]
     assert renderer.report.tool_format is not None
     reply = parse_reply(written.removesuffix("<|im_end|>\n"), renderer.report.tool_format)
     assert (reply.content, reply.tool_calls, reply.errors) == ("Let me see.", CALLS, ())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stepwell.core import InputError, ModelError
 from stepwell.rendering.tiny import build_tokenizer
-from stepwell.rendering.vision import image_format_of
+from stepwell.rendering.vision import load_image_format
 from stepwell.rendering.vision.idefics import IdeficsFormat
 from stepwell.rendering.vision.llava import LlavaFormat
 from stepwell.rendering.vision.qwen import QwenFormat
@@ -40,23 +40,23 @@ def test_qwen_pixels_are_those_of_its_processor(size: tuple[int, int], low_high:
     made = _processor("qwen2_vl", "Qwen2VLImageProcessorPil", **options)
     found = made(_image(*size), return_tensors="np")
     ours = QwenFormat("<p>", 5, {}, options)
-    arrays = ours.arrays(_image(*size))
+    arrays = ours.build_arrays(_image(*size))
     assert arrays["image_grid_thw"].tolist() == found["image_grid_thw"].tolist()
     np.testing.assert_allclose(arrays["pixel_values"], found["pixel_values"], atol=1e-5)
-    assert ours.tokens(*size).num_features == np.prod(found["image_grid_thw"]) // 4
+    assert ours.build_tokens(*size).num_features == np.prod(found["image_grid_thw"]) // 4
 
 
 @given(height=SIDES, width=SIDES)
 @settings(max_examples=60, deadline=None)
 def test_qwen_positions_go_on_after_the_larger_side_and_never_look_ahead(height: int, width: int) -> None:
     from stepwell.core import ImageSpan
-    from stepwell.rendering.vision import Placed
+    from stepwell.rendering.vision import PlacedImage
 
     ours = QwenFormat("<p>", 5, {}, {"patch_size": 7, "merge_size": 2, "min_pixels": 196, "max_pixels": 9800})
-    tokens = ours.tokens(height, width)
-    placed = [Placed(ImageSpan("0" * 32, 3, tokens.ids.size), tokens)]
+    tokens = ours.build_tokens(height, width)
+    placed = [PlacedImage(ImageSpan("0" * 32, 3, tokens.ids.size), tokens)]
     count = 3 + tokens.ids.size
-    whole = ours.positions(count + 4, placed)
+    whole = ours.build_positions(count + 4, placed)
     assert tokens.grid is not None
     rows, columns = tokens.grid[1:]
     assert whole[:, :3].tolist() == [[0, 1, 2]] * 3
@@ -64,7 +64,7 @@ def test_qwen_positions_go_on_after_the_larger_side_and_never_look_ahead(height:
     assert whole[:, count - 1].tolist() == [3, 3 + rows - 1, 3 + columns - 1]
     after = 3 + max(rows, columns)
     assert whole[:, count:].tolist() == [list(range(after, after + 4))] * 3
-    assert np.array_equal(ours.positions(count + 1, placed), whole[:, : count + 1])
+    assert np.array_equal(ours.build_positions(count + 1, placed), whole[:, : count + 1])
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -81,8 +81,10 @@ def test_llava_pixels_are_those_of_its_processor(size: tuple[int, int], is_padde
     found = _processor("llava", "LlavaImageProcessorPil", **options)(_image(*size), return_tensors="np")
     config = {"vision_config": {"image_size": 28, "patch_size": 7, "model_type": "clip_vision_model"}}
     ours = LlavaFormat("<image>", 5, config, options)
-    np.testing.assert_allclose(ours.arrays(_image(*size))["pixel_values"], found["pixel_values"], atol=1e-5)
-    assert ours.tokens(*size).num_features == 16
+    np.testing.assert_allclose(
+        ours.build_arrays(_image(*size))["pixel_values"], found["pixel_values"], atol=1e-5
+    )
+    assert ours.build_tokens(*size).num_features == 16
 
 
 def test_llava_counts_the_class_token_where_it_is_kept() -> None:
@@ -94,7 +96,7 @@ def test_llava_counts_the_class_token_where_it_is_kept() -> None:
     ):
         vision = {"image_size": 28, "patch_size": 7, "model_type": tower}
         config = {"vision_config": vision, "vision_feature_select_strategy": strategy}
-        assert LlavaFormat("<image>", 5, config, options).tokens(9, 9).num_features == count
+        assert LlavaFormat("<image>", 5, config, options).build_tokens(9, 9).num_features == count
 
 
 def test_a_tower_of_another_kind_is_refused() -> None:
@@ -105,11 +107,11 @@ def test_a_tower_of_another_kind_is_refused() -> None:
 
 def test_a_picture_that_may_not_be_resized_must_fit() -> None:
     ours = QwenFormat("<p>", 5, {}, {"patch_size": 7, "merge_size": 2, "do_resize": False})
-    assert ours.tokens(28, 42).grid == (1, 2, 3)
+    assert ours.build_tokens(28, 42).grid == (1, 2, 3)
     with pytest.raises(InputError, match="not whole patches of 14"):
-        ours.tokens(28, 40)
+        ours.build_tokens(28, 40)
     with pytest.raises(InputError, match="more than 200 times as long"):
-        QwenFormat("<p>", 5, {}, {}).tokens(1, 201)
+        QwenFormat("<p>", 5, {}, {}).build_tokens(1, 201)
 
 
 def _tile_tokenizer() -> Any:
@@ -146,9 +148,9 @@ def test_idefics_tiles_are_those_of_its_processor(size: tuple[int, int], is_spli
     tokenizer = _tile_tokenizer()
     ours = _idefics(options, tokenizer)
     np.testing.assert_allclose(
-        ours.arrays(_image(*size))["pixel_values"], found["pixel_values"][0], atol=1e-5
+        ours.build_arrays(_image(*size))["pixel_values"], found["pixel_values"][0], atol=1e-5
     )
-    run = ours.tokens(*size)
+    run = ours.build_tokens(*size)
     assert run.num_features == 4 * found["pixel_values"].shape[1]
     text = tokenizer.decode(run.ids)
     rows, columns = found["rows"][0][0], found["cols"][0][0]
@@ -162,7 +164,7 @@ def test_idefics_tiles_are_those_of_its_processor(size: tuple[int, int], is_spli
 
 def test_a_directory_that_does_not_see_has_no_format(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    assert image_format_of(tmp_path) is None
+    assert load_image_format(tmp_path) is None
 
 
 def test_damaged_and_unknown_directories_are_refused_with_the_reason(tmp_path: Path) -> None:
@@ -170,19 +172,19 @@ def test_damaged_and_unknown_directories_are_refused_with_the_reason(tmp_path: P
     file = tmp_path / "config.json"
     file.write_text(json.dumps(config))
     with pytest.raises(ModelError, match=r"of type 'paligemma'.*sees with llava"):
-        image_format_of(tmp_path)
+        load_image_format(tmp_path)
     build_tokenizer().save_pretrained(tmp_path)
     config["model_type"] = "llava"
     file.write_text(json.dumps(config))
     with pytest.raises(ModelError, match="names no image_token_id"):
-        image_format_of(tmp_path)
+        load_image_format(tmp_path)
     config |= {"image_token_index": 7, "vision_config": {"image_size": 28, "patch_size": 7}}
     file.write_text(json.dumps(config))
     with pytest.raises(ModelError, match=r"preprocessor_config\.json"):
-        image_format_of(tmp_path)
+        load_image_format(tmp_path)
     (tmp_path / "preprocessor_config.json").write_text('{"crop_size": {"height": 32, "width": 32}}')
     with pytest.raises(ModelError, match=r"32 x 32.*reads 28 x 28"):
-        image_format_of(tmp_path)
+        load_image_format(tmp_path)
     (tmp_path / "preprocessor_config.json").write_text("{")
     with pytest.raises(ModelError, match="damaged"):
-        image_format_of(tmp_path)
+        load_image_format(tmp_path)

@@ -40,27 +40,27 @@ def _tokenizer(template: str) -> Any:
     return tokenizer
 
 
-def _renderer(template: str, pictures: ImageStore, **options: Any) -> Renderer:
+def _renderer(template: str, image_store: ImageStore, **options: Any) -> Renderer:
     tokenizer = _tokenizer(template)
     marker_id = tokenizer.convert_tokens_to_ids(MARKER)
     form = QwenFormat(MARKER, marker_id, {}, {"patch_size": 7, "merge_size": 2, "min_pixels": 196})
-    return Renderer(tokenizer, image_format=form, pictures=pictures, **options)
+    return Renderer(tokenizer, image_format=form, image_store=image_store, **options)
 
 
 @pytest.fixture
 def shown() -> tuple[ImageStore, str, str]:
     """A picture of four tokens and one of two."""
-    pictures = ImageStore()
-    large = pictures.add(np.full((28, 28, 3), 7, dtype=np.uint8))
-    return pictures, large, pictures.add(np.full((14, 28, 3), 9, dtype=np.uint8))
+    image_store = ImageStore()
+    large = image_store.add(np.full((28, 28, 3), 7, dtype=np.uint8))
+    return image_store, large, image_store.add(np.full((14, 28, 3), 9, dtype=np.uint8))
 
 
 @pytest.mark.parametrize("template", [WITH_STRINGS, PARTS_ALONE])
 def test_every_picture_becomes_its_run_and_the_rest_is_as_the_tokenizer_says(
     shown: tuple[ImageStore, str, str], template: str
 ) -> None:
-    pictures, large, small = shown
-    renderer = _renderer(template, pictures)
+    image_store, large, small = shown
+    renderer = _renderer(template, image_store)
     messages = [
         Message.system("See."),
         Message.user([ImagePart(large), ImagePart(small), TextPart("What is there?")]),
@@ -80,8 +80,8 @@ def test_every_picture_becomes_its_run_and_the_rest_is_as_the_tokenizer_says(
 def test_a_conversation_goes_on_from_its_exact_ids_with_pictures_in_later_turns(
     shown: tuple[ImageStore, str, str], template: str, history: Any
 ) -> None:
-    pictures, large, small = shown
-    renderer = _renderer(template, pictures, history=history)
+    image_store, large, small = shown
+    renderer = _renderer(template, image_store, history=history)
     conversation = Conversation(renderer, [Message.user([ImagePart(large), TextPart("Go.")])])
     expected: list[int] = []
     for turn, then in enumerate(([ImagePart(small), TextPart("And now?")], [ImagePart(large)], "Text.")):
@@ -89,7 +89,7 @@ def test_a_conversation_goes_on_from_its_exact_ids_with_pictures_in_later_turns(
         assert state.prompt_ids[: len(expected)].tolist() == expected
         assert len(state.images) == turn + 1
         action = [*renderer.template.encode("Up"), renderer.end_ids[0]]
-        conversation.sampled(action)
+        conversation.record_action(action)
         expected = [*state.prompt_ids.tolist(), *action]
         assert conversation.add(Message.user(then)).extended
     assert [span.image for span in conversation.state.images] == [large, small, large]
@@ -98,10 +98,10 @@ def test_a_conversation_goes_on_from_its_exact_ids_with_pictures_in_later_turns(
 
 
 def test_another_picture_in_an_old_message_is_not_the_same_prompt(shown: tuple[ImageStore, str, str]) -> None:
-    pictures, large, _ = shown
-    other = pictures.add(np.full((28, 28, 3), 8, dtype=np.uint8))
+    image_store, large, _ = shown
+    other = image_store.add(np.full((28, 28, 3), 8, dtype=np.uint8))
     for history in ("exact", "template"):
-        renderer = _renderer(WITH_STRINGS, pictures, history=history)
+        renderer = _renderer(WITH_STRINGS, image_store, history=history)
         recorded = renderer.record(
             renderer.start([Message.user([ImagePart(large)])]), [5, renderer.end_ids[0]]
         )
@@ -111,23 +111,23 @@ def test_another_picture_in_an_old_message_is_not_the_same_prompt(shown: tuple[I
 
 
 def test_text_that_spells_the_marker_is_no_picture(shown: tuple[ImageStore, str, str]) -> None:
-    pictures, large, _ = shown
-    renderer = _renderer(WITH_STRINGS, pictures)
+    image_store, large, _ = shown
+    renderer = _renderer(WITH_STRINGS, image_store)
     marker_id = renderer.image_format.marker_id  # type: ignore[union-attr]
     conversation = Conversation(renderer, [Message.user([TextPart(f"a {MARKER} b"), ImagePart(large)])])
     assert len(conversation.state.images) == 1
     assert "a < |image|> b" in conversation.prompt.text
-    conversation.sampled([5, marker_id, 6, renderer.end_ids[0]])  # the model itself says it
+    conversation.record_action([5, marker_id, 6, renderer.end_ids[0]])  # the model itself says it
     assert conversation.add(Message.user(MARKER)).extended
     assert len(conversation.state.images) == 1
     assert len(renderer.start(conversation.messages).state.images) == 1
 
 
 def test_pictures_are_refused_where_they_have_no_place(shown: tuple[ImageStore, str, str]) -> None:
-    pictures, large, _ = shown
+    image_store, large, _ = shown
     with pytest.raises(RenderError, match="writes two pictures as"):
-        _renderer(BLIND, pictures)
-    blind = Renderer(_tokenizer(WITH_STRINGS), pictures=pictures)
+        _renderer(BLIND, image_store)
+    blind = Renderer(_tokenizer(WITH_STRINGS), image_store=image_store)
     with pytest.raises(RenderError, match="this renderer writes text only"):
         blind.start([Message.user([ImagePart(large)])])
     with pytest.raises(InputError, match="is unknown here"):

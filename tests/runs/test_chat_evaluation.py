@@ -85,12 +85,12 @@ def test_a_model_that_sees_says_the_same_behind_an_api(tmp_path: Path) -> None:
     config = small_config("eval.num_tasks=4", world, "agent.guide=false", "engine.max_length=300")
     with open_pool(tmp_path / "pool.db") as pool:
         pictures = PoolImageStore(pool)
-        engine = EmbeddedEngine.from_pretrained(VLM, EngineConfig(max_batch_size=8), pictures=pictures)
+        engine = EmbeddedEngine.from_pretrained(VLM, EngineConfig(max_batch_size=8), image_store=pictures)
         renderer = Renderer(
             engine.tokenizer,
             context_length=engine.max_length,
             image_format=engine.image_format,
-            pictures=pictures,
+            image_store=pictures,
         )
         address, stop = serve_in_thread(create_app(Gateway(engine, renderer, pool, GatewayConfig())))
         try:

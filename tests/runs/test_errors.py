@@ -29,7 +29,7 @@ from stepwell.core import (
 from stepwell.monitors.summary import read_summary
 from stepwell.runs.loop.training_loop import TrainingLoop
 from stepwell.runs.run import train
-from stepwell.training.checkpoint import damage, list_checkpoints
+from stepwell.training.checkpoint import find_damage, list_checkpoints
 
 WORLDS = "tests.runs.worlds"
 
@@ -134,7 +134,7 @@ def test_rewards_beyond_all_bounds_stop_the_run_with_a_diagnosis(tmp_path: Path,
         train(small_config(*rich, f"recipe.name={recipe}", folder=tmp_path))
     checkpoints = list_checkpoints(tmp_path / "run/checkpoints")
     assert [path.name for path in checkpoints] == ["update-000000"]
-    assert damage(checkpoints[0]) is None
+    assert find_damage(checkpoints[0]) is None
     summary = read_summary(tmp_path / "run")
     assert summary is not None and summary.status == "failed"
 
@@ -257,7 +257,7 @@ def test_a_file_that_cannot_be_written_is_told_and_the_rest_goes_on_later(tmp_pa
     assert told.startswith("the checkpoint") and "update-000001 could not be written" in told
     folder = tmp_path / "run"
     assert [path.name for path in list_checkpoints(folder / "checkpoints")] == ["update-000000"]
-    assert damage(folder / "checkpoints/update-000000") is None
+    assert find_damage(folder / "checkpoints/update-000000") is None
     assert not list(folder.glob("checkpoints/.*"))
     train(resume=folder)
     assert [e.update for e in timeless(folder) if e.kind == "update"] == [1, 2]
@@ -280,7 +280,7 @@ def test_a_disk_that_fills_up_costs_nothing_that_was_written(tmp_path: Path) -> 
         assert type(caught.value).__name__ == "InfraError"
         folder = disk / "run"
         left = list_checkpoints(folder / "checkpoints")
-        assert left and all(damage(path) is None for path in left)
+        assert left and all(find_damage(path) is None for path in left)
         shutil.move(folder, tmp_path / "moved")
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)

@@ -15,7 +15,7 @@ from stepwell.runs.plan.language_plan import LanguagePlan
 from stepwell.runs.plan.model_size import ModelSize
 from stepwell.runs.plan.run_plan import plan_run
 from stepwell.runs.run import train
-from stepwell.training import Minibatch
+from stepwell.training import TrajectoryMinibatch
 
 FIVE = ("train.tasks_per_update=5", "train.group_size=3")
 POLE = ("env.name=gymnasium:CartPole-v1", "env.options={}")
@@ -113,7 +113,7 @@ def test_the_estimates_hold_in_the_run_that_was_planned(tmp_path: Path, extra: t
     path = folder / "checkpoints/update-000001"
     on_disk = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     assert planned.memory.checkpoint_bytes == pytest.approx(on_disk, rel=0.2)
-    packed = Minibatch(played(folder, 1), torch.device("cpu")).packed.num_tokens
+    packed = TrajectoryMinibatch(played(folder, 1), torch.device("cpu")).packed.num_tokens
     assert packed <= planned.most_tokens
     assert packed / 2 < planned.typical_tokens < 2 * packed
 
@@ -121,7 +121,7 @@ def test_the_estimates_hold_in_the_run_that_was_planned(tmp_path: Path, extra: t
 def test_activations_are_estimated_within_a_factor_of_two() -> None:
     components = small_components("recipe.name=steppo")
     planned = LanguagePlan(components)
-    batch = Minibatch(components.demonstrations(8, 0.3, 0), torch.device("cpu"))
+    batch = TrajectoryMinibatch(components.demonstrations(8, 0.3, 0), torch.device("cpu"))
     kept: dict[int, int] = {}
 
     def remember(tensor: torch.Tensor) -> torch.Tensor:

@@ -24,7 +24,7 @@ from stepwell.config.loading import dump_config
 from stepwell.monitors.summary import read_summary
 from stepwell.policies import open_policy
 from stepwell.runs.run import train
-from stepwell.training.checkpoint import damage, latest_checkpoint, list_checkpoints
+from stepwell.training.checkpoint import find_damage, find_latest_checkpoint, list_checkpoints
 
 CRITIC = (
     "recipe.name=steppo",
@@ -128,7 +128,7 @@ def test_sentences_counted_for_the_repetition_penalty_go_on_bit_for_bit(tmp_path
     outline = ("train.num_updates=4", "checkpoint.every=2")
     whole = train(small_config(*wish, *outline, folder=tmp_path, name="whole"))
     copy = cut_back(whole, tmp_path / "copy", 2)
-    kept = latest_checkpoint(copy / "checkpoints", print)
+    kept = find_latest_checkpoint(copy / "checkpoints", print)
     assert kept is not None and kept.update == 2
     told = kept.loop["judge"]["repetition"]
     assert len(told["counts"]) > 1 and told["num_texts"] > 0
@@ -176,7 +176,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_note(critic_run: Path, tmp_p
     same(critic_run, copy)
     (note,) = [text for text in notes(copy) if "damaged" in text]
     assert "update-000006 is damaged (model.safetensors has changed or is cut short)" in note
-    assert damage(copy / "checkpoints/update-000006") is None
+    assert find_damage(copy / "checkpoints/update-000006") is None
 
 
 def test_a_run_with_nothing_but_damaged_checkpoints_is_refused(critic_run: Path, tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_after_ctrl_c_the_rest_is_the_same(critic_run: Path, tmp_path: Path) -> 
     assert started.returncode == 130, err
     # nothing that a library prints reaches the console
     assert err.split("\n") == ["", f"interrupted. Go on with: stepwell train --resume {folder}", ""]
-    found = latest_checkpoint(folder / "checkpoints", print)
+    found = find_latest_checkpoint(folder / "checkpoints", print)
     assert found is not None and 1 <= found.update < 6
     summary = read_summary(folder)
     assert summary is not None and summary.status == "interrupted"

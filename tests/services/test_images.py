@@ -56,7 +56,7 @@ def engine(folder: Path) -> EmbeddedEngine:
     return EmbeddedEngine.from_pretrained(
         MODEL,
         EngineConfig(max_batch_size=4, num_slots=8),
-        pictures=PoolImageStore(open_pool(folder / "pool.db")),
+        image_store=PoolImageStore(open_pool(folder / "pool.db")),
     )
 
 
@@ -68,7 +68,7 @@ def serve_gateway(folder: Path) -> Iterator[Served]:
             sampler.tokenizer,
             context_length=sampler.max_length,
             image_format=sampler.image_format,
-            pictures=PoolImageStore(pool),
+            image_store=PoolImageStore(pool),
         )
         gateway = Gateway(sampler, renderer, pool, GatewayConfig(max_pixels=MAX_PIXELS))
         url, stop = serve_in_thread(create_app(gateway))

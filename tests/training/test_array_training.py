@@ -13,7 +13,7 @@ from stepwell.algos.recipes import RECIPES
 from stepwell.config.run import OptimizerConfig, TrainConfig, WarmStartConfig
 from stepwell.core import ArrayAction, InputError, Status, Step, Task, Trajectory
 from stepwell.policies.vla import VLAPolicy
-from stepwell.training import Minibatch, Trainer, imitate
+from stepwell.training import Trainer, TrajectoryMinibatch, imitate
 
 HEADS = ("token", "flow")
 TASK = Task("w", {"n": 1})
@@ -43,7 +43,7 @@ def shown(count: int = 10) -> list[Trajectory]:
 def test_ten_demonstrations_are_learnt_by_heart(head: str) -> None:
     small = shape(head)
     wider = replace(small, config=small.config.model_copy(update={"width": 48, "bins": 64}))
-    made = VLAPolicy.fresh(wider, critic="shared", seed=1)
+    made = VLAPolicy.from_shape(wider, critic="shared", seed=1)
     demonstrations = shown()
     before = _error(made, demonstrations)
     config = WarmStartConfig(
@@ -70,7 +70,7 @@ def test_imitation_repeats_bit_for_bit(head: str) -> None:
     config = WarmStartConfig(num_demos=10, batch_size=4, epochs=2)
     ends = []
     for _ in range(2):
-        made = VLAPolicy.fresh(policy(head).model.shape, critic="own", seed=1)
+        made = VLAPolicy.from_shape(policy(head).model.shape, critic="own", seed=1)
         for _metrics in imitate(made, shown(), config, seed=3):
             pass
         ends.append(made.state_dict())
@@ -133,9 +133,9 @@ def test_states_after_a_cut_ride_along_as_values() -> None:
     played = episodes(made, count=2)
     (after,) = states(1, seed=11)
     played[1].status, played[1].final_state = Status.TRUNCATED, after
-    batch = Minibatch(played, made.device, with_bootstrap=True)
+    batch = TrajectoryMinibatch(played, made.device, with_bootstrap=True)
     values = made.evaluate(batch.packed, values=True).values.detach()
-    boot = batch.bootstrap(values)
+    boot = batch.bootstrap_values(values)
     assert boot is not None and boot[0] == 0.0
     assert float(boot[1]) == pytest.approx(float(made.state_values([after])[0]), abs=1e-5)
 

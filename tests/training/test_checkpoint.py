@@ -15,7 +15,13 @@ from stepwell.config.run import TrainConfig
 from stepwell.core import EncodingError, InfraError
 from stepwell.policies import CausalLMPolicy
 from stepwell.training import Trainer, list_checkpoints, load_checkpoint, save_checkpoint
-from stepwell.training.checkpoint import damage, latest_checkpoint, prune, require_whole, sweep
+from stepwell.training.checkpoint import (
+    find_damage,
+    find_latest_checkpoint,
+    prune_checkpoints,
+    require_whole,
+    sweep_leftovers,
+)
 
 
 def parts(critic: str | None = "shared", **more: object) -> tuple[CausalLMPolicy, Trainer]:
@@ -50,13 +56,13 @@ def test_weights_come_back_as_they_were(tmp_path: Path, critic: str | None, more
 def test_one_changed_byte_anywhere_is_noticed(tmp_path: Path, name: str) -> None:
     policy, trainer = parts("own")
     path = save_checkpoint(tmp_path, policy, trainer, {"update": 1}).path
-    assert damage(path) is None
+    assert find_damage(path) is None
     data = bytearray((path / name).read_bytes())
     data[len(data) // 2] ^= 1
     (path / name).write_bytes(data)
-    assert damage(path) == f"{name} has changed or is cut short"
+    assert find_damage(path) == f"{name} has changed or is cut short"
     (path / name).unlink()
-    assert damage(path) == f"{name} is missing"
+    assert find_damage(path) == f"{name} is missing"
     with pytest.raises(EncodingError, match=r"is missing\. Choose another checkpoint"):
         require_whole(path)
 
@@ -67,10 +73,10 @@ def test_the_newest_whole_checkpoint_is_taken_and_the_damaged_named(tmp_path: Pa
         save_checkpoint(tmp_path, policy, None, {"update": update})
     (tmp_path / "update-000010/complete.json").write_text("{")
     told: list[str] = []
-    found = latest_checkpoint(tmp_path, told.append)
+    found = find_latest_checkpoint(tmp_path, told.append)
     assert found is not None and found.update == 2
     assert len(told) == 1 and "update-000010 is damaged (complete.json is not readable)" in told[0]
-    assert latest_checkpoint(tmp_path / "nowhere", told.append) is None
+    assert find_latest_checkpoint(tmp_path / "nowhere", told.append) is None
 
 
 def test_only_the_newest_are_kept_and_the_best_besides(tmp_path: Path) -> None:
@@ -78,9 +84,9 @@ def test_only_the_newest_are_kept_and_the_best_besides(tmp_path: Path) -> None:
     for update in range(4):
         save_checkpoint(tmp_path, policy, None, {"update": update})
     save_checkpoint(tmp_path, policy, None, {"update": 1}, name="best")
-    prune(tmp_path, keep=2)
+    prune_checkpoints(tmp_path, keep=2)
     assert [path.name for path in list_checkpoints(tmp_path)] == ["update-000002", "update-000003"]
-    assert damage(tmp_path / "best") is None
+    assert find_damage(tmp_path / "best") is None
 
 
 def test_what_a_kill_left_is_cleared_away_and_what_it_interrupted_put_back(tmp_path: Path) -> None:
@@ -92,9 +98,9 @@ def test_what_a_kill_left_is_cleared_away_and_what_it_interrupted_put_back(tmp_p
     best.rename(tmp_path / ".best.old.abc/best")  # killed between the two renames of a replacement
     (tmp_path / ".update-000012.xyz/policy").mkdir(parents=True)
     (tmp_path / ".update-000001.gone").mkdir()
-    sweep(tmp_path, after=3)
+    sweep_leftovers(tmp_path, after=3)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "update-000003"]
-    assert damage(tmp_path / "best") is None
+    assert find_damage(tmp_path / "best") is None
 
 
 def test_saving_draws_no_progress_bar_and_leaves_the_setting_as_it_was(

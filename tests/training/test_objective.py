@@ -13,13 +13,13 @@ from stepwell.algos.kl import k1, k3, kl_loss, kl_reward
 from stepwell.algos.recipes import RECIPES, KLChoice, Recipe
 from stepwell.core import Trajectory
 from stepwell.packing import Outputs
-from stepwell.training import Minibatch
+from stepwell.training import TrajectoryMinibatch
 from stepwell.training.objective import Objective
 
 CPU = torch.device("cpu")
 
 
-def outputs_of(batch: Minibatch, seed: int = 0) -> Outputs:
+def outputs_of(batch: TrajectoryMinibatch, seed: int = 0) -> Outputs:
     """Made-up outputs near the behaviour, as leaves."""
     draw = torch.Generator().manual_seed(seed)
     behavior = batch.behavior_logprobs
@@ -38,17 +38,17 @@ def trajectories() -> list[Trajectory]:
 
 
 @pytest.fixture
-def batch(trajectories: list[Trajectory]) -> Minibatch:
-    return Minibatch(trajectories, CPU)
+def batch(trajectories: list[Trajectory]) -> TrajectoryMinibatch:
+    return TrajectoryMinibatch(trajectories, CPU)
 
 
-def reference_of(batch: Minibatch) -> torch.Tensor:
+def reference_of(batch: TrajectoryMinibatch) -> torch.Tensor:
     draw = torch.Generator().manual_seed(9)
     assert batch.behavior_logprobs is not None
     return batch.behavior_logprobs + 0.2 * torch.randn(len(batch.behavior_logprobs), generator=draw)
 
 
-def with_values(batch: Minibatch, values: torch.Tensor) -> dict[str, torch.Tensor]:
+def with_values(batch: TrajectoryMinibatch, values: torch.Tensor) -> dict[str, torch.Tensor]:
     """V before tokens, after actions, and of first states, picked out by counting."""
     before, ends, firsts, place = [], [], [], 0
     for trajectory in batch.trajectories:
@@ -66,11 +66,11 @@ def with_values(batch: Minibatch, values: torch.Tensor) -> dict[str, torch.Tenso
 
 
 def gradients(loss: torch.Tensor, outputs: Outputs) -> list[torch.Tensor]:
-    grads = torch.autograd.grad(loss, outputs.present(), allow_unused=True, materialize_grads=True)
+    grads = torch.autograd.grad(loss, outputs.list_present(), allow_unused=True, materialize_grads=True)
     return list(grads)
 
 
-def test_steppo_is_step_gae_whitened_clipped_per_step_and_held_by_kl(batch: Minibatch) -> None:
+def test_steppo_is_step_gae_whitened_clipped_per_step_and_held_by_kl(batch: TrajectoryMinibatch) -> None:
     recipe = replace(RECIPES["steppo"], entropy_coef=0.01)
     outputs, ref = outputs_of(batch), reference_of(batch)
     loss, metrics = Objective(recipe, batch, ref)(outputs)
@@ -98,7 +98,7 @@ def test_steppo_is_step_gae_whitened_clipped_per_step_and_held_by_kl(batch: Mini
     torch.testing.assert_close(metrics["explained_variance"], explained.detach())
 
 
-def test_ppo_with_the_kl_in_the_reward_credits_tokens_for_staying_near(batch: Minibatch) -> None:
+def test_ppo_with_the_kl_in_the_reward_credits_tokens_for_staying_near(batch: TrajectoryMinibatch) -> None:
     recipe = replace(RECIPES["ppo"], kl=KLChoice("k1", 0.5, "reward"))
     outputs, ref = outputs_of(batch), reference_of(batch)
     loss, metrics = Objective(recipe, batch, ref)(outputs)
@@ -121,7 +121,7 @@ def test_ppo_with_the_kl_in_the_reward_credits_tokens_for_staying_near(batch: Mi
     torch.testing.assert_close(metrics["kl"], estimates.mean())
 
 
-def test_grpo_compares_siblings_and_needs_no_critic(batch: Minibatch) -> None:
+def test_grpo_compares_siblings_and_needs_no_critic(batch: TrajectoryMinibatch) -> None:
     outputs, ref = outputs_of(batch), reference_of(batch)
     outputs = Outputs(outputs.logprobs, None, None)
     loss, metrics = Objective(RECIPES["grpo"], batch, ref)(outputs)
@@ -141,7 +141,7 @@ def test_webrl_reads_its_critic_as_probabilities_and_trains_it_by_cross_entropy(
     trajectories: list[Trajectory],
 ) -> None:
     recipe = RECIPES["webrl"]
-    batch = Minibatch(_with_outcomes(trajectories), CPU)
+    batch = TrajectoryMinibatch(_with_outcomes(trajectories), CPU)
     outputs, ref = outputs_of(batch), reference_of(batch)
     loss, _ = Objective(recipe, batch, ref)(outputs)
 
@@ -161,7 +161,7 @@ def test_webrl_reads_its_critic_as_probabilities_and_trains_it_by_cross_entropy(
 def test_digirl_takes_its_horizon_from_the_world_and_imitates_only_the_best_steps(
     trajectories: list[Trajectory],
 ) -> None:
-    batch = Minibatch(_with_outcomes(trajectories), CPU)
+    batch = TrajectoryMinibatch(_with_outcomes(trajectories), CPU)
     outputs = outputs_of(batch)
     loss, _ = Objective(RECIPES["digirl"], batch, horizon=2)(outputs)
 
@@ -179,7 +179,7 @@ def test_digirl_takes_its_horizon_from_the_world_and_imitates_only_the_best_step
 
 
 @pytest.mark.parametrize("name", ["steppo", "ppo", "vagen-base", "turn-ppo"])
-def test_credit_is_that_of_the_first_pass_in_every_later_one(batch: Minibatch, name: str) -> None:
+def test_credit_is_that_of_the_first_pass_in_every_later_one(batch: TrajectoryMinibatch, name: str) -> None:
     recipe = RECIPES[name]
     objective = Objective(recipe, batch, reference_of(batch))
     _, first = objective(outputs_of(batch, 0))
@@ -192,7 +192,7 @@ def test_credit_is_that_of_the_first_pass_in_every_later_one(batch: Minibatch, n
     assert not torch.allclose(second["loss"], fresh)
 
 
-def test_parity_tells_the_largest_gap_to_the_engine_and_their_mean(batch: Minibatch) -> None:
+def test_parity_tells_the_largest_gap_to_the_engine_and_their_mean(batch: TrajectoryMinibatch) -> None:
     outputs = outputs_of(batch)
     objective = Objective(_plain(), batch)
     _, metrics = objective(outputs)
@@ -204,7 +204,7 @@ def test_parity_tells_the_largest_gap_to_the_engine_and_their_mean(batch: Miniba
     assert objective.gaps.engine_logprob == batch.behavior_logprobs[gaps.argmax()]
 
 
-def test_a_clipped_value_loss_holds_values_near_those_of_the_first_pass(batch: Minibatch) -> None:
+def test_a_clipped_value_loss_holds_values_near_those_of_the_first_pass(batch: TrajectoryMinibatch) -> None:
     recipe = replace(RECIPES["steppo"], kl=None)
     objective = Objective(recipe, batch, value_clip=0.1)
     first = outputs_of(batch, 0)

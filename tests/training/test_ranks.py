@@ -24,10 +24,10 @@ from stepwell.algos.recipes import RECIPES
 from stepwell.config.run import TrainConfig
 from stepwell.core import Status, Step, Task, Trajectory, WeightsError, WorkerError
 from stepwell.policies import CausalLMPolicy
-from stepwell.training import Minibatch, Trainer, load_checkpoint, save_checkpoint
+from stepwell.training import Trainer, TrajectoryMinibatch, load_checkpoint, save_checkpoint
 from stepwell.training.policy import Policy
-from stepwell.training.rank_link import Wire
-from stepwell.training.rank_share import Share, cut_for
+from stepwell.training.rank_link import RankCollectives
+from stepwell.training.rank_share import RankShare, cut_for_ranks
 
 CPU = torch.device("cpu")
 ALL = {"logprobs": True, "values": True, "entropies": True}
@@ -106,29 +106,31 @@ def assert_same_update(alone: Trainer, together: Trainer, batch: list[Trajectory
 def test_shares_add_up_to_what_one_device_says(trajectories: list[Trajectory], kind: str, size: int) -> None:
     policy = language("shared") if kind == "language" else robot(kind, critic="own")
     batch = trajectories if kind == "language" else episodes(policy)
-    minibatch = Minibatch(batch, CPU, with_bootstrap=True)
+    minibatch = TrajectoryMinibatch(batch, CPU, with_bootstrap=True)
     whole = policy.evaluate(minibatch.packed, **ALL)
-    cut = cut_for(minibatch, size)
-    shares = [Share(policy, cut, rank, size) for rank in range(size)]
+    cut = cut_for_ranks(minibatch, size)
+    shares = [RankShare(policy, cut, rank, size) for rank in range(size)]
     assert sum(bool(share.microbatches) for share in shares) == min(size, len(cut.packed.microbatches))
     assert len(cut.packed.microbatches) == size if size <= 3 else 3 < len(cut.packed.microbatches) <= size
     total = sum(share.outputs(ALL) for share in shares)
-    torch.testing.assert_close(total, torch.cat(whole.present()).double(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(total, torch.cat(whole.list_present()).double(), rtol=1e-4, atol=1e-5)
 
 
 def test_a_batch_is_cut_for_its_ranks_within_the_budget() -> None:
     apart = [Step.from_tokens([i] * 48, [1, 2]) for i in range(12)]
-    given = Minibatch([Trajectory(Task("w", {}), [step], Status.FAILURE) for step in apart], CPU, 200)
-    sizes = [[m.steps.size for m in cut_for(given, n).packed.microbatches] for n in (1, 2, 3, 5, 12)]
+    given = TrajectoryMinibatch(
+        [Trajectory(Task("w", {}), [step], Status.FAILURE) for step in apart], CPU, 200
+    )
+    sizes = [[m.steps.size for m in cut_for_ranks(given, n).packed.microbatches] for n in (1, 2, 3, 5, 12)]
     assert sizes == [[4, 4, 4], [3, 3, 3, 3], [4, 4, 4], [3, 3, 3, 3], [1] * 12]
-    assert cut_for(given, 3) is given
-    stacked = Minibatch(episodes(robot("token")), CPU, micro_batch=3)  # 8 steps: 3, 3, 2
-    assert [m.num_states for m in cut_for(stacked, 2).packed.microbatches] == [2, 2, 2, 2]
+    assert cut_for_ranks(given, 3) is given
+    stacked = TrajectoryMinibatch(episodes(robot("token")), CPU, micro_batch=3)  # 8 steps: 3, 3, 2
+    assert [m.num_states for m in cut_for_ranks(stacked, 2).packed.microbatches] == [2, 2, 2, 2]
 
 
 def test_an_only_microbatch_is_pulled_without_being_run_again(trajectories: list[Trajectory]) -> None:
     policy = language("shared")
-    share = Share(policy, Minibatch(trajectories, CPU), 0, 1)
+    share = RankShare(policy, TrajectoryMinibatch(trajectories, CPU), 0, 1)
     gradients = []
     for keep in (True, False):
         pulls = torch.linspace(-1, 1, sum(share.lengths(ALL)), dtype=torch.float64)
@@ -258,9 +260,9 @@ def test_a_gpu_and_the_cores_learn_together() -> None:
 @pytest.mark.gpu
 def test_a_wire_between_devices_carries_tensors(tmp_path: Path) -> None:
     """With one GPU there is one rank; every collective runs all the same."""
-    wire = Wire(tmp_path, 0, 1, on_devices=True, timeout_s=30)
+    wire = RankCollectives(tmp_path, 0, 1, on_devices=True, timeout_s=30)
     tensors = [torch.arange(3.0, device="cuda"), torch.ones(2, dtype=torch.float64, device="cuda")]
     wire.broadcast(tensors)
-    wire.add_up(tensors)
+    wire.sum_to_first(tensors)
     assert tensors[0].tolist() == [0.0, 1.0, 2.0] and tensors[1].tolist() == [1.0, 1.0]
     assert wire.any([True, False], torch.device("cuda")) == [True, False]

@@ -10,8 +10,8 @@ from tests.training.made import made, sampled
 from stepwell.config.run import WarmStartConfig
 from stepwell.core import ConfigError, DivergenceError, InputError
 from stepwell.policies import CausalLMPolicy
-from stepwell.training import imitate, num_batches, sft
-from stepwell.training.batch import Minibatch
+from stepwell.training import count_batches, imitate, sft
+from stepwell.training.batch import TrajectoryMinibatch
 
 
 def fresh() -> CausalLMPolicy:
@@ -20,8 +20,8 @@ def fresh() -> CausalLMPolicy:
 
 def test_an_update_per_batch_and_epoch_until_the_limit() -> None:
     config = WarmStartConfig(num_demos=1000, batch_size=4, epochs=3)
-    assert num_batches(config, 10) == 9
-    assert num_batches(config.model_copy(update={"max_updates": 5}), 10) == 5
+    assert count_batches(config, 10) == 9
+    assert count_batches(config.model_copy(update={"max_updates": 5}), 10) == 5
 
 
 def test_actor_and_critic_learn_what_was_shown_and_what_came_of_it() -> None:
@@ -48,8 +48,8 @@ def test_the_same_seed_makes_the_same_weights_and_another_one_others() -> None:
 
 def test_a_token_budget_bounds_the_microbatches_and_changes_no_update() -> None:
     _, shown = sampled()
-    budget = Minibatch(shown, torch.device("cpu")).packed.longest
-    assert len(Minibatch(shown, torch.device("cpu"), token_budget=budget).packed.microbatches) > 1
+    budget = TrajectoryMinibatch(shown, torch.device("cpu")).packed.longest
+    assert len(TrajectoryMinibatch(shown, torch.device("cpu"), token_budget=budget).packed.microbatches) > 1
     seen: dict[int | None, list[dict[str, float]]] = {}
     for given in (None, budget):
         config = WarmStartConfig(num_demos=len(shown), batch_size=len(shown), epochs=3)
@@ -67,7 +67,7 @@ def test_a_full_device_is_told_with_the_setting_to_lower(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(sft, "backward", full)
     shown = [made([1.0], group=str(i), lengths=[8]) for i in range(4)]
-    tokens = Minibatch(shown, torch.device("cpu")).packed.num_tokens
+    tokens = TrajectoryMinibatch(shown, torch.device("cpu")).packed.num_tokens
     with pytest.raises(
         ConfigError, match=rf"update 1: .* {tokens} tokens; set train.token_budget to {tokens // 2}"
     ):

@@ -16,7 +16,7 @@ from stepwell.core import Trajectory, VersionSpan
 from stepwell.packing import Outputs, evaluate
 from stepwell.policies import CausalLMPolicy, resolve_model
 from stepwell.training import Trainer
-from stepwell.training.batch import Minibatch
+from stepwell.training.batch import TrajectoryMinibatch
 from stepwell.training.objective import Objective
 
 CPU = torch.device("cpu")
@@ -32,7 +32,9 @@ def siblings(*versions: int) -> list[Trajectory]:
 
 
 def objective(group: list[Trajectory], version: int | None) -> Objective:
-    return Objective(RECIPES["rloo"], Minibatch(group, CPU), torch.full((8,), -1.0), version=version)
+    return Objective(
+        RECIPES["rloo"], TrajectoryMinibatch(group, CPU), torch.full((8,), -1.0), version=version
+    )
 
 
 def test_stale_steps_are_weighted_by_the_truncated_ratio_and_fresh_ones_are_not() -> None:
@@ -71,7 +73,7 @@ def test_data_of_the_present_version_are_learnt_from_as_without_a_version() -> N
 def test_a_step_sampled_while_weights_changed_counts_as_the_older() -> None:
     group = siblings(4, 4)
     group[0].steps[1].policy_version = VersionSpan(3, 4)
-    assert Minibatch(group, CPU).is_behind(4).tolist() == [False] * 2 + [True] * 2 + [False] * 4
+    assert TrajectoryMinibatch(group, CPU).is_behind(4).tolist() == [False] * 2 + [True] * 2 + [False] * 4
 
 
 def test_every_minibatch_is_corrected_to_the_weights_before_the_first_step() -> None:

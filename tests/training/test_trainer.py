@@ -19,7 +19,7 @@ from stepwell.engines.parity import check_parity
 from stepwell.policies import CausalLMPolicy
 from stepwell.rollout import Job
 from stepwell.training import Optimizer, Trainer, rate_share
-from stepwell.training.flat_sequence import flatten
+from stepwell.training.flat_sequence import flatten_trajectories
 
 
 def policy(critic: str | None = "shared", **more: object) -> CausalLMPolicy:
@@ -50,10 +50,10 @@ def test_microbatches_make_the_same_update(trajectories: list[Trajectory], name:
     assert other["packed_tokens"] > one["packed_tokens"]  # prefixes are computed once per microbatch
     for key in one.keys() - {"packed_tokens"}:
         assert one[key] == pytest.approx(other[key], rel=1e-3, abs=1e-5), key
-    after, split = weights(whole), weights(parts)
+    after, split_trajectories = weights(whole), weights(parts)
     # Adam's first step has the size of the rate whatever the gradient: only its sign can differ, where
     # the gradient is nearly zero
-    far = [float(((after[key] - split[key]).abs() > 1e-4).float().mean()) for key in after]
+    far = [float(((after[key] - split_trajectories[key]).abs() > 1e-4).float().mean()) for key in after]
     assert max(far) < 0.01
 
 
@@ -159,7 +159,7 @@ def test_an_engine_samples_with_merged_adapters() -> None:
 def test_a_flat_sequence_trains_observations_with_the_policys_own_logprobs() -> None:
     components, trajectories = sampled()
     (long,) = [t for t in trajectories if len(t.steps) == 2][:1]
-    (flat,) = flatten([long], components.policy)
+    (flat,) = flatten_trajectories([long], components.policy)
     (step,) = flat.steps
     first, second = long.steps
     start = first.state.prompt_ids.size  # type: ignore[union-attr]
@@ -177,7 +177,7 @@ def test_a_rewritten_context_has_no_flat_sequence() -> None:
     broken = made([1.0, 2.0, 3.0])
     broken.steps[1].state = TokenState(np.array([7, 7, 7, 7], np.int32))
     with pytest.raises(InputError, match="context was rewritten"):
-        flatten([broken], policy())
+        flatten_trajectories([broken], policy())
 
 
 def test_what_cannot_be_trained_is_refused(trajectories: list[Trajectory]) -> None:

@@ -349,18 +349,18 @@ def _open_engine(args: argparse.Namespace, stack: Any, pool: Pool) -> tuple[Any,
     """Engine and tokenizer, and what a renderer needs besides where the model sees."""
     if args.backend is None:
         from stepwell.engines import EmbeddedEngine
-        from stepwell.policies import sees
+        from stepwell.policies import accepts_images
         from stepwell.policies.numerics import set_numerics
         from stepwell.pool import PoolImageStore
 
         set_numerics()
-        pictures = PoolImageStore(pool) if sees(args.model) else None
+        pictures = PoolImageStore(pool) if accepts_images(args.model) else None
         engine: Any = stack.enter_context(
             EmbeddedEngine.from_pretrained(
-                args.model, dtype=args.dtype, device=args.device, pictures=pictures
+                args.model, dtype=args.dtype, device=args.device, image_store=pictures
             )
         )
-        sight = {} if pictures is None else {"image_format": engine.image_format, "pictures": pictures}
+        sight = {} if pictures is None else {"image_format": engine.image_format, "image_store": pictures}
         return engine, engine.tokenizer, sight
     from stepwell.engines.remote import RemoteEngine
     from stepwell.policies.model_resolver import resolve_model

@@ -28,7 +28,7 @@ from stepwell.core.protocols import Request, Sampled
 from stepwell.core.step import ArrayAction, ArrayState, FinishReason, Sampling
 from stepwell.core.versions import VersionSpan
 from stepwell.engines.weights import check_weights, copy_weights, fingerprint_of, read_weights
-from stepwell.policies.vla.inputs import feed_states
+from stepwell.policies.vla.inputs import stack_inputs
 from stepwell.policies.vla.model import VLAModel
 
 ROW_LOGPROBS = "row_logprobs"
@@ -121,7 +121,7 @@ class ArrayEngine:
             version = self.version
             seeds = [self._choose_seed(request) for request in requests]
             states: list[ArrayState] = [request.state for request in requests]  # type: ignore[misc]
-            hidden = self.model.encode(*feed_states(states, self.model))
+            hidden = self.model.encode(*stack_inputs(states, self.model))
             heat = [request.params.temperature for request in requests]
             temperatures = torch.tensor(heat, dtype=hidden.dtype, device=hidden.device)
             emitted = self.model.head.sample(hidden, np.array(seeds, np.uint64), temperatures)

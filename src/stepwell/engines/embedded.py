@@ -46,8 +46,8 @@ from stepwell.engines.numerics import check_dtype
 from stepwell.engines.runner_factory import build_runner, open_model
 from stepwell.engines.token_stream import NewTokens, SampledToken, TokenStream, deliver_tokens
 from stepwell.engines.weights import check_weights, copy_weights, fingerprint_of, read_weights
-from stepwell.policies.directory import locate
-from stepwell.rendering.vision import ImageFormat, image_format_of
+from stepwell.policies.directory import locate_model
+from stepwell.rendering.vision import ImageFormat, load_image_format
 
 T = TypeVar("T")
 
@@ -75,12 +75,12 @@ class EmbeddedEngine:
         copy: bool = True,
         order: Callable[[RequestBundle[Request]], Any] | None = None,
         image_format: ImageFormat | None = None,
-        pictures: ImageStore | None = None,
+        image_store: ImageStore | None = None,
     ) -> None:
         self.config = config or EngineConfig()
         self.model = (copying.deepcopy(model) if copy else model).eval().requires_grad_(False)
         self.tokenizer = tokenizer
-        runner = build_runner(self.model, self.config, image_format, pictures)
+        runner = build_runner(self.model, self.config, image_format, image_store)
         self._core = EngineCore(self.model, tokenizer, runner, self.config, version)
         self._order = order
         self._batcher: tuple[asyncio.AbstractEventLoop, DynamicBatcher[Request, Sampled]] | None = None
@@ -101,7 +101,7 @@ class EmbeddedEngine:
         dtype: str = "float32",
         device: str = "cpu",
         version: int = 0,
-        pictures: ImageStore | None = None,
+        image_store: ImageStore | None = None,
     ) -> EmbeddedEngine:
         """Build an engine for a Hugging Face directory or a built-in name, with its tokenizer if it has one.
 
@@ -109,7 +109,7 @@ class EmbeddedEngine:
         """
         check_dtype(dtype, device)
         model, tokenizer = open_model(name_or_path, dtype)
-        image_format = image_format_of(locate(name_or_path), tokenizer)
+        image_format = load_image_format(locate_model(name_or_path), tokenizer)
         return cls(
             model.to(device),
             tokenizer,
@@ -117,7 +117,7 @@ class EmbeddedEngine:
             version=version,
             copy=False,
             image_format=image_format,
-            pictures=pictures,
+            image_store=image_store,
         )
 
     @property

@@ -25,7 +25,7 @@ from stepwell.core.arrays import AnyArray, IntArray
 from stepwell.core.errors import EngineError, InputError
 from stepwell.core.images import ImageStore
 from stepwell.core.step import TokenState
-from stepwell.rendering.vision import ImageFormat, Placed
+from stepwell.rendering.vision import ImageFormat, PlacedImage
 
 FEATURE_BYTES = 256 * 2**20
 IMAGES_AT_ONCE = 64
@@ -47,15 +47,17 @@ class _Prompt:
     """The prompt in a slot with its images. `positions` [axes, T] are None where they simply count up."""
 
     ids: IntArray
-    placed: list[Placed]
+    placed: list[PlacedImage]
     positions: AnyArray | None
 
 
 class ImageFeatures:
     """Images of the prompts in an engine's slots, and their features."""
 
-    def __init__(self, image_format: ImageFormat, pictures: ImageStore, encode_images: EncodeImages) -> None:
-        self.image_format, self.pictures = image_format, pictures
+    def __init__(
+        self, image_format: ImageFormat, image_store: ImageStore, encode_images: EncodeImages
+    ) -> None:
+        self.image_format, self.image_store = image_format, image_store
         self._encode_images = encode_images
         self._features: OrderedDict[str, torch.Tensor] = OrderedDict()
         self._num_bytes = 0
@@ -65,7 +67,7 @@ class ImageFeatures:
 
     def check_prompt(self, state: TokenState) -> None:
         """Refuse a prompt whose image tokens are not those of this model, or that ends with an image."""
-        self.image_format.placed(state, self.pictures)
+        self.image_format.place_images(state, self.image_store)
         if state.images and state.images[-1].start + state.images[-1].length == state.prompt_ids.size:
             raise InputError("state.images: the prompt ends with an image; add at least one token after it")
 
@@ -90,9 +92,9 @@ class ImageFeatures:
     def seat_prompt(self, slot: int, state: TokenState) -> int:
         """Note the prompt of a slot; return how far positions of later tokens are from their places."""
         length, positions = state.prompt_ids.size, None
-        placed = self.image_format.placed(state, self.pictures)
+        placed = self.image_format.place_images(state, self.image_store)
         if placed and self.image_format.num_axes > 1:
-            positions = self.image_format.positions(length, placed)
+            positions = self.image_format.build_positions(length, placed)
         self._in_slot[slot] = _Prompt(state.prompt_ids, placed, positions)
         return 0 if positions is None else int(positions[:, -1].max()) + 1 - length
 
@@ -103,7 +105,7 @@ class ImageFeatures:
 
     def find_features(self, slots: AnyArray, starts: AnyArray, counts: AnyArray) -> TokenFeatures | None:
         """Find the image features of runs of `counts` tokens from `starts` in `slots`, laid end to end."""
-        shown: list[tuple[Placed, AnyArray]] = []
+        shown: list[tuple[PlacedImage, AnyArray]] = []
         places: list[AnyArray] = []
         offset = 0
         for slot, start, count in zip(slots.tolist(), starts.tolist(), counts.tolist(), strict=True):
@@ -138,7 +140,7 @@ class ImageFeatures:
         found = {image: self._features[image] for image in wanted if image in self._features}
         for start in range(0, len(missing), IMAGES_AT_ONCE):
             some = missing[start : start + IMAGES_AT_ONCE]
-            pixels = [self.pictures.get(image) for image in some]
+            pixels = [self.image_store.get(image) for image in some]
             found.update(zip(some, self._encode_images(pixels), strict=True))
         for image in wanted:
             self._keep_features(image, found[image])
@@ -159,7 +161,7 @@ class ImageFeatures:
         self._numbers.clear()
 
 
-def _select_features(features: torch.Tensor, placed: Placed, rows: AnyArray) -> torch.Tensor:
+def _select_features(features: torch.Tensor, placed: PlacedImage, rows: AnyArray) -> torch.Tensor:
     if len(features) != placed.tokens.num_features:
         raise EngineError(
             f"image {placed.span.image} has {placed.tokens.num_features} placeholders, but the model "

@@ -24,7 +24,7 @@ from stepwell.engines.runner import Runner
 from stepwell.engines.self_check import EngineSelfCheck
 from stepwell.engines.slots import SlotTable
 from stepwell.policies import directory
-from stepwell.policies.vlm.vision import encode
+from stepwell.policies.vlm.vision import encode_images
 from stepwell.rendering import load_tokenizer
 from stepwell.rendering.vision import ImageFormat, is_vision_language
 
@@ -33,7 +33,7 @@ def build_runner(
     model: Any,
     config: EngineConfig,
     image_format: ImageFormat | None = None,
-    pictures: ImageStore | None = None,
+    image_store: ImageStore | None = None,
 ) -> Runner:
     """Build the runner for this model on its device, checked against the model itself.
 
@@ -53,13 +53,13 @@ def build_runner(
         runner: Runner = GraphRunner(forward, store, table, use_triton, config.max_batch_size)
     else:
         runner = Runner(forward, store, table, use_triton)
-    encode_images = None if image_format is None else partial(encode, model, image_format)
-    if image_format is not None and encode_images is not None:
-        runner.image_features = ImageFeatures(image_format, check.pictures, encode_images)
+    encode = None if image_format is None else partial(encode_images, model, image_format)
+    if image_format is not None and encode is not None:
+        runner.image_features = ImageFeatures(image_format, check.image_store, encode)
     if expected is not None:
         check.compare_logits(runner, expected)
     if runner.image_features is not None:
-        runner.image_features.pictures = ImageStore() if pictures is None else pictures
+        runner.image_features.image_store = ImageStore() if image_store is None else image_store
         runner.image_features.forget()
     return runner
 
@@ -81,7 +81,7 @@ def _should_use_triton(model: Any, config: EngineConfig) -> bool:
 
 def open_model(name_or_path: str | Path, dtype: str) -> tuple[Any, Any]:
     """Open model and tokenizer (None if it has none) of a built-in name or a Hugging Face directory."""
-    path = directory.locate(name_or_path)
+    path = directory.locate_model(name_or_path)
     opener = directory.open_vision_language if is_vision_language(path) else directory.open_causal_lm
     model = opener(path, getattr(torch, dtype))
     has_tokenizer = any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model"))

@@ -17,7 +17,7 @@ from stepwell.core.errors import ModelError
 from stepwell.core.images import ImageStore
 from stepwell.core.step import ImageSpan, TokenState
 from stepwell.engines.runner import Runner
-from stepwell.policies.vlm.vision import pixels_of
+from stepwell.policies.vlm.vision import prepare_pixels
 from stepwell.rendering.vision import ImageFormat
 
 NUM_TOKENS, SIDE = 12, 32  # tokens, and pixels per side of the image
@@ -29,22 +29,22 @@ class EngineSelfCheck:
     """The tokens of the self-check, with an image if the model takes images and has room for one."""
 
     state: TokenState
-    pictures: ImageStore
+    image_store: ImageStore
     image_format: ImageFormat | None
 
     @classmethod
     def for_model(cls, model: Any, max_length: int, image_format: ImageFormat | None) -> EngineSelfCheck:
         words = np.arange(NUM_TOKENS) * 7919 % model.get_input_embeddings().num_embeddings
-        pictures, spans = ImageStore(), tuple[ImageSpan, ...]()
+        image_store, spans = ImageStore(), tuple[ImageSpan, ...]()
         if image_format is not None:
             words = words[words != image_format.marker_id]
             side = np.arange(SIDE, dtype=np.uint8)
             image = np.stack(np.broadcast_arrays(side * 7, side[:, None] * 5, side ^ side[:, None]), axis=-1)
-            run = image_format.tokens(SIDE, SIDE).ids
+            run = image_format.build_tokens(SIDE, SIDE).ids
             if len(words) + len(run) <= max_length:
-                spans = (ImageSpan(pictures.add(image), 2, len(run)),)
+                spans = (ImageSpan(image_store.add(image), 2, len(run)),)
                 words = np.concatenate([words[:2], run, words[2:]])
-        return cls(TokenState(words[:max_length], spans), pictures, image_format)
+        return cls(TokenState(words[:max_length], spans), image_store, image_format)
 
     def compute_own_logits(self, model: Any) -> torch.Tensor:
         """Compute the unmodified model's logits of the last token.
@@ -63,11 +63,11 @@ class EngineSelfCheck:
         given = {"input_ids": torch.from_numpy(self.state.prompt_ids.astype(np.int64))[None]}
         if self.image_format is not None and self.state.images:
             if self.image_format.num_axes > 1:
-                placed = self.image_format.placed(self.state, self.pictures)
-                own = self.image_format.positions(self.state.prompt_ids.size, placed)
+                placed = self.image_format.place_images(self.state, self.image_store)
+                own = self.image_format.build_positions(self.state.prompt_ids.size, placed)
                 given["position_ids"] = torch.from_numpy(own)[:, None]
-            image = self.pictures.get(self.state.images[0].image)
-            given |= pixels_of(self.image_format, [image]).arguments
+            image = self.image_store.get(self.state.images[0].image)
+            given |= prepare_pixels(self.image_format, [image]).arguments
             given["pixel_values"] = given["pixel_values"].to(model.dtype)
         return {name: tensor.to(model.device) for name, tensor in given.items()}
 

@@ -53,8 +53,8 @@ class ArrayMicrobatch:
     temperatures: npt.NDArray[np.float64]
     seeds: npt.NDArray[np.uint64]
     action_lengths: IntArray
-    logprob_slots: IntArray
-    value_slots: IntArray
+    logprob_indices: IntArray
+    value_indices: IntArray
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)
     """Device copies made by who runs it, kept for the next pass over the same states."""
 
@@ -94,18 +94,19 @@ def pack_arrays(steps: Sequence[Step], *, micro_batch: int | None = None, seed: 
     if micro_batch is not None and micro_batch < 1:
         raise InputError(f"micro_batch must be at least 1, got {micro_batch}")
     for index, step in enumerate(steps):
-        _check(index, step)
+        _check_step(index, step)
     lengths = [step.num_units for step in steps]
     starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     seeds = np.random.default_rng([seed, len(steps)]).integers(2**63, size=len(steps), dtype=np.uint64)
     size = micro_batch or len(steps)
     microbatches = tuple(
-        _microbatch(steps[first : first + size], first, starts, seeds) for first in range(0, len(steps), size)
+        _build_microbatch(steps[first : first + size], first, starts, seeds)
+        for first in range(0, len(steps), size)
     )
     return PackedArrays(microbatches, lengths)
 
 
-def _check(index: int, step: Step) -> None:
+def _check_step(index: int, step: Step) -> None:
     if not isinstance(step.state, ArrayState) or not isinstance(step.action, ArrayAction):
         raise InputError(f"steps[{index}] has a token state; robot policies take named arrays (use `pack`)")
     chunk, draws = step.action.chunk, step.action.draws
@@ -124,7 +125,7 @@ def _check(index: int, step: Step) -> None:
         )
 
 
-def _microbatch(
+def _build_microbatch(
     steps: Sequence[Step], first: int, starts: IntArray, seeds: npt.NDArray[np.uint64]
 ) -> ArrayMicrobatch:
     last = first + len(steps)
@@ -133,7 +134,7 @@ def _microbatch(
     rows = [numbers.setdefault(state.instruction, len(numbers)) for state in states]
     acting = [i for i, step in enumerate(steps) if step.num_units]
     actions: list[ArrayAction] = [steps[i].action for i in acting]  # type: ignore[misc]
-    kind = _kind(actions)
+    kind = _find_kind(actions)
     longest = max((action.chunk.shape[0] for action in actions), default=0)
     temperatures = [steps[i].sampling.logit_temperature for i in acting]
     return ArrayMicrobatch(
@@ -142,14 +143,16 @@ def _microbatch(
         instruction_rows=np.array(rows, np.int64),
         acting=np.array(acting, np.int64),
         kind=kind,
-        chunks=_stacked([_filled(action.chunk, longest) for action in actions]),
+        chunks=_stack_rows([_repeat_last(action.chunk, longest) for action in actions]),
         num_actions=np.array([action.chunk.shape[0] for action in actions], np.int64),
-        draws=None if kind is None else _stacked([_drawn(action, kind, longest) for action in actions]),
+        draws=None
+        if kind is None
+        else _stack_rows([_select_draws(action, kind, longest) for action in actions]),
         temperatures=np.array(temperatures, np.float64),
         seeds=seeds[first:last][acting],
         action_lengths=np.diff(starts[first : last + 1]),
-        logprob_slots=np.arange(starts[first], starts[last]),
-        value_slots=np.arange(starts[first] + first, starts[last] + last),
+        logprob_indices=np.arange(starts[first], starts[last]),
+        value_indices=np.arange(starts[first] + first, starts[last] + last),
     )
 
 
@@ -168,7 +171,7 @@ def stack_states(states: Sequence[ArrayState]) -> dict[str, AnyArray]:
         raise InputError(f"states of one batch have arrays of different shapes: {error}") from error
 
 
-def _kind(actions: Sequence[ArrayAction]) -> str | None:
+def _find_kind(actions: Sequence[ArrayAction]) -> str | None:
     """What all of them were drawn as; None: given, or nothing acts."""
     kinds = {next((kind for kind in _KINDS if kind in action.draws), None) for action in actions}
     if len(kinds) > 1:
@@ -177,16 +180,16 @@ def _kind(actions: Sequence[ArrayAction]) -> str | None:
     return kinds.pop() if kinds else None
 
 
-def _drawn(action: ArrayAction, kind: str, longest: int) -> AnyArray:
-    return action.draws[kind] if kind == CHAIN else _filled(action.draws[kind], longest)
+def _select_draws(action: ArrayAction, kind: str, longest: int) -> AnyArray:
+    return action.draws[kind] if kind == CHAIN else _repeat_last(action.draws[kind], longest)
 
 
-def _filled(rows: AnyArray, length: int) -> AnyArray:
+def _repeat_last(rows: AnyArray, length: int) -> AnyArray:
     """The rows, the last one repeated up to `length`: what follows is never looked at."""
     return rows if rows.shape[0] == length else np.concatenate([rows, *[rows[-1:]] * (length - len(rows))])
 
 
-def _stacked(items: Sequence[AnyArray]) -> AnyArray:
+def _stack_rows(items: Sequence[AnyArray]) -> AnyArray:
     if not items:
         return np.zeros((0, 0, 0), np.float32)
     if len({item.shape for item in items}) > 1:

@@ -13,9 +13,9 @@ from torch import Tensor
 from stepwell.packing import paths
 from stepwell.packing.blockwise import blockwise_attention
 from stepwell.packing.flex import can_use_flex, flex_tree_attention
-from stepwell.packing.kernel_inputs import Scoring
+from stepwell.packing.kernel_inputs import ScoreOptions
 from stepwell.packing.layout import TreeLayout
-from stepwell.packing.segments import backend_for, segment_attention
+from stepwell.packing.segments import find_backend, segment_attention
 
 
 def tree_attention(
@@ -33,10 +33,10 @@ def tree_attention(
     Returns [1, T, heads, D]. `window` counts the token itself.
     """
     assert query.shape[0] == 1 and query.shape[2] == layout.num_tokens, "one packed row per layout"
-    how = Scoring(scaling, window, softcap)
-    if paths.supports(query, value, layout, how):
+    how = ScoreOptions(scaling, window, softcap)
+    if paths.supports_paths(query, value, layout, how):
         return paths.path_attention(query, key, value, layout, how)
-    backend = backend_for(query, value, layout, how)
+    backend = find_backend(query, value, layout, how)
     if backend is not None:
         return segment_attention(query, key, value, layout, how, backend)
     attend = flex_tree_attention if can_use_flex(query) else blockwise_attention

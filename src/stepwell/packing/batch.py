@@ -25,14 +25,14 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.core import ImageSpan, InputError, Step, TokenAction, TokenState
-from stepwell.packing.budget import cut
+from stepwell.packing.budget import cut_by_budget
 from stepwell.packing.tree import (
     IntArray,
     KeyArray,
     PrefixTree,
-    coarsened,
-    grow,
-    shared_lengths,
+    count_shared_lengths,
+    grow_tree,
+    merge_short_runs,
     sort_sequences,
 )
 
@@ -80,10 +80,10 @@ class Microbatch:
     temperatures: FloatArray
     logit_rows: IntArray
     targets: IntArray
-    logprob_slots: IntArray
+    logprob_indices: IntArray
     value_sites: IntArray
     value_rows: IntArray
-    value_slots: IntArray
+    value_indices: IntArray
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)
     """Device copies made by who runs it, kept for the next pass over the same tokens."""
 
@@ -147,18 +147,18 @@ def pack(steps: Sequence[Step], *, token_budget: int | None = None, min_run: int
     >>> packed.num_tokens, packed.num_step_tokens
     (5, 8)
     """
-    table = tabulate(steps)
+    table = tabulate_steps(steps)
     check_budget(table.lengths, token_budget)
     order = sort_sequences(table.keys)
-    shared = shared_lengths(table.keys, order)
+    shared = count_shared_lengths(table.keys, order)
     if min_run > 1:
-        shared = coarsened(shared, table.lengths[order], min_run)
-    ranges = cut(table.lengths[order], shared, token_budget)
-    microbatches = tuple(_tree_microbatch(table, order[a:b], shared[a:b]) for a, b in ranges)
+        shared = merge_short_runs(shared, table.lengths[order], min_run)
+    ranges = cut_by_budget(table.lengths[order], shared, token_budget)
+    microbatches = tuple(_build_tree_microbatch(table, order[a:b], shared[a:b]) for a, b in ranges)
     return Packed(table, microbatches, token_budget)
 
 
-def tabulate(steps: Iterable[Step]) -> StepTable:
+def tabulate_steps(steps: Iterable[Step]) -> StepTable:
     """Check the steps and lay them out as arrays."""
     steps = list(steps)
     if not steps:
@@ -175,7 +175,7 @@ def tabulate(steps: Iterable[Step]) -> StepTable:
             )
         sequence = np.concatenate([step.state.prompt_ids, step.action.action_ids])
         sequences.append(sequence)
-        keys.append(_key(sequence, images_of(step), image_numbers))
+        keys.append(_build_key(sequence, list_images(step), image_numbers))
     if image_numbers:
         keys = [key.astype(np.uint64) for key in keys]
     return StepTable(
@@ -184,17 +184,17 @@ def tabulate(steps: Iterable[Step]) -> StepTable:
         prompt_lengths=np.array([step.state.prompt_ids.size for step in steps], dtype=np.int64),  # type: ignore[union-attr]
         action_lengths=np.array([step.num_units for step in steps], dtype=np.int64),
         temperatures=np.array([step.sampling.logit_temperature for step in steps], dtype=np.float64),
-        images=tuple(images_of(step) for step in steps),
+        images=tuple(list_images(step) for step in steps),
     )
 
 
-def images_of(step: Step) -> tuple[ImageSpan, ...]:
+def list_images(step: Step) -> tuple[ImageSpan, ...]:
     """The pictures of a step, by their places in prompt and action together."""
     assert isinstance(step.state, TokenState)
     return step.state.images + (step.action.images if isinstance(step.action, FlatAction) else ())
 
 
-def _key(
+def _build_key(
     sequence: npt.NDArray[Any], images: tuple[ImageSpan, ...], image_numbers: dict[str, int]
 ) -> KeyArray:
     """What two sequences must agree in to share a token: its id, and the image it stands for."""
@@ -221,13 +221,13 @@ def check_budget(lengths: IntArray, token_budget: int | None) -> None:
         )
 
 
-def _tree_microbatch(table: StepTable, order: IntArray, shared: IntArray) -> Microbatch:
+def _build_tree_microbatch(table: StepTable, order: IntArray, shared: IntArray) -> Microbatch:
     shared = shared.copy()
     shared[0] = 0
-    tree, sites = grow([table.sequences[i] for i in order], shared, table.prompt_lengths[order] - 1)
+    tree, sites = grow_tree([table.sequences[i] for i in order], shared, table.prompt_lengths[order] - 1)
     origins = np.repeat(order, table.lengths[order] - shared)
     back = np.argsort(order, kind="stable")
-    return assemble(
+    return assemble_microbatch(
         table,
         steps=order[back],
         sites=[sites[place] for place in back],
@@ -238,7 +238,7 @@ def _tree_microbatch(table: StepTable, order: IntArray, shared: IntArray) -> Mic
     )
 
 
-def assemble(
+def assemble_microbatch(
     table: StepTable,
     *,
     steps: IntArray,
@@ -250,13 +250,13 @@ def assemble(
 ) -> Microbatch:
     """A microbatch from its tokens and, for each of its steps, the L+1 places it reads."""
     lengths = table.action_lengths[steps]
-    logprob_slots = _slots(table.action_lengths, steps)
-    value_slots = _slots(table.action_lengths + 1, steps)
+    logprob_indices = _find_indices(table.action_lengths, steps)
+    value_indices = _find_indices(table.action_lengths + 1, steps)
     all_sites = np.concatenate(sites)
     is_last = np.zeros(all_sites.size, dtype=bool)
     is_last[np.cumsum(lengths + 1) - 1] = True
     targets = [table.sequences[i][table.prompt_lengths[i] :] for i in steps]
-    logit_sites, temperatures, logit_rows = _distinct(
+    logit_sites, temperatures, logit_rows = _find_distinct(
         all_sites[~is_last], np.repeat(table.temperatures[steps], lengths)
     )
     value_sites, value_rows = np.unique(all_sites, return_inverse=True)
@@ -270,14 +270,14 @@ def assemble(
         temperatures=temperatures,
         logit_rows=logit_rows,
         targets=np.concatenate(targets).astype(np.int64),
-        logprob_slots=logprob_slots,
+        logprob_indices=logprob_indices,
         value_sites=value_sites,
         value_rows=value_rows.astype(np.int64),
-        value_slots=value_slots,
+        value_indices=value_indices,
     )
 
 
-def _slots(lengths: IntArray, steps: IntArray) -> IntArray:
+def _find_indices(lengths: IntArray, steps: IntArray) -> IntArray:
     """Where the values of `steps` stand in a flat array that has `lengths[i]` values for step i."""
     starts = np.cumsum(lengths) - lengths
     chosen = lengths[steps]
@@ -285,7 +285,7 @@ def _slots(lengths: IntArray, steps: IntArray) -> IntArray:
     return np.repeat(starts[steps], chosen) + within
 
 
-def _distinct(sites: IntArray, temperatures: FloatArray) -> tuple[IntArray, FloatArray, IntArray]:
+def _find_distinct(sites: IntArray, temperatures: FloatArray) -> tuple[IntArray, FloatArray, IntArray]:
     """Distinct (site, temperature) pairs by rising site, and which of them each element is."""
     levels, level = np.unique(temperatures, return_inverse=True)
     pairs, rows = np.unique(sites * max(levels.size, 1) + level, return_inverse=True)

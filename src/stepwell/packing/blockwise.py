@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from stepwell.packing import tiles
-from stepwell.packing.kernel_inputs import Keys, Scoring
+from stepwell.packing.kernel_inputs import RunKeys, ScoreOptions
 from stepwell.packing.layout import RunGroup, TreeLayout
 
 
 def blockwise_attention(
-    query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout, how: Scoring
+    query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout, how: ScoreOptions
 ) -> Tensor:
     """Attention over the tree: [1, heads, T, D] in, [1, T, heads, D] out.
 
@@ -40,13 +40,13 @@ def blockwise_attention(
 class _BlockwiseAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout, how: Scoring
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout, how: ScoreOptions
     ) -> Tensor:
         output = query.new_zeros(1, query.shape[2], query.shape[1], value.shape[-1])
         log_sums = []
         for group in layout.run_groups:
-            queries = _rows(query[0], key.shape[1], group)
-            part, log_sum = tiles.forward(queries, _keys(key[0], value[0], group), how)
+            queries = _stack_rows(query[0], key.shape[1], group)
+            part, log_sum = tiles.attend_forward(queries, _gather_keys(key[0], value[0], group), how)
             _put_rows(output[0], part, group)
             log_sums.append(log_sum)
         ctx.save_for_backward(query, key, value, output, *log_sums)
@@ -63,9 +63,9 @@ class _BlockwiseAttention(torch.autograd.Function):
             tensor.new_zeros(tensor.shape[2], *tensor.shape[1::2]) for tensor in (query, key, value)
         )
         for group, log_sum in zip(ctx.layout.run_groups, log_sums, strict=True):
-            queries, outputs, outers = (_rows(tensor, heads, group) for tensor in sources)
-            row_grads, grads = tiles.backward(
-                queries, outputs, outers, log_sum, _keys(key[0], value[0], group), ctx.how
+            queries, outputs, outers = (_stack_rows(tensor, heads, group) for tensor in sources)
+            row_grads, grads = tiles.attend_backward(
+                queries, outputs, outers, log_sum, _gather_keys(key[0], value[0], group), ctx.how
             )
             _put_rows(query_grad, row_grads, group)
             _add_keys(key_grad, grads.above_keys, grads.own_keys, group)
@@ -78,7 +78,7 @@ def _by_head(rows: Tensor) -> Tensor:
     return rows[0].transpose(0, 1)
 
 
-def _rows(tensor: Tensor, num_key_heads: int, group: RunGroup) -> Tensor:
+def _stack_rows(tensor: Tensor, num_key_heads: int, group: RunGroup) -> Tensor:
     """[heads, T, D] to the group's [key heads, runs, heads per key head, length, D]."""
     stacked = torch.stack([tensor[:, start : start + group.length] for start in group.starts], 1)
     return stacked.view(num_key_heads, -1, *stacked.shape[1:]).transpose(1, 2).contiguous()
@@ -91,8 +91,8 @@ def _put_rows(target: Tensor, rows: Tensor, group: RunGroup) -> None:
         place.copy_(rows[:, index].permute(2, 0, 1, 3))
 
 
-def _keys(key: Tensor, value: Tensor, group: RunGroup) -> Keys:
-    return Keys(*_split_path(key, group), *_split_path(value, group))
+def _gather_keys(key: Tensor, value: Tensor, group: RunGroup) -> RunKeys:
+    return RunKeys(*_split_path(key, group), *_split_path(value, group))
 
 
 def _split_path(tensor: Tensor, group: RunGroup) -> tuple[Tensor, Tensor]:

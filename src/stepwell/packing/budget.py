@@ -19,7 +19,7 @@ import numpy as np
 from stepwell.packing.tree import IntArray
 
 
-def cut(lengths: IntArray, shared: IntArray, token_budget: int | None) -> list[tuple[int, int]]:
+def cut_by_budget(lengths: IntArray, shared: IntArray, token_budget: int | None) -> list[tuple[int, int]]:
     """Ranges [start, stop) of sorted steps, each with a tree of at most `token_budget` tokens.
 
     Every length must fit the budget by itself.
@@ -28,7 +28,7 @@ def cut(lengths: IntArray, shared: IntArray, token_budget: int | None) -> list[t
     fresh = np.concatenate([[0], np.cumsum(lengths - shared)])
     if token_budget is None or fresh[-1] <= token_budget:
         return [(0, count)]
-    begin = _best_beginnings(fresh.tolist(), shared.tolist(), token_budget)
+    begin = _find_best_starts(fresh.tolist(), shared.tolist(), token_budget)
     ranges: list[tuple[int, int]] = []
     stop = count
     while stop > 0:
@@ -37,7 +37,7 @@ def cut(lengths: IntArray, shared: IntArray, token_budget: int | None) -> list[t
     return ranges[::-1]
 
 
-def _best_beginnings(fresh: list[int], shared: list[int], budget: int) -> list[int]:
+def _find_best_starts(fresh: list[int], shared: list[int], budget: int) -> list[int]:
     """For every end, where its last microbatch begins in the best way to cut what is before it."""
     per_microbatch = fresh[-1] + sum(shared) + 1  # outweighs any number of recomputed tokens
     cost = [0] * len(fresh)  # of the best way to cut the steps before an end

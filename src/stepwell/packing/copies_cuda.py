@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 
-def summed_copies(keys: Tensor, values: Tensor, copies: Tensor, copy_starts: Tensor) -> tuple[Tensor, Tensor]:
+def sum_copies(keys: Tensor, values: Tensor, copies: Tensor, copy_starts: Tensor) -> tuple[Tensor, Tensor]:
     """[copies, heads, D] of keys and of values to [tokens, heads, D]; see `paths.Paths`."""
     num_tokens = copy_starts.shape[0] - 1
     sums = [side.new_empty(num_tokens, *side.shape[1:]) for side in (keys, values)]

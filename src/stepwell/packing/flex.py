@@ -22,13 +22,13 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from stepwell.packing.kernel_inputs import Scoring
+from stepwell.packing.kernel_inputs import ScoreOptions
 from stepwell.packing.layout import TreeLayout
 
 BLOCK = 128
 
 
-def padded_length(num_tokens: int) -> int:
+def round_up_length(num_tokens: int) -> int:
     """`num_tokens` rounded up to whole blocks."""
     return -(-num_tokens // BLOCK) * BLOCK
 
@@ -40,12 +40,12 @@ def can_use_flex(query: Tensor) -> bool:
 
 
 def flex_tree_attention(
-    query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout, how: Scoring
+    query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout, how: ScoreOptions
 ) -> Tensor:
     """Attention over the tree: [1, heads, T, D] in, [1, T, heads, D] out."""
     if ("flex", how.window) not in layout.cache:
-        layout.cache["flex", how.window] = block_mask(layout, how.window)
-    attend = _compiled(
+        layout.cache["flex", how.window] = build_block_mask(layout, how.window)
+    attend = _compile_attention(
         how.scaling,
         how.softcap,
         how.window is not None,
@@ -57,7 +57,7 @@ def flex_tree_attention(
 
 
 @cache
-def _compiled(
+def _compile_attention(
     scaling: float, softcap: float | None, has_window: bool, is_grouped: bool, has_grad: bool
 ) -> Callable[..., Any]:
     """FlexAttention compiled for one way of scoring; the arguments are constants in it.
@@ -69,11 +69,11 @@ def _compiled(
 
     cap = 1.0 if softcap is None else softcap
 
-    def capped(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    def cap_score(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return cap * torch.tanh(score / cap)
 
     def attend(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask) -> Any:
-        score_mod = None if softcap is None else capped
+        score_mod = None if softcap is None else cap_score
         return flex_attention(query, key, value, score_mod, mask, scaling, is_grouped)
 
     own_code = attend.__code__.replace(co_name=f"attend_{next(_names)}")
@@ -88,9 +88,9 @@ def _only_tensors(guards: Sequence[Any]) -> list[bool]:
     return [guard.guard_type in ("TENSOR_MATCH", "SHAPE_ENV", "GRAD_MODE") for guard in guards]
 
 
-def block_mask(layout: TreeLayout, window: int | None) -> BlockMask:
+def build_block_mask(layout: TreeLayout, window: int | None) -> BlockMask:
     """The tree's mask by blocks; `window` limits how far up the path a token sees."""
-    some, full = block_kinds(layout.ends, layout.depths, window)
+    some, full = classify_blocks(layout.ends, layout.depths, window)
     device = layout.device
     ends = torch.from_numpy(layout.ends).to(device)
 
@@ -107,15 +107,15 @@ def block_mask(layout: TreeLayout, window: int | None) -> BlockMask:
 
         mask = is_near_ancestor
     return BlockMask.from_kv_blocks(
-        *_listed(some & ~full, device),
-        *_listed(full, device),
+        *_list_blocks(some & ~full, device),
+        *_list_blocks(full, device),
         BLOCK_SIZE=BLOCK,
         mask_mod=mask,
         seq_lengths=(layout.num_tokens, layout.num_tokens),
     )
 
 
-def block_kinds(
+def classify_blocks(
     ends: np.ndarray[Any, np.dtype[np.int32]],
     depths: np.ndarray[Any, np.dtype[np.int32]],
     window: int | None,
@@ -138,7 +138,7 @@ def block_kinds(
     return some, full
 
 
-def _listed(blocks: np.ndarray[Any, np.dtype[np.bool_]], device: torch.device) -> tuple[Tensor, Tensor]:
+def _list_blocks(blocks: np.ndarray[Any, np.dtype[np.bool_]], device: torch.device) -> tuple[Tensor, Tensor]:
     """A matrix of blocks as FlexAttention takes it: how many per row, and which, those first."""
     counts = blocks.sum(1, dtype=np.int32)
     indices = np.argsort(~blocks, axis=1, kind="stable").astype(np.int32)

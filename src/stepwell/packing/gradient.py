@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from stepwell.core import InputError
+from stepwell.packing.arrays import ArrayMicrobatch, PackedArrays
 from stepwell.packing.batch import Microbatch, Packed
 
 
@@ -34,11 +35,11 @@ class Outputs:
     values: Tensor | None
     entropies: Tensor | None
 
-    def present(self) -> list[Tensor]:
+    def list_present(self) -> list[Tensor]:
         """Those that were asked for."""
         return [output for output in (self.logprobs, self.values, self.entropies) if output is not None]
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Outputs:
+    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Outputs:
         """The same with every output changed."""
         return Outputs(
             *(
@@ -51,16 +52,16 @@ class Outputs:
 class Evaluator(Protocol):
     """A policy, as far as the gradient is concerned."""
 
-    def prepared(self, packed: Packed) -> Packed:
+    def prepare_batch(self, packed: Any) -> Any:
         """The batch checked, in the form this policy runs."""
         ...
 
-    def run(self, microbatch: Microbatch, *, logprobs: bool, values: bool, entropies: bool) -> Outputs:
+    def run(self, microbatch: Any, *, logprobs: bool, values: bool, entropies: bool) -> Outputs:
         """Outputs of one microbatch, in its own order."""
         ...
 
 
-class Shared(Protocol):
+class SharedBatch(Protocol):
     """A batch whose microbatches are dealt out to several devices."""
 
     def outputs(self, *, logprobs: bool, values: bool, entropies: bool) -> Outputs:
@@ -72,32 +73,38 @@ class Shared(Protocol):
         ...
 
 
+AnyPacked = Packed | PackedArrays
 LossFunction = Callable[[Outputs], tuple[Tensor, dict[str, Any]]]
 
 
 def evaluate(
-    policy: Evaluator, packed: Packed, *, logprobs: bool = True, values: bool = False, entropies: bool = False
+    policy: Evaluator,
+    packed: AnyPacked,
+    *,
+    logprobs: bool = True,
+    values: bool = False,
+    entropies: bool = False,
 ) -> Outputs:
     """Outputs of the whole batch, in step order."""
-    return _outputs(policy, policy.prepared(packed), _wanted(logprobs, values, entropies))
+    return _compute_outputs(policy, policy.prepare_batch(packed), _list_wanted(logprobs, values, entropies))
 
 
-def _wanted(logprobs: bool, values: bool, entropies: bool) -> dict[str, bool]:
+def _list_wanted(logprobs: bool, values: bool, entropies: bool) -> dict[str, bool]:
     return {"logprobs": logprobs, "values": values, "entropies": entropies}
 
 
-def _outputs(policy: Evaluator, packed: Packed, wanted: dict[str, bool]) -> Outputs:
+def _compute_outputs(policy: Evaluator, packed: AnyPacked, wanted: dict[str, bool]) -> Outputs:
     parts = [policy.run(microbatch, **wanted) for microbatch in packed.microbatches]
-    by_token = [microbatch.logprob_slots for microbatch in packed.microbatches]
-    by_value = [microbatch.value_slots for microbatch in packed.microbatches]
+    by_token = [microbatch.logprob_indices for microbatch in packed.microbatches]
+    by_value = [microbatch.value_indices for microbatch in packed.microbatches]
     return Outputs(
-        _in_order([part.logprobs for part in parts], by_token),
-        _in_order([part.values for part in parts], by_value),
-        _in_order([part.entropies for part in parts], by_token),
+        _restore_order([part.logprobs for part in parts], by_token),
+        _restore_order([part.values for part in parts], by_value),
+        _restore_order([part.entropies for part in parts], by_token),
     )
 
 
-def _in_order(parts: list[Tensor | None], slots: list[Any]) -> Tensor | None:
+def _restore_order(parts: list[Tensor | None], slots: list[Any]) -> Tensor | None:
     present = [part for part in parts if part is not None]
     if not present:
         return None
@@ -110,13 +117,13 @@ def _in_order(parts: list[Tensor | None], slots: list[Any]) -> Tensor | None:
 
 def backward(
     policy: Evaluator,
-    packed: Packed,
+    packed: AnyPacked,
     loss_function: LossFunction,
     *,
     logprobs: bool = True,
     values: bool = False,
     entropies: bool = False,
-    shared: Shared | None = None,
+    shared: SharedBatch | None = None,
 ) -> tuple[Tensor, dict[str, Any], Outputs]:
     """Add the gradient of `loss_function` to the policy's parameters.
 
@@ -124,46 +131,49 @@ def backward(
     refused; on a GPU the gradients may then hold it, so they are not to be used. With `shared`
     its devices run the batch together.
     """
-    packed = policy.prepared(packed)
-    wanted = _wanted(logprobs, values, entropies)
+    packed = policy.prepare_batch(packed)
+    wanted = _list_wanted(logprobs, values, entropies)
     if shared is None and len(packed.microbatches) == 1:
-        outputs = _outputs(policy, packed, wanted)
+        outputs = _compute_outputs(policy, packed, wanted)
         loss, metrics = loss_function(outputs)
-        checked = Finite(outputs, loss)
+        checked = FiniteCheck(outputs, loss)
         if not loss.is_cuda:
-            checked.require()
+            checked.require_finite()
         loss.backward()  # type: ignore[no-untyped-call]
-        checked.require()  # on a GPU only now: asking earlier would make the host wait for the forward pass
-        return loss.detach(), metrics, outputs.map(torch.Tensor.detach)
+        checked.require_finite()  # on a GPU only now: reading earlier would wait for the forward pass
+        return loss.detach(), metrics, outputs.map_tensors(torch.Tensor.detach)
     with torch.no_grad():
-        outputs = _outputs(policy, packed, wanted) if shared is None else shared.outputs(**wanted)
-    leaves = outputs.map(lambda output: output.detach().requires_grad_())
+        outputs = _compute_outputs(policy, packed, wanted) if shared is None else shared.outputs(**wanted)
+    leaves = outputs.map_tensors(lambda output: output.detach().requires_grad_())
     loss, metrics = loss_function(leaves)
     check_finite(outputs, loss)
-    pulls = torch.autograd.grad(loss, leaves.present(), allow_unused=True, materialize_grads=True)
+    pulls = torch.autograd.grad(loss, leaves.list_present(), allow_unused=True, materialize_grads=True)
     if shared is None:
         for microbatch in packed.microbatches:
-            pull(policy.run(microbatch, **wanted), microbatch, pulls, wanted)
+            pull_gradients(policy.run(microbatch, **wanted), microbatch, pulls, wanted)
     else:
         shared.pull_back(pulls, **wanted)
     return loss.detach(), metrics, outputs
 
 
-def pull(
-    outputs: Outputs, microbatch: Microbatch, pulls: tuple[Tensor, ...], wanted: dict[str, bool]
+def pull_gradients(
+    outputs: Outputs,
+    microbatch: Microbatch | ArrayMicrobatch,
+    pulls: tuple[Tensor, ...],
+    wanted: dict[str, bool],
 ) -> None:
     """Pull a microbatch's outputs, run with a graph, by their share of the gradients."""
     kinds = [name for name, is_wanted in wanted.items() if is_wanted]
     parts, shares = [], []
-    for kind, part, whole in zip(kinds, outputs.present(), pulls, strict=True):
+    for kind, part, whole in zip(kinds, outputs.list_present(), pulls, strict=True):
         if part.requires_grad:  # a microbatch of value-only steps has no logprobs to pull
-            slots = microbatch.value_slots if kind == "values" else microbatch.logprob_slots
+            slots = microbatch.value_indices if kind == "values" else microbatch.logprob_indices
             parts.append(part)
             shares.append(whole[torch.from_numpy(slots).to(whole.device)])
     torch.autograd.backward(parts, shares)
 
 
-class Finite:
+class FiniteCheck:
     """Whether outputs and loss are free of NaN: found out on their device, read when asked."""
 
     def __init__(self, outputs: Outputs, loss: Tensor | None = None) -> None:
@@ -173,7 +183,7 @@ class Finite:
         self._names = [name for name, tensor in checked.items() if tensor is not None]
         self._is_bad = torch.stack([checked[name].detach().isnan().any() for name in self._names])
 
-    def require(self) -> None:
+    def require_finite(self) -> None:
         """Refuse NaN before it reaches a caller or, through a gradient, the weights."""
         if bool(self._is_bad.any()):
             name = self._names[int(self._is_bad.nonzero()[0])]
@@ -185,4 +195,4 @@ class Finite:
 
 def check_finite(outputs: Outputs, loss: Tensor | None = None) -> None:
     """Refuse NaN at once."""
-    Finite(outputs, loss).require()
+    FiniteCheck(outputs, loss).require_finite()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Scoring:
+class ScoreOptions:
     """How scores are made from queries and keys.
 
     A `window` of w lets a token see the w nearest tokens of its path, itself included.
@@ -21,7 +21,7 @@ class Scoring:
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class RunKeys:
     """Keys and values: of shared ancestors [key heads, depth, D], own [key heads, runs, length, D]."""
 
     above_keys: Tensor

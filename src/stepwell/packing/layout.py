@@ -42,7 +42,7 @@ class RunGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class BranchLevel:
     """Branching runs side by side: tokens `rows[i]` attend to all of the run `keys[i]`."""
 
     rows: tuple[Range, ...]
@@ -80,10 +80,10 @@ class TreeLayout:
     @cached_property
     def runs(self) -> list[tuple[int, int, tuple[Range, ...]]]:
         """(start, stop, ranges of ancestors) of every run, in depth-first order; padding is left out."""
-        return _runs(self.tree)
+        return _find_runs(self.tree)
 
     @cached_property
-    def levels(self) -> tuple[Level, ...]:
+    def levels(self) -> tuple[BranchLevel, ...]:
         """The branching runs by how many runs are above them."""
         found: list[tuple[list[Range], list[Range]]] = []
         open_ends: list[int] = []  # where the subtrees of the runs above end
@@ -97,7 +97,7 @@ class TreeLayout:
                 found[len(open_ends)][0].append((stop, end))
                 found[len(open_ends)][1].append((start, stop))
             open_ends.append(end)
-        return tuple(Level(tuple(rows), tuple(keys)) for rows, keys in found)
+        return tuple(BranchLevel(tuple(rows), tuple(keys)) for rows, keys in found)
 
     @cached_property
     def run_groups(self) -> tuple[RunGroup, ...]:
@@ -114,7 +114,7 @@ class TreeLayout:
         return tuple(result)
 
 
-def _runs(tree: PrefixTree) -> list[tuple[int, int, tuple[Range, ...]]]:
+def _find_runs(tree: PrefixTree) -> list[tuple[int, int, tuple[Range, ...]]]:
     """(start, stop, ranges of ancestors) of every run, in depth-first order."""
     is_child = tree.positions[1:] == tree.positions[:-1] + 1
     is_only = tree.subtree_end[1:] == tree.subtree_end[:-1]
@@ -124,7 +124,7 @@ def _runs(tree: PrefixTree) -> list[tuple[int, int, tuple[Range, ...]]]:
     path: list[Range] = []  # ranges from the root to the end of the run before
     runs = []
     for start, stop, depth in zip(starts.tolist(), stops, depths, strict=True):
-        path = _shortened(path, depth)
+        path = _shorten_path(path, depth)
         runs.append((start, stop, tuple(path)))
         if path and path[-1][1] == start:
             path[-1] = (path[-1][0], stop)
@@ -133,7 +133,7 @@ def _runs(tree: PrefixTree) -> list[tuple[int, int, tuple[Range, ...]]]:
     return runs
 
 
-def _shortened(path: list[Range], depth: int) -> list[Range]:
+def _shorten_path(path: list[Range], depth: int) -> list[Range]:
     """The part of a path above `depth`."""
     kept: list[Range] = []
     for start, stop in path:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stepwell.packing.kernel_inputs import Scoring
+from stepwell.packing.kernel_inputs import ScoreOptions
 from stepwell.packing.layout import TreeLayout
 
 MOST_KEYS = 2.0
@@ -44,7 +44,7 @@ class Paths:
     copy_starts: Tensor
 
 
-def supports(query: Tensor, value: Tensor, layout: TreeLayout, how: Scoring) -> bool:
+def supports_paths(query: Tensor, value: Tensor, layout: TreeLayout, how: ScoreOptions) -> bool:
     """Whether flash attention takes these tensors, and the tree's paths are worth gathering."""
     size = query.shape[-1]
     is_half = query.is_cuda and query.dtype in (torch.bfloat16, torch.float16)
@@ -53,11 +53,13 @@ def supports(query: Tensor, value: Tensor, layout: TreeLayout, how: Scoring) -> 
     if how.window is not None and layout.max_depth >= how.window:
         return False
     if "paths" not in layout.cache:
-        layout.cache["paths"] = _paths(layout) if find_spec("triton") is not None else None
+        layout.cache["paths"] = _build_paths(layout) if find_spec("triton") is not None else None
     return layout.cache["paths"] is not None
 
 
-def path_attention(query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout, how: Scoring) -> Tensor:
+def path_attention(
+    query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout, how: ScoreOptions
+) -> Tensor:
     """Attention over the tree: [1, heads, T, D] in, [1, T, heads, D] out."""
     output: Tensor = _PathAttention.apply(query, key, value, layout.cache["paths"], how.scaling)  # type: ignore[no-untyped-call]
     return output
@@ -69,7 +71,7 @@ class _PathAttention(torch.autograd.Function):
         rows = query[0].transpose(0, 1)
         keys, values = (side[0].transpose(0, 1).index_select(0, paths.key_tokens) for side in (key, value))
         output, log_sums, *state = torch.ops.aten._flash_attention_forward(
-            rows, keys, values, *_segments(paths), 0.0, True, False, scale=scaling
+            rows, keys, values, *_list_segments(paths), 0.0, True, False, scale=scaling
         )
         ctx.save_for_backward(rows, keys, values, output, log_sums, *state[:2])
         ctx.paths, ctx.scaling = paths, scaling
@@ -86,24 +88,24 @@ class _PathAttention(torch.autograd.Function):
             values,
             output,
             log_sums,
-            *_segments(ctx.paths),
+            *_list_segments(ctx.paths),
             0.0,
             True,
             *state,
             scale=ctx.scaling,
         )
-        from stepwell.packing.copies_cuda import summed_copies
+        from stepwell.packing.copies_cuda import sum_copies
 
-        summed = summed_copies(grads[1], grads[2], ctx.paths.copies, ctx.paths.copy_starts)
+        summed = sum_copies(grads[1], grads[2], ctx.paths.copies, ctx.paths.copy_starts)
         by_head = [grad.transpose(0, 1)[None] for grad in (grads[0], *summed)]
         return *by_head, None, None
 
 
-def _segments(paths: Paths) -> tuple[Tensor, Tensor, int, int]:
+def _list_segments(paths: Paths) -> tuple[Tensor, Tensor, int, int]:
     return paths.row_starts, paths.key_starts, paths.longest_run, paths.longest_path
 
 
-def _paths(layout: TreeLayout) -> Paths | None:
+def _build_paths(layout: TreeLayout) -> Paths | None:
     """The layout's paths, unless they hold too many keys."""
     runs = list(layout.runs)
     if layout.num_tokens > runs[-1][1]:
@@ -116,15 +118,15 @@ def _paths(layout: TreeLayout) -> Paths | None:
     key_tokens = np.concatenate([np.arange(*r) for ranges in parts for r in ranges])
     per_token = np.bincount(key_tokens, minlength=layout.num_tokens)
 
-    def put(array: Any) -> Tensor:
+    def to_device(array: Any) -> Tensor:
         return torch.from_numpy(np.asarray(array, dtype=np.int32)).to(layout.device)
 
     return Paths(
-        key_tokens=put(key_tokens),
-        row_starts=put([0, *np.cumsum(run_counts)]),
-        key_starts=put([0, *np.cumsum(path_counts)]),
+        key_tokens=to_device(key_tokens),
+        row_starts=to_device([0, *np.cumsum(run_counts)]),
+        key_starts=to_device([0, *np.cumsum(path_counts)]),
         longest_run=max(run_counts),
         longest_path=max(path_counts),
-        copies=put(np.argsort(key_tokens, kind="stable")),
-        copy_starts=put([0, *np.cumsum(per_token)]),
+        copies=to_device(np.argsort(key_tokens, kind="stable")),
+        copy_starts=to_device([0, *np.cumsum(per_token)]),
     )

@@ -51,7 +51,7 @@ class _TokenScores(torch.autograd.Function):
         scale = inverse_temperatures.to(wide)
         log_sums = torch.empty(logits.shape[0], dtype=wide, device=logits.device)
         entropies = torch.empty_like(log_sums if with_entropies else log_sums[:0])
-        for chunk in _chunks(logits):
+        for chunk in _split_chunks(logits):
             scaled = logits[chunk].to(wide) * scale[chunk, None]
             log_sums[chunk] = torch.logsumexp(scaled, 1)
             if with_entropies:
@@ -68,7 +68,7 @@ class _TokenScores(torch.autograd.Function):
         logits, scale, rows, targets, log_sums, entropies = ctx.saved_tensors
         row_grads = torch.zeros_like(log_sums).index_add_(0, rows, logprob_grads)
         grads = torch.empty_like(logits)
-        for chunk in _chunks(logits):
+        for chunk in _split_chunks(logits):
             scaled = logits[chunk].to(scale.dtype) * scale[chunk, None]
             weights = (scaled - log_sums[chunk, None]).exp_()
             pull = row_grads[chunk, None]
@@ -85,7 +85,7 @@ def _row_dot(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(a > 0, a * b, 0).sum(1)
 
 
-def _chunks(logits: Tensor) -> list[slice]:
+def _split_chunks(logits: Tensor) -> list[slice]:
     size = CHUNK_BYTES.get(logits.device.type, CHUNK_BYTES["cpu"])
     rows = max(1, size // max(1, logits.shape[1] * 4))
     return [slice(start, start + rows) for start in range(0, logits.shape[0], rows)]

@@ -26,12 +26,12 @@ import torch
 from torch import Tensor
 
 from stepwell.packing import segments_cpu, segments_cuda
-from stepwell.packing.kernel_inputs import Scoring
+from stepwell.packing.kernel_inputs import ScoreOptions
 from stepwell.packing.layout import Range, TreeLayout
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class AttentionPiece:
     """Rows that attend to keys, segment by segment: i-th to i-th.
 
     `rows` and `keys` select the tokens (a slice where they follow each other);
@@ -47,7 +47,7 @@ class Piece:
     is_causal: bool
 
 
-def backend_for(query: Tensor, value: Tensor, layout: TreeLayout, how: Scoring) -> ModuleType | None:
+def find_backend(query: Tensor, value: Tensor, layout: TreeLayout, how: ScoreOptions) -> ModuleType | None:
     """The backend that can do it, if one can: soft caps and windows that cut are for other kernels."""
     if how.softcap is not None or (how.window is not None and layout.max_depth >= how.window):
         return None
@@ -58,11 +58,11 @@ def backend_for(query: Tensor, value: Tensor, layout: TreeLayout, how: Scoring) 
 
 
 def segment_attention(
-    query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout, how: Scoring, backend: ModuleType
+    query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout, how: ScoreOptions, backend: ModuleType
 ) -> Tensor:
     """Attention over the tree: [1, heads, T, D] in, [1, T, heads, D] out."""
     if "pieces" not in layout.cache:
-        layout.cache["pieces"] = _pieces(layout)
+        layout.cache["pieces"] = _build_pieces(layout)
     sides = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
     output: Tensor = _SegmentAttention.apply(*sides, layout.cache["pieces"], how.scaling, backend)  # type: ignore[no-untyped-call]
     return output[None]
@@ -75,15 +75,15 @@ class _SegmentAttention(torch.autograd.Function):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        pieces: list[Piece],
+        pieces: list[AttentionPiece],
         scaling: float,
         backend: ModuleType,
     ) -> Tensor:
         own, *levels = pieces
-        output, log_sums, state = backend.attend(query, key, value, own, scaling)
+        output, log_sums, state = backend.attend_piece(query, key, value, own, scaling)
         for piece in levels:
             rows = piece.rows
-            part, part_sums, _ = backend.attend(
+            part, part_sums, _ = backend.attend_piece(
                 query[rows], key[piece.keys], value[piece.keys], piece, scaling
             )
             share = torch.sigmoid(part_sums - log_sums[:, rows]).mT[..., None].to(output.dtype)
@@ -124,32 +124,34 @@ class _SegmentAttention(torch.autograd.Function):
         return *grads, None, None, None
 
 
-def _pieces(layout: TreeLayout) -> list[Piece]:
+def _build_pieces(layout: TreeLayout) -> list[AttentionPiece]:
     runs = [(start, stop) for start, stop, _ in layout.runs]
     if layout.num_tokens > runs[-1][1]:
         runs.append((runs[-1][1], layout.num_tokens))  # padding, by itself
-    levels = [_piece(level.rows, level.keys, layout.device, is_causal=False) for level in layout.levels]
-    return [_piece(runs, runs, layout.device, is_causal=True), *levels]
+    levels = [_build_piece(level.rows, level.keys, layout.device, is_causal=False) for level in layout.levels]
+    return [_build_piece(runs, runs, layout.device, is_causal=True), *levels]
 
 
-def _piece(rows: Sequence[Range], keys: Sequence[Range], device: torch.device, *, is_causal: bool) -> Piece:
+def _build_piece(
+    rows: Sequence[Range], keys: Sequence[Range], device: torch.device, *, is_causal: bool
+) -> AttentionPiece:
     row_counts, key_counts = (tuple(stop - start for start, stop in ranges) for ranges in (rows, keys))
-    return Piece(
-        _selection(rows, device),
-        _selection(keys, device),
+    return AttentionPiece(
+        _select_tokens(rows, device),
+        _select_tokens(keys, device),
         row_counts,
         key_counts,
-        _starts(row_counts, device),
-        _starts(key_counts, device),
+        _count_starts(row_counts, device),
+        _count_starts(key_counts, device),
         is_causal,
     )
 
 
-def _selection(ranges: Sequence[Range], device: torch.device) -> slice | Tensor:
+def _select_tokens(ranges: Sequence[Range], device: torch.device) -> slice | Tensor:
     if all(a[1] == b[0] for a, b in pairwise(ranges)):
         return slice(ranges[0][0], ranges[-1][1])
     return torch.from_numpy(np.concatenate([np.arange(*r) for r in ranges])).to(device)
 
 
-def _starts(counts: Sequence[int], device: torch.device) -> Tensor:
+def _count_starts(counts: Sequence[int], device: torch.device) -> Tensor:
     return torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)).to(device)

@@ -33,7 +33,7 @@ FILL_TO = 16
 
 
 @dataclass(frozen=True, slots=True)
-class _Filled:
+class _PaddedSegments:
     """Segments of about one length: `index` [count, length] is where each place takes its token from.
 
     `places` are the places (counted flat) that hold a token of their own, `tokens` those tokens.
@@ -52,7 +52,7 @@ class _Filled:
         rows = part.transpose(1, 2).reshape(-1, *side.shape[1:])
         side.index_copy_(0, self.tokens, rows.index_select(0, self.places))
 
-    def without_filling(self, part: Tensor) -> Tensor:
+    def zero_padding(self, part: Tensor) -> Tensor:
         """Zeros where a place only fills up: [count, heads, length, D]."""
         keep = torch.zeros(self.index.numel(), 1, 1, dtype=part.dtype)
         keep[self.places] = 1.0
@@ -60,7 +60,7 @@ class _Filled:
 
 
 @lru_cache(maxsize=8)
-def _filled(counts: tuple[int, ...]) -> list[_Filled] | None:
+def _pad_segments(counts: tuple[int, ...]) -> list[_PaddedSegments] | None:
     """How to compute these causal segments together; None where they are few, long or alike."""
     stretches = sum(1 for _ in groupby(counts))
     lengths = sorted({-(-count // FILL_TO) * FILL_TO for count in counts})
@@ -75,7 +75,7 @@ def _filled(counts: tuple[int, ...]) -> list[_Filled] | None:
         index = starts[chosen, None] + steps
         own = np.arange(length)[None, :] < sizes[chosen, None]
         places = np.flatnonzero(own)
-        groups.append(_Filled(*(torch.from_numpy(x) for x in (index, places, index.ravel()[places]))))
+        groups.append(_PaddedSegments(*(torch.from_numpy(x) for x in (index, places, index.ravel()[places]))))
     return groups
 
 
@@ -114,12 +114,16 @@ class _Block:
         split = log_sums[:, self.rows].view(log_sums.shape[0], self.count, -1)
         return split[:, :, self.first : self.last].transpose(0, 1)
 
-    def masking(self, dtype: torch.dtype) -> dict[str, Any]:
+    def kernel_mask(self, dtype: torch.dtype) -> dict[str, Any]:
         """The kernel's arguments: its own causal mode fits a square alone."""
         rows = self.last - self.first
         if not self.is_causal or rows == self.num_keys:
             return {"dropout_p": 0.0, "is_causal": self.is_causal}
-        return {"dropout_p": 0.0, "is_causal": False, "attn_mask": _corner(rows, self.num_keys, dtype)}
+        return {
+            "dropout_p": 0.0,
+            "is_causal": False,
+            "attn_mask": _build_corner_mask(rows, self.num_keys, dtype),
+        }
 
 
 def supports(query: Tensor, value: Tensor, num_levels: int) -> bool:
@@ -128,13 +132,13 @@ def supports(query: Tensor, value: Tensor, num_levels: int) -> bool:
     return query.device.type == "cpu" and is_wide and query.shape[-1] == value.shape[-1]
 
 
-def attend(
+def attend_piece(
     query: Tensor, key: Tensor, value: Tensor, piece: Any, scaling: float
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Outputs and log sums; the kernel keeps no state."""
     output = torch.empty_like(query, memory_format=torch.contiguous_format)
     log_sums = query.new_empty(query.shape[1], query.shape[0])
-    groups = _filled(piece.row_counts) if piece.is_causal else None
+    groups = _pad_segments(piece.row_counts) if piece.is_causal else None
     for group in groups or ():
         part, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             group.gather(query), group.gather(key), group.gather(value), 0.0, True, scale=scaling
@@ -143,12 +147,12 @@ def attend(
         group.scatter(sums[..., None], log_sums.mT[..., None])
     if groups:
         return output, log_sums, []
-    for block in _blocks(piece):
+    for block in _iterate_blocks(piece):
         part, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             block.of_rows(query),
             block.of_keys(key),
             block.of_keys(value),
-            **block.masking(query.dtype),
+            **block.kernel_mask(query.dtype),
             scale=scaling,
         )
         block.of_rows(output).copy_(part)
@@ -171,10 +175,10 @@ def attend_backward(
     query_grad, key_grad, value_grad = (
         torch.empty_like(side, memory_format=torch.contiguous_format) for side in (query, key, value)
     )
-    groups = _filled(piece.row_counts) if piece.is_causal else None
+    groups = _pad_segments(piece.row_counts) if piece.is_causal else None
     for group in groups or ():
         parts = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            group.without_filling(group.gather(outer)),
+            group.zero_padding(group.gather(outer)),
             *(group.gather(side) for side in (query, key, value, output)),
             group.gather(log_sums.mT[..., None])[..., 0],
             0.0,
@@ -185,7 +189,7 @@ def attend_backward(
             group.scatter(part, total)
     if groups:
         return query_grad, key_grad, value_grad
-    for block in _blocks(piece):
+    for block in _iterate_blocks(piece):
         row_part, *key_parts = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
             block.of_rows(outer),
             block.of_rows(query),
@@ -193,7 +197,7 @@ def attend_backward(
             block.of_keys(value),
             block.of_rows(output),
             block.of_sums(log_sums),
-            **block.masking(query.dtype),
+            **block.kernel_mask(query.dtype),
             scale=scaling,
         )
         block.of_rows(query_grad).copy_(row_part)
@@ -205,7 +209,7 @@ def attend_backward(
     return query_grad, key_grad, value_grad
 
 
-def _blocks(piece: Any) -> Iterator[_Block]:
+def _iterate_blocks(piece: Any) -> Iterator[_Block]:
     """The piece's blocks, stretch by stretch of equal segments, the last rows of each first."""
     row, key = 0, 0
     for (row_count, key_count), same in groupby(zip(piece.row_counts, piece.key_counts, strict=True)):
@@ -221,6 +225,6 @@ def _blocks(piece: Any) -> Iterator[_Block]:
 
 
 @lru_cache(maxsize=64)
-def _corner(rows: int, num_keys: int, dtype: torch.dtype) -> Tensor:
+def _build_corner_mask(rows: int, num_keys: int, dtype: torch.dtype) -> Tensor:
     """A mask for rows that end where the keys end: -inf after each row's own place."""
     return torch.full((rows, num_keys), float("-inf"), dtype=dtype).triu_(num_keys - rows + 1)

@@ -18,7 +18,7 @@ def supports(query: Tensor, value: Tensor, num_levels: int) -> bool:
     return is_half and size == value.shape[-1] <= 256 and size % 8 == 0 and num_levels <= MOST_LEVELS
 
 
-def attend(
+def attend_piece(
     query: Tensor, key: Tensor, value: Tensor, piece: Any, scaling: float
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Outputs, log sums, and the random state its backward pass asks for (unused: no dropout)."""

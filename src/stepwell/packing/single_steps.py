@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from stepwell.packing.batch import Microbatch, Packed, StepTable, assemble
+from stepwell.packing.batch import Microbatch, Packed, StepTable, assemble_microbatch
 from stepwell.packing.tree import IntArray
 
 DEFAULT_BLOCK_TOKENS = 16384
@@ -20,24 +20,24 @@ DEFAULT_BLOCK_TOKENS = 16384
 
 def replay(packed: Packed) -> Packed:
     """The same steps as blocks of whole sequences of equal length, nothing shared."""
-    blocks = tuple(_blocks(packed.table, packed.token_budget or DEFAULT_BLOCK_TOKENS))
+    blocks = tuple(_iterate_blocks(packed.table, packed.token_budget or DEFAULT_BLOCK_TOKENS))
     return Packed(packed.table, blocks, packed.token_budget)
 
 
-def _blocks(table: StepTable, token_budget: int) -> Iterator[Microbatch]:
+def _iterate_blocks(table: StepTable, token_budget: int) -> Iterator[Microbatch]:
     for length in np.unique(table.lengths):
         steps = np.flatnonzero(table.lengths == length)
         rows = max(1, token_budget // int(length))
         for start in range(0, steps.size, rows):
-            yield _block(table, steps[start : start + rows], int(length))
+            yield _build_block(table, steps[start : start + rows], int(length))
 
 
-def _block(table: StepTable, steps: IntArray, length: int) -> Microbatch:
+def _build_block(table: StepTable, steps: IntArray, length: int) -> Microbatch:
     input_ids = np.stack([table.sequences[i] for i in steps]).astype(np.int64)
     first = table.prompt_lengths[steps] - 1
     starts = np.arange(steps.size) * length
     sites = [np.arange(start + begin, start + length) for start, begin in zip(starts, first, strict=True)]
-    return assemble(
+    return assemble_microbatch(
         table,
         steps=steps,
         sites=sites,

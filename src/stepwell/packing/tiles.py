@@ -14,7 +14,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from stepwell.packing.kernel_inputs import Keys, Scoring
+from stepwell.packing.kernel_inputs import RunKeys, ScoreOptions
 
 QUERY_BLOCK = 64
 """Queries per tile. Smaller wastes less on the masked half of the diagonal square."""
@@ -36,21 +36,21 @@ class _Tile:
     high: int
     window_offset: int | None
 
-    def rows(self, tensor: Tensor) -> Tensor:
+    def select_rows(self, tensor: Tensor) -> Tensor:
         """The tile's part of [batch, group, length, D], as [tile batch, group * rows, D]."""
         return tensor[self.batch, :, self.first : self.last].flatten(1, 2)
 
-    def seen(self, keys: Tensor) -> Tensor:
+    def select_keys(self, keys: Tensor) -> Tensor:
         """The tile's part of [batch, path length, D]."""
         return keys[self.batch, self.low : self.high]
 
-    def put(self, target: Tensor, rows: Tensor) -> None:
+    def put_rows(self, target: Tensor, rows: Tensor) -> None:
         """The reverse of `rows`: write into [batch, group, length, D]."""
         place = target[self.batch, :, self.first : self.last]
         place.copy_(rows.view(place.shape))
 
 
-def _tiles(queries: Tensor, depth: int, window: int | None) -> Iterator[_Tile]:
+def _iterate_tiles(queries: Tensor, depth: int, window: int | None) -> Iterator[_Tile]:
     batch, group, length = queries.shape[:3]
     for first in range(0, length, QUERY_BLOCK):
         last = min(first + QUERY_BLOCK, length)
@@ -63,86 +63,88 @@ def _tiles(queries: Tensor, depth: int, window: int | None) -> Iterator[_Tile]:
             yield _Tile(slice(start, start + together), first, last, low, high, offset)
 
 
-def forward(queries: Tensor, keys: Keys, how: Scoring) -> tuple[Tensor, Tensor]:
+def attend_forward(queries: Tensor, keys: RunKeys, how: ScoreOptions) -> tuple[Tensor, Tensor]:
     """Outputs shaped as the queries, and log sums without the last dimension."""
     rows = queries.flatten(0, 1)
-    path, values = _paths(keys)
+    path, values = _join_paths(keys)
     output = rows.new_empty(*rows.shape[:-1], values.shape[-1])
-    log_sums = rows.new_empty(*rows.shape[:-1], 1, dtype=_wide(rows))
-    for tile in _tiles(rows, keys.above_keys.shape[1], how.window):
-        scores, _ = _scores(tile.rows(rows), tile.seen(path), tile, how)
+    log_sums = rows.new_empty(*rows.shape[:-1], 1, dtype=_widen_dtype(rows))
+    for tile in _iterate_tiles(rows, keys.above_keys.shape[1], how.window):
+        scores, _ = _compute_scores(tile.select_rows(rows), tile.select_keys(path), tile, how)
         peak = scores.amax(-1, keepdim=True)
         weights = scores.sub_(peak).exp_()
         total = weights.sum(-1, keepdim=True)
-        mixed = torch.bmm(weights.to(values.dtype), tile.seen(values))
-        tile.put(output, mixed.div_(total))
-        tile.put(log_sums, peak.add_(total.log_()))
+        mixed = torch.bmm(weights.to(values.dtype), tile.select_keys(values))
+        tile.put_rows(output, mixed.div_(total))
+        tile.put_rows(log_sums, peak.add_(total.log_()))
     return output.view(*queries.shape[:-1], -1), log_sums.view(queries.shape[:-1])
 
 
-def backward(
-    queries: Tensor, output: Tensor, grad_output: Tensor, log_sums: Tensor, keys: Keys, how: Scoring
-) -> tuple[Tensor, Keys]:
+def attend_backward(
+    queries: Tensor, output: Tensor, grad_output: Tensor, log_sums: Tensor, keys: RunKeys, how: ScoreOptions
+) -> tuple[Tensor, RunKeys]:
     """Gradients of the queries, and of the keys and values."""
     rows, outer = queries.flatten(0, 1), grad_output.flatten(0, 1)
     pull = (grad_output.to(log_sums.dtype) * output).sum(-1, keepdim=True).flatten(0, 1)
     sums = log_sums.flatten(0, 1)[..., None]
-    path, values = _paths(keys)
+    path, values = _join_paths(keys)
     row_grads = torch.empty_like(rows)
     key_grads, value_grads = torch.zeros_like(path.mT), torch.zeros_like(values.mT)
-    for tile in _tiles(rows, keys.above_keys.shape[1], how.window):
+    for tile in _iterate_tiles(rows, keys.above_keys.shape[1], how.window):
         seen = (tile.batch, slice(None), slice(tile.low, tile.high))
-        row, out = tile.rows(rows), tile.rows(outer)
-        scores, slope = _scores(row, tile.seen(path), tile, how)
-        weights = scores.sub_(tile.rows(sums)).exp_()
+        row, out = tile.select_rows(rows), tile.select_rows(outer)
+        scores, slope = _compute_scores(row, tile.select_keys(path), tile, how)
+        weights = scores.sub_(tile.select_rows(sums)).exp_()
         value_grads[seen].baddbmm_(out.mT, weights.to(out.dtype))
-        grads = torch.bmm(out, tile.seen(values).mT).to(weights.dtype)
-        grads = grads.sub_(tile.rows(pull)).mul_(weights)
+        grads = torch.bmm(out, tile.select_keys(values).mT).to(weights.dtype)
+        grads = grads.sub_(tile.select_rows(pull)).mul_(weights)
         grads = (grads if slope is None else grads.mul_(slope)).to(row.dtype)
         key_grads[seen].baddbmm_(row.mT, grads, alpha=how.scaling)
-        tile.put(row_grads, torch.bmm(grads, tile.seen(path)).mul_(how.scaling))
-    above_keys, own_keys = _split(key_grads, keys.own_keys)
-    above_values, own_values = _split(value_grads, keys.own_values)
-    return row_grads.view(queries.shape), Keys(above_keys, own_keys, above_values, own_values)
+        tile.put_rows(row_grads, torch.bmm(grads, tile.select_keys(path)).mul_(how.scaling))
+    above_keys, own_keys = _split_gradients(key_grads, keys.own_keys)
+    above_values, own_values = _split_gradients(value_grads, keys.own_values)
+    return row_grads.view(queries.shape), RunKeys(above_keys, own_keys, above_values, own_values)
 
 
-def _scores(queries: Tensor, keys: Tensor, tile: _Tile, how: Scoring) -> tuple[Tensor, Tensor | None]:
+def _compute_scores(
+    queries: Tensor, keys: Tensor, tile: _Tile, how: ScoreOptions
+) -> tuple[Tensor, Tensor | None]:
     """Masked scores [tile batch, group * rows, keys] in float32 at least, and the soft cap's slope."""
     rows, count = tile.last - tile.first, tile.high - tile.low
-    scores = torch.bmm(queries, keys.mT).to(_wide(queries)).mul_(how.scaling)
+    scores = torch.bmm(queries, keys.mT).to(_widen_dtype(queries)).mul_(how.scaling)
     slope = None
     if how.softcap is not None:
         tanh = scores.div_(how.softcap).tanh_()
         slope = 1 - tanh.square()
         scores = tanh.mul_(how.softcap)
     view = scores.view(scores.shape[0], -1, rows, count)
-    view[..., count - rows :] += _above(rows, scores.dtype, scores.device)
+    view[..., count - rows :] += _build_causal_mask(rows, scores.dtype, scores.device)
     if tile.window_offset is not None:
         beyond = torch.ones(rows, min(rows, count), dtype=torch.bool, device=scores.device)
         view[..., : beyond.shape[1]].masked_fill_(beyond.tril_(-tile.window_offset), float("-inf"))
     return scores, slope
 
 
-def _wide(tensor: Tensor) -> torch.dtype:
+def _widen_dtype(tensor: Tensor) -> torch.dtype:
     return torch.promote_types(tensor.dtype, torch.float32)
 
 
 @lru_cache(maxsize=256)
-def _above(rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _build_causal_mask(rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """-inf above the diagonal of a square."""
     return torch.full((rows, rows), float("-inf"), dtype=dtype, device=device).triu_(1)
 
 
-def _paths(keys: Keys) -> tuple[Tensor, Tensor]:
+def _join_paths(keys: RunKeys) -> tuple[Tensor, Tensor]:
     """Keys and values of whole paths: [key heads * runs, depth + length, D]."""
-    return _joined(keys.above_keys, keys.own_keys), _joined(keys.above_values, keys.own_values)
+    return _join_path(keys.above_keys, keys.own_keys), _join_path(keys.above_values, keys.own_values)
 
 
-def _joined(above: Tensor, own: Tensor) -> Tensor:
+def _join_path(above: Tensor, own: Tensor) -> Tensor:
     return torch.cat([above[:, None].expand(-1, own.shape[1], -1, -1), own], 2).flatten(0, 1)
 
 
-def _split(grads: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+def _split_gradients(grads: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
     """[key heads * runs, D, path length] to what belongs to the ancestors and to the runs."""
     by_run = grads.view(*own.shape[:2], *grads.shape[1:]).mT
     depth = by_run.shape[2] - own.shape[2]

@@ -54,7 +54,7 @@ class PrefixTree:
     def num_tokens(self) -> int:
         return int(self.token_ids.size)
 
-    def path(self, token: int) -> IntArray:
+    def find_path(self, token: int) -> IntArray:
         """The tokens from the root to `token`, itself included."""
         return np.flatnonzero(self.subtree_end[: token + 1] > token)
 
@@ -65,7 +65,7 @@ def sort_sequences(keys: Sequence[KeyArray]) -> IntArray:
     return np.array(sorted(range(len(keys)), key=as_bytes.__getitem__), dtype=np.int64)
 
 
-def shared_lengths(keys: Sequence[KeyArray], order: IntArray) -> IntArray:
+def count_shared_lengths(keys: Sequence[KeyArray], order: IntArray) -> IntArray:
     """How many leading tokens each sequence of `order` shares with the one before it."""
     shared = np.zeros(order.size, dtype=np.int64)
     for place in range(1, order.size):
@@ -73,7 +73,7 @@ def shared_lengths(keys: Sequence[KeyArray], order: IntArray) -> IntArray:
     return shared
 
 
-def coarsened(shared: IntArray, lengths: IntArray, min_run: int) -> IntArray:
+def merge_short_runs(shared: IntArray, lengths: IntArray, min_run: int) -> IntArray:
     """`shared` with branches that would leave a run of fewer than `min_run` tokens moved up.
 
     Boards under one prompt may have a row or two in common; a run of its own for those few
@@ -104,7 +104,7 @@ def coarsened(shared: IntArray, lengths: IntArray, min_run: int) -> IntArray:
     return result
 
 
-def grow(
+def grow_tree(
     sequences: Sequence[npt.NDArray[Any]], shared: IntArray, first_site: IntArray
 ) -> tuple[PrefixTree, list[IntArray]]:
     """The tree of sorted `sequences`, and for each its tokens from depth `first_site` to its end.

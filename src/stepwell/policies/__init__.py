@@ -13,11 +13,11 @@ from stepwell.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from stepwell.policies.causal_lm import CausalLMPolicy
-    from stepwell.policies.kinds import open_policy, sees
+    from stepwell.policies.kinds import accepts_images, open_policy
     from stepwell.policies.model_resolver import resolve_model
     from stepwell.policies.vlm.policy import VLMPolicy
 
-__all__ = ["CausalLMPolicy", "VLMPolicy", "open_policy", "resolve_model", "sees"]
+__all__ = ["CausalLMPolicy", "VLMPolicy", "accepts_images", "open_policy", "resolve_model"]
 
 __getattr__ = lazy_names(
     __name__,
@@ -26,6 +26,6 @@ __getattr__ = lazy_names(
         "VLMPolicy": "vlm.policy",
         "open_policy": "kinds",
         "resolve_model": "model_resolver",
-        "sees": "kinds",
+        "accepts_images": "kinds",
     },
 )

@@ -16,7 +16,7 @@ from stepwell.core.disk import flush_tree, make_folder_durably, rename_durably
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
+def write_directory_atomically(path: Path) -> Iterator[Path]:
     """A fresh directory that becomes `path`, replacing what was there, only if all goes well."""
     make_folder_durably(path.parent)
     fresh = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
@@ -24,12 +24,12 @@ def written_whole(path: Path) -> Iterator[Path]:
         yield fresh
         fresh.chmod(0o755)
         flush_tree(fresh)
-        _replace(fresh, path)
+        _replace_directory(fresh, path)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def _replace(fresh: Path, path: Path) -> None:
+def _replace_directory(fresh: Path, path: Path) -> None:
     if not path.exists():
         rename_durably(fresh, path)
         return

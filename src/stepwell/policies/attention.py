@@ -55,10 +55,10 @@ class DeferredMask:
     def window(self) -> int | None:
         return self.arguments.get("local_size")
 
-    def built(self, kind: str) -> Tensor | None:
+    def build_mask(self, kind: str) -> Tensor | None:
         return ALL_MASK_ATTENTION_FUNCTIONS[kind](**self.arguments)  # type: ignore[no-any-return]
 
-    def check(self) -> None:
+    def check_causal(self) -> None:
         """Refuse a mask that is not plain causal within its window, judged at the points that tell."""
         window = self.window
         marks = (
@@ -81,11 +81,11 @@ class ProbeLayout(TreeLayout):
     num_calls = 0
 
 
-def _defer(**arguments: Any) -> DeferredMask:
+def _defer_mask(**arguments: Any) -> DeferredMask:
     return DeferredMask(arguments)
 
 
-def _attend(
+def _attend_tree(
     module: torch.nn.Module,
     query: Tensor,
     key: Tensor,
@@ -106,9 +106,9 @@ def _attend(
             "softcap": softcap,
             "is_causal": is_causal,
         }
-        return _attend_as_before(module, query, key, value, attention_mask, passed | others)
+        return _attend_natively(module, query, key, value, attention_mask, passed | others)
     if isinstance(tree_layout, ProbeLayout):
-        _inspect(tree_layout, attention_mask, is_causal, others)
+        _inspect_call(tree_layout, attention_mask, is_causal, others)
     window = attention_mask.window if isinstance(attention_mask, DeferredMask) else sliding_window
     output = tree_attention(
         query,
@@ -122,12 +122,12 @@ def _attend(
     return output, None
 
 
-def _attend_as_before(
+def _attend_natively(
     module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, passed: dict[str, Any]
 ) -> tuple[Tensor, None]:
     """SDPA; or, since SDPA leaves soft caps out, the model's own eager function."""
     kind = "sdpa" if passed["softcap"] is None else "eager"
-    built = mask.built(kind) if isinstance(mask, DeferredMask) else mask
+    built = mask.build_mask(kind) if isinstance(mask, DeferredMask) else mask
     given = {name: value for name, value in passed.items() if value is not None}
     if kind == "sdpa":
         attend = ALL_ATTENTION_FUNCTIONS["sdpa"]
@@ -137,7 +137,7 @@ def _attend_as_before(
     return output, None
 
 
-def _inspect(layout: ProbeLayout, mask: Any, is_causal: bool | None, others: dict[str, Any]) -> None:
+def _inspect_call(layout: ProbeLayout, mask: Any, is_causal: bool | None, others: dict[str, Any]) -> None:
     layout.num_calls += 1
     unknown = sorted(name for name, value in others.items() if value is not None and name not in HARMLESS)
     if unknown:
@@ -145,16 +145,16 @@ def _inspect(layout: ProbeLayout, mask: Any, is_causal: bool | None, others: dic
     if is_causal is False:
         raise CannotReplaceError("its attention is not causal")
     if isinstance(mask, DeferredMask):
-        mask.check()
+        mask.check_causal()
     elif mask is not None:
         raise CannotReplaceError("it builds attention masks of its own")
 
 
-AttentionInterface.register(ATTENTION, _attend)
-AttentionMaskInterface.register(ATTENTION, _defer)
+AttentionInterface.register(ATTENTION, _attend_tree)
+AttentionMaskInterface.register(ATTENTION, _defer_mask)
 
 
-def adopt(model: PreTrainedModel, attending: PreTrainedModel | None = None) -> str | None:
+def install_tree_attention(model: PreTrainedModel, attending: PreTrainedModel | None = None) -> str | None:
     """Switch `model` to tree attention if it can be proven right; else leave it and say why not.
 
     `attending` is the part whose attention is replaced, where that is not the whole: the decoder
@@ -164,7 +164,7 @@ def adopt(model: PreTrainedModel, attending: PreTrainedModel | None = None) -> s
     native = attending.config._attn_implementation
     try:
         _check_class(attending)
-        _probe(model, attending)
+        _probe_model(model, attending)
     except Exception as error:  # whatever a foreign model does under the probe means: do not touch it
         attending.set_attn_implementation(native)
         is_ours = isinstance(error, CannotReplaceError)
@@ -183,45 +183,50 @@ def _check_class(model: PreTrainedModel) -> None:
         raise CannotReplaceError("its rotary positions depend on the length of the sequence")
 
 
-def _probe(model: PreTrainedModel, attending: PreTrainedModel) -> None:
+def _probe_model(model: PreTrainedModel, attending: PreTrainedModel) -> None:
     """Compare a small tree with its sequences alone, and with itself after a branch changed."""
     vocab = int(model.get_input_embeddings().num_embeddings)  # type: ignore[arg-type]
     draw = np.random.default_rng(0).integers(0, vocab, size=16).tolist()
     prompt, left, right, other = draw[:5], draw[5:9], draw[9:12], [(t + 1) % vocab for t in draw[5:9]]
     with torch.no_grad():
-        alone = [_logits(model, prompt + branch, None) for branch in (left, right)]
+        alone = [_compute_logits(model, prompt + branch, None) for branch in (left, right)]
         attending.set_attn_implementation(ATTENTION)
-        merged, changed = _tree_logits(model, prompt, left, right), _tree_logits(model, prompt, other, right)
+        merged, changed = (
+            _compute_tree_logits(model, prompt, left, right),
+            _compute_tree_logits(model, prompt, other, right),
+        )
     size = float(torch.cat(alone).abs().max())
     is_half = alone[0].dtype in (torch.bfloat16, torch.float16)
     tolerance = (0.1 if is_half else 1e-3) * size
-    if max(_gap(a, b) for a, b in zip(merged, alone, strict=True)) > tolerance:
+    if max(_measure_gap(a, b) for a, b in zip(merged, alone, strict=True)) > tolerance:
         raise CannotReplaceError("tree attention gives other outputs than its own attention")
-    if _gap(merged[1], changed[1]) > (1e-2 if is_half else 1e-4) * size:
+    if _measure_gap(merged[1], changed[1]) > (1e-2 if is_half else 1e-4) * size:
         raise CannotReplaceError("its layers let one branch of the tree see another")
 
 
-def _gap(a: Tensor, b: Tensor) -> float:
+def _measure_gap(a: Tensor, b: Tensor) -> float:
     gap = float((a - b).abs().max())
     return gap if gap == gap else float("inf")
 
 
-def _tree_logits(model: PreTrainedModel, prompt: list[int], *branches: list[int]) -> list[Tensor]:
+def _compute_tree_logits(model: PreTrainedModel, prompt: list[int], *branches: list[int]) -> list[Tensor]:
     tree = pack([Step.from_tokens(prompt, branch) for branch in branches]).microbatches[0].tree
     assert tree is not None
     layout = ProbeLayout(tree, model.device)
-    logits = _logits(model, tree.token_ids, layout)
+    logits = _compute_logits(model, tree.token_ids, layout)
     if layout.num_calls == 0:
         raise CannotReplaceError("it never called the attention it was given")
     paths = []
     for branch in branches:
         wanted = np.array(prompt + branch)
-        ends = [t for t in range(tree.num_tokens) if np.array_equal(tree.token_ids[tree.path(t)], wanted)]
-        paths.append(logits[torch.from_numpy(tree.path(ends[0])).to(logits.device)])
+        ends = [
+            t for t in range(tree.num_tokens) if np.array_equal(tree.token_ids[tree.find_path(t)], wanted)
+        ]
+        paths.append(logits[torch.from_numpy(tree.find_path(ends[0])).to(logits.device)])
     return paths
 
 
-def _logits(model: PreTrainedModel, token_ids: Any, layout: TreeLayout | None) -> Tensor:
+def _compute_logits(model: PreTrainedModel, token_ids: Any, layout: TreeLayout | None) -> Tensor:
     ids = torch.as_tensor(token_ids, dtype=torch.int64, device=model.device)[None]
     if layout is None:
         output = model(input_ids=ids, use_cache=False)

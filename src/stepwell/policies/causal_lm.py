@@ -34,12 +34,18 @@ from stepwell.core import ConfigError, ContextLengthError, InputError, State, St
 from stepwell.core.arrays import FloatArray
 from stepwell.packing import Microbatch, Outputs, Packed, check_finite, evaluate, pack, replay, token_scores
 from stepwell.policies import directory, lora
-from stepwell.policies.atomic_directory import written_whole
-from stepwell.policies.attention import adopt
-from stepwell.policies.critic import Critic, CriticKind
-from stepwell.policies.forward import Feed, actor_rows, backbone_of, feed, hidden_rows
+from stepwell.policies.atomic_directory import write_directory_atomically
+from stepwell.policies.attention import install_tree_attention
+from stepwell.policies.critic import CriticKind, CriticModel
+from stepwell.policies.forward import (
+    ForwardInputs,
+    compute_actor_rows,
+    compute_hidden_rows,
+    find_backbone,
+    get_inputs,
+)
 from stepwell.policies.numerics import check_dtype
-from stepwell.policies.policy_parts import open_actor, open_critic, quieten
+from stepwell.policies.policy_parts import disable_dropout, open_actor, open_critic
 from stepwell.policies.progress_bar import hide_progress_bar
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
@@ -57,7 +63,7 @@ class CausalLMPolicy:
         self,
         model: Any,
         *,
-        critic: Critic | None = None,
+        critic: CriticModel | None = None,
         reference: Any | None = None,
         adapters: Any | None = None,
         source: Path | None = None,
@@ -71,10 +77,10 @@ class CausalLMPolicy:
         self.reference = reference
         self.module = nn.ModuleDict({"model": model} | ({"critic": critic} if critic is not None else {}))
         self.is_replayed = attention == "replay"
-        for part in self._transformers():
-            quieten(part)
+        for part in self._list_models():
+            disable_dropout(part)
             if not self.is_replayed:
-                self._adopt(part, attention)
+                self._install_tree_attention(part, attention)
 
     @classmethod
     def from_pretrained(
@@ -97,17 +103,17 @@ class CausalLMPolicy:
         `lora` adds adapters with these `LoraConfig` fields ({} for the defaults).
         `attention="replay"` never uses trees, `"tree"` refuses a model that cannot.
         """
-        kind = _chosen(dtype, DTYPES, "dtype")
+        kind = _check_choice(dtype, DTYPES, "dtype")
         check_dtype(dtype, device)
-        _chosen(attention, dict.fromkeys(ATTENTIONS), "attention")
-        path = directory.locate(name_or_path)
+        _check_choice(attention, dict.fromkeys(ATTENTIONS), "attention")
+        path = directory.locate_model(name_or_path)
         model, adapters = open_actor(path, kind, lora, cls._open_model)
         reference_model = None
         if reference is not False and not (reference is True and adapters is not None):
             reference_model = (
                 copy.deepcopy(model)
                 if reference is True
-                else cls._open_model(directory.locate(reference), kind)
+                else cls._open_model(directory.locate_model(reference), kind)
             )
         policy = cls(
             model.to(device),
@@ -128,7 +134,7 @@ class CausalLMPolicy:
             config.model,
             critic=None if config.critic == "none" else config.critic,
             reference=config.reference,
-            lora=None if config.lora is None else lora.fields_of(config.lora),
+            lora=None if config.lora is None else lora.to_peft_fields(config.lora),
             dtype=config.dtype,
             device=config.device,
             gradient_checkpointing=config.gradient_checkpointing,
@@ -138,16 +144,18 @@ class CausalLMPolicy:
 
     def logprobs(self, packed: Packed) -> list[Tensor]:
         """Per step, the logprob of each action token."""
-        return _split(self.evaluate(packed).logprobs, packed.action_lengths)
+        return _split_by_step(self.evaluate(packed).logprobs, packed.action_lengths)
 
     def entropies(self, packed: Packed) -> list[Tensor]:
         """Per step, the entropy of the distribution each action token was drawn from."""
-        return _split(self.evaluate(packed, logprobs=False, entropies=True).entropies, packed.action_lengths)
+        return _split_by_step(
+            self.evaluate(packed, logprobs=False, entropies=True).entropies, packed.action_lengths
+        )
 
     def values(self, packed: Packed) -> list[Tensor]:
         """Per step L+1 values: before each action token, then after the last."""
         values = self.evaluate(packed, logprobs=False, values=True).values
-        return _split(values, [length + 1 for length in packed.action_lengths])
+        return _split_by_step(values, [length + 1 for length in packed.action_lengths])
 
     def evaluate(
         self, packed: Packed, *, logprobs: bool = True, values: bool = False, entropies: bool = False
@@ -161,14 +169,14 @@ class CausalLMPolicy:
         """Per step, the logprobs of its action tokens under the frozen reference; no gradient."""
         if self.reference is not None:
             with torch.no_grad():
-                outputs = evaluate(self._around(self.reference), packed)
+                outputs = evaluate(self._copy_around(self.reference), packed)
         elif self.adapters is not None:
             with torch.no_grad(), self.adapters.disable_adapter():
                 outputs = evaluate(self, packed)
         else:
             raise ConfigError("this policy has no reference; load it with reference=True")
         check_finite(outputs)
-        return _split(outputs.logprobs, packed.action_lengths)
+        return _split_by_step(outputs.logprobs, packed.action_lengths)
 
     def score(self, steps: Sequence[Step]) -> list[FloatArray]:
         """Logprobs of actions already taken, as arrays (`core.Scorer`)."""
@@ -184,7 +192,7 @@ class CausalLMPolicy:
 
     # --- how it runs --------------------------------------------------------------------
 
-    def prepared(self, packed: Packed) -> Packed:
+    def prepare_batch(self, packed: Packed) -> Packed:
         """The batch checked against this model, and laid out the way this model runs."""
         if packed.longest > self.context_length:
             raise ContextLengthError(
@@ -205,38 +213,42 @@ class CausalLMPolicy:
         """Outputs of one microbatch in its own order."""
         if values and self.critic is None:
             raise ConfigError("values need a critic; load the policy with critic='shared' or critic='own'")
-        fed = self.fed(microbatch)
+        inputs = self.get_inputs(microbatch)
         hidden = None
         scores: tuple[Tensor, Tensor | None] | tuple[None, None] = (None, None)
         is_shared = values and self.critic is not None and self.critic.backbone is None
         if logprobs or entropies:
-            scores, hidden = self._actor(fed, with_hidden=is_shared, with_entropies=entropies)
+            scores, hidden = self._run_actor(inputs, with_hidden=is_shared, with_entropies=entropies)
         if values and hidden is None:
             assert self.critic is not None
-            hidden = hidden_rows(self.critic.backbone or backbone_of(self.model), fed)
+            hidden = compute_hidden_rows(self.critic.backbone or find_backbone(self.model), inputs)
         return Outputs(
             scores[0] if logprobs else None,
-            self.critic.head(hidden)[fed.value_rows] if values and self.critic is not None else None,
+            self.critic.head(hidden)[inputs.value_rows] if values and self.critic is not None else None,
             scores[1] if entropies else None,
         )
 
-    def fed(self, microbatch: Microbatch) -> Feed:
+    def get_inputs(self, microbatch: Microbatch) -> ForwardInputs:
         """A prepared microbatch as the model takes it."""
-        return feed(microbatch, self.device)
+        return get_inputs(microbatch, self.device)
 
-    def _actor(
-        self, fed: Feed, *, with_hidden: bool, with_entropies: bool
+    def _run_actor(
+        self, inputs: ForwardInputs, *, with_hidden: bool, with_entropies: bool
     ) -> tuple[tuple[Tensor, Tensor | None], Tensor | None]:
         """Logprobs and entropies per action token, and hidden states for a shared critic."""
-        if fed.targets.numel() == 0:  # only value-only steps
+        if inputs.targets.numel() == 0:  # only value-only steps
             wide = torch.promote_types(self.model.dtype, torch.float32)
             nothing = torch.zeros(0, dtype=wide, device=self.device)
             return (nothing, nothing), None
-        rows, hidden = actor_rows(self.model, fed, with_hidden=with_hidden)
+        rows, hidden = compute_actor_rows(self.model, inputs, with_hidden=with_hidden)
         logprobs, entropies = token_scores(
-            rows, fed.inverse_temperatures, fed.logit_rows, fed.targets, with_entropies=with_entropies
+            rows,
+            inputs.inverse_temperatures,
+            inputs.logit_rows,
+            inputs.targets,
+            with_entropies=with_entropies,
         )
-        return (logprobs, None if entropies is None else entropies[fed.logit_rows]), hidden
+        return (logprobs, None if entropies is None else entropies[inputs.logit_rows]), hidden
 
     @property
     def device(self) -> torch.device:
@@ -287,14 +299,14 @@ class CausalLMPolicy:
 
     def model_weights(self) -> dict[str, Tensor]:
         """The actor's weights under Hugging Face's names, adapters merged in: what an engine loads."""
-        return lora.merged_weights(self.model) if self.adapters is not None else self.model.state_dict()
+        return lora.merge_weights(self.model) if self.adapters is not None else self.model.state_dict()
 
     def save_pretrained(self, path: str | Path, *, merge_lora: bool = False) -> None:
         """Write a directory that `AutoModelForCausalLM` and `from_pretrained` open, all or nothing.
 
         With LoRA only the adapters are written, unless `merge_lora` asks for the merged model.
         """
-        with written_whole(Path(path)) as folder, hide_progress_bar():
+        with write_directory_atomically(Path(path)) as folder, hide_progress_bar():
             if self.adapters is None:
                 self.model.save_pretrained(folder)
             elif merge_lora:
@@ -316,26 +328,26 @@ class CausalLMPolicy:
             "a state holds images, which a language-only policy cannot see; use a vision-language model"
         )
 
-    def _attending(self, part: Any) -> Any:
+    def _find_attending(self, part: Any) -> Any:
         """The part of a model whose attention runs over the tree."""
         return part
 
-    def _around(self, model: Any) -> CausalLMPolicy:
+    def _copy_around(self, model: Any) -> CausalLMPolicy:
         """This policy without a critic, around another model that was made ready already."""
         policy = copy.copy(self)
         policy.model, policy.critic = model, None
         return policy
 
-    def _transformers(self) -> list[Any]:
+    def _list_models(self) -> list[Any]:
         own = None if self.critic is None else self.critic.backbone
         return [part for part in (self.model, self.reference, own) if part is not None]
 
-    def _adopt(self, part: Any, attention: str) -> None:
+    def _install_tree_attention(self, part: Any, attention: str) -> None:
         if part is not self.model and part is not self.reference:
-            native = self._attending(self.model).config._attn_implementation
-            self._attending(part).set_attn_implementation(native)
+            native = self._find_attending(self.model).config._attn_implementation
+            self._find_attending(part).set_attn_implementation(native)
             return
-        refusal = adopt(part, self._attending(part))
+        refusal = install_tree_attention(part, self._find_attending(part))
         if refusal is None:
             return
         self.is_replayed = True
@@ -346,12 +358,12 @@ class CausalLMPolicy:
             warnings.warn(f"{message}. Steps are replayed one by one, which is slower", stacklevel=4)
 
 
-def _split(flat: Tensor | None, lengths: list[int]) -> list[Tensor]:
+def _split_by_step(flat: Tensor | None, lengths: list[int]) -> list[Tensor]:
     assert flat is not None, "it was asked for"
     return list(torch.split(flat, lengths))
 
 
-def _chosen(value: str, allowed: dict[str, Any], field: str) -> Any:
+def _check_choice(value: str, allowed: dict[str, Any], field: str) -> Any:
     if value not in allowed:
         raise ConfigError(f"{field} must be one of {', '.join(allowed)}, got {value!r}")
     return allowed[value]

@@ -34,7 +34,7 @@ class ValueHead(nn.Module):
         return hidden.to(self.weight.dtype) @ self.weight + self.bias
 
 
-class Critic(nn.Module):
+class CriticModel(nn.Module):
     """A value head, and the backbone it reads if that is its own."""
 
     def __init__(self, head: ValueHead, backbone: Any | None) -> None:

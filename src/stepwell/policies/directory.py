@@ -39,7 +39,7 @@ _WRITTEN = ("config.json", "generation_config.json", ADAPTER_FILE, POLICY_FILE, 
 _BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError)
 
 
-def locate(name_or_path: str | Path) -> Path:
+def locate_model(name_or_path: str | Path) -> Path:
     """The directory of a model given by path or by the name of one that Stepwell brings."""
     path = Path(name_or_path)
     if not path.is_dir():
@@ -54,25 +54,25 @@ def locate(name_or_path: str | Path) -> Path:
 
 def open_causal_lm(path: Path, dtype: torch.dtype) -> Any:
     """The causal language model in `path`, refused if any weight is missing or of another shape."""
-    with _told(path):
+    with raise_model_error(path):
         config = AutoConfig.from_pretrained(path, local_files_only=True)
     # SDPA would silently leave out a soft cap on attention scores; the model's own code does not
     capped = getattr(config.get_text_config(), "attn_logit_softcapping", None) is not None
-    return _open(AutoModelForCausalLM, path, dtype, attn_implementation="eager" if capped else None)
+    return _open_checked(AutoModelForCausalLM, path, dtype, attn_implementation="eager" if capped else None)
 
 
 def open_vision_language(path: Path, dtype: torch.dtype) -> Any:
     """The vision-language model in `path`, refused if any weight is missing or of another shape."""
-    return _open(AutoModelForImageTextToText, path, dtype)
+    return _open_checked(AutoModelForImageTextToText, path, dtype)
 
 
 def open_backbone(path: Path, dtype: torch.dtype) -> Any:
     """The backbone of an own critic."""
-    return _open(AutoModel, path, dtype)
+    return _open_checked(AutoModel, path, dtype)
 
 
-def _open(kind: Any, path: Path, dtype: torch.dtype, **options: Any) -> Any:
-    with _told(path), hide_progress_bar():
+def _open_checked(kind: Any, path: Path, dtype: torch.dtype, **options: Any) -> Any:
+    with raise_model_error(path), hide_progress_bar():
         model, report = kind.from_pretrained(
             path, dtype=dtype, local_files_only=True, output_loading_info=True, **options
         )
@@ -86,7 +86,7 @@ def _open(kind: Any, path: Path, dtype: torch.dtype, **options: Any) -> Any:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def raise_model_error(path: Path) -> Iterator[None]:
     """Turn whatever a damaged file raises into one error that names the directory."""
     try:
         yield
@@ -103,7 +103,7 @@ def read_policy_file(path: Path) -> dict[str, Any]:
     file = path / POLICY_FILE
     if not file.is_file():
         return {"format": FORMAT, "critic": None}
-    with _told(path):
+    with raise_model_error(path):
         content = json.loads(file.read_text())
         if content["format"] != FORMAT or content["critic"] not in (None, "shared", "own"):
             raise ValueError(f"{POLICY_FILE} has an unknown format")
@@ -112,7 +112,7 @@ def read_policy_file(path: Path) -> dict[str, Any]:
 
 def read_head(path: Path) -> dict[str, torch.Tensor]:
     """The saved value head."""
-    with _told(path):
+    with raise_model_error(path):
         return load_file(path / HEAD_FILE)
 
 

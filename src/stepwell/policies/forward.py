@@ -21,11 +21,11 @@ from transformers import PreTrainedModel
 
 from stepwell.core import ModelError
 from stepwell.packing import Microbatch, TreeLayout
-from stepwell.packing.flex import padded_length
+from stepwell.packing.flex import round_up_length
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class ForwardInputs:
     """A microbatch on a device: the arguments of the forward call, and where to read.
 
     Logits are computed for whole columns; `logit_places` picks the wanted ones from
@@ -43,7 +43,7 @@ class Feed:
     value_rows: Tensor
     embed: Callable[[Any, Tensor], Tensor] | None = None
 
-    def inputs(self, model: Any) -> dict[str, Any]:
+    def build_arguments(self, model: Any) -> dict[str, Any]:
         """The arguments for `model`."""
         if self.embed is None:
             return self.arguments
@@ -51,41 +51,41 @@ class Feed:
         return {"inputs_embeds": self.embed(model, inputs.pop("input_ids")), **inputs}
 
 
-def feed(microbatch: Microbatch, device: torch.device) -> Feed:
+def get_inputs(microbatch: Microbatch, device: torch.device) -> ForwardInputs:
     """`microbatch` on `device`, kept with it for the next pass."""
-    key = ("feed", device)
+    key = ("inputs", device)
     if key not in microbatch.cache:
-        microbatch.cache[key] = _make_feed(microbatch, device)
-    made: Feed = microbatch.cache[key]
+        microbatch.cache[key] = _build_inputs(microbatch, device)
+    made: ForwardInputs = microbatch.cache[key]
     return made
 
 
-def _make_feed(microbatch: Microbatch, device: torch.device) -> Feed:
+def _build_inputs(microbatch: Microbatch, device: torch.device) -> ForwardInputs:
     width = microbatch.input_ids.shape[1]
     columns, column = np.unique(microbatch.logit_sites % width, return_inverse=True)
     places = (microbatch.logit_sites // width) * columns.size + column
     is_identity = np.array_equal(places, np.arange(microbatch.input_ids.shape[0] * columns.size))
 
-    def put(array: Any) -> Tensor:
+    def to_device(array: Any) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device)
 
-    return Feed(
-        arguments=_arguments(microbatch, device),
-        columns=put(columns),
-        logit_places=None if is_identity else put(places),
-        inverse_temperatures=put(1.0 / microbatch.temperatures),
-        logit_rows=put(microbatch.logit_rows),
-        targets=put(microbatch.targets),
-        value_places=put(microbatch.value_sites),
-        value_rows=put(microbatch.value_rows),
+    return ForwardInputs(
+        arguments=_build_arguments(microbatch, device),
+        columns=to_device(columns),
+        logit_places=None if is_identity else to_device(places),
+        inverse_temperatures=to_device(1.0 / microbatch.temperatures),
+        logit_rows=to_device(microbatch.logit_rows),
+        targets=to_device(microbatch.targets),
+        value_places=to_device(microbatch.value_sites),
+        value_rows=to_device(microbatch.value_rows),
     )
 
 
-def _arguments(microbatch: Microbatch, device: torch.device) -> dict[str, Any]:
+def _build_arguments(microbatch: Microbatch, device: torch.device) -> dict[str, Any]:
     if microbatch.tree is None:
         return {"input_ids": torch.from_numpy(microbatch.input_ids).to(device)}
     count = microbatch.num_tokens
-    size = padded_length(count) if device.type == "cuda" else count
+    size = round_up_length(count) if device.type == "cuda" else count
     ids, positions = np.zeros((2, 1, size), dtype=np.int64)
     ids[0, :count] = microbatch.input_ids[0]
     positions[0, :count] = microbatch.positions[0]
@@ -106,17 +106,17 @@ class _HiddenStates:
         self.states: Tensor | None = None
 
     def __enter__(self) -> _HiddenStates:
-        self.handle = self.backbone.register_forward_hook(self._keep)
+        self.handle = self.backbone.register_forward_hook(self._keep_states)
         return self
 
-    def _keep(self, module: nn.Module, arguments: Any, output: Any) -> None:
-        self.states = last_hidden(output)
+    def _keep_states(self, module: nn.Module, arguments: Any, output: Any) -> None:
+        self.states = read_hidden_states(output)
 
     def __exit__(self, *exception: object) -> None:
         self.handle.remove()
 
 
-def backbone_of(model: Any) -> Any:
+def find_backbone(model: Any) -> Any:
     """The part of a causal language model that ends in hidden states."""
     inner = model.base_model
     if inner is not model:
@@ -127,34 +127,36 @@ def backbone_of(model: Any) -> Any:
     raise ModelError(f"{type(model).__name__} has no backbone apart from its head; it cannot carry a critic")
 
 
-def last_hidden(output: Any) -> Tensor:
+def read_hidden_states(output: Any) -> Tensor:
     """The hidden states in a backbone's output, whatever its form."""
     states = getattr(output, "last_hidden_state", None)
     result: Tensor = output[0] if states is None else states
     return result
 
 
-def hidden_rows(backbone: nn.Module, fed: Feed) -> Tensor:
+def compute_hidden_rows(backbone: nn.Module, inputs: ForwardInputs) -> Tensor:
     """Hidden states [M, H] at the value places, from a backbone of its own."""
-    output = backbone(**fed.inputs(backbone), use_cache=False)
-    return last_hidden(output).flatten(0, 1)[fed.value_places]
+    output = backbone(**inputs.build_arguments(backbone), use_cache=False)
+    return read_hidden_states(output).flatten(0, 1)[inputs.value_places]
 
 
-def actor_rows(model: Any, fed: Feed, *, with_hidden: bool) -> tuple[Tensor, Tensor | None]:
+def compute_actor_rows(
+    model: Any, inputs: ForwardInputs, *, with_hidden: bool
+) -> tuple[Tensor, Tensor | None]:
     """Logits [R, V] at the logit places, and hidden states [M, H] at the value places if wanted."""
     kind: Any = type(model)
-    keep = {"logits_to_keep": fed.columns} if _keeps_logits(kind) else {}
-    with _HiddenStates(backbone_of(model)) if with_hidden else nullcontext() as kept:
-        logits = model(**fed.inputs(model), **keep, use_cache=False).logits
+    keep = {"logits_to_keep": inputs.columns} if _keeps_logits(kind) else {}
+    with _HiddenStates(find_backbone(model)) if with_hidden else nullcontext() as kept:
+        logits = model(**inputs.build_arguments(model), **keep, use_cache=False).logits
     if not keep:
-        logits = logits[:, fed.columns]
+        logits = logits[:, inputs.columns]
     rows = logits.flatten(0, 1)
-    if fed.logit_places is not None:
-        rows = rows[fed.logit_places]
+    if inputs.logit_places is not None:
+        rows = rows[inputs.logit_places]
     if kept is None:
         return rows, None
     assert kept.states is not None, "the backbone was not called"
-    return rows, kept.states.flatten(0, 1)[fed.value_places]
+    return rows, kept.states.flatten(0, 1)[inputs.value_places]
 
 
 @cache

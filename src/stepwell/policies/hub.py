@@ -29,10 +29,10 @@ def fetch_model(model_id: str, revision: str | None = None) -> Path:
     from huggingface_hub import constants
 
     with _explain_failure(model_id, revision):
-        return _download(model_id, revision, cached_only=constants.is_offline_mode())
+        return _download_model(model_id, revision, cached_only=constants.is_offline_mode())
 
 
-def _download(model_id: str, revision: str | None, cached_only: bool) -> Path:
+def _download_model(model_id: str, revision: str | None, cached_only: bool) -> Path:
     import httpx
     from huggingface_hub import errors, snapshot_download
 
@@ -46,7 +46,7 @@ def _download(model_id: str, revision: str | None, cached_only: bool) -> Path:
         )
     except (httpx.ConnectError, httpx.TimeoutException) as error:  # a commit: the cache was not asked
         try:
-            return _download(model_id, revision, cached_only=True)
+            return _download_model(model_id, revision, cached_only=True)
         except errors.LocalEntryNotFoundError as missing:
             raise missing from error
     return Path(folder)
@@ -62,7 +62,7 @@ def _explain_failure(model_id: str, revision: str | None) -> Iterator[None]:
     except errors.GatedRepoError as error:
         raise ModelError(
             f"policy.model: {model_id} is gated. Accept its terms on its page at {constants.ENDPOINT}, then "
-            f"set HF_TOKEN or run `hf auth login`. {_other_way(model_id)}"
+            f"set HF_TOKEN or run `hf auth login`. {_describe_other_way(model_id)}"
         ) from error
     except errors.RevisionNotFoundError as error:
         raise ModelError(
@@ -74,23 +74,25 @@ def _explain_failure(model_id: str, revision: str | None) -> Iterator[None]:
         raise ModelError(
             f"policy.model: there is no folder {model_id} here, and {constants.ENDPOINT} has no such model "
             f"that you may read. Check the spelling (org/name). {has_token}: a private model needs HF_TOKEN "
-            f"or `hf auth login`. {_other_way(model_id)}"
+            f"or `hf auth login`. {_describe_other_way(model_id)}"
         ) from error
     except errors.IncompleteSnapshotError as error:
         raise ModelError(
-            f"policy.model: the cached files of {model_id} are incomplete, and {_why_no_hub(error)}. "
-            f"{_other_way(model_id)}"
+            f"policy.model: the cached files of {model_id} are incomplete, and "
+            f"{_explain_unreachable_hub(error)}. "
+            f"{_describe_other_way(model_id)}"
         ) from error
     except errors.LocalEntryNotFoundError as error:
         asked = "" if revision is None else f" at revision {revision!r}"
         raise ModelError(
             f"policy.model: there is no folder {model_id} here, the hub's model{asked} is not in the cache "
-            f"({constants.HF_HUB_CACHE}), and {_why_no_hub(error)}. {_other_way(model_id)}"
+            f"({constants.HF_HUB_CACHE}), and {_explain_unreachable_hub(error)}. "
+            f"{_describe_other_way(model_id)}"
         ) from error
     except (errors.HfHubHTTPError, httpx.HTTPError, OSError) as error:
         raise ModelError(
             f"policy.model: {model_id} could not be fetched from {constants.ENDPOINT} "
-            f"({_first_line(error)}). {_other_way(model_id)}"
+            f"({_first_line(error)}). {_describe_other_way(model_id)}"
         ) from error
 
 
@@ -100,7 +102,7 @@ def _has_token() -> bool:
     return get_token() is not None
 
 
-def _why_no_hub(error: BaseException) -> str:
+def _explain_unreachable_hub(error: BaseException) -> str:
     from huggingface_hub import constants, errors
 
     cause = error.__cause__
@@ -110,7 +112,7 @@ def _why_no_hub(error: BaseException) -> str:
     return f"{constants.ENDPOINT} cannot be reached{told}"
 
 
-def _other_way(model_id: str) -> str:
+def _describe_other_way(model_id: str) -> str:
     folder = model_id.rpartition("/")[2]
     return (
         f"Without the hub: on a machine that reaches it run `hf download {model_id} --local-dir {folder}`, "

@@ -13,16 +13,16 @@ from stepwell.policies.vlm.policy import VLMPolicy
 from stepwell.rendering.vision import is_vision_language
 
 
-def sees(name_or_path: str | Path) -> bool:
+def accepts_images(name_or_path: str | Path) -> bool:
     """Whether a model, given by path or built-in name, takes pictures; adapters are as their base."""
-    path = directory.locate(name_or_path)
+    path = directory.locate_model(name_or_path)
     if (path / ADAPTER_FILE).is_file() and not (path / "config.json").is_file():
-        path = directory.locate(lora.base_of(path))
+        path = directory.locate_model(lora.read_base_model(path))
     return is_vision_language(path)
 
 
-def open_policy(config: PolicyConfig, pictures: ImageStore | None = None) -> CausalLMPolicy:
+def open_policy(config: PolicyConfig, image_store: ImageStore | None = None) -> CausalLMPolicy:
     """The language policy that settings describe: a `VLMPolicy` over `pictures` where the model sees."""
-    if sees(config.model):
-        return VLMPolicy.from_config(config, pictures)
+    if accepts_images(config.model):
+        return VLMPolicy.from_config(config, image_store)
     return CausalLMPolicy.from_config(config)

@@ -16,7 +16,7 @@ from stepwell.config import LoraConfig
 from stepwell.core import ConfigError, ModelError
 
 
-def fields_of(config: LoraConfig) -> dict[str, Any]:
+def to_peft_fields(config: LoraConfig) -> dict[str, Any]:
     """Our settings under the names PEFT uses."""
     modules = config.target_modules
     return {
@@ -26,7 +26,7 @@ def fields_of(config: LoraConfig) -> dict[str, Any]:
     }
 
 
-def _peft() -> Any:
+def _import_peft() -> Any:
     try:
         import peft
     except ImportError as error:
@@ -36,34 +36,34 @@ def _peft() -> Any:
 
 def add_adapters(model: Any, settings: dict[str, Any]) -> Any:
     """Put fresh adapters into `model`; returns PEFT's wrapper. `settings` are LoraConfig's fields."""
-    peft = _peft()
+    peft = _import_peft()
     try:
-        config = peft.LoraConfig(task_type="CAUSAL_LM", **(fields_of(LoraConfig()) | settings))
+        config = peft.LoraConfig(task_type="CAUSAL_LM", **(to_peft_fields(LoraConfig()) | settings))
         wrapper = peft.get_peft_model(model, config)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"lora: {error}") from error
-    return _in_dtype(wrapper, model.dtype)
+    return _widen_adapters(wrapper, model.dtype)
 
 
 def load_adapters(model: Any, path: Path) -> Any:
     """Put saved adapters into `model`, ready to train on."""
-    peft = _peft()
+    peft = _import_peft()
     try:
         wrapper = peft.PeftModel.from_pretrained(model, str(path), is_trainable=True)
     except Exception as error:  # PEFT and safetensors raise many kinds for a damaged directory
         raise ModelError(f"{path}: its LoRA adapters cannot be loaded: {error}") from error
-    return _in_dtype(wrapper, model.dtype)
+    return _widen_adapters(wrapper, model.dtype)
 
 
-def base_of(path: Path) -> str:
+def read_base_model(path: Path) -> str:
     """The base model that saved adapters belong to."""
     try:
-        return str(_peft().PeftConfig.from_pretrained(str(path)).base_model_name_or_path)
+        return str(_import_peft().PeftConfig.from_pretrained(str(path)).base_model_name_or_path)
     except Exception as error:
         raise ModelError(f"{path}: adapter_config.json cannot be read: {error}") from error
 
 
-def _in_dtype(wrapper: Any, dtype: torch.dtype) -> Any:
+def _widen_adapters(wrapper: Any, dtype: torch.dtype) -> Any:
     """Adapters in float32 at least, and in float64 where the model is."""
     wide = torch.promote_types(dtype, torch.float32)
     for parameter in wrapper.parameters():
@@ -72,7 +72,7 @@ def _in_dtype(wrapper: Any, dtype: torch.dtype) -> Any:
     return wrapper
 
 
-def merged_weights(model: Any) -> dict[str, torch.Tensor]:
+def merge_weights(model: Any) -> dict[str, torch.Tensor]:
     """The model's weights under their plain names, adapters added in; the model is left alone."""
     layers = {name: module for name, module in model.named_modules() if hasattr(module, "get_delta_weight")}
     weights: dict[str, torch.Tensor] = {}

@@ -31,15 +31,15 @@ from stepwell.core.errors import ModelError
 MANIFEST = "stepwell.json"
 
 
-def cache_root() -> Path:
+def find_cache_root() -> Path:
     """`$STEPWELL_CACHE/models`, or `~/.cache/stepwell/models` where the variable is unset."""
     base = os.environ.get("STEPWELL_CACHE")
     return (Path(base).expanduser() if base else Path.home() / ".cache" / "stepwell") / "models"
 
 
-def cached_model(name: str, build: Callable[[Path], object], root: Path | None = None) -> Path:
+def get_cached_model(name: str, build: Callable[[Path], object], root: Path | None = None) -> Path:
     """The directory of model `name`, built by `build(empty_directory)` if absent or damaged."""
-    root = root or cache_root()
+    root = root or find_cache_root()
     final = root / name
     if find_damage(final) is None:
         return final
@@ -47,12 +47,12 @@ def cached_model(name: str, build: Callable[[Path], object], root: Path | None =
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ModelError(f"cannot write models to {root}: {error}; set STEPWELL_CACHE elsewhere") from error
-    with _locked(root / f".{name}.lock"):
+    with _hold_lock(root / f".{name}.lock"):
         damage = find_damage(final)  # another process may have built it while this one waited
         if damage is not None:
             if final.exists():
                 warnings.warn(f"cached model {final} is damaged ({damage}); building it again", stacklevel=2)
-            _build(final, build)
+            _build_model(final, build)
     return final
 
 
@@ -63,7 +63,7 @@ def find_damage(directory: Path) -> str | None:
         for name, expected in listed.items():
             if (directory / name).stat().st_size != expected["size"]:
                 return f"{name} has another size than when it was written"
-            if _sha256(directory / name) != expected["sha256"]:
+            if _hash_file(directory / name) != expected["sha256"]:
                 return f"{name} has changed since it was written"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
@@ -72,7 +72,7 @@ def find_damage(directory: Path) -> str | None:
     return None
 
 
-def _build(final: Path, build: Callable[[Path], object]) -> None:
+def _build_model(final: Path, build: Callable[[Path], object]) -> None:
     prefix = f".{final.name}.partial-"
     for left_over in final.parent.glob(f"{prefix}*"):
         shutil.rmtree(left_over, ignore_errors=True)
@@ -80,7 +80,7 @@ def _build(final: Path, build: Callable[[Path], object]) -> None:
     try:
         build(partial)
         files = {
-            path.relative_to(partial).as_posix(): {"size": path.stat().st_size, "sha256": _sha256(path)}
+            path.relative_to(partial).as_posix(): {"size": path.stat().st_size, "sha256": _hash_file(path)}
             for path in sorted(partial.rglob("*"))
             if path.is_file()
         }
@@ -95,12 +95,12 @@ def _build(final: Path, build: Callable[[Path], object]) -> None:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _hold_lock(path: Path) -> Iterator[None]:
     with open(path, "a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
-def _sha256(path: Path) -> str:
+def _hash_file(path: Path) -> str:
     with open(path, "rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -16,8 +16,8 @@ from pathlib import Path
 from stepwell.core.errors import ModelError
 from stepwell.core.names import find_nearest, suggest_name
 from stepwell.policies.hub import fetch_model, is_hub_id
-from stepwell.policies.model_cache import cached_model
-from stepwell.policies.smollm2 import SMOLLM2, cached_smollm2
+from stepwell.policies.model_cache import get_cached_model
+from stepwell.policies.smollm2 import SMOLLM2, get_cached_smollm2
 
 TINY_NAMES = ("tiny-0.3m", "tiny-1m", "tiny-5m")
 TINY_VLM_NAMES = ("tiny-vlm-0.5m", "tiny-vlm-1.5m")
@@ -37,54 +37,55 @@ def resolve_model(
     """
     text = os.fspath(name_or_path)
     if text in TINY_NAMES:
-        return _cached_tiny(text, seed)
+        return _get_cached_tiny(text, seed)
     if text in TINY_VLM_NAMES:
-        return _cached_tiny_vlm(text, seed)
+        return _get_cached_tiny_vlm(text, seed)
     if text == SMOLLM2:
-        return cached_smollm2()
+        return get_cached_smollm2()
     if text == SMOLLM2_VLM:
-        return _cached_smollm2_vlm(seed)
+        return _get_cached_smollm2_vlm(seed)
     path = Path(text).expanduser()
     if not path.is_dir():
         if not is_hub_id(text):
-            raise ModelError(_unknown(text, path))
-        path = _fetch(text, revision)
+            raise ModelError(_describe_unknown_model(text, path))
+        path = _fetch_from_hub(text, revision)
     check_model_directory(path)
     return path
 
 
 def check_model_directory(path: Path) -> None:
     """Raise `ModelError` unless `path` holds a config and whole weight files."""
-    config = _json_object(path / "config.json")
+    config = _read_json_object(path / "config.json")
     if "model_type" not in config:
         raise ModelError(f"{path / 'config.json'} names no model_type; it is not a Hugging Face model config")
-    for weights in _weight_files(path):
+    for weights in _list_weight_files(path):
         _check_safetensors(weights)
 
 
-def _cached_tiny(name: str, seed: int) -> Path:
-    from stepwell.policies.tiny_models import create_tiny, tiny_digest
+def _get_cached_tiny(name: str, seed: int) -> Path:
+    from stepwell.policies.tiny_models import compute_tiny_digest, create_tiny
 
-    return cached_model(
-        f"{name}-seed{seed}-{tiny_digest(name)}", lambda folder: create_tiny(name, folder, seed)
+    return get_cached_model(
+        f"{name}-seed{seed}-{compute_tiny_digest(name)}", lambda folder: create_tiny(name, folder, seed)
     )
 
 
-def _cached_tiny_vlm(name: str, seed: int) -> Path:
-    from stepwell.policies.vlm.tiny import create_tiny_vlm, tiny_vlm_digest
+def _get_cached_tiny_vlm(name: str, seed: int) -> Path:
+    from stepwell.policies.vlm.tiny import compute_tiny_vlm_digest, create_tiny_vlm
 
-    return cached_model(
-        f"{name}-seed{seed}-{tiny_vlm_digest(name)}", lambda folder: create_tiny_vlm(name, folder, seed)
+    return get_cached_model(
+        f"{name}-seed{seed}-{compute_tiny_vlm_digest(name)}",
+        lambda folder: create_tiny_vlm(name, folder, seed),
     )
 
 
-def _cached_smollm2_vlm(seed: int) -> Path:
-    from stepwell.policies.vlm.smollm2 import create_smollm2_vlm, smollm2_vlm_key
+def _get_cached_smollm2_vlm(seed: int) -> Path:
+    from stepwell.policies.vlm.smollm2 import build_smollm2_vlm_key, create_smollm2_vlm
 
-    return cached_model(smollm2_vlm_key(seed), lambda folder: create_smollm2_vlm(folder, seed))
+    return get_cached_model(build_smollm2_vlm_key(seed), lambda folder: create_smollm2_vlm(folder, seed))
 
 
-def _fetch(model_id: str, revision: str | None) -> Path:
+def _fetch_from_hub(model_id: str, revision: str | None) -> Path:
     try:
         return fetch_model(model_id, revision)
     except ModelError as error:
@@ -94,7 +95,7 @@ def _fetch(model_id: str, revision: str | None) -> Path:
         raise ModelError(f"{error}. Built in, without a download: policy.model={near[0]}") from error
 
 
-def _unknown(text: str, path: Path) -> str:
+def _describe_unknown_model(text: str, path: Path) -> str:
     if path.is_file():
         return f"model {text!r} is a file; give the directory that holds config.json"
     return (
@@ -104,10 +105,10 @@ def _unknown(text: str, path: Path) -> str:
     )
 
 
-def _weight_files(path: Path) -> list[Path]:
+def _list_weight_files(path: Path) -> list[Path]:
     index = path / "model.safetensors.index.json"
     if index.is_file():
-        shards = _json_object(index).get("weight_map")
+        shards = _read_json_object(index).get("weight_map")
         if not isinstance(shards, dict) or not shards:
             raise ModelError(f"{index} lists no weights; copy the model again")
         return [path / name for name in sorted(set(map(str, shards.values())))]
@@ -120,7 +121,7 @@ def _weight_files(path: Path) -> list[Path]:
     )
 
 
-def _json_object(path: Path) -> dict[str, object]:
+def _read_json_object(path: Path) -> dict[str, object]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

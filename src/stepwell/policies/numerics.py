@@ -16,7 +16,8 @@ def set_numerics(num_threads: int | None = None) -> None:
 
     if num_threads is not None:
         torch.set_num_threads(num_threads)
-    torch.backends.mkldnn.set_flags(True)  # torch switches oneDNN off for good when a product of it fails
+    # torch switches oneDNN off for good when one of its products fails
+    torch.backends.mkldnn.set_flags(True)  # type: ignore[no-untyped-call]
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.benchmark = False
 

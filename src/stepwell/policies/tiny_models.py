@@ -60,7 +60,7 @@ def build_tiny(name: str, seed: int = 0) -> tuple[Any, Any]:
 
     tokenizer = build_tokenizer()
     with torch.random.fork_rng(devices=[]):  # transformers draws initial weights that we overwrite
-        model: Any = Qwen3ForCausalLM(decoder_config(name, tokenizer))
+        model: Any = Qwen3ForCausalLM(build_decoder_config(name, tokenizer))  # type: ignore[no-untyped-call]
     model = model.to(torch.float32).eval()
     _draw_weights(model, seed)
     model.generation_config.eos_token_id = tokenizer.eos_token_id
@@ -78,24 +78,24 @@ def create_tiny(name: str, directory: str | Path, seed: int = 0) -> Path:
     return directory
 
 
-def tiny_digest(name: str) -> str:
+def compute_tiny_digest(name: str) -> str:
     """Changes whenever the files of a tiny model would: part of the name it is cached under."""
-    shape = (_size(name), EMBEDDING_STD, OUTPUT_SCALE, ROPE_THETA, _DRAW)
+    shape = (_get_size(name), EMBEDDING_STD, OUTPUT_SCALE, ROPE_THETA, _DRAW)
     parts = (*shape, tokenizer_digest(), version("transformers"))
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
-def _size(name: str) -> TinySize:
+def _get_size(name: str) -> TinySize:
     if name not in TINY_SIZES:
         raise ModelError(f"unknown tiny model {name!r}; there are {', '.join(TINY_SIZES)}")
     return TINY_SIZES[name]
 
 
-def decoder_config(name: str, tokenizer: Any) -> Any:
+def build_decoder_config(name: str, tokenizer: Any) -> Any:
     """The Qwen3 configuration of a tiny decoder."""
     from transformers import Qwen3Config
 
-    size = _size(name)
+    size = _get_size(name)
     return Qwen3Config(
         vocab_size=TINY_VOCAB_SIZE,
         hidden_size=size.width,

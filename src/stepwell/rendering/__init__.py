@@ -4,16 +4,17 @@ Importing this folder imports neither torch nor transformers; both wait for the 
 that needs a tokenizer.
 """
 
+from stepwell.core.lazy import renamed_names
 from stepwell.rendering.conversation import Conversation
 from stepwell.rendering.messages import ImagePart, Message, Part, Role, TextPart, fold_system
 from stepwell.rendering.probe import TemplateReport, probe_template
-from stepwell.rendering.record import Recorded, Rendered, SampledTurn
+from stepwell.rendering.record import RecordedAction, RenderedPrompt, SampledTurn
 from stepwell.rendering.refusal import Refusal, RestartKind
 from stepwell.rendering.renderer import History, RenderCounts, Renderer
 from stepwell.rendering.template import ChatTokenizer
 from stepwell.rendering.tokenizer_loader import load_tokenizer
 from stepwell.rendering.tool_calls import ParsedReply, ToolCallError, ToolFormat, parse_reply
-from stepwell.rendering.vision import ImageFormat, image_format_of
+from stepwell.rendering.vision import ImageFormat, load_image_format
 
 __all__ = [
     "ChatTokenizer",
@@ -24,10 +25,10 @@ __all__ = [
     "Message",
     "ParsedReply",
     "Part",
-    "Recorded",
+    "RecordedAction",
     "Refusal",
     "RenderCounts",
-    "Rendered",
+    "RenderedPrompt",
     "Renderer",
     "RestartKind",
     "Role",
@@ -37,8 +38,10 @@ __all__ = [
     "ToolCallError",
     "ToolFormat",
     "fold_system",
-    "image_format_of",
+    "load_image_format",
     "load_tokenizer",
     "parse_reply",
     "probe_template",
 ]
+
+__getattr__ = renamed_names(__name__, {"image_format_of": "load_image_format"})

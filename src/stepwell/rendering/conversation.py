@@ -16,7 +16,7 @@ from stepwell.core.errors import InputError
 from stepwell.core.step import TokenState
 from stepwell.core.tools import ToolSchema
 from stepwell.rendering.messages import Message
-from stepwell.rendering.record import Recorded, Rendered
+from stepwell.rendering.record import RecordedAction, RenderedPrompt
 from stepwell.rendering.renderer import Renderer
 
 
@@ -27,8 +27,8 @@ class Conversation:
         self, renderer: Renderer, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()
     ) -> None:
         self._renderer = renderer
-        self._recorded: Recorded | None = None
-        self.prompt: Rendered = renderer.start(messages, tools)
+        self._recorded: RecordedAction | None = None
+        self.prompt: RenderedPrompt = renderer.start(messages, tools)
         self.restart_reasons: list[str] = []
 
     @property
@@ -47,7 +47,7 @@ class Conversation:
         """How often the conversation could not go on from its exact ids."""
         return len(self.restart_reasons)
 
-    def sampled(
+    def record_action(
         self, action_ids: Iterable[int] | npt.NDArray[Any], message: Message | None = None
     ) -> Message:
         """Note the action sampled after the current prompt; gives it back as a message."""
@@ -56,19 +56,19 @@ class Conversation:
         self._recorded = self._renderer.record(self.prompt, action_ids, message)
         return self._recorded.message
 
-    def add(self, *new: Message) -> Rendered:
+    def add(self, *new: Message) -> RenderedPrompt:
         """Append what the world said and render the next prompt."""
         if self._recorded is None:
             raise InputError("nothing was sampled yet: call sampled(...) before add(...)")
-        return self._now(self._renderer.go_on(self._recorded, new))
+        return self._set_prompt(self._renderer.continue_turn(self._recorded, new))
 
-    def rewrite(self, messages: Sequence[Message]) -> Rendered:
+    def rewrite(self, messages: Sequence[Message]) -> RenderedPrompt:
         """Go on from other messages (a shortened or summarised history): a new prompt, counted."""
         if self._recorded is None:
             raise InputError("nothing was sampled yet: begin a new conversation instead")
-        return self._now(self._renderer.render(tuple(messages), self._recorded, self.prompt.tools))
+        return self._set_prompt(self._renderer.render(tuple(messages), self._recorded, self.prompt.tools))
 
-    def _now(self, rendered: Rendered) -> Rendered:
+    def _set_prompt(self, rendered: RenderedPrompt) -> RenderedPrompt:
         if not rendered.extended and self._renderer.history == "exact":
             self.restart_reasons.append(rendered.reason)
         self.prompt, self._recorded = rendered, None

@@ -37,11 +37,11 @@ from stepwell.core.tools import ToolSchema
 from stepwell.rendering.messages import Message
 from stepwell.rendering.refusal import Refusal, RestartKind
 from stepwell.rendering.template import ChatTemplate
-from stepwell.rendering.template_skeleton import Mould, Roles
+from stepwell.rendering.template_skeleton import Roles, TemplateSkeleton
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class TurnEnding:
     """How a template ends an assistant's turn, and what its generation prompt adds.
 
     `closing` follows the content ("<|im_end|>\\n"); `prompt_extra` is what a prompt ends
@@ -59,24 +59,24 @@ class Continuation:
     Where it was read off moulds: the mould of the whole prompt, and the roles of its messages.
     """
 
-    written: str | Mould
+    written: str | TemplateSkeleton
     tail: str
     roles: Roles | None = None
 
 
-def find_ending(template: ChatTemplate) -> Ending:
+def find_ending(template: ChatTemplate) -> TurnEnding:
     """Read a template's ending off the shortest conversation."""
     asked = (Message.user("question"),)
-    mark = unused_word("question")
-    head, closing = _split_at(template.text((*asked, Message.assistant(mark)), prompt=False), mark)
-    prompt = template.text(asked, prompt=True)
+    mark = find_unused_word("question")
+    head, closing = _split_at(template.render_text((*asked, Message.assistant(mark)), prompt=False), mark)
+    prompt = template.render_text(asked, prompt=True)
     extra = prompt[len(head) :] if prompt.startswith(head) else ""
-    return Ending(closing, extra)
+    return TurnEnding(closing, extra)
 
 
 def continue_after(
     template: ChatTemplate,
-    ending: Ending,
+    ending: TurnEnding,
     prompt_text: str,
     before: Sequence[Message],
     reply: Message,
@@ -84,40 +84,44 @@ def continue_after(
     tools: Sequence[ToolSchema] = (),
 ) -> Continuation | Refusal:
     """What follows `reply`, sampled after `prompt_text` = the prompt of `before`, once `new` arrived."""
-    text = template.text((*before, reply, *new), tools, prompt=True)
-    mark = unused_word(text)
+    text = template.render_text((*before, reply, *new), tools, prompt=True)
+    mark = find_unused_word(text)
     try:
-        marked = template.text((*before, Message.assistant(mark), *new), tools, prompt=True)
+        marked = template.render_text((*before, Message.assistant(mark), *new), tools, prompt=True)
         head, tail = _split_at(marked, mark)
     except RenderError as error:
         if not reply.tool_calls:
-            return _rewrites(str(error))
+            return _template_refusal(str(error))
         return _after_tool_calls(template, ending, prompt_text, before, reply, tools, text)
-    if not _same_opening(head, prompt_text, ending.prompt_extra):
-        return _rewrites(f"the template rewrites what precedes the sampled turn {_where(head, prompt_text)}")
-    if not _same_turn(text, head, tail, reply):
-        return _rewrites(
+    if not _is_same_opening(head, prompt_text, ending.prompt_extra):
+        return _template_refusal(
+            f"the template rewrites what precedes the sampled turn {_describe_difference(head, prompt_text)}"
+        )
+    if not _is_same_turn(text, head, tail, reply):
+        return _template_refusal(
             "the template rewrites the sampled turn (or what follows it) once later messages come"
         )
     return Continuation(text, tail)
 
 
-def passes(ending: Ending, before: Mould, whole: Mould, num_before: int) -> bool:
+def can_continue(
+    ending: TurnEnding, before: TemplateSkeleton, whole: TemplateSkeleton, num_before: int
+) -> bool:
     """Whether `whole`, a later prompt, goes on from the prompt of its first `num_before` messages.
 
     What `continue_after` finds by comparing texts follows for all contents from the literals of
     two moulds: they hold the sampled turn as it is, so only what stands before it is compared.
     """
     opening, same = whole.literals[:num_before], before.literals[:num_before]
-    taken = whole.taken[:num_before] == before.taken
+    taken = whole.trims[:num_before] == before.trims
     return (
         opening == same
         and taken
-        and _same_opening(whole.literals[num_before], before.literals[num_before], ending.prompt_extra)
+        and _is_same_opening(whole.literals[num_before], before.literals[num_before], ending.prompt_extra)
     )
 
 
-def unused_word(text: str) -> str:
+def find_unused_word(text: str) -> str:
     """A plain word that does not occur in `text`."""
     word = "Stepwellmark"
     while word in text:
@@ -132,11 +136,11 @@ def _split_at(text: str, mark: str) -> tuple[str, str]:
     return head, tail
 
 
-def _same_opening(head: str, prompt_text: str, extra: str) -> bool:
+def _is_same_opening(head: str, prompt_text: str, extra: str) -> bool:
     return head + extra == prompt_text or (not extra and head.rstrip() == prompt_text.rstrip())
 
 
-def _same_turn(text: str, head: str, tail: str, reply: Message) -> bool:
+def _is_same_turn(text: str, head: str, tail: str, reply: Message) -> bool:
     if len(text) < len(head) + len(tail) or not (text.startswith(head) and text.endswith(tail)):
         return False
     written = text[len(head) : len(text) - len(tail)].strip()
@@ -145,7 +149,7 @@ def _same_turn(text: str, head: str, tail: str, reply: Message) -> bool:
 
 def _after_tool_calls(
     template: ChatTemplate,
-    ending: Ending,
+    ending: TurnEnding,
     prompt_text: str,
     before: Sequence[Message],
     reply: Message,
@@ -153,22 +157,24 @@ def _after_tool_calls(
     text: str,
 ) -> Continuation | Refusal:
     """For templates that take tool results only after real tool calls, so that no mark can stand there."""
-    turn = template.text((*before, reply), tools, prompt=False)
+    turn = template.render_text((*before, reply), tools, prompt=False)
     opening = prompt_text.rstrip()
     if not text.startswith(turn):
-        return _rewrites(f"the template rewrites earlier turns {_where(turn, text)}")
+        return _template_refusal(f"the template rewrites earlier turns {_describe_difference(turn, text)}")
     if not turn.startswith(opening) or reply.text.strip() not in turn[len(opening) :]:
-        return _rewrites(f"the template rewrites what precedes the sampled turn {_where(turn, opening)}")
+        return _template_refusal(
+            f"the template rewrites what precedes the sampled turn {_describe_difference(turn, opening)}"
+        )
     if not turn.endswith(ending.closing):
-        return _rewrites("the template closes a turn that calls tools in another way than an answer")
+        return _template_refusal("the template closes a turn that calls tools in another way than an answer")
     return Continuation(text, ending.closing + text[len(turn) :])
 
 
-def _rewrites(reason: str) -> Refusal:
+def _template_refusal(reason: str) -> Refusal:
     return Refusal(RestartKind.TEMPLATE_REWRITES, reason)
 
 
-def _where(a: str, b: str) -> str:
+def _describe_difference(a: str, b: str) -> str:
     """The first place at which two texts part, for people."""
     at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     return f"(at character {at}: {a[at : at + 30]!r} for {b[at : at + 30]!r})"

@@ -30,15 +30,15 @@ class PieceEncoder:
     """Encodes like `whole`, with the special tokens of `tokenizer` among `wanted` as places to cut."""
 
     def __init__(self, tokenizer: Any, whole: Encode, wanted: Iterable[str]) -> None:
-        cuts = _safe_cuts(tokenizer, set(wanted))
+        cuts = _find_safe_cuts(tokenizer, set(wanted))
         self._cut = re.compile("|".join(map(re.escape, cuts))) if cuts else None
         self._cuts = tuple(cuts)
-        direct = _direct(tokenizer, whole)
+        direct = _choose_encoder(tokenizer, whole)
         remembered = lru_cache(maxsize=_REMEMBERED)(lambda text: tuple(direct(text)))
         self._piece: Callable[[str], Sequence[int]] = lambda text: (
             direct(text) if len(text) > _LONGEST_REMEMBERED else remembered(text)
         )
-        if not all(self.encode(text) == whole(text) for text in _probe_texts(cuts)):
+        if not all(self.encode(text) == whole(text) for text in _list_probe_texts(cuts)):
             self._cut, self._cuts = None, ()
 
     def encode(self, text: str) -> list[int]:
@@ -59,7 +59,7 @@ class PieceEncoder:
         return bool(self._cuts) and text.startswith(self._cuts)
 
 
-def _safe_cuts(tokenizer: Any, wanted: set[str]) -> list[str]:
+def _find_safe_cuts(tokenizer: Any, wanted: set[str]) -> list[str]:
     added: Mapping[int, Any] = getattr(tokenizer, "added_tokens_decoder", None) or {}
     texts = [str(token) for token in added.values()]
     return sorted(
@@ -67,18 +67,18 @@ def _safe_cuts(tokenizer: Any, wanted: set[str]) -> list[str]:
         for token in added.values()
         if str(token) in wanted
         and not (token.lstrip or token.rstrip or token.normalized or token.single_word)
-        and not any(_overlaps(other, str(token)) for other in texts)
+        and not any(_could_overlap(other, str(token)) for other in texts)
     )
 
 
-def _overlaps(other: str, token: str) -> bool:
+def _could_overlap(other: str, token: str) -> bool:
     """Whether `other` could be found in a text across the beginning of `token`, or in its place."""
     if other != token and token in other:
         return True
     return any(other.endswith(token[:size]) for size in range(1, len(token)))
 
 
-def _direct(tokenizer: Any, whole: Encode) -> Encode:
+def _choose_encoder(tokenizer: Any, whole: Encode) -> Encode:
     """The tokenizer's own core where there is one: the same ids at half the cost."""
     core = getattr(tokenizer, "backend_tokenizer", None)
     if core is None or not hasattr(core, "encode_special_tokens"):
@@ -92,10 +92,10 @@ def _direct(tokenizer: Any, whole: Encode) -> Encode:
             return list(core.encode_batch_fast([text], add_special_tokens=False)[0].ids)
         return list(core.encode(text, add_special_tokens=False).ids)
 
-    return encode if all(encode(text) == whole(text) for text in _probe_texts(())) else whole
+    return encode if all(encode(text) == whole(text) for text in _list_probe_texts(())) else whole
 
 
-def _probe_texts(cuts: Iterable[str]) -> list[str]:
+def _list_probe_texts(cuts: Iterable[str]) -> list[str]:
     plain = list(_PROBES)
     around = [before + cut + after for cut in cuts for before in _PROBES for after in _PROBES[:4]]
     return plain + around

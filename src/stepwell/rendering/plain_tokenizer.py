@@ -31,7 +31,7 @@ def read_plain_tokenizer(directory: Path) -> PlainTokenizer | None:
         core: Any = Tokenizer.from_file(str(files[0]))
     except Exception:  # `tokenizers` raises bare Exception; `load_tokenizer` says what is damaged
         return None
-    special = {name: _text(settings[name]) for name in _SPECIAL if settings.get(name)}
+    special = {name: _read_token_text(settings[name]) for name in _SPECIAL if settings.get(name)}
     if any(core.token_to_id(text) is None for text in special.values()):
         return None
     core.no_truncation()
@@ -96,12 +96,12 @@ class PlainTokenizer:
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
         environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _refuse
+        environment.globals["raise_exception"] = _raise_template_error
         environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
         return environment.from_string(self.chat_template)
 
 
-def _text(token: Any) -> str:
+def _read_token_text(token: Any) -> str:
     """A special token is written as its text, or as an object with its content."""
     return str(token["content"] if isinstance(token, dict) else token)
 
@@ -110,7 +110,7 @@ def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
     return json.dumps(value, ensure_ascii=ensure_ascii, **options)
 
 
-def _refuse(message: str) -> None:
+def _raise_template_error(message: str) -> None:
     from jinja2 import TemplateError
 
     raise TemplateError(message)

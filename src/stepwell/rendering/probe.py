@@ -13,11 +13,11 @@ from typing import Any
 from stepwell.core.errors import RenderError
 from stepwell.core.step import JSON
 from stepwell.core.tools import ToolCall, ToolSchema
-from stepwell.rendering.extension import Ending, continue_after, find_ending
+from stepwell.rendering.extension import TurnEnding, continue_after, find_ending
 from stepwell.rendering.messages import Message
 from stepwell.rendering.refusal import Refusal
 from stepwell.rendering.template import ChatTemplate, ChatTokenizer
-from stepwell.rendering.tool_calls import ToolFormat, format_of
+from stepwell.rendering.tool_calls import ToolFormat, detect_format
 from stepwell.rendering.vision.format import ImageFormat
 
 _SCHEMA: dict[str, JSON] = {"type": "object", "properties": {"key": {"type": "string"}}}
@@ -45,18 +45,18 @@ class TemplateReport:
     tool_calls: bool
     tool_results: bool
     tool_format: ToolFormat | None
-    ending: Ending
+    ending: TurnEnding
     end_ids: tuple[int, ...]
     problems: tuple[str, ...]
 
-    def require(self, *, thinking: bool = False, tools: bool = False) -> None:
+    def require_extension(self, *, thinking: bool = False, tools: bool = False) -> None:
         """Raise `RenderError` if a run with exact history would keep starting new prompts."""
         wanted = {"plain turns": self.extends}
         if thinking:
             wanted["thinking"] = self.extends_thinking
         if tools:
             wanted["tools"] = self.extends_tools
-        failing = [name for name, works in wanted.items() if not works]
+        failing = [name for name, note_problem in wanted.items() if not note_problem]
         if failing:
             raise RenderError(
                 f"this chat template cannot extend a conversation with {', '.join(failing)}: "
@@ -74,21 +74,23 @@ def probe_template(
     ending = find_ending(template)
     problems: list[str] = []
 
-    def works(what: str, problem: str | None) -> bool:
+    def note_problem(what: str, problem: str | None) -> bool:
         if problem is not None:
             problems.append(f"{what}: {problem}")
         return problem is None
 
-    system = works("system messages", _writes_system(template))
-    tools = works("tools", _writes_tools(template))
+    system = note_problem("system messages", _writes_system(template))
+    tools = note_problem("tools", _writes_tools(template))
     written_call = _written_call(template, (_TOOL,) if tools else ())
-    tool_calls = works(
+    tool_calls = note_problem(
         "tool calls", None if "horizon" in written_call else "the template leaves out tool calls"
     )
-    tool_results = works("tool results", _writes_tool_results(template, tools))
-    extends = works("plain turns", _extension_problem(template, ending, "Blue."))
-    with_thinking = extends and works("thinking", _extension_problem(template, ending, _THINKING))
-    with_tools = extends and tools and works("turns with tools", _tool_extension_problem(template, ending))
+    tool_results = note_problem("tool results", _writes_tool_results(template, tools))
+    extends = note_problem("plain turns", _extension_problem(template, ending, "Blue."))
+    with_thinking = extends and note_problem("thinking", _extension_problem(template, ending, _THINKING))
+    with_tools = (
+        extends and tools and note_problem("turns with tools", _tool_extension_problem(template, ending))
+    )
     return TemplateReport(
         extends=extends,
         extends_thinking=with_thinking,
@@ -97,7 +99,7 @@ def probe_template(
         tools=tools,
         tool_calls=tool_calls,
         tool_results=tool_results,
-        tool_format=format_of(written_call),
+        tool_format=detect_format(written_call),
         ending=ending,
         end_ids=_end_ids(template, ending),
         problems=tuple(problems),
@@ -107,7 +109,7 @@ def probe_template(
 def _writes_system(template: ChatTemplate) -> str | None:
     words = "Be brief and kind."
     try:
-        text = template.text((Message("system", words), Message.user("Hello.")), prompt=True)
+        text = template.render_text((Message("system", words), Message.user("Hello.")), prompt=True)
     except RenderError as error:
         return f"{error}; fold_system(messages) moves the text into the first user message"
     return None if words in text else "the template leaves out system messages"
@@ -115,7 +117,7 @@ def _writes_system(template: ChatTemplate) -> str | None:
 
 def _writes_tools(template: ChatTemplate) -> str | None:
     try:
-        text = template.text((Message.user("Hello."),), (_TOOL,), prompt=True)
+        text = template.render_text((Message.user("Hello."),), (_TOOL,), prompt=True)
     except RenderError as error:
         return str(error)
     return None if _TOOL.name in text else "the template lists no tools; describe them in the first message"
@@ -123,7 +125,7 @@ def _writes_tools(template: ChatTemplate) -> str | None:
 
 def _writes_tool_results(template: ChatTemplate, tools: bool) -> str | None:
     try:
-        text = template.text(_tool_dialogue(), (_TOOL,) if tools else (), prompt=True)
+        text = template.render_text(_tool_dialogue(), (_TOOL,) if tools else (), prompt=True)
     except RenderError as error:
         return str(error)
     return None if "it is blue" in text else "the template leaves out tool results"
@@ -138,13 +140,13 @@ def _written_call(template: ChatTemplate, tools: Sequence[ToolSchema]) -> str:
     """How the template spells a tool call; empty where it cannot."""
     asked, calls, _ = _tool_dialogue()
     try:
-        before = template.text((asked,), tools, prompt=False)
-        return template.text((asked, calls), tools, prompt=False).replace(before, "")
+        before = template.render_text((asked,), tools, prompt=False)
+        return template.render_text((asked, calls), tools, prompt=False).replace(before, "")
     except RenderError:
         return ""
 
 
-def _extension_problem(template: ChatTemplate, ending: Ending, answer: str) -> str | None:
+def _extension_problem(template: ChatTemplate, ending: TurnEnding, answer: str) -> str | None:
     """Play two answers through the extension; None when both times it holds."""
     answer = answer if answer.startswith(ending.prompt_extra) else ending.prompt_extra + answer
     turns = [Message.user("What color is the sky?"), Message.assistant(answer), Message.user("And grass?")]
@@ -152,7 +154,7 @@ def _extension_problem(template: ChatTemplate, ending: Ending, answer: str) -> s
     return _first_problem(template, ending, turns, (1, 3))
 
 
-def _tool_extension_problem(template: ChatTemplate, ending: Ending) -> str | None:
+def _tool_extension_problem(template: ChatTemplate, ending: TurnEnding) -> str | None:
     answer = Message.assistant(ending.prompt_extra + "Blue.")
     asked, calls, result = _tool_dialogue()
     turns = [asked, replace(calls, content=ending.prompt_extra), result, answer, Message.user("Thank you.")]
@@ -161,7 +163,7 @@ def _tool_extension_problem(template: ChatTemplate, ending: Ending) -> str | Non
 
 def _first_problem(
     template: ChatTemplate,
-    ending: Ending,
+    ending: TurnEnding,
     turns: Sequence[Message],
     replies: Sequence[int],
     tools: Sequence[ToolSchema] = (),
@@ -169,7 +171,7 @@ def _first_problem(
     for at in replies:
         before, reply, new = turns[:at], turns[at], turns[at + 1 : at + 2]
         try:
-            prompt_text = template.text(before, tools, prompt=True)
+            prompt_text = template.render_text(before, tools, prompt=True)
             found = continue_after(template, ending, prompt_text, before, reply, new, tools)
         except RenderError as error:
             return str(error)
@@ -178,7 +180,7 @@ def _first_problem(
     return None
 
 
-def _end_ids(template: ChatTemplate, ending: Ending) -> tuple[int, ...]:
+def _end_ids(template: ChatTemplate, ending: TurnEnding) -> tuple[int, ...]:
     """The first added token of the closing, then the tokenizer's own end token."""
     closing = [i for i in template.encode_after(ending.closing) if i in template.added_ids][:1]
     own = template.tokenizer.eos_token_id

@@ -16,7 +16,7 @@ from stepwell.core.step import ImageSpan, TokenState
 from stepwell.core.tools import ToolCall, ToolSchema
 from stepwell.rendering.messages import Message
 from stepwell.rendering.refusal import Refusal, RestartKind
-from stepwell.rendering.template_skeleton import Mould, Roles
+from stepwell.rendering.template_skeleton import Roles, TemplateSkeleton
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class SampledTurn:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rendered:
+class RenderedPrompt:
     """One prompt: its ids, the messages it holds, and how it came about.
 
     `extended` says that the ids begin with the previous prompt and action, token by token.
@@ -40,7 +40,7 @@ class Rendered:
     """
 
     prompt_ids: IntArray
-    written: str | Mould
+    written: str | TemplateSkeleton
     messages: tuple[Message, ...]
     tools: tuple[ToolSchema, ...] = ()
     turns: tuple[SampledTurn, ...] = ()
@@ -67,10 +67,10 @@ class Rendered:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Recorded:
+class RecordedAction:
     """A prompt and the action sampled after it; `message` is that action as a message."""
 
-    rendered: Rendered
+    rendered: RenderedPrompt
     action_ids: IntArray
     message: Message
 
@@ -89,7 +89,7 @@ class Recorded:
         last = SampledTurn(len(self.rendered.messages), start, start + self.action_ids.size)
         return (*self.rendered.turns, last)
 
-    def mismatch(
+    def find_mismatch(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], prompt_extra: str = ""
     ) -> Refusal | None:
         """Why `messages` do not continue this record; None when they do, by at least one message.
@@ -102,28 +102,30 @@ class Recorded:
         if tuple(tools) != self.rendered.tools:
             return Refusal(RestartKind.TOOLS_CHANGED, "the tools are not those of the previous turn")
         for index, (old, new) in enumerate(zip(known, messages, strict=False)):
-            if old is not new and not _same(old, new):
-                return _changed(f"message {index} ({old.role}) is not the one of the previous turn")
+            if old is not new and not _is_same_message(old, new):
+                return _history_refusal(f"message {index} ({old.role}) is not the one of the previous turn")
         if len(messages) <= len(known) + 1:
-            return _changed(f"{len(messages)} messages do not go beyond the {len(known) + 1} recorded")
+            return _history_refusal(
+                f"{len(messages)} messages do not go beyond the {len(known) + 1} recorded"
+            )
         reply = messages[len(known)]
-        if not (_same(self.message, reply) or _same(self.message, reply, prompt_extra)):
+        if not (_is_same_message(self.message, reply) or _is_same_message(self.message, reply, prompt_extra)):
             return Refusal(RestartKind.TURN_CHANGED, f"message {len(known)} is not the turn that was sampled")
         return None
 
 
-def _changed(reason: str) -> Refusal:
+def _history_refusal(reason: str) -> Refusal:
     return Refusal(RestartKind.HISTORY_CHANGED, reason)
 
 
-def _same(old: Message, new: Message, prompt_extra: str = "") -> bool:
+def _is_same_message(old: Message, new: Message, prompt_extra: str = "") -> bool:
     if old.role != new.role:
         return False
     if old.role != "assistant":
         return old == new
     same_words = old.text.strip() == (prompt_extra + new.text).strip()
-    return same_words and _same_calls(old.tool_calls, new.tool_calls)
+    return same_words and _are_same_calls(old.tool_calls, new.tool_calls)
 
 
-def _same_calls(old: Sequence[ToolCall], new: Sequence[ToolCall]) -> bool:
+def _are_same_calls(old: Sequence[ToolCall], new: Sequence[ToolCall]) -> bool:
     return [(call.name, call.arguments) for call in old] == [(call.name, call.arguments) for call in new]

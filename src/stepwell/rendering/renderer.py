@@ -39,15 +39,15 @@ from stepwell.core.errors import ContextLengthError, InputError, RenderError
 from stepwell.core.images import ImageStore
 from stepwell.core.step import ImageSpan
 from stepwell.core.tools import ToolSchema
-from stepwell.rendering.extension import Continuation, continue_after, passes
+from stepwell.rendering.extension import Continuation, can_continue, continue_after
 from stepwell.rendering.messages import Message
 from stepwell.rendering.probe import TemplateReport, probe_template
-from stepwell.rendering.record import Recorded, Rendered
+from stepwell.rendering.record import RecordedAction, RenderedPrompt
 from stepwell.rendering.refusal import Refusal, RestartKind
 from stepwell.rendering.template import ChatTemplate, ChatTokenizer
-from stepwell.rendering.template_skeleton import Mould, Moulds, Roles, plain_roles
+from stepwell.rendering.template_skeleton import Roles, SkeletonCache, TemplateSkeleton, find_plain_roles
 from stepwell.rendering.vision.format import ImageFormat
-from stepwell.rendering.vision.placeholders import expanded, without_marker
+from stepwell.rendering.vision.placeholders import break_markers, expand_markers
 
 History = Literal["exact", "template"]
 _REMEMBERED = 2048
@@ -83,14 +83,14 @@ class Renderer:
         room: int = 1,
         template_options: Mapping[str, Any] | None = None,
         image_format: ImageFormat | None = None,
-        pictures: ImageStore | None = None,
+        image_store: ImageStore | None = None,
     ) -> None:
         if history not in ("exact", "template"):
             raise InputError(f'history is {history!r}; it must be "exact" or "template"')
         if room < 0 or (context_length is not None and context_length < 1):
             raise InputError(f"context_length {context_length} and room {room} must be positive")
         self.image_format = image_format
-        self.pictures = ImageStore() if pictures is None else pictures
+        self.image_store = ImageStore() if image_store is None else image_store
         self.template = ChatTemplate(tokenizer, template_options, image_format)
         self.report: TemplateReport = probe_template(tokenizer, template_options, image_format)
         self.history = history
@@ -99,11 +99,11 @@ class Renderer:
         self.counts = RenderCounts()
         report = self.report
         self._writes_all = report.system and report.tools and report.tool_calls and report.tool_results
-        self._moulds = Moulds(self.template)
-        self._passing: dict[tuple[int, Mould], bool] = {}
+        self._skeletons = SkeletonCache(self.template)
+        self._passing: dict[tuple[int, TemplateSkeleton], bool] = {}
         self._closing_ids = self.template.encode_after(self.report.ending.closing)
         if history == "exact":
-            self.report.require()
+            self.report.require_extension()
 
     @property
     def can_extend(self) -> bool:
@@ -115,84 +115,84 @@ class Renderer:
         """Tokens at which an engine should end an action."""
         return self.report.end_ids
 
-    def start(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Rendered:
+    def start(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> RenderedPrompt:
         """A prompt made from its messages alone."""
-        rendered = self._fresh(messages, tools)
+        rendered = self._render_first(messages, tools)
         self.counts.num_started += 1
         return rendered
 
     def record(
         self,
-        rendered: Rendered,
+        rendered: RenderedPrompt,
         action_ids: Iterable[int] | npt.NDArray[Any],
         message: Message | None = None,
-    ) -> Recorded:
+    ) -> RecordedAction:
         """Note what was sampled after a prompt.
 
         `message` is the action as a message where it was parsed (tool calls); without it,
         the action's text. Either way the ids are what the next prompt goes on from.
         """
         ids = arrays.token_ids(action_ids, "action_ids")
-        (message,) = self._unmarked((message or Message.assistant(self.text_of(ids)),))
-        return Recorded(rendered, ids, message)
+        (message,) = self._strip_markers((message or Message.assistant(self.read_text(ids)),))
+        return RecordedAction(rendered, ids, message)
 
-    def text_of(self, action_ids: Iterable[int] | npt.NDArray[Any]) -> str:
+    def read_text(self, action_ids: Iterable[int] | npt.NDArray[Any]) -> str:
         """An action's text as part of its conversation: what the prompt opened, no end token."""
         ids = action_ids.tolist() if isinstance(action_ids, np.ndarray) else [int(i) for i in action_ids]
         while ids and ids[-1] in self.end_ids:
             ids.pop()
         return self.report.ending.prompt_extra + self.template.decode(ids)
 
-    def extend(self, previous: Recorded, new: Sequence[Message]) -> Rendered:
+    def extend(self, previous: RecordedAction, new: Sequence[Message]) -> RenderedPrompt:
         """The prompt after `new` messages, going on from the exact ids; `RenderError` if it cannot."""
-        new = self._unmarked(new)
-        found = self._continuation(previous, new)
+        new = self._strip_markers(new)
+        found = self._find_continuation(previous, new)
         if isinstance(found, Refusal):
             raise RenderError(
                 f"the conversation cannot be extended: {found.reason}. "
                 'Start a new prompt from its messages, or use history="template"'
             )
-        return self._extended(previous, new, found)
+        return self._extend_prompt(previous, new, found)
 
     def render(
         self,
         messages: Sequence[Message],
-        previous: Recorded | None = None,
+        previous: RecordedAction | None = None,
         tools: Sequence[ToolSchema] = (),
-    ) -> Rendered:
+    ) -> RenderedPrompt:
         """The prompt for `messages`, extending `previous` where history and template allow it."""
         if previous is None:
             return self.start(messages, tools)
-        messages = self._unmarked(messages)
+        messages = self._strip_markers(messages)
         if self.history == "template":
-            return self._afresh(messages, previous, tools)
-        refusal = previous.mismatch(messages, tools, self.report.ending.prompt_extra)
+            return self._render_afresh(messages, previous, tools)
+        refusal = previous.find_mismatch(messages, tools, self.report.ending.prompt_extra)
         if refusal is None:
-            return self.go_on(previous, messages[len(previous.messages) :])
-        return self._restarted(messages, tools, refusal)
+            return self.continue_turn(previous, messages[len(previous.messages) :])
+        return self._restart_prompt(messages, tools, refusal)
 
-    def go_on(self, previous: Recorded, new: Sequence[Message]) -> Rendered:
+    def continue_turn(self, previous: RecordedAction, new: Sequence[Message]) -> RenderedPrompt:
         """`render` for the messages of `previous` followed by `new`."""
-        new = self._unmarked(new)
+        new = self._strip_markers(new)
         if self.history == "template":
-            return self._afresh((*previous.messages, *new), previous, previous.rendered.tools)
-        found = self._continuation(previous, new)
+            return self._render_afresh((*previous.messages, *new), previous, previous.rendered.tools)
+        found = self._find_continuation(previous, new)
         if isinstance(found, Continuation):
-            return self._extended(previous, new, found)
-        return self._restarted((*previous.messages, *new), previous.rendered.tools, found)
+            return self._extend_prompt(previous, new, found)
+        return self._restart_prompt((*previous.messages, *new), previous.rendered.tools, found)
 
-    def _restarted(
+    def _restart_prompt(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], refusal: Refusal
-    ) -> Rendered:
-        rendered = replace(self._fresh(messages, tools), refusal=refusal)
+    ) -> RenderedPrompt:
+        rendered = replace(self._render_first(messages, tools), refusal=refusal)
         self.counts.restarts[refusal.kind] += 1
         return rendered
 
-    def _continuation(self, previous: Recorded, new: Sequence[Message]) -> Continuation | Refusal:
+    def _find_continuation(self, previous: RecordedAction, new: Sequence[Message]) -> Continuation | Refusal:
         if not new:
             raise InputError("new messages are empty: an action must be answered before the next prompt")
         self._refuse_what_is_left_out(new, ())
-        quick = self._quick_continuation(previous, new)
+        quick = self._find_quick_continuation(previous, new)
         if quick is not None:
             return quick
         prompt = previous.rendered
@@ -206,47 +206,51 @@ class Renderer:
             prompt.tools,
         )
 
-    def _quick_continuation(self, previous: Recorded, new: Sequence[Message]) -> Continuation | None:
+    def _find_quick_continuation(
+        self, previous: RecordedAction, new: Sequence[Message]
+    ) -> Continuation | None:
         """The continuation read off moulds; None where there are none, or they do not pass."""
         before, tools = previous.rendered.roles, previous.rendered.tools
-        roles = self._roles_after(previous, new)
-        whole = self._moulds.of(roles, tools) if roles else None
-        if before is None or whole is None or not self._passes(before, whole, tools):
+        roles = self._find_roles_after(previous, new)
+        whole = self._skeletons.get_skeleton(roles, tools) if roles else None
+        if before is None or whole is None or not self._can_continue(before, whole, tools):
             return None
-        tail = whole.fill_from(len(before) + 1, [message.text for message in new])
+        tail = whole.fill_after(len(before) + 1, [message.text for message in new])
         return Continuation(whole, tail, roles)
 
     @staticmethod
-    def _roles_after(previous: Recorded, new: Sequence[Message]) -> Roles | None:
-        before, added = previous.rendered.roles, plain_roles((previous.message, *new))
+    def _find_roles_after(previous: RecordedAction, new: Sequence[Message]) -> Roles | None:
+        before, added = previous.rendered.roles, find_plain_roles((previous.message, *new))
         return None if before is None or added is None else before + added
 
-    def _passes(self, before: Roles, whole: Mould, tools: Sequence[ToolSchema]) -> bool:
+    def _can_continue(self, before: Roles, whole: TemplateSkeleton, tools: Sequence[ToolSchema]) -> bool:
         key = (len(before), whole)
         if key not in self._passing:
-            mould = self._moulds.of(before, tools)
-            if mould is None:
+            skeleton = self._skeletons.get_skeleton(before, tools)
+            if skeleton is None:
                 return False
             if len(self._passing) >= _REMEMBERED:
                 self._passing.clear()
-            self._passing[key] = found = passes(self.report.ending, mould, whole, len(before))
+            self._passing[key] = found = can_continue(self.report.ending, skeleton, whole, len(before))
             return found
         return self._passing[key]
 
-    def _extended(self, previous: Recorded, new: Sequence[Message], found: Continuation) -> Rendered:
+    def _extend_prompt(
+        self, previous: RecordedAction, new: Sequence[Message], found: Continuation
+    ) -> RenderedPrompt:
         tail = self.template.encode_after(found.tail)
         tail = tail[self._num_sampled_closing(previous.action_ids, tail) :]
         before = previous.ids
-        added, images = self._with_pictures(tail, new, before.size)
+        added, images = self._insert_images(tail, new, before.size)
         ids = np.concatenate([before, added])
-        rendered = Rendered(
-            self._checked(ids),
+        rendered = RenderedPrompt(
+            self._check_length(ids),
             found.written,
             (*previous.messages, *new),
             previous.rendered.tools,
             previous.turns,
             extended=True,
-            roles=found.roles or self._roles_after(previous, new),
+            roles=found.roles or self._find_roles_after(previous, new),
             images=previous.rendered.images + images,
         )
         self.counts.num_extended += 1
@@ -264,10 +268,10 @@ class Renderer:
                 return count
         return 0
 
-    def _afresh(
-        self, messages: Sequence[Message], previous: Recorded, tools: Sequence[ToolSchema]
-    ) -> Rendered:
-        rendered = self._fresh(messages, tools)
+    def _render_afresh(
+        self, messages: Sequence[Message], previous: RecordedAction, tools: Sequence[ToolSchema]
+    ) -> RenderedPrompt:
+        rendered = self._render_first(messages, tools)
         before = previous.ids
         shown = tuple(span for span in rendered.images if span.start < before.size)
         extended = shown == previous.rendered.images and bool(
@@ -278,27 +282,32 @@ class Renderer:
         refusal = None if extended else Refusal(RestartKind.AFRESH, 'history="template" renders afresh')
         return replace(rendered, extended=extended, refusal=refusal)
 
-    def _fresh(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Rendered:
-        messages = self._unmarked(messages)
+    def _render_first(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> RenderedPrompt:
+        messages = self._strip_markers(messages)
         self._refuse_what_is_left_out(messages, tools)
-        roles = plain_roles(messages)
-        mould = self._moulds.of(roles, tools) if roles else None
-        if mould is None:
-            text = self.template.text(messages, tools, prompt=True)
+        roles = find_plain_roles(messages)
+        skeleton = self._skeletons.get_skeleton(roles, tools) if roles else None
+        if skeleton is None:
+            text = self.template.render_text(messages, tools, prompt=True)
         else:
-            text = mould.fill([message.text for message in messages])
-        ids, images = self._with_pictures(self.template.encode(text), messages, 0)
-        return Rendered(
-            self._checked(ids), mould or text, tuple(messages), tuple(tools), roles=roles, images=images
+            text = skeleton.fill([message.text for message in messages])
+        ids, images = self._insert_images(self.template.encode(text), messages, 0)
+        return RenderedPrompt(
+            self._check_length(ids),
+            skeleton or text,
+            tuple(messages),
+            tuple(tools),
+            roles=roles,
+            images=images,
         )
 
-    def _unmarked(self, messages: Sequence[Message]) -> Sequence[Message]:
+    def _strip_markers(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The messages, with nothing in their text that would read as a picture."""
         if self.image_format is None:
             return messages
-        return tuple(without_marker(message, self.image_format.marker) for message in messages)
+        return tuple(break_markers(message, self.image_format.marker) for message in messages)
 
-    def _with_pictures(
+    def _insert_images(
         self, ids: Sequence[int], messages: Sequence[Message], offset: int
     ) -> tuple[npt.NDArray[np.int32], tuple[ImageSpan, ...]]:
         """The ids with runs in place of markers, and where in the prompt the pictures then are."""
@@ -306,7 +315,7 @@ class Renderer:
         if self.image_format is None:
             return array, ()
         names = [name for message in messages for name in message.images]
-        return expanded(array, names, self.image_format, self.pictures, offset)
+        return expand_markers(array, names, self.image_format, self.image_store, offset)
 
     def _refuse_what_is_left_out(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> None:
         if self._writes_all:
@@ -322,7 +331,7 @@ class Renderer:
                 problem = next(p for p in self.report.problems if p.startswith(what))
                 raise RenderError(f"this chat template has no place for {problem}")
 
-    def _checked(self, ids: npt.NDArray[np.int32]) -> IntArray:
+    def _check_length(self, ids: npt.NDArray[np.int32]) -> IntArray:
         limit = self.context_length
         if limit is not None and ids.size + self.room > limit:
             raise ContextLengthError(

@@ -60,7 +60,7 @@ class ChatTemplate:
         source = str(tokenizer.chat_template)
         ends = (getattr(tokenizer, "bos_token", None), getattr(tokenizer, "eos_token", None))
         wanted = [text for text in added if text in source or text in ends]
-        self._decoded: Callable[[tuple[int, ...]], str] = lru_cache(maxsize=8192)(self._decode)
+        self._decoded: Callable[[tuple[int, ...]], str] = lru_cache(maxsize=8192)(self._decode_ids)
         self._pieces = PieceEncoder(tokenizer, self._encode_whole, wanted)
         # Texts to encode behind. An added token always stands alone, so the last one cannot merge.
         self._before = [(text, self.encode(text)) for text in ("x", ".", "\n", *sorted(added)[:1])]
@@ -71,22 +71,24 @@ class ChatTemplate:
             self._as_parts = not self._writes_plain_text()
             self._check_marker(image_format)
 
-    def text(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), *, prompt: bool) -> str:
+    def render_text(
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), *, prompt: bool
+    ) -> str:
         """What the template writes; with `prompt`, up to where the assistant is to speak."""
         if not messages:
             raise InputError("messages is empty: a prompt needs at least one message")
         told = [message.to_template(images=self._images, as_parts=self._as_parts) for message in messages]
         offered = [tool.to_openai() for tool in tools] or None
         if not self._images:  # text goes by moulds, and can be long
-            return self._write(told, offered, prompt)
+            return self._apply_template(told, offered, prompt)
         key = f"{prompt} {offered!r} {told!r}"  # a picture is no more than a place in it: many are equal
         if key not in self._written:
             if len(self._written) >= _REMEMBERED:
                 self._written.clear()
-            self._written[key] = self._write(told, offered, prompt)
+            self._written[key] = self._apply_template(told, offered, prompt)
         return self._written[key]
 
-    def _write(self, told: list[Any], offered: list[Any] | None, prompt: bool) -> str:
+    def _apply_template(self, told: list[Any], offered: list[Any] | None, prompt: bool) -> str:
         from jinja2 import TemplateError
 
         try:
@@ -101,12 +103,12 @@ class ChatTemplate:
     def _writes_plain_text(self) -> bool:
         """Whether contents may be strings; some templates of vision-language models take parts alone."""
         try:
-            return "Stepwellmark" in self.text((Message.user("Stepwellmark"),), prompt=True)
+            return "Stepwellmark" in self.render_text((Message.user("Stepwellmark"),), prompt=True)
         except RenderError:
             return False
 
     def _check_marker(self, image_format: ImageFormat) -> None:
-        text = self.text((Message.user([ImagePart(""), ImagePart("")]),), prompt=True)
+        text = self.render_text((Message.user([ImagePart(""), ImagePart("")]),), prompt=True)
         count = self.encode(text).count(image_format.marker_id)
         if text.count(image_format.marker) != 2 or count != 2:
             raise RenderError(
@@ -138,6 +140,6 @@ class ChatTemplate:
         """Text of ids with special tokens written out, since some carry tool calls."""
         return self._decoded(tuple(ids))
 
-    def _decode(self, ids: tuple[int, ...]) -> str:
+    def _decode_ids(self, ids: tuple[int, ...]) -> str:
         text = self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return str(text)

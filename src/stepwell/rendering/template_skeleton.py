@@ -33,7 +33,7 @@ _UPSETTING = ('"quoted" \\ {braces} {{ x }} <b>&amp;</b>', "é ☃ \u200b", "0",
 _UNSTEADY = ("strftime", "now()", "random", "lipsum")
 _QUOTED = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\"""", re.DOTALL)
 # How a template may take a content, by whether blanks before and after it are kept.
-_TAKEN: dict[tuple[bool, bool], Callable[[str], str]] = {
+_TRIMS: dict[tuple[bool, bool], Callable[[str], str]] = {
     (True, True): str,
     (False, False): str.strip,
     (False, True): str.lstrip,
@@ -42,25 +42,25 @@ _TAKEN: dict[tuple[bool, bool], Callable[[str], str]] = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Mould:
+class TemplateSkeleton:
     """Fixed text before, between and after contents, and how each content is taken."""
 
     literals: tuple[str, ...]
-    taken: tuple[Callable[[str], str], ...]
+    trims: tuple[Callable[[str], str], ...]
 
     def fill(self, contents: Sequence[str]) -> str:
         """The template's text for these contents, one per message."""
-        return self.fill_from(0, contents)
+        return self.fill_after(0, contents)
 
-    def fill_from(self, first: int, contents: Sequence[str]) -> str:
+    def fill_after(self, first: int, contents: Sequence[str]) -> str:
         """The text from the literal before message `first` on, given the contents from there on."""
         written = [self.literals[first]]
         for index, content in enumerate(contents, first):
-            written += (self.taken[index](content), self.literals[index + 1])
+            written += (self.trims[index](content), self.literals[index + 1])
         return "".join(written)
 
 
-def plain_roles(messages: Sequence[Message]) -> Roles | None:
+def find_plain_roles(messages: Sequence[Message]) -> Roles | None:
     """The roles of messages that are all plain; None where one is not."""
     for message in messages:
         content = message.content
@@ -71,18 +71,18 @@ def plain_roles(messages: Sequence[Message]) -> Roles | None:
     return tuple([message.role for message in messages])
 
 
-class Moulds:
+class SkeletonCache:
     """The moulds of one template, made when a row of roles comes a second time."""
 
     def __init__(self, template: ChatTemplate) -> None:
         self._template = template
         source = str(template.tokenizer.chat_template)
         self._is_steady = not any(word in source for word in _UNSTEADY)
-        self._mentioned = _mentioned(source)
-        self._known: dict[tuple[Roles, str], Mould | None] = {}
+        self._mentioned = _find_mentioned_texts(source)
+        self._known: dict[tuple[Roles, str], TemplateSkeleton | None] = {}
         self._seen: set[tuple[Roles, str]] = set()
 
-    def of(self, roles: Roles, tools: Sequence[ToolSchema] = ()) -> Mould | None:
+    def get_skeleton(self, roles: Roles, tools: Sequence[ToolSchema] = ()) -> TemplateSkeleton | None:
         """The mould of a prompt for messages with these roles, if it is known or can be made."""
         if not self._is_steady:
             return None
@@ -90,49 +90,49 @@ class Moulds:
         if key in self._known:
             return self._known[key]
         if key not in self._seen:
-            self._forget(self._seen)
+            self._limit_size(self._seen)
             self._seen.add(key)
             return None
-        self._forget(self._known)
-        self._known[key] = mould = self._made(roles, tools)
-        return mould
+        self._limit_size(self._known)
+        self._known[key] = skeleton = self._build_skeleton(roles, tools)
+        return skeleton
 
     @staticmethod
-    def _forget(store: set[tuple[Roles, str]] | dict[tuple[Roles, str], Mould | None]) -> None:
+    def _limit_size(store: set[tuple[Roles, str]] | dict[tuple[Roles, str], TemplateSkeleton | None]) -> None:
         if len(store) >= _REMEMBERED:
             store.clear()
 
-    def _made(self, roles: Roles, tools: Sequence[ToolSchema]) -> Mould | None:
+    def _build_skeleton(self, roles: Roles, tools: Sequence[ToolSchema]) -> TemplateSkeleton | None:
         marks = [f"Stepwell{index}mark" for index in range(len(roles))]
-        literals = self._between(roles, tools, marks, marks)
-        spaced = self._between(roles, tools, [f" {mark}\n" for mark in marks], marks)
+        literals = self._split_at_marks(roles, tools, marks, marks)
+        spaced = self._split_at_marks(roles, tools, [f" {mark}\n" for mark in marks], marks)
         if literals is None or spaced is None:
             return None
-        taken = _how_taken(literals, spaced)
-        if taken is None:
+        trims = _find_trims(literals, spaced)
+        if trims is None:
             return None
-        mould = Mould(tuple(literals), taken)
-        for contents in self._upsetting(len(roles)):
-            if self._text(roles, tools, contents) != mould.fill(contents):
+        skeleton = TemplateSkeleton(tuple(literals), trims)
+        for contents in self._iterate_tests(len(roles)):
+            if self._render_text(roles, tools, contents) != skeleton.fill(contents):
                 return None
-        return mould
+        return skeleton
 
-    def _between(
+    def _split_at_marks(
         self, roles: Roles, tools: Sequence[ToolSchema], contents: list[str], marks: list[str]
     ) -> list[str] | None:
         """The text around marks; None where they are not all there once and in order."""
-        text = self._text(roles, tools, contents)
+        text = self._render_text(roles, tools, contents)
         found = re.findall(r"Stepwell\d+mark", text or "")
         return re.split(r"Stepwell\d+mark", text) if text is not None and found == marks else None
 
-    def _text(self, roles: Roles, tools: Sequence[ToolSchema], contents: Sequence[str]) -> str | None:
+    def _render_text(self, roles: Roles, tools: Sequence[ToolSchema], contents: Sequence[str]) -> str | None:
         messages = [Message(role, content) for role, content in zip(roles, contents, strict=True)]
         try:
-            return self._template.text(messages, tools, prompt=True)
+            return self._template.render_text(messages, tools, prompt=True)
         except RenderError:
             return None
 
-    def _upsetting(self, count: int) -> Iterator[list[str]]:
+    def _iterate_tests(self, count: int) -> Iterator[list[str]]:
         """Contents for `count` messages: every upsetting text comes in three places, or in all there are."""
         texts = [*self._mentioned, *_UPSETTING]
         for turn in range(0, len(texts), max(1, count // 3)):
@@ -142,7 +142,7 @@ class Moulds:
             yield row
 
 
-def _mentioned(source: str) -> list[str]:
+def _find_mentioned_texts(source: str) -> list[str]:
     """Every text that a template mentions: what it may look for in contents."""
     quoted = [first or second for first, second in _QUOTED.findall(source)]
     plain = [text.replace("\\n", "\n").replace("\\t", "\t") for text in quoted]
@@ -150,7 +150,7 @@ def _mentioned(source: str) -> list[str]:
     return [text for text in dict.fromkeys([*plain, *tags]) if text.strip()]
 
 
-def _how_taken(literals: list[str], spaced: list[str]) -> tuple[Callable[[str], str], ...] | None:
+def _find_trims(literals: list[str], spaced: list[str]) -> tuple[Callable[[str], str], ...] | None:
     """How each content is taken, from the text around marks and around marks with blanks."""
     before = [spaced[0] == literals[0] + " "]
     after: list[bool] = []
@@ -166,4 +166,4 @@ def _how_taken(literals: list[str], spaced: list[str]) -> tuple[Callable[[str], 
         after.append(kept_after)
         before.append(kept_before)
     after.append(spaced[-1] == "\n" + literals[-1])
-    return tuple(_TAKEN[pair] for pair in zip(before, after, strict=True))
+    return tuple(_TRIMS[pair] for pair in zip(before, after, strict=True))

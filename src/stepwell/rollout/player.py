@@ -326,14 +326,14 @@ class LanguagePlayer(TextPlayer):
     """Episodes whose actions an engine samples. Conversations are exact ids."""
 
     def __init__(self, agent: Agent, renderer: Renderer, **reward_options: Unpack[RewardOptions]) -> None:
-        super().__init__(agent, renderer.pictures, **reward_options)
+        super().__init__(agent, renderer.image_store, **reward_options)
         self.renderer = renderer
 
     def _start_conversation(self, message: Message) -> Conversation:
         return start_conversation(self.agent, self.renderer, message)
 
     def _extend_conversation(self, episode: Episode, step: Step, message: Message) -> None:
-        episode.own.sampled(step.action.action_ids)  # type: ignore[union-attr]
+        episode.own.record_action(step.action.action_ids)  # type: ignore[union-attr]
         episode.own.add(message)
 
     def read_reply(self, sampled: Sampled) -> Reply:

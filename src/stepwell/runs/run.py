@@ -55,7 +55,7 @@ from stepwell.runs.run_record import (
     new_record,
     read_record,
 )
-from stepwell.training.checkpoint import Checkpoint, latest_checkpoint
+from stepwell.training.checkpoint import Checkpoint, find_latest_checkpoint
 
 Status = Literal["finished", "stopped_early", "interrupted", "failed"]
 
@@ -206,7 +206,7 @@ def _read_config(folder: Path) -> RunConfig:
 def _find_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """The checkpoint to resume from (None: the run stopped before its first one), and notes about it."""
     notes: list[str] = []
-    found = latest_checkpoint(folder / "checkpoints", notes.append)
+    found = find_latest_checkpoint(folder / "checkpoints", notes.append)
     if found is None and notes:
         raise EncodingError(
             f"--resume: every checkpoint of {folder} is damaged, so the run cannot continue; start a new "

@@ -79,11 +79,11 @@ def _evaluate_elsewhere(folder: Path, configs: dict[str, Any]) -> None:
     from stepwell.config.run import RunConfig
     from stepwell.monitors.files import atomic_write
     from stepwell.runs.evaluation.evaluate import evaluate_run
-    from stepwell.training.checkpoint import latest_checkpoint
+    from stepwell.training.checkpoint import find_latest_checkpoint
 
     if not configs or not has_ended(folder):
         return
-    last = latest_checkpoint(folder / "checkpoints", print)
+    last = find_latest_checkpoint(folder / "checkpoints", print)
     assert last is not None, "a run that is over has a checkpoint"
     found = {}
     for name, values in configs.items():

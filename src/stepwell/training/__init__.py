@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from stepwell.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from stepwell.training.batch import Minibatch
-    from stepwell.training.batch_split import num_batches, split
+    from stepwell.training.batch import TrajectoryMinibatch
+    from stepwell.training.batch_split import count_batches, split_trajectories
     from stepwell.training.checkpoint import Checkpoint, list_checkpoints, load_checkpoint, save_checkpoint
     from stepwell.training.optimizer import Optimizer, rate_share
     from stepwell.training.sft import imitate
@@ -19,31 +19,31 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Checkpoint",
-    "Minibatch",
     "Optimizer",
     "Trainer",
+    "TrajectoryMinibatch",
+    "count_batches",
     "imitate",
     "list_checkpoints",
     "load_checkpoint",
-    "num_batches",
     "rate_share",
     "save_checkpoint",
-    "split",
+    "split_trajectories",
 ]
 
 __getattr__ = lazy_names(
     __name__,
     {
         "Checkpoint": "checkpoint",
-        "Minibatch": "batch",
+        "TrajectoryMinibatch": "batch",
         "Optimizer": "optimizer",
         "Trainer": "trainer",
         "imitate": "sft",
         "list_checkpoints": "checkpoint",
         "load_checkpoint": "checkpoint",
-        "num_batches": "batch_split",
+        "count_batches": "batch_split",
         "rate_share": "optimizer",
         "save_checkpoint": "checkpoint",
-        "split": "batch_split",
+        "split_trajectories": "batch_split",
     },
 )

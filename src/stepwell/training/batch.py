@@ -25,6 +25,7 @@ from stepwell.core import (
     ConfigError,
     InputError,
     LogprobGaps,
+    State,
     Status,
     Step,
     TokenAction,
@@ -41,7 +42,7 @@ _NO_LOGPROBS = np.zeros(0, dtype=np.float32)
 
 
 @dataclass(eq=False)
-class Minibatch:
+class TrajectoryMinibatch:
     """Whole trajectories to learn from in one optimizer step.
 
     A microbatch has at most `token_budget` tokens of a language agent, or `micro_batch` steps of a
@@ -73,13 +74,13 @@ class Minibatch:
     def timeline(self) -> Timeline:
         """Lengths, rewards, groups and anchors; values come with the first pass."""
         return Timeline(
-            steps_per_trajectory=self._integers([len(t.steps) for t in self.trajectories]),
-            tokens_per_step=self._integers([step.num_units for step in self.steps]),
+            steps_per_trajectory=self._to_tensor([len(t.steps) for t in self.trajectories]),
+            tokens_per_step=self._to_tensor([step.num_units for step in self.steps]),
             rewards=torch.tensor(
-                [_reward(step) for step in self.steps], dtype=torch.float32, device=self.device
+                [_get_reward(step) for step in self.steps], dtype=torch.float32, device=self.device
             ),
-            groups=self._labels([t.group or t.id for t in self.trajectories]),
-            anchors=self._labels(
+            groups=self._number_labels([t.group or t.id for t in self.trajectories]),
+            anchors=self._number_labels(
                 [
                     f"{t.group}\0{step.anchor}" if step.anchor is not None else f"\0{t.id}\0{i}"
                     for t in self.trajectories
@@ -101,7 +102,7 @@ class Minibatch:
         behind = [step.policy_version.first < version for step in self.steps]
         return torch.tensor(behind, device=self.device).repeat_interleave(self.timeline.tokens_per_step)
 
-    def gaps_to_engine(self, logprobs: Tensor, version: int | None = None) -> LogprobGaps | None:
+    def measure_gaps(self, logprobs: Tensor, version: int | None = None) -> LogprobGaps | None:
         """How far `logprobs` [token] are from the engine's, in steps taken under `version` (None: any)."""
         engine = self.behavior_logprobs
         assert engine is not None
@@ -109,10 +110,10 @@ class Minibatch:
         places = fresh.nonzero()[:, 0].cpu()
         if not len(places):
             return None
-        both = (logprobs_of[fresh].float().cpu().numpy() for logprobs_of in (engine, logprobs))
-        return LogprobGaps.compare(*both, lambda i: self._name_of(int(places[i])))
+        ours, theirs = (side[fresh].float().cpu().numpy() for side in (logprobs, engine))
+        return LogprobGaps.compare(theirs, ours, lambda i: self._describe_token(int(places[i])))
 
-    def _name_of(self, index: int) -> str:
+    def _describe_token(self, index: int) -> str:
         """Of a token: its trajectory, its step there, and its place in that."""
         step, token = step_and_token(index, [step.num_units for step in self.steps])
         trajectory, place = step_and_token(step, [len(t.steps) for t in self.trajectories])
@@ -127,16 +128,16 @@ class Minibatch:
         """Values that belong to steps; those after them are bootstraps."""
         return self.timeline.num_tokens + self.timeline.num_steps
 
-    def bootstrap(self, values: Tensor) -> Tensor | None:
+    def bootstrap_values(self, values: Tensor) -> Tensor | None:
         """[trajectory]: the critic's value of the state after a cut, 0 where nothing comes after."""
         if not self._final_states:
             return None
         result = torch.zeros(len(self.trajectories), dtype=values.dtype, device=values.device)
-        places = self._integers(list(self._final_states))
+        places = self._to_tensor(list(self._final_states))
         return result.index_copy(0, places, values[self.num_step_values :])
 
     @cached_property
-    def _final_states(self) -> dict[int, object]:
+    def _final_states(self) -> dict[int, State]:
         if not self.with_bootstrap:
             return {}
         return {
@@ -145,16 +146,16 @@ class Minibatch:
             if t.status is Status.TRUNCATED and t.final_state is not None
         }
 
-    def _labels(self, names: Sequence[str]) -> Tensor:
+    def _number_labels(self, names: Sequence[str]) -> Tensor:
         numbers: dict[str, int] = {}
-        return self._integers([numbers.setdefault(name, len(numbers)) for name in names])
+        return self._to_tensor([numbers.setdefault(name, len(numbers)) for name in names])
 
-    def _integers(self, values: Sequence[int]) -> Tensor:
+    def _to_tensor(self, values: Sequence[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self.device)
 
 
 @contextmanager
-def told_as_too_large(place: str, minibatches: Sequence[Minibatch]) -> Iterator[None]:
+def oom_as_config_error(place: str, minibatches: Sequence[TrajectoryMinibatch]) -> Iterator[None]:
     """A device whose memory does not hold a microbatch: a `ConfigError` with the setting to lower."""
     try:
         yield
@@ -168,7 +169,7 @@ def told_as_too_large(place: str, minibatches: Sequence[Minibatch]) -> Iterator[
         ) from error
 
 
-def _reward(step: Step) -> float:
+def _get_reward(step: Step) -> float:
     if step.reward is None:
         raise InputError("a step's reward is None (not assigned); assign rewards before an update")
     return step.reward

@@ -10,14 +10,14 @@ from stepwell.config.run import WarmStartConfig
 from stepwell.core import Trajectory
 
 
-def num_batches(config: WarmStartConfig, num_demos: int) -> int:
+def count_batches(config: WarmStartConfig, num_demos: int) -> int:
     """How many updates a warm start from so many demonstrations makes."""
     per_epoch = -(-num_demos // config.batch_size)
     planned = per_epoch * config.epochs
     return planned if config.max_updates is None else min(planned, config.max_updates)
 
 
-def split(
+def split_trajectories(
     trajectories: Sequence[Trajectory], count: int, rng: np.random.Generator | None = None
 ) -> list[list[Trajectory]]:
     """At most `count` parts of about equal numbers of trajectories, groups kept whole.

@@ -25,7 +25,7 @@ import torch
 from safetensors import SafetensorError
 
 from stepwell.core import EncodingError, InfraError
-from stepwell.policies.atomic_directory import written_whole
+from stepwell.policies.atomic_directory import write_directory_atomically
 from stepwell.training.policy import Policy
 from stepwell.training.trainer import Trainer
 
@@ -58,7 +58,7 @@ def save_checkpoint(
     update = int(loop["update"])
     path = folder / (name or f"{_PREFIX}{update:06d}")
     try:
-        with written_whole(path) as fresh:
+        with write_directory_atomically(path) as fresh:
             policy.save_pretrained(fresh / "policy")
             for item in (fresh / "policy").iterdir():
                 item.rename(fresh / item.name)
@@ -67,7 +67,7 @@ def save_checkpoint(
                 torch.save(trainer.state_dict(), fresh / "trainer.pt")
             (fresh / "loop.json").write_text(json.dumps(loop, indent=1))
             files = {
-                item.relative_to(fresh).as_posix(): _mark(item)
+                item.relative_to(fresh).as_posix(): _describe_file(item)
                 for item in sorted(fresh.rglob("*"))
                 if item.is_file() and item.name != _COMPLETE  # that of a checkpoint it started from
             }
@@ -99,20 +99,20 @@ def load_policy(path: Path, policy: Policy) -> None:
 def list_checkpoints(folder: Path) -> list[Path]:
     """Directories of numbered checkpoints, oldest first, whole or not."""
     numbered = [path for path in folder.glob(f"{_PREFIX}*") if path.name.removeprefix(_PREFIX).isdigit()]
-    return sorted((path for path in numbered if path.is_dir()), key=_number)
+    return sorted((path for path in numbered if path.is_dir()), key=_read_number)
 
 
-def latest_checkpoint(folder: Path, tell: Callable[[str], None]) -> Checkpoint | None:
+def find_latest_checkpoint(folder: Path, tell: Callable[[str], None]) -> Checkpoint | None:
     """The newest whole checkpoint; `tell` hears about each damaged one that is passed over."""
     for path in reversed(list_checkpoints(folder)):
-        problem = damage(path)
+        problem = find_damage(path)
         if problem is None:
-            return Checkpoint(path, _number(path))
+            return Checkpoint(path, _read_number(path))
         tell(f"{path} is damaged ({problem}); going back to the checkpoint before it")
     return None
 
 
-def damage(path: Path) -> str | None:
+def find_damage(path: Path) -> str | None:
     """What is wrong with a checkpoint's files; None if nothing is."""
     listing = path / _COMPLETE
     if not listing.exists():
@@ -125,25 +125,25 @@ def damage(path: Path) -> str | None:
         file = path / name
         if not file.exists():
             return f"{name} is missing"
-        if _mark(file) != mark:
+        if _describe_file(file) != mark:
             return f"{name} has changed or is cut short"
     return None
 
 
 def require_whole(path: Path) -> None:
     """Refuse a damaged checkpoint that was asked for by name."""
-    problem = damage(path)
+    problem = find_damage(path)
     if problem is not None:
         raise EncodingError(f"{path} cannot be used: {problem}. Choose another checkpoint")
 
 
-def prune(folder: Path, keep: int) -> None:
+def prune_checkpoints(folder: Path, keep: int) -> None:
     """Delete all but the newest `keep` numbered checkpoints; the best one is not numbered."""
     for path in list_checkpoints(folder)[:-keep]:
-        _delete(path)
+        _delete_checkpoint(path)
 
 
-def sweep(folder: Path, after: int | None = None) -> None:
+def sweep_leftovers(folder: Path, after: int | None = None) -> None:
     """Clear away what a killed run left: half-written directories, and checkpoints after an update.
 
     One that was being replaced when the run was killed is put back in its place.
@@ -153,19 +153,19 @@ def sweep(folder: Path, after: int | None = None) -> None:
             kept.rename(folder / kept.name)
     for left in folder.glob(".*"):
         shutil.rmtree(left, ignore_errors=True)
-    for path in list_checkpoints(folder) if after is not None else ():
-        if _number(path) > after:
-            _delete(path)
+    for path in list_checkpoints(folder):
+        if after is not None and _read_number(path) > after:
+            _delete_checkpoint(path)
 
 
-def _delete(path: Path) -> None:
+def _delete_checkpoint(path: Path) -> None:
     """First out of sight, so that a kill does not leave half a checkpoint under its name."""
     gone = path.with_name(f".{path.name}.gone")
     path.rename(gone)
     shutil.rmtree(gone)
 
 
-def _number(path: Path) -> int:
+def _read_number(path: Path) -> int:
     return int(path.name.removeprefix(_PREFIX))
 
 
@@ -173,5 +173,5 @@ def _first_line(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error).strip().split("\n")[0]
 
 
-def _mark(path: Path) -> str:
+def _describe_file(path: Path) -> str:
     return f"{path.stat().st_size}:{hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()}"

@@ -22,19 +22,19 @@ from typing import Any
 
 import torch
 
-from stepwell.policies.critic import Critic
+from stepwell.policies.critic import CriticModel
 
 
 @contextmanager
-def timed(critic: Any, device: torch.device) -> Iterator[CriticClock]:
+def time_critic(critic: Any, device: torch.device) -> Iterator[CriticClock]:
     """Time the passes of a critic that are made inside; nothing is measured of a shared one or of none."""
     clock, hooks = CriticClock(is_cuda=device.type == "cuda"), []
-    if isinstance(critic, Critic) and critic.backbone is not None:
+    if isinstance(critic, CriticModel) and critic.backbone is not None:
         first = next(weights for weights in critic.backbone.parameters() if weights.requires_grad)
         hooks = [
-            critic.backbone.register_forward_pre_hook(clock.forward_begins),
-            critic.head.register_forward_hook(clock.forward_ends),
-            first.register_post_accumulate_grad_hook(clock.backward_ends),
+            critic.backbone.register_forward_pre_hook(clock.start_forward),
+            critic.head.register_forward_hook(clock.end_forward),
+            first.register_post_accumulate_grad_hook(clock.end_backward),
         ]
     try:
         yield clock
@@ -52,7 +52,7 @@ class CriticClock:
         self._forward: Any = None
         self._backward: Any = None
 
-    def metrics(self) -> dict[str, float]:
+    def read_metrics(self) -> dict[str, float]:
         """`time/critic_s`, where there was a pass."""
         if not self._spans:
             return {}
@@ -61,30 +61,30 @@ class CriticClock:
         self._spans[-1][1].synchronize()
         return {"time/critic_s": sum(start.elapsed_time(end) for start, end in self._spans) / 1000}
 
-    def _mark(self) -> Any:
+    def _mark_time(self) -> Any:
         if not self._is_cuda:
             return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
 
-    def forward_begins(self, module: Any, inputs: Any) -> None:
+    def start_forward(self, module: Any, inputs: Any) -> None:
         """The backbone is called."""
-        self._forward = self._mark()
+        self._forward = self._mark_time()
 
-    def forward_ends(self, module: Any, inputs: Any, values: torch.Tensor) -> None:
+    def end_forward(self, module: Any, inputs: Any, values: torch.Tensor) -> None:
         """The head has spoken."""
         if self._forward is not None:
-            self._spans.append((self._forward, self._mark()))
+            self._spans.append((self._forward, self._mark_time()))
             self._forward = None
         if values.requires_grad:
-            values.register_hook(self._backward_begins)
+            values.register_hook(self._start_backward)  # type: ignore[no-untyped-call]
 
-    def _backward_begins(self, gradient: torch.Tensor) -> None:
-        self._backward = self._mark()
+    def _start_backward(self, gradient: torch.Tensor) -> None:
+        self._backward = self._mark_time()
 
-    def backward_ends(self, weights: torch.Tensor) -> None:
+    def end_backward(self, weights: torch.Tensor) -> None:
         """The critic's first weights have their gradient."""
         if self._backward is not None:
-            self._spans.append((self._backward, self._mark()))
+            self._spans.append((self._backward, self._mark_time()))
             self._backward = None

@@ -21,17 +21,17 @@ SCORED_TOGETHER = 16
 """Trajectories whose observations are scored in one pass: every token of them needs a row of logits."""
 
 
-def flatten(trajectories: Sequence[Trajectory], policy: Policy) -> list[Trajectory]:
+def flatten_trajectories(trajectories: Sequence[Trajectory], policy: Policy) -> list[Trajectory]:
     """The same trajectories with one step each, whose action holds observations and actions alike."""
     flat = []
     for start in range(0, len(trajectories), SCORED_TOGETHER):
         part = trajectories[start : start + SCORED_TOGETHER]
-        bare = [_bare(trajectory) for trajectory in part]
-        flat += [_filled(*item) for item in zip(part, bare, policy.score(bare), strict=True)]
+        bare = [_build_step(trajectory) for trajectory in part]
+        flat += [_build_trajectory(*item) for item in zip(part, bare, policy.score(bare), strict=True)]
     return flat
 
 
-def _bare(trajectory: Trajectory) -> Step:
+def _build_step(trajectory: Trajectory) -> Step:
     """The one step, without the logprobs of its tokens."""
     first, last = trajectory.steps[0], trajectory.steps[-1]
     if not isinstance(first.state, TokenState) or not isinstance(last.state, TokenState):
@@ -54,7 +54,7 @@ def _bare(trajectory: Trajectory) -> Step:
     return Step(first.state, action, behavior_logprobs=np.zeros(0, np.float32), sampling=first.sampling)
 
 
-def _filled(trajectory: Trajectory, bare: Step, scored: FloatArray) -> Trajectory:
+def _build_trajectory(trajectory: Trajectory, bare: Step, scored: FloatArray) -> Trajectory:
     """The trajectory of that step: sampled tokens with the engine's logprobs, the others as `scored`."""
     first, logprobs = trajectory.steps[0], scored.copy()
     assert isinstance(first.state, TokenState)

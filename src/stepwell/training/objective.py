@@ -31,7 +31,7 @@ from stepwell.algos.recipes import Recipe
 from stepwell.core import LogprobGaps
 from stepwell.core.user_objects import is_import_path
 from stepwell.packing import Outputs
-from stepwell.training.batch import Minibatch
+from stepwell.training.batch import TrajectoryMinibatch
 
 Metrics = dict[str, Tensor]
 
@@ -41,7 +41,7 @@ class Objective:
     """The loss of one minibatch; call it with the outputs of a pass."""
 
     recipe: Recipe
-    minibatch: Minibatch
+    minibatch: TrajectoryMinibatch
     ref_logprobs: Tensor | None = None
     horizon: int | None = None
     value_clip: float | None = None
@@ -72,7 +72,7 @@ class Objective:
         loss, policy_metrics = load_function("loss", spec.name)(inputs, **spec.kwargs)
         metrics["loss/policy"] = loss.detach()
         metrics |= _rename_metrics(policy_metrics, keep_all=is_import_path(spec.name))
-        for term in (self._value_loss, self._kl_loss, self._entropy):
+        for term in (self._value_loss, self._kl_loss, self._entropy_term):
             extra, more = term(outputs, timeline)
             metrics |= more
             loss = loss if extra is None else loss + extra
@@ -85,7 +85,7 @@ class Objective:
         self._timeline = timeline = self._with_values(outputs)
         metrics: Metrics = {}
         if self.minibatch.behavior_logprobs is not None:
-            metrics |= self._compare(outputs.logprobs.detach(), self.minibatch.behavior_logprobs)
+            metrics |= self._compare_with_engine(outputs.logprobs.detach(), self.minibatch.behavior_logprobs)
         spec = self.recipe.credit
         if spec is None:
             return metrics
@@ -94,11 +94,11 @@ class Objective:
             kwargs["horizon"] = self.horizon
         credit = load_function("credit", spec.name)(timeline, **kwargs)
         if credit.value_targets is not None:
-            metrics["explained_variance"] = _explained(self._values_at(credit), credit.value_targets)
+            metrics["explained_variance"] = _explained_variance(self._values_at(credit), credit.value_targets)
         self._credit = credit.whiten_advantages(self.recipe.whiten) if self.recipe.whiten else credit
         return metrics
 
-    def _compare(self, policy: Tensor, behavior: Tensor) -> Metrics:
+    def _compare_with_engine(self, policy: Tensor, behavior: Tensor) -> Metrics:
         """How far fresh samples are from the engine's logprobs; fixes `proximal` where some are stale."""
         if self.version is not None:
             behind = self.minibatch.is_behind(self.version)
@@ -107,7 +107,7 @@ class Objective:
                 self.proximal = torch.where(behind, start, behavior.to(start.dtype))
             else:
                 self.proximal = None
-        self.gaps = gaps = self.minibatch.gaps_to_engine(policy, self.version)
+        self.gaps = gaps = self.minibatch.measure_gaps(policy, self.version)
         if gaps is None:
             return {}
         figures = {
@@ -135,7 +135,7 @@ class Objective:
             timeline,
             token_values=before,
             end_values=values[timeline.index_sites(timeline.end_sites)],
-            bootstrap=self.minibatch.bootstrap(values),
+            bootstrap=self.minibatch.bootstrap_values(values),
         )
         firsts = timeline.read_state_values()[timeline.steps_by_trajectory.first]
         return replace(timeline, instruction_values=firsts)
@@ -176,7 +176,7 @@ class Objective:
         aggregate = self.recipe.loss.kwargs.get("aggregate", "token_mean")
         return kl_loss(estimates, timeline, coef=kl.coef, aggregate=aggregate)
 
-    def _entropy(self, outputs: Outputs, timeline: Timeline) -> tuple[Tensor | None, Metrics]:
+    def _entropy_term(self, outputs: Outputs, timeline: Timeline) -> tuple[Tensor | None, Metrics]:
         if outputs.entropies is None:
             return None, {}
         bonus, metrics = entropy_bonus(outputs.entropies, timeline)
@@ -199,7 +199,7 @@ def _rename_metrics(metrics: Metrics, *, keep_all: bool) -> Metrics:
     return known | own if keep_all else known
 
 
-def _explained(values: Tensor, targets: Tensor) -> Tensor:
+def _explained_variance(values: Tensor, targets: Tensor) -> Tensor:
     """Share of the targets' variance that the critic explains; 0 where they do not vary."""
     spread = targets.var(unbiased=False)
     left = (targets - values).var(unbiased=False)

@@ -132,7 +132,7 @@ class Optimizer:
 
 
 @contextmanager
-def told_as_divergence(place: str, advice: str) -> Iterator[None]:
+def nan_as_divergence_error(place: str, advice: str) -> Iterator[None]:
     """NaN and infinity, whoever meets them, become a `DivergenceError` with the place and the advice."""
     try:
         yield

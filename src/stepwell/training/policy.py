@@ -25,7 +25,7 @@ class Policy(Protocol):
     @property
     def device(self) -> torch.device: ...
 
-    def prepared(self, packed: Any) -> Any:
+    def prepare_batch(self, packed: Any) -> Any:
         """The batch checked, in the form this policy runs."""
         ...
 

@@ -29,25 +29,25 @@ _HEAD = struct.Struct("<IQ")
 _BUCKET_BYTES = 64 << 20
 
 
-def send(link: socket.socket, words: dict[str, Any], payload: bytes = b"") -> None:
+def send_message(link: socket.socket, words: dict[str, Any], payload: bytes = b"") -> None:
     """One message."""
     text = json.dumps(words).encode()
     link.sendall(_HEAD.pack(len(text), len(payload)) + text)
     link.sendall(payload)
 
 
-def receive(link: socket.socket) -> tuple[dict[str, Any], bytes] | None:
+def receive_message(link: socket.socket) -> tuple[dict[str, Any], bytes] | None:
     """The next message; None where the other side is gone."""
-    head = _read(link, _HEAD.size)
+    head = _read_bytes(link, _HEAD.size)
     if head is None:
         return None
     text_size, payload_size = _HEAD.unpack(head)
-    text = _read(link, text_size)
-    payload = _read(link, payload_size)
+    text = _read_bytes(link, text_size)
+    payload = _read_bytes(link, payload_size)
     return None if text is None or payload is None else (json.loads(text), payload)
 
 
-def _read(link: socket.socket, size: int) -> bytes | None:
+def _read_bytes(link: socket.socket, size: int) -> bytes | None:
     found = bytearray()
     while len(found) < size:
         piece = link.recv(min(size - len(found), 1 << 20))
@@ -57,7 +57,7 @@ def _read(link: socket.socket, size: int) -> bytes | None:
     return bytes(found)
 
 
-class Wire:
+class RankCollectives:
     """Collectives among the ranks; each returns when it is done, or raises RuntimeError."""
 
     def __init__(self, folder: Path, rank: int, size: int, *, on_devices: bool, timeout_s: float) -> None:
@@ -77,23 +77,23 @@ class Wire:
         """Give every rank the tensors of rank 0, in place."""
         options = dist.BroadcastOptions()
         options.rootRank = 0
-        for bucket in _buckets(tensors):
-            joined = self._joined(bucket)
+        for bucket in _split_buckets(tensors):
+            joined = self._join_bucket(bucket)
             self._group.broadcast([joined], options).wait()
             if self.rank > 0:
-                _spread(joined, bucket)
+                _scatter_bucket(joined, bucket)
 
-    def add_up(self, tensors: Iterable[Tensor]) -> None:
+    def sum_to_first(self, tensors: Iterable[Tensor]) -> None:
         """Sum the tensors of all ranks, in place at rank 0; elsewhere they are left as they are."""
         options = dist.ReduceOptions()
         options.rootRank = 0
-        for bucket in _buckets(tensors):
-            joined = self._joined(bucket)
+        for bucket in _split_buckets(tensors):
+            joined = self._join_bucket(bucket)
             self._group.reduce([joined], options).wait()
             if self.rank == 0:
-                _spread(joined, bucket)
+                _scatter_bucket(joined, bucket)
 
-    def any(self, flags: Sequence[bool], device: torch.device) -> list[bool]:
+    def reduce_any(self, flags: Sequence[bool], device: torch.device) -> list[bool]:
         """Which flags are set on any rank; the same answer everywhere."""
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]
@@ -101,12 +101,12 @@ class Wire:
         self._group.allreduce([found], options).wait()
         return [bool(flag) for flag in found.tolist()]
 
-    def _joined(self, bucket: Sequence[Tensor]) -> Tensor:
+    def _join_bucket(self, bucket: Sequence[Tensor]) -> Tensor:
         joined = torch.cat([tensor.detach().reshape(-1) for tensor in bucket])
         return joined if self._on_devices else joined.cpu()
 
 
-def _buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+def _split_buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
     """Runs of tensors of one dtype, of about `_BUCKET_BYTES`: few messages, little memory."""
     bucket: list[Tensor] = []
     size = 0
@@ -121,6 +121,6 @@ def _buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
 
 
 @torch.no_grad()
-def _spread(joined: Tensor, bucket: Sequence[Tensor]) -> None:
+def _scatter_bucket(joined: Tensor, bucket: Sequence[Tensor]) -> None:
     for tensor, part in zip(bucket, torch.split(joined, [tensor.numel() for tensor in bucket]), strict=True):
         tensor.copy_(part.view_as(tensor))

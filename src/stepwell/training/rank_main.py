@@ -32,18 +32,18 @@ from stepwell.core.encoding import decode_trajectory
 from stepwell.policies import CausalLMPolicy
 from stepwell.policies.numerics import set_numerics
 from stepwell.policies.vla import VLAPolicy
-from stepwell.training.batch import Minibatch
+from stepwell.training.batch import TrajectoryMinibatch
 from stepwell.training.policy import Policy
-from stepwell.training.rank_link import Wire, receive, send
-from stepwell.training.rank_share import Share
-from stepwell.training.rank_weights import add_gradients, every_weight, fingerprint, frozen_copy
+from stepwell.training.rank_link import RankCollectives, receive_message, send_message
+from stepwell.training.rank_share import RankShare
+from stepwell.training.rank_weights import add_gradients, compute_fingerprint, copy_frozen, list_weights
 
 KINDS: dict[str, Any] = {"CausalLMPolicy": CausalLMPolicy, "VLAPolicy": VLAPolicy}
 FAILED, BEREFT = 1, 3  # exit codes: it failed by itself; another rank left it alone in a collective
 _GRACE_S = 1.0  # to leave in order and clear away the folder
 
 
-class Rank:
+class RankWorker:
     """One rank at work."""
 
     def __init__(self, link: socket.socket, words: dict[str, Any]) -> None:
@@ -56,67 +56,67 @@ class Rank:
         )
         self.policy: Policy = opened
         if words["has_reference"]:
-            self.policy.reference = frozen_copy(self.policy.model)
-        send(link, {"is": "ready"})
-        self.wire = Wire(
+            self.policy.reference = copy_frozen(self.policy.model)
+        send_message(link, {"is": "ready"})
+        self.wire = RankCollectives(
             folder, self.rank, self.size, on_devices=words["on_devices"], timeout_s=words["timeout_s"]
         )
-        self.wire.broadcast(every_weight(self.policy))
+        self.wire.broadcast(list_weights(self.policy))
         self._parameters = [parameter for _, parameter in self.policy.named_parameters()]
-        self._shares: list[Share] = []
+        self._shares: list[RankShare] = []
 
-    def do(self, words: dict[str, Any], payload: bytes) -> None:
+    def handle_message(self, words: dict[str, Any], payload: bytes) -> None:
         """What rank 0 asks for."""
         work: dict[str, Callable[..., None]] = {
-            "take": self._take,
-            "outputs": self._outputs,
-            "pull": self._pull,
-            "weights": self._weights,
-            "check": self._check,
+            "take": self._take_batches,
+            "outputs": self._send_outputs,
+            "pull": self._pull_gradients,
+            "weights": self._receive_weights,
+            "check": self._send_fingerprint,
         }
         work[words.pop("do")](payload=payload, **words)
 
-    def _take(self, minibatches: list[dict[str, Any]], payload: bytes) -> None:
+    def _take_batches(self, minibatches: list[dict[str, Any]], payload: bytes) -> None:
         self._shares, start = [], 0
         for settings in minibatches:
             trajectories = []
             for size in settings.pop("sizes"):
                 trajectories.append(decode_trajectory(payload[start : start + size]))
                 start += size
-            minibatch = Minibatch(trajectories, self.policy.device, **settings)
-            self._shares.append(Share(self.policy, minibatch, self.rank, self.size))
+            minibatch = TrajectoryMinibatch(trajectories, self.policy.device, **settings)
+            self._shares.append(RankShare(self.policy, minibatch, self.rank, self.size))
 
-    def _outputs(self, batch: int, wanted: dict[str, bool], payload: bytes, **how: bool) -> None:
-        self.wire.add_up([self._shares[batch].outputs(wanted, **how)])
+    def _send_outputs(self, batch: int, wanted: dict[str, bool], payload: bytes, **how: bool) -> None:
+        self.wire.sum_to_first([self._shares[batch].compute_outputs(wanted, **how)])
 
-    def _pull(self, batch: int, wanted: dict[str, bool], payload: bytes) -> None:
+    def _pull_gradients(self, batch: int, wanted: dict[str, bool], payload: bytes) -> None:
         share = self._shares[batch]
-        pulls = torch.zeros(sum(share.lengths(wanted)), dtype=torch.float64, device=self.policy.device)
+        pulls = torch.zeros(sum(share.output_lengths(wanted)), dtype=torch.float64, device=self.policy.device)
         self.wire.broadcast([pulls])
         for parameter in self._parameters:
             parameter.grad = None
         share.pull_back(pulls, wanted)
         add_gradients(self.wire, self._parameters)
 
-    def _weights(self, payload: bytes) -> None:
+    def _receive_weights(self, payload: bytes) -> None:
         self.wire.broadcast(self._parameters)
 
-    def _check(self, payload: bytes) -> None:
-        send(self.link, {"is": "fingerprint", "value": fingerprint(self.policy)})
+    def _send_fingerprint(self, payload: bytes) -> None:
+        send_message(self.link, {"is": "fingerprint", "value": compute_fingerprint(self.policy)})
 
 
 def main() -> int:
     """Serve until rank 0 is gone."""
     call_when_parent_ends(_end_soon)
     with socket.socket(fileno=int(sys.argv[1])) as link:
-        first = receive(link)
+        first = receive_message(link)
         if first is None:
             return 0
         set_numerics(first[0]["num_threads"])
         try:
-            rank = Rank(link, first[0])
-            while (message := receive(link)) is not None:
-                rank.do(*message)
+            rank = RankWorker(link, first[0])
+            while (message := receive_message(link)) is not None:
+                rank.handle_message(*message)
             shutil.rmtree(first[0]["folder"], ignore_errors=True)  # whoever made it may have been killed
         except Exception as error:
             traceback.print_exc()

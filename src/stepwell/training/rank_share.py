@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from stepwell.packing import Outputs, PackedArrays
-from stepwell.packing.gradient import pull
-from stepwell.training.batch import Minibatch
+from stepwell.packing.gradient import pull_gradients
+from stepwell.training.batch import TrajectoryMinibatch
 from stepwell.training.policy import Policy
 
 _FINER = 1.15
@@ -24,53 +24,55 @@ _TRIES = 8
 
 
 @dataclass(eq=False)
-class Share:
+class RankShare:
     """What rank `rank` of `size` does for one minibatch."""
 
     policy: Policy
-    minibatch: Minibatch
+    minibatch: TrajectoryMinibatch
     rank: int
     size: int
     _kept: Outputs | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        packed = self.policy.prepared(self.minibatch.packed)
+        packed = self.policy.prepare_batch(self.minibatch.packed)
         self.microbatches = packed.microbatches[self.rank :: self.size]
         self.num_logprobs = sum(packed.action_lengths)
         self.num_values = self.num_logprobs + len(packed)
 
-    def lengths(self, wanted: dict[str, bool]) -> list[int]:
+    def output_lengths(self, wanted: dict[str, bool]) -> list[int]:
         """Of the outputs that are asked for, over the whole batch."""
         sizes = {"values": self.num_values}
         return [sizes.get(kind, self.num_logprobs) for kind, is_wanted in wanted.items() if is_wanted]
 
-    def outputs(self, wanted: dict[str, bool], *, with_reference: bool = False, keep: bool = False) -> Tensor:
+    def compute_outputs(
+        self, wanted: dict[str, bool], *, with_reference: bool = False, keep: bool = False
+    ) -> Tensor:
         """Own outputs in their places, one kind after the other, float64 (exact for all narrower ones).
 
         With `keep` the graph of an only microbatch stays for `pull_back`, which then need not run it again.
         """
         keeps = keep and len(self.microbatches) == 1
-        lengths = self.lengths(wanted)
+        lengths = self.output_lengths(wanted)
         flat = torch.zeros(sum(lengths), dtype=torch.float64, device=self.policy.device)
         rows = torch.split(flat, lengths)
         with _as_reference(self.policy, with_reference), torch.set_grad_enabled(keeps):
             for microbatch in self.microbatches:
                 found = self.policy.run(microbatch, **wanted)
                 kinds = [kind for kind, is_wanted in wanted.items() if is_wanted]
-                for kind, row, part in zip(kinds, rows, found.present(), strict=True):
-                    slots = microbatch.value_slots if kind == "values" else microbatch.logprob_slots
+                for kind, row, part in zip(kinds, rows, found.list_present(), strict=True):
+                    slots = microbatch.value_indices if kind == "values" else microbatch.logprob_indices
                     row[torch.from_numpy(slots).to(row.device)] = part.detach().double()
                 self._kept = found if keeps else None
         return flat
 
     def pull_back(self, pulls: Tensor, wanted: dict[str, bool]) -> None:
         """Add to the gradients what own microbatches contribute."""
-        parts = torch.split(pulls, self.lengths(wanted))
+        parts = torch.split(pulls, self.output_lengths(wanted))
         for microbatch in self.microbatches:
             found = self._kept or self.policy.run(microbatch, **wanted)
-            kinds = found.present()
+            kinds = found.list_present()
             narrow = tuple(part.to(kind.dtype) for part, kind in zip(parts, kinds, strict=True))
-            pull(found, microbatch, narrow, wanted)
+            pull_gradients(found, microbatch, narrow, wanted)
             self._kept = None
 
 
@@ -90,7 +92,7 @@ def _as_reference(policy: Policy, is_wanted: bool) -> Iterator[None]:
             policy.model = model
 
 
-def cut_for(minibatch: Minibatch, size: int) -> Minibatch:
+def cut_for_ranks(minibatch: TrajectoryMinibatch, size: int) -> TrajectoryMinibatch:
     """The minibatch cut a little finer, so that every rank has about as much to do where that can be."""
     packed = minibatch.packed
     count = -(-len(packed.microbatches) // size) * size

@@ -43,11 +43,11 @@ from stepwell.core import WeightsError, WorkerError
 from stepwell.core.child_process import ChildProcess, limit_threads
 from stepwell.core.encoding import encode_trajectory
 from stepwell.packing import Outputs
-from stepwell.training.batch import Minibatch
+from stepwell.training.batch import TrajectoryMinibatch
 from stepwell.training.policy import Policy
-from stepwell.training.rank_link import Wire, receive, send
-from stepwell.training.rank_share import Share
-from stepwell.training.rank_weights import add_gradients, every_weight, fingerprint
+from stepwell.training.rank_link import RankCollectives, receive_message, send_message
+from stepwell.training.rank_share import RankShare
+from stepwell.training.rank_weights import add_gradients, compute_fingerprint, list_weights
 
 TIMEOUT_S = 300.0
 """A rank may take so long for its share of a batch."""
@@ -79,15 +79,15 @@ class Ranks:
         self.peers: list[_Peer] = []
         self._parameters = [parameter for _, parameter in policy.named_parameters()]
         self._folder = Path(tempfile.mkdtemp(prefix="stepwell-ranks-"))
-        self.close = weakref.finalize(self, _end, self.peers, self._folder)
+        self.close = weakref.finalize(self, _end_ranks, self.peers, self._folder)
         """End every rank, whatever it is doing, and leave nothing behind; at the latest with this process."""
         try:
-            self._start(devices)
+            self._start_ranks(devices)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, devices: Sequence[str]) -> None:
+    def _start_ranks(self, devices: Sequence[str]) -> None:
         self.policy.save_pretrained(self._folder / "policy")
         on_devices = all(torch.device(device).type == "cuda" for device in devices)
         num_threads = max(1, torch.get_num_threads() // self.size)
@@ -96,24 +96,26 @@ class Ranks:
             "folder": str(self._folder),
             "kind": type(self.policy).__name__,
             "dtype": str(self.policy.model.dtype).removeprefix("torch."),
-            "options": _options(self.policy),
+            "options": _read_options(self.policy),
             "has_reference": self.policy.reference is not None,
             "on_devices": on_devices,
             "timeout_s": self.timeout_s,
             "num_threads": num_threads,
         }
         for rank, device in enumerate(devices[1:], start=1):
-            self.peers.append(self._spawn(rank, device, num_threads))
-        with self._told():
+            self.peers.append(self._spawn_rank(rank, device, num_threads))
+        with self._raise_worker_error():
             for peer in self.peers:
-                send(peer.link, words | {"rank": peer.rank, "device": peer.device})
+                send_message(peer.link, words | {"rank": peer.rank, "device": peer.device})
             for peer in self.peers:
-                self._answer(peer, _START_S)
+                self._await_answer(peer, _START_S)
             shutil.rmtree(self._folder / "policy")
-            self._wire = Wire(self._folder, 0, self.size, on_devices=on_devices, timeout_s=self.timeout_s)
-            self._wire.broadcast(every_weight(self.policy))
+            self._wire = RankCollectives(
+                self._folder, 0, self.size, on_devices=on_devices, timeout_s=self.timeout_s
+            )
+            self._wire.broadcast(list_weights(self.policy))
 
-    def _spawn(self, rank: int, device: str, num_threads: int) -> _Peer:
+    def _spawn_rank(self, rank: int, device: str, num_threads: int) -> _Peer:
         ours, theirs = socket.socketpair()
         with theirs:
             process = ChildProcess(
@@ -126,7 +128,7 @@ class Ranks:
 
     # --- what they do together ------------------------------------------------------------
 
-    def take(self, minibatches: Sequence[Minibatch]) -> list[SharedBatch]:
+    def take_batches(self, minibatches: Sequence[TrajectoryMinibatch]) -> list[SharedBatch]:
         """Hand everyone what the next passes learn from."""
         settings, payload = [], []
         for minibatch in minibatches:
@@ -135,39 +137,39 @@ class Ranks:
             more = {name: getattr(minibatch, name) for name in names}
             settings.append({"sizes": [len(item) for item in encoded], **more})
             payload += encoded
-        self._tell({"do": "take", "minibatches": settings}, b"".join(payload))
+        self._send_to_all({"do": "take", "minibatches": settings}, b"".join(payload))
         return [
-            SharedBatch(self, number, Share(self.policy, minibatch, 0, self.size))
+            SharedBatch(self, number, RankShare(self.policy, minibatch, 0, self.size))
             for number, minibatch in enumerate(minibatches)
         ]
 
-    def hand_out(self) -> None:
+    def send_weights(self) -> None:
         """Give everyone the weights that were just trained."""
-        self._tell({"do": "weights"})
-        with self._told():
+        self._send_to_all({"do": "weights"})
+        with self._raise_worker_error():
             self._wire.broadcast(self._parameters)
 
-    def check(self) -> None:
+    def check_weights(self) -> None:
         """Refuse to go on where a rank's weights are not rank 0's, bit for bit."""
-        self._tell({"do": "check"})
-        own = fingerprint(self.policy)
+        self._send_to_all({"do": "check"})
+        own = compute_fingerprint(self.policy)
         for peer in self.peers:
-            with self._told():
-                found = self._answer(peer, self.timeout_s)["value"]
+            with self._raise_worker_error():
+                found = self._await_answer(peer, self.timeout_s)["value"]
             if found != own:
                 raise WeightsError(
                     f"{peer} has weights with the fingerprint {found}, rank 0 has {own}: they no longer "
                     f"learn together; {_ADVICE}"
                 )
 
-    def _tell(self, words: dict[str, Any], payload: bytes = b"") -> None:
-        with self._told():
+    def _send_to_all(self, words: dict[str, Any], payload: bytes = b"") -> None:
+        with self._raise_worker_error():
             for peer in self.peers:
-                send(peer.link, words, payload)
+                send_message(peer.link, words, payload)
 
-    def _answer(self, peer: _Peer, timeout_s: float) -> dict[str, Any]:
+    def _await_answer(self, peer: _Peer, timeout_s: float) -> dict[str, Any]:
         peer.link.settimeout(timeout_s)
-        message = receive(peer.link)
+        message = receive_message(peer.link)
         peer.link.settimeout(self.timeout_s)
         if message is None:
             raise ConnectionError("its socket is closed")
@@ -176,14 +178,14 @@ class Ranks:
     # --- their end ------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _raise_worker_error(self) -> Iterator[None]:
         """What breaks between ranks becomes a `WorkerError` that names the rank."""
         try:
             yield
         except (RuntimeError, OSError) as error:
-            raise WorkerError(f"{self._blamed(error)}\n{_ADVICE}") from error
+            raise WorkerError(f"{self._explain_failure(error)}\n{_ADVICE}") from error
 
-    def _blamed(self, error: Exception) -> str:
+    def _explain_failure(self, error: Exception) -> str:
         for peer in self.peers:  # whose socket is closed is about to die
             peer.process.wait(_GRACE_S / len(self.peers))
         for peer in self.peers:
@@ -194,7 +196,7 @@ class Ranks:
         return f"{' or '.join(map(str, silent))} did not answer within {self.timeout_s:g} s ({first_line})"
 
 
-def _end(peers: list[_Peer], folder: Path) -> None:
+def _end_ranks(peers: list[_Peer], folder: Path) -> None:
     for peer in peers:
         peer.link.close()
     for peer in peers:
@@ -209,45 +211,47 @@ class SharedBatch:
 
     ranks: Ranks
     number: int
-    share: Share
+    share: RankShare
 
     def outputs(self, *, logprobs: bool = True, values: bool = False, entropies: bool = False) -> Outputs:
         """Outputs of the whole batch; `pull_back` follows."""
-        return self._run(_wanted(logprobs, values, entropies), keep=True)
+        return self._run_shared(_list_wanted(logprobs, values, entropies), keep=True)
 
     def logprobs(self, *, with_reference: bool = False) -> Tensor:
         """Logprobs alone, of the policy or of its frozen reference; nothing is pulled back."""
-        found = self._run(_wanted(True, False, False), with_reference=with_reference).logprobs
+        found = self._run_shared(_list_wanted(True, False, False), with_reference=with_reference).logprobs
         assert found is not None
         return found
 
     def pull_back(self, pulls: tuple[Tensor, ...], *, logprobs: bool, values: bool, entropies: bool) -> None:
         """Add to the gradients of rank 0 what every rank's microbatches contribute."""
-        wanted = _wanted(logprobs, values, entropies)
-        self.ranks._tell({"do": "pull", "batch": self.number, "wanted": wanted})
+        wanted = _list_wanted(logprobs, values, entropies)
+        self.ranks._send_to_all({"do": "pull", "batch": self.number, "wanted": wanted})
         joined = torch.cat([part.double() for part in pulls])
-        with self.ranks._told():
+        with self.ranks._raise_worker_error():
             self.ranks._wire.broadcast([joined])
         self.share.pull_back(joined, wanted)
-        with self.ranks._told():
+        with self.ranks._raise_worker_error():
             add_gradients(self.ranks._wire, self.ranks._parameters)
 
-    def _run(self, wanted: dict[str, bool], *, with_reference: bool = False, keep: bool = False) -> Outputs:
+    def _run_shared(
+        self, wanted: dict[str, bool], *, with_reference: bool = False, keep: bool = False
+    ) -> Outputs:
         how = {"with_reference": with_reference, "keep": keep}
-        self.ranks._tell({"do": "outputs", "batch": self.number, "wanted": wanted, **how})
-        flat = self.share.outputs(wanted, **how)
-        with self.ranks._told():
-            self.ranks._wire.add_up([flat])
+        self.ranks._send_to_all({"do": "outputs", "batch": self.number, "wanted": wanted, **how})
+        flat = self.share.compute_outputs(wanted, **how)
+        with self.ranks._raise_worker_error():
+            self.ranks._wire.sum_to_first([flat])
         dtype = torch.promote_types(self.ranks.policy.model.dtype, torch.float32)
-        rows = iter(torch.split(flat.to(dtype), self.share.lengths(wanted)))
+        rows = iter(torch.split(flat.to(dtype), self.share.output_lengths(wanted)))
         return Outputs(*(next(rows) if wanted[kind] else None for kind in _KINDS))
 
 
-def _wanted(logprobs: bool, values: bool, entropies: bool) -> dict[str, bool]:
+def _list_wanted(logprobs: bool, values: bool, entropies: bool) -> dict[str, bool]:
     return dict(zip(_KINDS, (logprobs, values, entropies), strict=True))
 
 
-def _options(policy: Policy) -> dict[str, Any]:
+def _read_options(policy: Policy) -> dict[str, Any]:
     """How a language policy runs, which its directory does not say."""
     if not hasattr(policy, "is_replayed"):
         return {}

@@ -32,11 +32,11 @@ def measure_errors(
     wide = copy.copy(policy)
     try:
         wide.model = copy.deepcopy(policy.model).float()
-        truth = _score(wide, chosen)
+        truth = _score_chunks(wide, chosen)
     except torch.OutOfMemoryError:
         return None
     engine = np.concatenate([step.behavior_logprobs for step in chosen])
-    return LogprobErrors.against(truth, engine=engine, trainer=_score(policy, chosen))
+    return LogprobErrors.against(truth, engine=engine, trainer=_score_chunks(policy, chosen))
 
 
 def _choose_steps(steps: Sequence[Step], max_tokens: int) -> list[Step]:
@@ -44,7 +44,7 @@ def _choose_steps(steps: Sequence[Step], max_tokens: int) -> list[Step]:
     return list(steps[:: max(1, -(-num_tokens // max_tokens))])
 
 
-def _score(policy: Policy, steps: Sequence[Step]) -> FloatArray:
+def _score_chunks(policy: Policy, steps: Sequence[Step]) -> FloatArray:
     chunks = (policy.score(steps[i : i + _CHUNK]) for i in range(0, len(steps), _CHUNK))
     joined: FloatArray = np.concatenate([logprobs for chunk in chunks for logprobs in chunk])
     return joined

@@ -19,9 +19,9 @@ from stepwell.config.run import WarmStartConfig
 from stepwell.core import DivergenceError, InputError, Trajectory
 from stepwell.packing import Outputs, backward
 from stepwell.policies.vla import VLAPolicy
-from stepwell.training.batch import Minibatch, told_as_too_large
-from stepwell.training.batch_split import num_batches
-from stepwell.training.optimizer import Optimizer, rate_share, told_as_divergence
+from stepwell.training.batch import TrajectoryMinibatch, oom_as_config_error
+from stepwell.training.batch_split import count_batches
+from stepwell.training.optimizer import Optimizer, nan_as_divergence_error, rate_share
 from stepwell.training.policy import Policy
 
 _GAMMA = 0.99
@@ -47,12 +47,12 @@ def imitate(
     if isinstance(policy, VLAPolicy):
         policy.fit_inputs([step.state for shown in demonstrations for step in shown.steps])
     optimizer = Optimizer(policy.named_parameters(), config.optimizer)
-    total = num_batches(config, len(demonstrations))
-    order = _order(len(demonstrations), config, seed)
+    total = count_batches(config, len(demonstrations))
+    order = _shuffle_batches(len(demonstrations), config, seed)
     for number in range(total):
         drawn = (seed << 32) + number
         shown = [demonstrations[i] for i in next(order)]
-        batch = Minibatch(
+        batch = TrajectoryMinibatch(
             shown, policy.device, token_budget=token_budget, micro_batch=micro_batch, seed=drawn
         )
         optimizer.set_rate(
@@ -61,7 +61,7 @@ def imitate(
         optimizer.zero_grad()
         with_values = policy.critic is not None and config.value_coef > 0
         place = f"warm start, update {number + 1}"
-        with told_as_divergence(place, _ADVICE), told_as_too_large(place, [batch]):
+        with nan_as_divergence_error(place, _ADVICE), oom_as_config_error(place, [batch]):
             _, metrics, _ = backward(policy, batch.packed, _Imitation(batch, config), values=with_values)
         norm = torch.nn.utils.clip_grad_norm_(optimizer.parameters, config.optimizer.grad_clip)
         if not bool(norm.isfinite()):
@@ -70,7 +70,7 @@ def imitate(
         yield {name: float(value) for name, value in metrics.items()} | {"grad_norm": float(norm)}
 
 
-def _order(count: int, config: WarmStartConfig, seed: int) -> Iterator[list[int]]:
+def _shuffle_batches(count: int, config: WarmStartConfig, seed: int) -> Iterator[list[int]]:
     epoch = 0
     while True:
         shuffled = np.random.default_rng([seed, epoch, count]).permutation(count).tolist()
@@ -82,7 +82,7 @@ def _order(count: int, config: WarmStartConfig, seed: int) -> Iterator[list[int]
 class _Imitation:
     """−logprob of what was shown, and the error of the critic about what came of it."""
 
-    def __init__(self, batch: Minibatch, config: WarmStartConfig) -> None:
+    def __init__(self, batch: TrajectoryMinibatch, config: WarmStartConfig) -> None:
         self._batch, self._coef = batch, config.value_coef
 
     def __call__(self, outputs: Outputs) -> tuple[Tensor, dict[str, Tensor]]:

@@ -37,14 +37,14 @@ from stepwell.core import (
     select_trainable,
 )
 from stepwell.packing import backward, evaluate
-from stepwell.training.batch import Minibatch, told_as_too_large
-from stepwell.training.batch_split import split
-from stepwell.training.critic_clock import timed
-from stepwell.training.flat_sequence import flatten
+from stepwell.training.batch import TrajectoryMinibatch, oom_as_config_error
+from stepwell.training.batch_split import split_trajectories
+from stepwell.training.critic_clock import time_critic
+from stepwell.training.flat_sequence import flatten_trajectories
 from stepwell.training.objective import Objective
-from stepwell.training.optimizer import Optimizer, rate_share, told_as_divergence
+from stepwell.training.optimizer import Optimizer, nan_as_divergence_error, rate_share
 from stepwell.training.policy import Policy
-from stepwell.training.rank_share import cut_for
+from stepwell.training.rank_share import cut_for_ranks
 from stepwell.training.ranks import TIMEOUT_S, Ranks, SharedBatch
 from stepwell.training.rounding_error import measure_errors
 
@@ -87,7 +87,7 @@ class Trainer:
         self.devices, self.rank_timeout_s = tuple(devices), rank_timeout_s
         self.num_done = 0
         self._ranks: Ranks | None = None
-        self._shared: dict[Minibatch, SharedBatch] = {}
+        self._shared: dict[TrajectoryMinibatch, SharedBatch] = {}
         self.optimizer = Optimizer(
             policy.named_parameters(), config.optimizer, critic_rate=config.critic_learning_rate
         )
@@ -113,7 +113,7 @@ class Trainer:
         from under the truncated ratio.
         """
         try:
-            return self._update(trajectories, check_parity, version)
+            return self._run_update(trajectories, check_parity, version)
         except BaseException:
             self.close()
             raise
@@ -132,7 +132,7 @@ class Trainer:
         ranks = self._ranks  # one look: a live view asks from another thread
         return [] if ranks is None else [peer.process.pid for peer in ranks.peers]
 
-    def _update(
+    def _run_update(
         self,
         trajectories: Sequence[Trajectory],
         check_parity: CheckParity | None,
@@ -143,8 +143,8 @@ class Trainer:
             ends = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
             raise InputError(f"nothing to train on: no trajectory has a step to learn from ({ends})")
         if self.recipe.flat_sequence:
-            kept = flatten(kept, self.policy)
-        minibatches = self._minibatches(kept)
+            kept = flatten_trajectories(kept, self.policy)
+        minibatches = self._build_minibatches(kept)
         share = rate_share(
             self.num_done,
             num_updates=self.config.num_updates,
@@ -154,19 +154,21 @@ class Trainer:
         )
         self.optimizer.set_rate(share)
         place = f"update {self.num_done + 1}"
-        with told_as_divergence(place, _ADVICE), told_as_too_large(place, minibatches):
-            objectives = [self._objective(m, version, is_first=m is minibatches[0]) for m in minibatches]
+        with nan_as_divergence_error(place, _ADVICE), oom_as_config_error(place, minibatches):
+            objectives = [
+                self._build_objective(m, version, is_first=m is minibatches[0]) for m in minibatches
+            ]
             seen: list[dict[str, Tensor]] = []
             steps = [step for minibatch in minibatches for step in minibatch.steps]
-            with timed(self.policy.critic, self.policy.device) as clock:
+            with time_critic(self.policy.critic, self.policy.device) as clock:
                 for _ in range(self.config.update_epochs):
                     for objective in objectives:
                         seen.append(
-                            self._step(objective, steps, is_first=not seen, check_parity=check_parity)
+                            self._take_step(objective, steps, is_first=not seen, check_parity=check_parity)
                         )
         self._require_finite()
         self.num_done += 1
-        metrics = _averaged(seen) | clock.metrics()
+        metrics = _average_metrics(seen) | clock.read_metrics()
         metrics["learning_rate"] = share * self.config.optimizer.learning_rate
         metrics["packed_tokens"] = float(sum(m.packed.num_tokens for m in minibatches))
         return metrics
@@ -181,29 +183,31 @@ class Trainer:
         self.optimizer.load_state_dict(state["optimizer"])
         self.num_done = int(state["num_done"])
 
-    def _minibatches(self, trajectories: Sequence[Trajectory]) -> list[Minibatch]:
+    def _build_minibatches(self, trajectories: Sequence[Trajectory]) -> list[TrajectoryMinibatch]:
         """What each optimizer step learns from, dealt out to the ranks where there are several."""
         rng = np.random.default_rng(self.num_done)  # the same after a resume
         minibatches = [
-            Minibatch(
+            TrajectoryMinibatch(
                 part,
                 self.policy.device,
                 self.config.token_budget,
                 self.recipe.bootstrap_truncated,
                 self.config.micro_batch,
             )
-            for part in split(trajectories, self.config.minibatches, rng)
+            for part in split_trajectories(trajectories, self.config.minibatches, rng)
         ]
         if len(self.devices) < 2:
             return minibatches
         if self._ranks is None:
             self._ranks = Ranks(self.policy, self.devices, timeout_s=self.rank_timeout_s)
-        self._ranks.check()
-        minibatches = [cut_for(minibatch, len(self.devices)) for minibatch in minibatches]
-        self._shared = dict(zip(minibatches, self._ranks.take(minibatches), strict=True))
+        self._ranks.check_weights()
+        minibatches = [cut_for_ranks(minibatch, len(self.devices)) for minibatch in minibatches]
+        self._shared = dict(zip(minibatches, self._ranks.take_batches(minibatches), strict=True))
         return minibatches
 
-    def _objective(self, minibatch: Minibatch, version: int | None, *, is_first: bool) -> Objective:
+    def _build_objective(
+        self, minibatch: TrajectoryMinibatch, version: int | None, *, is_first: bool
+    ) -> Objective:
         ref = proximal = None
         shared = self._shared.get(minibatch)
         if self.recipe.needs_reference:
@@ -218,7 +222,7 @@ class Trainer:
                 )
         return Objective(self.recipe, minibatch, ref, self.horizon, self.value_clip, version, proximal)
 
-    def _step(
+    def _take_step(
         self,
         objective: Objective,
         steps: Sequence[Step],
@@ -240,32 +244,36 @@ class Trainer:
         elif check_parity is not None and objective.gaps is not None:
             check_parity(objective.gaps, partial(measure_errors, self.policy, steps, objective.version))
         norm = torch.nn.utils.clip_grad_norm_(self.optimizer.parameters, self.config.optimizer.grad_clip)
-        self._check(float(norm), metrics)
+        self._check_gradient(float(norm), metrics)
         self.optimizer.step()
         if self._ranks is not None:
-            self._ranks.hand_out()
+            self._ranks.send_weights()
         return metrics | {"grad_norm": norm.detach()}
 
-    def _check(self, norm: float, metrics: dict[str, Tensor]) -> None:
+    def _check_gradient(self, norm: float, metrics: dict[str, Tensor]) -> None:
         if math.isfinite(norm) and norm <= self.config.max_grad_norm:
             return
         self.optimizer.zero_grad()
         told = ", ".join(f"{name} {float(value):.4g}" for name, value in metrics.items())
-        raise self._diverged(
+        raise self._divergence_error(
             f"the gradient's norm is {norm:.4g} (limit train.max_grad_norm = "
             f"{self.config.max_grad_norm:g}); {told}. This step was not taken"
         )
 
     def _require_finite(self) -> None:
-        norms = torch.stack([norm.float() for norm in torch._foreach_norm(self.optimizer.parameters)])
+        norms = torch.stack(
+            [norm.float() for norm in torch._foreach_norm(list[Tensor](self.optimizer.parameters))]
+        )
         if not bool(norms.isfinite().all()):
-            raise self._diverged("the weights are no longer finite; they were neither published nor saved")
+            raise self._divergence_error(
+                "the weights are no longer finite; they were neither published nor saved"
+            )
 
-    def _diverged(self, what: str) -> DivergenceError:
+    def _divergence_error(self, what: str) -> DivergenceError:
         return DivergenceError(f"update {self.num_done + 1}: {what}. {_ADVICE}")
 
 
-def _averaged(seen: list[dict[str, Tensor]]) -> dict[str, float]:
+def _average_metrics(seen: list[dict[str, Tensor]]) -> dict[str, float]:
     """Means over passes of whatever each of them reported, read from the device once."""
     names = list(dict.fromkeys(name for metrics in seen for name in metrics))
     means = [torch.stack([m[name].float() for m in seen if name in m]).mean() for name in names]

@@ -9,14 +9,14 @@ import numpy as np
 from stepwell.config.vla import VLAConfig
 from stepwell.core import ArraySpec, ArrayState, Request, SamplingParams, Step
 from stepwell.engines.array_engine import ArrayEngine
-from stepwell.policies.vla import Shape, VLAPolicy
+from stepwell.policies.vla import VLAPolicy, VLAShape
 from stepwell.rollout.robot_player import keep_executed
 
 CHUNK, DIM, BINS, STEPS = 3, 2, 16, 4
 WORDS = ("open the drawer", "close the drawer", "")
 
 
-def shape(head: str, *, picture: bool = False) -> Shape:
+def shape(head: str, *, picture: bool = False) -> VLAShape:
     """What a small policy is built for."""
     arrays = {"proprio": ArraySpec((3,)), "state": ArraySpec((4,))}
     if picture:
@@ -25,7 +25,7 @@ def shape(head: str, *, picture: bool = False) -> Shape:
         head=head, chunk=CHUNK, bins=BINS, bin_rank=8, denoising_steps=STEPS, width=16, layers=1,
         instruction_width=8, image_channels=4,
     )  # fmt: skip
-    return Shape(config, arrays, DIM)
+    return VLAShape(config, arrays, DIM)
 
 
 def policy(
@@ -34,7 +34,7 @@ def policy(
     """Fresh, but moved away from its all-zero last layers."""
     import torch
 
-    made = VLAPolicy.fresh(shape(head, picture=picture), critic=critic, dtype=dtype, seed=3)  # type: ignore[arg-type]
+    made = VLAPolicy.from_shape(shape(head, picture=picture), critic=critic, dtype=dtype, seed=3)  # type: ignore[arg-type]
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in made.module.parameters():

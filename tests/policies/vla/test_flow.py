@@ -24,13 +24,13 @@ def exact_velocity(x: Tensor, tau: Tensor) -> Tensor:
 def moments(num_steps: int, noise_level: float) -> tuple[float, float]:
     """Mean and standard deviation after the last transition, without sampling: each one is affine."""
     mean, variance = 0.0, 1.0
-    for tau in flow.times(num_steps, torch.zeros(1, dtype=torch.float64)):
+    for tau in flow.start_times(num_steps, torch.zeros(1, dtype=torch.float64)):
         points = torch.tensor([0.0, 1.0], dtype=torch.float64)
-        moved = flow.mean_of(
+        moved = flow.transition_mean(
             points, exact_velocity(points, tau), tau, num_steps=num_steps, noise_level=noise_level
         )
         slope = float(moved[1] - moved[0])
-        width = float(flow.std_of(tau, num_steps=num_steps, noise_level=noise_level))
+        width = float(flow.transition_std(tau, num_steps=num_steps, noise_level=noise_level))
         mean, variance = slope * mean + float(moved[0]), slope**2 * variance + width**2
     return mean, math.sqrt(variance)
 
@@ -130,15 +130,15 @@ def test_entropies_are_those_of_the_executed_dimensions() -> None:
 
 
 def test_draws_depend_on_seed_and_place_alone() -> None:
-    alone = seeded_random.uniforms([7], 10)[0]
-    assert np.array_equal(seeded_random.uniforms([3, 7, 2**63 - 1], 25)[1, :10], alone)
-    assert not np.intersect1d(seeded_random.uniforms([8], 10), alone).size
+    alone = seeded_random.draw_uniforms([7], 10)[0]
+    assert np.array_equal(seeded_random.draw_uniforms([3, 7, 2**63 - 1], 25)[1, :10], alone)
+    assert not np.intersect1d(seeded_random.draw_uniforms([8], 10), alone).size
 
 
 def test_draws_are_uniform_and_normal_and_independent_between_near_seeds() -> None:
-    many = seeded_random.uniforms(np.arange(1000), 100)
+    many = seeded_random.draw_uniforms(np.arange(1000), 100)
     assert many.mean() == pytest.approx(0.5, abs=0.003) and many.var() == pytest.approx(1 / 12, rel=0.01)
-    normal = seeded_random.normals(np.arange(1000), 101)
+    normal = seeded_random.draw_normals(np.arange(1000), 101)
     assert normal.mean() == pytest.approx(0.0, abs=0.01) and normal.std() == pytest.approx(1.0, rel=0.01)
     near = np.corrcoef(normal[:-1].ravel(), normal[1:].ravel())[0, 1]
     assert abs(near) < 0.01

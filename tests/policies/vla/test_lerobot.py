@@ -57,14 +57,14 @@ def test_a_batch_is_in_its_words() -> None:
     picture[..., 1] = 255
     arrays = {"proprio": np.array([1, 2], np.float32), "top": picture, "state": np.array([3], np.float32)}
     sampler = LeRobotSampler(Homing(), rename={"top": "observation.image"})
-    batch = sampler.batch([ArrayState(arrays, "go"), ArrayState(arrays, "stay")])
+    batch = sampler.build_batch([ArrayState(arrays, "go"), ArrayState(arrays, "stay")])
     assert batch["observation.state"].tolist() == [[1.0, 2.0]] * 2
     assert batch["observation.environment_state"].tolist() == [[3.0]] * 2
     assert batch["observation.image"].shape == (2, 3, 4, 6)
     assert batch["observation.image"].mean(dim=(0, 2, 3)).tolist() == [0.0, 1.0, 0.0]
     assert batch["task"] == ["go", "stay"]
     joined = LeRobotSampler(Homing(), rename={"state": "observation.state"})
-    assert joined.batch([ArrayState(arrays, "go")])["observation.state"].tolist() == [[1.0, 2.0, 3.0]]
+    assert joined.build_batch([ArrayState(arrays, "go")])["observation.state"].tolist() == [[1.0, 2.0, 3.0]]
 
 
 def test_chunks_are_cut_and_processors_applied() -> None:

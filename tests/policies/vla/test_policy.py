@@ -25,7 +25,7 @@ from stepwell.core import (
 )
 from stepwell.packing import backward, pack_arrays
 from stepwell.policies.vla import VLAPolicy, bins
-from stepwell.policies.vla.inputs import feed_states
+from stepwell.policies.vla.inputs import stack_inputs
 
 HEADS = ("token", "flow")
 NO_LOGPROBS = np.zeros(0, np.float32)
@@ -39,7 +39,7 @@ def given_step(state: ArrayState, actions: np.ndarray) -> Step:
 def test_token_logprobs_and_entropies_are_those_of_a_categorical(temperature: float) -> None:
     made = policy("token", dtype="float64")
     steps = sampled_steps(made, states(4), temperature=temperature)
-    logits = made.model.head.logits(made.model.encode(*feed_states([s.state for s in steps], made.model)))
+    logits = made.model.head.logits(made.model.encode(*stack_inputs([s.state for s in steps], made.model)))
     expected = torch.distributions.Categorical(logits=logits / (temperature or 1.0))
     places = torch.from_numpy(np.stack([step.action.draws["bins"] for step in steps]))
     packed = pack_arrays(steps)
@@ -209,7 +209,7 @@ def test_inputs_are_centred_and_scaled_by_what_was_shown() -> None:
 def test_a_reference_keeps_the_logprobs_of_when_it_was_made() -> None:
     made = policy("flow")
     steps = sampled_steps(made, states(3))
-    made.reference = VLAPolicy.fresh(shape("flow"), seed=9).model
+    made.reference = VLAPolicy.from_shape(shape("flow"), seed=9).model
     packed = pack_arrays(steps)
     expected = VLAPolicy(made.reference).logprobs(packed)
     for found, row in zip(made.reference_logprobs(packed), expected, strict=True):
@@ -222,16 +222,16 @@ def test_the_middle_of_an_actions_bin_is_near_the_action_and_lies_in_it(
     actions: list[float], count: int
 ) -> None:
     values = torch.tensor(actions)
-    places = bins.bin_of(values, count)
-    centres = bins.centre_of(places, count)
+    places = bins.find_bin(values, count)
+    centres = bins.find_bin_centre(places, count)
     assert float((centres - values).abs().max()) <= 1.0 / count + 1e-6
-    assert torch.equal(bins.bin_of(centres, count), places)
+    assert torch.equal(bins.find_bin(centres, count), places)
 
 
 def test_drawn_bins_follow_the_distribution() -> None:
     logits = torch.tensor([0.0, 1.0, -1.0, 0.5]).expand(20_000, 1, 4)
     uniforms = torch.from_numpy(np.random.default_rng(0).random((20_000, 1)))
-    places = bins.draw(logits, uniforms, torch.full((20_000,), 0.5))
+    places = bins.draw_bins(logits, uniforms, torch.full((20_000,), 0.5))
     shares = torch.bincount(places.flatten(), minlength=4) / 20_000
     torch.testing.assert_close(shares, (logits[0, 0] / 0.5).softmax(0), rtol=0, atol=0.01)
-    assert bins.draw(logits[:3], uniforms[:3], torch.zeros(3)).flatten().tolist() == [1, 1, 1]
+    assert bins.draw_bins(logits[:3], uniforms[:3], torch.zeros(3)).flatten().tolist() == [1, 1, 1]

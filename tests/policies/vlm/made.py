@@ -192,17 +192,17 @@ class Scene:
 
     def __init__(self, path: Path, **options: Any) -> None:
         self.path = path
-        self.pictures = ImageStore()
+        self.image_store = ImageStore()
         draw = np.random.default_rng(0)
         sizes = ((40, 60), (33, 21), (28, 28))
         self.images = [draw.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]
-        self.names = [self.pictures.add(image) for image in self.images]
+        self.names = [self.image_store.add(image) for image in self.images]
         self.policy = VLMPolicy.from_pretrained(
-            path, pictures=self.pictures, **{"dtype": "float64", **options}
+            path, image_store=self.image_store, **{"dtype": "float64", **options}
         )
         self.tokenizer = load_tokenizer(path)
         self.renderer = Renderer(
-            self.tokenizer, image_format=self.policy.image_format, pictures=self.pictures
+            self.tokenizer, image_format=self.policy.image_format, image_store=self.image_store
         )
 
     def show(self, *parts: int | str) -> Message:
@@ -219,7 +219,7 @@ class Scene:
             for answer, then in ((first, self.show("Now", 1, 0)), (second, None)):
                 ids = [*self.tokenizer.encode(answer), end]
                 steps.append(Step(conversation.state, _action(ids), np.zeros(0, np.float32)))
-                conversation.sampled(ids)
+                conversation.record_action(ids)
                 if then is not None:
                     assert conversation.add(then).extended
         other = Conversation(self.renderer, [system, self.show("Look: ", 2, " and go.")])

@@ -180,7 +180,7 @@ def pretended() -> Iterator[None]:
             patch.setattr(torch.cuda, name, value)
         patch.setattr(torch, "inference_mode", torch.no_grad)  # it and subclasses do not go together
         patch.setattr(attention, "can_use_flex", lambda *_: False)
-        patch.setattr(paths, "supports", lambda *_: False)
+        patch.setattr(paths, "supports_paths", lambda *_: False)
         patch.setattr(segments_cuda, "supports", lambda *_: False)
         patch.setattr(runner_factory, "_should_use_triton", lambda *_: False)
         patch.setattr(graphs.GraphRunner, "_capture_graph", lambda runner, key: _Replayed(runner, key))

@@ -86,7 +86,7 @@ def test_an_engine_on_a_gpu_samples_what_the_policy_there_scores(
         scene.tokenizer,
         config,
         image_format=policy.image_format,
-        pictures=scene.pictures,
+        image_store=scene.image_store,
     ) as engine:
         with torch.no_grad():
             next(policy.parameters()).mul_(1.01)
@@ -126,10 +126,10 @@ def test_convolutions_of_float32_are_not_rounded_on_a_gpu(
 ) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     scene = Scene(directory_of("tiny"), device="cuda:0", dtype="float32")
-    pixels = vision.pixels_of(scene.policy.image_format, scene.images * 24).to(scene.policy.device)
-    some = vision.pixels_of(scene.policy.image_format, scene.images).to(scene.policy.device)
+    pixels = vision.prepare_pixels(scene.policy.image_format, scene.images * 24).to(scene.policy.device)
+    some = vision.prepare_pixels(scene.policy.image_format, scene.images).to(scene.policy.device)
     with torch.no_grad():
-        many, few = (vision.features_of(scene.policy.model, shown) for shown in (pixels, some))
+        many, few = (vision.compute_features(scene.policy.model, shown) for shown in (pixels, some))
     assert not torch.backends.cudnn.allow_tf32
     for ours, other in zip(few, many, strict=False):
         assert float((ours - other).abs().max()) < 1e-4 * float(other.abs().max())

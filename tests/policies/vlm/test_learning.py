@@ -20,7 +20,7 @@ def test_a_tiny_model_learns_to_name_the_corner_that_is_lit() -> None:
     policy = VLMPolicy.from_pretrained("tiny-vlm-0.5m")
     assert policy.source is not None
     tokenizer = load_tokenizer(policy.source)
-    renderer = Renderer(tokenizer, image_format=policy.image_format, pictures=policy.pictures)
+    renderer = Renderer(tokenizer, image_format=policy.image_format, image_store=policy.image_store)
     draw = np.random.default_rng(0)
     freeze_vision(policy, "none")
 
@@ -31,7 +31,7 @@ def test_a_tiny_model_learns_to_name_the_corner_that_is_lit() -> None:
             corner = int(draw.integers(4))
             top, left = divmod(corner, 2)
             image[top * 32 : top * 32 + 32, left * 32 : left * 32 + 32] += 150
-            state = renderer.start([Message.user([ImagePart(policy.pictures.add(image))])]).state
+            state = renderer.start([Message.user([ImagePart(policy.image_store.add(image))])]).state
             words = (" up", " down", " left", " right")
             answer = tokenizer.encode(words[corner])
             steps.append(Step.from_tokens(state.prompt_ids, answer, images=state.images))

@@ -12,7 +12,7 @@ from tests.policies.vlm.made import FAMILIES, Scene
 
 from stepwell.core import InputError, Step, TokenState
 from stepwell.packing import FlatAction, backward, pack, replay
-from stepwell.policies.vlm.vision import pixels_of
+from stepwell.policies.vlm.vision import prepare_pixels
 
 SceneOf = Callable[..., Scene]
 
@@ -25,8 +25,8 @@ def _plain_logprobs(scene: Scene, step: Step) -> torch.Tensor:
     inputs: dict[str, Any] = {"input_ids": ids}
     names = [span.image for span in step.state.images]
     if names:
-        images = [scene.pictures.get(name) for name in names]
-        inputs |= pixels_of(scene.policy.image_format, images).arguments
+        images = [scene.image_store.get(name) for name in names]
+        inputs |= prepare_pixels(scene.policy.image_format, images).arguments
         inputs["pixel_values"] = inputs["pixel_values"].double()
         if scene.policy.image_format.num_axes == 3:
             inputs["mm_token_type_ids"] = (ids == scene.policy.image_format.marker_id).int()

@@ -16,9 +16,9 @@ from transformers import AutoModelForImageTextToText
 from stepwell.config import PolicyConfig
 from stepwell.core import ImageStore, InputError, ModelError, TokenState
 from stepwell.packing import backward, pack, replay
-from stepwell.policies import CausalLMPolicy, VLMPolicy, open_policy, resolve_model, sees
+from stepwell.policies import CausalLMPolicy, VLMPolicy, accepts_images, open_policy, resolve_model
 from stepwell.policies.vlm.tiny import TINY_VLM_SIZES, build_tiny_vlm
-from stepwell.policies.vlm.vision import decoder_of, encode, pixels_of
+from stepwell.policies.vlm.vision import encode_images, find_decoder, prepare_pixels
 
 SceneOf = Callable[..., Scene]
 
@@ -33,11 +33,11 @@ def test_positions_are_those_of_the_model_itself(scene_of: SceneOf, family: str)
         ids = torch.tensor(np.concatenate([state.prompt_ids, step.action.action_ids]))[None].long()
         if not state.images:
             continue
-        images = [scene.pictures.get(span.image) for span in state.images]
-        grid = pixels_of(form, images).arguments["image_grid_thw"]
+        images = [scene.image_store.get(span.image) for span in state.images]
+        grid = prepare_pixels(form, images).arguments["image_grid_thw"]
         kinds = (ids == form.marker_id).int()
         expected, _ = scene.policy.model.model.get_rope_index(ids, kinds, image_grid_thw=grid)
-        ours = form.positions(ids.shape[1], form.placed(state, scene.pictures))
+        ours = form.build_positions(ids.shape[1], form.place_images(state, scene.image_store))
         assert np.array_equal(ours, expected[:, 0].numpy())
 
 
@@ -47,7 +47,7 @@ def test_what_is_saved_opens_again_bit_for_bit(scene_of: SceneOf, family: str, t
     steps = scene.steps()
     saved = tmp_path / "saved"
     scene.policy.save_pretrained(saved)
-    again = VLMPolicy.from_pretrained(saved, pictures=scene.pictures, dtype="float64")
+    again = VLMPolicy.from_pretrained(saved, image_store=scene.image_store, dtype="float64")
     plain, report = AutoModelForImageTextToText.from_pretrained(
         saved, dtype=torch.float64, output_loading_info=True
     )
@@ -89,7 +89,7 @@ def test_values_are_equal_packed_and_alone_and_a_critic_of_its_own_sees(
         assert names and all(name.startswith("critic.") for name in names)
         assert any("vis" in name for name in names), "its encoder learns too"
     scene.policy.save_pretrained(tmp_path / "saved")
-    again = VLMPolicy.from_pretrained(tmp_path / "saved", pictures=scene.pictures, dtype="float64")
+    again = VLMPolicy.from_pretrained(tmp_path / "saved", image_store=scene.image_store, dtype="float64")
     with torch.no_grad():
         assert all(map(torch.equal, packed, again.values(pack(steps))))
 
@@ -118,8 +118,8 @@ def test_adapters_train_and_their_directory_sees(directory_of: Callable[[str], P
             parameter.add_(0.01)
         expected = torch.cat(scene.policy.logprobs(pack(steps)))
     scene.policy.save_pretrained(tmp_path / "adapters")
-    assert sees(tmp_path / "adapters")
-    again = VLMPolicy.from_pretrained(tmp_path / "adapters", pictures=scene.pictures, dtype="float64")
+    assert accepts_images(tmp_path / "adapters")
+    again = VLMPolicy.from_pretrained(tmp_path / "adapters", image_store=scene.image_store, dtype="float64")
     with torch.no_grad():
         torch.testing.assert_close(torch.cat(again.logprobs(pack(steps))), expected)
 
@@ -128,7 +128,7 @@ def test_a_model_whose_attention_stays_is_replayed_with_one_warning(
     directory_of: Callable[[str], Path], scene_of: SceneOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed_scene = scene_of("llava")
-    kind = type(decoder_of(packed_scene.policy.model))
+    kind = type(find_decoder(packed_scene.policy.model))
     monkeypatch.setattr(kind, "_supports_attention_backend", False)
     with pytest.warns(UserWarning, match="cannot run prefix trees") as caught:
         scene = Scene(directory_of("llava"))
@@ -154,12 +154,12 @@ def test_gradient_checkpointing_changes_nothing(
 
 
 def test_settings_open_the_kind_of_policy_a_directory_holds(directory_of: Callable[[str], Path]) -> None:
-    pictures = ImageStore()
-    policy = open_policy(PolicyConfig(model=str(directory_of("llava")), critic="shared"), pictures)
-    assert isinstance(policy, VLMPolicy) and policy.pictures is pictures and policy.critic is not None
-    plain = open_policy(PolicyConfig(model="tiny-0.3m"), pictures)
+    image_store = ImageStore()
+    policy = open_policy(PolicyConfig(model=str(directory_of("llava")), critic="shared"), image_store)
+    assert isinstance(policy, VLMPolicy) and policy.image_store is image_store and policy.critic is not None
+    plain = open_policy(PolicyConfig(model="tiny-0.3m"), image_store)
     assert type(plain) is CausalLMPolicy
-    assert sees("tiny-vlm-0.5m") and not sees("tiny-0.3m")
+    assert accepts_images("tiny-vlm-0.5m") and not accepts_images("tiny-0.3m")
 
 
 def test_a_language_policy_says_that_it_cannot_see(scene_of: SceneOf) -> None:
@@ -183,7 +183,7 @@ def test_an_encoder_that_gives_another_number_of_features_is_refused(scene_of: S
     half = Half.__new__(Half)
     half.__dict__.update(form.__dict__)
     with pytest.raises(ModelError, match="36 features for pictures that take"):
-        encode(scene.policy.model, half, scene.images[:1])
+        encode_images(scene.policy.model, half, scene.images[:1])
 
 
 @pytest.mark.parametrize(("name", "count"), [("tiny-vlm-0.5m", 547_424), ("tiny-vlm-1.5m", 1_484_416)])
@@ -207,4 +207,4 @@ def test_a_tiny_model_is_found_by_name_and_opens_without_a_warning(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         policy = VLMPolicy.from_pretrained(resolve_model("tiny-vlm-0.5m", seed=1))
-    assert not policy.is_replayed and policy.image_format.tokens(50, 70).num_features == 36
+    assert not policy.is_replayed and policy.image_format.build_tokens(50, 70).num_features == 36

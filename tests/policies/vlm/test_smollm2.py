@@ -31,7 +31,7 @@ def directory() -> Path:
 
 @pytest.fixture(scope="module")
 def seeing(directory: Path) -> Any:
-    return VLMPolicy.from_pretrained(directory, pictures=ImageStore()).model
+    return VLMPolicy.from_pretrained(directory, image_store=ImageStore()).model
 
 
 @pytest.mark.slow

@@ -60,6 +60,6 @@ class Backbone:
     def _prepare_image(self, picture: Image) -> np.ndarray[Any, np.dtype[np.float32]]:
         from PIL import Image as Pillow
 
-        resized = Pillow.fromarray(picture).resize((self._side, self._side), Pillow.Resampling.BICUBIC)
-        scaled = (np.asarray(resized, dtype=np.float32) / 255 - np.array(MEAN)) / np.array(SPREAD)
+        resize_image = Pillow.fromarray(picture).resize((self._side, self._side), Pillow.Resampling.BICUBIC)
+        scaled = (np.asarray(resize_image, dtype=np.float32) / 255 - np.array(MEAN)) / np.array(SPREAD)
         return np.ascontiguousarray(scaled.transpose(2, 0, 1), dtype=np.float32)

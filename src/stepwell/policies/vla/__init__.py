@@ -5,17 +5,22 @@ Names are imported when first used, so that looking at this folder does not load
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from stepwell.core.lazy import lazy_names
+from stepwell.core.lazy import lazy_names, renamed_names
 
 if TYPE_CHECKING:
     from stepwell.policies.vla.lerobot import LeRobotSampler
-    from stepwell.policies.vla.model import Shape, VLAModel
+    from stepwell.policies.vla.model import VLAModel, VLAShape
     from stepwell.policies.vla.policy import VLAPolicy
 
-__all__ = ["LeRobotSampler", "Shape", "VLAModel", "VLAPolicy"]
+__all__ = ["LeRobotSampler", "VLAModel", "VLAPolicy", "VLAShape"]
 
-__getattr__ = lazy_names(
-    __name__, {"LeRobotSampler": "lerobot", "Shape": "model", "VLAModel": "model", "VLAPolicy": "policy"}
+_lazy = lazy_names(
+    __name__, {"LeRobotSampler": "lerobot", "VLAModel": "model", "VLAPolicy": "policy", "VLAShape": "model"}
 )
+_renamed = renamed_names(__name__, {"Shape": "VLAShape"})
+
+
+def __getattr__(name: str) -> Any:
+    return _renamed(name) if name == "Shape" else _lazy(name)

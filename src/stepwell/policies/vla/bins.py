@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def bin_of(actions: Tensor, bins: int) -> Tensor:
+def find_bin(actions: Tensor, bins: int) -> Tensor:
     """The bin that each number in [-1, 1] lies in; what lies outside goes to the nearest.
 
     >>> bin_of(torch.tensor([-1.0, -0.4, 0.0, 1.0, 3.0]), 4).tolist()
@@ -15,12 +15,12 @@ def bin_of(actions: Tensor, bins: int) -> Tensor:
     return ((actions + 1.0) * (bins / 2.0)).floor().clamp(0, bins - 1).long()
 
 
-def centre_of(places: Tensor, bins: int, dtype: torch.dtype = torch.float32) -> Tensor:
+def find_bin_centre(places: Tensor, bins: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """The middle of each bin."""
     return (places.to(dtype) + 0.5) * (2.0 / bins) - 1.0
 
 
-def draw(logits: Tensor, uniforms: Tensor, temperatures: Tensor) -> Tensor:
+def draw_bins(logits: Tensor, uniforms: Tensor, temperatures: Tensor) -> Tensor:
     """One bin per row of `logits` [B, ..., bins]; temperature 0 takes the likeliest."""
     shape = (-1,) + (1,) * (logits.ndim - 1)
     is_greedy = (temperatures <= 0).view(shape)
@@ -35,7 +35,7 @@ def logprobs(logits: Tensor, temperatures: Tensor) -> Tensor:
     return (logits / temperatures.view((-1,) + (1,) * (logits.ndim - 1))).log_softmax(dim=-1)
 
 
-def taken(logprobs: Tensor, places: Tensor) -> Tensor:
+def gather_logprobs(logprobs: Tensor, places: Tensor) -> Tensor:
     """The logprob of each bin taken."""
     return logprobs.gather(-1, places.unsqueeze(-1)).squeeze(-1)
 

@@ -33,21 +33,23 @@ class Encoder(nn.Module):
     def __init__(self, config: VLAConfig, arrays: Mapping[str, ArraySpec]) -> None:
         super().__init__()
         self.specs = dict(arrays)
-        self.pictures = tuple(name for name, spec in arrays.items() if spec.is_image)
-        self.numbers = tuple(name for name in arrays if name not in self.pictures)
+        self.image_names = tuple(name for name, spec in arrays.items() if spec.is_image)
+        self.numbers = tuple(name for name in arrays if name not in self.image_names)
         size = sum(int(np.prod(arrays[name].shape)) for name in self.numbers)
+        self.centre: Tensor
+        self.scale: Tensor
         self.register_buffer("centre", torch.zeros(size))
         self.register_buffer("scale", torch.ones(size))
         channels, width = config.image_channels, config.width
-        self.cameras = nn.ModuleDict({name: _Camera(channels) for name in self.pictures})
-        self.words = _Words(config.instruction_width)
-        self.join = nn.Linear(size + 2 * channels * len(self.pictures) + config.instruction_width, width)
+        self.cameras = nn.ModuleDict({name: _CameraEncoder(channels) for name in self.image_names})
+        self.words = _InstructionEncoder(config.instruction_width)
+        self.join = nn.Linear(size + 2 * channels * len(self.image_names) + config.instruction_width, width)
         self.blocks = nn.ModuleList(Block(width) for _ in range(config.layers))
         self.norm = nn.LayerNorm(width)
 
     def forward(self, arrays: Mapping[str, Tensor], instructions: Tensor, rows: Tensor) -> Tensor:
         """[B, width]. `instructions` [I, bytes] are the distinct ones, `rows` [B] says whose is which."""
-        parts = [self.cameras[name](arrays[name]) for name in self.pictures]
+        parts = [self.cameras[name](arrays[name]) for name in self.image_names]
         if self.numbers:
             flat = torch.cat([arrays[name].flatten(1).to(self.scale.dtype) for name in self.numbers], dim=1)
             parts.append(((flat - self.centre) / self.scale).clamp(-_LIMIT, _LIMIT))
@@ -55,9 +57,10 @@ class Encoder(nn.Module):
         hidden = self.join(torch.cat(parts, dim=1))
         for block in self.blocks:
             hidden = block(hidden)
-        return self.norm(hidden)
+        normed: Tensor = self.norm(hidden)
+        return normed
 
-    def fit(self, arrays: Mapping[str, np.ndarray]) -> None:
+    def fit_scaling(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Centre and scale numbers as these states ask for."""
         if not self.numbers:
             return
@@ -68,7 +71,7 @@ class Encoder(nn.Module):
         self.centre.copy_(torch.from_numpy(flat.mean(axis=0)))
         self.scale.copy_(torch.from_numpy(scale))
 
-    def check(self, arrays: Mapping[str, np.ndarray]) -> None:
+    def check_arrays(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Refuse states of another world."""
         for name, spec in self.specs.items():
             if name not in arrays or tuple(arrays[name].shape[1:]) != tuple(spec.shape):
@@ -89,10 +92,11 @@ class Block(nn.Module):
         self.down = nn.Linear(2 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.down(F.silu(self.up(self.norm(x))))
+        folded: Tensor = self.down(F.silu(self.up(self.norm(x))))
+        return x + folded
 
 
-class _Camera(nn.Module):
+class _CameraEncoder(nn.Module):
     """A picture [B, H, W, 3] of bytes to where in it each channel looks, [B, 2 * channels]."""
 
     def __init__(self, channels: int) -> None:
@@ -112,7 +116,7 @@ class _Camera(nn.Module):
         return torch.cat([weights.sum(3) @ down, weights.sum(2) @ across], dim=1)
 
 
-class _Words(nn.Module):
+class _InstructionEncoder(nn.Module):
     """Instructions [I, bytes] to [I, width]."""
 
     def __init__(self, width: int) -> None:
@@ -129,7 +133,7 @@ class _Words(nn.Module):
         return x.sum(dim=2) / is_byte.sum(dim=2).clamp(min=1.0)
 
 
-def instruction_ids(instructions: Sequence[str]) -> np.ndarray:
+def encode_instructions(instructions: Sequence[str]) -> np.ndarray:
     """[I, MAX_BYTES]: the bytes of each instruction, padded or cut at the end."""
     ids = np.full((len(instructions), MAX_BYTES), _PADDING, np.int64)
     for row, text in zip(ids, instructions, strict=True):

@@ -29,19 +29,19 @@ Velocity = Callable[[Tensor, Tensor], Tensor]
 """(x [B, C, D], τ [B]) to v [B, C, D]."""
 
 
-def mean_of(x: Tensor, v: Tensor, tau: Tensor, *, num_steps: int, noise_level: float) -> Tensor:
+def transition_mean(x: Tensor, v: Tensor, tau: Tensor, *, num_steps: int, noise_level: float) -> Tensor:
     """Where a transition from x at time τ is centred; τ broadcasts against x."""
     pull = noise_level**2 / (2.0 * tau.clamp(min=1.0 / num_steps))
     return x + (v - pull * (x - tau * v)) / num_steps
 
 
-def std_of(tau: Tensor, *, num_steps: int, noise_level: float) -> Tensor:
+def transition_std(tau: Tensor, *, num_steps: int, noise_level: float) -> Tensor:
     """How wide a transition from time τ is."""
     held = tau.clamp(min=1.0 / num_steps)
     return noise_level * ((1.0 - held) / held / num_steps).sqrt()
 
 
-def times(num_steps: int, like: Tensor) -> Tensor:
+def start_times(num_steps: int, like: Tensor) -> Tensor:
     """[K]: where the transitions start."""
     return torch.arange(num_steps, dtype=like.dtype, device=like.device) / num_steps
 
@@ -58,10 +58,10 @@ def sample_chain(
     chain, rows = [x], []
     is_still = (temperatures <= 0)[:, None, None]
     scale = torch.where(is_still[:, 0, 0], 1.0, temperatures)
-    for k, tau in enumerate(times(num_steps, x)):
+    for k, tau in enumerate(start_times(num_steps, x)):
         v = velocity(x, tau.expand(len(x)))
-        centre = mean_of(x, v, tau, num_steps=num_steps, noise_level=noise_level)
-        width = scale * std_of(tau, num_steps=num_steps, noise_level=noise_level)
+        centre = transition_mean(x, v, tau, num_steps=num_steps, noise_level=noise_level)
+        width = scale * transition_std(tau, num_steps=num_steps, noise_level=noise_level)
         x = torch.where(is_still, x + v / num_steps, centre + width[:, None, None] * normals[:, k + 1])
         chain.append(x)
         rows.append(_log_density(x, centre, width))
@@ -75,11 +75,11 @@ def row_logprobs(
 
     All transitions are evaluated in one pass: `velocity` is called with B * K rows, chain by chain.
     """
-    tau = times(num_steps, chain)
+    tau = start_times(num_steps, chain)
     x, after = chain[:, :-1], chain[:, 1:]
     v = velocity(x.flatten(0, 1), tau.repeat(len(chain))).view_as(x)
-    centre = mean_of(x, v, tau[:, None, None], num_steps=num_steps, noise_level=noise_level)
-    width = temperatures[:, None] * std_of(tau, num_steps=num_steps, noise_level=noise_level)
+    centre = transition_mean(x, v, tau[:, None, None], num_steps=num_steps, noise_level=noise_level)
+    width = temperatures[:, None] * transition_std(tau, num_steps=num_steps, noise_level=noise_level)
     return _log_density(after, centre, width)
 
 
@@ -100,8 +100,8 @@ def transition_entropies(
     num_actions: Tensor, action_dim: int, *, num_steps: int, noise_level: float, temperatures: Tensor
 ) -> Tensor:
     """[B, K]: entropy of each transition over the actions that were executed. Weights do not move it."""
-    width = temperatures[:, None] * std_of(
-        times(num_steps, temperatures), num_steps=num_steps, noise_level=noise_level
+    width = temperatures[:, None] * transition_std(
+        start_times(num_steps, temperatures), num_steps=num_steps, noise_level=noise_level
     )
     each = width.log() + 0.5 * (1.0 + math.log(2.0 * math.pi))
     return each * (num_actions * action_dim)[:, None]

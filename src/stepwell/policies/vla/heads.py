@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +35,7 @@ _FREQUENCIES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Actions:
+class ScoredActions:
     """Actions to score, on the model's device: `kind` is bins, chain or None (given)."""
 
     kind: str | None
@@ -46,7 +47,7 @@ class Actions:
 
 
 @dataclass(frozen=True, slots=True)
-class Emitted:
+class SampledActions:
     """Sampled actions: chunks [B, C, D], what was drawn, and logprobs [B, units].
 
     `row_logprobs` [B, K, C] of a flow head say what each action of the chunk adds to a transition.
@@ -76,25 +77,26 @@ class TokenHead(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """[B, C, D, bins]."""
         coefs = self.project(hidden).view(len(hidden), self.chunk, self.action_dim, -1)
-        return coefs @ self.basis
+        logits: Tensor = coefs @ self.basis
+        return logits
 
-    def sample(self, hidden: Tensor, seeds: np.ndarray, temperatures: Tensor) -> Emitted:
+    def sample(self, hidden: Tensor, seeds: np.ndarray, temperatures: Tensor) -> SampledActions:
         """One chunk per row."""
-        drawn = seeded_random.uniforms(seeds, self.chunk * self.action_dim)
+        drawn = seeded_random.draw_uniforms(seeds, self.chunk * self.action_dim)
         uniforms = torch.from_numpy(drawn).to(hidden.device).view(-1, self.chunk, self.action_dim)
         logits = self.logits(hidden)
-        places = bins.draw(logits, uniforms, temperatures)
+        places = bins.draw_bins(logits, uniforms, temperatures)
         scaling = torch.where(temperatures > 0, temperatures, 1.0)  # as `Sampling.logit_temperature`
-        taken = bins.taken(bins.logprobs(logits, scaling), places)
-        return Emitted(bins.centre_of(places, self.bins), places.int(), taken.flatten(1))
+        taken = bins.gather_logprobs(bins.logprobs(logits, scaling), places)
+        return SampledActions(bins.find_bin_centre(places, self.bins), places.int(), taken.flatten(1))
 
-    def score(self, hidden: Tensor, actions: Actions) -> tuple[Tensor, Tensor]:
+    def score(self, hidden: Tensor, actions: ScoredActions) -> tuple[Tensor, Tensor]:
         """Logprobs and entropies, flat: of executed dimensions, step by step."""
-        places = bins.bin_of(actions.chunks, self.bins) if actions.draws is None else actions.draws.long()
+        places = bins.find_bin(actions.chunks, self.bins) if actions.draws is None else actions.draws.long()
         logits = self.logits(hidden)[:, : places.shape[1]]
         logprobs = bins.logprobs(logits, actions.temperatures)
-        mask = executed(places.shape[1], actions.num_actions)
-        taken, entropies = bins.taken(logprobs, places), bins.entropies(logprobs)
+        mask = mask_executed(places.shape[1], actions.num_actions)
+        taken, entropies = bins.gather_logprobs(logprobs, places), bins.entropies(logprobs)
         return taken[mask].flatten(), entropies[mask].flatten()
 
 
@@ -124,22 +126,24 @@ class FlowHead(nn.Module):
         y = y + self.state(hidden).repeat_interleave(len(x) // len(hidden), dim=0)
         for block in self.blocks:
             y = block(y)
-        aim = self.out(F.silu(self.norm(y))).view_as(x)
+        aim: Tensor = self.out(F.silu(self.norm(y))).view_as(x)
         return (aim - x) / (1.0 - tau).clamp(min=1.0 / self.num_steps)[:, None, None]
 
-    def sample(self, hidden: Tensor, seeds: np.ndarray, temperatures: Tensor) -> Emitted:
+    def sample(self, hidden: Tensor, seeds: np.ndarray, temperatures: Tensor) -> SampledActions:
         """One chunk per row: the end of its chain, within [-1, 1]."""
         shape = (self.num_steps + 1, self.chunk, self.action_dim)
-        drawn = torch.from_numpy(seeded_random.normals(seeds, math.prod(shape))).to(hidden).view(-1, *shape)
+        drawn = (
+            torch.from_numpy(seeded_random.draw_normals(seeds, math.prod(shape))).to(hidden).view(-1, *shape)
+        )
         chain, rows = flow.sample_chain(
             lambda x, tau: self.velocity(hidden, x, tau), drawn, temperatures=temperatures, **self._sde
         )
-        return Emitted(chain[:, -1].clamp(-1.0, 1.0), chain, rows.sum(dim=-1), rows)
+        return SampledActions(chain[:, -1].clamp(-1.0, 1.0), chain, rows.sum(dim=-1), rows)
 
-    def score(self, hidden: Tensor, actions: Actions) -> tuple[Tensor, Tensor]:
+    def score(self, hidden: Tensor, actions: ScoredActions) -> tuple[Tensor, Tensor]:
         """Logprobs and entropies of transitions, flat; of given actions the (negative) errors."""
         if actions.draws is None:
-            errors = self._errors(hidden, actions)
+            errors = self._imitation_errors(hidden, actions)
             return errors, torch.zeros_like(errors)
         rows = flow.row_logprobs(
             lambda x, tau: self.velocity(hidden, x, tau),
@@ -153,32 +157,32 @@ class FlowHead(nn.Module):
         return flow.executed_sum(rows, actions.num_actions).flatten(), entropies.flatten()
 
     @property
-    def _sde(self) -> dict[str, float]:
+    def _sde(self) -> dict[str, Any]:
         return {"num_steps": self.num_steps, "noise_level": self.noise_level}
 
-    def _errors(self, hidden: Tensor, actions: Actions) -> Tensor:
+    def _imitation_errors(self, hidden: Tensor, actions: ScoredActions) -> Tensor:
         """−½(v − (x − ε))² at a random time, per executed dimension."""
         size = self.chunk * self.action_dim
-        target = _held(actions.chunks, self.chunk)
-        noise = torch.from_numpy(seeded_random.normals(actions.seeds, size)).to(hidden).view_as(target)
+        target = _hold_last_action(actions.chunks, self.chunk)
+        noise = torch.from_numpy(seeded_random.draw_normals(actions.seeds, size)).to(hidden).view_as(target)
         spread = 1.0 - 1.0 / self.num_steps  # the last transition starts here
-        tau = torch.from_numpy(spread * seeded_random.uniforms(actions.seeds ^ np.uint64(1), 1)[:, 0]).to(
-            hidden
-        )
+        tau = torch.from_numpy(
+            spread * seeded_random.draw_uniforms(actions.seeds ^ np.uint64(1), 1)[:, 0]
+        ).to(hidden)
         between = (1.0 - tau)[:, None, None] * noise + tau[:, None, None] * target
         error = self.velocity(hidden, between, tau) - (target - noise)
-        return (-0.5 * error.square())[executed(self.chunk, actions.num_actions)].flatten()
+        return (-0.5 * error.square())[mask_executed(self.chunk, actions.num_actions)].flatten()
 
 
 HEADS: dict[str, type[TokenHead] | type[FlowHead]] = {"token": TokenHead, "flow": FlowHead}
 
 
-def executed(length: int, num_actions: Tensor) -> Tensor:
+def mask_executed(length: int, num_actions: Tensor) -> Tensor:
     """[B, length]: which actions of each chunk were executed."""
     return torch.arange(length, device=num_actions.device) < num_actions[:, None]
 
 
-def _held(chunks: Tensor, length: int) -> Tensor:
+def _hold_last_action(chunks: Tensor, length: int) -> Tensor:
     """Chunks with their last action held up to `length`."""
     missing = length - chunks.shape[1]
     return chunks if missing <= 0 else torch.cat([chunks, chunks[:, -1:].expand(-1, missing, -1)], dim=1)

@@ -16,68 +16,68 @@ from stepwell.core import ArrayState
 from stepwell.core.arrays import AnyArray
 from stepwell.packing import ArrayMicrobatch
 from stepwell.packing.arrays import stack_states
-from stepwell.policies.vla.encoder import instruction_ids
-from stepwell.policies.vla.heads import Actions
+from stepwell.policies.vla.encoder import encode_instructions
+from stepwell.policies.vla.heads import ScoredActions
 from stepwell.policies.vla.model import VLAModel
 
 
 @dataclass(frozen=True, slots=True)
-class Fed:
+class VLAInputs:
     """One microbatch on its device."""
 
     arrays: dict[str, Tensor]
     instructions: Tensor
     rows: Tensor
     acting: Tensor
-    actions: Actions
+    actions: ScoredActions
     num_values: Tensor
 
 
-def fed(microbatch: ArrayMicrobatch, model: VLAModel) -> Fed:
+def get_inputs(microbatch: ArrayMicrobatch, model: VLAModel) -> VLAInputs:
     """The microbatch's tensors, made when first asked for."""
     key = (model.device, model.dtype)
     if key not in microbatch.cache:
-        microbatch.cache[key] = _fed(microbatch, model)
-    found: Fed = microbatch.cache[key]
+        microbatch.cache[key] = _build_inputs(microbatch, model)
+    found: VLAInputs = microbatch.cache[key]
     return found
 
 
-def feed_states(states: Sequence[ArrayState], model: VLAModel) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+def stack_inputs(states: Sequence[ArrayState], model: VLAModel) -> tuple[dict[str, Tensor], Tensor, Tensor]:
     """What `VLAModel.encode` takes, of states that nobody packed."""
     arrays = stack_states(states)
-    model.encoder.check(arrays)
+    model.encoder.check_arrays(arrays)
     numbers: dict[str, int] = {}
     rows = [numbers.setdefault(state.instruction, len(numbers)) for state in states]
     device = model.device
     return (
-        {name: _tensor(array, device) for name, array in arrays.items()},
-        _tensor(instruction_ids(list(numbers)), device),
+        {name: _to_tensor(array, device) for name, array in arrays.items()},
+        _to_tensor(encode_instructions(list(numbers)), device),
         torch.tensor(rows, device=device),
     )
 
 
-def _fed(microbatch: ArrayMicrobatch, model: VLAModel) -> Fed:
+def _build_inputs(microbatch: ArrayMicrobatch, model: VLAModel) -> VLAInputs:
     device, dtype = model.device, model.dtype
     drawn = microbatch.draws
-    draws = None if drawn is None else _tensor(drawn, device)
-    return Fed(
-        arrays={name: _tensor(array, device) for name, array in microbatch.arrays.items()},
-        instructions=_tensor(instruction_ids(microbatch.instructions), device),
-        rows=_tensor(microbatch.instruction_rows, device),
-        acting=_tensor(microbatch.acting, device),
-        actions=Actions(
+    draws = None if drawn is None else _to_tensor(drawn, device)
+    return VLAInputs(
+        arrays={name: _to_tensor(array, device) for name, array in microbatch.arrays.items()},
+        instructions=_to_tensor(encode_instructions(microbatch.instructions), device),
+        rows=_to_tensor(microbatch.instruction_rows, device),
+        acting=_to_tensor(microbatch.acting, device),
+        actions=ScoredActions(
             kind=microbatch.kind,
-            chunks=_tensor(microbatch.chunks, device).to(dtype),
+            chunks=_to_tensor(microbatch.chunks, device).to(dtype),
             draws=draws.to(dtype) if draws is not None and draws.is_floating_point() else draws,
-            num_actions=_tensor(microbatch.num_actions, device),
-            temperatures=_tensor(microbatch.temperatures, device).to(dtype),
+            num_actions=_to_tensor(microbatch.num_actions, device),
+            temperatures=_to_tensor(microbatch.temperatures, device).to(dtype),
             seeds=microbatch.seeds,
         ),
-        num_values=_tensor(microbatch.action_lengths + 1, device),
+        num_values=_to_tensor(microbatch.action_lengths + 1, device),
     )
 
 
-def _tensor(array: AnyArray, device: torch.device) -> Tensor:
+def _to_tensor(array: AnyArray, device: torch.device) -> Tensor:
     """Read-only arrays are copied: torch would warn that they could be written through."""
     writable = array if array.flags.writeable else np.array(array)
     return torch.from_numpy(np.ascontiguousarray(writable)).to(device)

@@ -40,7 +40,7 @@ from stepwell.core.versions import VersionSpan
 from stepwell.packing.arrays import stack_states
 
 STATE, ENV_STATE = "observation.state", "observation.environment_state"
-PICTURES, TASK = "observation.images.", "task"
+IMAGES, TASK = "observation.images.", "task"
 _NO_LOGPROBS = np.zeros(0, np.float32)
 
 
@@ -71,8 +71,11 @@ class LeRobotSampler:
     ) -> LeRobotSampler:
         """A saved LeRobot policy with the processors saved beside it."""
         try:
-            from lerobot.configs.policies import PreTrainedConfig
-            from lerobot.policies.factory import get_policy_class, make_pre_post_processors
+            from lerobot.configs.policies import PreTrainedConfig  # type: ignore[import-not-found]
+            from lerobot.policies.factory import (  # type: ignore[import-not-found]
+                get_policy_class,
+                make_pre_post_processors,
+            )
         except ImportError as error:
             raise ConfigError(
                 f"LeRobot policies need the package lerobot, which cannot be imported here ({error}); "
@@ -92,9 +95,9 @@ class LeRobotSampler:
 
     def generate_blocking(self, requests: Sequence[Request]) -> list[Sampled]:
         """As `generate`, for callers without an event loop."""
-        batch = self.batch([request.state for request in requests])  # type: ignore[misc]
+        batch = self.build_batch([request.state for request in requests])  # type: ignore[misc]
         with torch.inference_mode():
-            actions = self._actions(batch if self._preprocess is None else self._preprocess(batch))
+            actions = self._predict_actions(batch if self._preprocess is None else self._preprocess(batch))
             if self._postprocess is not None:
                 actions = self._postprocess(actions)
         chunks = actions.float().clamp(-1.0, 1.0).cpu().numpy()
@@ -110,7 +113,7 @@ class LeRobotSampler:
             for chunk, request in zip(chunks, requests, strict=True)
         ]
 
-    def batch(self, states: Sequence[ArrayState]) -> dict[str, Any]:
+    def build_batch(self, states: Sequence[ArrayState]) -> dict[str, Any]:
         """States in LeRobot's words."""
         arrays = stack_states(states)
         pictures = {n for n, array in arrays.items() if array.dtype == np.uint8 and array.ndim == 4}
@@ -124,10 +127,10 @@ class LeRobotSampler:
             batch[key] = torch.from_numpy(flat).to(self.device)
         for name in sorted(pictures):
             picture = torch.from_numpy(arrays[name].copy()).to(self.device).permute(0, 3, 1, 2)
-            batch[self._rename.get(name, PICTURES + name)] = picture.float() / 255.0
+            batch[self._rename.get(name, IMAGES + name)] = picture.float() / 255.0
         return batch
 
-    def _actions(self, batch: dict[str, Any]) -> Tensor:
+    def _predict_actions(self, batch: dict[str, Any]) -> Tensor:
         self.policy.reset()
         if hasattr(self.policy, "predict_action_chunk"):
             found: Tensor = self.policy.predict_action_chunk(batch)

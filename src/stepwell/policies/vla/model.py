@@ -21,7 +21,7 @@ MODEL_TYPE = "stepwell_vla"
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class VLAShape:
     """What a model is built for and how large it is."""
 
     config: VLAConfig
@@ -29,7 +29,7 @@ class Shape:
     action_dim: int
 
     @classmethod
-    def of(cls, config: VLAConfig, world: RobotEnvDescription) -> Shape:
+    def for_env(cls, config: VLAConfig, world: RobotEnvDescription) -> VLAShape:
         """For the arrays and actions of a world."""
         return cls(config, dict(world.arrays), world.action_dim)
 
@@ -44,7 +44,7 @@ class Shape:
         }
 
     @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Shape:
+    def from_json(cls, content: dict[str, Any]) -> VLAShape:
         """As `to_json` wrote it."""
         if content["model_type"] != MODEL_TYPE:
             raise ValueError(f"model_type is {content['model_type']!r}, not {MODEL_TYPE!r}")
@@ -55,7 +55,7 @@ class Shape:
 class VLAModel(nn.Module):
     """Encoder and head. The same seed gives the same fresh weights."""
 
-    def __init__(self, shape: Shape, seed: int = 0) -> None:
+    def __init__(self, shape: VLAShape, seed: int = 0) -> None:
         super().__init__()
         self.shape = shape
         with torch.random.fork_rng(devices=[]):

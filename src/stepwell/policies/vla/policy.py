@@ -45,11 +45,12 @@ from stepwell.core import (
 from stepwell.core.arrays import FloatArray
 from stepwell.packing import ArrayMicrobatch, Outputs, PackedArrays, check_finite, evaluate, pack_arrays
 from stepwell.packing.arrays import stack_states
-from stepwell.policies.atomic_directory import written_whole
-from stepwell.policies.critic import Critic, CriticKind, ValueHead
+from stepwell.policies.atomic_directory import write_directory_atomically
+from stepwell.policies.critic import CriticKind, CriticModel, ValueHead
 from stepwell.policies.vla.encoder import Encoder
-from stepwell.policies.vla.inputs import Fed, fed
-from stepwell.policies.vla.model import Shape, VLAModel
+from stepwell.policies.vla.heads import FlowHead
+from stepwell.policies.vla.inputs import VLAInputs, get_inputs
+from stepwell.policies.vla.model import VLAModel, VLAShape
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _CRITIC_FILE = "critic.safetensors"
@@ -62,7 +63,7 @@ class VLAPolicy:
     adapters = None  # what a language policy may train instead of the model; robots train the model
 
     def __init__(
-        self, model: VLAModel, *, critic: Critic | None = None, reference: VLAModel | None = None
+        self, model: VLAModel, *, critic: CriticModel | None = None, reference: VLAModel | None = None
     ) -> None:
         self.model, self.critic, self.reference = model, critic, reference
         self.module = nn.ModuleDict({"model": model} | ({"critic": critic} if critic is not None else {}))
@@ -79,16 +80,16 @@ class VLAPolicy:
             )
             policy.check_world(world)
         else:
-            shape = Shape.of(config.vla or VLAConfig(), world)
-            policy = cls.fresh(shape, critic=critic, dtype=config.dtype, device=config.device, seed=seed)
+            shape = VLAShape.for_env(config.vla or VLAConfig(), world)
+            policy = cls.from_shape(shape, critic=critic, dtype=config.dtype, device=config.device, seed=seed)
         if config.reference:
-            policy.reference = _frozen_copy(policy.model)
+            policy.reference = _copy_frozen(policy.model)
         return policy
 
     @classmethod
-    def fresh(
+    def from_shape(
         cls,
-        shape: Shape,
+        shape: VLAShape,
         *,
         critic: CriticKind | None = None,
         dtype: str = "float32",
@@ -96,7 +97,7 @@ class VLAPolicy:
         seed: int = 0,
     ) -> VLAPolicy:
         """New weights; the same for the same seed."""
-        kind = _dtype(dtype)
+        kind = _check_dtype(dtype)
         value = None if critic is None else _new_critic(critic, shape, kind, seed)
         return cls(VLAModel(shape, seed).to(device, kind), critic=None if value is None else value.to(device))
 
@@ -111,10 +112,10 @@ class VLAPolicy:
         device: str | torch.device = "cpu",
     ) -> VLAPolicy:
         """Open a directory that `save_pretrained` wrote; `critic` adds one where it has none."""
-        path, kind = Path(path), _dtype(dtype)
+        path, kind = Path(path), _check_dtype(dtype)
         try:
             content = json.loads((path / "config.json").read_text())
-            shape, saved = Shape.from_json(content), content["critic"]
+            shape, saved = VLAShape.from_json(content), content["critic"]
             model = VLAModel(shape)
             model.load_state_dict(load_file(path / "model.safetensors"))
             if critic is not None and saved is not None and saved != critic:
@@ -132,29 +133,31 @@ class VLAPolicy:
         return cls(
             model,
             critic=None if value is None else value.to(device, kind),
-            reference=_frozen_copy(model) if reference else None,
+            reference=_copy_frozen(model) if reference else None,
         )
 
     # --- what it says about steps -------------------------------------------------------
 
     def logprobs(self, packed: PackedArrays) -> list[Tensor]:
         """Per step, the logprob of each action unit."""
-        return _split(self.evaluate(packed).logprobs, packed.action_lengths)
+        return _split_by_step(self.evaluate(packed).logprobs, packed.action_lengths)
 
     def entropies(self, packed: PackedArrays) -> list[Tensor]:
         """Per step, the entropy of what each unit was drawn from."""
-        return _split(self.evaluate(packed, logprobs=False, entropies=True).entropies, packed.action_lengths)
+        return _split_by_step(
+            self.evaluate(packed, logprobs=False, entropies=True).entropies, packed.action_lengths
+        )
 
     def values(self, packed: PackedArrays) -> list[Tensor]:
         """Per step L + 1 times the value of its state."""
         values = self.evaluate(packed, logprobs=False, values=True).values
-        return _split(values, [length + 1 for length in packed.action_lengths])
+        return _split_by_step(values, [length + 1 for length in packed.action_lengths])
 
     def evaluate(
         self, packed: PackedArrays, *, logprobs: bool = True, values: bool = False, entropies: bool = False
     ) -> Outputs:
         """All that is asked for, from one pass: flat, in step order. NaN is refused."""
-        outputs = evaluate(self, packed, logprobs=logprobs, values=values, entropies=entropies)  # type: ignore[arg-type]
+        outputs = evaluate(self, packed, logprobs=logprobs, values=values, entropies=entropies)
         check_finite(outputs)
         return outputs
 
@@ -179,11 +182,11 @@ class VLAPolicy:
 
     # --- how it runs --------------------------------------------------------------------
 
-    def prepared(self, packed: PackedArrays) -> PackedArrays:
+    def prepare_batch(self, packed: PackedArrays) -> PackedArrays:
         """The batch, checked against this model."""
         head, shape = self.model.head, self.model.shape
         for microbatch in packed.microbatches:
-            self.model.encoder.check(microbatch.arrays)
+            self.model.encoder.check_arrays(microbatch.arrays)
             if microbatch.kind not in (None, head.kind):
                 raise InputError(
                     f"actions were drawn as {microbatch.kind}, this policy's head draws {head.kind}; "
@@ -192,15 +195,15 @@ class VLAPolicy:
             wanted, found = (shape.config.chunk, shape.action_dim), microbatch.chunks.shape[1:]
             if microbatch.acting.size and (found[0] > wanted[0] or found[1] != wanted[1]):
                 raise InputError(f"chunks are {list(found)}, this policy's {list(wanted)} (policy.vla.chunk)")
-            if head.kind == microbatch.kind == "chain":
-                _check_chain(microbatch, head.num_steps, wanted)  # type: ignore[union-attr]
+            if isinstance(head, FlowHead) and microbatch.kind == "chain":
+                _check_chain(microbatch, head.num_steps, wanted)
         return packed
 
     def run(self, microbatch: ArrayMicrobatch, *, logprobs: bool, values: bool, entropies: bool) -> Outputs:
         """Outputs of one microbatch in its own order."""
         if values and self.critic is None:
             raise ConfigError("values need a critic; load the policy with critic='shared' or critic='own'")
-        batch = fed(microbatch, self.model)
+        batch = get_inputs(microbatch, self.model)
         hidden: Tensor | None = None
         is_shared = values and self.critic is not None and self.critic.backbone is None
         if logprobs or entropies or is_shared:
@@ -208,20 +211,20 @@ class VLAPolicy:
         scores: tuple[Tensor | None, Tensor | None] = (None, None)
         if logprobs or entropies:
             assert hidden is not None
-            scores = self._scores(hidden, batch)
+            scores = self._score_actions(hidden, batch)
         return Outputs(
             scores[0] if logprobs else None,
-            self._values(hidden, batch) if values else None,
+            self._compute_values(hidden, batch) if values else None,
             scores[1] if entropies else None,
         )
 
-    def _scores(self, hidden: Tensor, batch: Fed) -> tuple[Tensor, Tensor]:
+    def _score_actions(self, hidden: Tensor, batch: VLAInputs) -> tuple[Tensor, Tensor]:
         if batch.acting.numel() == 0:  # only value-only steps
             nothing = hidden.new_zeros(0)
             return nothing, nothing
         return self.model.head.score(hidden[batch.acting], batch.actions)
 
-    def _values(self, hidden: Tensor | None, batch: Fed) -> Tensor:
+    def _compute_values(self, hidden: Tensor | None, batch: VLAInputs) -> Tensor:
         assert self.critic is not None
         if self.critic.backbone is not None:
             hidden = self.critic.backbone(batch.arrays, batch.instructions, batch.rows)
@@ -235,18 +238,18 @@ class VLAPolicy:
         """Centre and scale what the encoders see by these states, before anything is learnt."""
         kept = [state for state in states if isinstance(state, ArrayState)]
         arrays = stack_states(kept)
-        self.model.encoder.check(arrays)
+        self.model.encoder.check_arrays(arrays)
         for encoder in (self.model.encoder, None if self.critic is None else self.critic.backbone):
             if encoder is not None:
-                encoder.fit(arrays)
+                encoder.fit_scaling(arrays)
 
     def check_world(self, world: RobotEnvDescription) -> None:
         """Refuse a world that this policy was not made for."""
         shape = self.model.shape
         if shape.arrays != world.arrays or shape.action_dim != world.action_dim:
             raise ConfigError(
-                f"policy.model was made for arrays {_told(shape.arrays)} and {shape.action_dim} action "
-                f"dimensions; {world.name} has {_told(world.arrays)} and {world.action_dim}"
+                f"policy.model was made for arrays {_describe_arrays(shape.arrays)} and {shape.action_dim} "
+                f"action dimensions; {world.name} has {_describe_arrays(world.arrays)} and {world.action_dim}"
             )
 
     # --- weights ------------------------------------------------------------------------
@@ -282,15 +285,15 @@ class VLAPolicy:
     def save_pretrained(self, path: str | Path) -> None:
         """Write a directory that `from_pretrained` opens, all or nothing."""
         kind = None if self.critic is None else self.critic.kind
-        with written_whole(Path(path)) as folder:
+        with write_directory_atomically(Path(path)) as folder:
             content = self.model.shape.to_json() | {"critic": kind}
             (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n")
-            save_file(_contiguous(self.model), folder / "model.safetensors")
+            save_file(_contiguous_weights(self.model), folder / "model.safetensors")
             if self.critic is not None:
-                save_file(_contiguous(self.critic), folder / _CRITIC_FILE)
+                save_file(_contiguous_weights(self.critic), folder / _CRITIC_FILE)
 
 
-def _new_critic(kind: CriticKind, shape: Shape, dtype: torch.dtype, seed: int) -> Critic:
+def _new_critic(kind: CriticKind, shape: VLAShape, dtype: torch.dtype, seed: int) -> CriticModel:
     if kind not in ("shared", "own"):
         raise ConfigError(f"critic must be 'shared', 'own' or None, got {kind!r}")
     backbone = None
@@ -298,7 +301,7 @@ def _new_critic(kind: CriticKind, shape: Shape, dtype: torch.dtype, seed: int) -
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed + 1)
             backbone = Encoder(shape.config, shape.arrays).to(dtype)
-    return Critic(ValueHead(shape.config.width, dtype), backbone)
+    return CriticModel(ValueHead(shape.config.width, dtype), backbone)
 
 
 def _check_chain(microbatch: ArrayMicrobatch, num_steps: int, wanted: tuple[int, int]) -> None:
@@ -310,26 +313,26 @@ def _check_chain(microbatch: ArrayMicrobatch, num_steps: int, wanted: tuple[int,
         )
 
 
-def _dtype(name: str) -> torch.dtype:
+def _check_dtype(name: str) -> torch.dtype:
     if name not in DTYPES:
         raise ConfigError(f"policy.dtype: robot policies run in {', '.join(DTYPES)}, got {name!r}")
     return DTYPES[name]
 
 
-def _frozen_copy(model: VLAModel) -> VLAModel:
+def _copy_frozen(model: VLAModel) -> VLAModel:
     import copy
 
     return copy.deepcopy(model).requires_grad_(False)
 
 
-def _contiguous(module: nn.Module) -> dict[str, Tensor]:
+def _contiguous_weights(module: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().contiguous() for name, tensor in module.state_dict().items()}
 
 
-def _told(arrays: dict[str, Any]) -> str:
+def _describe_arrays(arrays: dict[str, Any]) -> str:
     return ", ".join(f"{name} {list(spec.shape)}" for name, spec in arrays.items())
 
 
-def _split(flat: Tensor | None, lengths: list[int]) -> list[Tensor]:
+def _split_by_step(flat: Tensor | None, lengths: list[int]) -> list[Tensor]:
     assert flat is not None, "it was asked for"
     return list(torch.split(flat, lengths))

@@ -17,23 +17,23 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
-def uniforms(seeds: npt.ArrayLike, count: int) -> FloatArray:
+def draw_uniforms(seeds: npt.ArrayLike, count: int) -> FloatArray:
     """[seed, count] numbers in (0, 1), never 0 or 1."""
-    starts = _mixed(np.asarray(seeds, dtype=np.uint64))
+    starts = _mix_bits(np.asarray(seeds, dtype=np.uint64))
     with np.errstate(over="ignore"):
-        words = _mixed(starts[:, None] + _GOLDEN * np.arange(1, count + 1, dtype=np.uint64))
+        words = _mix_bits(starts[:, None] + _GOLDEN * np.arange(1, count + 1, dtype=np.uint64))
     return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
 
-def normals(seeds: npt.ArrayLike, count: int) -> FloatArray:
+def draw_normals(seeds: npt.ArrayLike, count: int) -> FloatArray:
     """[seed, count] standard normal numbers (Box and Muller's pairs)."""
     half = (count + 1) // 2
-    drawn = uniforms(seeds, 2 * half)
+    drawn = draw_uniforms(seeds, 2 * half)
     radius, angle = np.sqrt(-2.0 * np.log(drawn[:, :half])), 2.0 * np.pi * drawn[:, half:]
     return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=1)[:, :count]
 
 
-def _mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _mix_bits(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     with np.errstate(over="ignore"):
         words = words + _GOLDEN
         words = (words ^ (words >> np.uint64(30))) * _MIX_1

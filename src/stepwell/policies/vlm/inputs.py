@@ -22,15 +22,15 @@ from torch import Tensor
 
 from stepwell.core import ImageStore, TokenState
 from stepwell.packing import Microbatch, Packed, StepTable
-from stepwell.policies.forward import Feed, feed
-from stepwell.policies.vlm.vision import Pixels, embed, features_of, pixels_of
-from stepwell.rendering.vision import ImageFormat, Placed
+from stepwell.policies.forward import ForwardInputs, get_inputs
+from stepwell.policies.vlm.vision import Pixels, compute_features, embed_with_features, prepare_pixels
+from stepwell.rendering.vision import ImageFormat, PlacedImage
 
 IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Looks:
+class ImagePlaces:
     """Where the pictures of a microbatch are.
 
     The token at flat place `sites[i]` takes row `rows[i]` of the features of `names`, one picture
@@ -43,21 +43,23 @@ class Looks:
     positions: IntArray | None
 
 
-def look(packed: Packed, image_format: ImageFormat, pictures: ImageStore) -> None:
+def locate_images(packed: Packed, image_format: ImageFormat, image_store: ImageStore) -> None:
     """Note in every microbatch where its pictures are; refuses a prompt with other tokens for them."""
-    if all("looks" in microbatch.cache for microbatch in packed.microbatches):
+    if all("image_places" in microbatch.cache for microbatch in packed.microbatches):
         return
     placed = [
-        image_format.placed(TokenState(sequence, spans), pictures) if spans else []
+        image_format.place_images(TokenState(sequence, spans), image_store) if spans else []
         for sequence, spans in zip(packed.table.sequences, packed.table.images, strict=True)
     ]
     for microbatch in packed.microbatches:
-        microbatch.cache["looks"] = _looks(microbatch, packed.table, placed, image_format)
+        microbatch.cache["image_places"] = _locate_in_microbatch(
+            microbatch, packed.table, placed, image_format
+        )
 
 
-def _looks(
-    microbatch: Microbatch, table: StepTable, placed: list[list[Placed]], image_format: ImageFormat
-) -> Looks:
+def _locate_in_microbatch(
+    microbatch: Microbatch, table: StepTable, placed: list[list[PlacedImage]], image_format: ImageFormat
+) -> ImagePlaces:
     first_row: dict[str, int] = {}
     num_features = 0
     feature: dict[int, IntArray] = {}  # per step, the row of features of each token, or -1
@@ -70,21 +72,21 @@ def _looks(
                 num_features += tokens.num_features
             rows = first_row[span.image] + np.cumsum(tokens.is_feature) - 1
             feature[step][span.start : span.start + span.length] = np.where(tokens.is_feature, rows, -1)
-    found = _looked_up(microbatch, feature)
+    found = _gather_by_token(microbatch, feature)
     positions = None
     if image_format.num_axes > 1:
-        own = {s: image_format.positions(int(table.lengths[s]), placed[s]) for s in feature}
+        own = {s: image_format.build_positions(int(table.lengths[s]), placed[s]) for s in feature}
         axes = [
-            _looked_up(microbatch, {step: rows[axis] for step, rows in own.items()})
+            _gather_by_token(microbatch, {step: rows[axis] for step, rows in own.items()})
             for axis in range(image_format.num_axes)
         ]
         positions = np.stack(axes)
     flat = found.reshape(-1)
     sites = np.flatnonzero(flat >= 0)
-    return Looks(tuple(first_row), sites, flat[sites], positions)
+    return ImagePlaces(tuple(first_row), sites, flat[sites], positions)
 
 
-def _looked_up(microbatch: Microbatch, known: dict[int, IntArray]) -> IntArray:
+def _gather_by_token(microbatch: Microbatch, known: dict[int, IntArray]) -> IntArray:
     """What the steps know of their tokens, for the tokens of the microbatch [rows, columns]."""
     starts = np.zeros(max(known) + 1, dtype=np.int64)
     starts[list(known)] = np.cumsum([0, *(row.size for row in known.values())])[:-1]
@@ -92,33 +94,33 @@ def _looked_up(microbatch: Microbatch, known: dict[int, IntArray]) -> IntArray:
     return found
 
 
-def feed_pictures(
-    microbatch: Microbatch, device: torch.device, image_format: ImageFormat, pictures: ImageStore
-) -> Feed:
+def build_image_inputs(
+    microbatch: Microbatch, device: torch.device, image_format: ImageFormat, image_store: ImageStore
+) -> ForwardInputs:
     """`microbatch` on `device` with its pictures, kept with it for the next pass."""
-    key = ("feed with pictures", device)
+    key = ("inputs with images", device)
     if key not in microbatch.cache:
-        microbatch.cache[key] = _made(microbatch, device, image_format, pictures)
-    made: Feed = microbatch.cache[key]
+        microbatch.cache[key] = _build_image_inputs(microbatch, device, image_format, image_store)
+    made: ForwardInputs = microbatch.cache[key]
     return made
 
 
-def _made(
-    microbatch: Microbatch, device: torch.device, image_format: ImageFormat, pictures: ImageStore
-) -> Feed:
-    plain = feed(microbatch, device)
-    looks: Looks = microbatch.cache["looks"]
+def _build_image_inputs(
+    microbatch: Microbatch, device: torch.device, image_format: ImageFormat, image_store: ImageStore
+) -> ForwardInputs:
+    plain = get_inputs(microbatch, device)
+    image_places: ImagePlaces = microbatch.cache["image_places"]
     arguments: dict[str, Any] = dict(plain.arguments)
-    if looks.positions is not None:
-        arguments["position_ids"] = _padded(looks.positions, arguments["input_ids"])
-    if not looks.names:
+    if image_places.positions is not None:
+        arguments["position_ids"] = _pad_positions(image_places.positions, arguments["input_ids"])
+    if not image_places.names:
         return replace(plain, arguments=arguments)
-    pixels = pixels_of(image_format, [pictures.get(name) for name in looks.names]).to(device)
-    sites, rows = (torch.from_numpy(array).to(device) for array in (looks.sites, looks.rows))
+    pixels = prepare_pixels(image_format, [image_store.get(name) for name in image_places.names]).to(device)
+    sites, rows = (torch.from_numpy(array).to(device) for array in (image_places.sites, image_places.rows))
     return replace(plain, arguments=arguments, embed=_Embed(pixels, sites, rows))
 
 
-def _padded(positions: IntArray, input_ids: Tensor) -> Tensor:
+def _pad_positions(positions: IntArray, input_ids: Tensor) -> Tensor:
     """Positions [axes, rows, columns], with zeros for columns that are only padding."""
     missing = input_ids.shape[1] - positions.shape[2]
     padded = np.pad(positions, ((0, 0), (0, 0), (0, missing)))
@@ -134,5 +136,5 @@ class _Embed:
     rows: Tensor
 
     def __call__(self, model: Any, input_ids: Tensor) -> Tensor:
-        features = torch.cat(features_of(model, self.pixels))
-        return embed(model, input_ids, self.sites, features[self.rows])
+        features = torch.cat(compute_features(model, self.pixels))
+        return embed_with_features(model, input_ids, self.sites, features[self.rows])

@@ -28,7 +28,7 @@ _PARTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Eye:
+class VisionTowerSize:
     """The shape of a vision tower."""
 
     num_layers: int
@@ -37,23 +37,23 @@ class Eye:
     mlp_width: int
 
 
-def written(content: str) -> str:
+def write_content_macro(content: str) -> str:
     """Jinja that writes a message's content, be it text or a list of texts and pictures."""
     parts = _PARTS.replace("CONTENT", content)
     return f"{{%- if {content} is string -%}}{{{{ {content} }}}}{{%- else -%}}{parts}{{%- endif -%}}"
 
 
-def llava_config(text: Any, eye: Eye, tokenizer: Any) -> Any:
+def build_llava_config(text: Any, size: VisionTowerSize, tokenizer: Any) -> Any:
     """The configuration of a decoder `text` behind an eye; `tokenizer` knows `IMAGE_TOKEN`."""
     from transformers import LlavaConfig, SiglipVisionConfig
 
     text.vocab_size = len(tokenizer)
     vision: Any = SiglipVisionConfig
     tower = vision(
-        hidden_size=eye.width,
-        intermediate_size=eye.mlp_width,
-        num_hidden_layers=eye.num_layers,
-        num_attention_heads=eye.num_heads,
+        hidden_size=size.width,
+        intermediate_size=size.mlp_width,
+        num_hidden_layers=size.num_layers,
+        num_attention_heads=size.num_heads,
         image_size=IMAGE_SIZE,
         patch_size=PATCH_SIZE,
         vision_use_head=False,

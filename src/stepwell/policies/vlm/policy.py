@@ -24,68 +24,68 @@ from stepwell.core import ImageStore
 from stepwell.packing import Microbatch, Packed
 from stepwell.policies import directory, lora
 from stepwell.policies.causal_lm import CausalLMPolicy
-from stepwell.policies.forward import Feed
+from stepwell.policies.forward import ForwardInputs
 from stepwell.policies.model_resolver import ADAPTER_FILE
-from stepwell.policies.vlm.inputs import feed_pictures, look
-from stepwell.policies.vlm.vision import decoder_of
-from stepwell.rendering.vision import ImageFormat, image_format_of
+from stepwell.policies.vlm.inputs import build_image_inputs, locate_images
+from stepwell.policies.vlm.vision import find_decoder
+from stepwell.rendering.vision import ImageFormat, load_image_format
 
 
 class VLMPolicy(CausalLMPolicy):
     """A policy that sees.
 
-    >>> policy = VLMPolicy.from_pretrained("path/to/model", pictures=pictures)  # doctest: +SKIP
+    >>> policy = VLMPolicy.from_pretrained("path/to/model", image_store=images)  # doctest: +SKIP
     >>> policy.logprobs(pack(steps))  # steps whose states name pictures  # doctest: +SKIP
     """
 
     image_format: ImageFormat
-    pictures: ImageStore
+    image_store: ImageStore
     _open_model = staticmethod(directory.open_vision_language)
 
     @classmethod
     def from_pretrained(
-        cls, name_or_path: str | Path, *, pictures: ImageStore | None = None, **options: Any
+        cls, name_or_path: str | Path, *, image_store: ImageStore | None = None, **options: Any
     ) -> VLMPolicy:
         """Open a directory, or a built-in model by name; `options` are those of `CausalLMPolicy`.
 
         `pictures` are those that steps will name; without it the policy has its own, to be
-        filled with `policy.pictures.add`.
+        filled with `policy.image_store.add`.
         """
         policy = super().from_pretrained(name_or_path, **options)
         assert isinstance(policy, VLMPolicy) and policy.source is not None
         source = policy.source
         if (source / ADAPTER_FILE).is_file():
-            source = directory.locate(lora.base_of(source))
-        found = image_format_of(source)
+            source = directory.locate_model(lora.read_base_model(source))
+        found = load_image_format(source)
         assert found is not None, "it was opened as a vision-language model"
         policy.image_format = found
-        policy.pictures = ImageStore() if pictures is None else pictures
+        policy.image_store = ImageStore() if image_store is None else image_store
         return policy
 
     @classmethod
-    def from_config(cls, config: PolicyConfig, pictures: ImageStore | None = None) -> VLMPolicy:
+    def from_config(cls, config: PolicyConfig, image_store: ImageStore | None = None) -> VLMPolicy:
         """The policy that settings describe."""
         policy = super().from_config(config)
         assert isinstance(policy, VLMPolicy)
-        if pictures is not None:
-            policy.pictures = pictures
+        if image_store is not None:
+            policy.image_store = image_store
         return policy
 
-    def prepared(self, packed: Packed) -> Packed:
+    def prepare_batch(self, packed: Packed) -> Packed:
         """The batch checked against this model, and laid out the way this model runs."""
-        packed = super().prepared(packed)
+        packed = super().prepare_batch(packed)
         if packed.table.has_images:
-            look(packed, self.image_format, self.pictures)
+            locate_images(packed, self.image_format, self.image_store)
         return packed
 
-    def fed(self, microbatch: Microbatch) -> Feed:
+    def get_inputs(self, microbatch: Microbatch) -> ForwardInputs:
         """A prepared microbatch as the model takes it, its pictures in place."""
-        if "looks" not in microbatch.cache:
-            return super().fed(microbatch)
-        return feed_pictures(microbatch, self.device, self.image_format, self.pictures)
+        if "image_places" not in microbatch.cache:
+            return super().get_inputs(microbatch)
+        return build_image_inputs(microbatch, self.device, self.image_format, self.image_store)
 
     def _check_images(self, packed: Packed) -> None:
         """They are checked when the batch is looked through."""
 
-    def _attending(self, part: Any) -> Any:
-        return decoder_of(part)
+    def _find_attending(self, part: Any) -> Any:
+        return find_decoder(part)

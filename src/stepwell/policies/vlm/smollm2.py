@@ -13,14 +13,22 @@ from typing import Any
 
 import torch
 
-from stepwell.policies.smollm2 import SMOLLM2_REVISION, cached_smollm2
-from stepwell.policies.vlm.llava import DRAW, IMAGE_TOKEN, Eye, build_llava, llava_config, save_llava, written
+from stepwell.policies.smollm2 import SMOLLM2_REVISION, get_cached_smollm2
+from stepwell.policies.vlm.llava import (
+    DRAW,
+    IMAGE_TOKEN,
+    VisionTowerSize,
+    build_llava,
+    build_llava_config,
+    save_llava,
+    write_content_macro,
+)
 
-EYE = Eye(num_layers=4, width=256, num_heads=8, mlp_width=768)
+VISION_TOWER = VisionTowerSize(num_layers=4, width=256, num_heads=8, mlp_width=768)
 _TEXT_ALONE = "{{ message.content if message.content is not none else '' }}"
 
 
-def smollm2_vlm_key(seed: int) -> str:
+def build_smollm2_vlm_key(seed: int) -> str:
     """What it is cached under."""
     return f"smollm2-vlm-seed{seed}-r{SMOLLM2_REVISION}-{DRAW}"
 
@@ -29,12 +37,14 @@ def create_smollm2_vlm(directory: Path, seed: int = 0) -> None:
     """Write the model as a Hugging Face directory."""
     from transformers import AutoConfig, AutoTokenizer
 
-    base = cached_smollm2()
+    base = get_cached_smollm2()
     tokenizer: Any = AutoTokenizer.from_pretrained(base)
     tokenizer.add_special_tokens({"additional_special_tokens": [IMAGE_TOKEN]})
     assert tokenizer.chat_template.count(_TEXT_ALONE) == 1, "where the template writes a message's text"
-    tokenizer.chat_template = tokenizer.chat_template.replace(_TEXT_ALONE, written("message.content"))
-    config = llava_config(AutoConfig.from_pretrained(base), EYE, tokenizer)
+    tokenizer.chat_template = tokenizer.chat_template.replace(
+        _TEXT_ALONE, write_content_macro("message.content")
+    )
+    config = build_llava_config(AutoConfig.from_pretrained(base), VISION_TOWER, tokenizer)
     model = build_llava(config, tokenizer, seed, draws_decoder=False)
     _load_decoder(model, base)
     save_llava(model.to(torch.bfloat16), tokenizer, directory)

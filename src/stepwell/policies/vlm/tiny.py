@@ -18,33 +18,33 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.core.errors import ModelError
-from stepwell.policies.tiny_models import decoder_config, tiny_digest
+from stepwell.policies.tiny_models import build_decoder_config, compute_tiny_digest
 from stepwell.policies.vlm.llava import (
     DRAW,
     IMAGE_TOKEN,
     IMAGES,
     PROCESSOR,
-    Eye,
+    VisionTowerSize,
     build_llava,
-    llava_config,
+    build_llava_config,
     save_llava,
-    written,
+    write_content_macro,
 )
 from stepwell.rendering.tiny import build_tokenizer
 
 _TEXT_ALONE = "{{ message.content if message.content is not none else '' }}"
 TINY_VLM_SIZES = {
-    "tiny-vlm-0.5m": ("tiny-0.3m", Eye(num_layers=2, width=96, num_heads=4, mlp_width=192)),
-    "tiny-vlm-1.5m": ("tiny-1m", Eye(num_layers=2, width=128, num_heads=4, mlp_width=384)),
+    "tiny-vlm-0.5m": ("tiny-0.3m", VisionTowerSize(num_layers=2, width=96, num_heads=4, mlp_width=192)),
+    "tiny-vlm-1.5m": ("tiny-1m", VisionTowerSize(num_layers=2, width=128, num_heads=4, mlp_width=384)),
 }
 """Decoder and encoder by name."""
 
 
 def build_tiny_vlm(name: str, seed: int = 0) -> tuple[Any, Any]:
     """A fresh float32 model and its tokenizer; the same name and seed give the same weights."""
-    decoder, eye = _size(name)
-    tokenizer = _tokenizer()
-    config = llava_config(decoder_config(decoder, tokenizer), eye, tokenizer)
+    decoder, tower_size = _get_size(name)
+    tokenizer = _build_tokenizer()
+    config = build_llava_config(build_decoder_config(decoder, tokenizer), tower_size, tokenizer)
     return build_llava(config, tokenizer, seed, draws_decoder=True), tokenizer
 
 
@@ -55,22 +55,32 @@ def create_tiny_vlm(name: str, directory: str | Path, seed: int = 0) -> Path:
     return Path(directory)
 
 
-def tiny_vlm_digest(name: str) -> str:
+def compute_tiny_vlm_digest(name: str) -> str:
     """Changes whenever the files of a tiny model would: part of the name it is cached under."""
-    decoder, eye = _size(name)
-    parts = (eye, tiny_digest(decoder), IMAGE_TOKEN, written("message.content"), IMAGES, PROCESSOR, DRAW)
+    decoder, tower_size = _get_size(name)
+    parts = (
+        tower_size,
+        compute_tiny_digest(decoder),
+        IMAGE_TOKEN,
+        write_content_macro("message.content"),
+        IMAGES,
+        PROCESSOR,
+        DRAW,
+    )
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
-def _size(name: str) -> tuple[str, Eye]:
+def _get_size(name: str) -> tuple[str, VisionTowerSize]:
     if name not in TINY_VLM_SIZES:
         raise ModelError(f"unknown tiny model {name!r}; there are {', '.join(TINY_VLM_SIZES)}")
     return TINY_VLM_SIZES[name]
 
 
-def _tokenizer() -> Any:
+def _build_tokenizer() -> Any:
     tokenizer = build_tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": [IMAGE_TOKEN]})
     assert tokenizer.chat_template.count(_TEXT_ALONE) == 1, "the macro that writes a message's text"
-    tokenizer.chat_template = tokenizer.chat_template.replace(_TEXT_ALONE, written("message.content"))
+    tokenizer.chat_template = tokenizer.chat_template.replace(
+        _TEXT_ALONE, write_content_macro("message.content")
+    )
     return tokenizer

@@ -29,7 +29,7 @@ from stepwell.core.arrays import AnyArray
 from stepwell.rendering.vision import ImageFormat
 
 
-def decoder_of(model: Any) -> Any:
+def find_decoder(model: Any) -> Any:
     """The language model inside: embeddings, layers and final norm."""
     inner = getattr(model, "model", model)
     return inner.language_model if hasattr(inner, "language_model") else inner.text_model
@@ -46,10 +46,10 @@ class Pixels:
         return Pixels({name: value.to(device) for name, value in self.arguments.items()}, self.counts)
 
 
-def pixels_of(image_format: ImageFormat, images: Sequence[AnyArray]) -> Pixels:
+def prepare_pixels(image_format: ImageFormat, images: Sequence[AnyArray]) -> Pixels:
     """Pictures made ready for the encoder of their family."""
-    counts = tuple(image_format.tokens(*image.shape[:2]).num_features for image in images)
-    prepared = [image_format.arrays(image) for image in images]
+    counts = tuple(image_format.build_tokens(*image.shape[:2]).num_features for image in images)
+    prepared = [image_format.build_arrays(image) for image in images]
     arguments = {
         name: torch.from_numpy(np.concatenate([arrays[name] for arrays in prepared])) for name in prepared[0]
     }
@@ -58,7 +58,7 @@ def pixels_of(image_format: ImageFormat, images: Sequence[AnyArray]) -> Pixels:
     return Pixels(arguments, counts)
 
 
-def features_of(model: Any, pixels: Pixels) -> list[Tensor]:
+def compute_features(model: Any, pixels: Pixels) -> list[Tensor]:
     """Features [n, H] of each picture, in the order of its placeholders; gradients flow."""
     arguments = dict(pixels.arguments)
     if model.device.type == "cuda" and model.dtype == torch.float32:
@@ -73,15 +73,15 @@ def features_of(model: Any, pixels: Pixels) -> list[Tensor]:
             f"{sum(pixels.counts)} placeholders; config.json and preprocessor_config.json belong to "
             "different models"
         )
-    return list(features.split(list(pixels.counts)))
+    return list(torch.split(features, list(pixels.counts)))
 
 
-def encode(model: Any, image_format: ImageFormat, images: Sequence[AnyArray]) -> list[Tensor]:
+def encode_images(model: Any, image_format: ImageFormat, images: Sequence[AnyArray]) -> list[Tensor]:
     """`features_of` pictures that were not made ready yet."""
-    return features_of(model, pixels_of(image_format, images).to(model.device))
+    return compute_features(model, prepare_pixels(image_format, images).to(model.device))
 
 
-def embed(model: Any, input_ids: Tensor, sites: Tensor, features: Tensor) -> Tensor:
+def embed_with_features(model: Any, input_ids: Tensor, sites: Tensor, features: Tensor) -> Tensor:
     """Embeddings [*, H] of `input_ids`, with `features` [N, H] at the flat places `sites` [N]."""
     embedded: Tensor = model.get_input_embeddings()(input_ids)
     flat = embedded.reshape(-1, embedded.shape[-1])

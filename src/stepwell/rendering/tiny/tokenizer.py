@@ -57,7 +57,7 @@ def _byte_level_bpe() -> Any:
 
     words = single_tokens()
     added = [*SPECIAL_TOKENS, *TAG_TOKENS]
-    vocab, merges = _learned(TINY_VOCAB_SIZE - len(added), words)
+    vocab, merges = _learn_vocabulary(TINY_VOCAB_SIZE - len(added), words)
     # ignore_merges: a piece that is a token of its own is taken whole, without a chain of merges.
     tokenizer = _with_splitting(Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=True)))
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIAL_TOKENS])
@@ -66,13 +66,13 @@ def _byte_level_bpe() -> Any:
     return tokenizer
 
 
-def _learned(size: int, words: tuple[str, ...]) -> tuple[dict[str, int], list[tuple[str, str]]]:
+def _learn_vocabulary(size: int, words: tuple[str, ...]) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Bytes, then merges learned from the corpus, then the given words, `size` in all.
 
     How many of the words the merges produce by themselves is only known after learning
     them, so merges are taken from a longer list until the size is met.
     """
-    bytes_first, merges = _train(size)
+    bytes_first, merges = _train_merges(size)
     spelled = [_as_bytes(word) for word in words]
     vocab = list(bytes_first)
     for count in range(len(merges), -1, -1):
@@ -84,7 +84,7 @@ def _learned(size: int, words: tuple[str, ...]) -> tuple[dict[str, int], list[tu
     return {token: index for index, token in enumerate(vocab)}, merges
 
 
-def _train(size: int) -> tuple[list[str], list[tuple[str, str]]]:
+def _train_merges(size: int) -> tuple[list[str], list[tuple[str, str]]]:
     import json
 
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers

@@ -39,7 +39,7 @@ def parse_reply(text: str, tool_format: ToolFormat | str, first_number: int = 0)
     return PARSERS[ToolFormat(tool_format)](text, first_number)
 
 
-def format_of(written: str) -> ToolFormat | None:
+def detect_format(written: str) -> ToolFormat | None:
     """The format in which a template wrote a call; None when it is none of ours."""
     if "[TOOL_CALLS]" in written:
         parsed = parse_mistral(written[written.index("[TOOL_CALLS]") :].rpartition("]")[0] + "]", 0)

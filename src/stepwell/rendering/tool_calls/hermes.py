@@ -17,17 +17,17 @@ def parse_hermes(text: str, first_number: int) -> ParsedReply:
     words, opened, rest = text.partition(_OPEN)
     content = [words]
     while opened:
-        body, is_closed, rest = _block(rest)
+        body, is_closed, rest = _read_block(rest)
         if is_closed:
-            reader.read(body.strip())
+            reader.read_call(body.strip())
         else:
-            reader.fail(f"{_OPEN} is never closed by {_CLOSE}", body)
+            reader.add_error(f"{_OPEN} is never closed by {_CLOSE}", body)
         words, opened, rest = rest.partition(_OPEN)
         content.append(words)
-    return reader.reply("".join(content))
+    return reader.build_reply("".join(content))
 
 
-def _block(text: str) -> tuple[str, bool, str]:
+def _read_block(text: str) -> tuple[str, bool, str]:
     """The body of a block that was opened, whether it is closed, and what follows it."""
     start = len(text) - len(text.lstrip())
     try:

@@ -28,14 +28,14 @@ def parse_llama(text: str, first_number: int) -> ParsedReply:
         try:
             value, end = decode_json_prefix(rest)
         except ValueError as error:
-            reader.fail(f"not valid JSON: {error}", rest)
+            reader.add_error(f"not valid JSON: {error}", rest)
             break
         for item in value if isinstance(value, list) else [value]:
-            reader.take(item, rest[:end])
+            reader.take_call(item, rest[:end])
         rest = rest[end:].lstrip(_BETWEEN)
     if not tag and not reader.calls and not _names_a_call(rest or body):
         return ParsedReply(text.strip())
-    return reader.reply(words)
+    return reader.build_reply(words)
 
 
 def _names_a_call(text: Any) -> bool:

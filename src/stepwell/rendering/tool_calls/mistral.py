@@ -12,15 +12,15 @@ def parse_mistral(text: str, first_number: int) -> ParsedReply:
     words, tag, body = text.partition(_TAG)
     reader = CallReader(first_number)
     if not tag:
-        return reader.reply(text)
+        return reader.build_reply(text)
     body = body.strip()
     try:
         value, end = decode_json_prefix(body)
     except ValueError as error:
-        reader.fail(f"not valid JSON: {error}", body)
-        return reader.reply(words)
+        reader.add_error(f"not valid JSON: {error}", body)
+        return reader.build_reply(words)
     for item in value if isinstance(value, list) else [value]:
-        reader.take(item, body[:end])
+        reader.take_call(item, body[:end])
     if body[end:].strip():
-        reader.fail(f"text after the list of calls: {body[end:].strip()[:40]!r}", body[end:])
-    return reader.reply(words)
+        reader.add_error(f"text after the list of calls: {body[end:].strip()[:40]!r}", body[end:])
+    return reader.build_reply(words)

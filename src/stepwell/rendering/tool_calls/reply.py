@@ -35,29 +35,29 @@ class CallReader:
         self.calls: list[ToolCall] = []
         self.errors: list[ToolCallError] = []
 
-    def read(self, text: str) -> None:
+    def read_call(self, text: str) -> None:
         """Take `text` as the JSON of one call."""
         try:
             value = read_json(text)
         except ValueError as error:
-            self.fail(f"not valid JSON: {error}", text)
+            self.add_error(f"not valid JSON: {error}", text)
         else:
-            self.take(value, text)
+            self.take_call(value, text)
 
-    def take(self, value: Any, text: str) -> None:
+    def take_call(self, value: Any, text: str) -> None:
         """Take a decoded JSON value as one call; `text` is what an error shows."""
         try:
             call = parse_call(value)
         except InputError as error:
-            self.fail(str(error), text)
+            self.add_error(str(error), text)
             return
         self.calls.append(replace(call, id=call.id or f"call{self._number:05d}"))
         self._number += 1
 
-    def fail(self, reason: str, text: str) -> None:
+    def add_error(self, reason: str, text: str) -> None:
         self.errors.append(ToolCallError(reason, text))
 
-    def reply(self, content: str) -> ParsedReply:
+    def build_reply(self, content: str) -> ParsedReply:
         return ParsedReply(content.strip(), tuple(self.calls), tuple(self.errors))
 
 

@@ -4,7 +4,7 @@
 (no torch, no torchvision, no `AutoProcessor`). `image_format_of` finds a directory's family.
 """
 
-from stepwell.rendering.vision.families import FAMILIES, image_format_of, is_vision_language
-from stepwell.rendering.vision.format import ImageFormat, ImageTokens, Placed
+from stepwell.rendering.vision.families import FAMILIES, is_vision_language, load_image_format
+from stepwell.rendering.vision.format import ImageFormat, ImageTokens, PlacedImage
 
-__all__ = ["FAMILIES", "ImageFormat", "ImageTokens", "Placed", "image_format_of", "is_vision_language"]
+__all__ = ["FAMILIES", "ImageFormat", "ImageTokens", "PlacedImage", "is_vision_language", "load_image_format"]

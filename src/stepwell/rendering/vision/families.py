@@ -33,10 +33,10 @@ FAMILIES: dict[str, type[ImageFormat]] = {
 def is_vision_language(path: str | os.PathLike[str]) -> bool:
     """Whether a model directory holds a vision-language model, of a family known here or not."""
     file = Path(path).expanduser() / "config.json"
-    return file.is_file() and "vision_config" in _json(file)
+    return file.is_file() and "vision_config" in _read_json(file)
 
 
-def image_format_of(path: str | os.PathLike[str], tokenizer: Any | None = None) -> ImageFormat | None:
+def load_image_format(path: str | os.PathLike[str], tokenizer: Any | None = None) -> ImageFormat | None:
     """How the model in `path` writes pictures; None for a model of text alone.
 
     `tokenizer` saves opening the directory's own again.
@@ -44,7 +44,7 @@ def image_format_of(path: str | os.PathLike[str], tokenizer: Any | None = None) 
     directory = Path(path).expanduser()
     if not is_vision_language(directory):
         return None
-    config = _json(directory / "config.json")
+    config = _read_json(directory / "config.json")
     family = FAMILIES.get(str(config.get("model_type")))
     if family is None:
         raise ModelError(
@@ -56,7 +56,7 @@ def image_format_of(path: str | os.PathLike[str], tokenizer: Any | None = None) 
     if not isinstance(marker_id, int):
         raise ModelError(f"{directory / 'config.json'} names no image_token_id; save the model again")
     marker = str(tokenizer.convert_ids_to_tokens(marker_id))
-    settings = _settings(directory)
+    settings = _read_settings(directory)
     if family is IdeficsFormat:
 
         def encode(text: str) -> list[int]:
@@ -67,13 +67,13 @@ def image_format_of(path: str | os.PathLike[str], tokenizer: Any | None = None) 
     return made(marker, marker_id, config, settings)  # type: ignore[no-any-return]
 
 
-def _settings(directory: Path) -> Mapping[str, Any]:
+def _read_settings(directory: Path) -> Mapping[str, Any]:
     """What the directory says of its image processor."""
     file = directory / "preprocessor_config.json"
     if file.is_file():
-        return _json(file)
+        return _read_json(file)
     file = directory / "processor_config.json"
-    inner = _json(file).get("image_processor") if file.is_file() else None
+    inner = _read_json(file).get("image_processor") if file.is_file() else None
     if not isinstance(inner, Mapping):
         raise ModelError(
             f"{directory} says nowhere how its pictures are prepared (preprocessor_config.json); "
@@ -82,7 +82,7 @@ def _settings(directory: Path) -> Mapping[str, Any]:
     return inner
 
 
-def _json(file: Path) -> dict[str, Any]:
+def _read_json(file: Path) -> dict[str, Any]:
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:

@@ -49,7 +49,7 @@ class ImageTokens:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Placed:
+class PlacedImage:
     """A picture's run in a sequence of tokens: where it begins, and its tokens."""
 
     span: ImageSpan
@@ -69,25 +69,28 @@ class ImageFormat(ABC):
         self.marker_id = marker_id
 
     @abstractmethod
-    def tokens(self, height: int, width: int) -> ImageTokens:
+    def build_tokens(self, height: int, width: int) -> ImageTokens:
         """The run that stands in a prompt for a picture of this size."""
 
     @abstractmethod
-    def arrays(self, image: AnyArray) -> dict[str, AnyArray]:
+    def build_arrays(self, image: AnyArray) -> dict[str, AnyArray]:
         """The vision encoder's arguments for one picture, under the model's own names."""
 
-    def placed(self, state: TokenState, pictures: ImageStore) -> list[Placed]:
+    def place_images(self, state: TokenState, image_store: ImageStore) -> list[PlacedImage]:
         """The runs of a state's pictures; refused unless the prompt holds exactly those ids."""
-        return [Placed(span, self._checked(state.prompt_ids, span, pictures)) for span in state.images]
+        return [
+            PlacedImage(span, self._check_tokens(state.prompt_ids, span, image_store))
+            for span in state.images
+        ]
 
-    def positions(self, length: int, placed: Sequence[Placed]) -> npt.NDArray[np.int64]:
+    def build_positions(self, length: int, placed: Sequence[PlacedImage]) -> npt.NDArray[np.int64]:
         """Positions [num_axes, length] of a sequence with these pictures."""
         return np.arange(length, dtype=np.int64)[None]
 
-    def _checked(self, prompt_ids: IntArray, span: ImageSpan, pictures: ImageStore) -> ImageTokens:
-        tokens = self.tokens(*pictures.get_size(span.image))
+    def _check_tokens(self, prompt_ids: IntArray, span: ImageSpan, image_store: ImageStore) -> ImageTokens:
+        tokens = self.build_tokens(*image_store.get_size(span.image))
         if span.length != tokens.ids.size:
-            height, width = pictures.get_size(span.image)
+            height, width = image_store.get_size(span.image)
             raise InputError(
                 f"images: the span at {span.start} has {span.length} tokens, but this model ({self.family}) "
                 f"writes a picture of {height} x {width} pixels as {tokens.ids.size}; render the prompt "

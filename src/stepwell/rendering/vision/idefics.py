@@ -16,7 +16,7 @@ import numpy as np
 
 from stepwell.core.arrays import AnyArray
 from stepwell.rendering.vision.format import ImageFormat, ImageTokens
-from stepwell.rendering.vision.pixels import HALF, LANCZOS, Scaling, resized
+from stepwell.rendering.vision.pixels import HALF, LANCZOS, Scaling, resize_image
 
 LONGEST_SIDE = 4096
 AROUND, WHOLE = "<fake_token_around_image>", "<global-img>"
@@ -43,32 +43,32 @@ class IdeficsFormat(ImageFormat):
         self._is_resized = bool(settings.get("do_resize", True))
         self._is_split = bool(settings.get("do_image_splitting", True))
         self._resample = int(settings.get("resample", LANCZOS))
-        self._scaling = Scaling.of(settings, HALF, HALF)
+        self._scaling = Scaling.from_settings(settings, HALF, HALF)
         side = self._tile // int(vision.get("patch_size", 32))
         self._per_tile = side**2 // int(config.get("scale_factor", 2)) ** 2
         self._encode = encode
-        self._run: Callable[[int, int], ImageTokens] = lru_cache(maxsize=256)(self._made_run)
+        self._run: Callable[[int, int], ImageTokens] = lru_cache(maxsize=256)(self._build_run)
 
-    def tokens(self, height: int, width: int) -> ImageTokens:
+    def build_tokens(self, height: int, width: int) -> ImageTokens:
         """Tags and placeholders of every tile."""
-        tall, wide = self._canvas(*self._fitted(height, width))
+        tall, wide = self._round_to_tiles(*self._fit_size(height, width))
         rows, columns = tall // self._tile, wide // self._tile
         return self._run(rows, columns) if rows * columns > 1 else self._run(0, 0)
 
-    def arrays(self, image: AnyArray) -> dict[str, AnyArray]:
+    def build_arrays(self, image: AnyArray) -> dict[str, AnyArray]:
         """{"pixel_values": [tiles, 3, S, S]}."""
         tile = self._tile
-        image = resized(image, *self._fitted(*image.shape[:2]), self._resample)
-        image = resized(image, *self._canvas(*image.shape[:2]), self._resample)
+        image = resize_image(image, *self._fit_size(*image.shape[:2]), self._resample)
+        image = resize_image(image, *self._round_to_tiles(*image.shape[:2]), self._resample)
         tiles = []
         if max(image.shape[:2]) > tile:
             for top in range(0, image.shape[0], tile):
                 for left in range(0, image.shape[1], tile):
                     tiles.append(image[top : top + tile, left : left + tile])
-        tiles.append(resized(image, tile, tile, self._resample))
-        return {"pixel_values": np.stack([self._scaling.apply(part) for part in tiles])}
+        tiles.append(resize_image(image, tile, tile, self._resample))
+        return {"pixel_values": np.stack([self._scaling.scale_pixels(part) for part in tiles])}
 
-    def _fitted(self, height: int, width: int) -> tuple[int, int]:
+    def _fit_size(self, height: int, width: int) -> tuple[int, int]:
         """The size at which the longer side is as configured; the other is kept even."""
         if not self._is_resized:
             return height, width
@@ -89,21 +89,21 @@ class IdeficsFormat(ImageFormat):
             tall, wide = LONGEST_SIDE, int(LONGEST_SIDE * ratio)
         return max(tall, 1), max(wide, 1)
 
-    def _canvas(self, height: int, width: int) -> tuple[int, int]:
+    def _round_to_tiles(self, height: int, width: int) -> tuple[int, int]:
         """The size in whole tiles."""
         if not self._is_split:
             return self._tile, self._tile
         ratio = width / height
         if width >= height:
-            wide = self._whole_tiles(width)
-            return self._whole_tiles(int(wide / ratio)), wide
-        tall = self._whole_tiles(height)
-        return tall, self._whole_tiles(int(tall * ratio))
+            wide = self._round_side(width)
+            return self._round_side(int(wide / ratio)), wide
+        tall = self._round_side(height)
+        return tall, self._round_side(int(tall * ratio))
 
-    def _whole_tiles(self, side: int) -> int:
+    def _round_side(self, side: int) -> int:
         return math.ceil(side / self._tile) * self._tile
 
-    def _made_run(self, rows: int, columns: int) -> ImageTokens:
+    def _build_run(self, rows: int, columns: int) -> ImageTokens:
         features = self.marker * self._per_tile
         text = ""
         for row in range(1, rows + 1):

@@ -13,7 +13,7 @@ import numpy as np
 from stepwell.core.arrays import AnyArray
 from stepwell.core.errors import ModelError
 from stepwell.rendering.vision.format import ImageFormat, ImageTokens
-from stepwell.rendering.vision.pixels import BICUBIC, Scaling, centre_cropped, resized
+from stepwell.rendering.vision.pixels import BICUBIC, Scaling, crop_centre, resize_image
 
 PATCH_SIZES = {"clip_vision_model": 32, "siglip_vision_model": 16}
 """Vision towers, with the patch size of a configuration that does not name one."""
@@ -30,8 +30,8 @@ class LlavaFormat(ImageFormat):
         super().__init__(marker, marker_id)
         vision = config["vision_config"]
         self._settings = settings
-        self._scaling = Scaling.of(settings)
-        self._height, self._width = _final_size(settings)
+        self._scaling = Scaling.from_settings(settings)
+        self._height, self._width = _find_final_size(settings)
         tower = str(vision.get("model_type", "clip_vision_model"))
         if tower not in PATCH_SIZES:
             raise ModelError(
@@ -51,23 +51,25 @@ class LlavaFormat(ImageFormat):
         ids = np.full(count, marker_id, dtype=np.int32)
         self._tokens = ImageTokens(ids, np.ones(count, dtype=bool))
 
-    def tokens(self, height: int, width: int) -> ImageTokens:
+    def build_tokens(self, height: int, width: int) -> ImageTokens:
         """The same run for every size: pictures are resized."""
         return self._tokens
 
-    def arrays(self, image: AnyArray) -> dict[str, AnyArray]:
+    def build_arrays(self, image: AnyArray) -> dict[str, AnyArray]:
         """{"pixel_values": [1, 3, H, W]}."""
         settings = self._settings
         if settings.get("do_pad"):
-            image = _padded_to_square(image, self._scaling.mean)
+            image = _pad_to_square(image, self._scaling.mean)
         if settings.get("do_resize", True):
-            image = resized(image, *_resized_size(image, settings), settings.get("resample", BICUBIC))
+            image = resize_image(
+                image, *_find_resize_size(image, settings), settings.get("resample", BICUBIC)
+            )
         if settings.get("do_center_crop", True):
-            image = centre_cropped(image, self._height, self._width)
-        return {"pixel_values": self._scaling.apply(image)[None]}
+            image = crop_centre(image, self._height, self._width)
+        return {"pixel_values": self._scaling.scale_pixels(image)[None]}
 
 
-def _final_size(settings: Mapping[str, Any]) -> tuple[int, int]:
+def _find_final_size(settings: Mapping[str, Any]) -> tuple[int, int]:
     crop, size = settings.get("crop_size"), settings.get("size")
     for value in (crop if settings.get("do_center_crop", True) else None, size):
         if isinstance(value, int):
@@ -80,7 +82,7 @@ def _final_size(settings: Mapping[str, Any]) -> tuple[int, int]:
     )
 
 
-def _resized_size(image: AnyArray, settings: Mapping[str, Any]) -> tuple[int, int]:
+def _find_resize_size(image: AnyArray, settings: Mapping[str, Any]) -> tuple[int, int]:
     size = settings.get("size", {"shortest_edge": 224})
     if isinstance(size, Mapping) and "height" in size:
         return int(size["height"]), int(size["width"])
@@ -91,7 +93,7 @@ def _resized_size(image: AnyArray, settings: Mapping[str, Any]) -> tuple[int, in
     return int(edge * height / width), edge
 
 
-def _padded_to_square(image: AnyArray, mean: tuple[float, ...]) -> AnyArray:
+def _pad_to_square(image: AnyArray, mean: tuple[float, ...]) -> AnyArray:
     height, width = image.shape[:2]
     side = max(height, width)
     padded = np.empty((side, side, 3), dtype=np.uint8)

@@ -22,7 +22,7 @@ HALF = (0.5, 0.5, 0.5)
 BICUBIC, LANCZOS = 3, 1
 
 
-def resized(image: AnyArray, height: int, width: int, resample: int) -> AnyArray:
+def resize_image(image: AnyArray, height: int, width: int, resample: int) -> AnyArray:
     """A picture of another size; `resample` is Pillow's number of a filter."""
     if image.shape[:2] == (height, width):
         return image
@@ -41,7 +41,7 @@ class Scaling:
     std: tuple[float, ...]
 
     @classmethod
-    def of(
+    def from_settings(
         cls,
         settings: Mapping[str, Any],
         mean: tuple[float, ...] = CLIP_MEAN,
@@ -55,7 +55,7 @@ class Scaling:
             tuple(settings.get("image_std") or std) if is_normalised else (1.0, 1.0, 1.0),
         )
 
-    def apply(self, image: AnyArray) -> FloatImage:
+    def scale_pixels(self, image: AnyArray) -> FloatImage:
         """[H, W, 3] bytes to [3, H, W] float32."""
         numbers = image.transpose(2, 0, 1).astype(np.float32) * np.float32(self.factor)
         mean, std = (np.array(v, dtype=np.float32)[:, None, None] for v in (self.mean, self.std))
@@ -63,7 +63,7 @@ class Scaling:
         return np.ascontiguousarray(result)
 
 
-def centre_cropped(image: AnyArray, height: int, width: int) -> AnyArray:
+def crop_centre(image: AnyArray, height: int, width: int) -> AnyArray:
     """The middle of a picture; black around it where it is smaller than asked for."""
     have_height, have_width = image.shape[:2]
     if have_height < height or have_width < width:

@@ -15,8 +15,8 @@ from stepwell.rendering.vision.format import ImageFormat
 Ids = npt.NDArray[np.int32]
 
 
-def expanded(
-    ids: Ids, names: Sequence[str], image_format: ImageFormat, pictures: ImageStore, offset: int
+def expand_markers(
+    ids: Ids, names: Sequence[str], image_format: ImageFormat, image_store: ImageStore, offset: int
 ) -> tuple[Ids, tuple[ImageSpan, ...]]:
     """`ids` with a run for each marker, and the spans of the runs when `ids` begin at `offset`."""
     places = np.flatnonzero(ids == image_format.marker_id)
@@ -29,7 +29,7 @@ def expanded(
     spans: list[ImageSpan] = []
     done, size = 0, offset
     for place, name in zip(places.tolist(), names, strict=True):
-        run = image_format.tokens(*pictures.get_size(name)).ids
+        run = image_format.build_tokens(*image_store.get_size(name)).ids
         size += place - done
         spans.append(ImageSpan(name, size, run.size))
         parts += (ids[done:place], run)
@@ -38,18 +38,19 @@ def expanded(
     return np.concatenate(parts), tuple(spans)
 
 
-def without_marker(message: Message, marker: str) -> Message:
+def break_markers(message: Message, marker: str) -> Message:
     """The message with a space inside every marker that its text spells by chance."""
     content = message.content
     if isinstance(content, str):
-        return message if marker not in content else replace(message, content=_broken(content, marker))
+        return message if marker not in content else replace(message, content=_break_marker(content, marker))
     if not any(isinstance(part, TextPart) and marker in part.text for part in content):
         return message
     parts: list[Part] = [
-        part if isinstance(part, ImagePart) else TextPart(_broken(part.text, marker)) for part in content
+        part if isinstance(part, ImagePart) else TextPart(_break_marker(part.text, marker))
+        for part in content
     ]
     return replace(message, content=tuple(parts))
 
 
-def _broken(text: str, marker: str) -> str:
+def _break_marker(text: str, marker: str) -> str:
     return text.replace(marker, f"{marker[:1]} {marker[1:]}")

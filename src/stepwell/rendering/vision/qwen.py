@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from stepwell.core.arrays import AnyArray
 from stepwell.core.errors import InputError
-from stepwell.rendering.vision.format import ImageFormat, ImageTokens, Placed
-from stepwell.rendering.vision.pixels import BICUBIC, Scaling, resized
+from stepwell.rendering.vision.format import ImageFormat, ImageTokens, PlacedImage
+from stepwell.rendering.vision.pixels import BICUBIC, Scaling, resize_image
 
 MOST_ELONGATED = 200
 
@@ -41,20 +41,22 @@ class QwenFormat(ImageFormat):
         self._highest = int(highest or 28 * 28 * 1280)
         self._is_resized = bool(settings.get("do_resize", True))
         self._resample = int(settings.get("resample", BICUBIC))
-        self._scaling = Scaling.of(settings)
+        self._scaling = Scaling.from_settings(settings)
 
-    def tokens(self, height: int, width: int) -> ImageTokens:
+    def build_tokens(self, height: int, width: int) -> ImageTokens:
         """One placeholder per merged patch of the resized picture."""
-        rows, columns = self._grid(height, width)
+        rows, columns = self._find_grid(height, width)
         count = rows * columns // self._merge**2
         ids = np.full(count, self.marker_id, dtype=np.int32)
         return ImageTokens(ids, np.ones(count, dtype=bool), (1, rows // self._merge, columns // self._merge))
 
-    def arrays(self, image: AnyArray) -> dict[str, AnyArray]:
+    def build_arrays(self, image: AnyArray) -> dict[str, AnyArray]:
         """{"pixel_values": [patches, numbers of a patch], "image_grid_thw": [1, 3]}."""
-        rows, columns = self._grid(*image.shape[:2])
+        rows, columns = self._find_grid(*image.shape[:2])
         patch, merge = self._patch, self._merge
-        numbers = self._scaling.apply(resized(image, rows * patch, columns * patch, self._resample))
+        numbers = self._scaling.scale_pixels(
+            resize_image(image, rows * patch, columns * patch, self._resample)
+        )
         blocks = numbers.reshape(3, rows // merge, merge, patch, columns // merge, merge, patch)
         blocks = blocks.transpose(1, 4, 2, 5, 0, 3, 6)  # the patches of a merged one stand together
         still = np.repeat(blocks[:, :, :, :, :, None], self._frames, axis=5)
@@ -63,21 +65,21 @@ class QwenFormat(ImageFormat):
             "image_grid_thw": np.array([[1, rows, columns]], dtype=np.int64),
         }
 
-    def positions(self, length: int, placed: Sequence[Placed]) -> npt.NDArray[np.int64]:
+    def build_positions(self, length: int, placed: Sequence[PlacedImage]) -> npt.NDArray[np.int64]:
         """Time, height and width [3, length]."""
         parts: list[npt.NDArray[np.int64]] = []
         done, position = 0, 0
         for place in placed:
             span = place.span
             assert place.tokens.grid is not None, "the tokens are this format's own"
-            parts.append(_text(span.start - done, position))
+            parts.append(_text_positions(span.start - done, position))
             position += span.start - done
             parts.append(np.indices(place.tokens.grid).reshape(3, -1) + position)
             done, position = span.start + span.length, position + max(place.tokens.grid)
-        parts.append(_text(length - done, position))
+        parts.append(_text_positions(length - done, position))
         return np.concatenate(parts, axis=1)
 
-    def _grid(self, height: int, width: int) -> tuple[int, int]:
+    def _find_grid(self, height: int, width: int) -> tuple[int, int]:
         """Rows and columns of patches."""
         unit = self._patch * self._merge
         if not self._is_resized:
@@ -102,5 +104,5 @@ class QwenFormat(ImageFormat):
         return tall // self._patch, wide // self._patch
 
 
-def _text(count: int, start: int) -> npt.NDArray[np.int64]:
+def _text_positions(count: int, start: int) -> npt.NDArray[np.int64]:
     return np.broadcast_to(np.arange(start, start + count, dtype=np.int64), (3, count))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, ModelError, Observation
-from stepwell.rendering.vision import ImageFormat, image_format_of
+from stepwell.rendering.vision import ImageFormat, load_image_format
 
 if TYPE_CHECKING:
     from stepwell.policies import VLMPolicy
@@ -24,7 +24,7 @@ _PROJECTORS = ("projector", "merger", "connector")  # names of the module that c
 def find_image_format(path: Path, tokenizer: Any) -> ImageFormat | None:
     """How the model in `path` writes images into prompts; None for a text model."""
     try:
-        return image_format_of(path, tokenizer)
+        return load_image_format(path, tokenizer)
     except ModelError as error:
         raise ConfigError(f"policy.model: {error}") from error
 
@@ -43,9 +43,9 @@ def freeze_vision(policy: VLMPolicy, trained: Literal["all", "projector", "none"
     """Freeze what is not trained of vision encoder and projector."""
     if trained == "all":
         return
-    from stepwell.policies.vlm.vision import decoder_of
+    from stepwell.policies.vlm.vision import find_decoder
 
-    decoder = {id(parameter) for parameter in decoder_of(policy.model).parameters()}
+    decoder = {id(parameter) for parameter in find_decoder(policy.model).parameters()}
     decoder |= {id(parameter) for parameter in policy.model.get_output_embeddings().parameters()}
     for name, parameter in policy.model.named_parameters():
         is_projector = any(word in name for word in _PROJECTORS)

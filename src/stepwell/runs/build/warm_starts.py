@@ -83,7 +83,7 @@ def load_or_make(
     components: Components, folder: Path, make: Callable[[], None], note: Callable[[str], None]
 ) -> None:
     """Load the warm policy from `folder`; or make it, and keep it there for other runs."""
-    from stepwell.training.checkpoint import damage, load_policy, save_checkpoint
+    from stepwell.training.checkpoint import find_damage, load_policy, save_checkpoint
 
     path = folder / make_cache_key(components)
     try:
@@ -93,7 +93,7 @@ def load_or_make(
         raise write_error(folder, error) from error
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if path.exists() and damage(path) is None:
+        if path.exists() and find_damage(path) is None:
             load_policy(path, components.policy)
             note(f"warm start: loaded from {path}")
             return

@@ -23,7 +23,7 @@ from stepwell.policies.numerics import set_numerics
 from stepwell.rollout import Job
 from stepwell.runs.build.components import Components
 from stepwell.runs.evaluation.evaluate import evaluate
-from stepwell.training import imitate, num_batches
+from stepwell.training import imitate, count_batches
 
 NUM_WARM = 4
 TYPICAL_WARM = 0.4
@@ -41,7 +41,7 @@ class Pace:
     def estimate_s(self, config: RunConfig) -> float:
         """Seconds that a run of these settings takes."""
         warm, train, every = config.warm_start, config.train, config.eval.every
-        num_warm = num_batches(warm, warm.num_demos) * (1.0 if warm.stop_at is None else TYPICAL_WARM)
+        num_warm = count_batches(warm, warm.num_demos) * (1.0 if warm.stop_at is None else TYPICAL_WARM)
         num_checks = 0.0 if warm.stop_at is None else num_warm / warm.check_every
         num_evals = 1 + (-(-train.num_updates // every) if every else 1) if config.eval.num_tasks else 0
         evals_s = (num_evals + num_checks / 2) * self.eval_s  # a check plays half as many tasks
@@ -64,7 +64,7 @@ def _measure_work(config: RunConfig) -> Pace:
         short = warm.model_copy(update={"epochs": 1, "max_updates": NUM_WARM})
         updates = imitate(components.policy, shown, short, config.seed)
         next(updates)  # the first one also warms up
-        imitation_s = _time_work(lambda: list(updates)) / max(num_batches(short, len(shown)) - 1, 1)
+        imitation_s = _time_work(lambda: list(updates)) / max(count_batches(short, len(shown)) - 1, 1)
         components.engine.load_weights(1, components.policy.model_weights())
         tasks = components.tasks(Split.TRAIN, train.tasks_per_update, config.seed)
         jobs = [Job(task, task.id, i) for task in tasks for i in range(train.group_size)]

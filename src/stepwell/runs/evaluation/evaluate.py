@@ -24,7 +24,7 @@ from stepwell.runs.build.runner import EpisodeRunner
 from stepwell.runs.evaluation import folders as eval_folders
 from stepwell.runs.evaluation.result import EvalReport, EvalResult
 from stepwell.runs.loop.agent_failures import count_failures, describe_failures, first_errors
-from stepwell.training.checkpoint import BEST, Checkpoint, latest_checkpoint, require_whole
+from stepwell.training.checkpoint import BEST, Checkpoint, find_latest_checkpoint, require_whole
 
 
 def evaluate(
@@ -139,7 +139,7 @@ def choose_checkpoint(folder: Path) -> tuple[Path, str]:
     if best.exists() and _read_update(best) > 0:
         require_whole(best)
         return best, _describe_best(best)
-    last = latest_checkpoint(folder / "checkpoints", lambda text: None)
+    last = find_latest_checkpoint(folder / "checkpoints", lambda text: None)
     if last is not None and (_is_unevaluated(last) or not best.exists()):
         reason = "no weights after training were evaluated" if best.exists() else "none was evaluated"
         return last.path, f"the last, of update {last.update}: {reason}"

@@ -32,7 +32,7 @@ from stepwell.envs.base import Env
 from stepwell.envs.registry import make_env
 from stepwell.monitors.replays import FILE_NAME, Frame, Replay, load_replays, png_bytes, save_replays
 from stepwell.runs.build.components import Components
-from stepwell.training import Minibatch
+from stepwell.training import TrajectoryMinibatch
 
 NUM_REPLAYS = 6
 Stage = Literal["before", "after"]
@@ -71,7 +71,7 @@ def _compute_worth(
     policy: Any = components.policy  # its batches fit its own states
     if policy.critic is None:
         return _make_empty(trajectories)
-    batch = Minibatch(trajectories, policy.device)
+    batch = TrajectoryMinibatch(trajectories, policy.device)
     with torch.no_grad():
         read = policy.values(batch.packed)
     states = torch.stack([row[0] for row in read]).float()

@@ -18,8 +18,8 @@ from stepwell.core import ConfigError, InfraError, ModelError
 from stepwell.envs.registry import find_env_type
 from stepwell.monitors.summary import read_summary
 from stepwell.policies import open_policy
-from stepwell.policies.atomic_directory import written_whole
-from stepwell.policies.lora import base_of
+from stepwell.policies.atomic_directory import write_directory_atomically
+from stepwell.policies.lora import read_base_model
 from stepwell.policies.model_resolver import ADAPTER_FILE
 from stepwell.policies.progress_bar import hide_progress_bar
 from stepwell.rendering import load_tokenizer
@@ -60,8 +60,8 @@ def write_model(run: Path, config: RunConfig, path: Path, folder: Path, licence:
     model = policy.model
     if policy.adapters is not None:
         model = copy.deepcopy(policy.adapters).merge_and_unload()
-    base = Path(base_of(path)) if (path / ADAPTER_FILE).is_file() else path
-    with written_whole(folder) as fresh, hide_progress_bar():
+    base = Path(read_base_model(path)) if (path / ADAPTER_FILE).is_file() else path
+    with write_directory_atomically(folder) as fresh, hide_progress_bar():
         model.save_pretrained(fresh)
         load_tokenizer(path).save_pretrained(fresh)
         for file in (base / item for item in _IMAGE_FILES):

@@ -195,7 +195,7 @@ class StreamedSource:
         now = self._totals
         steps = [step for group in taken.groups for t in group.trajectories for step in t.steps]
         behind = [update - 1 - step.policy_version.first for step in steps] or [0]
-        num_batches = max(now.queue.num_batches - before.queue.num_batches, 1)
+        count_batches = max(now.queue.num_batches - before.queue.num_batches, 1)
         num_requests = max(now.queue.num_requests - before.queue.num_requests, 1)
         return self.workers.figures(before.mark, now.mark) | {
             "staleness/mean": float(np.mean(behind)),
@@ -203,7 +203,7 @@ class StreamedSource:
             "staleness/over": float(taken.num_over),
             "staleness/dropped": float(len(taken.dropped)),
             "episodes/refilled": float(now.stream.num_refilled - before.stream.num_refilled),
-            "generators/batch": num_requests / num_batches,
+            "generators/batch": num_requests / count_batches,
             "generators/wait_ms": 1000.0 * (now.queue.waited_s - before.queue.waited_s) / num_requests,
         }
 

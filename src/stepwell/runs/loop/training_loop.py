@@ -116,7 +116,7 @@ class TrainingLoop:
             self._drain_workers()
 
     def _start_run(self) -> bool:
-        checkpoint.sweep(self.folder / "checkpoints")
+        checkpoint.sweep_leftovers(self.folder / "checkpoints")
         self._source.resume_from(0)
         self._warm_start()
         self.components.trainer.freeze_reference()
@@ -129,7 +129,7 @@ class TrainingLoop:
         return self._finish_update()
 
     def _resume_from(self, saved: checkpoint.Checkpoint) -> bool:
-        checkpoint.sweep(saved.path.parent, after=saved.update)
+        checkpoint.sweep_leftovers(saved.path.parent, after=saved.update)
         checkpoint.load_checkpoint(saved, self.components.policy, self.components.trainer)
         self.state = LoopState.of(saved)
         if self.has_other_measure:
@@ -364,7 +364,7 @@ class TrainingLoop:
         if name is None:
             self._source.acknowledge(self.state.update)
         checkpoint.save_checkpoint(folder, self.components.policy, trainer, loop, name)
-        checkpoint.prune(folder, self.config.checkpoint.keep)
+        checkpoint.prune_checkpoints(folder, self.config.checkpoint.keep)
         if name is None:
             self._saved_at = time.perf_counter()
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from stepwell.runs.build.components import Components
 from stepwell.runs.plan.base_plan import TITLE, BasePlan, minibatch_sizes, round_sizes
 from stepwell.runs.plan.text import format_bytes, format_count, format_line, format_sizes
-from stepwell.training import num_batches
+from stepwell.training import count_batches
 
 _NUM_SHOWN = 2
 
@@ -89,4 +89,4 @@ class RobotPlan(BasePlan):
 
     def count_warm_updates(self, count: int) -> int:
         """Every demonstration is shown from each place of a chunk."""
-        return num_batches(self.config.warm_start, count * self.chunk)
+        return count_batches(self.config.warm_start, count * self.chunk)

@@ -27,7 +27,7 @@ class Pilot:
         self._policy, self._config = policy, config
         sight: dict[str, Any] = {}
         if isinstance(policy, VLMPolicy):
-            sight = {"image_format": policy.image_format, "pictures": policy.pictures}
+            sight = {"image_format": policy.image_format, "image_store": policy.image_store}
         self._engine = EmbeddedEngine(policy.model, tokenizer, config.engine, **sight)
         self._renderer = Renderer(
             tokenizer,
@@ -53,19 +53,19 @@ class Pilot:
         talk = self._conversation
         (sampled,) = self._engine.generate_blocking([Request(talk.state, self._params, self._episode)])
         assert isinstance(sampled.action, TokenAction)
-        return talk.sampled(sampled.action.action_ids).text
+        return talk.record_action(sampled.action.action_ids).text
 
     def note(self, text: str) -> None:
         """Take `text` as the reply, as if it had been sampled."""
         ids = [*self._renderer.template.encode_after(text), self._renderer.end_ids[0]]
-        self._conversation.sampled(ids)
+        self._conversation.record_action(ids)
 
     def tell(self, text: str, observation: Observation) -> None:
         """Add the next observation."""
         self._conversation.add(self._make_message(text, observation))
 
     def _make_message(self, text: str, observation: Observation) -> Message:
-        return make_user_message(text, observation, self._renderer.pictures)
+        return make_user_message(text, observation, self._renderer.image_store)
 
     def value(self) -> float | None:
         """The critic's value of the present state; None without a critic."""

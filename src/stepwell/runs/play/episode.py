@@ -174,11 +174,11 @@ class PlaySession:
 
 def open_pilot(model: str | Path, config: RunConfig, temperature: float = 0.0) -> Pilot:
     """The agent of a model directory, a checkpoint or a built-in name."""
-    from stepwell.policies import CausalLMPolicy, VLMPolicy, sees
+    from stepwell.policies import CausalLMPolicy, VLMPolicy, accepts_images
     from stepwell.policies.numerics import set_numerics
     from stepwell.runs.play.agent import Pilot
 
     set_numerics(config.num_threads)
-    kind = VLMPolicy if sees(model) else CausalLMPolicy
+    kind = VLMPolicy if accepts_images(model) else CausalLMPolicy
     policy = kind.from_pretrained(model, dtype=config.policy.dtype, device=config.policy.device)
     return Pilot(policy, config, temperature)

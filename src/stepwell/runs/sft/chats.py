@@ -131,8 +131,8 @@ def _encode_turn(
 ) -> list[int]:
     """What the template writes for a turn, up to the token that ends it."""
     template = renderer.template
-    prompt = template.text(before, tools, prompt=True)
-    whole = template.text((*before, message), tools, prompt=False)
+    prompt = template.render_text(before, tools, prompt=True)
+    whole = template.render_text((*before, message), tools, prompt=False)
     if not whole.startswith(prompt):
         raise RenderError("the chat template does not write this turn after its prompt; use another template")
     ids = template.encode_after(whole[len(prompt) :])

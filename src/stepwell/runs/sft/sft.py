@@ -8,10 +8,10 @@ from pathlib import Path
 from stepwell.config.policy import PolicyConfig
 from stepwell.config.run import OptimizerConfig, WarmStartConfig
 from stepwell.core import ConfigError
-from stepwell.policies import CausalLMPolicy, resolve_model, sees
+from stepwell.policies import CausalLMPolicy, accepts_images, resolve_model
 from stepwell.rendering import Renderer, load_tokenizer
 from stepwell.runs.sft.chats import read_chats
-from stepwell.training import imitate, num_batches
+from stepwell.training import count_batches, imitate
 
 Tell = Callable[[int, int, dict[str, float]], None]
 
@@ -35,7 +35,7 @@ def train_on_chats(
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise ConfigError(f"--to: {to} exists and is not empty; choose another directory")
     path = resolve_model(model, seed=seed)
-    if sees(path):
+    if accepts_images(path):
         raise ConfigError(f"{model} is a vision-language model; chats here are text only")
     renderer = Renderer(load_tokenizer(path))
     chats = read_chats(source, renderer, "sft")
@@ -49,7 +49,7 @@ def train_on_chats(
         max_updates=max_updates,
         optimizer=OptimizerConfig(learning_rate=learning_rate),
     )
-    total, loss = num_batches(settings, len(chats)), float("nan")
+    total, loss = count_batches(settings, len(chats)), float("nan")
     for number, values in enumerate(imitate(policy, chats, settings, seed, token_budget=token_budget), 1):
         loss = values["loss/policy"]
         tell(number, total, values)

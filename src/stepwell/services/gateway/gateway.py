@@ -90,7 +90,7 @@ class Gateway(BaseGateway):
         return None if self.renderer.image_format is None else self._decode_image
 
     def _decode_image(self, raw: bytes, kind: str, param: str) -> str:
-        return self.renderer.pictures.add(decode_image(raw, kind, self.config.max_pixels, param))
+        return self.renderer.image_store.add(decode_image(raw, kind, self.config.max_pixels, param))
 
     async def complete_chat(self, caller: GatewayCaller, chat: ChatRequest) -> ChatCompletion:
         call = await self._start_call(caller, chat)

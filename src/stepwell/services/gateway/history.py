@@ -28,9 +28,9 @@ import numpy as np
 from stepwell.core.arrays import IntArray
 from stepwell.core.step import ImageSpan
 from stepwell.core.tools import ToolCall, ToolSchema
-from stepwell.rendering import Message, Recorded, Rendered, RestartKind
+from stepwell.rendering import Message, RecordedAction, RenderedPrompt, RestartKind
 from stepwell.rendering.template import ChatTemplate
-from stepwell.rendering.template_skeleton import plain_roles
+from stepwell.rendering.template_skeleton import find_plain_roles
 
 NormalForm = tuple[Any, ...]
 _NO_IDS: IntArray = np.zeros(0, dtype=np.int32)
@@ -83,7 +83,7 @@ class RecordedTurn:
     start: int = 0
     end: int = 0
     images: tuple[ImageSpan, ...] = ()  # in the prompt
-    rendered: Rendered | None = None
+    rendered: RenderedPrompt | None = None
     is_extended: bool = False
     is_continued: bool = False
     is_delivered: bool = False
@@ -92,25 +92,25 @@ class RecordedTurn:
     def choice(self) -> int:
         return self.number - self.call
 
-    def record(self, recorded: Recorded) -> None:
+    def record(self, recorded: RecordedAction) -> None:
         """Store prompt and action, so that the turn can be continued."""
         self.rendered = replace(recorded.rendered, prompt_ids=_NO_IDS)
         self.start, self.is_extended = recorded.rendered.prompt_ids.size, recorded.rendered.extended
         self.line, self.images = TokenLine(recorded.ids), recorded.rendered.images
         self.end = self.line.ids.size
 
-    def restore_recorded(self, template: ChatTemplate) -> Recorded | None:
+    def restore_recorded(self, template: ChatTemplate) -> RecordedAction | None:
         """Prompt and action as they were."""
         if self.line is None:
             return None
         before = self.messages[:-1]
         if self.rendered is None:
-            text = template.text(before, self.tools, prompt=True)
-            self.rendered = Rendered(
-                _NO_IDS, text, before, self.tools, roles=plain_roles(before), images=self.images
+            text = template.render_text(before, self.tools, prompt=True)
+            self.rendered = RenderedPrompt(
+                _NO_IDS, text, before, self.tools, roles=find_plain_roles(before), images=self.images
             )
         rendered = replace(self.rendered, prompt_ids=self.line.ids[: self.start])
-        return Recorded(rendered, self.line.ids[self.start : self.end], self.messages[-1])
+        return RecordedAction(rendered, self.line.ids[self.start : self.end], self.messages[-1])
 
 
 @dataclass(frozen=True, slots=True)

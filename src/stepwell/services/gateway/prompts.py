@@ -14,7 +14,7 @@ import numpy as np
 
 from stepwell.config.gateway import GatewayConfig
 from stepwell.core import Request, SamplingParams, TokenState
-from stepwell.rendering import Message, Rendered, Renderer, RestartKind, ToolFormat
+from stepwell.rendering import Message, RenderedPrompt, Renderer, RestartKind, ToolFormat
 from stepwell.services.gateway.base import check_messages, check_text
 from stepwell.services.gateway.chat import ChatRequest, GatewayCaller
 from stepwell.services.gateway.history import Branch, BranchKind, HistoryMatch
@@ -35,7 +35,7 @@ class PendingCall:
     requests: list[Request]
     record: CallRecord
     match: HistoryMatch | None = None  # None: a text completion
-    rendered: Rendered | None = None
+    rendered: RenderedPrompt | None = None
     tool_format: ToolFormat | None = None
     first_call: int = 0
 
@@ -103,11 +103,11 @@ class PromptBuilder:
 
     def _render_messages(
         self, match: HistoryMatch, messages: tuple[Message, ...], chat: ChatRequest
-    ) -> Rendered:
+    ) -> RenderedPrompt:
         previous = match.parent.restore_recorded(self.renderer.template) if match.parent else None
         if previous is None:
             return self.renderer.start(messages, chat.tools)
-        return self.renderer.go_on(previous, match.new_messages)
+        return self.renderer.continue_turn(previous, match.new_messages)
 
     def _build_requests(
         self, chat: ChatRequest, session: GatewaySession, first: int, state: TokenState
@@ -143,7 +143,7 @@ class PromptBuilder:
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
-def _find_branch(match: HistoryMatch, rendered: Rendered) -> Branch | None:
+def _find_branch(match: HistoryMatch, rendered: RenderedPrompt) -> Branch | None:
     refusal = rendered.refusal
     if match.branch is None and refusal is not None and refusal.kind is RestartKind.TEMPLATE_REWRITES:
         return Branch(BranchKind.TEMPLATE_REWRITES, refusal.reason)
