@@ -291,7 +291,7 @@ def is_shown(reply: Reply, step: Step | None, renderer: Renderer) -> bool:
     if step is None:
         return False
     assert isinstance(step.state, TokenState) and isinstance(step.action, TokenAction)
-    text = renderer.text_of(step.action.action_ids)
+    text = renderer.read_text(step.action.action_ids)
     if reply.stop is not None:
         text = text.partition(reply.stop)[0]
     logprobs = step.behavior_logprobs.tolist()

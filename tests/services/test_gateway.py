@@ -46,7 +46,7 @@ def test_a_step_holds_what_the_engine_gives_for_the_same_prompt_and_seed(served:
     assert renderer().template.decode(prompt).endswith("Where now?<|im_end|>\n<|im_start|>assistant\n")
     assert reply.usage.prompt_tokens == len(prompt) and reply.usage.completion_tokens == len(action)
     assert step.info["call"] == reply.id and step.sampling.seed == 1
-    assert reply.choices[0].message.content == renderer().text_of(action)
+    assert reply.choices[0].message.content == renderer().read_text(action)
 
 
 def test_every_later_prompt_starts_with_the_earlier_prompt_and_action(served: Served) -> None:
@@ -107,7 +107,7 @@ def test_each_choice_is_a_step_with_its_own_seed_and_the_continued_one_is_on_the
     for number, step in steps.items():
         again = sampled_directly(ids(step)[0], max_tokens=8, seed=step.sampling.seed)
         assert again.action.action_ids.tolist() == ids(step)[1]
-        assert reply.choices[number].message.content == renderer().text_of(ids(step)[1])
+        assert reply.choices[number].message.content == renderer().read_text(ids(step)[1])
     assert served.get("/sessions/choices").json()["path"] == [0]
     chat(client, [user("pick"), assistant_message(reply, 2), user("go on")])
     assert served.get("/sessions/choices").json()["path"] == [2, 3]
@@ -226,7 +226,7 @@ def test_calls_of_one_session_may_run_at_once(served: Served) -> None:
     by_call = {step.info["call"]: step for step in steps.values()}
     for reply in replies.values():
         step = by_call[reply.id]
-        assert reply.choices[0].message.content == renderer().text_of(ids(step)[1])
+        assert reply.choices[0].message.content == renderer().read_text(ids(step)[1])
         assert ids(step)[0][: len(prompt) + len(action)] == prompt + action
 
 

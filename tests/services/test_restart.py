@@ -122,7 +122,7 @@ def test_kills_at_any_moment_lose_no_step_and_put_none_twice_on_a_path(
                 (step.state.prompt_ids.tolist(), step.action.action_ids.tolist())  # type: ignore[union-attr]
                 for step in stored.trajectory.steps
             ]
-            assert [renderer().text_of(action) for _, action in lines] == [text for _, text in replies]
+            assert [renderer().read_text(action) for _, action in lines] == [text for _, text in replies]
             for (prompt, action), (later, _) in pairwise(lines):
                 assert later[: len(prompt) + len(action)] == prompt + action
 

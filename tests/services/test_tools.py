@@ -106,4 +106,4 @@ def test_without_tools_in_the_call_the_markup_is_text(served: Served) -> None:
     reply = chat(served.openai("no-tools"), [user(ASKED)], temperature=0, max_tokens=60)
     (step,) = served.steps("no-tools").values()
     assert not reply.choices[0].message.tool_calls
-    assert reply.choices[0].message.content == served.gateway.renderer.text_of(step.action.action_ids)  # type: ignore[union-attr]
+    assert reply.choices[0].message.content == served.gateway.renderer.read_text(step.action.action_ids)  # type: ignore[union-attr]

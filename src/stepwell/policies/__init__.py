@@ -1,7 +1,7 @@
-"""Policies: models as the trainer sees them, and the models Stepwell brings along.
+"""Policies: models as the trainer uses them, and the built-in models.
 
 `CausalLMPolicy` wraps any Hugging Face causal language model, `VLMPolicy` any vision-language
-model of a known family; `open_policy` finds out which. Names are imported when first used, so
+model of a known family; `open_policy` chooses between them. Names are imported on first use, so
 that looking up a model does not load torch.
 """
 

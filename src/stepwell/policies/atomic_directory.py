@@ -1,6 +1,6 @@
-"""Directories that are complete or not there: written beside their place, flushed, and renamed.
+"""Atomic writes of directories: written under a temporary name, flushed, then renamed.
 
-The folder above is flushed too: a power cut leaves the old directory or the new one.
+The parent folder is flushed too: after a power cut there is the old directory or the new one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stepwell.core.disk import flush_tree, make_folder_durably, rename_durably
 
 @contextmanager
 def write_directory_atomically(path: Path) -> Iterator[Path]:
-    """A fresh directory that becomes `path`, replacing what was there, only if all goes well."""
+    """Yield a new directory that replaces `path` only if everything succeeds."""
     make_folder_durably(path.parent)
     fresh = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:

@@ -1,20 +1,20 @@
-"""Putting tree attention into a Hugging Face model, after proof that it fits.
+"""Installs tree attention in a Hugging Face model, after a probe that it works there.
 
-Transformers lets an attention function be registered by name and hands it the keyword
-arguments of the forward call. Ours is `stepwell_tree`: called with `tree_layout` it
-attends over the tree, called without (generation, replay) it does what the model did
-before. Masks are not built until someone asks for one: the model's own mask function is
-kept as a `DeferredMask`, from which a tree only needs the window.
+In transformers an attention function is registered by name and receives the keyword
+arguments of the forward call. Ours is `stepwell_tree`. With `tree_layout` it attends over
+the tree; without it (generation, replay) it does what the model did before. Masks are built
+only on demand: the model's own mask function is kept as a `DeferredMask`, from which a tree
+only needs the window.
 
-Whether a model may be adopted is found out, not looked up. A probe runs a small tree and
-the same sequences alone, and refuses the model if
+There is no list of supported models. A probe runs a small tree and the same sequences
+alone, and refuses the model if
 
 * its class does not use the attention interface, or its positions depend on the length of
   the whole sequence;
-* a mask is anything but causal, with or without a window, or attention is handed something
-  unknown (sinks, biases);
+* a mask is not causal (with or without a window), or attention receives something unknown
+  (sinks, biases);
 * outputs of the tree differ from those of the sequences alone, or change when an unrelated
-  branch changes (recurrent and convolutional layers, position biases, positions of its own).
+  branch changes (recurrent and convolutional layers, position biases, own positions).
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ ATTENTION = "stepwell_tree"
 HARMLESS = {"position_ids", "cache_position", "position_embeddings", "use_cache", "return_dict"} | {
     f"output_{name}" for name in ("attentions", "hidden_states", "router_logits")
 }
-"""What models pass along that does not change causal attention."""
+"""Arguments that models pass to attention and that do not change causal attention."""
 LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 
 
 class CannotReplaceError(Exception):
-    """Why a model's attention cannot be replaced; turned into a warning, never raised to users."""
+    """Why a model's attention cannot be replaced. Becomes a warning; users never see this exception."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeferredMask:
-    """A mask the model asked for, built only if attention without a tree needs it."""
+    """A mask that the model requested, built only if attention without a tree needs it."""
 
     arguments: dict[str, Any]
 
@@ -59,7 +59,7 @@ class DeferredMask:
         return ALL_MASK_ATTENTION_FUNCTIONS[kind](**self.arguments)  # type: ignore[no-any-return]
 
     def check_causal(self) -> None:
-        """Refuse a mask that is not plain causal within its window, judged at the points that tell."""
+        """Refuse a mask that is not causal within its window, tested at the positions that matter."""
         window = self.window
         marks = (
             {0, 1, 2, 3} if window is None else {0, 1, window - 1, window, window + 1, 2 * window, 3 * window}
@@ -72,11 +72,11 @@ class DeferredMask:
         if window is not None:
             expected = expected & (query - key < window)
         if not torch.equal(seen.expand_as(expected), expected):
-            raise CannotReplaceError("a mask of the model is not causal attention within a window")
+            raise CannotReplaceError("one of its masks is not causal within a window")
 
 
 class ProbeLayout(TreeLayout):
-    """A layout that makes attention check what it is given, and counts the calls."""
+    """A layout that makes attention check its arguments and count the calls."""
 
     num_calls = 0
 
@@ -125,7 +125,7 @@ def _attend_tree(
 def _attend_natively(
     module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, passed: dict[str, Any]
 ) -> tuple[Tensor, None]:
-    """SDPA; or, since SDPA leaves soft caps out, the model's own eager function."""
+    """Run SDPA, or the model's own eager function if there is a softcap, which SDPA ignores."""
     kind = "sdpa" if passed["softcap"] is None else "eager"
     built = mask.build_mask(kind) if isinstance(mask, DeferredMask) else mask
     given = {name: value for name, value in passed.items() if value is not None}
@@ -147,7 +147,7 @@ def _inspect_call(layout: ProbeLayout, mask: Any, is_causal: bool | None, others
     if isinstance(mask, DeferredMask):
         mask.check_causal()
     elif mask is not None:
-        raise CannotReplaceError("it builds attention masks of its own")
+        raise CannotReplaceError("it builds its own attention masks")
 
 
 AttentionInterface.register(ATTENTION, _attend_tree)
@@ -155,20 +155,20 @@ AttentionMaskInterface.register(ATTENTION, _defer_mask)
 
 
 def install_tree_attention(model: PreTrainedModel, attending: PreTrainedModel | None = None) -> str | None:
-    """Switch `model` to tree attention if it can be proven right; else leave it and say why not.
+    """Switch `model` to tree attention if the probe passes; otherwise restore it and return the reason.
 
-    `attending` is the part whose attention is replaced, where that is not the whole: the decoder
-    of a model that also sees.
+    `attending` is the part whose attention is replaced, if that is not the whole model: the
+    decoder of a vision-language model.
     """
     attending = model if attending is None else attending
     native = attending.config._attn_implementation
     try:
         _check_class(attending)
         _probe_model(model, attending)
-    except Exception as error:  # whatever a foreign model does under the probe means: do not touch it
+    except Exception as error:  # any failure of a foreign model in the probe means: leave it alone
         attending.set_attn_implementation(native)
         is_ours = isinstance(error, CannotReplaceError)
-        return str(error) if is_ours else f"{type(error).__name__} under the probe: {error}"
+        return str(error) if is_ours else f"{type(error).__name__} in the probe: {error}"
     return None
 
 
@@ -180,11 +180,11 @@ def _check_class(model: PreTrainedModel) -> None:
         value.get("rope_type") for value in scaling.values() if isinstance(value, dict)
     }
     if kinds & LENGTH_DEPENDENT_ROPE:
-        raise CannotReplaceError("its rotary positions depend on the length of the sequence")
+        raise CannotReplaceError("its rotary positions depend on the sequence length")
 
 
 def _probe_model(model: PreTrainedModel, attending: PreTrainedModel) -> None:
-    """Compare a small tree with its sequences alone, and with itself after a branch changed."""
+    """Compare a small tree with its sequences alone, and with a tree in which one branch changed."""
     vocab = int(model.get_input_embeddings().num_embeddings)  # type: ignore[arg-type]
     draw = np.random.default_rng(0).integers(0, vocab, size=16).tolist()
     prompt, left, right, other = draw[:5], draw[5:9], draw[9:12], [(t + 1) % vocab for t in draw[5:9]]
@@ -199,7 +199,7 @@ def _probe_model(model: PreTrainedModel, attending: PreTrainedModel) -> None:
     is_half = alone[0].dtype in (torch.bfloat16, torch.float16)
     tolerance = (0.1 if is_half else 1e-3) * size
     if max(_measure_gap(a, b) for a, b in zip(merged, alone, strict=True)) > tolerance:
-        raise CannotReplaceError("tree attention gives other outputs than its own attention")
+        raise CannotReplaceError("tree attention and its own attention give different outputs")
     if _measure_gap(merged[1], changed[1]) > (1e-2 if is_half else 1e-4) * size:
         raise CannotReplaceError("its layers let one branch of the tree see another")
 
@@ -215,7 +215,7 @@ def _compute_tree_logits(model: PreTrainedModel, prompt: list[int], *branches: l
     layout = ProbeLayout(tree, model.device)
     logits = _compute_logits(model, tree.token_ids, layout)
     if layout.num_calls == 0:
-        raise CannotReplaceError("it never called the attention it was given")
+        raise CannotReplaceError("it never called the installed attention")
     paths = []
     for branch in branches:
         wanted = np.array(prompt + branch)

@@ -1,16 +1,16 @@
 """A causal language model as a policy: logprobs, values and entropies of packed steps.
 
-    from_pretrained ─► prepared (checks, tree or replay) ─► run (one microbatch) ─► save_pretrained
+    from_pretrained ─► prepare_batch (checks, tree or replay) ─► run (one microbatch) ─► save_pretrained
 
 Any Hugging Face causal LM directory works. Batches run as prefix trees with tree attention
-where that is proven to fit the model (see `attention.py`), else by replay, with one
-warning. An optional critic gives L+1 values per step, an optional frozen reference gives
+if the model passes a probe (see `attention.py`), otherwise by replay, with one warning. An
+optional critic gives L+1 values per step, an optional frozen reference gives
 `reference_logprobs`, and LoRA trains adapters instead of the model.
 
 Invariants
-* Dropout is off, also in training: the same weights and tokens give the same logprobs.
-* Logits are divided by the temperature the step was sampled with.
-* Logprobs, entropies and values are float32 at least, whatever the weights are. With
+* Dropout is off, in training too: the same weights and tokens give the same logprobs.
+* Logits are divided by the temperature with which the step was sampled.
+* Logprobs, entropies and values are at least float32, whatever the weights are. With
   `dtype="bfloat16"` the weights themselves are bfloat16 (adapters and value head float32); the
   optimizer keeps float32 originals of them.
 * The reference is never trained and is in neither `parameters()` nor `state_dict()`.
@@ -69,7 +69,7 @@ class CausalLMPolicy:
         source: Path | None = None,
         attention: str = "auto",
     ) -> None:
-        """Wrap parts already loaded; `from_pretrained` is the usual way."""
+        """Wrap parts that are already loaded; usually called by `from_pretrained`."""
         self.model = model
         self.critic = critic
         self.adapters = adapters
@@ -97,11 +97,11 @@ class CausalLMPolicy:
     ) -> CausalLMPolicy:
         """Open a directory, or a built-in model by name.
 
-        `critic` adds one where the directory has none, and must agree with the one it has;
-        `critic=None` takes what is there. `reference=True` freezes a copy of these weights
-        (with LoRA: the base model, at no cost); a path opens another model as reference.
+        `critic` adds a critic if the directory has none, and must agree with an existing one;
+        `critic=None` uses what the directory has. `reference=True` freezes a copy of these
+        weights (with LoRA: the base model, at no cost); a path opens another model as reference.
         `lora` adds adapters with these `LoraConfig` fields ({} for the defaults).
-        `attention="replay"` never uses trees, `"tree"` refuses a model that cannot.
+        `attention="replay"` never uses trees, `"tree"` refuses a model that does not support them.
         """
         kind = _check_choice(dtype, DTYPES, "dtype")
         check_dtype(dtype, device)
@@ -129,7 +129,7 @@ class CausalLMPolicy:
 
     @classmethod
     def from_config(cls, config: PolicyConfig) -> CausalLMPolicy:
-        """The policy that settings describe."""
+        """Open the policy that settings describe."""
         return cls.from_pretrained(
             config.model,
             critic=None if config.critic == "none" else config.critic,
@@ -140,33 +140,33 @@ class CausalLMPolicy:
             gradient_checkpointing=config.gradient_checkpointing,
         )
 
-    # --- what it says about steps -------------------------------------------------------
+    # --- outputs of steps ---------------------------------------------------------------
 
     def logprobs(self, packed: Packed) -> list[Tensor]:
-        """Per step, the logprob of each action token."""
+        """Compute, per step, the logprob of each action token."""
         return _split_by_step(self.evaluate(packed).logprobs, packed.action_lengths)
 
     def entropies(self, packed: Packed) -> list[Tensor]:
-        """Per step, the entropy of the distribution each action token was drawn from."""
+        """Compute, per step, the entropy of the distribution of each action token."""
         return _split_by_step(
             self.evaluate(packed, logprobs=False, entropies=True).entropies, packed.action_lengths
         )
 
     def values(self, packed: Packed) -> list[Tensor]:
-        """Per step L+1 values: before each action token, then after the last."""
+        """Compute L+1 values per step: before each action token, then after the last."""
         values = self.evaluate(packed, logprobs=False, values=True).values
         return _split_by_step(values, [length + 1 for length in packed.action_lengths])
 
     def evaluate(
         self, packed: Packed, *, logprobs: bool = True, values: bool = False, entropies: bool = False
     ) -> Outputs:
-        """All that is asked for, from one pass: flat, in step order. NaN is refused."""
+        """Compute everything that is asked for in one pass: flat, in step order. NaN is an error."""
         outputs = evaluate(self, packed, logprobs=logprobs, values=values, entropies=entropies)
         check_finite(outputs)
         return outputs
 
     def reference_logprobs(self, packed: Packed) -> list[Tensor]:
-        """Per step, the logprobs of its action tokens under the frozen reference; no gradient."""
+        """Compute, per step, the logprobs of its action tokens under the frozen reference; no gradient."""
         if self.reference is not None:
             with torch.no_grad():
                 outputs = evaluate(self._copy_around(self.reference), packed)
@@ -179,12 +179,12 @@ class CausalLMPolicy:
         return _split_by_step(outputs.logprobs, packed.action_lengths)
 
     def score(self, steps: Sequence[Step]) -> list[FloatArray]:
-        """Logprobs of actions already taken, as arrays (`core.Scorer`)."""
+        """Compute logprobs of actions already taken, as arrays (`core.Scorer`)."""
         with torch.no_grad():
             return [part.float().cpu().numpy() for part in self.logprobs(pack(steps))]
 
     def state_values(self, states: Sequence[State]) -> FloatArray:
-        """V(s) of each state (`core.Critic`)."""
+        """Compute V(s) of each state (`core.Critic`)."""
         nothing = TokenAction(np.zeros(0, dtype=np.int32))
         steps = [Step(state, nothing, behavior_logprobs=np.zeros(0, dtype=np.float32)) for state in states]
         with torch.no_grad():
@@ -193,7 +193,7 @@ class CausalLMPolicy:
     # --- how it runs --------------------------------------------------------------------
 
     def prepare_batch(self, packed: Packed) -> Packed:
-        """The batch checked against this model, and laid out the way this model runs."""
+        """Check the batch against this model, and lay it out the way this model runs it."""
         if packed.longest > self.context_length:
             raise ContextLengthError(
                 f"the longest step has {packed.longest} tokens (prompt_ids and action_ids), but the model's "
@@ -202,15 +202,15 @@ class CausalLMPolicy:
         size = self.model.get_input_embeddings().num_embeddings
         if packed.highest_token_id >= size:
             raise InputError(
-                f"prompt_ids or action_ids hold id {packed.highest_token_id}, but the model's vocabulary has "
-                f"{size} tokens; the steps were made with another tokenizer"
+                f"prompt_ids or action_ids contain id {packed.highest_token_id}, but the model's vocabulary "
+                f"has {size} tokens; the steps were made with another tokenizer"
             )
         if packed.table.has_images:
             self._check_images(packed)
         return replay(packed) if self.is_replayed else packed
 
     def run(self, microbatch: Microbatch, *, logprobs: bool, values: bool, entropies: bool) -> Outputs:
-        """Outputs of one microbatch in its own order."""
+        """Compute the outputs of one microbatch, in its own order."""
         if values and self.critic is None:
             raise ConfigError("values need a critic; load the policy with critic='shared' or critic='own'")
         inputs = self.get_inputs(microbatch)
@@ -229,13 +229,13 @@ class CausalLMPolicy:
         )
 
     def get_inputs(self, microbatch: Microbatch) -> ForwardInputs:
-        """A prepared microbatch as the model takes it."""
+        """Return a prepared microbatch as inputs of the model."""
         return get_inputs(microbatch, self.device)
 
     def _run_actor(
         self, inputs: ForwardInputs, *, with_hidden: bool, with_entropies: bool
     ) -> tuple[tuple[Tensor, Tensor | None], Tensor | None]:
-        """Logprobs and entropies per action token, and hidden states for a shared critic."""
+        """Compute logprobs and entropies per action token, and hidden states for a shared critic."""
         if inputs.targets.numel() == 0:  # only value-only steps
             wide = torch.promote_types(self.model.dtype, torch.float32)
             nothing = torch.zeros(0, dtype=wide, device=self.device)
@@ -256,35 +256,35 @@ class CausalLMPolicy:
 
     @property
     def context_length(self) -> int:
-        """Most tokens of prompt and action together."""
+        """Maximum number of tokens of prompt and action together."""
         return int(getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 2**31)
 
     def enable_gradient_checkpointing(self) -> None:
-        """Keep only layer inputs in the forward pass and compute the rest again in the backward pass."""
+        """Keep only layer inputs in the forward pass; the backward pass computes the rest again."""
         for part in (self.model, None if self.critic is None else self.critic.backbone):
             if part is None:
                 continue
             part.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
             for layer in part.modules():
                 if isinstance(layer, GradientCheckpointingLayer):
-                    layer.training = True  # the layer alone: what is inside it stays without dropout
+                    layer.training = True  # only the layer itself: its inner modules stay without dropout
 
     # --- weights ------------------------------------------------------------------------
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """What is trained: the model or its adapters, and the critic."""
+        """Return what is trained: the model or its adapters, and the critic."""
         return (parameter for parameter in self.module.parameters() if parameter.requires_grad)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """What is trained, with names as in `state_dict`."""
+        """Return what is trained, with names as in `state_dict`."""
         return (item for item in self.module.named_parameters() if item[1].requires_grad)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Every weight of actor and critic, under `model.` and `critic.`."""
+        """Return every weight of actor and critic, under `model.` and `critic.`."""
         return self.module.state_dict()
 
     def load_state_dict(self, weights: dict[str, Tensor]) -> None:
-        """Take weights from `state_dict` of a policy of the same kind; anything else is refused whole."""
+        """Load weights from `state_dict` of a policy of the same kind; anything else is refused."""
         own = self.module.state_dict()
         wrong = sorted(own.keys() ^ weights.keys())
         wrong += sorted(
@@ -292,13 +292,13 @@ class CausalLMPolicy:
         )
         if wrong:
             raise WeightsError(
-                f"{len(wrong)} weights are missing, unknown or of another shape (first: {wrong[0]}); "
+                f"{len(wrong)} weights are missing, unknown or have another shape (first: {wrong[0]}); "
                 "load weights saved from the same model with the same critic and lora settings"
             )
         self.module.load_state_dict(weights)
 
     def model_weights(self) -> dict[str, Tensor]:
-        """The actor's weights under Hugging Face's names, adapters merged in: what an engine loads."""
+        """Return the actor's weights under Hugging Face's names, adapters merged in: what an engine loads."""
         return lora.merge_weights(self.model) if self.adapters is not None else self.model.state_dict()
 
     def save_pretrained(self, path: str | Path, *, merge_lora: bool = False) -> None:
@@ -325,15 +325,15 @@ class CausalLMPolicy:
 
     def _check_images(self, packed: Packed) -> None:
         raise InputError(
-            "a state holds images, which a language-only policy cannot see; use a vision-language model"
+            "a state contains images, but this policy is a text model; use a vision-language model"
         )
 
     def _find_attending(self, part: Any) -> Any:
-        """The part of a model whose attention runs over the tree."""
+        """Return the part of a model whose attention runs over the tree."""
         return part
 
     def _copy_around(self, model: Any) -> CausalLMPolicy:
-        """This policy without a critic, around another model that was made ready already."""
+        """Copy this policy, without a critic, around another model that is already prepared."""
         policy = copy.copy(self)
         policy.model, policy.critic = model, None
         return policy
@@ -353,7 +353,7 @@ class CausalLMPolicy:
         self.is_replayed = True
         message = f"{type(part).__name__} cannot run prefix trees: {refusal}"
         if attention == "tree":
-            raise ConfigError(f"attention='tree' was asked for, but {message}; use attention='auto'")
+            raise ConfigError(f"attention='tree' was requested, but {message}; use attention='auto'")
         if part is self.model:
             warnings.warn(f"{message}. Steps are replayed one by one, which is slower", stacklevel=4)
 

@@ -1,10 +1,10 @@
-"""Critics: what a state is worth, read off hidden states.
+"""Critics: state values computed from hidden states.
 
 A *shared* critic is a value head on the actor's last hidden states: one forward pass
-serves both, and both train the backbone. An *own* critic has a backbone of its own, a copy
-of the actor's at the start, and the two never touch.
+serves both, and both train the backbone. An *own* critic has a separate backbone, which
+starts as a copy of the actor's; the two share no weights.
 
-The head computes in float32 at least, whatever the backbone's dtype.
+The head computes at least in float32, whatever the backbone's dtype.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 CriticKind = Literal["shared", "own"]
 INITIAL_VALUE_SCALE = 0.1
-"""Spread of a fresh head's values: small beside rewards, but not a flat zero without gradient."""
+"""Spread of the values of a new head: small compared to rewards, but not zero without a gradient."""
 
 
 class ValueHead(nn.Module):
-    """One linear map from a hidden state to a value. A fresh head is the same every time."""
+    """One linear map from a hidden state to a value. New heads always have the same weights."""
 
     def __init__(self, hidden_size: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -30,12 +30,12 @@ class ValueHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros((), dtype=wide))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[..., H] to [...]."""
+        """Map [..., H] to [...]."""
         return hidden.to(self.weight.dtype) @ self.weight + self.bias
 
 
 class CriticModel(nn.Module):
-    """A value head, and the backbone it reads if that is its own."""
+    """A value head, and its backbone if it has its own."""
 
     def __init__(self, head: ValueHead, backbone: Any | None) -> None:
         super().__init__()

@@ -1,14 +1,14 @@
-"""Model directories: opening them with clear refusals.
+"""Model directories: opening them, with clear errors.
 
-What we write is what Hugging Face reads: `config.json`, safetensors, the tokenizer's files
-as they were. What Hugging Face has no place for stands beside it and is ignored by it:
+Directories are in Hugging Face format: `config.json`, safetensors, and the tokenizer's files
+unchanged. Additional files, which Hugging Face ignores, hold what its format has no place for:
 
     stepwell_policy.json     format, kind of critic
     value_head.safetensors   the critic's head
-    critic/                  an own critic's backbone, a model directory itself
+    critic/                  the backbone of an own critic, a model directory itself
 
-With LoRA the directory holds adapters in PEFT's format and names its base model. A
-directory appears under its name only when complete (`writing`).
+With LoRA the directory contains adapters in PEFT's format and names its base model. A
+directory appears under its name only when it is complete (`atomic_directory.py`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeErro
 
 
 def locate_model(name_or_path: str | Path) -> Path:
-    """The directory of a model given by path or by the name of one that Stepwell brings."""
+    """Return the directory of a model, given by path or by built-in name."""
     path = Path(name_or_path)
     if not path.is_dir():
         path = Path(resolve_model(str(name_or_path)))
@@ -53,21 +53,21 @@ def locate_model(name_or_path: str | Path) -> Path:
 
 
 def open_causal_lm(path: Path, dtype: torch.dtype) -> Any:
-    """The causal language model in `path`, refused if any weight is missing or of another shape."""
+    """Open the causal language model in `path`; an error if any weight is missing or has another shape."""
     with raise_model_error(path):
         config = AutoConfig.from_pretrained(path, local_files_only=True)
-    # SDPA would silently leave out a soft cap on attention scores; the model's own code does not
+    # SDPA silently ignores a softcap on attention scores; the model's own code does not
     capped = getattr(config.get_text_config(), "attn_logit_softcapping", None) is not None
     return _open_checked(AutoModelForCausalLM, path, dtype, attn_implementation="eager" if capped else None)
 
 
 def open_vision_language(path: Path, dtype: torch.dtype) -> Any:
-    """The vision-language model in `path`, refused if any weight is missing or of another shape."""
+    """Open the vision-language model in `path`; an error if any weight is missing or has another shape."""
     return _open_checked(AutoModelForImageTextToText, path, dtype)
 
 
 def open_backbone(path: Path, dtype: torch.dtype) -> Any:
-    """The backbone of an own critic."""
+    """Open the backbone of an own critic."""
     return _open_checked(AutoModel, path, dtype)
 
 
@@ -79,15 +79,15 @@ def _open_checked(kind: Any, path: Path, dtype: torch.dtype, **options: Any) -> 
     missing = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
     if missing:
         raise ModelError(
-            f"{path} is incomplete: {len(missing)} weights are missing or of another shape "
-            f"(first: {missing[0]}). Its files do not belong together or were cut short; save the model again"
+            f"{path} is incomplete: {len(missing)} weights are missing or have another shape "
+            f"(first: {missing[0]}). Its files are truncated or from different models; save the model again"
         )
     return model
 
 
 @contextmanager
 def raise_model_error(path: Path) -> Iterator[None]:
-    """Turn whatever a damaged file raises into one error that names the directory."""
+    """Turn any error of a damaged file into a `ModelError` that names the directory."""
     try:
         yield
     except _BROKEN as error:
@@ -99,7 +99,7 @@ def raise_model_error(path: Path) -> Iterator[None]:
 
 
 def read_policy_file(path: Path) -> dict[str, Any]:
-    """What Stepwell wrote beside the model; defaults for a plain Hugging Face directory."""
+    """Read the file that Stepwell wrote beside the model; defaults for a plain Hugging Face directory."""
     file = path / POLICY_FILE
     if not file.is_file():
         return {"format": FORMAT, "critic": None}
@@ -111,13 +111,13 @@ def read_policy_file(path: Path) -> dict[str, Any]:
 
 
 def read_head(path: Path) -> dict[str, torch.Tensor]:
-    """The saved value head."""
+    """Read the saved value head."""
     with raise_model_error(path):
         return load_file(path / HEAD_FILE)
 
 
 def write_critic(path: Path, head: dict[str, torch.Tensor], backbone: Any | None) -> None:
-    """Write the critic's parts into a directory being made."""
+    """Write the critic's files into a directory."""
     save_file({name: tensor.contiguous() for name, tensor in head.items()}, path / HEAD_FILE)
     if backbone is not None:
         backbone.save_pretrained(path / CRITIC_FOLDER)
@@ -128,7 +128,7 @@ def write_policy_file(path: Path, critic: str | None) -> None:
 
 
 def copy_side_files(source: Path, target: Path) -> None:
-    """Tokenizer, chat template and whatever else belongs to the model but is not its weights."""
+    """Copy tokenizer, chat template and everything else that belongs to the model except its weights."""
     for file in sorted(source.iterdir()):
         is_ours = file.name in _WRITTEN or file.name.endswith(_WEIGHTS)
         if file.is_file() and not is_ours and not (target / file.name).exists():

@@ -1,9 +1,9 @@
-"""Gradients that are really float64 in models whose norms compute in float32.
+"""True float64 gradients in models whose norms compute in float32.
 
-Norm layers of current families cast to float32 inside. In a float64 model that rounds
-every gradient that passes through them to seven digits, and *where* it is rounded depends
-on how steps are packed. For float64 policies (tests, gradient checks) these layers keep
-their output bit for bit, but take their derivative in float64.
+Norm layers of current model families cast to float32. In a float64 model this rounds every
+gradient that passes through them to seven digits, and *where* it is rounded depends on how
+steps are packed. For float64 policies (tests, gradient checks) these layers keep their
+output bit for bit, but compute their derivative in float64.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class _StayDouble(TorchFunctionMode):
-    """Casts of float64 tensors to float32 do nothing."""
+    """Makes casts of float64 tensors to float32 do nothing."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

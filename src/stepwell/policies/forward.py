@@ -1,8 +1,8 @@
-"""One pass of a model over a microbatch: logits and hidden states only where they are read.
+"""One forward pass over a microbatch: logits and hidden states only where they are needed.
 
-The layout of the tree travels as an argument of the forward call, so that recomputation
-under gradient checkpointing sees it too. On CUDA, tokens are padded to whole blocks; the
-padding forms trees of its own that nobody reads.
+The layout of the tree is an argument of the forward call, so that recomputation under
+gradient checkpointing gets it too. On CUDA, tokens are padded to whole blocks; the padding
+forms separate trees whose outputs are not used.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from stepwell.packing.flex import round_up_length
 
 @dataclass(frozen=True, slots=True)
 class ForwardInputs:
-    """A microbatch on a device: the arguments of the forward call, and where to read.
+    """A microbatch on a device: the arguments of the forward call, and which outputs to read.
 
     Logits are computed for whole columns; `logit_places` picks the wanted ones from
-    [rows * columns, vocab] (None: they are all wanted, in order). `embed` makes embeddings of the
-    ids with a given model, where some of them stand for something else.
+    [rows * columns, vocab] (None: all are wanted, in order). `embed` computes the embeddings
+    with a given model if some ids are replaced by something else (images).
     """
 
     arguments: dict[str, Any]
@@ -44,7 +44,7 @@ class ForwardInputs:
     embed: Callable[[Any, Tensor], Tensor] | None = None
 
     def build_arguments(self, model: Any) -> dict[str, Any]:
-        """The arguments for `model`."""
+        """Build the arguments for `model`."""
         if self.embed is None:
             return self.arguments
         inputs = dict(self.arguments)
@@ -52,7 +52,7 @@ class ForwardInputs:
 
 
 def get_inputs(microbatch: Microbatch, device: torch.device) -> ForwardInputs:
-    """`microbatch` on `device`, kept with it for the next pass."""
+    """Return `microbatch` as inputs on `device`; they are kept with it for the next pass."""
     key = ("inputs", device)
     if key not in microbatch.cache:
         microbatch.cache[key] = _build_inputs(microbatch, device)
@@ -92,14 +92,14 @@ def _build_arguments(microbatch: Microbatch, device: torch.device) -> dict[str, 
     return {
         "input_ids": torch.from_numpy(ids).to(device),
         "position_ids": torch.from_numpy(positions).to(device),
-        # all ones: without it transformers searches the positions for packed sequences
+        # all ones: without it transformers looks for packed sequences in the positions
         "attention_mask": torch.ones(1, size, dtype=torch.bool, device=device),
         "tree_layout": TreeLayout(microbatch.tree, device, size),
     }
 
 
 class _HiddenStates:
-    """Remembers the last hidden states of a backbone for the length of one forward call."""
+    """Keeps the last hidden states of a backbone during one forward call."""
 
     def __init__(self, backbone: nn.Module) -> None:
         self.backbone = backbone
@@ -117,25 +117,25 @@ class _HiddenStates:
 
 
 def find_backbone(model: Any) -> Any:
-    """The part of a causal language model that ends in hidden states."""
+    """Return the part of a causal language model that computes hidden states."""
     inner = model.base_model
     if inner is not model:
         return inner
     for child in model.children():  # some classes name a part of another model as their base
         if isinstance(child, PreTrainedModel):
             return child
-    raise ModelError(f"{type(model).__name__} has no backbone apart from its head; it cannot carry a critic")
+    raise ModelError(f"{type(model).__name__} has no backbone apart from its head; it cannot have a critic")
 
 
 def read_hidden_states(output: Any) -> Tensor:
-    """The hidden states in a backbone's output, whatever its form."""
+    """Read the hidden states from a backbone's output of any format."""
     states = getattr(output, "last_hidden_state", None)
     result: Tensor = output[0] if states is None else states
     return result
 
 
 def compute_hidden_rows(backbone: nn.Module, inputs: ForwardInputs) -> Tensor:
-    """Hidden states [M, H] at the value places, from a backbone of its own."""
+    """Compute hidden states [M, H] at the value places, with a separate backbone."""
     output = backbone(**inputs.build_arguments(backbone), use_cache=False)
     return read_hidden_states(output).flatten(0, 1)[inputs.value_places]
 
@@ -143,7 +143,7 @@ def compute_hidden_rows(backbone: nn.Module, inputs: ForwardInputs) -> Tensor:
 def compute_actor_rows(
     model: Any, inputs: ForwardInputs, *, with_hidden: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Logits [R, V] at the logit places, and hidden states [M, H] at the value places if wanted."""
+    """Compute logits [R, V] at the logit places, and hidden states [M, H] at the value places if wanted."""
     kind: Any = type(model)
     keep = {"logits_to_keep": inputs.columns} if _keeps_logits(kind) else {}
     with _HiddenStates(find_backbone(model)) if with_hidden else nullcontext() as kept:

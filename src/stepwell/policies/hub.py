@@ -1,9 +1,9 @@
-"""Models by Hugging Face id (`org/name`): from the hub or its cache on disk to a directory.
+"""Models by Hugging Face id (`org/name`), from the hub or its cache on disk.
 
-Everything goes through `huggingface_hub`, so its own variables hold: `HF_HOME` and `HF_HUB_CACHE` (where
-files are kept), `HF_TOKEN` or its login (for gated and private models), `HF_HUB_OFFLINE=1` (the cache
-only) and `HF_ENDPOINT` (a mirror). Only what a model needs is fetched: settings, tokenizer, safetensors.
-What cannot be had is one sentence that says what is missing and how to get the model another way.
+Everything goes through `huggingface_hub`, so its own variables apply: `HF_HOME` and `HF_HUB_CACHE` (where
+files are kept), `HF_TOKEN` or its login (for gated and private models), `HF_HUB_OFFLINE=1` (use only the
+cache) and `HF_ENDPOINT` (a mirror). Only the needed files are fetched: settings, tokenizer, safetensors.
+If that fails, the error says what is missing and how to get the model in another way.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 
 
 def is_hub_id(text: str) -> bool:
-    """Whether a text has the form of a model's id on the hub: `org/name`."""
+    """Return whether a text looks like a model id of the hub: `org/name`."""
     return _HUB_ID.fullmatch(text) is not None
 
 
 def fetch_model(model_id: str, revision: str | None = None) -> Path:
-    """The directory of a model of the hub: cached, or downloaded now. `ModelError` says what is missing."""
+    """Return the directory of a hub model, cached or downloaded. `ModelError` says what is missing."""
     from huggingface_hub import constants
 
     with _explain_failure(model_id, revision):
@@ -44,7 +44,7 @@ def _download_model(model_id: str, revision: str | None, cached_only: bool) -> P
             ignore_patterns=["*/*"],
             local_files_only=cached_only,
         )
-    except (httpx.ConnectError, httpx.TimeoutException) as error:  # a commit: the cache was not asked
+    except (httpx.ConnectError, httpx.TimeoutException) as error:  # for a commit the cache was not checked
         try:
             return _download_model(model_id, revision, cached_only=True)
         except errors.LocalEntryNotFoundError as missing:

@@ -1,4 +1,4 @@
-"""What kind of policy a model directory holds, found from its own files: text alone, or with pictures."""
+"""Detects from a model directory which kind of policy it holds: text only, or with images."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stepwell.rendering.vision import is_vision_language
 
 
 def accepts_images(name_or_path: str | Path) -> bool:
-    """Whether a model, given by path or built-in name, takes pictures; adapters are as their base."""
+    """Return whether a model, given by path or built-in name, accepts images; adapters follow their base."""
     path = directory.locate_model(name_or_path)
     if (path / ADAPTER_FILE).is_file() and not (path / "config.json").is_file():
         path = directory.locate_model(lora.read_base_model(path))
@@ -22,7 +22,7 @@ def accepts_images(name_or_path: str | Path) -> bool:
 
 
 def open_policy(config: PolicyConfig, image_store: ImageStore | None = None) -> CausalLMPolicy:
-    """The language policy that settings describe: a `VLMPolicy` over `pictures` where the model sees."""
+    """Open the policy of these settings: a `VLMPolicy` with `image_store` if the model accepts images."""
     if accepts_images(config.model):
         return VLMPolicy.from_config(config, image_store)
     return CausalLMPolicy.from_config(config)

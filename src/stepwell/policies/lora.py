@@ -1,8 +1,8 @@
 """LoRA through PEFT: small trained adapters on a frozen model.
 
-The adapters are put into the model in place, so everything that runs the model runs them.
-Their dropout is off, as all dropout here: a logprob must not depend on chance. The frozen
-base doubles as the reference policy.
+The adapters are added to the model in place, so everything that runs the model runs them.
+Their dropout is off, like all dropout here: logprobs must be deterministic. The frozen base
+model also serves as the reference policy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stepwell.core import ConfigError, ModelError
 
 
 def to_peft_fields(config: LoraConfig) -> dict[str, Any]:
-    """Our settings under the names PEFT uses."""
+    """Convert our settings to the names that PEFT uses."""
     modules = config.target_modules
     return {
         "r": config.rank,
@@ -35,7 +35,7 @@ def _import_peft() -> Any:
 
 
 def add_adapters(model: Any, settings: dict[str, Any]) -> Any:
-    """Put fresh adapters into `model`; returns PEFT's wrapper. `settings` are LoraConfig's fields."""
+    """Add new adapters to `model` and return PEFT's wrapper. `settings` are LoraConfig's fields."""
     peft = _import_peft()
     try:
         config = peft.LoraConfig(task_type="CAUSAL_LM", **(to_peft_fields(LoraConfig()) | settings))
@@ -46,7 +46,7 @@ def add_adapters(model: Any, settings: dict[str, Any]) -> Any:
 
 
 def load_adapters(model: Any, path: Path) -> Any:
-    """Put saved adapters into `model`, ready to train on."""
+    """Add saved adapters to `model`, ready for more training."""
     peft = _import_peft()
     try:
         wrapper = peft.PeftModel.from_pretrained(model, str(path), is_trainable=True)
@@ -56,7 +56,7 @@ def load_adapters(model: Any, path: Path) -> Any:
 
 
 def read_base_model(path: Path) -> str:
-    """The base model that saved adapters belong to."""
+    """Read the name of the base model that saved adapters belong to."""
     try:
         return str(_import_peft().PeftConfig.from_pretrained(str(path)).base_model_name_or_path)
     except Exception as error:
@@ -64,7 +64,7 @@ def read_base_model(path: Path) -> str:
 
 
 def _widen_adapters(wrapper: Any, dtype: torch.dtype) -> Any:
-    """Adapters in float32 at least, and in float64 where the model is."""
+    """Convert adapters to float32, or to float64 if the model is float64."""
     wide = torch.promote_types(dtype, torch.float32)
     for parameter in wrapper.parameters():
         if parameter.requires_grad:
@@ -73,7 +73,7 @@ def _widen_adapters(wrapper: Any, dtype: torch.dtype) -> Any:
 
 
 def merge_weights(model: Any) -> dict[str, torch.Tensor]:
-    """The model's weights under their plain names, adapters added in; the model is left alone."""
+    """Return the model's weights under their plain names, adapters merged in; the model is unchanged."""
     layers = {name: module for name, module in model.named_modules() if hasattr(module, "get_delta_weight")}
     weights: dict[str, torch.Tensor] = {}
     for name, tensor in model.state_dict().items():

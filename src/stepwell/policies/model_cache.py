@@ -1,16 +1,16 @@
-"""Where built-in and converted models are kept on disk, and how they get there whole.
+"""The disk cache of built-in and converted models.
 
 A cached model is an ordinary Hugging Face directory with one more file, `stepwell.json`,
 which lists the size and SHA-256 of every other file and is written last.
 
 Invariants
 * A directory under its final name is complete: it is built under a temporary name in the
-  same folder and renamed. A process that dies half-way leaves only a temporary folder,
+  same folder and renamed. A process that dies during a build leaves only a temporary folder,
   which the next build of that name removes.
-* Two processes never build the same model at once: building holds a lock file, which the
+* Two processes never build the same model at once: a build holds a lock file, which the
   operating system releases when its holder dies.
-* What is reused is what was written: every file is compared with the list on every reuse,
-  and a directory that fails is built again, with one warning.
+* Every file is compared with the list on every reuse. A directory that fails this is built
+  again, with one warning.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ MANIFEST = "stepwell.json"
 
 
 def find_cache_root() -> Path:
-    """`$STEPWELL_CACHE/models`, or `~/.cache/stepwell/models` where the variable is unset."""
+    """Return `$STEPWELL_CACHE/models`, or `~/.cache/stepwell/models` if the variable is unset."""
     base = os.environ.get("STEPWELL_CACHE")
     return (Path(base).expanduser() if base else Path.home() / ".cache" / "stepwell") / "models"
 
 
 def get_cached_model(name: str, build: Callable[[Path], object], root: Path | None = None) -> Path:
-    """The directory of model `name`, built by `build(empty_directory)` if absent or damaged."""
+    """Return the directory of model `name`, built by `build(empty_directory)` if missing or damaged."""
     root = root or find_cache_root()
     final = root / name
     if find_damage(final) is None:
@@ -57,7 +57,7 @@ def get_cached_model(name: str, build: Callable[[Path], object], root: Path | No
 
 
 def find_damage(directory: Path) -> str | None:
-    """What is wrong with a cached model; None when every file is as it was written."""
+    """Describe what is wrong with a cached model; None when every file is as it was written."""
     try:
         listed = json.loads((directory / MANIFEST).read_text())["files"]
         for name, expected in listed.items():

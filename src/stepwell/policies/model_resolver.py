@@ -1,9 +1,9 @@
-"""From what a user writes as `policy.model` to a directory that can be opened.
+"""Resolves `policy.model` to a directory that can be opened.
 
-It is one of the built-in models (made or converted once, then kept in the cache of
+It is one of the built-in models (created or converted once, then kept in the cache of
 `model_cache.py`), the path of a Hugging Face directory, or an id of the hub (`hub.py`), in this
-order. Each is checked before anything heavy is loaded, so that a typing mistake or a half-copied
-file is one sentence that names the fix, not a stack trace from deep inside a loader.
+order. Each is checked before anything heavy is loaded, so that a typo or a truncated file gives
+a short error that names the fix, not a stack trace from inside a loader.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ TINY_NAMES = ("tiny-0.3m", "tiny-1m", "tiny-5m")
 TINY_VLM_NAMES = ("tiny-vlm-0.5m", "tiny-vlm-1.5m")
 SMOLLM2_VLM = "smollm2-vlm"
 ADAPTER_FILE = "adapter_config.json"
-"""In a directory that holds LoRA adapters and names its base model."""
+"""File in a directory of LoRA adapters that names their base model."""
 KNOWN_MODELS = (*TINY_NAMES, *TINY_VLM_NAMES, SMOLLM2, SMOLLM2_VLM)
 
 
 def resolve_model(
     name_or_path: str | os.PathLike[str], *, seed: int = 0, revision: str | None = None
 ) -> Path:
-    """The directory of a model: an existing one, that of a built-in name, or one of the hub.
+    """Return the directory of a model: an existing one, a built-in model, or one from the hub.
 
-    `seed` chooses the initial weights of a tiny model, or of SmolLM2's eye, and means nothing elsewhere;
-    `revision` is a branch, tag or commit of a model of the hub.
+    `seed` chooses the initial weights of a tiny model or of SmolLM2's vision encoder; other models
+    ignore it. `revision` is a branch, tag or commit of a hub model.
     """
     text = os.fspath(name_or_path)
     if text in TINY_NAMES:
@@ -54,7 +54,7 @@ def resolve_model(
 
 
 def check_model_directory(path: Path) -> None:
-    """Raise `ModelError` unless `path` holds a config and whole weight files."""
+    """Raise `ModelError` unless `path` contains a config and complete weight files."""
     config = _read_json_object(path / "config.json")
     if "model_type" not in config:
         raise ModelError(f"{path / 'config.json'} names no model_type; it is not a Hugging Face model config")
@@ -136,13 +136,13 @@ def _read_json_object(path: Path) -> dict[str, object]:
 
 
 def _check_safetensors(path: Path) -> None:
-    """Compare a file's length with what its header promises, without reading the weights."""
+    """Compare a file's length with its header, without reading the weights."""
     try:
         size = path.stat().st_size
         with open(path, "rb") as handle:
             (header_size,) = struct.unpack("<Q", handle.read(8))
             if header_size > size:
-                raise ValueError("its header is cut short")
+                raise ValueError("its header is truncated")
             header = json.loads(handle.read(header_size))
         ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
         expected = 8 + header_size + max(ends, default=0)
@@ -152,6 +152,6 @@ def _check_safetensors(path: Path) -> None:
         raise ModelError(f"weight file {path} is damaged ({error}); copy or save the model again") from error
     if size != expected:
         raise ModelError(
-            f"weight file {path} has {size} bytes where its header promises {expected}: "
-            "it was cut short or overwritten; copy or save the model again"
+            f"weight file {path} has {size} bytes, but its header says {expected}: "
+            "it was truncated or overwritten; copy or save the model again"
         )

@@ -1,8 +1,8 @@
-"""How this process computes: the same settings in every process of a run.
+"""Numeric settings of torch, the same in every process of a run.
 
-The same machine, versions and number of threads repeat a run bit for bit. So whoever computes for a run
-(its own process, a generator, a rank of the trainer, the imitation beside the demo, an evaluation, `play`,
-`serve`) calls `set_numerics` first, and nobody else changes these switches.
+With the same machine, versions and number of threads a run repeats bit for bit. So every process that
+computes for a run (its own, a generator, a rank of the trainer, the demo's imitation, an evaluation,
+`play`, `serve`) calls `set_numerics` first, and nothing else changes these settings.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from stepwell.core import ConfigError
 
 
 def set_numerics(num_threads: int | None = None) -> None:
-    """Set the switches of torch that can change the last bits. `None` leaves the threads to torch."""
+    """Set the options of torch that can change the last bits. `None` leaves the threads to torch."""
     import torch
 
     if num_threads is not None:
@@ -23,9 +23,9 @@ def set_numerics(num_threads: int | None = None) -> None:
 
 
 def check_dtype(dtype: str, device: object) -> None:
-    """Refuse half precision on a CPU: most CPUs emulate it, and results would depend on which one it is."""
+    """Refuse half precision on a CPU: most CPUs emulate it, and results would depend on the CPU."""
     if dtype in ("bfloat16", "float16") and str(device).split(":")[0] == "cpu":
         raise ConfigError(
-            f"policy.dtype: {dtype} needs a GPU; most CPUs have no units for it and take many times as long. "
+            f"policy.dtype: {dtype} needs a GPU; most CPUs only emulate it, which takes many times as long. "
             "Set dtype to float32, or device to cuda"
         )

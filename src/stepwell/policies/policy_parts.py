@@ -1,4 +1,4 @@
-"""Opening the parts of a policy: the model with its adapters, its critic, all of it without dropout."""
+"""Opens the parts of a policy: the model with its adapters, and its critic. Dropout is disabled."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ OpenModel = Callable[[Path, torch.dtype], Any]
 def open_actor(
     path: Path, dtype: torch.dtype, settings: dict[str, Any] | None, open_model: OpenModel
 ) -> tuple[Any, Any | None]:
-    """The model in `path`, and its adapters: saved ones, fresh ones, or none."""
+    """Open the model in `path` with its adapters: saved ones, new ones, or none."""
     if (path / ADAPTER_FILE).is_file():
         if settings is not None:
-            raise ConfigError(f"{path} already holds LoRA adapters; leave out `lora` to go on training them")
+            raise ConfigError(f"{path} already has LoRA adapters; leave out `lora` to continue training them")
         model = open_model(directory.locate_model(lora.read_base_model(path)), dtype)
         return model, lora.load_adapters(model, path)
     model = open_model(path, dtype)
@@ -36,7 +36,7 @@ def open_actor(
 def open_critic(
     path: Path, model: Any, wanted: CriticKind | None, dtype: torch.dtype, device: torch.device
 ) -> CriticModel | None:
-    """The saved critic, a fresh one, or none."""
+    """Open the saved critic, create a new one, or return None."""
     saved = directory.read_policy_file(path)["critic"]
     kind = wanted or saved
     if kind is None:
@@ -44,7 +44,7 @@ def open_critic(
     if kind not in ("shared", "own"):
         raise ConfigError(f"critic must be 'shared', 'own' or None, got {kind!r}")
     if saved is not None and saved != kind:
-        raise ConfigError(f"{path} holds a critic of kind {saved!r}; critic={kind!r} would throw it away")
+        raise ConfigError(f"{path} has a critic of kind {saved!r}; critic={kind!r} would discard it")
     head = ValueHead(model.config.get_text_config().hidden_size, dtype)
     backbone = None
     if kind == "own" and saved is None:
@@ -65,7 +65,7 @@ def _load_head(head: ValueHead, path: Path) -> None:
 
 
 def _copy_plain_backbone(model: Any) -> Any:
-    """A trainable copy of the model's backbone as it is without adapters."""
+    """Copy the model's backbone without adapters, as a trainable model."""
     inner = find_backbone(model)
     if not any(hasattr(module, "base_layer") for module in inner.modules()):
         return copy.deepcopy(inner).requires_grad_(True)
@@ -76,7 +76,7 @@ def _copy_plain_backbone(model: Any) -> Any:
 
 
 def disable_dropout(model: Any) -> None:
-    """No dropout anywhere, and true float64 gradients in float64 models."""
+    """Disable all dropout, and compute true float64 gradients in float64 models."""
     model.eval()
     for module in model.modules():
         for name, value in vars(module).items():

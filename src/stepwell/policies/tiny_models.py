@@ -1,9 +1,9 @@
-"""Tiny models that need no download: random weights in a current decoder architecture.
+"""Tiny language models without a download: random weights in a current decoder architecture.
 
 They are Qwen3 models of `transformers` (RMSNorm, rotary positions, grouped queries with
-normalised queries and keys, SwiGLU, tied embeddings) over the byte-level tokenizer of
-`stepwell.rendering.tiny` (1,024 tokens, context 4,096), small enough that a laptop's CPU
-trains them from nothing on the built-in games:
+normalised queries and keys, SwiGLU, tied embeddings) with the byte-level tokenizer of
+`stepwell.rendering.tiny` (1,024 tokens, context 4,096). A laptop's CPU can train them from
+scratch on the built-in games:
 
 | name         | parameters | layers | width | heads (queries / keys) |
 |--------------|-----------:|-------:|------:|------------------------|
@@ -11,9 +11,9 @@ trains them from nothing on the built-in games:
 | `tiny-1m`    |  1,017,216 |      4 |   128 | 4 / 2                  |
 | `tiny-5m`    |  4,984,448 |      6 |   256 | 8 / 4                  |
 
-Weights are drawn here, parameter by parameter in the order of their names, from a
-generator of its own: they depend on the name and the seed, neither on the global random
-state nor on how `transformers` initialises.
+Weights are drawn here, parameter by parameter in the order of their names, from a separate
+generator. They depend on the name and the seed, but not on the global random state or on
+the initialisation of `transformers`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from stepwell.policies.progress_bar import hide_progress_bar
 from stepwell.rendering.tiny import TINY_CONTEXT, TINY_VOCAB_SIZE, build_tokenizer, tokenizer_digest
 
 EMBEDDING_STD = 0.02
-OUTPUT_SCALE = 0.1  # of the matrices that write into the residual stream
+OUTPUT_SCALE = 0.1  # for matrices that write into the residual stream
 ROPE_THETA = 500.0
-_DRAW = 2  # raised when weights are drawn in another way, so that older caches are not reused
+_DRAW = 2  # increased when the way of drawing changes, so that older caches are not reused
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ TINY_SIZES = {
 
 
 def build_tiny(name: str, seed: int = 0) -> tuple[Any, Any]:
-    """A fresh float32 model and its tokenizer; the same name and seed give the same weights."""
+    """Build a new float32 model and its tokenizer; the same name and seed give the same weights."""
     import torch
     from transformers import Qwen3ForCausalLM
 
@@ -79,7 +79,7 @@ def create_tiny(name: str, directory: str | Path, seed: int = 0) -> Path:
 
 
 def compute_tiny_digest(name: str) -> str:
-    """Changes whenever the files of a tiny model would: part of the name it is cached under."""
+    """Compute a digest that changes with the files of a tiny model; part of its name in the cache."""
     shape = (_get_size(name), EMBEDDING_STD, OUTPUT_SCALE, ROPE_THETA, _DRAW)
     parts = (*shape, tokenizer_digest(), version("transformers"))
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
@@ -92,7 +92,7 @@ def _get_size(name: str) -> TinySize:
 
 
 def build_decoder_config(name: str, tokenizer: Any) -> Any:
-    """The Qwen3 configuration of a tiny decoder."""
+    """Build the Qwen3 configuration of a tiny decoder."""
     from transformers import Qwen3Config
 
     size = _get_size(name)
@@ -117,12 +117,12 @@ def build_decoder_config(name: str, tokenizer: Any) -> Any:
 def _draw_weights(model: Any, seed: int) -> None:
     """Draw every parameter in the order of their names; the only vectors are norms, which start at one.
 
-    Matrices get the standard deviation that keeps a signal's size at this width; the 0.02 of
-    large models would fade it, and boards are learned more slowly. The tied embedding stays
-    small, so that a fresh policy is nearly indifferent between tokens; what layers write into
-    the residual stream is kept small beside it, so that every layer still sees the tokens. The
-    rotary base suits prompts of hundreds of tokens: with that of large models half of the
-    frequencies hardly turn over a board.
+    Matrices get the standard deviation that preserves the size of a signal at this width; with
+    the 0.02 of large models it would shrink and boards would be learned more slowly. The tied
+    embedding is small, so that a new policy is nearly indifferent between tokens. What layers
+    write into the residual stream is small beside it, so that every layer still sees the tokens.
+    The rotary base suits prompts of hundreds of tokens: with that of large models half of the
+    frequencies would hardly change over a board.
     """
     import torch
 

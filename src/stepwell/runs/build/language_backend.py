@@ -71,9 +71,9 @@ class LanguageBackend:
         """The directory of the whole model: the base model's if `model_path` holds adapters."""
         if not (self.model_path / ADAPTER_FILE).is_file():
             return self.model_path
-        from stepwell.policies.lora import base_of
+        from stepwell.policies.lora import read_base_model
 
-        return Path(base_of(self.model_path))
+        return Path(read_base_model(self.model_path))
 
     @cached_property
     def policy(self) -> policies.CausalLMPolicy:
@@ -137,7 +137,7 @@ class LanguageBackend:
             context_length=limit,
             room=min(self.config.sampling.max_tokens, limit - 1),
             image_format=self.image_format,
-            pictures=self.pictures,
+            image_store=self.pictures,
         )
 
     @cached_property
@@ -152,7 +152,7 @@ class LanguageBackend:
             self.config.engine,
             copy=self.policy.adapters is None,
             image_format=self.image_format,
-            pictures=self.pictures,
+            image_store=self.pictures,
         )
 
     # --- agent and episodes ---------------------------------------------------------------

@@ -23,7 +23,7 @@ from stepwell.policies.numerics import set_numerics
 from stepwell.rollout import Job
 from stepwell.runs.build.components import Components
 from stepwell.runs.evaluation.evaluate import evaluate
-from stepwell.training import imitate, count_batches
+from stepwell.training import count_batches, imitate
 
 NUM_WARM = 4
 TYPICAL_WARM = 0.4

@@ -11,7 +11,7 @@ from stepwell.runs.build.components import Components
 from stepwell.runs.build.warm_starts import describe_goal, has_goal
 from stepwell.runs.plan.model_size import ModelSize
 from stepwell.runs.plan.text import format_count, format_line, format_sizes
-from stepwell.training import num_batches, split
+from stepwell.training import count_batches, split_trajectories
 
 TITLE = "what would be done (nothing is trained now)"
 
@@ -131,7 +131,7 @@ class BasePlan:
 
     def count_warm_updates(self, count: int) -> int:
         """Updates of a warm start from so many demonstrations."""
-        return num_batches(self.config.warm_start, count)
+        return count_batches(self.config.warm_start, count)
 
 
 def minibatch_sizes(num_groups: int, group_size: int, count: int) -> list[int]:
@@ -143,7 +143,7 @@ def minibatch_sizes(num_groups: int, group_size: int, count: int) -> list[int]:
     task = Task("plan", {})
     groups = (f"{i}" for i in range(num_groups) for _ in range(group_size))
     trajectories = [Trajectory(task, [], Status.FAILURE, group) for group in groups]
-    return [len(part) for part in split(trajectories, count)]
+    return [len(part) for part in split_trajectories(trajectories, count)]
 
 
 def round_sizes(count: int, size: int) -> list[int]:

@@ -119,7 +119,7 @@ def _make_steps(
         before = tuple(messages[:number])
         rendered = renderer.start(before, tools)
         ids = _encode_turn(renderer, before, message, tools)
-        action = TokenAction(np.array(ids, dtype=np.int32), renderer.text_of(ids))
+        action = TokenAction(np.array(ids, dtype=np.int32), renderer.read_text(ids))
         sampling = Sampling(seed=0, finish_reason=FinishReason.GIVEN)
         step = Sampled(action, _NO_LOGPROBS, sampling, VersionSpan.at(0)).step(rendered.state)
         step.assign_reward({"task": 0.0})
