@@ -272,7 +272,7 @@ def test_lora_settings_are_checked(path, lora_policy, tmp_path) -> None:
     with pytest.raises(ConfigError, match="lora: "):
         CausalLMPolicy.from_pretrained(path, lora={"rank": 4})
     lora_policy.save_pretrained(tmp_path / "adapters")
-    with pytest.raises(ConfigError, match="already holds LoRA adapters"):
+    with pytest.raises(ConfigError, match="already has LoRA adapters"):
         CausalLMPolicy.from_pretrained(tmp_path / "adapters", lora={})
 
 
@@ -446,12 +446,12 @@ SMALL = {
 }  # fmt: skip
 FOREIGN: dict[str, tuple[str, dict[str, Any], str]] = {
     "state space": ("mamba", {"state_size": 4}, "does not use the attention interface"),
-    "convolution": ("lfm2", {"layer_types": ["conv", "full_attention"]}, "other outputs"),
+    "convolution": ("lfm2", {"layer_types": ["conv", "full_attention"]}, "different outputs"),
     "attention sinks": ("gpt_oss", {"num_local_experts": 2, "num_experts_per_tok": 1}, "takes s_aux"),
     "chunks": (
         "llama4_text",
         {"attention_chunk_size": 4, "layer_types": ["chunked_attention", "full_attention"], "moe_layers": []},
-        "not causal attention within a window",
+        "not causal within a window",
     ),
     "positions by length": (
         "llama",
@@ -491,7 +491,7 @@ def test_other_models_are_replayed_with_one_warning_and_equal_results(kind, step
         expected = torch.log_softmax(plain(ids).logits[0, prompt.size - 1 : -1], -1)
         torch.testing.assert_close(logprob, expected[torch.arange(action.size), torch.from_numpy(action)])
         assert value.shape == (action.size + 1,)
-    with pytest.raises(ConfigError, match="attention='tree' was asked for"):
+    with pytest.raises(ConfigError, match="attention='tree' was requested"):
         CausalLMPolicy.from_pretrained(folder, attention="tree")
 
 

@@ -198,8 +198,8 @@ def whole_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("config.json", b"{}", "names no model_type"),
         ("model.safetensors", None, r"has no model\.safetensors"),
         ("model.safetensors", b"", "is damaged"),
-        ("model.safetensors", b"\xff" * 16, "header is cut short"),
-        ("model.safetensors", -1, r"cut short or overwritten; copy or save"),
+        ("model.safetensors", b"\xff" * 16, "header is truncated"),
+        ("model.safetensors", -1, r"truncated or overwritten; copy or save"),
         ("model.safetensors.index.json", b'{"weight_map": {}}', "lists no weights"),
         (
             "model.safetensors.index.json",

@@ -21,7 +21,7 @@ from stepwell.runs.build.runner import EpisodeRunner
 from stepwell.runs.build.warm_starts import describe_goal, has_goal, is_warm, load_or_make
 from stepwell.runs.evaluation.evaluate import evaluate
 from stepwell.runs.sft.chats import read_chats
-from stepwell.training import imitate, num_batches
+from stepwell.training import imitate, count_batches
 
 
 @dataclass(eq=False)
@@ -67,7 +67,7 @@ class WarmStart:
         return shown
 
     def _learn_from(self, shown: Sequence[Trajectory], warm: WarmStartConfig) -> None:
-        total, config = num_batches(warm, len(shown)), self.components.config
+        total, config = count_batches(warm, len(shown)), self.components.config
         updates = imitate(
             self.components.policy,
             shown,
