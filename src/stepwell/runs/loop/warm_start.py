@@ -21,7 +21,7 @@ from stepwell.runs.build.runner import EpisodeRunner
 from stepwell.runs.build.warm_starts import describe_goal, has_goal, is_warm, load_or_make
 from stepwell.runs.evaluation.evaluate import evaluate
 from stepwell.runs.sft.chats import read_chats
-from stepwell.training import imitate, count_batches
+from stepwell.training import count_batches, imitate
 
 
 @dataclass(eq=False)
