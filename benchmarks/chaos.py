@@ -77,7 +77,7 @@ class Killer(threading.Thread):
         while self.kills.total() < self.num_kills and not self.is_over.wait(
             PAUSE_S * self.rng.uniform(0.5, 1.5)
         ):
-            if self.groups is None or self.groups.stream.stock is None:
+            if self.groups is None or self.groups.stream.buffer is None:
                 continue  # nothing is played yet
             worker = self.rng.choice([*self.groups._simulators, *self.groups._generators])
             health, number = worker.read_health(), self.rng.choice(SIGNALS)

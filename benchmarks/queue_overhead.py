@@ -1,6 +1,6 @@
 """What the request queue and the driver cost per request, in microseconds of this process.
 
-Generators and simulators answer at once, so all that is measured is our own code: `queue` posts slots to a
+Generators and simulators answer at once, so all that is measured is our own code: `queue` posts bundles to a
 `RequestQueue` and awaits their answers; `batcher` is the bare `engines.batcher` rule under the same load;
 `driver` plays whole episodes (requests, queue, steps, records, delivery).
 
@@ -71,14 +71,14 @@ def row(what: str, slot: int, measured: Callable[[], float]) -> dict[str, Any]:
     return {"what": what, "slot": slot, "us_per_request": round(statistics.median(seen), 2)}
 
 
-def asks(count: int) -> list[ActionRequest]:
-    request = ModelledPlayer().request(None, SamplingParams())  # type: ignore[arg-type]
+def make_requests(count: int) -> list[ActionRequest]:
+    request = ModelledPlayer().make_request(None, SamplingParams())  # type: ignore[arg-type]
     return [ActionRequest(request, Job(Task("bench", {}), "g", 0), 0, 0)] * count
 
 
 def batcher(count: int, slot: int) -> float:
     waiting: BatchQueue[ActionRequest] = BatchQueue(64, 1.0, 1 << 30)
-    items = asks(slot)
+    items = make_requests(slot)
     started = time.perf_counter()
     for i in range(count // slot):
         waiting.push(RequestBundle(items, i * 1e-6))
@@ -91,11 +91,11 @@ async def queue(count: int, slot: int, shard: Any = None) -> float:
     generators = [AtOnce(FREE, i) for i in range(2)]
     more = {} if shard is None else {"shard": shard}
     one = RequestQueue(generators, max_batch=64, max_wait_ms=0.0, **more)
-    items, num_at_once = asks(slot), max(64 // slot, 1)
+    items, num_at_once = make_requests(slot), max(64 // slot, 1)
     num_rounds = max(count // (slot * num_at_once), 1)
     started = time.perf_counter()
     for _ in range(num_rounds):
-        posted = [p for _ in range(num_at_once) for p in one.post(items)]
+        posted = [p for _ in range(num_at_once) for p in one.post_requests(items)]
         await asyncio.gather(*(p.answer for p in posted))
     return 1e6 * (time.perf_counter() - started) / (num_rounds * num_at_once * slot)
 
@@ -134,7 +134,7 @@ async def driver(count: int) -> float:
 
 def show(rows: list[dict[str, Any]]) -> None:
     table = Table(title="microseconds of our own per request")
-    for name in ("what", "requests per slot", "us / request"):
+    for name in ("what", "requests per bundle", "us / request"):
         table.add_column(name, justify="left" if name == "what" else "right")
     for one in rows:
         table.add_row(one["what"], str(one["slot"]), f"{one['us_per_request']:.1f}")
