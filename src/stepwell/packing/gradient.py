@@ -5,7 +5,7 @@ always computed on the outputs of the whole batch. With one microbatch that is o
 backpropagation. With several, the outputs are first computed without a graph; the loss
 on them gives the gradient of every output; then each microbatch is run again, with a
 graph, and its outputs are pulled by those gradients. The result is the same gradient for
-every token budget, up to rounding. Nor does it matter who runs a microbatch: `Shared` is a batch
+every token budget, up to rounding. Nor does it matter who runs a microbatch: `DistributedBatch` is a batch
 that several devices run together.
 """
 
@@ -61,7 +61,7 @@ class Evaluator(Protocol):
         ...
 
 
-class SharedBatch(Protocol):
+class DistributedBatch(Protocol):
     """A batch whose microbatches are dealt out to several devices."""
 
     def outputs(self, *, logprobs: bool, values: bool, entropies: bool) -> Outputs:
@@ -123,7 +123,7 @@ def backward(
     logprobs: bool = True,
     values: bool = False,
     entropies: bool = False,
-    shared: SharedBatch | None = None,
+    shared: DistributedBatch | None = None,
 ) -> tuple[Tensor, dict[str, Any], Outputs]:
     """Add the gradient of `loss_function` to the policy's parameters.
 

@@ -1,6 +1,6 @@
-"""Trajectories to better weights: minibatches, objective, optimizer, supervised start, checkpoints.
+"""Training: minibatches, objective, optimizer, supervised warm start, checkpoints.
 
-Names are imported when first used: how work is split is known without torch.
+Names are imported on first use: splitting the work does not need torch.
 """
 
 from __future__ import annotations

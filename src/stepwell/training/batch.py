@@ -1,8 +1,8 @@
-"""Trajectories as the tensors an update reads: one minibatch, laid out once and used in every pass.
+"""One minibatch: trajectories as the tensors of an update, built once and used in every pass.
 
-A minibatch holds whole groups, so that credit which compares siblings finds them all. Its steps
-are packed once: those of language agents by their prefixes, those of robots stacked. States after a
-cut ride along as steps without an action, whose one value is the bootstrap.
+A minibatch contains whole groups, so that credit that compares siblings has all of them. Its steps
+are packed once: by their prefixes for language agents, stacked for robots. The state after a
+truncation is added as a step without an action; its one value is the bootstrap.
 
 Invariant: every step of a minibatch has a reward and at least one action token.
 """
@@ -35,7 +35,7 @@ from stepwell.core.logprob_gaps import step_and_token
 from stepwell.packing import Packed, PackedArrays, pack, pack_arrays
 
 MIN_RUN = 16
-"""Shorter shared prefixes below another are not worth a branch of their own."""
+"""Shared prefixes below another that are shorter than this do not get their own branch."""
 _NO_TOKENS = TokenAction(np.zeros(0, dtype=np.int32))
 _NO_ACTIONS = ArrayAction(np.zeros((0, 0), dtype=np.float32), 0)
 _NO_LOGPROBS = np.zeros(0, dtype=np.float32)
@@ -46,7 +46,7 @@ class TrajectoryMinibatch:
     """Whole trajectories to learn from in one optimizer step.
 
     A microbatch has at most `token_budget` tokens of a language agent, or `micro_batch` steps of a
-    robot. `seed` is for policies that draw while they learn (a flow head that imitates).
+    robot. `seed` is for policies that draw random numbers in training (a flow head that imitates).
     """
 
     trajectories: Sequence[Trajectory]
@@ -62,7 +62,7 @@ class TrajectoryMinibatch:
 
     @cached_property
     def packed(self) -> Packed | PackedArrays:
-        """Every step, then one step without action for each state after a cut."""
+        """Every step, then one step without an action for each state after a truncation."""
         is_robot = isinstance(self.steps[0].state, ArrayState)
         nothing = _NO_ACTIONS if is_robot else _NO_TOKENS
         cuts = [Step(state, nothing, behavior_logprobs=_NO_LOGPROBS) for state in self._final_states.values()]
@@ -91,19 +91,19 @@ class TrajectoryMinibatch:
 
     @cached_property
     def behavior_logprobs(self) -> Tensor | None:
-        """[token], or None where any step's behaviour is unknown (demonstrations)."""
+        """[token], or None if any step has no behaviour logprobs (demonstrations)."""
         if any(step.behavior_logprobs.size == 0 for step in self.steps):
             return None
         joined = np.concatenate([step.behavior_logprobs for step in self.steps])
         return torch.from_numpy(joined.astype(np.float32)).to(self.device)
 
     def is_behind(self, version: int) -> Tensor:
-        """[token] bool: sampled, at least in part, by weights older than `version`."""
+        """Return [token] bool: sampled, at least in part, by weights older than `version`."""
         behind = [step.policy_version.first < version for step in self.steps]
         return torch.tensor(behind, device=self.device).repeat_interleave(self.timeline.tokens_per_step)
 
     def measure_gaps(self, logprobs: Tensor, version: int | None = None) -> LogprobGaps | None:
-        """How far `logprobs` [token] are from the engine's, in steps taken under `version` (None: any)."""
+        """Measure the gaps between `logprobs` [token] and the engine's, in steps of `version` (None: any)."""
         engine = self.behavior_logprobs
         assert engine is not None
         fresh = torch.ones_like(engine, dtype=torch.bool) if version is None else ~self.is_behind(version)
@@ -114,7 +114,7 @@ class TrajectoryMinibatch:
         return LogprobGaps.compare(theirs, ours, lambda i: self._describe_token(int(places[i])))
 
     def _describe_token(self, index: int) -> str:
-        """Of a token: its trajectory, its step there, and its place in that."""
+        """Name a token by its trajectory, its step and its place in the step."""
         step, token = step_and_token(index, [step.num_units for step in self.steps])
         trajectory, place = step_and_token(step, [len(t.steps) for t in self.trajectories])
         chosen = self.trajectories[trajectory]
@@ -129,7 +129,7 @@ class TrajectoryMinibatch:
         return self.timeline.num_tokens + self.timeline.num_steps
 
     def bootstrap_values(self, values: Tensor) -> Tensor | None:
-        """[trajectory]: the critic's value of the state after a cut, 0 where nothing comes after."""
+        """Return [trajectory]: the critic's value of the state after a truncation, otherwise 0."""
         if not self._final_states:
             return None
         result = torch.zeros(len(self.trajectories), dtype=values.dtype, device=values.device)
@@ -156,7 +156,7 @@ class TrajectoryMinibatch:
 
 @contextmanager
 def oom_as_config_error(place: str, minibatches: Sequence[TrajectoryMinibatch]) -> Iterator[None]:
-    """A device whose memory does not hold a microbatch: a `ConfigError` with the setting to lower."""
+    """Turn running out of device memory into a `ConfigError` that names the setting to lower."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -164,7 +164,7 @@ def oom_as_config_error(place: str, minibatches: Sequence[TrajectoryMinibatch]) 
         most = max(-(-one.num_tokens // len(one.microbatches)) for one in packed)
         name, unit = ("token_budget", "tokens") if isinstance(packed[0], Packed) else ("micro_batch", "steps")
         raise ConfigError(
-            f"{place}: the device's memory does not hold a microbatch of some {most} {unit}; set "
+            f"{place}: the device's memory is too small for a microbatch of about {most} {unit}; set "
             f"train.{name} to {max(1, most // 2)} or less (gradients stay the same). {error}"
         ) from error
 

@@ -1,4 +1,4 @@
-"""How work is split: an update's trajectories into minibatches, demonstrations into batches."""
+"""Splits an update's trajectories into minibatches, and demonstrations into batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stepwell.core import Trajectory
 
 
 def count_batches(config: WarmStartConfig, num_demos: int) -> int:
-    """How many updates a warm start from so many demonstrations makes."""
+    """Count the updates of a warm start from this many demonstrations."""
     per_epoch = -(-num_demos // config.batch_size)
     planned = per_epoch * config.epochs
     return planned if config.max_updates is None else min(planned, config.max_updates)
@@ -20,10 +20,10 @@ def count_batches(config: WarmStartConfig, num_demos: int) -> int:
 def split_trajectories(
     trajectories: Sequence[Trajectory], count: int, rng: np.random.Generator | None = None
 ) -> list[list[Trajectory]]:
-    """At most `count` parts of about equal numbers of trajectories, groups kept whole.
+    """Split into at most `count` parts with about equal numbers of trajectories, groups kept whole.
 
-    Trajectories come in the order in which they ended: the short ones, which mostly succeeded, first. A part
-    of such alone has nothing to compare them with, so `rng` shuffles the groups; None leaves them in order.
+    Trajectories come in the order in which they ended: short ones, which mostly succeeded, first. A part with
+    only these would have nothing to compare, so `rng` shuffles the groups; None leaves them in order.
     """
     groups: dict[str, list[Trajectory]] = {}
     for trajectory in trajectories:

@@ -1,4 +1,4 @@
-"""Checkpoints: a directory per moment, complete or not there, from which a run goes on bit for bit.
+"""Checkpoints: complete directories from which a run continues bit for bit.
 
     checkpoints/update-000050/
         model.safetensors, config.json, tokenizer…   the policy in Hugging Face format, critic included
@@ -6,9 +6,9 @@
         loop.json                                    what the loop needs to go on
         complete.json                                size and hash of every other file, written last
 
-A checkpoint is written beside its place and renamed, so that a kill at any moment leaves the
-older ones whole. `latest_checkpoint` takes the newest one whose files are what `complete.json`
-says; a damaged one is passed over, and said so. `sweep` clears away what a kill left behind.
+A checkpoint is written under a temporary name and renamed, so that a kill at any moment leaves
+the older ones intact. `find_latest_checkpoint` takes the newest one whose files match
+`complete.json`; it reports a damaged one and skips it. `sweep_leftovers` removes what a kill left.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def save_checkpoint(
     loop: dict[str, Any],
     name: str | None = None,
 ) -> Checkpoint:
-    """Write `folder/update-…` (or `folder/name`), whole or not at all. Without a trainer: the policy only."""
+    """Write `folder/update-…` (or `folder/name`), all or nothing. Without a trainer: the policy only."""
     update = int(loop["update"])
     path = folder / (name or f"{_PREFIX}{update:06d}")
     try:
@@ -74,14 +74,14 @@ def save_checkpoint(
             (fresh / _COMPLETE).write_text(json.dumps(files, indent=1))
     except (OSError, SafetensorError, RuntimeError) as error:  # safetensors and torch raise their own
         raise InfraError(
-            f"the checkpoint {path} could not be written ({_first_line(error)}): free some disk, lower "
-            "checkpoint.keep or choose another `folder`, then go on with --resume; older ones are intact"
+            f"the checkpoint {path} could not be written ({_first_line(error)}): free some disk space, lower "
+            "checkpoint.keep or choose another `folder`, then continue with --resume; older ones are intact"
         ) from error
     return Checkpoint(path, update)
 
 
 def load_checkpoint(checkpoint: Checkpoint, policy: Policy, trainer: Trainer) -> None:
-    """Put a checkpoint's weights and optimizer into place."""
+    """Load a checkpoint's weights and optimizer."""
     load_policy(checkpoint.path, policy)
     # by way of the CPU: optimizers move moments to their parameters, and count steps on the host, where
     # reading them does not wait for the device
@@ -90,20 +90,20 @@ def load_checkpoint(checkpoint: Checkpoint, policy: Policy, trainer: Trainer) ->
 
 
 def load_policy(path: Path, policy: Policy) -> None:
-    """Put the weights of a directory into a policy of the same kind."""
+    """Load the weights of a directory into a policy of the same kind."""
     dtype = str(policy.model.dtype).removeprefix("torch.")
     saved = type(policy).from_pretrained(path, dtype=dtype, device=policy.device)  # type: ignore[attr-defined]
     policy.load_state_dict(saved.state_dict())
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Directories of numbered checkpoints, oldest first, whole or not."""
+    """List the directories of numbered checkpoints, oldest first, complete or not."""
     numbered = [path for path in folder.glob(f"{_PREFIX}*") if path.name.removeprefix(_PREFIX).isdigit()]
     return sorted((path for path in numbered if path.is_dir()), key=_read_number)
 
 
 def find_latest_checkpoint(folder: Path, tell: Callable[[str], None]) -> Checkpoint | None:
-    """The newest whole checkpoint; `tell` hears about each damaged one that is passed over."""
+    """Find the newest complete checkpoint; `tell` is called for each damaged one that is skipped."""
     for path in reversed(list_checkpoints(folder)):
         problem = find_damage(path)
         if problem is None:
@@ -113,7 +113,7 @@ def find_latest_checkpoint(folder: Path, tell: Callable[[str], None]) -> Checkpo
 
 
 def find_damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint's files; None if nothing is."""
+    """Describe what is wrong with a checkpoint's files; None if nothing is."""
     listing = path / _COMPLETE
     if not listing.exists():
         return f"{_COMPLETE} is missing: it was not written to the end"
@@ -144,9 +144,9 @@ def prune_checkpoints(folder: Path, keep: int) -> None:
 
 
 def sweep_leftovers(folder: Path, after: int | None = None) -> None:
-    """Clear away what a killed run left: half-written directories, and checkpoints after an update.
+    """Remove what a killed run left: partial directories, and checkpoints after an update.
 
-    One that was being replaced when the run was killed is put back in its place.
+    A checkpoint that was being replaced when the run was killed is restored.
     """
     for kept in folder.glob(".*.old.*/*"):
         if not (folder / kept.name).exists():
@@ -159,7 +159,7 @@ def sweep_leftovers(folder: Path, after: int | None = None) -> None:
 
 
 def _delete_checkpoint(path: Path) -> None:
-    """First out of sight, so that a kill does not leave half a checkpoint under its name."""
+    """Rename, then delete, so that a kill does not leave a partial checkpoint under its name."""
     gone = path.with_name(f".{path.name}.gone")
     path.rename(gone)
     shutil.rmtree(gone)

@@ -1,16 +1,16 @@
-"""How long a critic's own passes take, measured while they run beside the actor's.
+"""Time of a critic's own passes, measured while they run together with the actor's.
 
     head's output ─► hook ─┐                       forward: from the backbone's call to the head's output
                            ├─► one backward pass   backward: from the gradient of that output to that of
     first weights ─► hook ─┘                                 the critic's first weights, which come last
 
-An update runs both models forward and both backward in one call, so the two cannot be timed from
-outside. Autograd runs later work first: the critic, which is run after the actor, is through before
-the actor's begins, and the two hooks enclose its share.
+An update runs both models forward and both backward in one call, so they cannot be timed from
+outside. Autograd processes later work first: the critic, which runs after the actor, is finished
+before the actor's backward pass begins, so the two hooks enclose its share.
 
-Only a critic with a backbone of its own has passes of its own. On a GPU the marks are events in the
-stream, read once at the end: nothing waits for the device in between. Hooks are there only inside of
-`timed`, so a policy is copied and sent around without them.
+Only a critic with its own backbone has its own passes. On a GPU the marks are events in the
+stream, read once at the end: nothing waits for the device in between. Hooks exist only inside
+`time_critic`, so a policy can be copied and sent without them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stepwell.policies.critic import CriticModel
 
 @contextmanager
 def time_critic(critic: Any, device: torch.device) -> Iterator[CriticClock]:
-    """Time the passes of a critic that are made inside; nothing is measured of a shared one or of none."""
+    """Time the passes of an own critic inside this context; a shared critic is not measured."""
     clock, hooks = CriticClock(is_cuda=device.type == "cuda"), []
     if isinstance(critic, CriticModel) and critic.backbone is not None:
         first = next(weights for weights in critic.backbone.parameters() if weights.requires_grad)
@@ -44,7 +44,7 @@ def time_critic(critic: Any, device: torch.device) -> Iterator[CriticClock]:
 
 
 class CriticClock:
-    """Adds up the time of a critic's passes."""
+    """Sums the time of a critic's passes."""
 
     def __init__(self, *, is_cuda: bool) -> None:
         self._is_cuda = is_cuda
@@ -53,7 +53,7 @@ class CriticClock:
         self._backward: Any = None
 
     def read_metrics(self) -> dict[str, float]:
-        """`time/critic_s`, where there was a pass."""
+        """Return `time/critic_s` if there was a pass."""
         if not self._spans:
             return {}
         if not self._is_cuda:
@@ -69,11 +69,11 @@ class CriticClock:
         return event
 
     def start_forward(self, module: Any, inputs: Any) -> None:
-        """The backbone is called."""
+        """Mark the call of the backbone."""
         self._forward = self._mark_time()
 
     def end_forward(self, module: Any, inputs: Any, values: torch.Tensor) -> None:
-        """The head has spoken."""
+        """Mark the output of the head."""
         if self._forward is not None:
             self._spans.append((self._forward, self._mark_time()))
             self._forward = None
@@ -84,7 +84,7 @@ class CriticClock:
         self._backward = self._mark_time()
 
     def end_backward(self, weights: torch.Tensor) -> None:
-        """The critic's first weights have their gradient."""
+        """Mark the gradient of the critic's first weights."""
         if self._backward is not None:
             self._spans.append((self._backward, self._mark_time()))
             self._backward = None

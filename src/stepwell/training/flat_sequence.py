@@ -1,9 +1,9 @@
-"""A trajectory as one flat sequence: the failing baseline in which observations are trained too.
+"""A trajectory as one flat sequence: the failing baseline that also trains on observations.
 
 Everything after the first prompt becomes one action: the sampled tokens with the engine's
-logprobs, and between them the observations with the policy's own, since nobody sampled those. Pictures
-stay pictures: their placeholders are trained as tokens, and seen as what they show.
-Only for dialogues that append; a rewritten context has no flat form.
+logprobs, and between them the observations with the policy's own, since no engine sampled them.
+Images stay images: their placeholders are trained as tokens, and their features are the input.
+Only for append-only dialogues; a rewritten context has no flat form.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from stepwell.packing import FlatAction
 from stepwell.training.policy import Policy
 
 SCORED_TOGETHER = 16
-"""Trajectories whose observations are scored in one pass: every token of them needs a row of logits."""
+"""Trajectories scored in one pass: each of their tokens needs a row of logits."""
 
 
 def flatten_trajectories(trajectories: Sequence[Trajectory], policy: Policy) -> list[Trajectory]:
-    """The same trajectories with one step each, whose action holds observations and actions alike."""
+    """Return the same trajectories with one step each, whose action contains observations and actions."""
     flat = []
     for start in range(0, len(trajectories), SCORED_TOGETHER):
         part = trajectories[start : start + SCORED_TOGETHER]
@@ -32,7 +32,7 @@ def flatten_trajectories(trajectories: Sequence[Trajectory], policy: Policy) -> 
 
 
 def _build_step(trajectory: Trajectory) -> Step:
-    """The one step, without the logprobs of its tokens."""
+    """Build the one step, without the logprobs of its tokens."""
     first, last = trajectory.steps[0], trajectory.steps[-1]
     if not isinstance(first.state, TokenState) or not isinstance(last.state, TokenState):
         raise InputError("a robot's trajectory has no flat sequence; use a recipe without flat_sequence")
@@ -55,7 +55,7 @@ def _build_step(trajectory: Trajectory) -> Step:
 
 
 def _build_trajectory(trajectory: Trajectory, bare: Step, scored: FloatArray) -> Trajectory:
-    """The trajectory of that step: sampled tokens with the engine's logprobs, the others as `scored`."""
+    """Build the trajectory of that step: engine's logprobs for sampled tokens, `scored` for the others."""
     first, logprobs = trajectory.steps[0], scored.copy()
     assert isinstance(first.state, TokenState)
     for step in trajectory.steps:

@@ -1,13 +1,13 @@
-"""What an update minimises: a recipe's slots put together over one minibatch.
+"""The objective of an update: the parts of a recipe combined over one minibatch.
 
     outputs ─► values ─► credit ─► whiten ─► policy loss ─┐
                   └────────────────────────► value loss ──┼─► loss
     reference ─► KL (in the reward, before credit; or in the loss) ┘   entropy bonus
 
-Credit is computed in the first pass over a minibatch, from the values of that very pass, and
-kept for the later ones: no forward pass is spent on values alone, and advantages stay what they
-were at the start of the update. The first pass also compares the policy's logprobs with those of
-the engine (`gaps`; `parity/max`, `parity/mean`): with weights just published they must agree.
+Credit is computed in the first pass over a minibatch, from the values of the same pass, and kept
+for the later ones: no forward pass is needed for values alone, and advantages do not change
+during the update. The first pass also compares the policy's logprobs with those of the engine
+(`gaps`; `parity/max`, `parity/mean`): with freshly published weights they must agree.
 
 Data of an asynchronous run are of several versions. Given the trainer's present `version`, only what
 that version sampled is compared; for the rest `proximal_logprobs` are those of the start of the update
@@ -80,7 +80,7 @@ class Objective:
         return loss, metrics
 
     def _first_pass(self, outputs: Outputs) -> Metrics:
-        """Fix timeline and credit; report what only the first pass shows."""
+        """Set timeline and credit; report what only the first pass can measure."""
         assert outputs.logprobs is not None
         self._timeline = timeline = self._with_values(outputs)
         metrics: Metrics = {}
@@ -99,7 +99,7 @@ class Objective:
         return metrics
 
     def _compare_with_engine(self, policy: Tensor, behavior: Tensor) -> Metrics:
-        """How far fresh samples are from the engine's logprobs; fixes `proximal` where some are stale."""
+        """Compare fresh samples with the engine's logprobs; set `proximal` if some samples are stale."""
         if self.version is not None:
             behind = self.minibatch.is_behind(self.version)
             if bool(behind.any()):
@@ -200,7 +200,7 @@ def _rename_metrics(metrics: Metrics, *, keep_all: bool) -> Metrics:
 
 
 def _explained_variance(values: Tensor, targets: Tensor) -> Tensor:
-    """Share of the targets' variance that the critic explains; 0 where they do not vary."""
+    """Compute the share of the targets' variance that the critic explains; 0 if they do not vary."""
     spread = targets.var(unbiased=False)
     left = (targets - values).var(unbiased=False)
     return torch.where(spread > 1e-12, 1.0 - left / spread.clamp(min=1e-12), torch.zeros_like(spread))

@@ -4,15 +4,15 @@
 matrix and leaves embeddings, heads, norms and vectors to AdamW. On the tiny models Muon needs
 about half the updates.
 
-Both are one object to the rest: `step`, `state_dict`, `load_state_dict`, `set_rate(share)`.
+Both have one interface: `step`, `state_dict`, `load_state_dict`, `set_rate(share)`.
 
-Weights of 16 bits are learnt in 32: a bfloat16 number near 1 has a neighbour at 1.008, so that the
-updates of reinforcement learning, a thousand times smaller, would all be rounded away. Each such
-parameter therefore has a float32 original here, which is updated and then rounded into it.
+16-bit weights are trained in 32 bits: the next bfloat16 number after 1 is 1.008, and the updates of
+reinforcement learning, a thousand times smaller, would all be lost in rounding. Each such parameter
+therefore has a float32 original here, which is updated and then rounded into it.
 
 Invariants
-* After a step every 16-bit parameter is its original, rounded; a parameter that somebody else has
-  written meanwhile (a checkpoint, another rank) counts as written, number by number.
+* After a step every 16-bit parameter is its rounded original. Numbers of a parameter that were
+  changed elsewhere in between (a checkpoint, another rank) replace those of the original.
 * `load_state_dict(state_dict())` restores originals bit for bit.
 """
 
@@ -133,7 +133,7 @@ class Optimizer:
 
 @contextmanager
 def nan_as_divergence_error(place: str, advice: str) -> Iterator[None]:
-    """NaN and infinity, whoever meets them, become a `DivergenceError` with the place and the advice."""
+    """Turn errors about NaN and infinity into a `DivergenceError` with place and advice."""
     try:
         yield
     except InputError as error:

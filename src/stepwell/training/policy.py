@@ -1,4 +1,4 @@
-"""What the trainer asks of a policy, whatever it sees and emits."""
+"""The interface of a policy for the trainer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Policy(Protocol):
     def device(self) -> torch.device: ...
 
     def prepare_batch(self, packed: Any) -> Any:
-        """The batch checked, in the form this policy runs."""
+        """Check the batch and return it in the form this policy runs."""
         ...
 
     def run(self, microbatch: Any, *, logprobs: bool, values: bool, entropies: bool) -> Outputs:

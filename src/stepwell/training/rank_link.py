@@ -1,11 +1,11 @@
-"""How the ranks of a trainer talk: words over a socket, tensors over torch.distributed.
+"""Communication between the ranks of a trainer: messages over a socket, tensors over torch.distributed.
 
     rank 0 ── socket pair ──► rank r      JSON and bytes: what to do next; nothing is ever unpickled
     all    ══ process group ═ all         outputs, pulls, gradients and weights, in one agreed order
 
-A rank that has nothing to do waits at its socket for as long as it takes, and sees its end when rank 0
-is gone. Whoever is in a collective waits `timeout_s` at most. The process group belongs to its trainer:
-the process-wide one of torch.distributed is left alone, so that several trainers can live in one process.
+An idle rank waits at its socket without a limit, and notices there when rank 0 is gone. A collective
+waits at most `timeout_s`. The process group belongs to its trainer: the process-wide group of
+torch.distributed is not used, so that several trainers can exist in one process.
 
 With NCCL tensors travel from device to device, else through the memory of the host (Gloo, loopback).
 """

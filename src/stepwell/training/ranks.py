@@ -207,7 +207,7 @@ def _end_ranks(peers: list[_Peer], folder: Path) -> None:
 
 @dataclass(eq=False)
 class SharedBatch:
-    """A minibatch that all ranks run together (`packing.gradient.Shared`)."""
+    """A minibatch that all ranks run together (`packing.gradient.DistributedBatch`)."""
 
     ranks: Ranks
     number: int

@@ -23,9 +23,9 @@ _CHUNK = 64
 def measure_errors(
     policy: Policy, steps: Sequence[Step], version: int | None = None, max_tokens: int = MAX_TOKENS
 ) -> LogprobErrors | None:
-    """Errors of engine and trainer, on steps of `version` (None: any) spread evenly over `steps`.
+    """Measure errors of engine and trainer on steps of `version` (None: any), spread evenly over `steps`.
 
-    None where the device's memory does not hold the float32 copy for the moment that this takes.
+    Returns None if the device's memory is too small for a temporary float32 copy.
     """
     fresh = [step for step in steps if version is None or step.policy_version.first >= version]
     chosen = _choose_steps(fresh, max_tokens)

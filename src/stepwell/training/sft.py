@@ -1,8 +1,8 @@
 """Supervised training on demonstrations: the warm start, and the baseline it is compared with.
 
-The actor learns the demonstrated actions; a critic, where there is one, learns the discounted
-returns that followed from each state. The order of batches, and what a flow head draws in each, are
-functions of the seed alone. A robot policy first centres and scales its inputs by what was shown.
+The actor learns the demonstrated actions; a critic, if there is one, learns the discounted returns
+of each state. The order of batches, and what a flow head draws in each, depend on the seed only.
+A robot policy first centres and scales its inputs by the demonstrations.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def imitate(
     token_budget: int | None = None,
     micro_batch: int | None = None,
 ) -> Iterator[dict[str, float]]:
-    """Train, one update per item; the caller may stop at any time.
+    """Train and yield the metrics of each update; the caller may stop at any time.
 
-    The last two are `Minibatch`'s: they bound the memory and change no gradient.
+    The last two arguments limit the memory (as in `TrajectoryMinibatch`) and change no gradient.
     """
     if not demonstrations:
         raise InputError("warm_start: nothing to learn from; set warm_start.num_demos or warm_start.chats")
@@ -80,7 +80,7 @@ def _shuffle_batches(count: int, config: WarmStartConfig, seed: int) -> Iterator
 
 
 class _Imitation:
-    """−logprob of what was shown, and the error of the critic about what came of it."""
+    """−logprob of the demonstrated actions, and the critic's error about their returns."""
 
     def __init__(self, batch: TrajectoryMinibatch, config: WarmStartConfig) -> None:
         self._batch, self._coef = batch, config.value_coef

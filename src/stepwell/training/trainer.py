@@ -4,7 +4,7 @@
                                                └── update_epochs passes, credit kept ──┘
 
 It knows no algorithm by name: a recipe says what to compute. Weights change only by a gradient
-that is finite and not exploding; otherwise `DivergenceError` says what was seen, and the weights
+that is finite and below a limit; otherwise `DivergenceError` reports the figures, and the weights
 are those before that step.
 
 With several `devices` the other ones are ranks of their own (`ranks.py`), which run their share of every
