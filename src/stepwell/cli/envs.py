@@ -49,7 +49,7 @@ def add(commands: Any) -> None:
         actions,
         "check",
         run_check,
-        summary="check that a world keeps the contract",
+        summary="check that an environment keeps the contract",
         description="Ends with exit code 1 if it does not.",
         examples=[
             ("stepwell envs check frozenlake", ""),

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.command import add_command
-from stepwell.cli.pool_words import (
+from stepwell.cli.pool_text import (
     UNITS,
-    count_words,
-    entry_cells,
-    entry_json,
-    number_words,
+    format_counts,
+    format_number,
+    format_row,
+    format_size,
     print_table,
-    progress,
-    size_words,
-    stored_json,
+    show_progress,
+    summary_to_json,
+    trajectory_to_json,
 )
 
 if TYPE_CHECKING:
@@ -179,13 +179,13 @@ def run_ls(args: argparse.Namespace) -> int:
         entries = pool.find(_make_filter(args), newest_first=True, limit=args.limit or None)
         if args.json:
             for entry in entries:
-                print(json.dumps(entry_json(entry)))
+                print(json.dumps(summary_to_json(entry)))
             return 0
         shown = list(entries)
         total = pool.count(_make_filter(args))
     print_table(
         ("id", "channel", "task", "status", "steps", "reward", "version", "group", "age", "tags"),
-        [entry_cells(entry) for entry in shown],
+        [format_row(entry) for entry in shown],
     )
     print(f"{len(shown)} of {total} trajectories")
     return 0
@@ -195,14 +195,14 @@ def run_show(args: argparse.Namespace) -> int:
     with _open_pool(args.pool) as pool:
         stored = pool.get(_whole_id(pool, args.id), whole=True)
     if args.json:
-        print(json.dumps(stored_json(stored), indent=1))
+        print(json.dumps(trajectory_to_json(stored), indent=1))
         return 0
     entry, trajectory = stored.entry, stored.trajectory
     print(f"{entry.id}  {entry.channel}  {'open' if entry.is_open else trajectory.status.value}")
     facts = {
         "task": f"{trajectory.task.env} {trajectory.task.id[:12]} {trajectory.task.instruction}".rstrip(),
         "group": f"{entry.group} of {entry.group_size} ({entry.state})",
-        "reward": number_words(entry.reward),
+        "reward": format_number(entry.reward),
         "versions": "–" if stored.versions is None else "{} to {}".format(*stored.versions),
         "tags": ", ".join(stored.tags),
         "source": json.dumps(stored.source),
@@ -218,7 +218,7 @@ def run_show(args: argparse.Namespace) -> int:
         prompt = getattr(step.state, "prompt_ids", ())
         print(
             f"step {number}{mark}: {len(prompt)} prompt ids, {step.num_units} sampled, "
-            f"reward {number_words(step.reward)}{f' ({parts})' if parts else ''}"
+            f"reward {format_number(step.reward)}{f' ({parts})' if parts else ''}"
         )
         print("  " + getattr(step.action, "text", "").strip().replace("\n", "\n  "))
     for report in stored.reports:
@@ -242,9 +242,9 @@ def run_stats(args: argparse.Namespace) -> int:
                 f"{channel.num_trajectories:,}",
                 f"{channel.num_open:,}",
                 f"{channel.num_steps:,}",
-                size_words(channel.num_bytes),
-                count_words(channel.statuses),
-                count_words(channel.groups),
+                format_size(channel.num_bytes),
+                format_counts(channel.statuses),
+                format_counts(channel.groups),
             )
             for name, channel in stats.channels.items()
         ],
@@ -253,11 +253,11 @@ def run_stats(args: argparse.Namespace) -> int:
         at = "none yet" if checkpoint is None else checkpoint
         print(f"consumer {name}: {leased} groups leased, {consumed} consumed, newest checkpoint {at}")
     if stats.tags:
-        print(f"tags: {count_words(stats.tags)}")
+        print(f"tags: {format_counts(stats.tags)}")
     print(
         f"{stats.num_rewards:,} later rewards, {stats.num_reports:,} reports, {stats.num_versions:,} "
-        f"policy versions, {stats.num_blobs:,} images ({size_words(stats.blob_bytes)}), "
-        f"{size_words(stats.disk_bytes)} on disk"
+        f"policy versions, {stats.num_blobs:,} images ({format_size(stats.blob_bytes)}), "
+        f"{format_size(stats.disk_bytes)} on disk"
     )
     return 0
 
@@ -265,8 +265,8 @@ def run_stats(args: argparse.Namespace) -> int:
 def run_export(args: argparse.Namespace) -> int:
     with _open_pool(args.pool) as pool:
         where = _make_filter(args)
-        with progress("exporting", pool.count(where)) as tell:
-            count = pool.export(args.file, where=where, progress=tell)
+        with show_progress("exporting", pool.count(where)) as tell:
+            count = pool.export(args.file, where=where, show_progress=tell)
     print(f"{count} trajectories in {args.file}")
     return 0
 
@@ -274,9 +274,9 @@ def run_export(args: argparse.Namespace) -> int:
 def run_import(args: argparse.Namespace) -> int:
     with (
         _open_pool(args.pool, must_exist=False, require_write=True) as pool,
-        progress("importing", None) as tell,
+        show_progress("importing", None) as tell,
     ):
-        count = pool.import_(args.file, channel=args.channel, tags=args.tag, progress=tell)
+        count = pool.import_(args.file, channel=args.channel, tags=args.tag, show_progress=tell)
     print(f"{count} new trajectories in {args.pool}")
     return 0
 
@@ -305,7 +305,7 @@ def run_gc(args: argparse.Namespace) -> int:
     words = "would go" if args.dry_run else "removed"
     print(
         f"{gone.num_trajectories:,} trajectories with {gone.num_steps:,} steps and {gone.num_blobs:,} images "
-        f"({size_words(gone.num_bytes)}) {words}"
+        f"({format_size(gone.num_bytes)}) {words}"
     )
     return 0
 

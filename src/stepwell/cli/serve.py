@@ -102,14 +102,18 @@ def _add_envs(services: Any) -> None:
         services,
         "envs",
         run_envs,
-        summary="host worlds for training runs elsewhere",
+        summary="host environments for training runs elsewhere",
         description="A run opens them as env.name = remote:URL[,URL...]#NAME; its key is read from "
         "STEPWELL_ENV_KEY.",
         examples=_ENVS_EXAMPLES,
-        after_interrupt=lambda args: "Its worlds are closed.",
+        after_interrupt=lambda args: "Its environments are closed.",
     )
     parser.add_argument(
-        "--env", dest="envs", metavar="NAME", action="append", help="host this world; default: all built in"
+        "--env",
+        dest="envs",
+        metavar="NAME",
+        action="append",
+        help="host this one; default: all built in",
     )
     parser.add_argument(
         "--set",
@@ -122,8 +126,8 @@ def _add_envs(services: Any) -> None:
     parser.add_argument("--host", help="default 127.0.0.1; others need --keys")
     parser.add_argument("--port", type=int, help="default 8090; 0 for any free one")
     parser.add_argument("--keys", metavar="FILE", help="API keys, made by `stepwell serve key`")
-    parser.add_argument("--threads", type=int, metavar="N", help="threads that worlds run in; default 4")
-    parser.add_argument("--max-sessions", type=int, metavar="N", help="worlds open at once; default 1024")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads for environments; default 4")
+    parser.add_argument("--max-sessions", type=int, metavar="N", help="open environments; default 1024")
     parser.add_argument("--session-timeout-s", type=float, metavar="SECONDS", help="default 600")
     parser.add_argument("--rate", type=float, metavar="N", help="calls per second and key")
     parser.add_argument("--access-log", metavar="FILE", help="one JSON object per request")

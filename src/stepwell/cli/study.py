@@ -39,7 +39,7 @@ def add(commands: Any) -> None:
         "study",
         run,
         summary="run many configurations and seeds and compare them",
-        description=f"{RESUME_HINT} Writes results.json, table.md, a plot per world and study.html.",
+        description=f"{RESUME_HINT} Writes results.json, table.md, a plot per environment and study.html.",
         examples=_EXAMPLES,
         after_interrupt=lambda args: RESUME_HINT,
     )

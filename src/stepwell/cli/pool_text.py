@@ -15,7 +15,7 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 """Seconds in each unit of an age."""
 
 
-def entry_cells(entry: TrajectorySummary) -> tuple[str, ...]:
+def format_row(entry: TrajectorySummary) -> tuple[str, ...]:
     versions = {entry.first_version, entry.last_version} - {None}
     return (
         entry.id,
@@ -23,21 +23,21 @@ def entry_cells(entry: TrajectorySummary) -> tuple[str, ...]:
         f"{entry.env} {entry.task_id[:8]}",
         "open" if entry.status is None else entry.status.value,
         f"{entry.num_steps}",
-        number_words(entry.reward),
+        format_number(entry.reward),
         "–" if not versions else "-".join(map(str, sorted(versions))),  # type: ignore[type-var]
         f"{entry.group} ({entry.state})",
-        age_words(time.time() - entry.created_s),
+        format_age(time.time() - entry.created_s),
         ", ".join(entry.tags),
     )
 
 
-def entry_json(entry: TrajectorySummary) -> dict[str, Any]:
+def summary_to_json(entry: TrajectorySummary) -> dict[str, Any]:
     from dataclasses import asdict
 
     return asdict(entry)
 
 
-def stored_json(stored: StoredTrajectory) -> dict[str, Any]:
+def trajectory_to_json(stored: StoredTrajectory) -> dict[str, Any]:
     steps = [
         {
             "number": number,
@@ -56,7 +56,7 @@ def stored_json(stored: StoredTrajectory) -> dict[str, Any]:
         {"step": r.step, "part": r.part, "value": r.value, "source": r.source} for r in stored.reward_history
     ]
     return {
-        **entry_json(stored.entry),
+        **summary_to_json(stored.entry),
         "task": stored.trajectory.task.content,
         "instruction": stored.trajectory.task.instruction,
         "path": stored.path,
@@ -73,22 +73,22 @@ def _list_ids(of: Any, name: str) -> list[int]:
     return [int(token) for token in getattr(of, name, ())]
 
 
-def number_words(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     return "–" if value is None else f"{value:.4g}"
 
 
-def count_words(counts: Mapping[str, int]) -> str:
+def format_counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
 
 
-def age_words(seconds: float) -> str:
+def format_age(seconds: float) -> str:
     for unit, size in reversed(UNITS.items()):
         if seconds >= size:
             return f"{seconds / size:.0f}{unit}"
     return "now"
 
 
-def size_words(count: float) -> str:
+def format_size(count: float) -> str:
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000 or unit == "GB":
             return f"{count:.3g} {unit}"
@@ -113,10 +113,10 @@ def print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
 
 
 @contextmanager
-def progress(words: str, total: int | None) -> Iterator[Any]:
+def show_progress(words: str, total: int | None) -> Iterator[Any]:
     """A bar on standard error while something long is done; nothing where that is no terminal."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.show_progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn(words), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
