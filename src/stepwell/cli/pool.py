@@ -143,7 +143,7 @@ def _add_gc(actions: Any) -> None:
     )
     parser.add_argument("--max-age", type=_parse_seconds, metavar="AGE", help="such as 12h, 30d or 8w")
     parser.add_argument("--channel", choices=("train", "eval", "user"), help="only this one")
-    parser.add_argument("--unconsumed", action="store_true", help="also what nobody has trained on yet")
+    parser.add_argument("--unconsumed", action="store_true", help="also what has not been trained on yet")
     parser.add_argument("--dry-run", action="store_true", help="say what would go and stop")
 
 
@@ -265,8 +265,8 @@ def run_stats(args: argparse.Namespace) -> int:
 def run_export(args: argparse.Namespace) -> int:
     with _open_pool(args.pool) as pool:
         where = _make_filter(args)
-        with show_progress("exporting", pool.count(where)) as tell:
-            count = pool.export(args.file, where=where, show_progress=tell)
+        with show_progress("exporting", pool.count(where)) as report:
+            count = pool.export(args.file, where=where, progress=report)
     print(f"{count} trajectories in {args.file}")
     return 0
 
@@ -274,9 +274,9 @@ def run_export(args: argparse.Namespace) -> int:
 def run_import(args: argparse.Namespace) -> int:
     with (
         _open_pool(args.pool, must_exist=False, require_write=True) as pool,
-        show_progress("importing", None) as tell,
+        show_progress("importing", None) as report,
     ):
-        count = pool.import_(args.file, channel=args.channel, tags=args.tag, show_progress=tell)
+        count = pool.import_(args.file, channel=args.channel, tags=args.tag, progress=report)
     print(f"{count} new trajectories in {args.pool}")
     return 0
 

@@ -213,7 +213,7 @@ def run_envs(args: argparse.Namespace) -> int:
         given["env_options"] = _host_options(args.env_options)
     config = _validate_settings(EnvServiceConfig, args.config, given)
     for name in {*config.envs, *config.env_options}:
-        read_options(name, config.env_options.get(name))  # a misspelt name or option is told now
+        read_options(name, config.env_options.get(name))  # a misspelt name or option is refused now
     from stepwell.services.envs.app import create_env_app
 
     serve(create_env_app(config), config.host, config.port, shutdown_timeout_s=config.shutdown_timeout_s)

@@ -71,7 +71,7 @@ class EnvServiceConfig(Settings):
     def _require_keys(self) -> EnvServiceConfig:
         if not self.is_loopback and not (self.keys or self.keys_file):
             raise ValueError(
-                f"host {self.host} can be reached from other machines and nobody would need a key; make one "
+                f"host {self.host} can be reached from other machines without a key; make one "
                 "with `stepwell serve key NAME --keys FILE` and set keys_file, or listen on 127.0.0.1"
             )
         return self

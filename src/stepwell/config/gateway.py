@@ -60,7 +60,7 @@ class GatewayConfig(Settings):
     )
 
     max_waiting_prompts: int = Field(
-        1024, ge=1, description="prompts that may wait to be tokenized; calls beyond are told to try again"
+        1024, ge=1, description="prompts that may wait to be tokenized; further calls are asked to try again"
     )
     num_pool_threads: int = Field(
         8, ge=1, description="threads that write to the pool; calls that wait together share a commit"
@@ -79,7 +79,7 @@ class GatewayConfig(Settings):
     def _require_keys(self) -> GatewayConfig:
         if not self.is_loopback and not (self.keys or self.keys_file):
             raise ValueError(
-                f"host {self.host} can be reached from other machines and nobody would need a key; make one "
+                f"host {self.host} can be reached from other machines without a key; make one "
                 "with `stepwell serve key NAME --keys FILE` and set keys_file, or listen on 127.0.0.1"
             )
         return self

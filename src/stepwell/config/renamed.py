@@ -13,7 +13,7 @@ TABLES = {"groups": "workers"}
 
 
 def rename_tables(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with the new names of their tables; what stands under the new name already wins."""
+    """Settings with the new names of their tables; values under the new name win."""
     renamed: dict[str, Any] = {}
     for name, value in sorted(values.items(), key=lambda item: item[0] not in TABLES):
         name = TABLES.get(name, name)

@@ -179,7 +179,7 @@ class RewardConfig(Settings):
     scale: float = Field(1.0, gt=0, description="factor of every part, so that a critic's values stay small")
     parts: tuple[OwnPartConfig, ...] = Field(
         (),
-        description="parts of one's own, each a table `[[rewards.parts]]` with `function` "
+        description="your own parts, each a table `[[rewards.parts]]` with `function` "
         "(`module:function` or `folder/file.py:function`), `name` (default: the function's) and `weight` "
         "(default 1); all of them count",
     )

@@ -3,10 +3,10 @@
     StreamedSource.batch(update) ─► WorkerGroups ─► Stream.batch ─► the groups of the update, oldest first
                                         └─► keep ─► pool: every episode as it finishes, then leased
 
-The same contract as `PlayedSource`: what is learnt from is in the pool first, bears the run's name as a tag,
-and is acknowledged under the number of the checkpoint that will contain it; a run that goes on gets back
-what later updates had taken, and finishes groups that were cut short. What an update gets depends on which
-episode was faster, so that, unlike a run in one process, it does not repeat bit for bit.
+The contract is that of `PlayedSource`: what is learnt from is in the pool first, has the run's name as a tag,
+and is acknowledged under the number of the checkpoint that will contain it. A resumed run gets back what
+later updates had taken, and finishes groups that were cut short. What an update gets depends on which
+episodes were faster, so such a run does not repeat bit for bit.
 
 Recipes that compare siblings get complete groups of `train.group_size`; for the others every trajectory is
 a group of its own and can be learnt from as soon as it is finished.

@@ -299,7 +299,7 @@ class TrainingLoop:
         return PlayedSource(self.config, self.components, self._run_name, self._tasks)
 
     def _publish(self) -> None:
-        """Hand the weights to whoever samples, who must then report their fingerprint."""
+        """Send the weights to the engine or the generators, which must report their fingerprint."""
         published = self.runner.publish(self.state.update, self.components.policy.model_weights)
         if self._source.is_fresh and published is not None:
             self.components.pool.publish_version(self.state.update, published, {"run": self._run_name})
