@@ -34,7 +34,7 @@ _SMALL = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "n
 
 
 def seeing_model(family: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> tuple[Any, ImageFormat]:
-    """A model of the named family with weights drawn from `seed`, and how it writes pictures."""
+    """A model of the named family with weights drawn from `seed`, and how it writes images."""
     torch.manual_seed(seed)
     shape = {**SHAPE, "tie_word_embeddings": False, "max_position_embeddings": 256}
     vision = SiglipVisionConfig(**_SMALL, image_size=16, patch_size=8, initializer_range=0.4)
@@ -97,7 +97,7 @@ def picture(seed: int, height: int = 16, width: int = 16) -> AnyArray:
 
 
 def prompt(image_format: ImageFormat, image_store: ImageStore, *parts: int | list[int]) -> TokenState:
-    """A prompt of pictures (by number, see `picture`) and lists of ids between them."""
+    """A prompt of images (by number, see `image`) and lists of ids between them."""
     ids: list[int] = []
     spans = []
     for part in parts:

@@ -1,4 +1,4 @@
-"""An engine that sees: its logprobs are the model's own, and no cache is shared by different pictures."""
+"""An engine that sees: its logprobs are the model's own, and no cache is shared by different images."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def states_of(engine: EmbeddedEngine) -> list[TokenState]:
 def test_logprobs_of_prompts_with_pictures_are_those_of_the_models_own_forward(
     family: str, forward: str
 ) -> None:
-    engine, model = engine_of(family, forward=forward, prefill_tokens=16)  # pictures are cut by prefills
+    engine, model = engine_of(family, forward=forward, prefill_tokens=16)  # images are cut by prefills
     with engine:
         states = states_of(engine)
         for state, sampled in zip(states, sample(engine, *states), strict=True):
@@ -227,7 +227,7 @@ def test_pictures_that_cannot_be_seen_are_refused_with_the_reason() -> None:
         wrong = TokenState(np.where(state.prompt_ids == PLACEHOLDER, 3, state.prompt_ids), state.images)
         for bad, reason in (
             (unknown, "unknown here"),
-            (short, "writes a picture"),
+            (short, "writes an image"),
             (ends, "ends with an image"),
             (wrong, "not the tokens"),
         ):
@@ -244,7 +244,7 @@ def test_numbers_of_pictures_are_negative_and_never_given_twice() -> None:
     inside = slice(one.images[0].start, one.images[0].start + one.images[0].length)
     assert (keys[inside] < 0).all() and (np.delete(keys, np.r_[inside]) >= 0).all()
     pairs = set(zip(one.prompt_ids[inside].tolist(), keys[inside].tolist(), strict=True))
-    assert len(pairs) == len(set(one.prompt_ids[inside].tolist()))  # one number per token id of the picture
+    assert len(pairs) == len(set(one.prompt_ids[inside].tolist()))  # one number per token id of the image
     assert np.array_equal(image_features.encode_prompt(one), keys)
     image_features.forget()
     assert set(image_features.encode_prompt(one)[inside].tolist()).isdisjoint(keys[inside].tolist())

@@ -328,7 +328,7 @@ def test_a_conversation_keeps_its_memory_and_counts_restarts(renderer: Renderer)
 
 def test_a_conversation_refuses_turns_out_of_order(renderer: Renderer) -> None:
     conversation = Conversation(renderer, [Message.user("Color?")])
-    with pytest.raises(InputError, match=r"call sampled"):
+    with pytest.raises(InputError, match=r"call record_action"):
         conversation.add(Message.user("Sure?"))
     conversation.record_action([9])
     with pytest.raises(InputError, match="two actions in a row"):

@@ -1,4 +1,4 @@
-"""Pictures in prompts: one run of tokens for each, in its place, also where a conversation goes on."""
+"""Images in prompts: one run of tokens for each, in its place, also where a conversation goes on."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _renderer(template: str, image_store: ImageStore, **options: Any) -> Rendere
 
 @pytest.fixture
 def shown() -> tuple[ImageStore, str, str]:
-    """A picture of four tokens and one of two."""
+    """An image of four tokens and one of two."""
     image_store = ImageStore()
     large = image_store.add(np.full((28, 28, 3), 7, dtype=np.uint8))
     return image_store, large, image_store.add(np.full((14, 28, 3), 9, dtype=np.uint8))
@@ -125,7 +125,7 @@ def test_text_that_spells_the_marker_is_no_picture(shown: tuple[ImageStore, str,
 
 def test_pictures_are_refused_where_they_have_no_place(shown: tuple[ImageStore, str, str]) -> None:
     image_store, large, _ = shown
-    with pytest.raises(RenderError, match="writes two pictures as"):
+    with pytest.raises(RenderError, match="writes two images as"):
         _renderer(BLIND, image_store)
     blind = Renderer(_tokenizer(WITH_STRINGS), image_store=image_store)
     with pytest.raises(RenderError, match="this renderer writes text only"):

@@ -11,7 +11,7 @@ works the same way and also delivers each token as it is sampled (`token_stream.
 With one `generate` call at a time and `max_wait_ms=0` (the default) no clock is read: the
 batch is a pure function of weights, requests and seeds, and runs repeat bit for bit.
 
-With an `image_format` prompts may contain images, whose pixels come from `pictures`
+With an `image_format` prompts may contain images, whose pixels come from `images`
 (`image_features.py`). Without one, prompts with images are refused.
 
 The engine replaces the model's attention and rearranges its weights. It therefore works on
@@ -105,7 +105,7 @@ class EmbeddedEngine:
     ) -> EmbeddedEngine:
         """Build an engine for a Hugging Face directory or a built-in name, with its tokenizer if it has one.
 
-        A vision-language model gets its pixels from `pictures`.
+        A vision-language model gets its pixels from `images`.
         """
         check_dtype(dtype, device)
         model, tokenizer = open_model(name_or_path, dtype)

@@ -37,7 +37,7 @@ def build_runner(
 ) -> Runner:
     """Build the runner for this model on its device, checked against the model itself.
 
-    With an `image_format` prompts may contain images, whose pixels come from `pictures`.
+    With an `image_format` prompts may contain images, whose pixels come from `images`.
     """
     device = model.device
     max_length, table = choose_context_length(model, config), SlotTable(config.slots)

@@ -49,7 +49,7 @@ class StepTable:
     action_lengths: IntArray
     temperatures: FloatArray
     images: tuple[tuple[ImageSpan, ...], ...] = ()
-    """Per step, the pictures of its prompt."""
+    """Per step, the images of its prompt."""
 
     @property
     def has_images(self) -> bool:
@@ -68,7 +68,7 @@ class Microbatch:
     say for each action token which of them predicts it. `value_sites` are distinct places,
     `value_rows` one index into them per value. Places count row by row. `origins` says for each
     token one step of the table that holds it, at the depth `positions` says: whatever a step knows
-    of its tokens (pictures, other positions) is looked up through it.
+    of its tokens (images, other positions) is looked up through it.
     """
 
     steps: IntArray
@@ -94,7 +94,7 @@ class Microbatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlatAction(TokenAction):
-    """An action that holds observations too, with the pictures they show.
+    """An action that holds observations too, with the images they show.
 
     Places of `images` count from the first id of the prompt, as those of the state's do.
     """
@@ -189,7 +189,7 @@ def tabulate_steps(steps: Iterable[Step]) -> StepTable:
 
 
 def list_images(step: Step) -> tuple[ImageSpan, ...]:
-    """The pictures of a step, by their places in prompt and action together."""
+    """The images of a step, by their places in prompt and action together."""
     assert isinstance(step.state, TokenState)
     return step.state.images + (step.action.images if isinstance(step.action, FlatAction) else ())
 

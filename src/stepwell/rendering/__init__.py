@@ -1,7 +1,7 @@
 """Messages to exact token ids: chat templates, extension of what was sampled, tool calls.
 
-Importing this folder imports neither torch nor transformers; both wait for the function
-that needs a tokenizer.
+Importing this package imports neither torch nor transformers; both are imported by the
+functions that need a tokenizer.
 """
 
 from stepwell.core.lazy import renamed_names

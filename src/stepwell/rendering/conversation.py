@@ -1,8 +1,8 @@
-"""One agent's conversation, turn by turn: the renderer with its memory of the last turn.
+"""One agent's conversation, turn by turn: a renderer and the last turn.
 
-An episode alternates `sampled` (what the engine answered) and `add` (what the world said),
-and reads `prompt` in between. Restarts are counted here for the one conversation, beside
-the renderer's own count over all of them.
+An episode alternates `record_action` (what the engine sampled) and `add` (what the environment
+answered), and reads `prompt` in between. Restarts of this conversation are counted here; the
+renderer counts those of all conversations.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stepwell.rendering.renderer import Renderer
 
 
 class Conversation:
-    """A conversation that begins with `messages` and always holds the prompt to sample from."""
+    """A conversation that begins with `messages`; `prompt` is always the prompt to sample from."""
 
     def __init__(
         self, renderer: Renderer, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()
@@ -35,7 +35,7 @@ class Conversation:
     def state(self) -> TokenState:
         """The state to sample the next action from."""
         if self._recorded is not None:
-            raise InputError("the last action has no answer yet: call add(...) before the next state")
+            raise InputError("the last action has no answer yet: call add(...) before reading the state")
         return self.prompt.state
 
     @property
@@ -44,26 +44,26 @@ class Conversation:
 
     @property
     def num_restarts(self) -> int:
-        """How often the conversation could not go on from its exact ids."""
+        """How often the conversation could not continue from its exact ids."""
         return len(self.restart_reasons)
 
     def record_action(
         self, action_ids: Iterable[int] | npt.NDArray[Any], message: Message | None = None
     ) -> Message:
-        """Note the action sampled after the current prompt; gives it back as a message."""
+        """Record the action sampled after the current prompt; return it as a message."""
         if self._recorded is not None:
-            raise InputError("two actions in a row: call add(...) with what came of the first")
+            raise InputError("two actions in a row: call add(...) with the answer to the first")
         self._recorded = self._renderer.record(self.prompt, action_ids, message)
         return self._recorded.message
 
     def add(self, *new: Message) -> RenderedPrompt:
-        """Append what the world said and render the next prompt."""
+        """Append the environment's answer and render the next prompt."""
         if self._recorded is None:
-            raise InputError("nothing was sampled yet: call sampled(...) before add(...)")
+            raise InputError("nothing was sampled yet: call record_action(...) before add(...)")
         return self._set_prompt(self._renderer.continue_turn(self._recorded, new))
 
     def rewrite(self, messages: Sequence[Message]) -> RenderedPrompt:
-        """Go on from other messages (a shortened or summarised history): a new prompt, counted."""
+        """Continue from other messages (a shortened or summarised history): a new prompt, counted."""
         if self._recorded is None:
             raise InputError("nothing was sampled yet: begin a new conversation instead")
         return self._set_prompt(self._renderer.render(tuple(messages), self._recorded, self.prompt.tools))

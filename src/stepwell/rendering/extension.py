@@ -1,8 +1,8 @@
-"""How a conversation goes on after a sampled turn, found from the template by difference.
+"""Finds how a template continues a conversation after a sampled turn, by comparing two renderings.
 
 The engine saw a prompt (text `G`) and sampled a turn. When new messages arrive, the
-template is asked to write the whole conversation twice: once with a mark in place of the
-sampled turn, once with the turn's own text. With the mark it must write
+template renders the whole conversation twice: once with a mark in place of the sampled turn,
+once with the turn's own text. With the mark it must write
 
     head  mark  tail
 
@@ -10,21 +10,21 @@ where `tail` is what stands between the turn's last character and the point at w
 assistant speaks again: closing tokens, the new messages, the next generation prompt. The
 ids of `tail` are appended to the ids the engine saw and sampled; those are never touched.
 
-That is faithful only if the template, given the real turn, would have written what the
-engine saw and produced, so two things are checked, and either failing is a refusal with
-its reason, never a guess:
+This is correct only if the template, given the real turn, would have written what the
+engine saw and produced. So two things are checked. If either fails, the result is a refusal
+with its reason:
 
-* `head` is `G`, save for spaces at its end (some templates put one before an answer) and
+* `head` is `G`, except for spaces at its end (some templates put one before an answer) and
   for what only a generation prompt adds (an opened `<think>`).
 * The real rendering is `head`, the turn, `tail`, with only spaces around the turn changed.
   A template that strips thinking from earlier turns, or moves the list of tools to the
   latest message, fails here.
 
-A turn that calls tools is written by the template in its own spelling, so it is not
-compared letter by letter; its plain content must be there.
+A template writes tool calls in its own format, so such a turn is not compared letter by
+letter; only its plain content must be there.
 
-Where a conversation has moulds (see `mould`), the same is read off them, once for all
-conversations with the same roles: `passes`.
+If a conversation has skeletons (see `template_skeleton.py`), `can_continue` checks the same on
+them, once for all conversations with the same roles.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TurnEnding:
 class Continuation:
     """The template's text of the whole prompt, and its part after the sampled turn.
 
-    Where it was read off moulds: the mould of the whole prompt, and the roles of its messages.
+    If found from skeletons: the skeleton of the whole prompt, and the roles of its messages.
     """
 
     written: str | TemplateSkeleton
@@ -65,7 +65,7 @@ class Continuation:
 
 
 def find_ending(template: ChatTemplate) -> TurnEnding:
-    """Read a template's ending off the shortest conversation."""
+    """Find a template's turn ending from the shortest conversation."""
     asked = (Message.user("question"),)
     mark = find_unused_word("question")
     head, closing = _split_at(template.render_text((*asked, Message.assistant(mark)), prompt=False), mark)
@@ -83,7 +83,7 @@ def continue_after(
     new: Sequence[Message],
     tools: Sequence[ToolSchema] = (),
 ) -> Continuation | Refusal:
-    """What follows `reply`, sampled after `prompt_text` = the prompt of `before`, once `new` arrived."""
+    """Find what follows `reply`, sampled after `prompt_text` (of `before`), given `new` messages."""
     text = template.render_text((*before, reply, *new), tools, prompt=True)
     mark = find_unused_word(text)
     try:
@@ -107,10 +107,10 @@ def continue_after(
 def can_continue(
     ending: TurnEnding, before: TemplateSkeleton, whole: TemplateSkeleton, num_before: int
 ) -> bool:
-    """Whether `whole`, a later prompt, goes on from the prompt of its first `num_before` messages.
+    """Return whether `whole`, a later prompt, continues the prompt of its first `num_before` messages.
 
     What `continue_after` finds by comparing texts follows for all contents from the literals of
-    two moulds: they hold the sampled turn as it is, so only what stands before it is compared.
+    two skeletons: they contain the sampled turn unchanged, so only the text before it is compared.
     """
     opening, same = whole.literals[:num_before], before.literals[:num_before]
     taken = whole.trims[:num_before] == before.trims
@@ -122,7 +122,7 @@ def can_continue(
 
 
 def find_unused_word(text: str) -> str:
-    """A plain word that does not occur in `text`."""
+    """Find a plain word that does not occur in `text`."""
     word = "Stepwellmark"
     while word in text:
         word += "q"
@@ -156,7 +156,7 @@ def _after_tool_calls(
     tools: Sequence[ToolSchema],
     text: str,
 ) -> Continuation | Refusal:
-    """For templates that take tool results only after real tool calls, so that no mark can stand there."""
+    """Handle templates that accept tool results only after real tool calls, so that no mark is possible."""
     turn = template.render_text((*before, reply), tools, prompt=False)
     opening = prompt_text.rstrip()
     if not text.startswith(turn):
@@ -175,6 +175,6 @@ def _template_refusal(reason: str) -> Refusal:
 
 
 def _describe_difference(a: str, b: str) -> str:
-    """The first place at which two texts part, for people."""
+    """Describe the first difference between two texts."""
     at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     return f"(at character {at}: {a[at : at + 30]!r} for {b[at : at + 30]!r})"

@@ -2,7 +2,7 @@
 
 A message is plain data: who speaks (`role`), what is said (`content`), which tools an
 assistant calls, and which call a tool result answers. Content is text, or a sequence of
-parts where pictures stand between pieces of text.
+parts where images stand between pieces of text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class ImagePart:
-    """The place of a picture inside a message; `image` is its content hash (`ImageStore.add` gives it)."""
+    """The place of an image inside a message; `image` is its content hash (`ImageStore.add` gives it)."""
 
     image: str
 
@@ -82,7 +82,7 @@ class Message:
 
     @property
     def text(self) -> str:
-        """The content as one string; a picture in it is refused."""
+        """The content as one string; an image in it is refused."""
         if isinstance(self.content, str):
             return self.content
         for part in self.content:
@@ -95,7 +95,7 @@ class Message:
 
     @property
     def images(self) -> tuple[str, ...]:
-        """The names of the pictures in it, in order."""
+        """The names of the images in it, in order."""
         return tuple(part.image for part in self.parts if isinstance(part, ImagePart))
 
     @property
@@ -106,7 +106,7 @@ class Message:
     def to_template(self, *, images: bool = False, as_parts: bool = False) -> dict[str, Any]:
         """The dictionary that Hugging Face chat templates expect; arguments stay an object.
 
-        With `images`, pictures may stand in it; with `as_parts`, text too is written as a part.
+        With `images`, images may stand in it; with `as_parts`, text too is written as a part.
         """
         in_parts = as_parts or (images and bool(self.images))
         content = [_part_to_template(part) for part in self.parts] if in_parts else self.text

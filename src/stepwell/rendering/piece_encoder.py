@@ -1,15 +1,15 @@
-"""Text to ids piece by piece: cut before special tokens, and what was encoded once is remembered.
+"""Encodes text piece by piece: it is split before special tokens, and encoded pieces are cached.
 
-A tokenizer cuts a text at its special tokens before anything else, so what stands before such
-a token and what begins with it are encoded independently: the ids of the whole are those of the
-pieces in a row. The long text that all prompts share is then encoded once.
+A tokenizer first splits a text at its special tokens, so the text before such a token and the text
+from it on are encoded independently: the ids of the whole are those of the pieces, joined. The long
+text that all prompts share is then encoded only once.
 
 Invariants
 * The ids are those of encoding the whole at once. A token is cut at only if that holds for it: no
   blanks around it are swallowed, no normalizer changes it, no other token overlaps its beginning.
-* Tokenizers that say nothing of their special tokens are not cut anywhere.
+* If a tokenizer does not list its special tokens, texts are not split.
 * At most `_REMEMBERED` pieces are kept, and none that is longer than `_LONGEST_REMEMBERED`.
-* A long text is encoded without holding up other threads.
+* Encoding a long text does not block other threads.
 """
 
 from __future__ import annotations

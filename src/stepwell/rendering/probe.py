@@ -1,7 +1,7 @@
-"""What a tokenizer's chat template can do, found out before training by trying it.
+"""Tests before training what a tokenizer's chat template supports.
 
-`probe_template` plays short conversations through the same code that extends real ones,
-so that its report says what will happen, not what a template's source looks like.
+`probe_template` runs short conversations through the same code that extends real ones, so
+its report describes the actual behaviour, whatever the template's source looks like.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def probe_template(
     options: Mapping[str, Any] | None = None,
     image_format: ImageFormat | None = None,
 ) -> TemplateReport:
-    """Try a template out; raises `RenderError` only if it cannot write a question and an answer."""
+    """Test a template; raises `RenderError` only if it cannot write a question and an answer."""
     template = ChatTemplate(tokenizer, options, image_format)
     ending = find_ending(template)
     problems: list[str] = []

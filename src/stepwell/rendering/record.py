@@ -36,7 +36,7 @@ class RenderedPrompt:
     `refusal` says why not, when there was a previous turn; a first prompt has none.
     `text` is what the template writes for these messages; where a mould is known, it is filled
     only when someone reads it. `roles` are those of the messages if all are plain. `images` are
-    the places of pictures among the ids.
+    the places of images among the ids.
     """
 
     prompt_ids: IntArray

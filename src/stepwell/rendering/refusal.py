@@ -1,7 +1,7 @@
-"""Why a conversation does not go on from its recorded ids: a value, not an exception.
+"""Why a conversation does not continue from its recorded ids: a value, not an exception.
 
-A restart is legal (a step stands for itself) but never silent: every one has a kind, which
-is counted, and a reason in words, which is shown.
+A restart is allowed (every step is independent) but never silent: each has a kind, which is
+counted, and a reason in words, which is shown.
 """
 
 from __future__ import annotations

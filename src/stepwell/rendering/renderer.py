@@ -15,9 +15,9 @@ Invariants
 * `render` never fails because a conversation cannot be extended: it starts a new prompt,
   says so in `Rendered.extended` and `.reason`, and counts it in `counts`.
 * A prompt that leaves no room in the context is a `ContextLengthError`, never cut.
-* A picture stands in a prompt as the run of ids of the model's `image_format`, its place noted in
-  `TokenState.images`; a renderer without one refuses pictures. Text that happens to spell the
-  marker of pictures is written with a space in it.
+* An image stands in a prompt as the run of ids of the model's `image_format`, its place noted in
+  `TokenState.images`; a renderer without one refuses images. Text that happens to spell the
+  marker of images is written with a space in it.
 * System messages, tools, their calls and results are a `RenderError` where the template
   would leave them out.
 """
@@ -71,7 +71,7 @@ class Renderer:
 
     `context_length` is the model's limit, of which `room` tokens must stay free for the
     action. `template_options` are passed to the chat template (such as `enable_thinking`).
-    With `image_format` (see `vision.image_format_of`) messages may hold pictures of `pictures`.
+    With `image_format` (see `vision.image_format_of`) messages may hold images of `images`.
     """
 
     def __init__(
@@ -302,7 +302,7 @@ class Renderer:
         )
 
     def _strip_markers(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """The messages, with nothing in their text that would read as a picture."""
+        """The messages, with nothing in their text that would read as an image."""
         if self.image_format is None:
             return messages
         return tuple(break_markers(message, self.image_format.marker) for message in messages)
@@ -310,7 +310,7 @@ class Renderer:
     def _insert_images(
         self, ids: Sequence[int], messages: Sequence[Message], offset: int
     ) -> tuple[npt.NDArray[np.int32], tuple[ImageSpan, ...]]:
-        """The ids with runs in place of markers, and where in the prompt the pictures then are."""
+        """The ids with runs in place of markers, and where in the prompt the images then are."""
         array = np.asarray(ids, dtype=np.int32)
         if self.image_format is None:
             return array, ()

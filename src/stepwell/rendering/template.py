@@ -7,7 +7,7 @@ Invariants
 * Text is encoded without adding special tokens: a template writes its own beginning
   token, so a tokenizer that would add one as well gives exactly one.
 * Nothing is cut: a limit saved inside a tokenizer file is not applied.
-* With an `image_format`, a picture is one marker in the text and one marker id among the ids.
+* With an `image_format`, an image is one marker in the text and one marker id among the ids.
 * `encode_after` gives the ids that text has as a continuation, never those it has at the
   beginning of a document (some tokenizers put a space there).
 """
@@ -81,7 +81,7 @@ class ChatTemplate:
         offered = [tool.to_openai() for tool in tools] or None
         if not self._images:  # text goes by moulds, and can be long
             return self._apply_template(told, offered, prompt)
-        key = f"{prompt} {offered!r} {told!r}"  # a picture is no more than a place in it: many are equal
+        key = f"{prompt} {offered!r} {told!r}"  # an image is no more than a place in it: many are equal
         if key not in self._written:
             if len(self._written) >= _REMEMBERED:
                 self._written.clear()
@@ -112,7 +112,7 @@ class ChatTemplate:
         count = self.encode(text).count(image_format.marker_id)
         if text.count(image_format.marker) != 2 or count != 2:
             raise RenderError(
-                f"the chat template writes two pictures as {text!r}, which holds {count} markers "
+                f"the chat template writes two images as {text!r}, which holds {count} markers "
                 f"{image_format.marker!r} (id {image_format.marker_id}) as tokens; use the template and the "
                 "tokenizer that came with this vision-language model"
             )

@@ -1,18 +1,18 @@
-"""Moulds: what a chat template writes around the contents of a conversation, to be filled quickly.
+"""Template skeletons: the fixed text that a chat template writes around contents, for fast rendering.
 
-For a given row of roles, most templates write fixed text with the contents between it, verbatim or
-without the blanks around. Such a row has a mould; filling it gives the template's own text without
-running the template.
+For a given sequence of roles, most templates write fixed text with the contents in between, unchanged
+or stripped of surrounding blanks. Such a sequence has a skeleton; filling it gives the template's own
+text without running the template.
 
-    moulds = Moulds(template)
-    moulds.of(("system", "user"))     None the first time, a Mould from the second on, if there is one
+    skeletons = SkeletonCache(template)
+    skeletons.get_skeleton(("system", "user"))   None the first time, then a TemplateSkeleton if possible
 
-A mould is found with marks for contents and then tried on contents made to upset it: every piece of
-text that the template itself mentions, at the beginning, the end and alone, with blanks around,
-quotes, braces, markup, and at length. A template that looks at contents (one that cuts out thinking,
-say) reacts to what it looks for, and gets no mould; neither does one that asks for the date.
+A skeleton is found with marks as contents and then tested on difficult contents: every text that the
+template itself mentions, at the beginning, the end and alone, with surrounding blanks, quotes, braces,
+markup, and long texts. A template that depends on contents (for example one that removes thinking)
+fails these tests and gets no skeleton; neither does one that uses the date.
 
-Only plain messages are meant: text that is not blank, without tool calls, names and ids.
+Skeletons cover plain messages only: non-blank text without tool calls, names and ids.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ _TRIMS: dict[tuple[bool, bool], Callable[[str], str]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TemplateSkeleton:
-    """Fixed text before, between and after contents, and how each content is taken."""
+    """Fixed text before, between and after contents, and how each content is stripped."""
 
     literals: tuple[str, ...]
     trims: tuple[Callable[[str], str], ...]
 
     def fill(self, contents: Sequence[str]) -> str:
-        """The template's text for these contents, one per message."""
+        """Return the template's text for these contents, one per message."""
         return self.fill_after(0, contents)
 
     def fill_after(self, first: int, contents: Sequence[str]) -> str:
-        """The text from the literal before message `first` on, given the contents from there on."""
+        """Return the text from the literal before message `first` on, given the contents from there on."""
         written = [self.literals[first]]
         for index, content in enumerate(contents, first):
             written += (self.trims[index](content), self.literals[index + 1])
@@ -61,7 +61,7 @@ class TemplateSkeleton:
 
 
 def find_plain_roles(messages: Sequence[Message]) -> Roles | None:
-    """The roles of messages that are all plain; None where one is not."""
+    """Return the roles of the messages if all are plain, otherwise None."""
     for message in messages:
         content = message.content
         if message.tool_calls or message.tool_call_id or message.name:
@@ -72,7 +72,7 @@ def find_plain_roles(messages: Sequence[Message]) -> Roles | None:
 
 
 class SkeletonCache:
-    """The moulds of one template, made when a row of roles comes a second time."""
+    """The skeletons of one template, built when a sequence of roles occurs a second time."""
 
     def __init__(self, template: ChatTemplate) -> None:
         self._template = template
@@ -83,7 +83,7 @@ class SkeletonCache:
         self._seen: set[tuple[Roles, str]] = set()
 
     def get_skeleton(self, roles: Roles, tools: Sequence[ToolSchema] = ()) -> TemplateSkeleton | None:
-        """The mould of a prompt for messages with these roles, if it is known or can be made."""
+        """Return the skeleton of a prompt with these roles, if it is known or can be built."""
         if not self._is_steady:
             return None
         key = (roles, repr(tuple(tools)) if tools else "")
@@ -120,7 +120,7 @@ class SkeletonCache:
     def _split_at_marks(
         self, roles: Roles, tools: Sequence[ToolSchema], contents: list[str], marks: list[str]
     ) -> list[str] | None:
-        """The text around marks; None where they are not all there once and in order."""
+        """Return the text around the marks; None unless each occurs once and in order."""
         text = self._render_text(roles, tools, contents)
         found = re.findall(r"Stepwell\d+mark", text or "")
         return re.split(r"Stepwell\d+mark", text) if text is not None and found == marks else None
@@ -133,7 +133,7 @@ class SkeletonCache:
             return None
 
     def _iterate_tests(self, count: int) -> Iterator[list[str]]:
-        """Contents for `count` messages: every upsetting text comes in three places, or in all there are."""
+        """Yield test contents for `count` messages: every difficult text in three places, or in all."""
         texts = [*self._mentioned, *_UPSETTING]
         for turn in range(0, len(texts), max(1, count // 3)):
             row = [texts[(turn + index) % len(texts)] for index in range(count)]
@@ -143,7 +143,7 @@ class SkeletonCache:
 
 
 def _find_mentioned_texts(source: str) -> list[str]:
-    """Every text that a template mentions: what it may look for in contents."""
+    """List every text that a template mentions, since it may look for it in contents."""
     quoted = [first or second for first, second in _QUOTED.findall(source)]
     plain = [text.replace("\\n", "\n").replace("\\t", "\t") for text in quoted]
     tags = re.findall(r"<[^<>\s]+>|\[/?[A-Z_]+\]", source)
@@ -151,7 +151,7 @@ def _find_mentioned_texts(source: str) -> list[str]:
 
 
 def _find_trims(literals: list[str], spaced: list[str]) -> tuple[Callable[[str], str], ...] | None:
-    """How each content is taken, from the text around marks and around marks with blanks."""
+    """Find how each content is stripped, from the text around marks and around marks with blanks."""
     before = [spaced[0] == literals[0] + " "]
     after: list[bool] = []
     for literal, wide in zip(literals[1:-1], spaced[1:-1], strict=True):

@@ -1,4 +1,4 @@
-"""Opening a tokenizer from a directory, with errors that say what is wrong and what to do."""
+"""Opens the tokenizer of a directory, with errors that say what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
 def load_tokenizer(path: str | os.PathLike[str]) -> Any:
-    """The tokenizer of a model directory. Reads files only; nothing is looked up elsewhere."""
+    """Open the tokenizer of a model directory. Reads local files only."""
     directory = Path(path).expanduser()
     if not directory.is_dir():
         raise ModelError(

@@ -1,7 +1,7 @@
-"""How far engine and trainer are from the truth: the same weights, computed with in float32.
+"""Errors of engine and trainer, measured against float32 with the same weights.
 
-The truth of a token is its logprob under the policy's weights, computed in float32. In 16 bits both engine
-and trainer miss it by rounding. Their errors are compared token by token (`core/logprob_gaps.py`).
+The true logprob of a token is computed with the policy's weights in float32. In 16 bits both engine
+and trainer differ from it by rounding. Their errors are compared token by token (`core/logprob_gaps.py`).
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ CHATML = """
 {%- if add_generation_prompt -%}<|im_start|>assistant
 {% endif -%}
 """
-# Parts alone, pictures before all text, as LLaVA's.
+# Parts alone, images before all text, as LLaVA's.
 PARTS_ALONE = """
 {%- for m in messages -%}<|im_start|>{{ m.role }}
 {% for p in m.content if p.type == 'image' %}{{ IMAGE + '\n' }}{% endfor -%}
@@ -188,7 +188,7 @@ _MAKERS: dict[str, Callable[[Any], tuple[Any, dict[str, Any]]]] = {
 
 
 class Scene:
-    """A family's policy in float64, its renderer, and two pictures of different sizes."""
+    """A family's policy in float64, its renderer, and two images of different sizes."""
 
     def __init__(self, path: Path, **options: Any) -> None:
         self.path = path
@@ -206,11 +206,11 @@ class Scene:
         )
 
     def show(self, *parts: int | str) -> Message:
-        """A user message: pictures by number, text as it is."""
+        """A user message: images by number, text as it is."""
         return Message.user([TextPart(p) if isinstance(p, str) else ImagePart(self.names[p]) for p in parts])
 
     def steps(self) -> list[Step]:
-        """Two dialogues of two turns below one prompt, a third that differs in a picture, one of text."""
+        """Two dialogues of two turns below one prompt, a third that differs in an image, one of text."""
         system, end = Message.system("You see boards."), self.renderer.end_ids[0]
         opening = [system, self.show("Look: ", 0, " and go.")]
         steps = []

@@ -1,4 +1,4 @@
-"""A tiny model learns from pictures: what it is shown decides what it says."""
+"""A tiny model learns from images: what it is shown decides what it says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packed steps with pictures give what the plain model gives, in value and gradient, for every family."""
+"""Packed steps with images give what the plain model gives, in value and gradient, for every family."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_flat_sequence_sees_the_pictures_inside_it(scene_of: SceneOf, family: 
     start = first.state.prompt_ids.size
     whole = np.concatenate([second.state.prompt_ids, second.action.action_ids])
     later = second.state.images[len(first.state.images) :]
-    assert len(later) == 2, "pictures come after the first prompt"
+    assert len(later) == 2, "images come after the first prompt"
     flat = Step(first.state, FlatAction(whole[start:], images=later), np.zeros(0, np.float32))
     with torch.no_grad():
         ours, one, two = scene.policy.logprobs(pack([flat, first, second]))

@@ -182,7 +182,7 @@ def test_an_encoder_that_gives_another_number_of_features_is_refused(scene_of: S
     form = scene.policy.image_format
     half = Half.__new__(Half)
     half.__dict__.update(form.__dict__)
-    with pytest.raises(ModelError, match="36 features for pictures that take"):
+    with pytest.raises(ModelError, match="36 features for images that take"):
         encode_images(scene.policy.model, half, scene.images[:1])
 
 

@@ -1,10 +1,10 @@
-"""What a robot policy makes of a state: pictures, instruction and numbers become one vector.
+"""What a robot policy makes of a state: images, instruction and numbers become one vector.
 
-    picture  ─► convolutions ─► where each channel looks (one encoder per camera) ─┐
+    image  ─► convolutions ─► where each channel looks (one encoder per camera) ─┐
     numbers  ─► centred and scaled ────────────────────────────────────────────────┼─► trunk ─► vector
     words    ─► bytes ─► convolutions ─► mean (once per distinct instruction) ─────┘
 
-Numbers are all arrays that are no pictures, one after the other. They are centred and scaled by
+Numbers are all arrays that are no images, one after the other. They are centred and scaled by
 buffers, set once from demonstrations (`fit`): a robot's coordinates differ by centimetres around
 metres. Buffers are weights: they are saved, published and fingerprinted with the rest.
 """
@@ -97,7 +97,7 @@ class Block(nn.Module):
 
 
 class _CameraEncoder(nn.Module):
-    """A picture [B, H, W, 3] of bytes to where in it each channel looks, [B, 2 * channels]."""
+    """An image [B, H, W, 3] of bytes to where in it each channel looks, [B, 2 * channels]."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -105,9 +105,9 @@ class _CameraEncoder(nn.Module):
         self.second = nn.Conv2d(channels, channels, 3, stride=2, padding=1)
         self.third = nn.Conv2d(channels, channels, 3, stride=1, padding=1)
 
-    def forward(self, picture: Tensor) -> Tensor:
+    def forward(self, image: Tensor) -> Tensor:
         dtype = self.first.weight.dtype
-        x = picture.permute(0, 3, 1, 2).to(dtype) / 127.5 - 1.0
+        x = image.permute(0, 3, 1, 2).to(dtype) / 127.5 - 1.0
         x = self.third(F.silu(self.second(F.silu(self.first(x)))))
         height, width = x.shape[-2:]
         weights = x.flatten(2).softmax(dim=-1).view_as(x)

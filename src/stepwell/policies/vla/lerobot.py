@@ -116,18 +116,18 @@ class LeRobotSampler:
     def build_batch(self, states: Sequence[ArrayState]) -> dict[str, Any]:
         """States in LeRobot's words."""
         arrays = stack_states(states)
-        pictures = {n for n, array in arrays.items() if array.dtype == np.uint8 and array.ndim == 4}
+        image_names = {n for n, array in arrays.items() if array.dtype == np.uint8 and array.ndim == 4}
         batch: dict[str, Any] = {TASK: [state.instruction for state in states]}
         numbers: dict[str, list[Any]] = {}
-        for name in [name for name in arrays if name not in pictures]:
+        for name in [name for name in arrays if name not in image_names]:
             key = self._rename.get(name, ENV_STATE if name == "state" else STATE)
             numbers.setdefault(key, []).append(arrays[name].reshape(len(states), -1))
         for key, parts in numbers.items():
             flat = np.concatenate(parts, axis=1).astype(np.float32)
             batch[key] = torch.from_numpy(flat).to(self.device)
-        for name in sorted(pictures):
-            picture = torch.from_numpy(arrays[name].copy()).to(self.device).permute(0, 3, 1, 2)
-            batch[self._rename.get(name, IMAGES + name)] = picture.float() / 255.0
+        for name in sorted(image_names):
+            image = torch.from_numpy(arrays[name].copy()).to(self.device).permute(0, 3, 1, 2)
+            batch[self._rename.get(name, IMAGES + name)] = image.float() / 255.0
         return batch
 
     def _predict_actions(self, batch: dict[str, Any]) -> Tensor:

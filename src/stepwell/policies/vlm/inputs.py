@@ -1,13 +1,13 @@
-"""A microbatch with pictures as a model takes it: features among embeddings, positions of the family.
+"""A microbatch with images as a model takes it: features among embeddings, positions of the family.
 
-`look` notes, for every microbatch of a batch, which pictures its tokens stand for. `feed_pictures`
+`look` notes, for every microbatch of a batch, which images its tokens stand for. `feed_pictures`
 turns that into the arguments of a forward call.
 
 Invariants
-* Every distinct picture of a microbatch is encoded once, however many steps show it and
+* Every distinct image of a microbatch is encoded once, however many steps show it and
   wherever; the gradient of all its places reaches the encoder through that one pass.
 * A token of the tree stands for the same feature in every step that holds it: keys of tokens in
-  pictures are (picture, id), and a picture's run is the same everywhere.
+  images are (image, id), and an image's run is the same everywhere.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImagePlaces:
-    """Where the pictures of a microbatch are.
+    """Where the images of a microbatch are.
 
-    The token at flat place `sites[i]` takes row `rows[i]` of the features of `names`, one picture
+    The token at flat place `sites[i]` takes row `rows[i]` of the features of `names`, one image
     after the other. `positions` are [axes, rows, columns], None where they are the depths.
     """
 
@@ -44,7 +44,7 @@ class ImagePlaces:
 
 
 def locate_images(packed: Packed, image_format: ImageFormat, image_store: ImageStore) -> None:
-    """Note in every microbatch where its pictures are; refuses a prompt with other tokens for them."""
+    """Note in every microbatch where its images are; refuses a prompt with other tokens for them."""
     if all("image_places" in microbatch.cache for microbatch in packed.microbatches):
         return
     placed = [
@@ -97,7 +97,7 @@ def _gather_by_token(microbatch: Microbatch, known: dict[int, IntArray]) -> IntA
 def build_image_inputs(
     microbatch: Microbatch, device: torch.device, image_format: ImageFormat, image_store: ImageStore
 ) -> ForwardInputs:
-    """`microbatch` on `device` with its pictures, kept with it for the next pass."""
+    """`microbatch` on `device` with its images, kept with it for the next pass."""
     key = ("inputs with images", device)
     if key not in microbatch.cache:
         microbatch.cache[key] = _build_image_inputs(microbatch, device, image_format, image_store)
@@ -129,7 +129,7 @@ def _pad_positions(positions: IntArray, input_ids: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Embed:
-    """Embeddings of a microbatch's ids with its pictures' features in place."""
+    """Embeddings of a microbatch's ids with its images' features in place."""
 
     pixels: Pixels
     sites: Tensor

@@ -1,6 +1,6 @@
 """Eyes for a decoder: a LLaVA model of `transformers` around any language model, with weights drawn here.
 
-The vision tower is SigLIP's without pooling, the projector has two layers. A picture is shrunk to
+The vision tower is SigLIP's without pooling, the projector has two layers. An image is shrunk to
 96 x 96 pixels and read in patches of 16, 36 tokens in all: one patch is one tile of a 6 x 6 board, and
 more than half a tile of a 4 x 4 one. Weights depend on the seed alone.
 """
@@ -38,7 +38,7 @@ class VisionTowerSize:
 
 
 def write_content_macro(content: str) -> str:
-    """Jinja that writes a message's content, be it text or a list of texts and pictures."""
+    """Jinja that writes a message's content, be it text or a list of texts and images."""
     parts = _PARTS.replace("CONTENT", content)
     return f"{{%- if {content} is string -%}}{{{{ {content} }}}}{{%- else -%}}{parts}{{%- endif -%}}"
 

@@ -1,14 +1,14 @@
-"""A vision-language model as a policy: what `CausalLMPolicy` is to text, for prompts with pictures.
+"""A vision-language model as a policy: what `CausalLMPolicy` is to text, for prompts with images.
 
-    from_pretrained ─► prepared (checks pictures, tree or replay) ─► run ─► save_pretrained
+    from_pretrained ─► prepared (checks images, tree or replay) ─► run ─► save_pretrained
 
 Any Hugging Face image-text-to-text directory of a known family works (`rendering.vision`).
-Pictures are named in the states of steps and looked up in `pictures`. All else (critic,
+Images are named in the states of steps and looked up in `images`. All else (critic,
 reference, LoRA, dtypes, saving) is that of the language policy: below the embeddings it is one.
 
 Invariants
-* Steps share a token of the tree only where they share the pictures before it, and each distinct
-  picture of a microbatch is encoded once.
+* Steps share a token of the tree only where they share the images before it, and each distinct
+  image of a microbatch is encoded once.
 * Tree attention is put into the decoder alone, after the same proof as for language models; the
   encoder keeps its own.
 * A prompt whose placeholders are not those of the model's own format is refused.
@@ -35,7 +35,7 @@ class VLMPolicy(CausalLMPolicy):
     """A policy that sees.
 
     >>> policy = VLMPolicy.from_pretrained("path/to/model", image_store=images)  # doctest: +SKIP
-    >>> policy.logprobs(pack(steps))  # steps whose states name pictures  # doctest: +SKIP
+    >>> policy.logprobs(pack(steps))  # steps whose states name images  # doctest: +SKIP
     """
 
     image_format: ImageFormat
@@ -48,7 +48,7 @@ class VLMPolicy(CausalLMPolicy):
     ) -> VLMPolicy:
         """Open a directory, or a built-in model by name; `options` are those of `CausalLMPolicy`.
 
-        `pictures` are those that steps will name; without it the policy has its own, to be
+        `images` are those that steps will name; without it the policy has its own, to be
         filled with `policy.image_store.add`.
         """
         policy = super().from_pretrained(name_or_path, **options)
@@ -79,7 +79,7 @@ class VLMPolicy(CausalLMPolicy):
         return packed
 
     def get_inputs(self, microbatch: Microbatch) -> ForwardInputs:
-        """A prepared microbatch as the model takes it, its pictures in place."""
+        """A prepared microbatch as the model takes it, its images in place."""
         if "image_places" not in microbatch.cache:
             return super().get_inputs(microbatch)
         return build_image_inputs(microbatch, self.device, self.image_format, self.image_store)

@@ -1,8 +1,8 @@
 """SmolLM2-135M behind an eye: a pretrained decoder that must learn to see.
 
-The decoder, its tokenizer and its chat template are those of `smollm2.py`; one token stands for pictures.
+The decoder, its tokenizer and its chat template are those of `smollm2.py`; one token stands for images.
 The eye (`llava.py`) is drawn from the seed, four layers of width 256, and its last layer is scaled so that
-what it shows is as large as the embeddings of words: a decoder that has never seen a picture is not
+what it shows is as large as the embeddings of words: a decoder that has never seen an image is not
 thrown off by the first one. All weights are stored as bfloat16, as the decoder's are.
 """
 
@@ -60,7 +60,7 @@ def _load_decoder(model: Any, base: Path) -> None:
     words = weights["embed_tokens.weight"].float()
     weights["embed_tokens.weight"] = torch.cat(
         [words, words.mean(dim=0, keepdim=True)]
-    )  # of the picture's token
+    )  # of the image's token
     decoder = model.model.language_model
     decoder.load_state_dict({name: weights[name] for name in decoder.state_dict()})
     model.tie_weights()

@@ -1,7 +1,7 @@
 """Tiny vision-language models that need no download: a small encoder on the tiny decoder.
 
 The decoders of `tiny_models.py` behind an eye (`llava.py`), with the same tokenizer and one token more for
-pictures.
+images.
 
 | name             | parameters | decoder     | encoder: layers, width |
 |------------------|-----------:|-------------|------------------------|

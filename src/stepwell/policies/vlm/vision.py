@@ -1,6 +1,6 @@
-"""The seeing part of a Hugging Face vision-language model: features of pictures, and where they go.
+"""The seeing part of a Hugging Face vision-language model: features of images, and where they go.
 
-    encode(model, image_format, [pixels, ...])      one tensor [n, H] of features per picture
+    encode(model, image_format, [pixels, ...])      one tensor [n, H] of features per image
     embed(model, input_ids, sites, features)        token embeddings with the features in place
     decoder_of(model)                               the language model below the head
 
@@ -8,9 +8,9 @@ The rest of the model is then an ordinary causal language model over embeddings,
 trainer and for engines alike. Positions come from `ImageFormat.positions`.
 
 Invariants
-* A picture's features do not depend on which others it is encoded with, up to rounding.
-* The number of features is that of the picture's placeholders, or `ModelError` says why not.
-* In float32 a picture is encoded in float32, on a GPU too: cuDNN would round what a convolution reads,
+* An image's features do not depend on which others it is encoded with, up to rounding.
+* The number of features is that of the image's placeholders, or `ModelError` says why not.
+* In float32 an image is encoded in float32, on a GPU too: cuDNN would round what a convolution reads,
   in some batch sizes and not in others, and the engine's logprobs would not be the trainer's.
 """
 
@@ -37,7 +37,7 @@ def find_decoder(model: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pixels:
-    """Pictures as a vision encoder takes them: its arguments, and how many features each gives."""
+    """Images as a vision encoder takes them: its arguments, and how many features each gives."""
 
     arguments: dict[str, Tensor]
     counts: tuple[int, ...]
@@ -47,7 +47,7 @@ class Pixels:
 
 
 def prepare_pixels(image_format: ImageFormat, images: Sequence[AnyArray]) -> Pixels:
-    """Pictures made ready for the encoder of their family."""
+    """Images made ready for the encoder of their family."""
     counts = tuple(image_format.build_tokens(*image.shape[:2]).num_features for image in images)
     prepared = [image_format.build_arrays(image) for image in images]
     arguments = {
@@ -59,7 +59,7 @@ def prepare_pixels(image_format: ImageFormat, images: Sequence[AnyArray]) -> Pix
 
 
 def compute_features(model: Any, pixels: Pixels) -> list[Tensor]:
-    """Features [n, H] of each picture, in the order of its placeholders; gradients flow."""
+    """Features [n, H] of each image, in the order of its placeholders; gradients flow."""
     arguments = dict(pixels.arguments)
     if model.device.type == "cuda" and model.dtype == torch.float32:
         torch.backends.cudnn.allow_tf32 = False  # as torch itself has it for products of matrices
@@ -69,7 +69,7 @@ def compute_features(model: Any, pixels: Pixels) -> list[Tensor]:
     features = torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])
     if features.shape[0] != sum(pixels.counts):
         raise ModelError(
-            f"the vision encoder gives {features.shape[0]} features for pictures that take "
+            f"the vision encoder gives {features.shape[0]} features for images that take "
             f"{sum(pixels.counts)} placeholders; config.json and preprocessor_config.json belong to "
             "different models"
         )
@@ -77,7 +77,7 @@ def compute_features(model: Any, pixels: Pixels) -> list[Tensor]:
 
 
 def encode_images(model: Any, image_format: ImageFormat, images: Sequence[AnyArray]) -> list[Tensor]:
-    """`features_of` pictures that were not made ready yet."""
+    """`features_of` images that were not made ready yet."""
     return compute_features(model, prepare_pixels(image_format, images).to(model.device))
 
 

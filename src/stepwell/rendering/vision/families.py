@@ -1,4 +1,4 @@
-"""Finding how a model directory writes pictures, from its own files.
+"""Finding how a model directory writes images, from its own files.
 
 `config.json` names the family and the placeholder's id, `preprocessor_config.json` (or the
 image processor's part of `processor_config.json`) says what is done to pixels, the tokenizer
@@ -37,7 +37,7 @@ def is_vision_language(path: str | os.PathLike[str]) -> bool:
 
 
 def load_image_format(path: str | os.PathLike[str], tokenizer: Any | None = None) -> ImageFormat | None:
-    """How the model in `path` writes pictures; None for a model of text alone.
+    """How the model in `path` writes images; None for a model of text alone.
 
     `tokenizer` saves opening the directory's own again.
     """
@@ -76,7 +76,7 @@ def _read_settings(directory: Path) -> Mapping[str, Any]:
     inner = _read_json(file).get("image_processor") if file.is_file() else None
     if not isinstance(inner, Mapping):
         raise ModelError(
-            f"{directory} says nowhere how its pictures are prepared (preprocessor_config.json); "
+            f"{directory} says nowhere how its images are prepared (preprocessor_config.json); "
             "copy that file from the original model"
         )
     return inner

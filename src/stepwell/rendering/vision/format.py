@@ -1,7 +1,7 @@
-"""What a family of models does with a picture in a prompt: tokens, pixels, positions.
+"""What a family of models does with an image in a prompt: tokens, pixels, positions.
 
-A chat template writes one *marker* (`<image>`, `<|image_pad|>`) where a picture stands. The
-renderer puts the picture's *run* in its place: the ids of `ImageFormat.tokens(height, width)`.
+A chat template writes one *marker* (`<image>`, `<|image_pad|>`) where an image stands. The
+renderer puts the image's *run* in its place: the ids of `ImageFormat.tokens(height, width)`.
 Some ids of a run are *placeholders*, each of which takes one feature of the vision encoder in
 place of its embedding; others (row and column tags of tiles) are ordinary tokens.
 
@@ -9,11 +9,11 @@ Invariants
 * `ImageSpan(image, start, length)` covers exactly the run: what stands in place of the marker,
   tags inside it included. What the template itself writes around the marker
   (`<|vision_start|>`) is outside.
-* The run depends on the picture's size alone, and the number of placeholders in it is the
-  number of features the model computes for that picture.
-* `arrays` of several pictures are joined along the first axis; features come in that order.
+* The run depends on the image's size alone, and the number of placeholders in it is the
+  number of features the model computes for that image.
+* `arrays` of several images are joined along the first axis; features come in that order.
 * Positions depend on sizes alone. One axis: 0, 1, 2, ... Three (M-RoPE): text advances all
-  three together, a picture spreads over time, height and width, and what follows it goes on
+  three together, an image spreads over time, height and width, and what follows it goes on
   after the largest of them. A position never depends on what comes later, so sequences with a
   common beginning share its positions.
 """
@@ -34,7 +34,7 @@ from stepwell.core.arrays import AnyArray, IntArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageTokens:
-    """The run of one picture: its ids, and which of them take a feature.
+    """The run of one image: its ids, and which of them take a feature.
 
     `grid` is (time, height, width) of the features, for families with three axes of position.
     """
@@ -50,14 +50,14 @@ class ImageTokens:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedImage:
-    """A picture's run in a sequence of tokens: where it begins, and its tokens."""
+    """An image's run in a sequence of tokens: where it begins, and its tokens."""
 
     span: ImageSpan
     tokens: ImageTokens
 
 
 class ImageFormat(ABC):
-    """How one model directory writes pictures into prompts and wants their pixels."""
+    """How one model directory writes images into prompts and wants their pixels."""
 
     family: ClassVar[str]
     num_axes: ClassVar[int] = 1
@@ -65,26 +65,26 @@ class ImageFormat(ABC):
 
     def __init__(self, marker: str, marker_id: int) -> None:
         self.marker = marker
-        """What a chat template writes where a picture stands."""
+        """What a chat template writes where an image stands."""
         self.marker_id = marker_id
 
     @abstractmethod
     def build_tokens(self, height: int, width: int) -> ImageTokens:
-        """The run that stands in a prompt for a picture of this size."""
+        """The run that stands in a prompt for an image of this size."""
 
     @abstractmethod
     def build_arrays(self, image: AnyArray) -> dict[str, AnyArray]:
-        """The vision encoder's arguments for one picture, under the model's own names."""
+        """The vision encoder's arguments for one image, under the model's own names."""
 
     def place_images(self, state: TokenState, image_store: ImageStore) -> list[PlacedImage]:
-        """The runs of a state's pictures; refused unless the prompt holds exactly those ids."""
+        """The runs of a state's images; refused unless the prompt holds exactly those ids."""
         return [
             PlacedImage(span, self._check_tokens(state.prompt_ids, span, image_store))
             for span in state.images
         ]
 
     def build_positions(self, length: int, placed: Sequence[PlacedImage]) -> npt.NDArray[np.int64]:
-        """Positions [num_axes, length] of a sequence with these pictures."""
+        """Positions [num_axes, length] of a sequence with these images."""
         return np.arange(length, dtype=np.int64)[None]
 
     def _check_tokens(self, prompt_ids: IntArray, span: ImageSpan, image_store: ImageStore) -> ImageTokens:
@@ -93,12 +93,12 @@ class ImageFormat(ABC):
             height, width = image_store.get_size(span.image)
             raise InputError(
                 f"images: the span at {span.start} has {span.length} tokens, but this model ({self.family}) "
-                f"writes a picture of {height} x {width} pixels as {tokens.ids.size}; render the prompt "
+                f"writes an image of {height} x {width} pixels as {tokens.ids.size}; render the prompt "
                 "with this model's own image format"
             )
         if not np.array_equal(prompt_ids[span.start : span.start + span.length], tokens.ids):
             raise InputError(
                 f"images: the {span.length} prompt_ids from {span.start} on are not the tokens that this "
-                f"model ({self.family}) writes for a picture; render the prompt with its own image format"
+                f"model ({self.family}) writes for an image; render the prompt with its own image format"
             )
         return tokens

@@ -1,6 +1,6 @@
-"""Idefics3 and SmolVLM: a picture as tiles, each announced by its row and column, then the whole.
+"""Idefics3 and SmolVLM: an image as tiles, each announced by its row and column, then the whole.
 
-A large picture is cut into square tiles of the encoder's size, followed by the whole picture
+A large image is cut into square tiles of the encoder's size, followed by the whole image
 shrunk to one more tile; a small one, or any with splitting off, is that last tile alone. Every
 tile takes the same number of placeholders.
 """

@@ -1,4 +1,4 @@
-"""LLaVA: every picture at one fixed size, one placeholder per patch.
+"""LLaVA: every image at one fixed size, one placeholder per patch.
 
 Our own tiny vision-language models are of this family.
 """
@@ -41,7 +41,7 @@ class LlavaFormat(ImageFormat):
         size = int(vision.get("image_size", 224))
         if (self._height, self._width) != (size, size):
             raise ModelError(
-                f"preprocessor_config.json makes pictures of {self._height} x {self._width}, but the vision "
+                f"preprocessor_config.json makes images of {self._height} x {self._width}, but the vision "
                 f"tower of config.json reads {size} x {size}; the files belong to different models"
             )
         patches = (size // int(vision.get("patch_size", PATCH_SIZES[tower]))) ** 2
@@ -52,7 +52,7 @@ class LlavaFormat(ImageFormat):
         self._tokens = ImageTokens(ids, np.ones(count, dtype=bool))
 
     def build_tokens(self, height: int, width: int) -> ImageTokens:
-        """The same run for every size: pictures are resized."""
+        """The same run for every size: images are resized."""
         return self._tokens
 
     def build_arrays(self, image: AnyArray) -> dict[str, AnyArray]:
@@ -77,7 +77,7 @@ def _find_final_size(settings: Mapping[str, Any]) -> tuple[int, int]:
         if isinstance(value, Mapping) and "height" in value:
             return int(value["height"]), int(value["width"])
     raise ModelError(
-        "preprocessor_config.json: neither crop_size nor size gives the height and width of the pictures "
+        "preprocessor_config.json: neither crop_size nor size gives the height and width of the images "
         "that the vision tower reads"
     )
 

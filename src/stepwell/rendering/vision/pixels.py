@@ -1,4 +1,4 @@
-"""From a picture to the numbers an encoder reads: resize with Pillow, rescale, normalise.
+"""From an image to the numbers an encoder reads: resize with Pillow, rescale, normalise.
 
 What `preprocessor_config.json` asks for is done in the order in which image processors do it.
 """
@@ -23,13 +23,13 @@ BICUBIC, LANCZOS = 3, 1
 
 
 def resize_image(image: AnyArray, height: int, width: int, resample: int) -> AnyArray:
-    """A picture of another size; `resample` is Pillow's number of a filter."""
+    """An image of another size; `resample` is Pillow's number of a filter."""
     if image.shape[:2] == (height, width):
         return image
     from PIL import Image
 
-    picture = Image.fromarray(np.ascontiguousarray(image))
-    return np.asarray(picture.resize((width, height), Image.Resampling(resample)), dtype=np.uint8)
+    source = Image.fromarray(np.ascontiguousarray(image))
+    return np.asarray(source.resize((width, height), Image.Resampling(resample)), dtype=np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Scaling:
 
 
 def crop_centre(image: AnyArray, height: int, width: int) -> AnyArray:
-    """The middle of a picture; black around it where it is smaller than asked for."""
+    """The middle of an image; black around it where it is smaller than asked for."""
     have_height, have_width = image.shape[:2]
     if have_height < height or have_width < width:
         padded = np.zeros((max(height, have_height), max(width, have_width), 3), dtype=np.uint8)

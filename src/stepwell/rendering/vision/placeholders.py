@@ -1,4 +1,4 @@
-"""Pictures among the ids of a prompt: every marker becomes its picture's run, counted and checked."""
+"""Images among the ids of a prompt: every marker becomes its image's run, counted and checked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def expand_markers(
     if places.size != len(names):
         raise RenderError(
             f"the chat template wrote {places.size} markers {image_format.marker!r} for {len(names)} "
-            "pictures; use the template that came with this vision-language model"
+            "images; use the template that came with this vision-language model"
         )
     parts: list[Ids] = []
     spans: list[ImageSpan] = []

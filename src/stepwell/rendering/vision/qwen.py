@@ -1,6 +1,6 @@
-"""Qwen2-VL and Qwen2.5-VL: pictures near their own size, positions in three axes (M-RoPE).
+"""Qwen2-VL and Qwen2.5-VL: images near their own size, positions in three axes (M-RoPE).
 
-A picture is resized so that both sides are whole numbers of merged patches and the number of
+An image is resized so that both sides are whole numbers of merged patches and the number of
 pixels lies in a range; each merged patch is one placeholder.
 """
 
@@ -44,7 +44,7 @@ class QwenFormat(ImageFormat):
         self._scaling = Scaling.from_settings(settings)
 
     def build_tokens(self, height: int, width: int) -> ImageTokens:
-        """One placeholder per merged patch of the resized picture."""
+        """One placeholder per merged patch of the resized image."""
         rows, columns = self._find_grid(height, width)
         count = rows * columns // self._merge**2
         ids = np.full(count, self.marker_id, dtype=np.int32)
@@ -85,13 +85,13 @@ class QwenFormat(ImageFormat):
         if not self._is_resized:
             if height % unit or width % unit:
                 raise InputError(
-                    f"a picture of {height} x {width} pixels is not whole patches of {unit}, and the "
-                    "model's preprocessor_config.json says do_resize = false; resize the picture"
+                    f"an image of {height} x {width} pixels is not whole patches of {unit}, and the "
+                    "model's preprocessor_config.json says do_resize = false; resize the image"
                 )
             return height // self._patch, width // self._patch
         if max(height, width) > MOST_ELONGATED * min(height, width):
             raise InputError(
-                f"a picture of {height} x {width} pixels is more than {MOST_ELONGATED} times as long as "
+                f"an image of {height} x {width} pixels is more than {MOST_ELONGATED} times as long as "
                 "wide, which this model does not read; crop it"
             )
         tall, wide = round(height / unit) * unit, round(width / unit) * unit
