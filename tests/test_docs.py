@@ -46,6 +46,7 @@ def test_the_tour_of_the_core_learns_what_it_promises(capsys: pytest.CaptureFixt
         "docs/models.md",
         "docs/packing.md",
         "docs/pool.md",
+        pytest.param("docs/python.md", marks=pytest.mark.slow),
         "docs/report.md",
         "docs/vision.md",
         "docs/worlds_with_tools.md",

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stepwell.algos.credit.result import CreditResult
     from stepwell.algos.declarations import credit, loss
-    from stepwell.algos.timeline import Timeline
     from stepwell.api.evaluation import evaluate
-    from stepwell.api.run import Run, export, load_run
+    from stepwell.api.run import Run, load_run
     from stepwell.api.settings import list_presets, load_config, make_env, recipe
     from stepwell.api.training import train
+    from stepwell.contracts.kinds import check_object
     from stepwell.core.env_description import ActionSpace, EnvDescription
     from stepwell.core.observation import Observation
     from stepwell.core.task import Task
@@ -34,11 +34,11 @@ _HOMES = {
     "evaluate": "api.evaluation",
     "Run": "api.run",
     "load_run": "api.run",
-    "export": "api.run",
     "load_config": "api.settings",
     "list_presets": "api.settings",
     "recipe": "api.settings",
     "make_env": "api.settings",
+    "check_object": "contracts.kinds",
     "Env": "envs.base",
     "Effect": "envs.base",
     "EnvDescription": "core.env_description",
@@ -47,7 +47,6 @@ _HOMES = {
     "Task": "core.task",
     "credit": "algos.declarations",
     "loss": "algos.declarations",
-    "Timeline": "algos.timeline",
     "CreditResult": "algos.credit.result",
 }
 
@@ -60,10 +59,9 @@ __all__ = [
     "Observation",
     "Run",
     "Task",
-    "Timeline",
+    "check_object",
     "credit",
     "evaluate",
-    "export",
     "list_presets",
     "load_config",
     "load_run",

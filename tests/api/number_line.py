@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import stepwell as sw
+from stepwell.algos import Timeline
 from stepwell.config.base import Settings
 
 QUICK: dict[str, Any] = {
@@ -55,11 +56,12 @@ class NumberLine(sw.Env):
 
 
 @sw.credit(compares_siblings=True)
-def centred(tl: sw.Timeline, *, scale: float = 1.0) -> sw.CreditResult:
+def centred(tl: Timeline, *, scale: float = 1.0) -> sw.CreditResult:
     """An episode's reward minus its group's mean, for every token."""
-    from stepwell.algos.credit import grpo
-
-    return grpo(tl, normalize_std=False)
+    _, groups = tl.read_group_labels().unique(return_inverse=True)
+    is_sibling = (groups[:, None] == groups[None, :]).to(tl.returns.dtype)
+    means = is_sibling @ tl.returns / is_sibling.sum(dim=1)
+    return sw.CreditResult.of_trajectories(tl, scale * (tl.returns - means))
 
 
 def brevity(step: Any) -> float:

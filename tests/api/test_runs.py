@@ -126,5 +126,5 @@ def test_without_matplotlib_plot_says_what_to_install(run: sw.Run, monkeypatch: 
 
 
 def test_a_policy_is_exported(run: sw.Run, tmp_path: Path) -> None:
-    assert sw.export(run, tmp_path / "model") == str(tmp_path / "model")
+    assert run.export(tmp_path / "model") == str(tmp_path / "model")
     assert (tmp_path / "model" / "model.safetensors").is_file()

@@ -2,9 +2,12 @@
 
     settings.py     keywords, functions and classes ─► key=value settings ─► RunConfig
     training.py     train: settings ─► a run in this process ─► Run
-    run.py          Run: what a run folder holds, as attributes; load_run, export
+    run.py          Run: what a run folder holds, as attributes; load_run
     evaluation.py   evaluate: a run, a checkpoint or a model on held-out tasks
     plot.py         curves of one or several runs, with matplotlib
+
+What your own environment or credit function needs (`sw.Env`, `sw.credit`, …) comes from the
+folders that hold it. `stepwell/__init__.py` lists every name.
 
 Invariants
 * The API and the command line make the same run from the same settings, and leave the same folder.

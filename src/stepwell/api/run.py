@@ -124,9 +124,21 @@ class Run:
 
         return plot_runs((self, *others), metrics=metrics, over=over, labels=labels)
 
-    def export(self, to: str | Path, **options: Any) -> str:
-        """Write the policy as a Hugging Face directory, or upload it to `hub:org/name`; see `sw.export`."""
-        return export(self, to, **options)
+    def export(
+        self,
+        to: str | Path,
+        *,
+        checkpoint: str | None = None,
+        licence: str = "other",
+        private: bool = False,
+    ) -> str:
+        """Write the policy as a Hugging Face directory with a model card, or upload it to `hub:org/name`.
+
+        Returns where it went. `checkpoint` names another one than `self.checkpoint`, such as `update-000050`.
+        """
+        from stepwell.runs.export.policy import export_run
+
+        return export_run(self.folder, str(to), checkpoint=checkpoint, licence=licence, private=private)
 
     def __repr__(self) -> str:
         summary = self.summary
@@ -152,24 +164,6 @@ def find_run(path: str | Path) -> Run | None:
     folder = Path(path).expanduser()
     candidates = (folder, *folder.absolute().parents[:2])
     return next((Run(each) for each in candidates if (each / CONFIG_FILE).is_file()), None)
-
-
-def export(
-    run: str | Path | Run,
-    to: str | Path,
-    *,
-    checkpoint: str | None = None,
-    licence: str = "other",
-    private: bool = False,
-) -> str:
-    """Write the policy of a run as a Hugging Face directory with a model card, or to `hub:org/name`.
-
-    Returns where it went. `checkpoint` names another one than `run.checkpoint`, such as `update-000050`.
-    """
-    from stepwell.runs.export.policy import export_run
-
-    folder = load_run(run).folder
-    return export_run(folder, str(to), checkpoint=checkpoint, licence=licence, private=private)
 
 
 def open_checkpoint(path: Path, config: RunConfig) -> CausalLMPolicy | VLAPolicy:

@@ -7,6 +7,7 @@ process. Worker processes (`workers.mode`) and a user's own agent (`own_agent.fu
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from stepwell.config.run import RunConfig
 from stepwell.config.study import flatten_tables
 from stepwell.core.errors import ConfigError
 from stepwell.core.user_objects import is_process_bound, name_object
+from stepwell.monitors.notebook import is_notebook
 from stepwell.runs.build.env_defaults import load_own_config
 from stepwell.runs.build.recipe import resolve_recipe
 
@@ -77,6 +79,8 @@ def train(
         )
     require_importable(built)
     resolve_recipe(built.recipe)  # refused before anything heavy is imported
+    if is_notebook():
+        warnings.filterwarnings("ignore", message="IProgress not found")  # of tqdm: no bar of its is shown
     from stepwell.runs import run as runs
 
     for note in notes if built.monitor.console else ():

@@ -1,0 +1,72 @@
+"""The notebooks in examples/ run to their last cell, and are kept with the outputs of a real run."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+SOURCE = Path(__file__).parent.parent.parent / "src"
+NOTEBOOKS = ("own_environment", "own_credit_and_reward")
+MAX_IMAGE_BYTES = 100_000
+
+
+def read_notebook(name: str) -> Any:
+    return nbformat.read(EXAMPLES / f"{name}.ipynb", as_version=4)  # type: ignore[no-untyped-call]
+
+
+def outputs_of(notebook: Any) -> list[Any]:
+    return [output for cell in notebook.cells for output in cell.get("outputs", [])]
+
+
+def images_of(notebook: Any) -> list[bytes]:
+    data = [output.get("data", {}).get("image/png") for output in outputs_of(notebook)]
+    return [base64.b64decode(image) for image in data if image]
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_is_kept_with_the_outputs_of_a_whole_run(name: str) -> None:
+    notebook = read_notebook(name)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    assert [output for output in outputs_of(notebook) if output.output_type == "error"] == []
+    images = images_of(notebook)
+    assert images and all(len(image) < MAX_IMAGE_BYTES for image in images)
+    shown = str(outputs_of(notebook))
+    assert "update 24/24" in shown if name == "own_environment" else shown.count("update 16/16") >= 2
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_imports_only_what_everyone_may(name: str) -> None:
+    for cell in read_notebook(name).cells:
+        if cell.cell_type != "code":
+            continue
+        for node in ast.walk(ast.parse(cell.source)):
+            assert not isinstance(node, ast.ImportFrom), "import stepwell as sw is all a notebook needs"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_runs_in_a_kernel(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPWELL_QUICK", "1")
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SOURCE), *filter(None, sys.path)]))
+    notebook = read_notebook(name)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    resources = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources).execute()
+    assert images_of(notebook), "run.plot() shows itself"
+    progress = [output for output in outputs_of(notebook) if "<progress" in str(output.get("data", {}))]
+    assert len(progress) == (1 if name == "own_environment" else 3)  # one display per run, updated in place
+    assert "FAILED" not in str(outputs_of(notebook))
+    assert list((tmp_path / "runs").iterdir())
