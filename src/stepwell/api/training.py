@@ -7,7 +7,6 @@ process. Worker processes (`workers.mode`) and a user's own agent (`own_agent.fu
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from stepwell.config.run import RunConfig
 from stepwell.config.study import flatten_tables
 from stepwell.core.errors import ConfigError
 from stepwell.core.user_objects import is_process_bound, name_object
-from stepwell.monitors.notebook import is_notebook
+from stepwell.monitors.notebook import hide_widget_warning
 from stepwell.runs.build.env_defaults import load_own_config
 from stepwell.runs.build.recipe import resolve_recipe
 
@@ -56,6 +55,7 @@ def train(
     Interrupting (Ctrl-C, or a notebook's stop button) ends the run after the present update, saves it and
     raises `KeyboardInterrupt`. Go on with `train(resume=folder)`.
     """
+    hide_widget_warning()
     given = (config, env, model, recipe, rewards)
     if resume is not None and any(item is not None for item in given):
         raise ConfigError(
@@ -79,8 +79,6 @@ def train(
         )
     require_importable(built)
     resolve_recipe(built.recipe)  # refused before anything heavy is imported
-    if is_notebook():
-        warnings.filterwarnings("ignore", message="IProgress not found")  # of tqdm: no bar of its is shown
     from stepwell.runs import run as runs
 
     for note in notes if built.monitor.console else ():

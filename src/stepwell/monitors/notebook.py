@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+import warnings
 from typing import Any
 
 from stepwell.monitors.base import Entry, Monitor, RunInfo
@@ -30,6 +31,12 @@ def is_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and hasattr(shell, "kernel")
+
+
+def hide_widget_warning() -> None:
+    """Keep tqdm, which transformers imports, from complaining about widgets: none of its bars is shown."""
+    if is_notebook():
+        warnings.filterwarnings("ignore", message="IProgress not found")
 
 
 class NotebookMonitor(Monitor):

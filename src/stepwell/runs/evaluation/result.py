@@ -105,7 +105,7 @@ def wilson_interval(wins: float, count: float) -> tuple[float, float]:
     return (0.0 if wins == 0 else centre - half), (1.0 if wins == count else centre + half)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class EvalReport:
     """An evaluation for people. `more` are figures besides those of the episodes, by name.
 
@@ -119,6 +119,18 @@ class EvalReport:
     more: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     checkpoint: str = ""
+
+    @property
+    def success(self) -> float:
+        return self.result.success
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 %, over tasks."""
+        return self.result.interval
+
+    def __repr__(self) -> str:
+        return self.table()
 
     def to_json(self) -> str:
         """All figures."""
