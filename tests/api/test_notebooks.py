@@ -68,5 +68,6 @@ def test_a_notebook_runs_in_a_kernel(name: str, tmp_path: Path, monkeypatch: pyt
     assert images_of(notebook), "run.plot() shows itself"
     progress = [output for output in outputs_of(notebook) if "<progress" in str(output.get("data", {}))]
     assert len(progress) == (1 if name == "own_environment" else 3)  # one display per run, updated in place
-    assert "FAILED" not in str(outputs_of(notebook))
+    shown = str(outputs_of(notebook))
+    assert "FAILED" not in shown and "Warning" not in shown
     assert list((tmp_path / "runs").iterdir())

@@ -61,6 +61,12 @@ def test_answers_come_in_order_and_equal_questions_are_asked_once(server: ChatSe
     assert server.bodies[0]["model"] == "judge-1" and server.bodies[0]["temperature"] == 0
 
 
+async def test_a_caller_inside_an_event_loop_gets_answers_too(server: ChatServer, tmp_path: Path) -> None:
+    mine = judge(server, cache=str(tmp_path / "answers"))
+    assert [answer.is_yes for answer in mine.judge(asked(TRUE, FALSE))] == [True, False]
+    assert [answer.source for answer in mine.judge(asked(TRUE))] == ["cache"]
+
+
 def test_agreement_with_the_rule_judge_is_counted(server: ChatServer) -> None:
     server.say = lambda body: {"content": "<answer>YES</answer>"}
     mine = judge(server)

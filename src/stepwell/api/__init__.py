@@ -14,3 +14,7 @@ Invariants
 * Settings hold names, never objects (`core/user_objects.py`). A run whose names only this process knows
   trains here, and is refused where another process would have to find them.
 """
+
+from stepwell.monitors.notebook import hide_widget_warning
+
+hide_widget_warning()  # before transformers is imported

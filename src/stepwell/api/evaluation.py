@@ -11,7 +11,6 @@ from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.core.errors import ConfigError
 from stepwell.core.user_objects import name_object
-from stepwell.monitors.notebook import hide_widget_warning
 from stepwell.runs.build.env_defaults import load_own_config
 from stepwell.runs.evaluation.evaluate import evaluate_run
 from stepwell.runs.evaluation.result import EvalReport
@@ -40,7 +39,6 @@ def evaluate(
     temperature  0 is greedy
     folder       keep figures, episodes and a page with replays there
     """
-    hide_widget_warning()
     name = str(agent.folder if isinstance(agent, Run) else agent)
     wanted = {"samples_per_task": samples, "num_tasks": num_tasks, "temperature": temperature}
     more = [

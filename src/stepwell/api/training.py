@@ -25,7 +25,6 @@ from stepwell.config.run import RunConfig
 from stepwell.config.study import flatten_tables
 from stepwell.core.errors import ConfigError
 from stepwell.core.user_objects import is_process_bound, name_object
-from stepwell.monitors.notebook import hide_widget_warning
 from stepwell.runs.build.env_defaults import load_own_config
 from stepwell.runs.build.recipe import resolve_recipe
 
@@ -55,7 +54,6 @@ def train(
     Interrupting (Ctrl-C, or a notebook's stop button) ends the run after the present update, saves it and
     raises `KeyboardInterrupt`. Go on with `train(resume=folder)`.
     """
-    hide_widget_warning()
     given = (config, env, model, recipe, rewards)
     if resume is not None and any(item is not None for item in given):
         raise ConfigError(

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -92,8 +93,13 @@ class EndpointJudge:
         self._in_a_row = 0
 
     def judge(self, questions: Sequence[JudgeQuestion]) -> list[JudgeAnswer]:
-        """The answers, in order; for callers without an event loop."""
-        return asyncio.run(self.judge_async(questions))
+        """The answers, in order. A caller inside an event loop, such as a notebook, waits as well."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(self.judge_async(questions))
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(asyncio.run, self.judge_async(questions)).result()
 
     async def judge_async(self, questions: Sequence[JudgeQuestion]) -> list[JudgeAnswer]:
         """The answers, in order."""
