@@ -4,7 +4,7 @@
 with `tree_attention`; `backward` gives the gradient of any loss over the batch, whatever
 the token budget. `replay` lays the same steps out one by one, for models whose attention
 cannot be replaced. `pack_arrays` stacks the steps of robot policies, which share no prefixes.
-Names are imported when first used: trees are packed without torch.
+Names are imported on first use: packing trees does not need torch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""From array steps to what a robot policy runs: `pack_arrays` and the packed batch.
+"""Packs array steps for robot policies: `pack_arrays` and the packed batch.
 
 The counterpart of `pack` for steps whose state is named arrays. There are no prefixes to share:
-states are stacked, and a microbatch is `micro_batch` of them in the order given. Instructions are
-listed once each, however many states carry them.
+states are stacked, and a microbatch is `micro_batch` of them in the order given. Each distinct
+instruction is listed once.
 
 A step's action is one of three kinds:
 
@@ -157,13 +157,13 @@ def _build_microbatch(
 
 
 def stack_states(states: Sequence[ArrayState]) -> dict[str, AnyArray]:
-    """Each named array of all states as one; states that show different things are refused."""
+    """Stack each named array of all states; states with different arrays are an error."""
     names = states[0].arrays.keys()
     for index, state in enumerate(states):
         if state.arrays.keys() != names:
             raise InputError(
                 f"states[{index}] shows {', '.join(state.arrays)}, the first one {', '.join(names)}; "
-                "steps of one batch come from worlds with the same arrays"
+                "steps of one batch must come from environments with the same arrays"
             )
     try:
         return {name: np.stack([state.arrays[name] for state in states]) for name in names}
@@ -172,11 +172,11 @@ def stack_states(states: Sequence[ArrayState]) -> dict[str, AnyArray]:
 
 
 def _find_kind(actions: Sequence[ArrayAction]) -> str | None:
-    """What all of them were drawn as; None: given, or nothing acts."""
+    """Find how all actions were drawn; None if they were given, or if there are none."""
     kinds = {next((kind for kind in _KINDS if kind in action.draws), None) for action in actions}
     if len(kinds) > 1:
         names = ", ".join(sorted(kind or "given" for kind in kinds))
-        raise InputError(f"one batch holds actions of several kinds ({names}); learn from them apart")
+        raise InputError(f"one batch contains actions of several kinds ({names}); train on them separately")
     return kinds.pop() if kinds else None
 
 
@@ -185,7 +185,7 @@ def _select_draws(action: ArrayAction, kind: str, longest: int) -> AnyArray:
 
 
 def _repeat_last(rows: AnyArray, length: int) -> AnyArray:
-    """The rows, the last one repeated up to `length`: what follows is never looked at."""
+    """Repeat the last row up to `length`; the repeated rows are never used."""
     return rows if rows.shape[0] == length else np.concatenate([rows, *[rows[-1:]] * (length - len(rows))])
 
 

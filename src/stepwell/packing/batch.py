@@ -1,17 +1,17 @@
-"""From steps to what a model runs: `pack` and the packed batch.
+"""Packs steps for a model: `pack` and the packed batch.
 
 A `Packed` batch is a list of microbatches. Each is a block of tokens [rows, columns] and
-the list of places whose outputs are wanted. Two kinds share that form:
+the list of places whose outputs are wanted. There are two kinds:
 
 * a tree (one row): all its steps merged by their prefixes, run with tree attention;
 * a replay block (`replay(packed)`): whole sequences of one length, run as they are.
 
 Whatever the kind, the outputs of step i are read at the last prompt token and at every
 action token: the first L give the logprobs of its L action tokens, all L+1 give values.
-A step with an empty action is asked for its one value only.
+For a step with an empty action only its one value is computed.
 
-Flat outputs are in step order: step by step, token by token. `Microbatch.*_slots` say
-where a microbatch's outputs go in the flat whole.
+Flat outputs are in step order: step by step, token by token. `Microbatch.*_indices` say
+where a microbatch's outputs go in the flat result.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Microbatch:
     value_rows: IntArray
     value_indices: IntArray
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)
-    """Device copies made by who runs it, kept for the next pass over the same tokens."""
+    """Device copies, kept for the next pass over the same tokens."""
 
     @property
     def num_tokens(self) -> int:
@@ -197,7 +197,7 @@ def list_images(step: Step) -> tuple[ImageSpan, ...]:
 def _build_key(
     sequence: npt.NDArray[Any], images: tuple[ImageSpan, ...], image_numbers: dict[str, int]
 ) -> KeyArray:
-    """What two sequences must agree in to share a token: its id, and the image it stands for."""
+    """Build what two sequences must have in common to share a token: its id, and its image."""
     if not images:
         return sequence.astype(np.uint32)
     key = sequence.astype(np.uint64)
@@ -208,7 +208,7 @@ def _build_key(
 
 
 def check_budget(lengths: IntArray, token_budget: int | None) -> None:
-    """Refuse a budget into which some step does not fit: steps are never split."""
+    """Refuse a budget that is too small for some step: steps are never split."""
     if token_budget is None:
         return
     if token_budget < 1:
@@ -278,7 +278,7 @@ def assemble_microbatch(
 
 
 def _find_indices(lengths: IntArray, steps: IntArray) -> IntArray:
-    """Where the values of `steps` stand in a flat array that has `lengths[i]` values for step i."""
+    """Find the places of the values of `steps` in a flat array with `lengths[i]` values for step i."""
     starts = np.cumsum(lengths) - lengths
     chosen = lengths[steps]
     within = np.arange(int(chosen.sum())) - np.repeat(np.cumsum(chosen) - chosen, chosen)
@@ -286,7 +286,7 @@ def _find_indices(lengths: IntArray, steps: IntArray) -> IntArray:
 
 
 def _find_distinct(sites: IntArray, temperatures: FloatArray) -> tuple[IntArray, FloatArray, IntArray]:
-    """Distinct (site, temperature) pairs by rising site, and which of them each element is."""
+    """Find the distinct (site, temperature) pairs by rising site, and the pair of each element."""
     levels, level = np.unique(temperatures, return_inverse=True)
     pairs, rows = np.unique(sites * max(levels.size, 1) + level, return_inverse=True)
     size = max(levels.size, 1)

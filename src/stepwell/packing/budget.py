@@ -1,4 +1,4 @@
-"""Cutting sorted steps into microbatches that fit a token budget.
+"""Cuts sorted steps into microbatches that fit a token budget.
 
 Steps stay whole and in tree order, so that what shares a prefix stays together. A cut
 before a step costs the tokens it shares with its predecessor (they are then computed
@@ -20,7 +20,7 @@ from stepwell.packing.tree import IntArray
 
 
 def cut_by_budget(lengths: IntArray, shared: IntArray, token_budget: int | None) -> list[tuple[int, int]]:
-    """Ranges [start, stop) of sorted steps, each with a tree of at most `token_budget` tokens.
+    """Cut sorted steps into ranges [start, stop), each with a tree of at most `token_budget` tokens.
 
     Every length must fit the budget by itself.
     """

@@ -25,7 +25,7 @@ from stepwell.packing.batch import Microbatch, Packed
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What a policy says about a batch: flat, in step order; None where it was not asked for.
+    """Outputs of a policy for a batch: flat, in step order; None for what was not requested.
 
     `logprobs` and `entropies` have one element per action token, `values` L+1 per step:
     before each action token, then after the last.
@@ -36,11 +36,11 @@ class Outputs:
     entropies: Tensor | None
 
     def list_present(self) -> list[Tensor]:
-        """Those that were asked for."""
+        """List the outputs that were requested."""
         return [output for output in (self.logprobs, self.values, self.entropies) if output is not None]
 
     def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Outputs:
-        """The same with every output changed."""
+        """Apply a function to every output."""
         return Outputs(
             *(
                 None if output is None else change(output)
@@ -50,10 +50,10 @@ class Outputs:
 
 
 class Evaluator(Protocol):
-    """A policy, as far as the gradient is concerned."""
+    """The interface of a policy that the gradient needs."""
 
     def prepare_batch(self, packed: Any) -> Any:
-        """The batch checked, in the form this policy runs."""
+        """Check the batch and return it in the form this policy runs."""
         ...
 
     def run(self, microbatch: Any, *, logprobs: bool, values: bool, entropies: bool) -> Outputs:
@@ -62,7 +62,7 @@ class Evaluator(Protocol):
 
 
 class DistributedBatch(Protocol):
-    """A batch whose microbatches are dealt out to several devices."""
+    """A batch whose microbatches are distributed over several devices."""
 
     def outputs(self, *, logprobs: bool, values: bool, entropies: bool) -> Outputs:
         """Outputs of the whole batch in step order, without a graph."""
@@ -174,7 +174,7 @@ def pull_gradients(
 
 
 class FiniteCheck:
-    """Whether outputs and loss are free of NaN: found out on their device, read when asked."""
+    """Checks outputs and loss for NaN: computed on their device, read on demand."""
 
     def __init__(self, outputs: Outputs, loss: Tensor | None = None) -> None:
         checked = {name: getattr(outputs, name) for name in ("logprobs", "values", "entropies")} | {
@@ -184,7 +184,7 @@ class FiniteCheck:
         self._is_bad = torch.stack([checked[name].detach().isnan().any() for name in self._names])
 
     def require_finite(self) -> None:
-        """Refuse NaN before it reaches a caller or, through a gradient, the weights."""
+        """Raise an error for NaN, before it reaches a caller or, through a gradient, the weights."""
         if bool(self._is_bad.any()):
             name = self._names[int(self._is_bad.nonzero()[0])]
             raise InputError(
@@ -194,5 +194,5 @@ class FiniteCheck:
 
 
 def check_finite(outputs: Outputs, loss: Tensor | None = None) -> None:
-    """Refuse NaN at once."""
+    """Raise an error for NaN at once."""
     FiniteCheck(outputs, loss).require_finite()

@@ -1,4 +1,4 @@
-"""What the attention kernels are told: how to score, and the keys of a group of runs."""
+"""Inputs of the attention kernels: scoring options, and the keys of a group of runs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A tree as attention wants it, on one device.
+"""A tree in the form that attention needs, on one device.
 
-`TreeLayout` travels to every attention layer as one argument of the model's forward
+`TreeLayout` reaches every attention layer as one argument of the model's forward
 call. It holds the closed form (`subtree_end`, `positions`) for the kernel that masks token
 by token, and the tree's *runs* for those that work run by run.
 

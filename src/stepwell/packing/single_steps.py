@@ -1,6 +1,6 @@
 """Replay: every step run as its own whole sequence, equal lengths together.
 
-The fallback for models whose attention cannot be replaced, and the yardstick of packing.
+The fallback for models whose attention cannot be replaced, and the reference for packing.
 Blocks hold sequences of one length only, so that nothing is padded and each sequence is
 computed exactly as if it were alone.
 """

@@ -60,13 +60,13 @@ class PrefixTree:
 
 
 def sort_sequences(keys: Sequence[KeyArray]) -> IntArray:
-    """The order that puts every sequence next to the one it shares most with."""
+    """Return the order that puts every sequence next to the one with which it shares most."""
     as_bytes = [key.astype(key.dtype.newbyteorder(">")).tobytes() for key in keys]
     return np.array(sorted(range(len(keys)), key=as_bytes.__getitem__), dtype=np.int64)
 
 
 def count_shared_lengths(keys: Sequence[KeyArray], order: IntArray) -> IntArray:
-    """How many leading tokens each sequence of `order` shares with the one before it."""
+    """Count the leading tokens that each sequence of `order` shares with the one before it."""
     shared = np.zeros(order.size, dtype=np.int64)
     for place in range(1, order.size):
         shared[place] = common_prefix(keys[order[place - 1]], keys[order[place]])
