@@ -22,10 +22,10 @@ from rich.console import Console
 from rich.table import Table
 
 from stepwell.config.study import load_study, plan_runs
-from stepwell.monitors.charts import Series, line_chart
+from stepwell.monitors.charts import Series, draw_line_chart
 from stepwell.monitors.jsonl import read_entries
 from stepwell.monitors.summary import read_summary
-from stepwell.monitors.svg import element, picture
+from stepwell.monitors.svg import make_element, make_svg
 from stepwell.studies.results import mean_curve
 from stepwell.studies.study import run_study
 
@@ -113,7 +113,7 @@ def chart(runs: Sequence[dict[str, Any]], world: str, against: str) -> str:
         band = mean_curve(curves)
         series.append(Series(mode, band["x"], band["mean"], band["low"], band["high"], color=index))
     title = f"held-out success in {world}"
-    return line_chart(
+    return draw_line_chart(
         series, title=title, x_label=against, width=WIDTH, height=HEIGHT, y_range=(0, 1), legend=True
     )
 
@@ -158,9 +158,9 @@ def main() -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / "results.json").write_text(json.dumps({"rows": rows, "runs": runs}, indent=1) + "\n")
     for world in whole:
-        panels = [element("g", chart(runs, world, x), transform=f"translate(0 {i * HEIGHT})")
+        panels = [make_element("g", chart(runs, world, x), transform=f"translate(0 {i * HEIGHT})")
                   for i, x in enumerate(("steps", "seconds"))]  # fmt: skip
-        (RESULTS / f"{world}.svg").write_text(picture(WIDTH, 2 * HEIGHT, f"{world}: success", panels))
+        (RESULTS / f"{world}.svg").write_text(make_svg(WIDTH, 2 * HEIGHT, f"{world}: success", panels))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from stepwell.monitors.charts import Series, line_chart
+from stepwell.monitors.charts import Series, draw_line_chart
 from stepwell.workers.modelled import ModelledHardware, run_modelled
 
 RESULT = Path(__file__).parent / "results" / "batching_sweep.json"
@@ -97,7 +97,7 @@ def plot(rows: list[dict[str, float]]) -> str:
         mine = [row for row in rows if row["max_batches"] == count]
         x, y = ([row[name] for row in mine] for name in ("max_wait", "env_steps_per_unit"))
         series.append(Series(f"at most {count}", x, y, color=number, marks=True))
-    return line_chart(
+    return draw_line_chart(
         series,
         title="throughput over the longest wait, by the largest batch",
         x_label="max_wait (units)",

@@ -11,8 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.core.errors import InputError
-from stepwell.monitors.axes import CHAR_WIDTH, Scale, nice_range, nice_ticks, tick_labels
-from stepwell.monitors.charts import Bar, Level, Series, bar_chart, line_chart, smoothed, thinned
+from stepwell.monitors.axes import CHAR_WIDTH, Scale, format_ticks, nice_range, nice_ticks
+from stepwell.monitors.charts import (
+    Bar,
+    ReferenceLine,
+    Series,
+    draw_bar_chart,
+    draw_line_chart,
+    smooth_values,
+    thin_points,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 bounded = st.floats(-1e6, 1e6)
@@ -58,34 +66,34 @@ def test_ticks_are_round_ordered_and_within_the_range(one: float, other: float, 
     assert 1 <= len(ticks) <= 2 * count + 1
     below, above = nice_range(low, high, count)
     assert below <= low + slack and above >= high - slack
-    labels = tick_labels(ticks)
+    labels = format_ticks(ticks)
     assert len(set(labels)) == len(labels)
 
 
 def test_ticks_and_their_labels_read_as_people_write_them() -> None:
-    assert tick_labels(nice_ticks(0, 1, 5)) == ["0", "0.2", "0.4", "0.6", "0.8", "1.0"]
-    assert tick_labels(nice_ticks(0, 90_000, 4)) == ["0", "20k", "40k", "60k", "80k"]
-    assert tick_labels(nice_ticks(0, 3e-5, 3)) == ["0", "1e-5", "2e-5", "3e-5"]
-    assert tick_labels(nice_ticks(-1, 1, 4)) == ["-1.0", "-0.5", "0", "0.5", "1.0"]
+    assert format_ticks(nice_ticks(0, 1, 5)) == ["0", "0.2", "0.4", "0.6", "0.8", "1.0"]
+    assert format_ticks(nice_ticks(0, 90_000, 4)) == ["0", "20k", "40k", "60k", "80k"]
+    assert format_ticks(nice_ticks(0, 3e-5, 3)) == ["0", "1e-5", "2e-5", "3e-5"]
+    assert format_ticks(nice_ticks(-1, 1, 4)) == ["-1.0", "-0.5", "0", "0.5", "1.0"]
     assert nice_range(0.0003, 0.085, 4) == (0.0, pytest.approx(0.1))
 
 
 def test_a_line_passes_through_its_values() -> None:
-    root = drawn(line_chart([Series("reward", [0, 10, 40], [0.5, -1.0, 2.0])]))
+    root = drawn(draw_line_chart([Series("reward", [0, 10, 40], [0.5, -1.0, 2.0])]))
     (line,) = read_back(root)
     assert [x for x, _ in line] == pytest.approx([0, 10, 40], abs=0.05)
     assert [y for _, y in line] == pytest.approx([0.5, -1.0, 2.0], abs=0.01)
 
 
 def test_a_value_that_is_not_a_number_leaves_a_gap() -> None:
-    root = drawn(line_chart([Series("kl", [0, 1, 2, 3, 4], [0, 1, math.nan, 3, math.inf])]))
+    root = drawn(draw_line_chart([Series("kl", [0, 1, 2, 3, 4], [0, 1, math.nan, 3, math.inf])]))
     assert [[round(x) for x, _ in line] for line in read_back(root)] == [[0, 1], [3]]
 
 
 def test_no_spike_is_lost_when_a_line_is_thinned() -> None:
     y = [0.0] * 50_000
     y[12_345], y[40_000] = 9.0, -4.0
-    root = drawn(line_chart([Series("grad_norm", list(range(50_000)), y)], width=300))
+    root = drawn(draw_line_chart([Series("grad_norm", list(range(50_000)), y)], width=300))
     (line,) = read_back(root)
     assert len(line) < 1300
     assert max(y for _, y in line) == pytest.approx(9.0, abs=0.05)
@@ -95,7 +103,7 @@ def test_no_spike_is_lost_when_a_line_is_thinned() -> None:
 @given(st.lists(st.tuples(st.floats(0, 20), bounded), max_size=60))
 def test_thinning_keeps_order_ends_and_extremes(points: list[tuple[float, float]]) -> None:
     points.sort(key=lambda point: point[0])
-    kept = thinned(points)
+    kept = thin_points(points)
     remaining = iter(points)
     assert all(point in remaining for point in kept)
     if points:
@@ -109,30 +117,35 @@ def test_thinning_keeps_order_ends_and_extremes(points: list[tuple[float, float]
 def test_whatever_is_drawn_is_well_formed(rows: list[tuple[float, ...]], name: str) -> None:
     x, y, low, high = ([row[i] for row in rows] for i in range(4))
     series = Series(name, x, y, low, high, marks=True, smooth=2)
-    root = drawn(line_chart([series], title=name, x_label=name, y_label=name, levels=[Level(name, 0.5)]))
+    root = drawn(
+        draw_line_chart([series], title=name, x_label=name, y_label=name, levels=[ReferenceLine(name, 0.5)])
+    )
     places = [
         node.attrib[key] for node in root.iter() for key in ("x", "y", "cx", "points") if key in node.attrib
     ]
     assert not any("nan" in place or "inf" in place for place in places)
-    drawn(bar_chart([Bar(name, abs(value)) for value in y], title=name))
+    drawn(draw_bar_chart([Bar(name, abs(value)) for value in y], title=name))
 
 
 def test_names_are_text_and_never_markup() -> None:
     bad = '</svg><script>alert("1")</script>'
-    for svg in (line_chart([Series(bad, [0], [1])] * 2, title=bad), bar_chart([Bar(bad, 0.5, note=bad)])):
+    for svg in (
+        draw_line_chart([Series(bad, [0], [1])] * 2, title=bad),
+        draw_bar_chart([Bar(bad, 0.5, note=bad)]),
+    ):
         assert "<script" not in svg
         assert bad in words(drawn(svg))
 
 
 def test_a_chart_without_data_says_so() -> None:
-    assert words(drawn(line_chart([]))) == ["no data yet"]
-    assert words(drawn(line_chart([Series("kl", [1], [math.nan])]))) == ["no data yet"]
-    assert words(drawn(bar_chart([Bar("x", math.nan)]))) == ["no data yet"]
+    assert words(drawn(draw_line_chart([]))) == ["no data yet"]
+    assert words(drawn(draw_line_chart([Series("kl", [1], [math.nan])]))) == ["no data yet"]
+    assert words(drawn(draw_bar_chart([Bar("x", math.nan)]))) == ["no data yet"]
 
 
 def test_bars_are_as_long_as_their_values_and_carry_their_intervals() -> None:
     bars = [Bar("before", 0.25, 0.2, 0.3), Bar("after", 0.75, 0.7, 0.8)]
-    root = drawn(bar_chart(bars, high=1.0))
+    root = drawn(draw_bar_chart(bars, high=1.0))
     short, long = (float(node.attrib["width"]) for node in root.iter(f"{SVG}rect"))
     assert long / short == pytest.approx(3.0, rel=0.01)
     assert {"0.25", "[0.20, 0.30]", "0.75", "[0.70, 0.80]"} <= set(words(root))
@@ -140,7 +153,7 @@ def test_bars_are_as_long_as_their_values_and_carry_their_intervals() -> None:
 
 
 def test_a_band_goes_along_the_high_ends_and_back_along_the_low_ones() -> None:
-    svg = line_chart([Series("s", [0, 1], [0.5, 0.6], [0.4, 0.5], [0.6, 0.7])], y_range=(0, 1))
+    svg = draw_line_chart([Series("s", [0, 1], [0.5, 0.6], [0.4, 0.5], [0.6, 0.7])], y_range=(0, 1))
     (band,) = drawn(svg).iter(f"{SVG}polygon")
     pairs = [tuple(map(float, pair.split(","))) for pair in band.attrib["points"].split()]
     heights = [y for _, y in pairs]
@@ -148,23 +161,27 @@ def test_a_band_goes_along_the_high_ends_and_back_along_the_low_ones() -> None:
 
 
 def test_names_of_close_levels_do_not_cover_each_other() -> None:
-    levels = [Level("random play", 0.10), Level("blind plan", 0.11), Level("untrained", 0.10)]
-    root = drawn(line_chart([Series("s", [0, 1], [0, 1])], levels=levels))
+    levels = [
+        ReferenceLine("random play", 0.10),
+        ReferenceLine("blind plan", 0.11),
+        ReferenceLine("untrained", 0.10),
+    ]
+    root = drawn(draw_line_chart([Series("s", [0, 1], [0, 1])], levels=levels))
     names = {level.name for level in levels}
     heights = sorted(float(node.attrib["y"]) for node in root.iter(f"{SVG}text") if node.text in names)
     assert all(b - a >= 11.9 for a, b in itertools.pairwise(heights)) and len(heights) == 3
 
 
 def test_the_running_mean_of_a_constant_is_that_constant_and_gaps_stay() -> None:
-    assert smoothed([2.0] * 9, 3) == [2.0] * 9
-    mean = smoothed([1.0, 3.0, math.nan, 5.0], 1)
+    assert smooth_values([2.0] * 9, 3) == [2.0] * 9
+    mean = smooth_values([1.0, 3.0, math.nan, 5.0], 1)
     assert mean[:2] == [2.0, 2.0] and math.isnan(mean[2]) and mean[3] == 5.0
 
 
 @given(st.lists(bounded, min_size=1, max_size=12), st.integers(0, 15))
 def test_the_running_mean_is_the_mean_of_the_window(values: list[float], reach: int) -> None:
     windows = [values[max(0, i - reach) : i + reach + 1] for i in range(len(values))]
-    assert smoothed(values, reach) == pytest.approx([sum(w) / len(w) for w in windows], abs=1e-6)
+    assert smooth_values(values, reach) == pytest.approx([sum(w) / len(w) for w in windows], abs=1e-6)
 
 
 def test_series_of_unequal_lengths_are_refused_by_name() -> None:
@@ -182,14 +199,14 @@ def test_a_scale_maps_ends_to_ends() -> None:
     [(0.99999988, 1.0000001), (6e-6, 1.7e-5), (3.9e-7, 5.1e-7), (12_345.0, 12_345.6), (0, 1e300)],
 )
 def test_neighbouring_ticks_never_have_the_same_label(low: float, high: float) -> None:
-    labels = tick_labels(nice_ticks(low, high, 5))
+    labels = format_ticks(nice_ticks(low, high, 5))
     assert len(set(labels)) == len(labels) >= 3
     assert max(map(len, labels)) <= 11
 
 
 def test_small_ticks_read_with_the_digits_they_need() -> None:
-    assert tick_labels([8e-6, 1e-5, 1.2e-5]) == ["8e-6", "1.0e-5", "1.2e-5"]
-    assert tick_labels([0.9999999, 1.0, 1.0000001]) == ["0.9999999", "1.0000000", "1.0000001"]
+    assert format_ticks([8e-6, 1e-5, 1.2e-5]) == ["8e-6", "1.0e-5", "1.2e-5"]
+    assert format_ticks([0.9999999, 1.0, 1.0000001]) == ["0.9999999", "1.0000000", "1.0000001"]
 
 
 def places_of(root: ElementTree.Element) -> list[tuple[float, float, float]]:
@@ -219,17 +236,17 @@ def test_labels_of_a_chart_do_not_overlap(
     y = [base + spread * (index % 3) for index in range(num_points)]
     x = [1.0 + index for index in range(num_points)]
     series = [Series(f"series {index}", x, y) for index in range(num_series)]
-    assert_no_overlap(line_chart(series, width=width, height=190))
+    assert_no_overlap(draw_line_chart(series, width=width, height=190))
 
 
 def test_updates_are_counted_in_whole_numbers() -> None:
-    labels = words(drawn(line_chart([Series("reward", [1, 2, 3], [0.5, 5.5, 7.5])])))
+    labels = words(drawn(draw_line_chart([Series("reward", [1, 2, 3], [0.5, 5.5, 7.5])])))
     assert {"1", "2", "3"} <= set(labels) and "1.5" not in labels
 
 
 def test_names_of_levels_near_the_top_stay_inside_the_chart() -> None:
-    levels = [Level(f"baseline {index}", 0.99) for index in range(4)]
-    svg = line_chart([Series("s", [0, 1], [0, 1])], y_range=(0.0, 1.0), levels=levels)
+    levels = [ReferenceLine(f"baseline {index}", 0.99) for index in range(4)]
+    svg = draw_line_chart([Series("s", [0, 1], [0, 1])], y_range=(0.0, 1.0), levels=levels)
     names = [node for node in drawn(svg).iter(f"{SVG}text") if (node.text or "").startswith("baseline")]
     assert len(names) == 4 and all(float(node.attrib["y"]) >= 10 for node in names)
     assert_no_overlap(svg)
@@ -237,17 +254,17 @@ def test_names_of_levels_near_the_top_stay_inside_the_chart() -> None:
 
 def test_a_long_name_leaves_its_bar_room() -> None:
     name = "supervised training for the same wall time on the same demonstrations, then nothing else"
-    (bar,) = drawn(bar_chart([Bar(name, 0.5)], high=1.0)).iter(f"{SVG}rect")
+    (bar,) = drawn(draw_bar_chart([Bar(name, 0.5)], high=1.0)).iter(f"{SVG}rect")
     assert float(bar.attrib["width"]) > 200
 
 
 def test_a_value_between_gaps_is_a_dot() -> None:
-    root = drawn(line_chart([Series("kl", [0, 1, 2, 3, 4], [0, 1, math.nan, 3, math.nan])]))
+    root = drawn(draw_line_chart([Series("kl", [0, 1, 2, 3, 4], [0, 1, math.nan, 3, math.nan])]))
     (dot,) = root.iter(f"{SVG}circle")
     lone = [line.attrib["points"] for line in root.iter(f"{SVG}polyline")][1]
     assert lone == f"{float(dot.attrib['cx']):.1f},{float(dot.attrib['cy']):.1f}"
 
 
 def test_an_interval_beyond_the_asked_end_stays_inside_the_chart() -> None:
-    root = drawn(bar_chart([Bar("expert", 0.97, 0.87, 1.09)], high=1.0, width=360))
+    root = drawn(draw_bar_chart([Bar("expert", 0.97, 0.87, 1.09)], high=1.0, width=360))
     assert max(right for _, right, _ in places_of(root)) <= 360

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from stepwell.monitors.base import Entry, RunInfo
-from stepwell.monitors.console import ConsoleMonitor, Progress, duration, number, sparkline
+from stepwell.monitors.base import LogEntry, RunInfo
+from stepwell.monitors.console import ConsoleMonitor, Progress, draw_sparkline, format_duration, format_number
 
 INFO = RunInfo(Path("runs/first"), "first", "frozenlake", "steppo", 3, 40)
 FIGURES = {
@@ -26,16 +26,16 @@ FIGURES = {
 }
 
 
-def update(k: int, **more: float) -> Entry:
-    return Entry("update", k, 2.0 * k, 100 * k, {**FIGURES, **more})
+def update(k: int, **more: float) -> LogEntry:
+    return LogEntry("update", k, 2.0 * k, 100 * k, {**FIGURES, **more})
 
 
-def evaluation(k: int, success: float) -> Entry:
+def evaluation(k: int, success: float) -> LogEntry:
     values = {"success": success, "low": success - 0.05, "high": success + 0.05}
-    return Entry("eval", k, 2.0 * k, 100 * k, values)
+    return LogEntry("eval", k, 2.0 * k, 100 * k, values)
 
 
-def shown(*, terminal: bool, entries: list[Entry], note: str = "", **how: float) -> str:
+def shown(*, terminal: bool, entries: list[LogEntry], note: str = "", **how: float) -> str:
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=120, legacy_windows=False, _environ={})
     monitor = ConsoleMonitor(console, **how)  # type: ignore[arg-type]
@@ -76,7 +76,7 @@ def test_a_slow_run_is_heard_of_by_time_and_a_fast_one_by_count() -> None:
 
 
 def test_at_a_terminal_the_view_holds_what_a_watcher_asks() -> None:
-    entries = [Entry("warm_start", 0, 0.0, 0, {"loss": 1.5}), update(1), evaluation(1, 0.2)]
+    entries = [LogEntry("warm_start", 0, 0.0, 0, {"loss": 1.5}), update(1), evaluation(1, 0.2)]
     entries += [update(2), evaluation(2, 0.6), update(3), evaluation(3, 0.5)]
     text = shown(terminal=True, entries=entries, note="watch [this]")
     assert "\x1b[" in text
@@ -92,59 +92,59 @@ def test_at_a_terminal_the_view_holds_what_a_watcher_asks() -> None:
 def test_a_phase_lasts_until_the_next_entry() -> None:
     progress = Progress(INFO)
     assert progress.title == "starting"
-    progress.take(Entry("warm_start", 0, 1.0, 0))
+    progress.add_entry(LogEntry("warm_start", 0, 1.0, 0))
     assert progress.title == "warm start"
-    progress.take(update(4))
+    progress.add_entry(update(4))
     progress.phase = "evaluating"
     assert progress.title == "evaluating (update 4/40)"
-    progress.take(evaluation(4, 0.3))
+    progress.add_entry(evaluation(4, 0.3))
     assert progress.title == "update 4/40"
 
 
 def test_time_left_follows_the_recent_pace_and_the_time_limit() -> None:
     progress = Progress(INFO)
-    progress.take(update(1))
+    progress.add_entry(update(1))
     assert progress.left_s is None
-    progress.take(update(11))
+    progress.add_entry(update(11))
     assert progress.left_s == pytest.approx(2.0 * 29)
     limited = Progress(RunInfo(Path("r"), "r", "e", "s", 0, 40, {"train": {"max_seconds": 30.0}}))
-    limited.take(update(1))
-    limited.take(update(11))
+    limited.add_entry(update(1))
+    limited.add_entry(update(11))
     assert limited.left_s == pytest.approx(30.0 - 22.0)
 
 
-def make_entry(kind: str, k: int, time_s: float, **values: float) -> Entry:
-    return Entry(kind, k, time_s, 0, values)  # type: ignore[arg-type]
+def make_entry(kind: str, k: int, time_s: float, **values: float) -> LogEntry:
+    return LogEntry(kind, k, time_s, 0, values)  # type: ignore[arg-type]
 
 
 def test_time_left_is_right_from_the_first_update_on_and_counts_evaluations() -> None:
     settings = {"eval": {"num_tasks": 8, "every": 10}, "train": {"max_seconds": None}}
     progress = Progress(RunInfo(Path("r"), "r", "e", "s", 0, 40, settings))
-    progress.take(make_entry("warm_start", 0, 60.0, step=10.0, num_steps=10.0))
-    progress.take(make_entry("eval", 0, 65.0, success=0.1))
-    progress.take(make_entry("update", 1, 67.0))
+    progress.add_entry(make_entry("warm_start", 0, 60.0, step=10.0, num_steps=10.0))
+    progress.add_entry(make_entry("eval", 0, 65.0, success=0.1))
+    progress.add_entry(make_entry("update", 1, 67.0))
     assert progress.left_s == pytest.approx(39 * 2.0 + 4 * 5.0)  # after 10, 20, 30 and 40 updates
-    progress.take(make_entry("update", 10, 85.0))
+    progress.add_entry(make_entry("update", 10, 85.0))
     assert progress.left_s == pytest.approx(30 * 2.0 + 3 * 5.0)  # that of update 10 is under way
-    progress.take(make_entry("eval", 10, 88.0, success=0.2))
+    progress.add_entry(make_entry("eval", 10, 88.0, success=0.2))
     assert progress.left_s == pytest.approx(30 * 2.0 + 3 * 3.0)
-    progress.take(make_entry("update", 40, 200.0))
+    progress.add_entry(make_entry("update", 40, 200.0))
     assert progress.left_s == 0.0
 
 
 def test_a_time_limit_counts_from_the_end_of_the_warm_start() -> None:
     progress = Progress(RunInfo(Path("r"), "r", "e", "s", 0, 270, {"train": {"max_seconds": 215.0}}))
-    progress.take(make_entry("warm_start", 0, 300.0, step=96.0, num_steps=96.0))
-    progress.take(make_entry("update", 1, 302.0))
+    progress.add_entry(make_entry("warm_start", 0, 300.0, step=96.0, num_steps=96.0))
+    progress.add_entry(make_entry("update", 1, 302.0))
     assert progress.left_s == pytest.approx(213.0)
 
 
 def test_before_the_first_update_the_time_left_is_what_was_expected() -> None:
     progress = Progress(RunInfo(Path("r"), "r", "e", "s", 0, 40, expected_s=100.0))
     assert progress.left_s == 100.0
-    progress.take(make_entry("warm_start", 0, 30.0, step=20.0, num_steps=50.0))
+    progress.add_entry(make_entry("warm_start", 0, 30.0, step=20.0, num_steps=50.0))
     assert progress.left_s == 70.0
-    progress.take(make_entry("update", 1, 35.0))
+    progress.add_entry(make_entry("update", 1, 35.0))
     assert progress.left_s == pytest.approx(39 * 5.0)
 
 
@@ -158,7 +158,7 @@ def test_a_warm_start_says_how_far_it_is() -> None:
 def test_an_evaluation_that_is_not_a_number_is_never_the_best() -> None:
     progress = Progress(INFO)
     for k, success in enumerate([float("nan"), 0.3, 0.3]):
-        progress.take(evaluation(k, success))
+        progress.add_entry(evaluation(k, success))
     assert progress.best is not None and progress.best.update == 1
 
 
@@ -171,11 +171,11 @@ def test_a_console_that_cannot_write_unicode_gets_what_it_can() -> None:
 
 @given(st.floats())
 def test_every_figure_is_short_and_close(value: float) -> None:
-    text = number(value)
+    text = format_number(value)
     if abs(value) < 1e9:
         assert len(text) <= 14 and float(text.replace(",", "")) == pytest.approx(value, rel=0.06)
 
 
 def test_durations_and_sparklines_read_as_people_write_them() -> None:
-    assert [duration(s) for s in (0, 42.4, 725, 11220)] == ["0:00", "0:42", "12:05", "3:07:00"]
-    assert sparkline([0.0, 0.5, 1.0, float("nan"), 2.0]) == "▁▅█ █"
+    assert [format_duration(s) for s in (0, 42.4, 725, 11220)] == ["0:00", "0:42", "12:05", "3:07:00"]
+    assert draw_sparkline([0.0, 0.5, 1.0, float("nan"), 2.0]) == "▁▅█ █"

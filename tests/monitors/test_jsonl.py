@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stepwell.core.errors import ConfigError, EncodingError, InfraError, InputError
-from stepwell.monitors import Entry, JsonlMonitor, Monitors, RunInfo, read_entries, rewind
+from stepwell.monitors import JsonlMonitor, LogEntry, Monitors, RunInfo, read_entries, rewind
 from stepwell.monitors.base import RESERVED
 
 names = st.text(min_size=1, max_size=12).filter(lambda name: name not in RESERVED)
 numbers = st.integers(-(2**70), 2**70) | st.floats()
 entries = st.builds(
-    Entry,
+    LogEntry,
     st.sampled_from(["warm_start", "update", "eval", "event"]),
     update=st.integers(0, 20),
     time_s=st.integers(0, 10**6).map(lambda thousandths: thousandths / 1000),
@@ -35,7 +35,7 @@ def info(folder: Path, resumed_from: int | None = None) -> RunInfo:
     return RunInfo(folder, "r", "frozenlake", "steppo", 0, 10, resumed_from=resumed_from)
 
 
-def write(folder: Path, recorded: list[Entry], resumed_from: int | None = None) -> Path:
+def write(folder: Path, recorded: list[LogEntry], resumed_from: int | None = None) -> Path:
     monitor = JsonlMonitor()
     monitor.start(info(folder, resumed_from))
     for entry in recorded:
@@ -44,18 +44,18 @@ def write(folder: Path, recorded: list[Entry], resumed_from: int | None = None) 
     return folder / "metrics.jsonl"
 
 
-def update(number: int, **values: float) -> Entry:
-    return Entry("update", number, float(number), 100 * number, values)
+def update(number: int, **values: float) -> LogEntry:
+    return LogEntry("update", number, float(number), 100 * number, values)
 
 
-def same(one: Entry, other: Entry) -> bool:
+def same(one: LogEntry, other: LogEntry) -> bool:
     """Equality in which NaN equals NaN."""
     return repr(one) == repr(other)
 
 
 @shared_folder
 @given(st.lists(entries, max_size=6))
-def test_entries_come_back_as_recorded(tmp_path: Path, recorded: list[Entry]) -> None:
+def test_entries_come_back_as_recorded(tmp_path: Path, recorded: list[LogEntry]) -> None:
     path = write(tmp_path, recorded, resumed_from=-1)
     back = read_entries(path)
     assert len(back) == len(recorded) and all(map(same, back, recorded))
@@ -71,7 +71,7 @@ def test_values_that_json_does_not_know_are_null_and_named(tmp_path: Path) -> No
 @shared_folder
 @given(st.lists(entries, max_size=6), st.data())
 def test_a_file_cut_anywhere_loses_only_its_last_line(
-    tmp_path: Path, recorded: list[Entry], data: st.DataObject
+    tmp_path: Path, recorded: list[LogEntry], data: st.DataObject
 ) -> None:
     path = write(tmp_path, recorded, resumed_from=-1)
     whole = path.read_bytes()
@@ -97,8 +97,8 @@ def test_a_damaged_line_in_the_middle_is_refused_with_its_number(tmp_path: Path)
 
 
 def test_a_resumed_run_leaves_the_lines_of_one_that_was_never_stopped(tmp_path: Path) -> None:
-    warm = Entry("warm_start", 40, 2.0, 0, {"loss": 1.5})
-    run = [warm, Entry("eval", 0, 3.0, 0, {"success": 0.2}), *(update(k) for k in range(1, 9))]
+    warm = LogEntry("warm_start", 40, 2.0, 0, {"loss": 1.5})
+    run = [warm, LogEntry("eval", 0, 3.0, 0, {"success": 0.2}), *(update(k) for k in range(1, 9))]
     straight = write(tmp_path / "straight", run).read_bytes()
     write(tmp_path / "stopped", run[:8])
     with (tmp_path / "stopped/metrics.jsonl").open("ab") as file:
@@ -107,7 +107,7 @@ def test_a_resumed_run_leaves_the_lines_of_one_that_was_never_stopped(tmp_path: 
 
 
 def test_resuming_before_the_warm_start_keeps_nothing(tmp_path: Path) -> None:
-    path = write(tmp_path, [Entry("warm_start", 1, 2.0, 0), update(1)])
+    path = write(tmp_path, [LogEntry("warm_start", 1, 2.0, 0), update(1)])
     rewind(path, 0)
     assert [entry.kind for entry in read_entries(path)] == ["warm_start"]
     rewind(path, -1)
@@ -126,7 +126,7 @@ def test_notes_become_events_at_the_place_of_the_last_entry(tmp_path: Path) -> N
     monitor.start(info(tmp_path))
     monitor.record(update(7))
     monitor.note("stopped early")
-    assert read_entries(tmp_path / "metrics.jsonl")[-1] == Entry("event", 7, 7.0, 700, {}, "stopped early")
+    assert read_entries(tmp_path / "metrics.jsonl")[-1] == LogEntry("event", 7, 7.0, 700, {}, "stopped early")
     monitor.close()
 
 
@@ -134,7 +134,7 @@ def test_a_metric_may_not_take_a_name_of_the_entry() -> None:
     with pytest.raises(InputError, match="update"):
         update(1, **{"update": 3.0})
     with pytest.raises(InputError, match=r"entry\.kind"):
-        Entry("rollout", 1, 0.0, 0)  # type: ignore[arg-type]
+        LogEntry("rollout", 1, 0.0, 0)  # type: ignore[arg-type]
 
 
 def test_a_full_disk_is_told_with_the_file_and_leaves_whole_lines(tmp_path: Path) -> None:
@@ -177,4 +177,4 @@ def test_a_killed_run_loses_nothing_it_recorded(tmp_path: Path) -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
     assert ended.returncode == -signal.SIGKILL
-    assert read_entries(tmp_path / "metrics.jsonl") == [Entry("update", 1, 0.5, 10, {"reward": 2.0})]
+    assert read_entries(tmp_path / "metrics.jsonl") == [LogEntry("update", 1, 0.5, 10, {"reward": 2.0})]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stepwell.core.errors import ConfigError, InfraError
-from stepwell.monitors import Entry, JsonlMonitor, Monitor, Monitors, RunInfo, read_entries
+from stepwell.monitors import JsonlMonitor, LogEntry, Monitor, Monitors, RunInfo, read_entries
 
 
 class Heard(Monitor):
@@ -22,7 +22,7 @@ class Heard(Monitor):
     def phase(self, text: str) -> None:
         self.told.append(f"phase {text}")
 
-    def record(self, entry: Entry) -> None:
+    def record(self, entry: LogEntry) -> None:
         self.told.append(f"{entry.kind} {entry.update}")
 
     def note(self, text: str) -> None:
@@ -41,7 +41,7 @@ class RemoteMonitor(Monitor):
     def start(self, info: RunInfo) -> None:
         self.fail("start")
 
-    def record(self, entry: Entry) -> None:
+    def record(self, entry: LogEntry) -> None:
         self.fail("record")
 
     def close(self) -> None:
@@ -63,7 +63,7 @@ def info(folder: Path) -> RunInfo:
 def watch(monitors: Monitors, folder: Path) -> None:
     monitors.start(info(folder))
     for update in (1, 2):
-        monitors.record(Entry("update", update, 1.0, 10))
+        monitors.record(LogEntry("update", update, 1.0, 10))
     monitors.phase("evaluating")
     monitors.close()
 

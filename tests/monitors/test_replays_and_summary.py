@@ -14,14 +14,14 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 
 from stepwell.core.errors import EncodingError, InputError
-from stepwell.monitors.replays import Frame, Replay, load_replays, png_bytes, save_replays
-from stepwell.monitors.summary import Score, Summary, read_summary, write_summary
+from stepwell.monitors.replays import Replay, ReplayFrame, encode_png, load_replays, save_replays
+from stepwell.monitors.summary import SuccessScore, Summary, read_summary, write_summary
 
 images = hnp.arrays(np.uint8, st.tuples(st.integers(1, 5), st.integers(1, 5), st.just(3)))
 finite = st.floats(allow_nan=False, allow_infinity=False)
 pictures = st.none() | st.binary(max_size=8)
 frames = st.builds(
-    Frame,
+    ReplayFrame,
     observation=st.text(max_size=20),
     reply=st.text(max_size=20),
     actions=st.lists(st.text(max_size=5), max_size=3),
@@ -55,8 +55,8 @@ def test_replays_come_back_as_saved(tmp_path: Path, saved: list[Replay]) -> None
 
 
 def test_a_picture_seen_twice_is_kept_once(tmp_path: Path) -> None:
-    board = png_bytes(np.full((8, 8, 3), 200, np.uint8))
-    frame = Frame("", "", [], 0.0, image_png=board)
+    board = encode_png(np.full((8, 8, 3), 200, np.uint8))
+    frame = ReplayFrame("", "", [], 0.0, image_png=board)
     path = tmp_path / "replays.json"
     save_replays(path, [Replay("t", "", "success", 1.0, [frame, frame], final_image_png=board)] * 2)
     assert len(json.loads(path.read_text())["images"]) == 1
@@ -64,13 +64,13 @@ def test_a_picture_seen_twice_is_kept_once(tmp_path: Path) -> None:
 
 @given(images)
 def test_a_png_holds_the_pixels(image: np.ndarray) -> None:
-    back = np.asarray(Image.open(io.BytesIO(png_bytes(image))))
+    back = np.asarray(Image.open(io.BytesIO(encode_png(image))))
     assert back.shape == image.shape and (back == image).all()
 
 
 def test_what_is_no_picture_is_refused() -> None:
     with pytest.raises(InputError, match=r"uint8 RGB \[H, W, 3\]"):
-        png_bytes(np.zeros((4, 4, 3)))
+        encode_png(np.zeros((4, 4, 3)))
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"format": "other"}', '{"format": "stepwell replays 1"}'])
@@ -83,9 +83,9 @@ def test_damaged_replays_are_refused_with_the_file(tmp_path: Path, content: str)
 
 def test_a_summary_comes_back_with_what_this_version_does_not_know(tmp_path: Path) -> None:
     summary = Summary(0.25, 0.875, 7680, 61.5, 3, "steppo", "frozenlake")
-    summary.before = Score(0.25, 0.2, 0.31, 256, more={"pass@4": 0.5})
-    summary.after = Score(0.875, 0.83, 0.91, 256)
-    summary.baselines = [Score(0.1, name="random play", note="uniform actions")]
+    summary.before = SuccessScore(0.25, 0.2, 0.31, 256, more={"pass@4": 0.5})
+    summary.after = SuccessScore(0.875, 0.83, 0.91, 256)
+    summary.baselines = [SuccessScore(0.1, name="random play", note="uniform actions")]
     summary.more = {"num_parameters": 250_000}
     write_summary(tmp_path, summary)
     content = json.loads((tmp_path / "summary.json").read_text())

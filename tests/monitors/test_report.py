@@ -16,14 +16,14 @@ import pytest
 from PIL import Image
 
 from stepwell.core.errors import InputError
-from stepwell.monitors.animations import animate
-from stepwell.monitors.base import Entry, RunInfo
-from stepwell.monitors.curves import Drawn, training_panels, warm_start_panels
+from stepwell.monitors.animations import animate_replay
+from stepwell.monitors.base import LogEntry, RunInfo
+from stepwell.monitors.curves import DrawnPanel, draw_training_panels, draw_warm_start_panels
 from stepwell.monitors.jsonl import JsonlMonitor
 from stepwell.monitors.panels import PANELS, WARM_START_PANELS, Panel
-from stepwell.monitors.replays import Frame, Replay, png_bytes, save_replays
+from stepwell.monitors.replays import Replay, ReplayFrame, encode_png, save_replays
 from stepwell.monitors.report import write_report
-from stepwell.monitors.summary import Score, Summary, write_summary
+from stepwell.monitors.summary import SuccessScore, Summary, write_summary
 
 EVIL = '</script><script>alert("1")</script><img src=x onerror=alert(2)> & é'
 
@@ -70,7 +70,7 @@ def make_run(folder: Path, *, num_updates: int = 8, text: str = "stopped") -> Pa
     )
     monitor = JsonlMonitor()
     monitor.start(RunInfo(folder, "r", "frozenlake", "steppo", 5, 8))
-    monitor.record(Entry("warm_start", 0, 1.0, 0, {"loss": 1.5}))
+    monitor.record(LogEntry("warm_start", 0, 1.0, 0, {"loss": 1.5}))
     for update in range(num_updates + 1):
         if update:
             values = {
@@ -80,11 +80,11 @@ def make_run(folder: Path, *, num_updates: int = 8, text: str = "stopped") -> Pa
                 "my/metric": 3.0,
                 "infra_errors": 0,
             }
-            monitor.record(Entry("update", update, 2.0 * update, 100 * update, values))
+            monitor.record(LogEntry("update", update, 2.0 * update, 100 * update, values))
         if update % 4 == 0:
             success = 0.25 + update / 16
             scores = {"success": success, "low": success - 0.1, "high": success + 0.1}
-            monitor.record(Entry("eval", update, 2.0 * update, 100 * update, scores))
+            monitor.record(LogEntry("eval", update, 2.0 * update, 100 * update, scores))
     monitor.note(text)
     monitor.close()
     return folder
@@ -92,12 +92,12 @@ def make_run(folder: Path, *, num_updates: int = 8, text: str = "stopped") -> Pa
 
 def finish_run(folder: Path, text: str = "fine") -> None:
     summary = Summary(0.25, 0.75, 800, 16.0, 5, "steppo", "frozenlake")
-    summary.before, summary.after = Score(0.25, 0.15, 0.35, 256), Score(0.75, 0.65, 0.85, 256)
-    summary.baselines = [Score(0.1, 0.05, 0.2, 256, "random play", text)]
+    summary.before, summary.after = SuccessScore(0.25, 0.15, 0.35, 256), SuccessScore(0.75, 0.65, 0.85, 256)
+    summary.baselines = [SuccessScore(0.1, 0.05, 0.2, 256, "random play", text)]
     summary.decoding, summary.machine = {"temperature": 0}, {"cpu": text, "gpu": None}
     write_summary(folder, summary)
-    board = png_bytes(np.full((4, 4, 3), 90, np.uint8))
-    frame = Frame(text, text, [text], 0.5, {"task": -0.5, "outcome": 1.0}, board, 0.25, None, text)
+    board = encode_png(np.full((4, 4, 3), 90, np.uint8))
+    frame = ReplayFrame(text, text, [text], 0.5, {"task": -0.5, "outcome": 1.0}, board, 0.25, None, text)
     stages = [
         Replay(text, text, "success", 0.5, [frame], stage, text, board) for stage in ("before", "after")
     ]
@@ -193,14 +193,15 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
         write_report(tmp_path)
 
 
-def panels_of(**values: Sequence[float]) -> dict[str, Drawn]:
+def panels_of(**values: Sequence[float]) -> dict[str, DrawnPanel]:
     """Panels by title, for metrics over updates; `__` stands for a slash."""
     rows = {name.replace("__", "/"): row for name, row in values.items()}
     length = max(map(len, rows.values()))
     entries = [
-        Entry("update", i + 1, 1.0, 10, {name: row[i] for name, row in rows.items()}) for i in range(length)
+        LogEntry("update", i + 1, 1.0, 10, {name: row[i] for name, row in rows.items()})
+        for i in range(length)
     ]
-    return {panel.title: panel for panel in training_panels(entries)}
+    return {panel.title: panel for panel in draw_training_panels(entries)}
 
 
 def test_every_recorded_metric_is_shown_and_an_unknown_one_under_its_raw_name() -> None:
@@ -242,7 +243,7 @@ def test_a_line_that_never_changes_is_drawn_beside_one_that_does_and_told_alone_
 
 def test_a_failure_of_the_agent_in_one_update_alone_is_drawn_as_a_peak() -> None:
     values: list[dict[str, float]] = [{}, {"agent_failures/raised": 3.0}, {}]
-    (panel,) = training_panels([Entry("update", i + 1, 1.0, 10, one) for i, one in enumerate(values)])
+    (panel,) = draw_training_panels([LogEntry("update", i + 1, 1.0, 10, one) for i, one in enumerate(values)])
     assert panel.title == "Failures of the agent: raised" and panel.svg.count("<polyline") == 1
 
 
@@ -254,10 +255,12 @@ def test_a_single_update_is_told_as_text(tmp_path: Path) -> None:
 
 def test_the_warm_start_is_drawn_over_its_updates_without_charts_of_its_counters() -> None:
     entries = [
-        Entry("warm_start", 0, 9.0 * i * i, 0, {"loss/policy": 4.0 / i, "step": 10.0 * i, "num_steps": 40.0})
+        LogEntry(
+            "warm_start", 0, 9.0 * i * i, 0, {"loss/policy": 4.0 / i, "step": 10.0 * i, "num_steps": 40.0}
+        )
         for i in (1, 2, 3, 4)
     ]
-    loss, planned = warm_start_panels(entries)
+    loss, planned = draw_warm_start_panels(entries)
     assert (loss.title, planned.title) == ("Imitation loss", "Planned updates")
     assert 'data-x="10 40 ' in loss.svg and (planned.svg, planned.last) == ("", "40")
 
@@ -277,7 +280,7 @@ def test_no_metric_belongs_to_two_charts() -> None:
 
 def board(seed: int, side: int = 8) -> bytes:
     """An image that no compression makes small."""
-    return png_bytes(np.random.default_rng(seed).integers(0, 255, (side, side, 3), dtype=np.uint8))
+    return encode_png(np.random.default_rng(seed).integers(0, 255, (side, side, 3), dtype=np.uint8))
 
 
 def keep_episodes(folder: Path, *, num: int = 1, num_steps: int = 3, side: int = 8, reply: str = "") -> None:
@@ -285,7 +288,9 @@ def keep_episodes(folder: Path, *, num: int = 1, num_steps: int = 3, side: int =
     episodes = []
     for index in range(num):
         images = [board(100 * index + step, side) for step in range(num_steps + 1)]
-        frames = [Frame("arm at rest", reply, ["+0.10 -0.20"], 0.0, image_png=image) for image in images[:-1]]
+        frames = [
+            ReplayFrame("arm at rest", reply, ["+0.10 -0.20"], 0.0, image_png=image) for image in images[:-1]
+        ]
         episodes.append(Replay(f"t{index}", EVIL, "success", 1.0, frames, final_image_png=images[-1]))
     save_replays(folder / "replays.json", episodes)
 
@@ -323,20 +328,20 @@ def test_many_large_images_leave_the_report_below_five_megabytes(tmp_path: Path)
 
 def test_a_damaged_image_is_named_and_costs_only_the_images(tmp_path: Path) -> None:
     make_run(tmp_path)
-    frames = [Frame("x", "y", [], 0.0, image_png=png) for png in (b"no image", board(1))]
+    frames = [ReplayFrame("x", "y", [], 0.0, image_png=png) for png in (b"no image", board(1))]
     save_replays(tmp_path / "replays.json", [Replay("t", "", "success", 1.0, frames)])
     page = Page(write_report(tmp_path).read_text())
     assert "not a PNG file" in page.text and "Replays" in page.text and "Learning curve" in page.text
 
 
 def test_an_animation_that_cannot_be_small_enough_is_left_out() -> None:
-    frames = [Frame("", "", [], 0.0, image_png=board(step, 64)) for step in range(12)]
+    frames = [ReplayFrame("", "", [], 0.0, image_png=board(step, 64)) for step in range(12)]
     replay = Replay("t", "", "success", 1.0, frames)
-    assert animate(replay, 100) is None
-    small, whole = animate(replay, 20_000), animate(replay, 10**9)
+    assert animate_replay(replay, 100) is None
+    small, whole = animate_replay(replay, 20_000), animate_replay(replay, 10**9)
     assert small is not None and whole is not None and len(small) <= 20_000 < len(whole)
 
 
 def test_text_drawn_as_images_of_different_sizes_is_not_animated() -> None:
-    frames = [Frame("", "", [], 0.0, image_png=png) for png in (board(1, 8), None, board(2, 16))]
-    assert animate(Replay("t", "", "success", 1.0, frames), 10**6) is None
+    frames = [ReplayFrame("", "", [], 0.0, image_png=png) for png in (board(1, 8), None, board(2, 16))]
+    assert animate_replay(Replay("t", "", "success", 1.0, frames), 10**6) is None

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from stepwell.core.errors import ConfigError
-from stepwell.monitors.base import Entry, RunInfo
+from stepwell.monitors.base import LogEntry, RunInfo
 from stepwell.monitors.tensorboard import TensorboardMonitor
 from stepwell.monitors.wandb import WandbMonitor
 
 
-def run(folder: Path, entries: list[Entry], resumed_from: int | None = None) -> None:
+def run(folder: Path, entries: list[LogEntry], resumed_from: int | None = None) -> None:
     monitor = TensorboardMonitor()
     config = {"seed": 7, "train": {"num_updates": 5}}
     monitor.start(RunInfo(folder, "r", "frozenlake", "steppo", 7, 5, config, resumed_from))
@@ -26,8 +26,8 @@ def run(folder: Path, entries: list[Entry], resumed_from: int | None = None) -> 
     monitor.close()
 
 
-def update(k: int, reward: float) -> Entry:
-    return Entry("update", k, k, 10 * k, {"reward": reward, "reward/format": reward / 4})
+def update(k: int, reward: float) -> LogEntry:
+    return LogEntry("update", k, k, 10 * k, {"reward": reward, "reward/format": reward / 4})
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -41,8 +41,11 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def test_figures_come_back_under_the_tags_of_their_kind(tmp_path: Path) -> None:
-    evaluation = Entry("eval", 2, 2.0, 20, {"success": 0.75})
-    run(tmp_path, [Entry("warm_start", 0, 0.5, 0, {"loss": 1.5}), update(1, 0.5), update(2, 1.0), evaluation])
+    evaluation = LogEntry("eval", 2, 2.0, 20, {"success": 0.75})
+    run(
+        tmp_path,
+        [LogEntry("warm_start", 0, 0.5, 0, {"loss": 1.5}), update(1, 0.5), update(2, 1.0), evaluation],
+    )
     assert scalars(tmp_path) == {
         "warm_start/loss": [(0, 1.5)],
         "warm_start/env_steps": [(0, 0.0)],
@@ -57,7 +60,7 @@ def test_figures_come_back_under_the_tags_of_their_kind(tmp_path: Path) -> None:
 def test_notes_and_the_configuration_are_text(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    run(tmp_path, [update(3, 0.5), Entry("event", 3, 3.0, 30, text="stopped early")])
+    run(tmp_path, [update(3, 0.5), LogEntry("event", 3, 3.0, 30, text="stopped early")])
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     texts = {

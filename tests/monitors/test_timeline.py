@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from stepwell.core import EncodingError
-from stepwell.monitors.base import Entry, RunInfo
-from stepwell.monitors.console import Progress, group_lines, live_view
-from stepwell.monitors.timeline import MAX_ROWS, merged, read_timeline, timeline_chart, write_timeline
+from stepwell.monitors.base import LogEntry, RunInfo
+from stepwell.monitors.console import Progress, describe_workers, make_live_view
+from stepwell.monitors.timeline import MAX_ROWS, draw_timeline, merge_spans, read_timeline, write_timeline
 from stepwell.workers.busy_times import BusyTimes
 
 
@@ -68,7 +68,7 @@ def test_a_bubble_is_a_gap_and_what_was_kept_is_drawn(tmp_path: Path) -> None:
     write_timeline(tmp_path, {"seconds": 10.0, "rows": rows})
     found = read_timeline(tmp_path)
     assert found is not None
-    chart = timeline_chart(found, 1148)  # a thousand pixels for ten seconds
+    chart = draw_timeline(found, 1148)  # a thousand pixels for ten seconds
     boxes = [
         (float(x), float(w)) for x, w in re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', chart)
     ]
@@ -86,7 +86,7 @@ def test_a_run_without_groups_has_no_timeline_and_a_damaged_one_is_told(tmp_path
 def test_very_many_workers_are_left_out_and_counted() -> None:
     rows = [{"group": "simulators", "worker": f"s{i}", "spans": [(0.0, 1.0)]} for i in range(60)]
     rows += [{"group": "trainers", "worker": "trainer", "spans": [(0.0, 1.0)]}]
-    chart = timeline_chart({"seconds": 1.0, "rows": rows}, 800)
+    chart = draw_timeline({"seconds": 1.0, "rows": rows}, 800)
     assert f"and {61 - MAX_ROWS} more workers" in chart and ">trainer<" in chart
 
 
@@ -95,7 +95,7 @@ def test_merging_covers_the_same_moments_with_no_small_gaps(
     pairs: list[tuple[float, float]], gap: float
 ) -> None:
     spans = [(start, start + length) for start, length in pairs]
-    found = merged(spans, gap)
+    found = merge_spans(spans, gap)
     assert all(any(a <= start and end <= b for a, b in found) for start, end in spans)
     assert all(found[i + 1][0] - found[i][1] >= gap for i in range(len(found) - 1))
 
@@ -112,14 +112,14 @@ def test_a_line_per_group_tells_use_and_queue(tmp_path: Path) -> None:
         "trainers/busy": 0.7,
         "trainers/queue": 3.0,
     }
-    assert group_lines(values) == [
+    assert describe_workers(values) == [
         ("simulators", "93 % busy, 31 episodes, 1,234 MB"),
         ("generators", "40 % busy, 12 waiting, 2 restarts"),
         ("trainers", "70 % busy, 3 waiting"),
     ]
-    assert group_lines({"success": 1.0}) == []
+    assert describe_workers({"success": 1.0}) == []
     progress = Progress(RunInfo(tmp_path, "run", "lake", "grpo", 0, 10))
-    progress.take(Entry("update", 1, 2.0, 30, values))
+    progress.take(LogEntry("update", 1, 2.0, 30, values))
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(live_view(progress, console))
+    console.print(make_live_view(progress, console))
     assert "40 % busy, 12 waiting" in console.export_text()

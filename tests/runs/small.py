@@ -12,7 +12,7 @@ import torch
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.core import Trajectory
-from stepwell.monitors import Entry
+from stepwell.monitors import LogEntry
 from stepwell.monitors.jsonl import read_entries
 from stepwell.pool import Filter, open_pool
 from stepwell.runs.build.components import Components
@@ -70,13 +70,13 @@ def small_components(*settings: str) -> Components:
     return Components(small_config(*settings))
 
 
-def timeless(folder: Path) -> list[Entry]:
+def timeless(folder: Path) -> list[LogEntry]:
     """What a run recorded, without what depends on the clock; notes left out."""
     entries = []
     for entry in read_entries(folder / "metrics.jsonl"):
         values = {k: v for k, v in entry.values.items() if not k.startswith("time/") and k != "tokens_per_s"}
         if entry.kind != "event":
-            entries.append(Entry(entry.kind, entry.update, 0.0, entry.env_steps, values))
+            entries.append(LogEntry(entry.kind, entry.update, 0.0, entry.env_steps, values))
     return entries
 
 

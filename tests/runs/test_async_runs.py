@@ -18,7 +18,7 @@ from tests.runs.test_robots import config as robot_config
 
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, Status
-from stepwell.monitors import Entry, Monitor
+from stepwell.monitors import LogEntry, Monitor
 from stepwell.monitors.jsonl import JsonlMonitor, read_entries
 from stepwell.pool import Filter, open_pool
 from stepwell.runs.build import worker_groups
@@ -42,7 +42,7 @@ def run(folder: Path, mode: str, *settings: str, name: str = "run") -> Path:
     return train(small_config(*GROUPS, f"workers.mode={mode}", *settings, folder=folder, name=name))
 
 
-def updates(folder: Path) -> list[Entry]:
+def updates(folder: Path) -> list[LogEntry]:
     return [entry for entry in timeless(folder) if entry.kind == "update"]
 
 
@@ -126,7 +126,7 @@ def test_what_an_asynchronous_run_cannot_do_is_refused_before_it_starts(tmp_path
 class _Interrupts(JsonlMonitor):
     """A record that asks for a stop when it hears of an update."""
 
-    def record(self, entry: Entry) -> None:
+    def record(self, entry: LogEntry) -> None:
         super().record(entry)
         if entry.kind == "update" and entry.update == 2:
             signal.raise_signal(signal.SIGINT)
@@ -161,7 +161,7 @@ def test_an_interrupt_while_episodes_are_waited_for_stops_at_once(
         return self.num_taken < 2 and may_begin(self)
 
     class Interrupts(JsonlMonitor):
-        def record(self, entry: Entry) -> None:
+        def record(self, entry: LogEntry) -> None:
             super().record(entry)
             if entry.kind == "update" and entry.update == 2:
                 threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.runs.small import notes, small_config
 
-from stepwell.monitors import Entry
+from stepwell.monitors import LogEntry
 from stepwell.monitors.summary import read_summary
 from stepwell.runs.diagnosis import diagnose
 from stepwell.runs.run import train
@@ -17,10 +17,10 @@ FINE = {"success": 0.3, "format_share": 0.95, "entropy": 0.3, "reward/task": 0.3
 
 def run_of(
     first: dict[str, float], last: dict[str, float], before: float = 0.3, after: float = 0.3
-) -> list[Entry]:
+) -> list[LogEntry]:
     rows = [FINE | first] * 6 + [FINE | last] * 6
-    updates = [Entry("update", i + 1, float(i), i, values) for i, values in enumerate(rows)]
-    evals = [Entry("eval", u, 0.0, 0, {"success": s}) for u, s in ((0, before), (12, after))]
+    updates = [LogEntry("update", i + 1, float(i), i, values) for i, values in enumerate(rows)]
+    evals = [LogEntry("eval", u, 0.0, 0, {"success": s}) for u, s in ((0, before), (12, after))]
     return [evals[0], *updates, evals[1]]
 
 

@@ -20,7 +20,7 @@ from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, Split, Status, TokenState, Trajectory
 from stepwell.envs.registry import make_env
 from stepwell.monitors.jsonl import read_entries
-from stepwell.monitors.replays import FILE_NAME, load_replays, png_bytes
+from stepwell.monitors.replays import FILE_NAME, encode_png, load_replays
 from stepwell.monitors.summary import read_summary
 from stepwell.policies import resolve_model
 from stepwell.pool import open_pool
@@ -129,8 +129,8 @@ def test_the_report_shows_the_picture_that_the_agent_saw(run: Path) -> None:
         (turn,) = components.envs.reset([task])
     finally:
         components.close()
-    assert replay.frames[0].image_png == png_bytes(turn.observation.images[0])
-    assert replay.frames[0].image_png != png_bytes(255 - turn.observation.images[0])
+    assert replay.frames[0].image_png == encode_png(turn.observation.images[0])
+    assert replay.frames[0].image_png != encode_png(255 - turn.observation.images[0])
 
 
 def test_a_checkpoint_that_sees_is_evaluated_and_played(run: Path) -> None:

@@ -17,7 +17,7 @@ from stepwell.cli.main import main
 from stepwell.cli.summary import describe_run
 from stepwell.config.loading import load_config
 from stepwell.core import ConfigError
-from stepwell.monitors import Entry, Monitor
+from stepwell.monitors import LogEntry, Monitor
 from stepwell.monitors.report import write_report
 from stepwell.monitors.summary import read_summary
 from stepwell.runs import run as run_module
@@ -35,7 +35,7 @@ class SignalAt(Monitor):
     def __init__(self, update: int, number: signal.Signals) -> None:
         self._update, self._number = update, number
 
-    def record(self, entry: Entry) -> None:
+    def record(self, entry: LogEntry) -> None:
         if entry.kind == "update" and entry.update == self._update:
             os.kill(os.getpid(), self._number)
 

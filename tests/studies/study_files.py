@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.config.study import PlannedRun, StudyConfig, load_study, plan_runs
-from stepwell.monitors.base import Entry, RunInfo
+from stepwell.monitors.base import LogEntry, RunInfo
 from stepwell.monitors.jsonl import JsonlMonitor
-from stepwell.monitors.summary import Score, Summary, write_summary
+from stepwell.monitors.summary import SuccessScore, Summary, write_summary
 
 SMALL = """
 name = "small"
@@ -57,13 +57,13 @@ def write_run(run: PlannedRun, heights: list[float], *, status: Any = "finished"
     monitor = JsonlMonitor()
     monitor.start(RunInfo(folder, run.name, "frozenlake", run.variant, run.seed, 10))
     for index, height in enumerate(heights):
-        monitor.record(Entry("eval", index, 2.0 * index, step * index, {"success": height}))
+        monitor.record(LogEntry("eval", index, 2.0 * index, step * index, {"success": height}))
     monitor.close()
     last = len(heights) - 1
     summary = Summary(
         heights[0], heights[-1], step * last, 2.0 * last, run.seed, run.variant, "frozenlake", status
     )
-    summary.after = Score(heights[-1], heights[-1] - 0.1, heights[-1] + 0.1, 64)
+    summary.after = SuccessScore(heights[-1], heights[-1] - 0.1, heights[-1] + 0.1, 64)
     summary.more = {"num_updates": last, "warm_start_s": 1.0}
     summary.machine = {"processor": "abacus", "torch": "2"}
     write_summary(folder, summary)

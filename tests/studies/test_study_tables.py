@@ -14,7 +14,7 @@ from rich.console import Console
 
 from stepwell.config.study import PlannedRun, StudyConfig, load_study, plan_runs
 from stepwell.core import ConfigError, EncodingError, Status, Step, Task, TokenAction, TokenState, Trajectory
-from stepwell.monitors.base import Entry, RunInfo
+from stepwell.monitors.base import LogEntry, RunInfo
 from stepwell.monitors.jsonl import JsonlMonitor
 from stepwell.monitors.summary import Summary, write_summary
 from stepwell.runs.evaluation.episodes_file import FILE_NAME, EvalEpisode, read_episodes, write_episodes
@@ -93,8 +93,8 @@ def test_a_track_is_thinned_to_means() -> None:
 
 
 def test_the_critics_time_is_taken_from_the_updates() -> None:
-    def update(number: int, **times: float) -> Entry:
-        return Entry("update", number, 0.0, 0, {f"time/{k}_s": v for k, v in times.items()})
+    def update(number: int, **times: float) -> LogEntry:
+        return LogEntry("update", number, 0.0, 0, {f"time/{k}_s": v for k, v in times.items()})
 
     own = [
         update(1, rollout=9.0, update=9.0, critic=9.0),
@@ -160,12 +160,12 @@ def write_run(run: PlannedRun) -> None:
     num_updates = 0 if run.variant == "prompted" else 2
     monitor = JsonlMonitor()
     monitor.start(RunInfo(folder, run.name, run.world, run.variant, run.seed, num_updates))
-    monitor.record(Entry("eval", 0, 0.0, 0, {"success": 0.2}))
+    monitor.record(LogEntry("eval", 0, 0.0, 0, {"success": 0.2}))
     for update in range(1, num_updates + 1):
         values = {"reward": 0.25 * update, "time/rollout_s": 1.0 + run.seed, "time/update_s": 3.0}
         if run.variant.startswith("step"):
             values |= {"loss/value": 0.5 / update, "time/critic_s": 0.5}
-        monitor.record(Entry("update", update, 5.0 * update, 100 * update, values))
+        monitor.record(LogEntry("update", update, 5.0 * update, 100 * update, values))
     monitor.close()
     after = AFTER[run.variant] + (0.1 if run.seed else -0.1)
     summary = Summary(0.2, after, 100 * num_updates, 10.0, run.seed, run.variant, run.world, "finished")

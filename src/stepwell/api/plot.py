@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from stepwell.core.errors import ConfigError, InputError
-from stepwell.monitors.base import Entry
-from stepwell.monitors.charts import smoothed
+from stepwell.monitors.base import LogEntry
+from stepwell.monitors.charts import smooth_values
 from stepwell.monitors.panels import PANELS
 from stepwell.monitors.svg import COLORS
 
@@ -68,7 +68,7 @@ def title_metric(name: str) -> str:
     return next((panel.title for panel in PANELS if name in panel.metrics), name)
 
 
-def _draw_evaluations(axis: Any, entries: Sequence[Entry], over: str, name: str, color: str) -> None:
+def _draw_evaluations(axis: Any, entries: Sequence[LogEntry], over: str, name: str, color: str) -> None:
     evals = [entry for entry in entries if entry.kind == "eval"]
     x = [getattr(entry, over) for entry in evals]
     rows = {key: [e.values.get(key, math.nan) for e in evals] for key in ("success", "low", "high")}
@@ -76,13 +76,15 @@ def _draw_evaluations(axis: Any, entries: Sequence[Entry], over: str, name: str,
     axis.fill_between(x, rows["low"], rows["high"], color=color, alpha=0.15, linewidth=0)
 
 
-def _draw_metric(axis: Any, updates: Sequence[Entry], metric: str, over: str, name: str, color: str) -> None:
+def _draw_metric(
+    axis: Any, updates: Sequence[LogEntry], metric: str, over: str, name: str, color: str
+) -> None:
     x = [getattr(entry, over) for entry in updates]
     y = [entry.values.get(metric, math.nan) for entry in updates]
     is_long = len(y) > _SMOOTH_FROM
     axis.plot(x, y, color=color, linewidth=0.8, alpha=0.35 if is_long else 1.0, label=name)
     if is_long:
-        axis.plot(x, smoothed(y, len(y) // 30), color=color)
+        axis.plot(x, smooth_values(y, len(y) // 30), color=color)
 
 
 def _load_figure_type() -> type[Figure]:

@@ -17,7 +17,7 @@ from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.core.errors import ConfigError
 from stepwell.monitors import jsonl
-from stepwell.monitors.base import Entry
+from stepwell.monitors.base import LogEntry
 from stepwell.monitors.summary import Summary, describe_success, read_summary
 
 if TYPE_CHECKING:
@@ -71,12 +71,12 @@ class Run:
         return next((entry.values["success"] for entry in self.evaluations if entry.update == 0), None)
 
     @property
-    def evaluations(self) -> list[Entry]:
+    def evaluations(self) -> list[LogEntry]:
         """The evaluations on held-out tasks, in order."""
         return [entry for entry in self.entries if entry.kind == "eval"]
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LogEntry]:
         """Everything that the run has recorded, as `metrics.jsonl` holds it."""
         return jsonl.read_entries(self.folder / jsonl.FILE_NAME)
 

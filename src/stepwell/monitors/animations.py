@@ -23,7 +23,7 @@ MAX_FRAMES = 60
 LAST_MS = 1500
 
 
-def animate(replay: Replay, max_bytes: int) -> bytes | None:
+def animate_replay(replay: Replay, max_bytes: int) -> bytes | None:
     """The episode as a GIF of at most `max_bytes`.
 
     None where nothing moves (fewer than two different images), where the images differ in size (text that
@@ -32,17 +32,17 @@ def animate(replay: Replay, max_bytes: int) -> bytes | None:
     pngs = [png for png in (*(f.image_png for f in replay.frames), replay.final_image_png) if png is not None]
     if len(set(pngs)) < 2:
         return None
-    images = [_open_png(png) for png in _thin(pngs, MAX_FRAMES)]
+    images = [_open_png(png) for png in _thin_out(pngs, MAX_FRAMES)]
     if len({image.size for image in images}) > 1:
         return None
     side = min(MAX_SIDE, max(images[0].size))
     while len(images) > 1:
-        gif = _encode_gif([_reduce(image, side) for image in images])
+        gif = _encode_gif([_shrink_image(image, side) for image in images])
         if len(gif) <= max_bytes:
             return gif
         side = _next_side(side, max_bytes / len(gif))
         if side < MIN_SIDE:
-            side, images = MIN_SIDE, _thin(images, len(images) // 2)
+            side, images = MIN_SIDE, _thin_out(images, len(images) // 2)
     return None
 
 
@@ -58,9 +58,9 @@ def bound_images(replays: Sequence[Replay], max_bytes: int) -> list[Replay]:
     while (size := sum(map(len, small.values()))) > max_bytes:
         if side < MIN_SIDE:
             return drop_images(replays)
-        small = {png: _encode_png(_reduce(_open_png(png), side)) for png in small}
+        small = {png: _encode_png(_shrink_image(_open_png(png), side)) for png in small}
         side = _next_side(side, max_bytes / size)
-    return [_exchange(replay, small) for replay in replays]
+    return [_replace_images(replay, small) for replay in replays]
 
 
 def drop_images(replays: Sequence[Replay]) -> list[Replay]:
@@ -73,7 +73,7 @@ def drop_images(replays: Sequence[Replay]) -> list[Replay]:
     ]
 
 
-def _exchange(replay: Replay, images: dict[bytes, bytes]) -> Replay:
+def _replace_images(replay: Replay, images: dict[bytes, bytes]) -> Replay:
     def find(png: bytes | None) -> bytes | None:
         return None if png is None else images[png]
 
@@ -86,7 +86,7 @@ def _next_side(side: int, share: float) -> int:
     return int(side * min(0.8, 0.95 * share**0.5))
 
 
-def _thin(items: Sequence[T], count: int) -> list[T]:
+def _thin_out(items: Sequence[T], count: int) -> list[T]:
     """At most `count` of the items, evenly spread, with the first and the last."""
     if len(items) <= count:
         return list(items)
@@ -103,7 +103,7 @@ def _open_png(png: bytes) -> Image:
         raise EncodingError(f"an image of replays.json is not a PNG file ({error})") from error
 
 
-def _reduce(image: Image, side: int) -> Image:
+def _shrink_image(image: Image, side: int) -> Image:
     from PIL.Image import Resampling
 
     share = side / max(image.size)

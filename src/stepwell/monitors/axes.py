@@ -28,13 +28,13 @@ class Scale:
         return f"{self.low:.15g} {self.high:.15g} {self.start:.6g} {self.stop:.6g}"
 
 
-def extent(values: Iterable[float]) -> tuple[float, float] | None:
+def find_extent(values: Iterable[float]) -> tuple[float, float] | None:
     """Lowest and highest finite value; None when there is none."""
     finite = [value for value in values if math.isfinite(value)]
     return (min(finite), max(finite)) if finite else None
 
 
-def widened(low: float, high: float) -> tuple[float, float]:
+def widen_range(low: float, high: float) -> tuple[float, float]:
     """A range that is not empty: a constant gets some room around it."""
     if high - low > 1e-12 * max(abs(low), abs(high), 1e-300):
         return low, high
@@ -47,7 +47,7 @@ def nice_ticks(low: float, high: float, count: int = 5, *, whole: bool = False) 
 
     `whole` allows only whole numbers: there is no update 1.5.
     """
-    low, high = widened(low, high)
+    low, high = widen_range(low, high)
     step = _nice_step(low, high, count)
     step = max(step, 1.0) if whole else step
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
@@ -56,7 +56,7 @@ def nice_ticks(low: float, high: float, count: int = 5, *, whole: bool = False) 
 
 def nice_range(low: float, high: float, count: int = 5) -> tuple[float, float]:
     """`[low, high]` widened to the round values around it, so that an axis ends on ticks."""
-    low, high = widened(low, high)
+    low, high = widen_range(low, high)
     step = _nice_step(low, high, count)
     return math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
 
@@ -69,23 +69,23 @@ def _nice_step(low: float, high: float, count: int) -> float:
     )
 
 
-def tick_labels(ticks: Sequence[float]) -> list[str]:
+def format_ticks(ticks: Sequence[float]) -> list[str]:
     """Labels with the digits that tell neighbours apart, and no more: 0, 0.5, 1 or 0, 20k, 40k."""
     if not ticks:
         return []
     largest = max(abs(tick) for tick in ticks)
     step = min((abs(b - a) for a, b in pairwise(ticks)), default=largest) or 1.0
     if largest >= 1e15 or (step < 1e-4 and largest < 1e-2):
-        return [_label_power(tick, step) for tick in ticks]
+        return [_format_power(tick, step) for tick in ticks]
     for limit, sign in ((1e9, "B"), (1e6, "M"), (1e4, "k")):
         if largest >= limit:
             unit = {"B": 1e9, "M": 1e6, "k": 1e3}[sign]
-            places = _places(step / unit)
+            places = _count_decimals(step / unit)
             return ["0" if tick == 0 else f"{tick / unit:.{places}f}{sign}" for tick in ticks]
-    return [f"{tick:.{_places(step)}f}" if abs(tick) >= step / 2 else "0" for tick in ticks]
+    return [f"{tick:.{_count_decimals(step)}f}" if abs(tick) >= step / 2 else "0" for tick in ticks]
 
 
-def _label_power(tick: float, step: float) -> str:
+def _format_power(tick: float, step: float) -> str:
     """`1.2e-5`: as many digits as the step needs at this height."""
     if abs(tick) < step / 2:
         return "0"
@@ -94,5 +94,5 @@ def _label_power(tick: float, step: float) -> str:
     return f"{mantissa}e{int(power)}"
 
 
-def _places(step: float) -> int:
+def _count_decimals(step: float) -> int:
     return max(0, -math.floor(math.log10(step) + 1e-9))

@@ -47,7 +47,7 @@ class RunInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogEntry:
     """Figures of one moment of a run: after `update` updates, `time_s` seconds, `env_steps` steps.
 
     Example: `Entry("eval", update=20, time_s=31.5, env_steps=7680, values={"success": 0.61,
@@ -87,7 +87,7 @@ class Monitor:
     def watch(self, values: dict[str, float]) -> None:
         """Figures of this moment, to be shown and not recorded; may be called from any thread."""
 
-    def record(self, entry: Entry) -> None:
+    def record(self, entry: LogEntry) -> None:
         """New figures."""
 
     def note(self, text: str) -> None:
@@ -109,29 +109,29 @@ class Monitors(Monitor):
         return len(self._alive)
 
     def start(self, info: RunInfo) -> None:
-        self._each(lambda monitor: monitor.start(info), is_start=True)
+        self._call_each(lambda monitor: monitor.start(info), is_start=True)
 
     def phase(self, text: str) -> None:
-        self._each(lambda monitor: monitor.phase(text))
+        self._call_each(lambda monitor: monitor.phase(text))
 
     def watch(self, values: dict[str, float]) -> None:
         for monitor in list(self._alive):  # not `_each`: a failure must not be handled in another thread
             monitor.watch(values)
 
-    def record(self, entry: Entry) -> None:
-        self._each(lambda monitor: monitor.record(entry))
+    def record(self, entry: LogEntry) -> None:
+        self._call_each(lambda monitor: monitor.record(entry))
 
     def note(self, text: str) -> None:
-        self._each(lambda monitor: monitor.note(text))
+        self._call_each(lambda monitor: monitor.note(text))
 
     def close(self) -> None:
         """Close every monitor, also when one of them fails. The required ones come last, so that
         they still record what the others have to say."""
         for monitor in sorted(self._alive, key=lambda monitor: monitor.required):
-            self._each(lambda monitor: monitor.close(), among=[monitor])
+            self._call_each(lambda monitor: monitor.close(), among=[monitor])
         self._alive = []
 
-    def _each(
+    def _call_each(
         self, call: Callable[[Monitor], None], *, among: list[Monitor] | None = None, is_start: bool = False
     ) -> None:
         """Call each monitor; then raise the first failure that counts and report the others."""

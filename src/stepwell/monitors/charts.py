@@ -20,8 +20,27 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepwell.core.errors import InputError
-from stepwell.monitors.axes import CHAR_WIDTH, Scale, extent, nice_range, nice_ticks, tick_labels, widened
-from stepwell.monitors.svg import GRID, INK, MUTED, PAPER, color, element, escaped, joined, picture, text
+from stepwell.monitors.axes import (
+    CHAR_WIDTH,
+    Scale,
+    find_extent,
+    format_ticks,
+    nice_range,
+    nice_ticks,
+    widen_range,
+)
+from stepwell.monitors.svg import (
+    GRID,
+    INK,
+    MUTED,
+    PAPER,
+    escape_text,
+    format_points,
+    get_color,
+    make_element,
+    make_svg,
+    make_text,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +81,14 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class ReferenceLine:
     """A dashed horizontal line to compare with."""
 
     name: str
     y: float
 
 
-def line_chart(
+def draw_line_chart(
     series: Sequence[Series],
     *,
     title: str = "",
@@ -79,45 +98,57 @@ def line_chart(
     height: int = 320,
     x_range: tuple[float, float] | None = None,
     y_range: tuple[float, float] | None = None,
-    levels: Sequence[Level] = (),
+    levels: Sequence[ReferenceLine] = (),
     legend: bool | None = None,
 ) -> str:
     """Lines over a common axis. Ranges left out are chosen so that everything fits.
 
     `legend` None shows one when there is more than one series.
     """
-    x_extent = x_range or extent(value for item in series for value in item.x)
-    y_extent = y_range or extent(_all_y(series, levels))
+    x_extent = x_range or find_extent(value for item in series for value in item.x)
+    y_extent = y_range or find_extent(_collect_y(series, levels))
     if x_extent is None or y_extent is None:
-        return picture(width, height, title, [text(width / 2, height / 2, "no data yet", anchor="middle")])
+        return make_svg(
+            width, height, title, [make_text(width / 2, height / 2, "no data yet", anchor="middle")]
+        )
     has_legend = len(series) > 1 if legend is None else legend
-    top, head = _legend(series, width) if has_legend else (10.0 + 14 * bool(y_label), [text(2, 12, y_label)])
+    top, head = (
+        _draw_legend(series, width)
+        if has_legend
+        else (10.0 + 14 * bool(y_label), [make_text(2, 12, y_label)])
+    )
     height += max(0, round(top - 42))  # a legend of many rows adds to the height: the plot keeps its own
     bottom = height - (42 if x_label else 26)
     count = _num_ticks(bottom - top, 36)
     low, high = y_extent if y_range else nice_range(*y_extent, count=count)
     ticks = nice_ticks(low, high, count)
-    left = 12 + CHAR_WIDTH * max(map(len, tick_labels(ticks)), default=1)
-    x = Scale(*widened(*x_extent), left, width - 12)
-    y = Scale(*widened(low, high), bottom, top)
-    head.append(text((x.start + x.stop) / 2, height - 6, x_label, anchor="middle"))
-    plot = [_band(item, x, y) for item in series] + [_line(item, x, y) for item in series]
-    plot += [_lone_dots(item, x, y) for item in series if not item.marks]
-    marks = [_marks(item, x, y) for item in series if item.marks]
+    left = 12 + CHAR_WIDTH * max(map(len, format_ticks(ticks)), default=1)
+    x = Scale(*widen_range(*x_extent), left, width - 12)
+    y = Scale(*widen_range(low, high), bottom, top)
+    head.append(make_text((x.start + x.stop) / 2, height - 6, x_label, anchor="middle"))
+    plot = [_draw_band(item, x, y) for item in series] + [_draw_line(item, x, y) for item in series]
+    plot += [_draw_lone_dots(item, x, y) for item in series if not item.marks]
+    marks = [_draw_marks(item, x, y) for item in series if item.marks]
     is_whole = all(value.is_integer() for item in series for value in map(float, item.x))
-    behind = [*_y_axis(y, ticks, x), *_x_axis(x, y, whole=is_whole), *_level_lines(levels, x, y)]
-    parts = [*head, *behind, _clipped(plot, x, y), *marks, *_level_names(levels, x, y)]
-    return picture(width, height, title, parts, data_x=x.attribute, data_y=y.attribute)
+    behind = [
+        *_draw_y_axis(y, ticks, x),
+        *_draw_x_axis(x, y, whole=is_whole),
+        *_draw_reference_lines(levels, x, y),
+    ]
+    parts = [*head, *behind, _clip_parts(plot, x, y), *marks, *_draw_reference_names(levels, x, y)]
+    return make_svg(width, height, title, parts, data_x=x.attribute, data_y=y.attribute)
 
 
-def bar_chart(bars: Sequence[Bar], *, title: str = "", width: int = 720, high: float | None = None) -> str:
+def draw_bar_chart(
+    bars: Sequence[Bar], *, title: str = "", width: int = 720, high: float | None = None
+) -> str:
     """Horizontal bars from 0 (to `high` at least), with intervals as whiskers, and their values in words.
 
     Names stand above their bars below 500 px of width, and where they would take half of it.
     """
     shown = [bar for bar in bars if math.isfinite(bar.value)]
     if not shown:
-        return picture(width, 60, title, [text(width / 2, 34, "no data yet", anchor="middle")])
+        return make_svg(width, 60, title, [make_text(width / 2, 34, "no data yet", anchor="middle")])
     names = 14 + 7.0 * max(len(bar.name) for bar in shown)
     is_narrow = width < 500 or names > width / 2
     row, thickness = (46, 14) if is_narrow else (34, 18)
@@ -128,17 +159,19 @@ def bar_chart(bars: Sequence[Bar], *, title: str = "", width: int = 720, high: f
     parts = []
     for index, bar in enumerate(shown):
         middle = 6 + row * index + (row - thickness / 2 - 4 if is_narrow else row / 2)
-        parts.append(_bar(bar, scale, middle, thickness))
+        parts.append(_draw_bar(bar, scale, middle, thickness))
         above = (left, middle - thickness / 2 - 5, "start")
         x, y, anchor = above if is_narrow else (left - 10, middle + 4, "end")
-        parts.append(text(x, y, bar.name, anchor=anchor, fill=INK, more=f"font-size:12.5px;{_weight(bar)}"))
+        parts.append(
+            make_text(x, y, bar.name, anchor=anchor, fill=INK, more=f"font-size:12.5px;{_choose_weight(bar)}")
+        )
     bottom = 8 + row * len(shown)
     if not is_narrow:
-        parts.append(element("line", x1=left, x2=left, y1=4, y2=bottom, style=f"stroke:{MUTED}"))
-    return picture(width, bottom + 4, title, parts)
+        parts.append(make_element("line", x1=left, x2=left, y1=4, y2=bottom, style=f"stroke:{MUTED}"))
+    return make_svg(width, bottom + 4, title, parts)
 
 
-def smoothed(values: Sequence[float], reach: int) -> list[float]:
+def smooth_values(values: Sequence[float], reach: int) -> list[float]:
     """The running mean over `reach` values on either side, or as many as there are; gaps stay gaps."""
     row = np.asarray(values, dtype=np.float64)
     is_finite, window = np.isfinite(row), np.ones(2 * reach + 1)
@@ -151,7 +184,7 @@ def smoothed(values: Sequence[float], reach: int) -> list[float]:
     return means
 
 
-def _all_y(series: Sequence[Series], levels: Sequence[Level]) -> list[float]:
+def _collect_y(series: Sequence[Series], levels: Sequence[ReferenceLine]) -> list[float]:
     rows = [row for item in series for row in (item.y, item.low, item.high) if row is not None]
     return [value for row in rows for value in row] + [level.y for level in levels]
 
@@ -160,55 +193,57 @@ def _num_ticks(size: float, apart: float) -> int:
     return max(2, min(6, int(size / apart)))
 
 
-def _legend(series: Sequence[Series], width: int) -> tuple[float, list[str]]:
+def _draw_legend(series: Sequence[Series], width: int) -> tuple[float, list[str]]:
     """Where the plot may begin, and the names in rows above it."""
     parts, x, y = [], 4.0, 14.0
     for item in series:
         needed = 24 + 6.2 * len(item.name)
         if x > 4 and x + needed > width:
             x, y = 4.0, y + 16
-        style = f"stroke:{color(item.color)};stroke-width:2.5"
+        style = f"stroke:{get_color(item.color)};stroke-width:2.5"
         dash = "4 3" if item.dashed else None
-        parts.append(element("line", x1=x, x2=x + 14, y1=y - 4, y2=y - 4, stroke_dasharray=dash, style=style))
-        parts.append(text(x + 19, y, item.name, fill=INK))
+        parts.append(
+            make_element("line", x1=x, x2=x + 14, y1=y - 4, y2=y - 4, stroke_dasharray=dash, style=style)
+        )
+        parts.append(make_text(x + 19, y, item.name, fill=INK))
         x += needed + 8
     return y + 12, parts
 
 
-def _y_axis(y: Scale, ticks: Sequence[float], x: Scale) -> list[str]:
+def _draw_y_axis(y: Scale, ticks: Sequence[float], x: Scale) -> list[str]:
     parts = []
-    for tick, label in zip(ticks, tick_labels(ticks), strict=True):
+    for tick, label in zip(ticks, format_ticks(ticks), strict=True):
         style = f"stroke:{MUTED};stroke-width:.8" if tick == 0 else f"stroke:{GRID}"
-        parts.append(element("line", x1=x.start, x2=x.stop, y1=y(tick), y2=y(tick), style=style))
-        parts.append(text(x.start - 6, y(tick) + 3.8, label, anchor="end"))
+        parts.append(make_element("line", x1=x.start, x2=x.stop, y1=y(tick), y2=y(tick), style=style))
+        parts.append(make_text(x.start - 6, y(tick) + 3.8, label, anchor="end"))
     return parts
 
 
-def _x_axis(x: Scale, y: Scale, *, whole: bool) -> list[str]:
+def _draw_x_axis(x: Scale, y: Scale, *, whole: bool) -> list[str]:
     """Labels from right to left; one that would touch the label before it is left out."""
     ticks = nice_ticks(x.low, x.high, _num_ticks(x.stop - x.start, 72), whole=whole)
     parts, free = [], math.inf
-    for tick, label in reversed(list(zip(ticks, tick_labels(ticks), strict=True))):
+    for tick, label in reversed(list(zip(ticks, format_ticks(ticks), strict=True))):
         width = CHAR_WIDTH * len(label)
         is_last = x(tick) + width / 2 > x.stop + 10
         right = x(tick) + (0 if is_last else width / 2)
         if right <= free:
-            parts.append(text(x(tick), y.start + 16, label, anchor="end" if is_last else "middle"))
+            parts.append(make_text(x(tick), y.start + 16, label, anchor="end" if is_last else "middle"))
             free = right - width - 6
     return parts
 
 
-def _level_lines(levels: Sequence[Level], x: Scale, y: Scale) -> list[str]:
+def _draw_reference_lines(levels: Sequence[ReferenceLine], x: Scale, y: Scale) -> list[str]:
     style = f"stroke:{MUTED};stroke-width:1.2"
     return [
-        element(
+        make_element(
             "line", x1=x.start, x2=x.stop, y1=y(level.y), y2=y(level.y), stroke_dasharray="2 4", style=style
         )
         for level in levels
     ]
 
 
-def _level_names(levels: Sequence[Level], x: Scale, y: Scale) -> list[str]:
+def _draw_reference_names(levels: Sequence[ReferenceLine], x: Scale, y: Scale) -> list[str]:
     """Names above their lines, 12 px apart at least and inside the chart; a rim sets them off from lines."""
     ordered = sorted(levels, key=lambda level: level.y)
     heights: list[float] = []
@@ -220,45 +255,49 @@ def _level_names(levels: Sequence[Level], x: Scale, y: Scale) -> list[str]:
         lowest_allowed = heights[index] + 12
     rim = f"stroke:{PAPER};stroke-width:3;paint-order:stroke;stroke-linejoin:round"
     return [
-        text(x.stop, height, level.name, anchor="end", more=rim)
+        make_text(x.stop, height, level.name, anchor="end", more=rim)
         for level, height in zip(ordered, heights, strict=True)
     ]
 
 
-def _clipped(parts: Sequence[str], x: Scale, y: Scale) -> str:
+def _clip_parts(parts: Sequence[str], x: Scale, y: Scale) -> str:
     """What lies outside the axes is cut off. A picture in the picture needs no id, unlike a clip path."""
     left, top, width, height = x.start, y.stop - 3, x.stop - x.start + 3, y.start - y.stop + 6
     box = f"{left:.1f} {top:.1f} {width:.1f} {height:.1f}"
-    return element("svg", *parts, x=left, y=top, width=width, height=height, viewBox=box, overflow="hidden")
-
-
-def _line(item: Series, x: Scale, y: Scale) -> str:
-    """The line itself, which carries its name; the running mean lies over it."""
-    rows = [(item.y, f"stroke-width:{1 if item.smooth else 2};opacity:{0.35 if item.smooth else 1}", True)]
-    if item.smooth:
-        rows.append((smoothed(item.y, item.smooth), "stroke-width:2", False))
-    return "".join(
-        element(
-            "polyline",
-            points=joined(piece),
-            fill="none",
-            stroke_dasharray="5 4" if item.dashed else None,
-            data_name=item.name if is_read else None,
-            style=f"stroke:{color(item.color)};stroke-linejoin:round;stroke-linecap:round;{style}",
-        )
-        for values, style, is_read in rows
-        for piece in _pieces(item.x, values, x, y)
+    return make_element(
+        "svg", *parts, x=left, y=top, width=width, height=height, viewBox=box, overflow="hidden"
     )
 
 
-def _lone_dots(item: Series, x: Scale, y: Scale) -> str:
+def _draw_line(item: Series, x: Scale, y: Scale) -> str:
+    """The line itself, which carries its name; the running mean lies over it."""
+    rows = [(item.y, f"stroke-width:{1 if item.smooth else 2};opacity:{0.35 if item.smooth else 1}", True)]
+    if item.smooth:
+        rows.append((smooth_values(item.y, item.smooth), "stroke-width:2", False))
+    return "".join(
+        make_element(
+            "polyline",
+            points=format_points(piece),
+            fill="none",
+            stroke_dasharray="5 4" if item.dashed else None,
+            data_name=item.name if is_read else None,
+            style=f"stroke:{get_color(item.color)};stroke-linejoin:round;stroke-linecap:round;{style}",
+        )
+        for values, style, is_read in rows
+        for piece in _split_pieces(item.x, values, x, y)
+    )
+
+
+def _draw_lone_dots(item: Series, x: Scale, y: Scale) -> str:
     """A dot for each point with gaps on both sides: a line of one point cannot be seen."""
-    lone = [piece[0] for piece in _pieces(item.x, item.y, x, y) if len(piece) == 1]
-    style = f"fill:{color(item.color)}"
-    return "".join(element("circle", cx=at, cy=height, r=2.5, style=style) for at, height in lone)
+    lone = [piece[0] for piece in _split_pieces(item.x, item.y, x, y) if len(piece) == 1]
+    style = f"fill:{get_color(item.color)}"
+    return "".join(make_element("circle", cx=at, cy=height, r=2.5, style=style) for at, height in lone)
 
 
-def _pieces(xs: Sequence[float], ys: Sequence[float], x: Scale, y: Scale) -> list[list[tuple[float, float]]]:
+def _split_pieces(
+    xs: Sequence[float], ys: Sequence[float], x: Scale, y: Scale
+) -> list[list[tuple[float, float]]]:
     """Runs of finite points in pixels, thinned."""
     pieces: list[list[tuple[float, float]]] = [[]]
     for at, value in zip(xs, ys, strict=True):
@@ -266,10 +305,10 @@ def _pieces(xs: Sequence[float], ys: Sequence[float], x: Scale, y: Scale) -> lis
             pieces[-1].append((x(at), y(value)))
         elif pieces[-1]:
             pieces.append([])
-    return [thinned(piece) for piece in pieces if piece]
+    return [thin_points(piece) for piece in pieces if piece]
 
 
-def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+def thin_points(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """First, lowest, highest and last point of every pixel column, in their order."""
     columns: dict[int, list[tuple[float, float]]] = {}
     for point in points:
@@ -283,17 +322,19 @@ def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return kept
 
 
-def _band(item: Series, x: Scale, y: Scale) -> str:
+def _draw_band(item: Series, x: Scale, y: Scale) -> str:
     if item.low is None or item.high is None:
         return ""
     rows = [row for row in zip(item.x, item.low, item.high, strict=True) if all(map(math.isfinite, row))]
     edge = [(x(at), y(high)) for at, _, high in rows] + [(x(at), y(low)) for at, low, _ in reversed(rows)]
-    return element("polygon", points=joined(edge), style=f"fill:{color(item.color)};opacity:.16")
+    return make_element(
+        "polygon", points=format_points(edge), style=f"fill:{get_color(item.color)};opacity:.16"
+    )
 
 
-def _marks(item: Series, x: Scale, y: Scale) -> str:
+def _draw_marks(item: Series, x: Scale, y: Scale) -> str:
     parts = []
-    style = f"fill:{color(item.color)};stroke:{PAPER};stroke-width:1.5"
+    style = f"fill:{get_color(item.color)};stroke:{PAPER};stroke-width:1.5"
     for index, (at, value) in enumerate(zip(item.x, item.y, strict=True)):
         if math.isfinite(at) and math.isfinite(value):
             words = f"{item.name}: {value:.4g} at {at:,.6g}"
@@ -303,28 +344,30 @@ def _marks(item: Series, x: Scale, y: Scale) -> str:
                 and math.isfinite(item.low[index] + item.high[index])
             ):
                 words += f" [{item.low[index]:.3g}, {item.high[index]:.3g}]"
-            told = element("title", escaped(words))
-            parts.append(element("circle", told, cx=x(at), cy=y(value), r=3.2, style=style))
+            told = make_element("title", escape_text(words))
+            parts.append(make_element("circle", told, cx=x(at), cy=y(value), r=3.2, style=style))
     return "".join(parts)
 
 
-def _weight(bar: Bar) -> str:
+def _choose_weight(bar: Bar) -> str:
     return "font-weight:600;" if bar.strong else ""
 
 
-def _bar(bar: Bar, scale: Scale, middle: float, thickness: float) -> str:
+def _draw_bar(bar: Bar, scale: Scale, middle: float, thickness: float) -> str:
     end = reach = max(scale(bar.value), scale.start + 1)
-    told = [element("title", escaped(bar.note))] if bar.note else []
-    style = f"fill:{color(bar.color)};opacity:{1 if bar.strong else 0.55}"
+    told = [make_element("title", escape_text(bar.note))] if bar.note else []
+    style = f"fill:{get_color(bar.color)};opacity:{1 if bar.strong else 0.55}"
     top, width = middle - thickness / 2, end - scale.start
-    parts = [element("rect", *told, x=scale.start, y=top, width=width, height=thickness, rx=2, style=style)]
+    parts = [
+        make_element("rect", *told, x=scale.start, y=top, width=width, height=thickness, rx=2, style=style)
+    ]
     interval = ""
     if bar.low is not None and bar.high is not None:
         low, reach = scale(bar.low), max(scale(bar.high), end)
         path = f"M{low:.1f},{middle}H{reach:.1f}M{low:.1f},{middle - 4}v8M{reach:.1f},{middle - 4}v8"
-        parts.append(element("path", d=path, fill="none", style=f"stroke:{INK};stroke-width:1.3"))
+        parts.append(make_element("path", d=path, fill="none", style=f"stroke:{INK};stroke-width:1.3"))
         interval = f"[{bar.low:.2f}, {bar.high:.2f}]"
-    figures = f"font-size:13px;{_weight(bar)}font-variant-numeric:tabular-nums"
-    parts.append(text(reach + 8, middle + 4, f"{bar.value:.2f}", fill=INK, more=figures))
-    parts.append(text(reach + 44, middle + 4, interval))
+    figures = f"font-size:13px;{_choose_weight(bar)}font-variant-numeric:tabular-nums"
+    parts.append(make_text(reach + 8, middle + 4, f"{bar.value:.2f}", fill=INK, more=figures))
+    parts.append(make_text(reach + 44, middle + 4, interval))
     return "".join(parts)

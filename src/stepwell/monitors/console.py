@@ -24,7 +24,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from stepwell.monitors.base import Entry, Monitor, RunInfo
+from stepwell.monitors.base import LogEntry, Monitor, RunInfo
 
 RECENT = 30  # updates whose pace predicts the time left
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -43,16 +43,16 @@ class Progress:
     time_s: float = 0.0
     update: int = 0
     values: dict[str, float] = field(default_factory=dict)
-    evals: list[Entry] = field(default_factory=list)
+    evals: list[LogEntry] = field(default_factory=list)
     now: dict[str, float] = field(default_factory=dict)  # of the resource groups, at this moment
     update_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))  # each of the last updates
     eval_s: float = 0.0  # the last evaluation
     warm_start_s: float = 0.0
     last_s: float | None = None  # when the last entry came; None before the first one
 
-    def take(self, entry: Entry) -> None:
+    def add_entry(self, entry: LogEntry) -> None:
         """Learn from one entry."""
-        self._time(entry)
+        self._measure_time(entry)
         self.time_s = self.last_s = entry.time_s
         if entry.kind == "update":
             self.update, self.values = entry.update, entry.values
@@ -64,7 +64,7 @@ class Progress:
         elif entry.kind == "warm_start":
             self.values, self.phase = entry.values, _warm_start_title(entry.values)
 
-    def _time(self, entry: Entry) -> None:
+    def _measure_time(self, entry: LogEntry) -> None:
         """How long what this entry tells of has taken: everything since the entry before it."""
         took_s = None if self.last_s is None else entry.time_s - self.last_s
         if entry.kind == "update":
@@ -79,7 +79,7 @@ class Progress:
             self.warm_start_s = entry.time_s
 
     @property
-    def best(self) -> Entry | None:
+    def best(self) -> LogEntry | None:
         """The evaluation with the highest success, the first of equals."""
         scored = [entry for entry in self.evals if math.isfinite(entry.values.get("success", math.nan))]
         return max(scored, key=lambda entry: entry.values["success"], default=None)
@@ -140,9 +140,11 @@ class ConsoleMonitor(Monitor):
     def start(self, info: RunInfo) -> None:
         self._progress = Progress(info, update=max(info.resumed_from or 0, 0))
         again = f", resumed after update {info.resumed_from}" if info.resumed_from is not None else ""
-        self._say(f"{info.name}: {info.recipe} on {info.env}, seed {info.seed}{again}, in {info.folder}")
+        self._print_text(
+            f"{info.name}: {info.recipe} on {info.env}, seed {info.seed}{again}, in {info.folder}"
+        )
         if self.is_live:
-            self._live = Live(get_renderable=self._view, console=self.console, refresh_per_second=2)
+            self._live = Live(get_renderable=self._make_view, console=self.console, refresh_per_second=2)
             self._live.start()
 
     def phase(self, text: str) -> None:
@@ -153,70 +155,70 @@ class ConsoleMonitor(Monitor):
         if self._progress is not None:
             self._progress.now = values
 
-    def record(self, entry: Entry) -> None:
+    def record(self, entry: LogEntry) -> None:
         assert self._progress is not None, "start comes before record"
         if entry.kind == "event":
             self.note(entry.text)
             return
-        self._progress.take(entry)
+        self._progress.add_entry(entry)
         self._entry_at = time.monotonic()
         if not self.is_live and self._is_due(entry):
             self._line_at_s = entry.time_s
-            self._say(plain_line(entry, self._progress))
+            self._print_text(format_entry(entry, self._progress))
             if entry.kind == "update":
-                for group, figures in group_lines(self._progress.now):
-                    self._say(f"{'':>8}  {group}  {figures}")
+                for group, figures in describe_workers(self._progress.now):
+                    self._print_text(f"{'':>8}  {group}  {figures}")
 
     def note(self, text: str) -> None:
-        self._say(text)
+        self._print_text(text)
 
     def close(self) -> None:
         if self._live is not None:
             self._live.stop()
         self._live = None
 
-    def _is_due(self, entry: Entry) -> bool:
+    def _is_due(self, entry: LogEntry) -> bool:
         is_late = entry.time_s - self._line_at_s >= self._every_s
         if entry.kind == "update":
             assert self._progress is not None
             is_last = entry.update == self._progress.info.num_updates
             is_shown = is_last or entry.update == 1 or entry.update % self._every == 0
-            return is_late or is_shown or bool(failures_in(entry.values))
+            return is_late or is_shown or bool(describe_failures(entry.values))
         return is_late or entry.kind == "eval"
 
-    def _say(self, text: str) -> None:
+    def _print_text(self, text: str) -> None:
         """Words, above the live block if there is one. What agents and worlds wrote stays harmless."""
         clean = "".join(char if char == "\n" or char.isprintable() else " " for char in text)
         clean = clean.encode(self.console.encoding, "replace").decode(self.console.encoding)
         self.console.print(clean, markup=False, highlight=False, soft_wrap=True, emoji=False)
 
-    def _view(self) -> RenderableType:
+    def _make_view(self) -> RenderableType:
         if self._progress is None:
             return Text("")
-        return live_view(self._progress, self.console, since_s=time.monotonic() - self._entry_at)
+        return make_live_view(self._progress, self.console, since_s=time.monotonic() - self._entry_at)
 
 
-def plain_line(entry: Entry, progress: Progress) -> str:
+def format_entry(entry: LogEntry, progress: Progress) -> str:
     """One entry as one line of ASCII."""
     values = entry.values
-    words = [f"{duration(entry.time_s):>8}"]
+    words = [f"{format_duration(entry.time_s):>8}"]
     if entry.kind == "eval":
-        words += [f"update {entry.update}/{progress.info.num_updates}", f"held-out {_success(entry)}"]
+        words += [f"update {entry.update}/{progress.info.num_updates}", f"held-out {_format_success(entry)}"]
         best = progress.best
         words += [f"best {best.values['success']:.2f} at {best.update}"] if best else []
-        words += [f"agent failed {failed}"] if (failed := failures_in(values)) else []
+        words += [f"agent failed {failed}"] if (failed := describe_failures(values)) else []
         return "  ".join(words)
     words.append(progress.title)
     for name in ("success", "reward", "loss", "entropy", "kl", "tokens_per_s"):
         if name in values:
-            words.append(f"{name.replace('tokens_per_s', 'tokens/s')} {_shown(name, values[name])}")
-    words += [f"agent failed {failed}"] if (failed := failures_in(values)) else []
+            words.append(f"{name.replace('tokens_per_s', 'tokens/s')} {_format_value(name, values[name])}")
+    words += [f"agent failed {failed}"] if (failed := describe_failures(values)) else []
     if (left := progress.left_s) is not None:
-        words.append(f"left {duration(left)}")
+        words.append(f"left {format_duration(left)}")
     return "  ".join(words)
 
 
-def failures_in(values: dict[str, float]) -> str:
+def describe_failures(values: dict[str, float]) -> str:
     """What a user's own agent got wrong, by kind: `3 raised, 1 timed_out`."""
     counts = {
         name.removeprefix(FAILURES): value for name, value in values.items() if name.startswith(FAILURES)
@@ -224,7 +226,7 @@ def failures_in(values: dict[str, float]) -> str:
     return ", ".join(f"{value:.0f} {kind}" for kind, value in counts.items() if value)
 
 
-def group_lines(now: dict[str, float]) -> list[tuple[str, str]]:
+def describe_workers(now: dict[str, float]) -> list[tuple[str, str]]:
     """A line per resource group: how busy it is, what waits for it, what it holds."""
     lines = []
     for group in GROUPS:
@@ -249,26 +251,26 @@ _GROUP_WORDS = {
 _ONLY_IF_ANY = ("restarts", "memory_mb")
 
 
-def live_view(progress: Progress, console: Console, since_s: float = 0.0) -> RenderableType:
+def make_live_view(progress: Progress, console: Console, since_s: float = 0.0) -> RenderableType:
     """The block redrawn in place, `since_s` after the last entry: a progress bar, then one row per
     question a watcher has."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, figures in _rows(progress, is_unicode=console.encoding.lower().startswith("utf")):
+    for name, figures in _make_rows(progress, is_unicode=console.encoding.lower().startswith("utf")):
         if figures:
             table.add_row(name, Text("  ").join(figures))
-    return Group(_head(progress, since_s), table)
+    return Group(_make_head(progress, since_s), table)
 
 
-def _head(progress: Progress, since_s: float) -> Table:
+def _make_head(progress: Progress, since_s: float) -> Table:
     head = Table.grid(padding=(0, 2))
     done, whole = progress.update, max(progress.info.num_updates, 1)
     if not done and "num_steps" in progress.values:  # the warm start has a bar of its own
         done, whole = int(progress.values["step"]), max(int(progress.values["num_steps"]), 1)
-    clock = duration(progress.time_s + since_s)
+    clock = format_duration(progress.time_s + since_s)
     if (left := progress.left_s) is not None:
-        clock += f", {duration(max(left - since_s, 0.0))} left"
+        clock += f", {format_duration(max(left - since_s, 0.0))} left"
     head.add_row(
         Text(progress.title, style="bold"),
         ProgressBar(total=whole, completed=min(done, whole), width=28),
@@ -277,47 +279,56 @@ def _head(progress: Progress, since_s: float) -> Table:
     return head
 
 
-def _rows(progress: Progress, is_unicode: bool) -> list[tuple[str, list[Text]]]:
+def _make_rows(progress: Progress, is_unicode: bool) -> list[tuple[str, list[Text]]]:
     values = progress.values
-    success = _figures(values, {"success": "train"})
+    success = _format_metrics(values, {"success": "train"})
     if progress.evals:
-        success.append(_figure("held-out", _success(progress.evals[-1]), "bold green"))
+        success.append(_format_metric("held-out", _format_success(progress.evals[-1]), "bold green"))
     if (best := progress.best) is not None:
-        success.append(_figure("best", f"{best.values['success']:.2f} at {best.update}"))
+        success.append(_format_metric("best", f"{best.values['success']:.2f} at {best.update}"))
     if is_unicode and len(progress.evals) > 1:
-        success.append(Text(sparkline([entry.values.get("success", math.nan) for entry in progress.evals])))
+        success.append(
+            Text(draw_sparkline([entry.values.get("success", math.nan) for entry in progress.evals]))
+        )
     parts = {name: name.removeprefix("reward/") for name in values if name.startswith("reward/")}
     policy = {"loss": "loss", "entropy": "entropy", "kl": "KL", "clip_share": "clipped"}
     speed = {"tokens_per_s": "tokens/s", "time/rollout_s": "rollout s", "time/update_s": "update s"}
     return [
         ("success", success),
-        ("reward", _figures(values, {"reward": "all", **parts})),
-        ("policy", _figures(values, {**policy, "explained_variance": "explained", "grad_norm": "gradient"})),
-        ("speed", _figures(values, speed)),
-        ("agent failed", [Text(failed, style="bold red")] if (failed := failures_in(values)) else []),
-        *((group, [Text(figures, style="bold")]) for group, figures in group_lines(progress.now)),
+        ("reward", _format_metrics(values, {"reward": "all", **parts})),
+        (
+            "policy",
+            _format_metrics(values, {**policy, "explained_variance": "explained", "grad_norm": "gradient"}),
+        ),
+        ("speed", _format_metrics(values, speed)),
+        ("agent failed", [Text(failed, style="bold red")] if (failed := describe_failures(values)) else []),
+        *((group, [Text(figures, style="bold")]) for group, figures in describe_workers(progress.now)),
     ]
 
 
-def _figures(values: dict[str, float], labels: dict[str, str]) -> list[Text]:
-    return [_figure(label, _shown(name, values[name])) for name, label in labels.items() if name in values]
+def _format_metrics(values: dict[str, float], labels: dict[str, str]) -> list[Text]:
+    return [
+        _format_metric(label, _format_value(name, values[name]))
+        for name, label in labels.items()
+        if name in values
+    ]
 
 
-def _figure(label: str, value: str, style: str = "bold") -> Text:
+def _format_metric(label: str, value: str, style: str = "bold") -> Text:
     return Text.assemble((label, "dim"), " ", (value, style))
 
 
-def _success(entry: Entry) -> str:
+def _format_success(entry: LogEntry) -> str:
     success, low, high = (entry.values.get(name) for name in ("success", "low", "high"))
     shown = "unknown" if success is None else f"{success:.2f}"
     return shown if low is None or high is None else f"{shown} [{low:.2f}, {high:.2f}]"
 
 
-def _shown(name: str, value: float) -> str:
-    return f"{value:.2f}" if name in SHARES else number(value)
+def _format_value(name: str, value: float) -> str:
+    return f"{value:.2f}" if name in SHARES else format_number(value)
 
 
-def sparkline(values: list[float], width: int = 24) -> str:
+def draw_sparkline(values: list[float], width: int = 24) -> str:
     """The last `width` shares in [0, 1] as blocks; a value that is not a number leaves a gap."""
     last = len(SPARKS) - 1
     return "".join(
@@ -326,7 +337,7 @@ def sparkline(values: list[float], width: int = 24) -> str:
     )
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """A figure in at most a few characters: 0.31, 12.4, 41,200, 1.2e-05."""
     size = abs(value)
     if not math.isfinite(value):
@@ -342,7 +353,7 @@ def number(value: float) -> str:
     return f"{value:.4f}" if size >= 0.001 else f"{value:.1e}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Seconds as 0:42, 12:05 or 3:07:00."""
     whole = round(seconds)
     hours, minutes = divmod(whole // 60, 60)

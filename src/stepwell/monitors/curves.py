@@ -11,8 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepwell.monitors.base import Entry
-from stepwell.monitors.charts import Level, Series, line_chart
+from stepwell.monitors.base import LogEntry
+from stepwell.monitors.charts import ReferenceLine, Series, draw_line_chart
 from stepwell.monitors.panels import PANELS, WARM_START_PANELS, Panel
 
 WIDTH, HEIGHT = 340, 190
@@ -20,7 +20,7 @@ SAME = 1e-5  # relative; what differs by less is rounding in 32 bits
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DrawnPanel:
     """A panel as the page shows it; `last` is the mean over the last tenth of the run.
 
     `svg` is empty where nothing changed: then `last` is the value.
@@ -32,13 +32,13 @@ class Drawn:
     svg: str = ""
 
 
-def training_panels(entries: Sequence[Entry]) -> list[Drawn]:
+def draw_training_panels(entries: Sequence[LogEntry]) -> list[DrawnPanel]:
     """Everything recorded in updates: what the table of panels names, then what it does not."""
     updates = [entry for entry in entries if entry.kind == "update"]
     return _draw_all(PANELS, updates, [float(entry.update) for entry in updates])
 
 
-def warm_start_panels(entries: Sequence[Entry]) -> list[Drawn]:
+def draw_warm_start_panels(entries: Sequence[LogEntry]) -> list[DrawnPanel]:
     """What was recorded in the warm start, over its own updates."""
     warm = [entry for entry in entries if entry.kind == "warm_start"]
     has_steps = all("step" in entry.values for entry in warm)
@@ -48,24 +48,26 @@ def warm_start_panels(entries: Sequence[Entry]) -> list[Drawn]:
 
 def _draw_all(
     panels: Sequence[Panel],
-    entries: Sequence[Entry],
+    entries: Sequence[LogEntry],
     x: Sequence[float],
     *,
     hidden: str = "",
     other: str = "{}",
-) -> list[Drawn]:
+) -> list[DrawnPanel]:
     left = list(dict.fromkeys(name for entry in entries for name in entry.values if name != hidden))
-    drawn: list[Drawn] = []
+    drawn: list[DrawnPanel] = []
     for panel in panels:
-        chosen = panel.choose(left)
+        chosen = panel.choose_metrics(left)
         left = [name for name in left if name not in chosen]
-        drawn += _draw(panel, chosen, entries, x)
+        drawn += _draw_panel(panel, chosen, entries, x)
     for name in left:
-        drawn += _draw(Panel(name, (name,), ""), [name], entries, x)
+        drawn += _draw_panel(Panel(name, (name,), ""), [name], entries, x)
     return drawn
 
 
-def learning_curve(entries: Sequence[Entry], over: str, levels: Sequence[Level], width: int) -> str:
+def draw_learning_curve(
+    entries: Sequence[LogEntry], over: str, levels: Sequence[ReferenceLine], width: int
+) -> str:
     """Held-out success with its interval, over `env_steps`, `time_s` or `update`."""
     evals = [entry for entry in entries if entry.kind == "eval"]
     labels = {"env_steps": "environment steps", "time_s": "wall time, seconds", "update": "updates"}
@@ -82,7 +84,7 @@ def learning_curve(entries: Sequence[Entry], over: str, levels: Sequence[Level],
         color=2,
         marks=True,
     )
-    return line_chart(
+    return draw_line_chart(
         [series],
         title=f"held-out success over {labels[over]}",
         x_label=labels[over],
@@ -93,23 +95,32 @@ def learning_curve(entries: Sequence[Entry], over: str, levels: Sequence[Level],
     )
 
 
-def _draw(panel: Panel, names: Sequence[str], entries: Sequence[Entry], x: Sequence[float]) -> list[Drawn]:
+def _draw_panel(
+    panel: Panel, names: Sequence[str], entries: Sequence[LogEntry], x: Sequence[float]
+) -> list[DrawnPanel]:
     """One chart, or one line of text for each metric where none of them ever changed."""
     rows = {name: [entry.values.get(name, panel.absent) for entry in entries] for name in names}
     if all(_is_constant(row) for row in rows.values()):
         return [
-            Drawn(_name_alone(panel, name, rows), panel.meaning, _constant(row)) for name, row in rows.items()
+            DrawnPanel(_choose_title(panel, name, rows), panel.meaning, _format_constant(row))
+            for name, row in rows.items()
         ]
     series = [
-        Series(panel.label(name), x, row, color=index, smooth=len(row) // 30 if len(row) > 60 else 0)
+        Series(panel.get_label(name), x, row, color=index, smooth=len(row) // 30 if len(row) > 60 else 0)
         for index, (name, row) in enumerate(rows.items())
     ]
-    svg = line_chart(
-        series, title=panel.title, width=WIDTH, height=HEIGHT, y_range=_range(panel, list(rows.values()))
+    svg = draw_line_chart(
+        series,
+        title=panel.title,
+        width=WIDTH,
+        height=HEIGHT,
+        y_range=_choose_range(panel, list(rows.values())),
     )
     if len(names) > 1:
-        return [Drawn(panel.title, panel.meaning, "", svg)]
-    return [Drawn(_name_alone(panel, names[0], rows), panel.meaning, _last(rows[names[0]]), svg)]
+        return [DrawnPanel(panel.title, panel.meaning, "", svg)]
+    return [
+        DrawnPanel(_choose_title(panel, names[0], rows), panel.meaning, _format_last(rows[names[0]]), svg)
+    ]
 
 
 def _is_constant(row: Sequence[float]) -> bool:
@@ -118,19 +129,21 @@ def _is_constant(row: Sequence[float]) -> bool:
     return not finite or max(finite) - min(finite) <= SAME * max(map(abs, finite))
 
 
-def _constant(row: Sequence[float]) -> str:
+def _format_constant(row: Sequence[float]) -> str:
     """The one value, and how often there was none."""
     num_missing = sum(not math.isfinite(value) for value in row)
     is_mixed = 0 < num_missing < len(row)
     finite = [value for value in row if math.isfinite(value)]
-    return _last(finite) + (f", without a value in {num_missing} of {len(row)}" if is_mixed else "")
+    return _format_last(finite) + (f", without a value in {num_missing} of {len(row)}" if is_mixed else "")
 
 
-def _name_alone(panel: Panel, name: str, rows: dict[str, list[float]]) -> str:
-    return panel.title if len(rows) == 1 and name in panel.metrics else f"{panel.title}: {panel.label(name)}"
+def _choose_title(panel: Panel, name: str, rows: dict[str, list[float]]) -> str:
+    return (
+        panel.title if len(rows) == 1 and name in panel.metrics else f"{panel.title}: {panel.get_label(name)}"
+    )
 
 
-def _range(panel: Panel, rows: Sequence[Sequence[float]]) -> tuple[float, float] | None:
+def _choose_range(panel: Panel, rows: Sequence[Sequence[float]]) -> tuple[float, float] | None:
     """The panel's own limits where it has any; a floor of -1 only counts when values reach below 0."""
     values = [value for row in rows for value in row if math.isfinite(value)]
     if panel.low is None or not values:
@@ -140,7 +153,7 @@ def _range(panel: Panel, rows: Sequence[Sequence[float]]) -> tuple[float, float]
     return (low, high) if high > low else None
 
 
-def _last(row: Sequence[float]) -> str:
+def _format_last(row: Sequence[float]) -> str:
     tail = [value for value in row[-max(1, len(row) // 10) :] if math.isfinite(value)]
     if not tail:
         return "not a number"

@@ -26,13 +26,13 @@ def atomic_write(path: Path, data: bytes | str) -> None:
             os.fsync(file.fileno())
         rename_durably(temporary, path)
     except OSError as error:
-        raise write_error(path, error) from error
+        raise make_write_error(path, error) from error
     finally:
         if temporary.exists():
             temporary.unlink()
 
 
-def write_error(path: Path, error: OSError) -> InfraError:
+def make_write_error(path: Path, error: OSError) -> InfraError:
     """What to tell a person whose `path` could not be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         fix = "the disk is full: free some space (old runs, or lower checkpoint.keep)"

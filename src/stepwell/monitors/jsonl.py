@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from stepwell.core.errors import ConfigError, EncodingError
-from stepwell.monitors.base import RESERVED, Entry, Monitor, RunInfo
-from stepwell.monitors.files import atomic_write, write_error
+from stepwell.monitors.base import RESERVED, LogEntry, Monitor, RunInfo
+from stepwell.monitors.files import atomic_write, make_write_error
 
 FILE_NAME = "metrics.jsonl"
 
@@ -39,7 +39,7 @@ class JsonlMonitor(Monitor):
     def __init__(self) -> None:
         self._path: Path | None = None
         self._file: FileIO | None = None
-        self._last = Entry("event", update=0, time_s=0.0, env_steps=0)
+        self._last = LogEntry("event", update=0, time_s=0.0, env_steps=0)
 
     def start(self, info: RunInfo) -> None:
         path = info.folder / FILE_NAME
@@ -54,24 +54,24 @@ class JsonlMonitor(Monitor):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = FileIO(path, "ab")
         except OSError as error:
-            raise write_error(path, error) from error
+            raise make_write_error(path, error) from error
         self._path = path
 
-    def record(self, entry: Entry) -> None:
-        self._append(_line(entry))
+    def record(self, entry: LogEntry) -> None:
+        self._append_line(_encode_entry(entry))
         self._last = entry
 
     def note(self, text: str) -> None:
         """Written as an event at the place of the last entry."""
         last = self._last
-        self.record(Entry("event", last.update, last.time_s, last.env_steps, text=text))
+        self.record(LogEntry("event", last.update, last.time_s, last.env_steps, text=text))
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
         self._file = None
 
-    def _append(self, line: bytes) -> None:
+    def _append_line(self, line: bytes) -> None:
         assert self._file is not None and self._path is not None, "start comes before record"
         size = self._file.seek(0, 2)
         try:
@@ -80,15 +80,15 @@ class JsonlMonitor(Monitor):
         except OSError as error:
             with suppress(OSError):  # what remains is a torn last line, which every reader skips
                 self._file.truncate(size)
-            raise write_error(self._path, error) from error
+            raise make_write_error(self._path, error) from error
 
 
-def read_entries(path: Path) -> list[Entry]:
+def read_entries(path: Path) -> list[LogEntry]:
     """Every entry of the file, in order; a torn last line is skipped, any other damage refused.
 
     A file that is not there holds no entries.
     """
-    return [entry for entry, _ in _read(path)]
+    return [entry for entry, _ in _read_lines(path)]
 
 
 def rewind(path: Path, update: int) -> None:
@@ -100,7 +100,7 @@ def rewind(path: Path, update: int) -> None:
         return
     kept = [
         line
-        for entry, line in _read(path)
+        for entry, line in _read_lines(path)
         if update >= 0 and (entry.kind == "warm_start" or entry.update <= update)
     ]
     whole = b"".join(line + b"\n" for line in kept)
@@ -108,14 +108,14 @@ def rewind(path: Path, update: int) -> None:
         atomic_write(path, whole)
 
 
-def _read(path: Path) -> list[tuple[Entry, bytes]]:
+def _read_lines(path: Path) -> list[tuple[LogEntry, bytes]]:
     lines = (path.read_bytes() if path.exists() else b"").split(b"\n")
     if lines[-1] == b"":
         lines.pop()
     entries = []
     for number, line in enumerate(lines, start=1):
         try:
-            entries.append((_entry(line), line))
+            entries.append((_decode_entry(line), line))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             if number == len(lines):
                 break
@@ -125,7 +125,7 @@ def _read(path: Path) -> list[tuple[Entry, bytes]]:
     return entries
 
 
-def _line(entry: Entry) -> bytes:
+def _encode_entry(entry: LogEntry) -> bytes:
     fields: dict[str, Any] = {
         "kind": entry.kind,
         "update": int(entry.update),
@@ -145,12 +145,12 @@ def _line(entry: Entry) -> bytes:
     return json.dumps(fields, allow_nan=False).encode() + b"\n"
 
 
-def _entry(line: bytes) -> Entry:
+def _decode_entry(line: bytes) -> LogEntry:
     fields = json.loads(line)
     nonfinite = fields.get("nonfinite", {})
     values = {name: value for name, value in fields.items() if name not in RESERVED}
     values |= {name: float(value) for name, value in nonfinite.items()}
-    return Entry(
+    return LogEntry(
         kind=fields["kind"],
         update=int(fields["update"]),
         time_s=float(fields["time_s"]),

@@ -17,10 +17,10 @@ import time
 import warnings
 from typing import Any
 
-from stepwell.monitors.base import Entry, Monitor, RunInfo
-from stepwell.monitors.charts import Series, line_chart
-from stepwell.monitors.console import Progress, duration, plain_line
-from stepwell.monitors.svg import escaped
+from stepwell.monitors.base import LogEntry, Monitor, RunInfo
+from stepwell.monitors.charts import Series, draw_line_chart
+from stepwell.monitors.console import Progress, format_duration, format_entry
+from stepwell.monitors.svg import escape_text
 
 NUM_NOTES = 4
 _WIDTH, _HEIGHT = 560, 220
@@ -45,7 +45,7 @@ class NotebookMonitor(Monitor):
     def __init__(self, *, every_s: float = 1.0) -> None:
         self._every_s = every_s
         self._progress: Progress | None = None
-        self._updates: list[Entry] = []
+        self._updates: list[LogEntry] = []
         self._notes: list[str] = []
         self._handle: Any = None
         self._drawn_at = -math.inf
@@ -60,13 +60,13 @@ class NotebookMonitor(Monitor):
             self._progress.phase = text
             self._draw_if_due()
 
-    def record(self, entry: Entry) -> None:
+    def record(self, entry: LogEntry) -> None:
         assert self._progress is not None, "start comes before record"
         if entry.kind == "event":
             self.note(entry.text)
             return
-        self._progress.take(entry)
-        self._last_line = plain_line(entry, self._progress)
+        self._progress.add_entry(entry)
+        self._last_line = format_entry(entry, self._progress)
         if entry.kind == "update":
             self._updates.append(entry)
         self._draw_if_due()
@@ -100,25 +100,25 @@ class NotebookMonitor(Monitor):
         self._drawn_at = time.monotonic()
 
 
-def draw_progress(progress: Progress, updates: list[Entry], notes: list[str]) -> str:
+def draw_progress(progress: Progress, updates: list[LogEntry], notes: list[str]) -> str:
     """The state of a run as HTML without scripts."""
     info = progress.info
     done, whole = progress.update, max(info.num_updates, 1)
     if not done and "num_steps" in progress.values:  # the warm start has a bar of its own
         done, whole = int(progress.values["step"]), max(int(progress.values["num_steps"]), 1)
-    clock = duration(progress.time_s)
+    clock = format_duration(progress.time_s)
     if (left := progress.left_s) is not None and progress.phase != "ended":
-        clock += f", {duration(left)} left"
+        clock += f", {format_duration(left)} left"
     lines = [
-        f"<b>{escaped(info.name)}</b>: {escaped(info.recipe)} on {escaped(info.env)}, seed {info.seed}",
-        f'<progress value="{min(done, whole)}" max="{whole}"></progress> {escaped(progress.title)}, {clock}',
-        *(f"<small>{escaped(note)}</small>" for note in notes[-NUM_NOTES:]),
+        f"<b>{escape_text(info.name)}</b>: {escape_text(info.recipe)} on {escape_text(info.env)}, seed {info.seed}",
+        f'<progress value="{min(done, whole)}" max="{whole}"></progress> {escape_text(progress.title)}, {clock}',
+        *(f"<small>{escape_text(note)}</small>" for note in notes[-NUM_NOTES:]),
     ]
     chart = _draw_chart(progress, updates) if updates or progress.evals else ""
     return f"<div>{'<br>'.join(lines)}</div>{chart}"
 
 
-def _draw_chart(progress: Progress, updates: list[Entry]) -> str:
+def _draw_chart(progress: Progress, updates: list[LogEntry]) -> str:
     train = Series(
         "success while training",
         [float(entry.update) for entry in updates],
@@ -139,7 +139,7 @@ def _draw_chart(progress: Progress, updates: list[Entry]) -> str:
         color=2,
         marks=True,
     )
-    return line_chart(
+    return draw_line_chart(
         [train, held_out],
         title="success over updates",
         x_label="updates",

@@ -26,7 +26,7 @@ class Panel:
     labels: dict[str, str] = field(default_factory=dict)
     absent: float = math.nan
 
-    def choose(self, names: Sequence[str]) -> list[str]:
+    def choose_metrics(self, names: Sequence[str]) -> list[str]:
         """Those of `names` that this panel shows, in the panel's order."""
         return [
             name
@@ -35,13 +35,15 @@ class Panel:
             if name == metric or (metric.endswith("/") and name.startswith(metric))
         ]
 
-    def label(self, name: str) -> str:
+    def get_label(self, name: str) -> str:
         """What a line is called in the legend: `time/rollout_s` among its like is `rollout`."""
         if name in self.labels:
             return self.labels[name]
-        return name.rpartition("/")[2].removesuffix("_s") if len(self.metrics) > 1 else self._short(name)
+        return (
+            name.rpartition("/")[2].removesuffix("_s") if len(self.metrics) > 1 else self._shorten_name(name)
+        )
 
-    def _short(self, name: str) -> str:
+    def _shorten_name(self, name: str) -> str:
         prefix = self.metrics[0]
         return name.removeprefix(prefix).removesuffix("_s") if prefix.endswith("/") else name
 

@@ -27,7 +27,7 @@ FORMAT = "stepwell replays 1"
 
 
 @dataclass(slots=True)
-class Frame:
+class ReplayFrame:
     """One step of a replay: what was seen, what was written, what came of it.
 
     `reward_parts` are the parts as they count, so that they add up to `reward`. `value` and
@@ -53,13 +53,13 @@ class Replay:
     title: str
     status: str
     total_reward: float
-    frames: list[Frame]
+    frames: list[ReplayFrame]
     stage: str = "after"
     final_observation: str = ""
     final_image_png: bytes | None = None
 
 
-def png_bytes(image: AnyArray) -> bytes:
+def encode_png(image: AnyArray) -> bytes:
     """A uint8 RGB image [H, W, 3] as PNG."""
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
         raise InputError(f"an image must be uint8 RGB [H, W, 3], got {image.dtype} {image.shape}")
@@ -75,10 +75,10 @@ def png_bytes(image: AnyArray) -> bytes:
 
 def save_replays(path: Path, replays: list[Replay]) -> None:
     """Write all replays to `path`, whole or not at all."""
-    atomic_write(path, json.dumps(replays_as_json(replays)))
+    atomic_write(path, json.dumps(encode_replays(replays)))
 
 
-def replays_as_json(replays: list[Replay]) -> dict[str, Any]:
+def encode_replays(replays: list[Replay]) -> dict[str, Any]:
     """The content of `replays.json`: pictures in one list, everything else naming them by index."""
     images: dict[bytes, int] = {}
 
@@ -105,14 +105,14 @@ def load_replays(path: Path) -> list[Replay]:
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']!r}")
         pictures = [base64.b64decode(item, validate=True) for item in content["images"]]
-        return [_replay(item, pictures) for item in content["replays"]]
+        return [_decode_replay(item, pictures) for item in content["replays"]]
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, binascii.Error) as error:
         raise EncodingError(f"{path} is damaged ({error}); delete it, or make it again") from error
 
 
-def _replay(item: dict[str, Any], pictures: list[bytes]) -> Replay:
+def _decode_replay(item: dict[str, Any], pictures: list[bytes]) -> Replay:
     def picture(index: int | None) -> bytes | None:
         return None if index is None else pictures[index]
 
-    frames = [Frame(image_png=picture(frame.pop("image")), **frame) for frame in item.pop("frames")]
+    frames = [ReplayFrame(image_png=picture(frame.pop("image")), **frame) for frame in item.pop("frames")]
     return Replay(final_image_png=picture(item.pop("final_image")), frames=frames, **item)

@@ -25,14 +25,14 @@ from typing import Any
 
 from stepwell.core.errors import EncodingError, InputError
 from stepwell.monitors import jsonl, replays
-from stepwell.monitors.animations import animate, bound_images, drop_images
-from stepwell.monitors.base import Entry
-from stepwell.monitors.charts import Bar, Level, bar_chart
-from stepwell.monitors.console import FAILURES, duration
-from stepwell.monitors.curves import learning_curve, training_panels, warm_start_panels
+from stepwell.monitors.animations import animate_replay, bound_images, drop_images
+from stepwell.monitors.base import LogEntry
+from stepwell.monitors.charts import Bar, ReferenceLine, draw_bar_chart
+from stepwell.monitors.console import FAILURES, format_duration
+from stepwell.monitors.curves import draw_learning_curve, draw_training_panels, draw_warm_start_panels
 from stepwell.monitors.files import atomic_write
-from stepwell.monitors.summary import Score, Summary, describe_changes, describe_success, read_summary
-from stepwell.monitors.timeline import read_timeline, timeline_chart
+from stepwell.monitors.summary import SuccessScore, Summary, describe_changes, describe_success, read_summary
+from stepwell.monitors.timeline import draw_timeline, read_timeline
 
 FILE_NAME = "report.html"
 WIDE, NARROW = 860, 360
@@ -47,7 +47,7 @@ class RunFolder:
     path: Path
     config_text: str = ""
     config: dict[str, Any] = field(default_factory=dict)
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[LogEntry] = field(default_factory=list)
     summary: Summary | None = None
     replays: list[replays.Replay] = field(default_factory=list)
     animations: list[dict[str, str]] = field(default_factory=list)
@@ -56,7 +56,7 @@ class RunFolder:
     problems: list[str] = field(default_factory=list)
 
     @property
-    def evals(self) -> list[Entry]:
+    def evals(self) -> list[LogEntry]:
         return [entry for entry in self.entries if entry.kind == "eval"]
 
     @property
@@ -97,7 +97,7 @@ def render(run: RunFolder) -> str:
     environment = jinja2.Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    return environment.get_template("report.html.jinja").render(**_content(run))
+    return environment.get_template("report.html.jinja").render(**_build_content(run))
 
 
 def _read_config(run: RunFolder) -> None:
@@ -139,7 +139,7 @@ def _animate_all(shown: list[replays.Replay]) -> list[dict[str, str]]:
     tasks = list(dict.fromkeys(replay.task_id for replay in shown))
     ordered = sorted(shown, key=lambda one: (tasks.index(one.task_id), one.stage != "before"))
     for index, replay in enumerate(ordered):
-        if gif := animate(replay, left // (len(ordered) - index)):
+        if gif := animate_replay(replay, left // (len(ordered) - index)):
             left -= len(gif)
             data = base64.b64encode(gif).decode("ascii")
             words = {"title": replay.title or replay.task_id, "stage": replay.stage, "status": replay.status}
@@ -151,22 +151,23 @@ def _read_timeline(run: RunFolder) -> None:
     run.timeline = read_timeline(run.path)
 
 
-def _content(run: RunFolder) -> dict[str, Any]:
-    bars, summary = _bars(run), run.summary
-    levels = [Level(score.name, score.success) for score in _references(run)]
+def _build_content(run: RunFolder) -> dict[str, Any]:
+    bars, summary = _make_bars(run), run.summary
+    levels = [ReferenceLine(score.name, score.success) for score in _list_baselines(run)]
     evals = [] if run.is_evaluation else [{"entry": entry, **entry.values} for entry in run.evals]
     return {
-        "title": _title(run),
+        "title": _build_title(run),
         "run": run,
         "summary": summary,
-        "state": _state(run),
+        "state": _describe_state(run),
         "after_word": "after" if summary else "so far",
-        "before": _ends(run)[0],
-        "after": _ends(run)[1],
-        "decoding": _words(summary.decoding) if summary else "",
-        "facts": _facts(run),
+        "before": _find_scores(run)[0],
+        "after": _find_scores(run)[1],
+        "decoding": _format_settings(summary.decoding) if summary else "",
+        "facts": _list_facts(run),
         "bars": [
-            (size, bar_chart(bars, title="held-out success", width=width, high=1.0)) for size, width in _SIZES
+            (size, draw_bar_chart(bars, title="held-out success", width=width, high=1.0))
+            for size, width in _SIZES
         ],
         "has_bars": bool(bars) and not run.is_evaluation,
         "figures": summary.more.get("figures", []) if summary and run.is_evaluation else [],
@@ -174,27 +175,28 @@ def _content(run: RunFolder) -> dict[str, Any]:
             (
                 axis,
                 label,
-                [(size, learning_curve(run.entries, axis, levels, width)) for size, width in _SIZES],
+                [(size, draw_learning_curve(run.entries, axis, levels, width)) for size, width in _SIZES],
             )
             for axis, label in AXES.items()
         ],
         "evals": evals,
-        "timelines": [(size, timeline_chart(run.timeline, width)) for size, width in _SIZES]
+        "timelines": [(size, draw_timeline(run.timeline, width)) for size, width in _SIZES]
         if run.timeline
         else [],
-        "agent_failures": _agent_failures(run),
-        "panels": training_panels(run.entries),
-        "warm_panels": warm_start_panels(run.entries),
+        "agent_failures": _count_agent_failures(run),
+        "panels": draw_training_panels(run.entries),
+        "warm_panels": draw_warm_start_panels(run.entries),
         "events": [entry for entry in run.entries if entry.kind == "event"],
         "has_replies": any(frame.reply for replay in run.replays for frame in replay.frames),
-        "replays_json": _script_json(replays.replays_as_json(run.replays)),
-        "machine": _flat(summary.machine) if summary else [],
-        "command": (summary.command if summary else "") or f"stepwell train {_short(run.path)}/config.toml",
-        "duration": duration,
+        "replays_json": _encode_script_json(replays.encode_replays(run.replays)),
+        "machine": _flatten_settings(summary.machine) if summary else [],
+        "command": (summary.command if summary else "")
+        or f"stepwell train {_shorten_path(run.path)}/config.toml",
+        "duration": format_duration,
     }
 
 
-def _agent_failures(run: RunFolder) -> list[dict[str, Any]]:
+def _count_agent_failures(run: RunFolder) -> list[dict[str, Any]]:
     """What a user's own agent got wrong: kind, how often, in which update first, and the first error."""
     rows: dict[str, dict[str, Any]] = {}
     errors = run.summary.more.get("agent_errors", {}) if run.summary else {}
@@ -210,19 +212,19 @@ def _agent_failures(run: RunFolder) -> list[dict[str, Any]]:
 _SIZES = (("wide", WIDE), ("narrow", NARROW))
 
 
-def _title(run: RunFolder) -> dict[str, str]:
+def _build_title(run: RunFolder) -> dict[str, str]:
     config, summary = run.config, run.summary
     env = summary.env if summary else config.get("env", {}).get("name", "")
     recipe = summary.recipe if summary else config.get("recipe", {}).get("name", "")
     return {"env": str(env), "recipe": str(recipe), "name": run.path.resolve().name}
 
 
-def _short(path: Path) -> str:
+def _shorten_path(path: Path) -> str:
     """A folder as a person would type it; a page that is passed on does not tell where a home is."""
     return f"{path.parent.name}/{path.name}" if path.is_absolute() else str(path)
 
 
-def _state(run: RunFolder) -> str:
+def _describe_state(run: RunFolder) -> str:
     """A sentence for a run that did not come to its end; empty for one that did."""
     if run.is_evaluation and run.summary is not None and run.summary.status != "finished":
         return "This evaluation was interrupted: the figures are of the tasks that were finished by then."
@@ -235,54 +237,54 @@ def _state(run: RunFolder) -> str:
     if run.summary.status in ("interrupted", "failed"):
         word = "was interrupted" if run.summary.status == "interrupted" else "failed"
         told = f"This run {word} at {reached}. What follows is what it had reached by then."
-        return f"{told} {_sentence(run.summary)}" if run.summary.success_after is None else told
-    return _sentence(run.summary) if run.summary.success_after is None else ""
+        return f"{told} {_write_sentence(run.summary)}" if run.summary.success_after is None else told
+    return _write_sentence(run.summary) if run.summary.success_after is None else ""
 
 
-def _sentence(summary: Summary) -> str:
+def _write_sentence(summary: Summary) -> str:
     told = describe_success(summary)
     return f"{told[0].upper()}{told[1:]}."
 
 
-def _ends(run: RunFolder) -> tuple[Score | None, Score | None]:
+def _find_scores(run: RunFolder) -> tuple[SuccessScore | None, SuccessScore | None]:
     """Success before and after: from the summary, else from the first and last evaluation."""
     if run.summary is not None:
         before, after = run.summary.before, run.summary.after
-        before = before or _score(run.summary.success_before)
-        return before, after or _score(run.summary.success_after)
+        before = before or _make_score(run.summary.success_before)
+        return before, after or _make_score(run.summary.success_after)
     scores = [
-        Score(entry.values["success"], entry.values.get("low"), entry.values.get("high"))
+        SuccessScore(entry.values["success"], entry.values.get("low"), entry.values.get("high"))
         for entry in run.evals
         if "success" in entry.values
     ]
     return (scores[0] if scores else None), (scores[-1] if len(scores) > 1 else None)
 
 
-def _score(success: float | None) -> Score | None:
-    return None if success is None else Score(success)
+def _make_score(success: float | None) -> SuccessScore | None:
+    return None if success is None else SuccessScore(success)
 
 
-def _references(run: RunFolder) -> list[Score]:
+def _list_baselines(run: RunFolder) -> list[SuccessScore]:
     return run.summary.baselines if run.summary else []
 
 
-def _bars(run: RunFolder) -> list[Bar]:
-    bars = [Bar(item.name, item.success, item.low, item.high, item.note) for item in _references(run)]
+def _make_bars(run: RunFolder) -> list[Bar]:
+    bars = [Bar(item.name, item.success, item.low, item.high, item.note) for item in _list_baselines(run)]
     names = ("before training", "after training" if run.summary else "so far")
-    for name, item, color in zip(names, _ends(run), (1, 2), strict=True):
+    for name, item, color in zip(names, _find_scores(run), (1, 2), strict=True):
         if item is not None:
             bars.append(Bar(name, item.success, item.low, item.high, item.note, color=color, strong=True))
     return bars
 
 
-def _facts(run: RunFolder) -> list[tuple[str, str]]:
+def _list_facts(run: RunFolder) -> list[tuple[str, str]]:
     last = run.entries[-1] if run.entries else None
     steps = run.summary.env_steps if run.summary else last.env_steps if last else 0
     seconds = run.summary.wall_s if run.summary else last.time_s if last else 0.0
     seed = run.summary.seed if run.summary else run.config.get("seed", "")
     facts = [
         ("environment steps", f"{steps:,}"),
-        ("wall time", duration(seconds)),
+        ("wall time", format_duration(seconds)),
     ]
     facts += [] if run.is_evaluation else [("updates", f"{run.last_update:,}")]
     facts += [("seed", str(seed))] if seed != "" else []
@@ -291,23 +293,25 @@ def _facts(run: RunFolder) -> list[tuple[str, str]]:
     return facts + ([("agent", str(agent))] if agent else [])
 
 
-def _words(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in _flat(settings))
+def _format_settings(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in _flatten_settings(settings))
 
 
-def _flat(content: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+def _flatten_settings(content: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     """Nested settings as rows of names and values, without those that are not set."""
     rows: list[tuple[str, str]] = []
     for name, value in content.items():
         if value is None:
             continue
         rows += (
-            _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else [(f"{prefix}{name}", str(value))]
+            _flatten_settings(value, f"{prefix}{name}.")
+            if isinstance(value, dict)
+            else [(f"{prefix}{name}", str(value))]
         )
     return rows
 
 
-def _script_json(content: dict[str, Any]) -> str:
+def _encode_script_json(content: dict[str, Any]) -> str:
     """JSON that can stand inside a script element: nothing in it can end that element."""
     text = json.dumps(content, ensure_ascii=True)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,6 +1,6 @@
 """`summary.json`: what came of a run, in one small file that studies and scripts read.
 
-The seven first fields are always there. A `Score` carries its confidence interval, so that
+The seven first fields are always there. A `SuccessScore` carries its confidence interval, so that
 no figure is shown without one where one is known. What this version does not know is kept
 in `more` and written back.
 """
@@ -17,11 +17,11 @@ from stepwell.monitors.files import atomic_write
 
 FILE_NAME = "summary.json"
 _SCORES = ("before", "after", "latest", "best")
-T = TypeVar("T", "Score", "Summary")
+T = TypeVar("T", "SuccessScore", "Summary")
 
 
 @dataclass(slots=True)
-class Score:
+class SuccessScore:
     """Success on held-out tasks, with the ends of its confidence interval where it is known."""
 
     success: float
@@ -50,11 +50,11 @@ class Summary:
     recipe: str
     env: str
     status: Literal["finished", "stopped_early", "interrupted", "failed"] = "finished"
-    before: Score | None = None
-    after: Score | None = None
-    latest: Score | None = None
-    best: Score | None = None
-    baselines: list[Score] = field(default_factory=list)
+    before: SuccessScore | None = None
+    after: SuccessScore | None = None
+    latest: SuccessScore | None = None
+    best: SuccessScore | None = None
+    baselines: list[SuccessScore] = field(default_factory=list)
     changes: list[dict[str, Any]] = field(default_factory=list)
     interrupted_by: str = ""
     decoding: dict[str, Any] = field(default_factory=dict)
@@ -99,10 +99,10 @@ def describe_changes(summary: Summary) -> list[str]:
 
 def write_summary(folder: Path, summary: Summary) -> Path:
     """Write `summary.json` of a run folder, whole or not at all."""
-    content = _flat(asdict(summary))
+    content = _flatten_fields(asdict(summary))
     for name in _SCORES:
-        content[name] = _flat(content[name]) if content[name] else None
-    content["baselines"] = [_flat(score) for score in content["baselines"]]
+        content[name] = _flatten_fields(content[name]) if content[name] else None
+    content["baselines"] = [_flatten_fields(score) for score in content["baselines"]]
     path = folder / FILE_NAME
     atomic_write(path, json.dumps(content, indent=2) + "\n")
     return path
@@ -116,18 +116,18 @@ def read_summary(folder: Path) -> Summary | None:
     try:
         content = json.loads(path.read_bytes())
         for name in _SCORES:
-            content[name] = _known(Score, content[name]) if content.get(name) else None
-        content["baselines"] = [_known(Score, item) for item in content.get("baselines", [])]
-        return _known(Summary, content)
+            content[name] = _build_known(SuccessScore, content[name]) if content.get(name) else None
+        content["baselines"] = [_build_known(SuccessScore, item) for item in content.get("baselines", [])]
+        return _build_known(Summary, content)
     except (ValueError, TypeError, AttributeError) as error:
         raise EncodingError(f"{path} is damaged ({error}); delete it, or run the evaluation again") from error
 
 
-def _flat(content: dict[str, Any]) -> dict[str, Any]:
+def _flatten_fields(content: dict[str, Any]) -> dict[str, Any]:
     return {**content.pop("more"), **content}
 
 
-def _known(kind: type[T], content: dict[str, Any]) -> T:
+def _build_known(kind: type[T], content: dict[str, Any]) -> T:
     names = {item.name for item in fields(kind)} - {"more"}
     more = {name: value for name, value in content.items() if name not in names}
     return kind(**{name: value for name, value in content.items() if name in names}, more=more)

@@ -16,43 +16,45 @@ GRID, PAPER = "var(--grid,#e4e0d8)", "var(--paper,#ffffff)"
 Points = Sequence[tuple[float, float]]
 
 
-def color(index: int) -> str:
+def get_color(index: int) -> str:
     """The colour of series `index`, as the page or the file has it."""
     index %= len(COLORS)
     return f"var(--c{index},{COLORS[index]})"
 
 
-def element(tag: str, *children: str, **attributes: str | float | None) -> str:
+def make_element(tag: str, *children: str, **attributes: str | float | None) -> str:
     """One element. Children are SVG already; attributes are plain and get escaped; None is left out.
 
     Underscores stand for hyphens: `stroke_width=2` is `stroke-width="2"`.
     """
     words = "".join(
-        f' {name.replace("_", "-")}="{_plain(value)}"'
+        f' {name.replace("_", "-")}="{_format_attribute(value)}"'
         for name, value in attributes.items()
         if value is not None
     )
     return f"<{tag}{words}>{''.join(children)}</{tag}>" if children else f"<{tag}{words}/>"
 
 
-def text(x: float, y: float, words: str, *, anchor: str = "start", fill: str = MUTED, more: str = "") -> str:
+def make_text(
+    x: float, y: float, words: str, *, anchor: str = "start", fill: str = MUTED, more: str = ""
+) -> str:
     """Words at a place; `more` is CSS."""
-    return element("text", escaped(words), x=x, y=y, text_anchor=anchor, style=f"fill:{fill};{more}")
+    return make_element("text", escape_text(words), x=x, y=y, text_anchor=anchor, style=f"fill:{fill};{more}")
 
 
-def escaped(words: str) -> str:
+def escape_text(words: str) -> str:
     """Plain text as XML allows it: markup escaped, characters XML does not know as blanks."""
     return escape("".join(char if char >= " " and char not in "\ufffe\uffff" else " " for char in words))
 
 
-def joined(points: Points) -> str:
+def format_points(points: Points) -> str:
     """Points as the attribute `points` wants them."""
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
-def picture(width: float, height: float, title: str, parts: Sequence[str], **attributes: str) -> str:
+def make_svg(width: float, height: float, title: str, parts: Sequence[str], **attributes: str) -> str:
     """A whole SVG, which shrinks with its page."""
-    return element(
+    return make_element(
         "svg",
         *parts,
         xmlns="http://www.w3.org/2000/svg",
@@ -67,5 +69,5 @@ def picture(width: float, height: float, title: str, parts: Sequence[str], **att
     )
 
 
-def _plain(value: str | float) -> str:
-    return escaped(value) if isinstance(value, str) else f"{value:.1f}".removesuffix(".0")
+def _format_attribute(value: str | float) -> str:
+    return escape_text(value) if isinstance(value, str) else f"{value:.1f}".removesuffix(".0")

@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from stepwell.core.errors import ConfigError
-from stepwell.monitors.base import Entry, Monitor, RunInfo
+from stepwell.monitors.base import LogEntry, Monitor, RunInfo
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary
@@ -49,34 +49,34 @@ class TensorboardMonitor(Monitor):
         # readers take the files of a folder in the order of their names: the time comes first
         name = f"events.out.tfevents.{time.time():017.6f}.{os.getpid()}.{secrets.token_hex(2)}"
         self._writer = RecordWriter((folder / name).open("wb"))
-        self._write(file_version="brain.Event:2")
+        self._write_event(file_version="brain.Event:2")
         if info.resumed_from is not None:
             start = SessionLog(status=SessionLog.START)
-            self._write(session_log=start, step=max(info.resumed_from + 1, 0))
-        self._text("config", "```json\n" + json.dumps(info.config, indent=2, default=str) + "\n```")
+            self._write_event(session_log=start, step=max(info.resumed_from + 1, 0))
+        self._write_text("config", "```json\n" + json.dumps(info.config, indent=2, default=str) + "\n```")
 
-    def record(self, entry: Entry) -> None:
+    def record(self, entry: LogEntry) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         self._update = entry.update
         if entry.kind == "event":
-            self._text("events", entry.text)
+            self._write_text("events", entry.text)
             return
         group = GROUPS[entry.kind]
         places = {f"{group}/{name}": value for name, value in entry.values.items()}
         places[f"{group}/env_steps"] = entry.env_steps
         values = [Summary.Value(tag=tag, simple_value=float(value)) for tag, value in places.items()]
-        self._write(summary=Summary(value=values), step=entry.update)
+        self._write_event(summary=Summary(value=values), step=entry.update)
 
     def note(self, text: str) -> None:
-        self._text("events", text)
+        self._write_text("events", text)
 
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
         self._writer = None
 
-    def _text(self, tag: str, text: str) -> None:
+    def _write_text(self, tag: str, text: str) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
         from tensorboard.compat.proto.tensor_pb2 import TensorProto
 
@@ -84,9 +84,9 @@ class TensorboardMonitor(Monitor):
         tensor = TensorProto(dtype="DT_STRING", string_val=[text.encode()])
         tensor.tensor_shape.dim.add(size=1)
         value = Summary.Value(tag=tag, metadata=SummaryMetadata(plugin_data=plugin), tensor=tensor)
-        self._write(summary=Summary(value=[value]), step=self._update)
+        self._write_event(summary=Summary(value=[value]), step=self._update)
 
-    def _write(self, summary: Summary | None = None, **fields: Any) -> None:
+    def _write_event(self, summary: Summary | None = None, **fields: Any) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
 
         assert self._writer is not None, "start comes before record"

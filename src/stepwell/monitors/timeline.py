@@ -13,7 +13,7 @@ from typing import Any
 
 from stepwell.core.errors import EncodingError
 from stepwell.monitors.files import atomic_write
-from stepwell.monitors.svg import GRID, INK, color, element, picture, text
+from stepwell.monitors.svg import GRID, INK, get_color, make_element, make_svg, make_text
 
 FILE_NAME = "timeline.json"
 MAX_ROWS = 40
@@ -48,18 +48,20 @@ def read_timeline(folder: Path) -> dict[str, Any] | None:
         ) from error
 
 
-def timeline_chart(timeline: dict[str, Any], width: float) -> str:
+def draw_timeline(timeline: dict[str, Any], width: float) -> str:
     """The picture. With more than `MAX_ROWS` workers some of the largest group are left out and counted."""
-    rows, num_hidden = _shown(timeline["rows"])
+    rows, num_hidden = _select_rows(timeline["rows"])
     seconds = max(float(timeline["seconds"]), 1e-9)
     scale = (width - _LABEL - _SHARE) / seconds
     parts, y = [], float(_TOP)
     for row in rows:
-        parts.append(text(_LABEL - 8, y + 12, row["worker"], anchor="end", fill=INK))
-        parts.append(element("rect", x=_LABEL, y=y + 2, width=seconds * scale, height=_ROW - 4, fill=GRID))
-        fill = color(_GROUPS.get(row["group"], 3))
+        parts.append(make_text(_LABEL - 8, y + 12, row["worker"], anchor="end", fill=INK))
+        parts.append(
+            make_element("rect", x=_LABEL, y=y + 2, width=seconds * scale, height=_ROW - 4, fill=GRID)
+        )
+        fill = get_color(_GROUPS.get(row["group"], 3))
         parts += [
-            element(
+            make_element(
                 "rect",
                 x=_LABEL + a * scale,
                 y=y + 2,
@@ -67,23 +69,23 @@ def timeline_chart(timeline: dict[str, Any], width: float) -> str:
                 height=_ROW - 4,
                 fill=fill,
             )
-            for a, b in merged(row["spans"], gap=0.15 / scale)
+            for a, b in merge_spans(row["spans"], gap=0.15 / scale)
         ]
         share = sum(b - a for a, b in row["spans"]) / seconds
-        parts.append(text(width - _SHARE + 6, y + 12, f"{100 * share:.0f} %"))
+        parts.append(make_text(width - _SHARE + 6, y + 12, f"{100 * share:.0f} %"))
         y += _ROW
     num_parts = max(1, min(5, int(seconds * scale / 70)))
     for at in range(num_parts + 1):
         moment = seconds * at / num_parts
         anchor = "start" if at == 0 else "end" if at == num_parts else "middle"
         words = f"{moment:,.0f} s" if seconds >= 100 else f"{moment:.3g} s"
-        parts.append(text(_LABEL + moment * scale, y + 14, words, anchor=anchor))
+        parts.append(make_text(_LABEL + moment * scale, y + 14, words, anchor=anchor))
     if num_hidden:
-        parts.append(text(_LABEL, y + 30, f"and {num_hidden} more workers"))
-    return picture(width, y + (38 if num_hidden else 22), "who worked when", parts)
+        parts.append(make_text(_LABEL, y + 30, f"and {num_hidden} more workers"))
+    return make_svg(width, y + (38 if num_hidden else 22), "who worked when", parts)
 
 
-def merged(spans: list[tuple[float, float]], gap: float) -> list[tuple[float, float]]:
+def merge_spans(spans: list[tuple[float, float]], gap: float) -> list[tuple[float, float]]:
     """Spans with those that lie closer than `gap` joined: what cannot be seen need not be drawn."""
     result: list[tuple[float, float]] = []
     for start, end in sorted(spans):
@@ -94,7 +96,7 @@ def merged(spans: list[tuple[float, float]], gap: float) -> list[tuple[float, fl
     return result
 
 
-def _shown(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+def _select_rows(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
     if len(rows) <= MAX_ROWS:
         return rows, 0
     sizes = {row["group"]: 0 for row in rows}

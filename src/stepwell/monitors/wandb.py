@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from stepwell.core.errors import ConfigError
-from stepwell.monitors.base import Entry, Monitor, RunInfo
+from stepwell.monitors.base import LogEntry, Monitor, RunInfo
 from stepwell.monitors.tensorboard import GROUPS
 
 
@@ -43,7 +43,7 @@ class WandbMonitor(Monitor):
         self._run.define_metric("update")
         self._run.define_metric("*", step_metric="update")
 
-    def record(self, entry: Entry) -> None:
+    def record(self, entry: LogEntry) -> None:
         if entry.kind == "event":  # words belong to the console and to metrics.jsonl
             return
         group = GROUPS[entry.kind]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from stepwell.monitors.base import Entry
+from stepwell.monitors.base import LogEntry
 
 RISE, GOOD = 0.1, 0.9
 WINDOW = 5
@@ -38,7 +38,7 @@ class _Figures:
         return _mean_of(self.updates, name)
 
 
-def diagnose(entries: Sequence[Entry], *, has_warm_start: bool) -> list[str]:
+def diagnose(entries: Sequence[LogEntry], *, has_warm_start: bool) -> list[str]:
     """The reasons why a run learnt nothing; empty if it learnt, or made no update."""
     updates = [entry.values for entry in entries if entry.kind == "update"]
     scores = [entry.values["success"] for entry in entries if entry.kind == "eval"]

@@ -33,7 +33,7 @@ from stepwell.monitors.jsonl import FILE_NAME as METRICS
 from stepwell.monitors.jsonl import JsonlMonitor, read_entries
 from stepwell.monitors.notebook import NotebookMonitor, is_notebook
 from stepwell.monitors.report import write_report
-from stepwell.monitors.summary import Score, Summary, read_summary, write_summary
+from stepwell.monitors.summary import SuccessScore, Summary, read_summary, write_summary
 from stepwell.monitors.tensorboard import TensorboardMonitor
 from stepwell.monitors.timeline import write_timeline
 from stepwell.monitors.wandb import WandbMonitor
@@ -64,7 +64,7 @@ def train(
     config: RunConfig | None = None,
     *,
     resume: Path | None = None,
-    baselines: list[Score] | None = None,
+    baselines: list[SuccessScore] | None = None,
     expected_s: float | None = None,
 ) -> Path:
     """Run to the end; returns the run's folder. `expected_s` is the expected time, if known.
@@ -139,7 +139,7 @@ def _build_loop(config: RunConfig, folder: Path, record: RunRecord) -> TrainingL
 
 
 @contextmanager
-def _finish_always(loop: TrainingLoop, baselines: list[Score]) -> Iterator[None]:
+def _finish_always(loop: TrainingLoop, baselines: list[SuccessScore]) -> Iterator[None]:
     """However the loop ends: write summary and report, and close everything."""
     try:
         yield
@@ -241,10 +241,10 @@ def _describe_run(loop: TrainingLoop, saved: Checkpoint | None, *, is_resumed: b
     )
 
 
-def _read_score(values: dict[str, float] | None, name: str) -> Score | None:
+def _read_score(values: dict[str, float] | None, name: str) -> SuccessScore | None:
     if values is None:
         return None
-    return Score(values["success"], values["low"], values["high"], int(values["num_tasks"]), name)
+    return SuccessScore(values["success"], values["low"], values["high"], int(values["num_tasks"]), name)
 
 
 def _report_diagnosis(loop: TrainingLoop) -> list[str]:
@@ -267,7 +267,7 @@ def _collect_agent_errors(loop: TrainingLoop) -> dict[str, Any]:
     return {"agent_errors": {**loop.failures.errors, **known}}
 
 
-def _write_results(loop: TrainingLoop, status: Status, baselines: list[Score]) -> None:
+def _write_results(loop: TrainingLoop, status: Status, baselines: list[SuccessScore]) -> None:
     """Write summary, replays and report of what there is."""
     config, state, folder = loop.config, loop.state, loop.folder
     first, after = _read_score(state.before, "before"), None

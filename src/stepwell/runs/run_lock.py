@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from stepwell.core.errors import ConfigError
-from stepwell.monitors.files import write_error
+from stepwell.monitors.files import make_write_error
 
 LOCK_FILE = ".lock"
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
@@ -51,7 +51,7 @@ def _lock_folder(folder: Path) -> IO[str]:
         try:
             file = path.open("a+", encoding="utf-8")
         except OSError as error:
-            raise write_error(path, error) from error
+            raise make_write_error(path, error) from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -17,10 +17,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from stepwell.monitors.charts import Bar, Series, bar_chart, line_chart
-from stepwell.monitors.console import duration
+from stepwell.monitors.charts import Bar, Series, draw_bar_chart, draw_line_chart
+from stepwell.monitors.console import format_duration
 from stepwell.monitors.files import atomic_write
-from stepwell.monitors.svg import element, picture, text
+from stepwell.monitors.svg import make_element, make_svg, make_text
 from stepwell.studies.results import Figure, Results, Row, mark_best, mean_curve
 from stepwell.studies.tables import make_tables
 
@@ -78,7 +78,7 @@ def draw_curves(results: Results, world: str) -> str:
     panels = _make_panels(results, world)
     parts = []
     for index, (name, series) in enumerate(panels):
-        chart = line_chart(
+        chart = draw_line_chart(
             series,
             title=f"held-out success in {world}, {name or 'all'}",
             x_label="environment steps",
@@ -89,10 +89,10 @@ def draw_curves(results: Results, world: str) -> str:
             legend=True,
         )
         top = index * (_PANEL + _TITLE)
-        parts.append(text(4, top + 15, f"{world}: {name}" if name else world, more="font-weight:600;"))
-        parts.append(element("g", chart, transform=f"translate(0 {top + _TITLE})"))
+        parts.append(make_text(4, top + 15, f"{world}: {name}" if name else world, more="font-weight:600;"))
+        parts.append(make_element("g", chart, transform=f"translate(0 {top + _TITLE})"))
     height = max(1, len(panels)) * (_PANEL + _TITLE)
-    return picture(_WIDTH, height, f"held-out success in {world} over environment steps", parts)
+    return make_svg(_WIDTH, height, f"held-out success in {world} over environment steps", parts)
 
 
 def render_page(results: Results) -> str:
@@ -116,7 +116,9 @@ def render_page(results: Results) -> str:
                 for title, head, chosen in _world_tables(rows)
             ],
             "further": make_tables(results, world),
-            "bars": bar_chart(_make_bars(rows), title=f"held-out success in {world}", width=_WIDTH, high=1.0),
+            "bars": draw_bar_chart(
+                _make_bars(rows), title=f"held-out success in {world}", width=_WIDTH, high=1.0
+            ),
             "curves": draw_curves(results, world),
         }
         for world, rows in results.rows.items()
@@ -130,7 +132,7 @@ def render_page(results: Results) -> str:
         setup=_describe_setup(results),
         runs=results.runs,
         facts=_list_facts(results),
-        duration=duration,
+        duration=format_duration,
     )
 
 
@@ -221,7 +223,7 @@ def _describe_setup(results: Results) -> list[str]:
     lines = []
     for session in results.sessions:
         lines.append(
-            f"`{session['command']}`: {duration(session['wall_s'])}, {session['workers']} runs side by side, "
+            f"`{session['command']}`: {format_duration(session['wall_s'])}, {session['workers']} runs side by side, "
             f"{session['threads']} threads each, {session['ending']}"
         )
     for machine in results.machines:
@@ -234,7 +236,7 @@ def _list_facts(results: Results) -> list[tuple[str, str]]:
         ("runs", f"{results.num_done} of {len(results.runs)}"),
         ("seeds", ", ".join(map(str, results.study.seeds))),
         ("environment steps", f"{sum(run.env_steps for run in results.runs):,}"),
-        ("time of all runs", duration(sum(run.wall_s for run in results.runs))),
+        ("time of all runs", format_duration(sum(run.wall_s for run in results.runs))),
     ]
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stepwell.config.study import SweepConfig
-from stepwell.monitors.charts import Series, line_chart
+from stepwell.monitors.charts import Series, draw_line_chart
 from stepwell.studies.results import Figure, Results, RunResult, mean_curve
 
 PER_PANEL = 6
@@ -257,7 +257,7 @@ def _make_sweep(results: Results, world: str, sweep: SweepConfig) -> StudyTable 
         heights = zip(sweep.values, (found[0] for found in figures), strict=True)
         lines[line] = [(value, height) for value, height in heights if height is not None]
     series = _make_lines(lines)
-    svg = line_chart(
+    svg = draw_line_chart(
         series, title=f"{world}: success by {sweep.name}", x_label=sweep.name, width=WIDTH, height=HEIGHT
     )
     plots = [Plot(f"sweep-{sweep.name}-{world}", f"success by {sweep.name}", svg)]
@@ -297,7 +297,7 @@ def _make_panels(
             chosen = {v: lines[v] for v in names[start : start + PER_PANEL]}
             first = results.study.first
             guest = {first: lines[first]} if lines.get(first) and first not in chosen else {}
-            svg = line_chart(
+            svg = draw_line_chart(
                 [*_make_lines(chosen), *_make_lines(guest, dashed=True)],
                 title=f"{world}: {title}",
                 x_label=x_label,

@@ -26,7 +26,7 @@ from stepwell.config.run import WarmStartConfig
 from stepwell.core import InfraError
 from stepwell.core.user_objects import is_import_path
 from stepwell.data.rows import read_rows
-from stepwell.monitors.files import write_error
+from stepwell.monitors.files import make_write_error
 from stepwell.rewards import load_own_parts
 from stepwell.runs.build.components import Components
 
@@ -90,7 +90,7 @@ def load_or_make(
         folder.mkdir(parents=True, exist_ok=True)
         lock = path.with_suffix(".lock").open("a")
     except OSError as error:
-        raise write_error(folder, error) from error
+        raise make_write_error(folder, error) from error
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if path.exists() and find_damage(path) is None:

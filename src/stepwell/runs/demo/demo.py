@@ -21,9 +21,9 @@ from stepwell.config.run import RunConfig
 from stepwell.core import Split
 from stepwell.envs.baselines import find_blind_plan, measure_random_play
 from stepwell.envs.tasks import draw_tasks
-from stepwell.monitors.console import duration
+from stepwell.monitors.console import format_duration
 from stepwell.monitors.report import write_report
-from stepwell.monitors.summary import Score, describe_success, read_summary, write_summary
+from stepwell.monitors.summary import SuccessScore, describe_success, read_summary, write_summary
 from stepwell.runs.build.components import HELD_OUT_SEED
 from stepwell.runs.demo.imitation import ImitationBeside
 from stepwell.runs.demo.pace import measure_pace
@@ -44,7 +44,7 @@ def run_demo(seed: int = 0, folder: Path = Path("runs"), overrides: tuple[str, .
     config = config.model_copy(update={"name": run.name})
     with Console(stderr=True).status("measuring how fast this machine is"):
         expected_s = measure_pace(config).estimate_s(config)
-    print(f"about {duration(expected_s)} of training on this machine, then the comparison", flush=True)
+    print(f"about {format_duration(expected_s)} of training on this machine, then the comparison", flush=True)
     with ImitationBeside(config) as beside:
         train(config, expected_s=expected_s)
         raise_if_interrupted(run)
@@ -58,7 +58,7 @@ def run_demo(seed: int = 0, folder: Path = Path("runs"), overrides: tuple[str, .
         return _finish_report(run, scores)
 
 
-def _finish_report(run: Path, scores: list[Score]) -> Path:
+def _finish_report(run: Path, scores: list[SuccessScore]) -> Path:
     summary = read_summary(run)
     assert summary is not None
     summary.baselines = scores
@@ -72,7 +72,7 @@ def _finish_report(run: Path, scores: list[Score]) -> Path:
     return run
 
 
-def _score_blind_play(config: RunConfig) -> list[Score]:
+def _score_blind_play(config: RunConfig) -> list[SuccessScore]:
     """How many of the same boards the best fixed plan and random moves solve."""
     name, options, share = config.env.name, config.env.options, config.env.held_out_share
     held_out = draw_tasks(name, options, Split.HELD_OUT, config.eval.num_tasks, HELD_OUT_SEED, share)
@@ -85,21 +85,21 @@ def _score_blind_play(config: RunConfig) -> list[Score]:
     ]
 
 
-def _make_score(name: str, success: float, count: int, note: str) -> Score:
+def _make_score(name: str, success: float, count: int, note: str) -> SuccessScore:
     low, high = wilson_interval(round(success * count), count)
-    return Score(success, low, high, count, name, note)
+    return SuccessScore(success, low, high, count, name, note)
 
 
-def _score_imitation(result: dict[str, Any]) -> Score:
+def _score_imitation(result: dict[str, Any]) -> SuccessScore:
     note = "{num_updates} updates on the same {num_demos} demonstrations in {wall_s:.0f} s".format(**result)
     return _make_score("SFT, same wall time", result["success"], result["num_tasks"], note)
 
 
-def _score_greedy(run: Path, config: RunConfig) -> list[Score]:
+def _score_greedy(run: Path, config: RunConfig) -> list[SuccessScore]:
     """The policy before and after, decoded greedily: shows how much of the rise is more than sharpening."""
     first, last = (list_checkpoints(run / "checkpoints")[i] for i in (0, -1))
     scores = []
     for path, name in ((first, "warm start, greedy decoding"), (last, "trained, greedy decoding")):
         result = evaluate_run(path, config, temperature=0.0).result
-        scores.append(Score(result.success, *result.interval, result.num_tasks, name))
+        scores.append(SuccessScore(result.success, *result.interval, result.num_tasks, name))
     return scores

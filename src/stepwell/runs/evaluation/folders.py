@@ -22,12 +22,12 @@ from stepwell.config.loading import dump_config
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, EncodingError, Status, StepwellError, Trajectory
 from stepwell.monitors import jsonl
-from stepwell.monitors.base import Entry, RunInfo
+from stepwell.monitors.base import LogEntry, RunInfo
 from stepwell.monitors.files import atomic_write
 from stepwell.monitors.replays import FILE_NAME as REPLAYS
 from stepwell.monitors.replays import save_replays
 from stepwell.monitors.report import write_report
-from stepwell.monitors.summary import Score, Summary, write_summary
+from stepwell.monitors.summary import SuccessScore, Summary, write_summary
 from stepwell.runs.build.components import Components
 from stepwell.runs.evaluation.replays import make_replays
 from stepwell.runs.evaluation.result import EvalReport
@@ -140,7 +140,7 @@ def finish_folder(
     values = result.values()
     write_evaluation(folder, replace(evaluation, values=values, num_done=result.num_tasks, more=report.more))
     env_steps = sum(int(t.info.get("num_actions", len(t.steps))) for t in result.trajectories)  # type: ignore[arg-type, misc]
-    _write_metrics(folder, components.config, Entry("eval", 0, wall_s, env_steps, values))
+    _write_metrics(folder, components.config, LogEntry("eval", 0, wall_s, env_steps, values))
     write_summary(
         folder,
         _make_summary(
@@ -165,7 +165,7 @@ def _make_summary(
     command: str,
 ) -> Summary:
     low, high = report.result.interval
-    score = Score(report.result.success, low, high, report.result.num_tasks, report.model)
+    score = SuccessScore(report.result.success, low, high, report.result.num_tasks, report.model)
     is_whole = evaluation.status == "finished"
     return Summary(
         success_before=None,
@@ -184,7 +184,7 @@ def _make_summary(
     )
 
 
-def _write_metrics(folder: Path, config: RunConfig, entry: Entry) -> None:
+def _write_metrics(folder: Path, config: RunConfig, entry: LogEntry) -> None:
     """`metrics.jsonl` with the one entry there is."""
     (folder / jsonl.FILE_NAME).unlink(missing_ok=True)
     monitor = jsonl.JsonlMonitor()

@@ -30,7 +30,7 @@ from stepwell.core import (
 from stepwell.core.arrays import AnyArray
 from stepwell.envs.base import Env
 from stepwell.envs.registry import make_env
-from stepwell.monitors.replays import FILE_NAME, Frame, Replay, load_replays, png_bytes, save_replays
+from stepwell.monitors.replays import FILE_NAME, Replay, ReplayFrame, encode_png, load_replays, save_replays
 from stepwell.runs.build.components import Components
 from stepwell.training import TrajectoryMinibatch
 
@@ -117,10 +117,10 @@ class _ShownEpisode:
     def seed(self) -> int:
         return int(self.trajectory.info["seed"]) % 2**32  # type: ignore[arg-type]
 
-    def frame(self, index: int, observation: str, reply: str, actions: list[str], **more: Any) -> Frame:
+    def frame(self, index: int, observation: str, reply: str, actions: list[str], **more: Any) -> ReplayFrame:
         """A step with its figures."""
         step = self.trajectory.steps[index]
-        return Frame(
+        return ReplayFrame(
             observation,
             reply,
             actions,
@@ -131,7 +131,7 @@ class _ShownEpisode:
             **more,
         )
 
-    def replay(self, frames: list[Frame], final_observation: str, **more: Any) -> Replay:
+    def replay(self, frames: list[ReplayFrame], final_observation: str, **more: Any) -> Replay:
         """The whole episode, with its end."""
         task = self.trajectory.task
         return Replay(
@@ -161,12 +161,12 @@ def _replay_language(env: Env, seen: _ShownEpisode) -> Replay:
     frames = []
     for index, step in enumerate(seen.trajectory.steps):
         actions = [str(action) for action in step.info["actions"]]  # type: ignore[union-attr]
-        image, problem = png_bytes(_choose_image(env, observation)), str(step.info.get("problem", ""))
+        image, problem = encode_png(_choose_image(env, observation)), str(step.info.get("problem", ""))
         frames.append(
             seen.frame(index, observation.text, _read_reply(step), actions, image_png=image, problem=problem)
         )
         observation = env.step(actions)[0]
-    return seen.replay(frames, observation.text, final_image_png=png_bytes(_choose_image(env, observation)))
+    return seen.replay(frames, observation.text, final_image_png=encode_png(_choose_image(env, observation)))
 
 
 def _choose_image(env: Env, observation: Observation) -> AnyArray:
@@ -196,6 +196,6 @@ def _replay_robot(env: Any, seen: _ShownEpisode) -> Replay:
 def _render_png(env: Any) -> bytes | None:
     """The present state as PNG; None on a machine that cannot render it."""
     try:
-        return png_bytes(env.render())
+        return encode_png(env.render())
     except StepwellError:
         return None

@@ -9,7 +9,7 @@ from typing import Any
 import stepwell
 from stepwell.config.run import RunConfig
 from stepwell.config.writing import dump_config
-from stepwell.monitors.summary import Score, Summary
+from stepwell.monitors.summary import SuccessScore, Summary
 
 _LOAD = """\
 ```python
@@ -88,7 +88,7 @@ def _write_body(name: str, config: RunConfig, summary: Summary | None, checkpoin
     )
 
 
-def _format_score(score: Score | None) -> str:
+def _format_score(score: SuccessScore | None) -> str:
     if score is None:
         return "not evaluated"
     tasks = f" on {score.num_tasks} tasks" if score.num_tasks else ""

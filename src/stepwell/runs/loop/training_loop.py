@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from stepwell.config.run import RunConfig
 from stepwell.core import AgentError, LogprobErrors, LogprobGaps, ParityError, Split, Task, Trajectory
 from stepwell.engines.parity import ParityMonitor
-from stepwell.monitors import Entry, Monitor
+from stepwell.monitors import LogEntry, Monitor
 from stepwell.runs.build.components import Components
 from stepwell.runs.evaluation.episodes_file import write_episodes
 from stepwell.runs.evaluation.evaluate import evaluate
@@ -369,7 +369,9 @@ class TrainingLoop:
             self._saved_at = time.perf_counter()
 
     def _record(self, kind: Literal["warm_start", "update", "eval"], values: dict[str, float]) -> None:
-        self.monitor.record(Entry(kind, self.state.update, self._elapsed_s(), self.state.env_steps, values))
+        self.monitor.record(
+            LogEntry(kind, self.state.update, self._elapsed_s(), self.state.env_steps, values)
+        )
 
     def _elapsed_s(self) -> float:
         return time.perf_counter() - self._clock
