@@ -140,12 +140,12 @@ def test_a_metric_may_not_take_a_name_of_the_entry() -> None:
 def test_a_full_disk_is_told_with_the_file_and_leaves_whole_lines(tmp_path: Path) -> None:
     code = (
         "import pathlib, resource, signal, sys\n"
-        "from stepwell.monitors import Entry, JsonlMonitor, RunInfo\n"
+        "from stepwell.monitors import JsonlMonitor, LogEntry, RunInfo\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "monitor = JsonlMonitor()\n"
         "monitor.start(RunInfo(pathlib.Path(sys.argv[1]), 'r', 'e', 'steppo', 0, 1))\n"
-        "for update in range(100): monitor.record(Entry('update', update, 0.5, 10, {'reward': 2.0}))\n"
+        "for update in range(100): monitor.record(LogEntry('update', update, 0.5, 10, {'reward': 2.0}))\n"
     )
     ended = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], check=False, capture_output=True, text=True
@@ -169,10 +169,10 @@ def test_a_device_without_room_is_called_a_full_disk(tmp_path: Path) -> None:
 def test_a_killed_run_loses_nothing_it_recorded(tmp_path: Path) -> None:
     code = (
         "import os, sys, pathlib\n"
-        "from stepwell.monitors import Entry, JsonlMonitor, RunInfo\n"
+        "from stepwell.monitors import JsonlMonitor, LogEntry, RunInfo\n"
         "monitor = JsonlMonitor()\n"
         "monitor.start(RunInfo(pathlib.Path(sys.argv[1]), 'r', 'e', 'steppo', 0, 1))\n"
-        "monitor.record(Entry('update', 1, 0.5, 10, {'reward': 2.0}))\n"
+        "monitor.record(LogEntry('update', 1, 0.5, 10, {'reward': 2.0}))\n"
         f"os.kill(os.getpid(), {int(signal.SIGKILL)})\n"
     )
     ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)

@@ -78,7 +78,7 @@ def test_everything_reaches_every_monitor_in_order(tmp_path: Path) -> None:
 def test_a_failing_optional_monitor_is_reported_once_and_dropped(
     tmp_path: Path, moment: str, place: int
 ) -> None:
-    report = "the remote monitor failed and is off from now on: connection lost"
+    report = "the remote monitor failed and is now off: connection lost"
     heard = Heard()
     watch(Monitors([RemoteMonitor(moment, OSError("connection lost")), heard, JsonlMonitor()]), tmp_path)
     others = ["start r", "update 1", "update 2", "phase evaluating", "close"]

@@ -161,7 +161,7 @@ def test_the_script_only_makes_text_nodes(tmp_path: Path) -> None:
 def test_an_interrupted_run_says_so_and_shows_what_it_has(tmp_path: Path) -> None:
     make_run(tmp_path, num_updates=6)
     text = " ".join(Page(write_report(tmp_path).read_text()).text.split())
-    assert "interrupted or is still going. The record ends at update 6 of 8." in text
+    assert "interrupted or still runs. The record ends at update 6 of 8." in text
     assert "0.25 before [0.15, 0.35] → 0.50 so far [0.40, 0.60]" in text
     assert "Replays" not in text
 

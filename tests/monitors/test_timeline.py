@@ -119,7 +119,7 @@ def test_a_line_per_group_tells_use_and_queue(tmp_path: Path) -> None:
     ]
     assert describe_workers({"success": 1.0}) == []
     progress = Progress(RunInfo(tmp_path, "run", "lake", "grpo", 0, 10))
-    progress.take(LogEntry("update", 1, 2.0, 30, values))
+    progress.add_entry(LogEntry("update", 1, 2.0, 30, values))
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(make_live_view(progress, console))
     assert "40 % busy, 12 waiting" in console.export_text()

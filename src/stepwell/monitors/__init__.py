@@ -1,4 +1,4 @@
-"""What a person sees of a run: console, `metrics.jsonl`, TensorBoard, W&B and the HTML report."""
+"""Monitors of a run: console, `metrics.jsonl`, TensorBoard, W&B and the HTML report."""
 
 from stepwell.monitors.base import EntryKind, LogEntry, Monitor, Monitors, RunInfo
 from stepwell.monitors.jsonl import JsonlMonitor, read_entries, rewind

@@ -1,7 +1,7 @@
-"""Images of replays for a page of bounded size: episodes as animated GIFs, stills made smaller at need.
+"""Images of replays for a page of bounded size: episodes as animated GIFs, and stills made smaller if needed.
 
-Both are made from the images in `replays.json`, so that any run's report has them. What is too
-large is tried again with fewer pixels, then with fewer frames, until it fits.
+Both come from the images in `replays.json`, so that any run's report has them. If the result is too
+large, it is made with fewer pixels, then with fewer frames, until it fits.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ LAST_MS = 1500
 def animate_replay(replay: Replay, max_bytes: int) -> bytes | None:
     """The episode as a GIF of at most `max_bytes`.
 
-    None where nothing moves (fewer than two different images), where the images differ in size (text that
-    was drawn for people, which nobody reads in motion), or where it cannot be made to fit.
+    None if nothing moves (fewer than two different images), if the images differ in size (text drawn for
+    people, which nobody reads in motion), or if it cannot be made small enough.
     """
     pngs = [png for png in (*(f.image_png for f in replay.frames), replay.final_image_png) if png is not None]
     if len(set(pngs)) < 2:
@@ -47,9 +47,9 @@ def animate_replay(replay: Replay, max_bytes: int) -> bytes | None:
 
 
 def bound_images(replays: Sequence[Replay], max_bytes: int) -> list[Replay]:
-    """The same replays with images of at most `max_bytes` in all, each counted once.
+    """The same replays with images of at most `max_bytes` in total, each counted once.
 
-    Images that cannot be made small enough are left out, as a whole.
+    If the images cannot be made small enough, all are left out.
     """
     whole = {frame.image_png for replay in replays for frame in replay.frames}
     whole |= {replay.final_image_png for replay in replays}
@@ -64,7 +64,7 @@ def bound_images(replays: Sequence[Replay], max_bytes: int) -> list[Replay]:
 
 
 def drop_images(replays: Sequence[Replay]) -> list[Replay]:
-    """The same replays in words alone."""
+    """The same replays without images."""
     return [
         replace(
             replay, frames=[replace(frame, image_png=None) for frame in replay.frames], final_image_png=None
@@ -82,7 +82,7 @@ def _replace_images(replay: Replay, images: dict[bytes, bytes]) -> Replay:
 
 
 def _next_side(side: int, share: float) -> int:
-    """The side that should bring the bytes down to `share` of what they are; always a good deal less."""
+    """The side that should reduce the bytes to `share` of their number; always clearly smaller."""
     return int(side * min(0.8, 0.95 * share**0.5))
 
 
@@ -114,7 +114,7 @@ def _shrink_image(image: Image, side: int) -> Image:
 
 
 def _encode_gif(images: Sequence[Image]) -> bytes:
-    """An endless loop of some six seconds; the end stays a little longer."""
+    """An endless loop of about six seconds; the last frame stays a little longer."""
     from PIL.Image import Quantize
 
     out = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Axes of a chart: where its ticks are, how they read, and where a value lies in pixels."""
+"""Axes of a chart: ticks, their labels, and the mapping of values to pixels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CHAR_WIDTH = 6.1  # of the 11 px type of tick labels, in pixels
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Values from `low` to `high` onto pixels from `start` to `stop`, linearly."""
+    """Maps values from `low` to `high` linearly to pixels from `start` to `stop`."""
 
     low: float
     high: float
@@ -29,13 +29,13 @@ class Scale:
 
 
 def find_extent(values: Iterable[float]) -> tuple[float, float] | None:
-    """Lowest and highest finite value; None when there is none."""
+    """Lowest and highest finite value; None if there is none."""
     finite = [value for value in values if math.isfinite(value)]
     return (min(finite), max(finite)) if finite else None
 
 
 def widen_range(low: float, high: float) -> tuple[float, float]:
-    """A range that is not empty: a constant gets some room around it."""
+    """A range that is not empty: a constant gets some space around it."""
     if high - low > 1e-12 * max(abs(low), abs(high), 1e-300):
         return low, high
     room = abs(low) * 0.1 or 1.0
@@ -70,7 +70,7 @@ def _nice_step(low: float, high: float, count: int) -> float:
 
 
 def format_ticks(ticks: Sequence[float]) -> list[str]:
-    """Labels with the digits that tell neighbours apart, and no more: 0, 0.5, 1 or 0, 20k, 40k."""
+    """Labels with just enough digits to distinguish neighbours: 0, 0.5, 1 or 0, 20k, 40k."""
     if not ticks:
         return []
     largest = max(abs(tick) for tick in ticks)

@@ -1,16 +1,16 @@
-"""What a run tells whoever watches it: one kind of entry, any number of monitors.
+"""The interface between a run and its monitors.
 
-The loop records an `Entry` whenever it has figures (an update, an evaluation, a part of the
-warm start) and a note whenever it has something to say in words. `Monitors` hands each to
-every monitor.
+The loop records a `LogEntry` whenever it has metrics (an update, an evaluation, a part of the
+warm start) and a note whenever it has a message. `Monitors` passes each to every monitor.
 
 Invariants
-* Watching never changes a run. A monitor that fails (a lost connection, a missing folder) is
-  reported once, through the others, and dropped. Only a `required` monitor, the record the
-  run itself needs (`metrics.jsonl`), may stop the run, with an error that says what to do.
-* A mistake in the configuration is told at the start: our own errors raised by `start` are
+* Monitoring never changes a run. A monitor that fails (a lost connection, a missing folder) is
+  reported once, through the others, and dropped. Only a `required` monitor, which writes the
+  record that the run itself needs (`metrics.jsonl`), may stop the run, with an error that says
+  what to do.
+* A mistake in the configuration is reported at the start: a `StepwellError` raised by `start` is
   passed on, whatever the monitor.
-* Values are plain numbers under flat names; a name such as `reward/format` is part of `reward`.
+* Values are plain numbers with flat names; a name such as `reward/format` is part of `reward`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ RESERVED = frozenset({"kind", "update", "time_s", "env_steps", "text", "nonfinit
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """Which run it is. `resumed_from` is the update of the checkpoint a resumed run goes on from.
+    """The identity of a run. `resumed_from` is the update of the checkpoint that it continues from.
 
-    Everything recorded after that update is recorded again and must not count twice; -1
-    means that not even the warm start was kept. None is a fresh run.
+    Everything recorded after that update is recorded again and must not count twice. -1 means
+    that not even the warm start was kept; None is a new run.
     """
 
     folder: Path
@@ -42,16 +42,16 @@ class RunInfo:
     num_updates: int
     config: dict[str, Any] = field(default_factory=dict)
     resumed_from: int | None = None
-    expected_s: float | None = None  # how long the whole run should take here, where that was measured
-    id: str = ""  # stays when the folder is renamed
+    expected_s: float | None = None  # expected time of the whole run on this machine, if measured
+    id: str = ""  # does not change when the folder is renamed
 
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """Figures of one moment of a run: after `update` updates, `time_s` seconds, `env_steps` steps.
+    """Metrics at one moment of a run: after `update` updates, `time_s` seconds, `env_steps` steps.
 
-    Example: `Entry("eval", update=20, time_s=31.5, env_steps=7680, values={"success": 0.61,
-    "low": 0.55, "high": 0.67})`. Only events carry `text`.
+    Example: `LogEntry("eval", update=20, time_s=31.5, env_steps=7680, values={"success": 0.61,
+    "low": 0.55, "high": 0.67})`. Only events have `text`.
     """
 
     kind: EntryKind
@@ -65,40 +65,40 @@ class LogEntry:
         if self.kind not in get_args(EntryKind):
             raise InputError(f"entry.kind must be one of {', '.join(get_args(EntryKind))}, got {self.kind!r}")
         if clash := RESERVED & self.values.keys():
-            raise InputError(f"entry.values: {sorted(clash)} are the entry's own names; rename the metric")
+            raise InputError(f"entry.values: {sorted(clash)} are reserved names; rename the metric")
 
 
 class Monitor:
-    """Base of every monitor: what it does not override, it does not care about."""
+    """Base class of monitors. Methods that a monitor does not override do nothing."""
 
     required: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
-        """The word a person reads when this monitor fails."""
+        """The name shown when this monitor fails."""
         return type(self).__name__.removesuffix("Monitor").lower()
 
     def start(self, info: RunInfo) -> None:
-        """The run begins, or goes on (`info.resumed_from`)."""
+        """The run begins, or continues (`info.resumed_from`)."""
 
     def phase(self, text: str) -> None:
-        """What the run is doing from now on, such as `evaluating`; the next entry ends it."""
+        """The run enters a phase such as `evaluating`; the next entry ends it."""
 
     def watch(self, values: dict[str, float]) -> None:
-        """Figures of this moment, to be shown and not recorded; may be called from any thread."""
+        """Current values to show but not record; may be called from any thread."""
 
     def record(self, entry: LogEntry) -> None:
-        """New figures."""
+        """Record new metrics."""
 
     def note(self, text: str) -> None:
-        """Something to say in words."""
+        """Show a message."""
 
     def close(self) -> None:
-        """The run is over or has been interrupted; also called when `start` was not."""
+        """The run is over or was interrupted; also called if `start` was not."""
 
 
 class Monitors(Monitor):
-    """Hands everything to each of its monitors, and outlives the failure of an optional one."""
+    """Passes everything to each of its monitors, and survives the failure of an optional one."""
 
     required = True
 
@@ -125,8 +125,8 @@ class Monitors(Monitor):
         self._call_each(lambda monitor: monitor.note(text))
 
     def close(self) -> None:
-        """Close every monitor, also when one of them fails. The required ones come last, so that
-        they still record what the others have to say."""
+        """Close every monitor, even if one of them fails. The required ones come last, so that they
+        still record the messages of the others."""
         for monitor in sorted(self._alive, key=lambda monitor: monitor.required):
             self._call_each(lambda monitor: monitor.close(), among=[monitor])
         self._alive = []
@@ -134,7 +134,7 @@ class Monitors(Monitor):
     def _call_each(
         self, call: Callable[[Monitor], None], *, among: list[Monitor] | None = None, is_start: bool = False
     ) -> None:
-        """Call each monitor; then raise the first failure that counts and report the others."""
+        """Call each monitor; then raise the first fatal failure and report the others."""
         fatal: Exception | None = None
         reports = []
         for monitor in among or list(self._alive):
@@ -146,7 +146,7 @@ class Monitors(Monitor):
                 else:
                     self._alive.remove(monitor)
                     reason = str(error) or type(error).__name__
-                    reports.append(f"the {monitor.name} monitor failed and is off from now on: {reason}")
+                    reports.append(f"the {monitor.name} monitor failed and is now off: {reason}")
         if fatal is not None:
             raise fatal
         for report in reports:

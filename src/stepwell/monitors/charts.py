@@ -1,14 +1,14 @@
 """Charts as SVG text, drawn in Python: line charts with bands, and bars with intervals.
 
-No library, no script, no font: a chart is a string to put into a page or into a file.
+No library, no script, no font: a chart is a string for a page or a file.
 
 Invariants
-* Nothing is hidden. A value that is not a number leaves a gap in its line; a point
-  between gaps is a dot; a chart without data says so. Long lines are thinned to at most two values
-  per pixel column, the lowest and the highest, so that no spike is lost.
+* Nothing is hidden. NaN leaves a gap in its line; a point between gaps is a dot; a chart without
+  data says so. Long lines are thinned to at most two values per pixel column, the lowest and the
+  highest, so that no spike is lost.
 * All text is escaped here. Callers pass plain text.
-* A line carries its name and its axes' scales as attributes, from which a page's script may
-  read values back (`data-name`, `data-x`, `data-y`).
+* A line has its name and the scales of its axes as attributes, from which a page's script can
+  read values (`data-name`, `data-x`, `data-y`).
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from stepwell.monitors.svg import (
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line. `low` and `high`, where given, are a band around it; `color` counts from 0.
+    """One line. `low` and `high`, if given, are a band around it; `color` counts from 0.
 
-    `marks` shows every point; `smooth` (points on either side) draws the running mean over
-    the faint raw line; `dashed` is for what is compared against.
+    `marks` shows every point; `smooth` (points on either side) draws the running mean over the
+    faint raw line; `dashed` is for baselines.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar, with the ends of its interval where they are known. `strong` bars stand out."""
+    """One bar, with its interval if known. `strong` bars stand out."""
 
     name: str
     value: float
@@ -101,9 +101,9 @@ def draw_line_chart(
     levels: Sequence[ReferenceLine] = (),
     legend: bool | None = None,
 ) -> str:
-    """Lines over a common axis. Ranges left out are chosen so that everything fits.
+    """Draw lines over a common axis. Without ranges, the axes are chosen so that everything fits.
 
-    `legend` None shows one when there is more than one series.
+    With `legend=None` there is a legend if there is more than one series.
     """
     x_extent = x_range or find_extent(value for item in series for value in item.x)
     y_extent = y_range or find_extent(_collect_y(series, levels))
@@ -117,7 +117,9 @@ def draw_line_chart(
         if has_legend
         else (10.0 + 14 * bool(y_label), [make_text(2, 12, y_label)])
     )
-    height += max(0, round(top - 42))  # a legend of many rows adds to the height: the plot keeps its own
+    height += max(
+        0, round(top - 42)
+    )  # a legend of many rows adds to the height, so that the plot keeps its own
     bottom = height - (42 if x_label else 26)
     count = _num_ticks(bottom - top, 36)
     low, high = y_extent if y_range else nice_range(*y_extent, count=count)
@@ -142,9 +144,9 @@ def draw_line_chart(
 def draw_bar_chart(
     bars: Sequence[Bar], *, title: str = "", width: int = 720, high: float | None = None
 ) -> str:
-    """Horizontal bars from 0 (to `high` at least), with intervals as whiskers, and their values in words.
+    """Draw horizontal bars from 0 (to at least `high`), with intervals as whiskers, and their values.
 
-    Names stand above their bars below 500 px of width, and where they would take half of it.
+    Names are above their bars if the chart is narrower than 500 px, or if they would take half of it.
     """
     shown = [bar for bar in bars if math.isfinite(bar.value)]
     if not shown:
@@ -172,7 +174,7 @@ def draw_bar_chart(
 
 
 def smooth_values(values: Sequence[float], reach: int) -> list[float]:
-    """The running mean over `reach` values on either side, or as many as there are; gaps stay gaps."""
+    """The running mean over up to `reach` values on either side; gaps stay gaps."""
     row = np.asarray(values, dtype=np.float64)
     is_finite, window = np.isfinite(row), np.ones(2 * reach + 1)
     if not is_finite.any():
@@ -194,7 +196,7 @@ def _num_ticks(size: float, apart: float) -> int:
 
 
 def _draw_legend(series: Sequence[Series], width: int) -> tuple[float, list[str]]:
-    """Where the plot may begin, and the names in rows above it."""
+    """The top of the plot, and the names in rows above it."""
     parts, x, y = [], 4.0, 14.0
     for item in series:
         needed = 24 + 6.2 * len(item.name)
@@ -220,7 +222,7 @@ def _draw_y_axis(y: Scale, ticks: Sequence[float], x: Scale) -> list[str]:
 
 
 def _draw_x_axis(x: Scale, y: Scale, *, whole: bool) -> list[str]:
-    """Labels from right to left; one that would touch the label before it is left out."""
+    """Labels from right to left; a label that would touch the previous one is left out."""
     ticks = nice_ticks(x.low, x.high, _num_ticks(x.stop - x.start, 72), whole=whole)
     parts, free = [], math.inf
     for tick, label in reversed(list(zip(ticks, format_ticks(ticks), strict=True))):
@@ -244,13 +246,13 @@ def _draw_reference_lines(levels: Sequence[ReferenceLine], x: Scale, y: Scale) -
 
 
 def _draw_reference_names(levels: Sequence[ReferenceLine], x: Scale, y: Scale) -> list[str]:
-    """Names above their lines, 12 px apart at least and inside the chart; a rim sets them off from lines."""
+    """Names above their lines, at least 12 px apart and inside the chart, with a rim for contrast."""
     ordered = sorted(levels, key=lambda level: level.y)
     heights: list[float] = []
     for level in ordered:
         heights.append(min(y(level.y) - 4, heights[-1] - 12 if heights else math.inf))
     lowest_allowed = y.stop + 8.0
-    for index in reversed(range(len(heights))):  # names pushed out at the top push the others down
+    for index in reversed(range(len(heights))):  # names beyond the top push the others down
         heights[index] = max(heights[index], lowest_allowed)
         lowest_allowed = heights[index] + 12
     rim = f"stroke:{PAPER};stroke-width:3;paint-order:stroke;stroke-linejoin:round"
@@ -261,7 +263,7 @@ def _draw_reference_names(levels: Sequence[ReferenceLine], x: Scale, y: Scale) -
 
 
 def _clip_parts(parts: Sequence[str], x: Scale, y: Scale) -> str:
-    """What lies outside the axes is cut off. A picture in the picture needs no id, unlike a clip path."""
+    """Clip at the axes. A nested SVG needs no id, unlike a clip path."""
     left, top, width, height = x.start, y.stop - 3, x.stop - x.start + 3, y.start - y.stop + 6
     box = f"{left:.1f} {top:.1f} {width:.1f} {height:.1f}"
     return make_element(
@@ -270,7 +272,7 @@ def _clip_parts(parts: Sequence[str], x: Scale, y: Scale) -> str:
 
 
 def _draw_line(item: Series, x: Scale, y: Scale) -> str:
-    """The line itself, which carries its name; the running mean lies over it."""
+    """The line with its name, and the running mean over it."""
     rows = [(item.y, f"stroke-width:{1 if item.smooth else 2};opacity:{0.35 if item.smooth else 1}", True)]
     if item.smooth:
         rows.append((smooth_values(item.y, item.smooth), "stroke-width:2", False))
@@ -289,7 +291,7 @@ def _draw_line(item: Series, x: Scale, y: Scale) -> str:
 
 
 def _draw_lone_dots(item: Series, x: Scale, y: Scale) -> str:
-    """A dot for each point with gaps on both sides: a line of one point cannot be seen."""
+    """A dot for each point with gaps on both sides: a line of one point is invisible."""
     lone = [piece[0] for piece in _split_pieces(item.x, item.y, x, y) if len(piece) == 1]
     style = f"fill:{get_color(item.color)}"
     return "".join(make_element("circle", cx=at, cy=height, r=2.5, style=style) for at, height in lone)
@@ -298,7 +300,7 @@ def _draw_lone_dots(item: Series, x: Scale, y: Scale) -> str:
 def _split_pieces(
     xs: Sequence[float], ys: Sequence[float], x: Scale, y: Scale
 ) -> list[list[tuple[float, float]]]:
-    """Runs of finite points in pixels, thinned."""
+    """Thinned runs of finite points, in pixels."""
     pieces: list[list[tuple[float, float]]] = [[]]
     for at, value in zip(xs, ys, strict=True):
         if math.isfinite(at) and math.isfinite(value):
@@ -309,7 +311,7 @@ def _split_pieces(
 
 
 def thin_points(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """First, lowest, highest and last point of every pixel column, in their order."""
+    """First, lowest, highest and last point of every pixel column, in order."""
     columns: dict[int, list[tuple[float, float]]] = {}
     for point in points:
         columns.setdefault(int(point[0]), []).append(point)

@@ -1,14 +1,13 @@
-"""The console: a live view of a run at a terminal, plain lines anywhere else.
+"""The console: a live view of a run in a terminal, plain lines elsewhere.
 
-At a terminal one block of a few lines is redrawn in place, twice a second, by a
-thread that only formats numbers it is handed: training never waits for it. Without a
-terminal (a file, a pipe, CI) one line is written now and then (every `every` updates, or
-when the last line is older than `every_s` seconds) and one for every evaluation, in ASCII and
-without control characters, so that the output can be searched and kept.
+In a terminal, a block of a few lines is redrawn in place twice a second, by a thread that only
+formats numbers: training never waits for it. Without a terminal (a file, a pipe, CI), a line is
+written every `every` updates, when the last line is older than `every_s` seconds, and for every
+evaluation. Lines are ASCII without control characters, so that the output can be searched and kept.
 
-`Progress` holds what is known so far; it knows nothing of terminals. The time left is the time of the
-updates that are left, at the pace of the last ones, and of the evaluations among them, each as long as the
-last one took. Before the first update it is what was expected (`RunInfo.expected_s`), if anything was.
+`Progress` holds what is known so far, independent of terminals. The time left is that of the remaining
+updates, at the pace of the last ones, and of the remaining evaluations, each as long as the last one.
+Before the first update it is the expected time (`RunInfo.expected_s`), if there is one.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ SHARES = frozenset({"success", "low", "high", "clip_share", "format_share", "exp
 
 @dataclass(slots=True)
 class Progress:
-    """What a watcher knows of a run: the last figures, the best evaluation, the pace."""
+    """The progress of a run: the last metrics, the best evaluation, the pace."""
 
     info: RunInfo
     phase: str = "starting"
@@ -44,14 +43,14 @@ class Progress:
     update: int = 0
     values: dict[str, float] = field(default_factory=dict)
     evals: list[LogEntry] = field(default_factory=list)
-    now: dict[str, float] = field(default_factory=dict)  # of the resource groups, at this moment
+    now: dict[str, float] = field(default_factory=dict)  # current values of the workers
     update_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))  # each of the last updates
     eval_s: float = 0.0  # the last evaluation
     warm_start_s: float = 0.0
-    last_s: float | None = None  # when the last entry came; None before the first one
+    last_s: float | None = None  # time of the last entry; None before the first one
 
     def add_entry(self, entry: LogEntry) -> None:
-        """Learn from one entry."""
+        """Update the progress with one entry."""
         self._measure_time(entry)
         self.time_s = self.last_s = entry.time_s
         if entry.kind == "update":
@@ -65,10 +64,10 @@ class Progress:
             self.values, self.phase = entry.values, _warm_start_title(entry.values)
 
     def _measure_time(self, entry: LogEntry) -> None:
-        """How long what this entry tells of has taken: everything since the entry before it."""
+        """Measure the time of this entry: everything since the previous entry."""
         took_s = None if self.last_s is None else entry.time_s - self.last_s
         if entry.kind == "update":
-            if took_s is None:  # the first entry of a resumed run: its own clock is all there is
+            if took_s is None:  # the first entry of a resumed run: only its own times are known
                 took_s = sum(entry.values.get(name, 0.0) for name in _UPDATE_TIMES)
             num_updates = max(entry.update - self.update, 1)
             if took_s > 0:
@@ -80,7 +79,7 @@ class Progress:
 
     @property
     def best(self) -> LogEntry | None:
-        """The evaluation with the highest success, the first of equals."""
+        """The evaluation with the highest success, the first one among equals."""
         scored = [entry for entry in self.evals if math.isfinite(entry.values.get("success", math.nan))]
         return max(scored, key=lambda entry: entry.values["success"], default=None)
 
@@ -99,7 +98,7 @@ class Progress:
         return max(0.0, left_s)
 
     def _num_evals_left(self) -> int:
-        """Evaluations after the present update: every so often, and one at the end."""
+        """The number of evaluations after the current update, with the one at the end."""
         settings = self.info.config.get("eval") or {}
         if self.update >= self.info.num_updates or not settings.get("num_tasks"):
             return 0
@@ -126,7 +125,7 @@ def _warm_start_title(values: dict[str, float]) -> str:
 
 
 class ConsoleMonitor(Monitor):
-    """Shows a run on `console`; which of the two forms is decided by the console itself."""
+    """Shows a run on `console`, live if it is a terminal."""
 
     def __init__(self, console: Console | None = None, *, every: int = 10, every_s: float = 15.0) -> None:
         self.console = console or Console()
@@ -187,7 +186,7 @@ class ConsoleMonitor(Monitor):
         return is_late or entry.kind == "eval"
 
     def _print_text(self, text: str) -> None:
-        """Words, above the live block if there is one. What agents and worlds wrote stays harmless."""
+        """Print text above the live block. Control characters from agents and environments are removed."""
         clean = "".join(char if char == "\n" or char.isprintable() else " " for char in text)
         clean = clean.encode(self.console.encoding, "replace").decode(self.console.encoding)
         self.console.print(clean, markup=False, highlight=False, soft_wrap=True, emoji=False)
@@ -219,7 +218,7 @@ def format_entry(entry: LogEntry, progress: Progress) -> str:
 
 
 def describe_failures(values: dict[str, float]) -> str:
-    """What a user's own agent got wrong, by kind: `3 raised, 1 timed_out`."""
+    """Failures of a user's own agent, by kind: `3 raised, 1 timed_out`."""
     counts = {
         name.removeprefix(FAILURES): value for name, value in values.items() if name.startswith(FAILURES)
     }
@@ -227,7 +226,7 @@ def describe_failures(values: dict[str, float]) -> str:
 
 
 def describe_workers(now: dict[str, float]) -> list[tuple[str, str]]:
-    """A line per resource group: how busy it is, what waits for it, what it holds."""
+    """A line per kind of worker: how busy it is, what waits for it, what it holds."""
     lines = []
     for group in GROUPS:
         if f"{group}/busy" not in now:
@@ -252,8 +251,8 @@ _ONLY_IF_ANY = ("restarts", "memory_mb")
 
 
 def make_live_view(progress: Progress, console: Console, since_s: float = 0.0) -> RenderableType:
-    """The block redrawn in place, `since_s` after the last entry: a progress bar, then one row per
-    question a watcher has."""
+    """The block that is redrawn in place, `since_s` after the last entry: a progress bar, then rows
+    of metrics."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
@@ -266,7 +265,7 @@ def make_live_view(progress: Progress, console: Console, since_s: float = 0.0) -
 def _make_head(progress: Progress, since_s: float) -> Table:
     head = Table.grid(padding=(0, 2))
     done, whole = progress.update, max(progress.info.num_updates, 1)
-    if not done and "num_steps" in progress.values:  # the warm start has a bar of its own
+    if not done and "num_steps" in progress.values:  # the warm start has its own bar
         done, whole = int(progress.values["step"]), max(int(progress.values["num_steps"]), 1)
     clock = format_duration(progress.time_s + since_s)
     if (left := progress.left_s) is not None:
@@ -329,7 +328,7 @@ def _format_value(name: str, value: float) -> str:
 
 
 def draw_sparkline(values: list[float], width: int = 24) -> str:
-    """The last `width` shares in [0, 1] as blocks; a value that is not a number leaves a gap."""
+    """The last `width` shares in [0, 1] as blocks; NaN leaves a gap."""
     last = len(SPARKS) - 1
     return "".join(
         SPARKS[round(min(max(value, 0.0), 1.0) * last)] if math.isfinite(value) else " "
@@ -338,7 +337,7 @@ def draw_sparkline(values: list[float], width: int = 24) -> str:
 
 
 def format_number(value: float) -> str:
-    """A figure in at most a few characters: 0.31, 12.4, 41,200, 1.2e-05."""
+    """A number in a few characters: 0.31, 12.4, 41,200, 1.2e-05."""
     size = abs(value)
     if not math.isfinite(value):
         return str(value)

@@ -1,8 +1,7 @@
-"""Which curves a report shows: small charts of training, and the learning curve from evaluations.
+"""The curves of a report: small charts of training, and the learning curve from evaluations.
 
-`panels` says what belongs together and what it means. What never changed is not drawn: a flat line
-says no more than its value, which is listed instead. A metric that is not known there is shown
-under its raw name, so that whatever was recorded can be seen.
+`panels` groups the metrics and explains them. A metric that never changed is not drawn; its value is
+listed instead. An unknown metric is shown under its raw name, so that everything recorded is visible.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from stepwell.monitors.charts import ReferenceLine, Series, draw_line_chart
 from stepwell.monitors.panels import PANELS, WARM_START_PANELS, Panel
 
 WIDTH, HEIGHT = 340, 190
-SAME = 1e-5  # relative; what differs by less is rounding in 32 bits
+SAME = 1e-5  # relative; smaller differences are 32-bit rounding
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnPanel:
-    """A panel as the page shows it; `last` is the mean over the last tenth of the run.
+    """A panel of the page; `last` is the mean over the last tenth of the run.
 
-    `svg` is empty where nothing changed: then `last` is the value.
+    `svg` is empty if nothing changed; then `last` is the value.
     """
 
     title: str
@@ -33,13 +32,13 @@ class DrawnPanel:
 
 
 def draw_training_panels(entries: Sequence[LogEntry]) -> list[DrawnPanel]:
-    """Everything recorded in updates: what the table of panels names, then what it does not."""
+    """Panels of everything recorded in updates: known metrics first, then unknown ones."""
     updates = [entry for entry in entries if entry.kind == "update"]
     return _draw_all(PANELS, updates, [float(entry.update) for entry in updates])
 
 
 def draw_warm_start_panels(entries: Sequence[LogEntry]) -> list[DrawnPanel]:
-    """What was recorded in the warm start, over its own updates."""
+    """Panels of the warm start, over its own updates."""
     warm = [entry for entry in entries if entry.kind == "warm_start"]
     has_steps = all("step" in entry.values for entry in warm)
     x = [entry.values["step"] if has_steps else entry.time_s for entry in warm]
@@ -98,7 +97,7 @@ def draw_learning_curve(
 def _draw_panel(
     panel: Panel, names: Sequence[str], entries: Sequence[LogEntry], x: Sequence[float]
 ) -> list[DrawnPanel]:
-    """One chart, or one line of text for each metric where none of them ever changed."""
+    """One chart, or one line of text for each metric if none of them ever changed."""
     rows = {name: [entry.values.get(name, panel.absent) for entry in entries] for name in names}
     if all(_is_constant(row) for row in rows.values()):
         return [
@@ -124,13 +123,13 @@ def _draw_panel(
 
 
 def _is_constant(row: Sequence[float]) -> bool:
-    """Whether there is nothing to draw: no finite value, or always the same one."""
+    """Whether there is nothing to draw: no finite value, or always the same value."""
     finite = [value for value in row if math.isfinite(value)]
     return not finite or max(finite) - min(finite) <= SAME * max(map(abs, finite))
 
 
 def _format_constant(row: Sequence[float]) -> str:
-    """The one value, and how often there was none."""
+    """The constant value, and how often it was missing."""
     num_missing = sum(not math.isfinite(value) for value in row)
     is_mixed = 0 < num_missing < len(row)
     finite = [value for value in row if math.isfinite(value)]
@@ -144,7 +143,7 @@ def _choose_title(panel: Panel, name: str, rows: dict[str, list[float]]) -> str:
 
 
 def _choose_range(panel: Panel, rows: Sequence[Sequence[float]]) -> tuple[float, float] | None:
-    """The panel's own limits where it has any; a floor of -1 only counts when values reach below 0."""
+    """The panel's own limits, if any; a lower limit of -1 applies only if values are below 0."""
     values = [value for row in rows for value in row if math.isfinite(value)]
     if panel.low is None or not values:
         return None

@@ -1,8 +1,8 @@
-"""Writing files of a run folder: whole or not at all, with an error that says what to do.
+"""Atomic writes of files in a run folder, with errors that say what to do.
 
-A run folder is read while it is written (reports, dashboards, a second terminal), and a run
-may be killed, or lose power, at any moment. So a file is written beside its place, flushed and
-renamed, its folder is flushed, and the failure of a disk is told as what it is, with the file's name.
+A run folder is read while it is written (reports, dashboards, a second terminal), and a run may be
+killed or lose power at any moment. So a file is written under a temporary name, flushed and renamed,
+and its folder is flushed. The error about a failed disk names the file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stepwell.core.errors import InfraError
 
 
 def atomic_write(path: Path, data: bytes | str) -> None:
-    """Replace `path` by `data` in one step: a reader sees the old file or the new one."""
+    """Replace `path` with `data` in one step: a reader sees the old file or the new one."""
     data = data.encode() if isinstance(data, str) else data
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -33,7 +33,7 @@ def atomic_write(path: Path, data: bytes | str) -> None:
 
 
 def make_write_error(path: Path, error: OSError) -> InfraError:
-    """What to tell a person whose `path` could not be written."""
+    """The error for a `path` that could not be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         fix = "the disk is full: free some space (old runs, or lower checkpoint.keep)"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -41,6 +41,6 @@ def make_write_error(path: Path, error: OSError) -> InfraError:
     else:
         fix = "check the disk"
     return InfraError(
-        f"cannot write {path} ({error.strerror or error}); {fix}, then go on with --resume. "
+        f"cannot write {path} ({error.strerror or error}); {fix}, then continue with --resume. "
         "What was written before is intact."
     )

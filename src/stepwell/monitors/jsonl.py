@@ -1,17 +1,17 @@
-"""`metrics.jsonl`: the record of a run, one JSON object per line, which everything else is made from.
+"""`metrics.jsonl`: the record of a run, one JSON object per line. Reports and studies read it.
 
-A line holds `kind`, `update`, `time_s` and `env_steps`, then the values under their own names
-(events have `text`). JSON knows no NaN and no infinity: such a value is written as null, and
-`nonfinite` says which it was, so that reading gives the same entry back.
+A line holds `kind`, `update`, `time_s` and `env_steps`, then the values by name (events have
+`text`). JSON has no NaN and no infinity: such a value is written as null, and `nonfinite` holds
+the original, so that reading restores the same entry.
 
 Invariants
-* A line is written by one call and reaches the operating system before `record` returns: a
-  killed run loses nothing it recorded. At most the last line can be torn, when the machine
-  or its disk fails; it is cut off before anything is appended.
+* A line is written in one call and reaches the operating system before `record` returns: a
+  killed run loses nothing that it recorded. Only the last line can be torn, if the machine or its
+  disk fails; it is removed before anything is appended.
 * `rewind(update)` drops what was recorded after `update` and replaces the file in one step.
-  What belongs to the update of a checkpoint must be recorded before that checkpoint is
-  written; then a resumed run leaves the same lines as one that was never stopped.
-* Reading refuses damage anywhere but in the last line, with the line's number.
+  Everything about the update of a checkpoint must be recorded before that checkpoint is written;
+  then a resumed run leaves the same lines as one that was never stopped.
+* Damage anywhere but in the last line is an error with the line's number.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FILE_NAME = "metrics.jsonl"
 
 
 class JsonlMonitor(Monitor):
-    """Appends every entry to `metrics.jsonl` of the run folder; the one monitor a run cannot lose."""
+    """Appends every entry to `metrics.jsonl` of the run folder; the only monitor that a run requires."""
 
     required: ClassVar[bool] = True
 
@@ -48,7 +48,7 @@ class JsonlMonitor(Monitor):
             self._last = next(reversed(read_entries(path)), self._last)
         elif path.exists() and path.stat().st_size > 0:
             raise ConfigError(
-                f"{path} already holds a run; go on with it by --resume, or choose another `name`"
+                f"{path} already holds a run; continue it with --resume, or choose another `name`"
             )
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ class JsonlMonitor(Monitor):
         self._last = entry
 
     def note(self, text: str) -> None:
-        """Written as an event at the place of the last entry."""
+        """Record an event with the update and time of the last entry."""
         last = self._last
         self.record(LogEntry("event", last.update, last.time_s, last.env_steps, text=text))
 
@@ -75,26 +75,26 @@ class JsonlMonitor(Monitor):
         assert self._file is not None and self._path is not None, "start comes before record"
         size = self._file.seek(0, 2)
         try:
-            if self._file.write(line) != len(line):  # a full disk takes what still fits
+            if self._file.write(line) != len(line):  # a full disk writes only a part
                 raise OSError(errno.ENOSPC, "No space left on device")
         except OSError as error:
-            with suppress(OSError):  # what remains is a torn last line, which every reader skips
+            with suppress(OSError):  # otherwise a torn last line remains, which every reader skips
                 self._file.truncate(size)
             raise make_write_error(self._path, error) from error
 
 
 def read_entries(path: Path) -> list[LogEntry]:
-    """Every entry of the file, in order; a torn last line is skipped, any other damage refused.
+    """All entries of the file, in order; a torn last line is skipped, any other damage is an error.
 
-    A file that is not there holds no entries.
+    A missing file has no entries.
     """
     return [entry for entry, _ in _read_lines(path)]
 
 
 def rewind(path: Path, update: int) -> None:
-    """Drop every entry after `update`, and a torn last line. The warm start precedes update 0.
+    """Drop every entry after `update`, and a torn last line. The warm start comes before update 0.
 
-    A negative `update` drops everything. A file that is not there stays away.
+    A negative `update` drops everything. A missing file is not created.
     """
     if not path.exists():
         return

@@ -104,14 +104,15 @@ def draw_progress(progress: Progress, updates: list[LogEntry], notes: list[str])
     """The state of a run as HTML without scripts."""
     info = progress.info
     done, whole = progress.update, max(info.num_updates, 1)
-    if not done and "num_steps" in progress.values:  # the warm start has a bar of its own
+    if not done and "num_steps" in progress.values:  # the warm start has its own bar
         done, whole = int(progress.values["step"]), max(int(progress.values["num_steps"]), 1)
     clock = format_duration(progress.time_s)
     if (left := progress.left_s) is not None and progress.phase != "ended":
         clock += f", {format_duration(left)} left"
     lines = [
-        f"<b>{escape_text(info.name)}</b>: {escape_text(info.recipe)} on {escape_text(info.env)}, seed {info.seed}",
-        f'<progress value="{min(done, whole)}" max="{whole}"></progress> {escape_text(progress.title)}, {clock}',
+        f"<b>{escape_text(info.name)}</b>: {escape_text(f'{info.recipe} on {info.env}, seed {info.seed}')}",
+        f'<progress value="{min(done, whole)}" max="{whole}"></progress> '
+        f"{escape_text(progress.title)}, {clock}",
         *(f"<small>{escape_text(note)}</small>" for note in notes[-NUM_NOTES:]),
     ]
     chart = _draw_chart(progress, updates) if updates or progress.evals else ""

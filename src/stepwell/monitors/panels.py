@@ -1,6 +1,6 @@
-"""The table of metrics: which chart shows each, under which title, what it means and what is good.
+"""The table of metrics: the chart, title and meaning of each, and what is good.
 
-A metric that is not in the table (of a custom recipe or reward) gets a chart under its raw name.
+A metric that is not in the table (from a custom recipe or reward) gets a chart under its raw name.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 class Panel:
     """One small chart. A metric that ends in `/` stands for all names that begin with it.
 
-    `low` and `high` fix the axis; `labels` name lines where the end of the metric's name would not do;
-    `absent` is what an update without the metric counts as: unknown, or 0 where only what occurs is recorded.
+    `low` and `high` fix the axis. `labels` replace the end of the metric's name as the name of a line.
+    `absent` is the value of an update without the metric: unknown, or 0 if only occurrences are recorded.
     """
 
     title: str
@@ -27,7 +27,7 @@ class Panel:
     absent: float = math.nan
 
     def choose_metrics(self, names: Sequence[str]) -> list[str]:
-        """Those of `names` that this panel shows, in the panel's order."""
+        """The metrics among `names` that this panel shows, in the panel's order."""
         return [
             name
             for metric in self.metrics
@@ -36,7 +36,7 @@ class Panel:
         ]
 
     def get_label(self, name: str) -> str:
-        """What a line is called in the legend: `time/rollout_s` among its like is `rollout`."""
+        """The name of a line in the legend: `time/rollout_s` beside similar names is `rollout`."""
         if name in self.labels:
             return self.labels[name]
         return (

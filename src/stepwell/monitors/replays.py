@@ -1,8 +1,8 @@
-"""Replays: a few episodes of a run, kept so that a person can watch them step by step.
+"""Replays: a few episodes of a run, stored so that a person can watch them step by step.
 
-`replays.json` holds what the policy saw, wrote and got, before training and after it. Pictures
-are PNG in base64, each kept once: an episode before and one after training begin on the same
-board. Two replays with the same `task_id` are shown side by side.
+`replays.json` holds what the policy saw, wrote and got, before and after training. Images are PNG
+in base64, each stored once: an episode before training and one after it begin on the same board. Two
+replays with the same `task_id` are shown side by side.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ FORMAT = "stepwell replays 1"
 
 @dataclass(slots=True)
 class ReplayFrame:
-    """One step of a replay: what was seen, what was written, what came of it.
+    """One step of a replay: observation, reply and result.
 
-    `reward_parts` are the parts as they count, so that they add up to `reward`. `value` and
-    `advantage` are None where the recipe has none. `problem` says why a reply was not followed.
+    `reward_parts` are weighted, so that they add up to `reward`. `value` and `advantage` are None if
+    the recipe has none. `problem` says why a reply was not followed.
     """
 
     observation: str
@@ -47,7 +47,7 @@ class ReplayFrame:
 
 @dataclass(slots=True)
 class Replay:
-    """One episode. `stage` is `before` or `after` training; the final picture is what it ended with."""
+    """One episode. `stage` is `before` or `after` training; the final image is the last one it showed."""
 
     task_id: str
     title: str
@@ -74,12 +74,12 @@ def encode_png(image: AnyArray) -> bytes:
 
 
 def save_replays(path: Path, replays: list[Replay]) -> None:
-    """Write all replays to `path`, whole or not at all."""
+    """Write all replays to `path` atomically."""
     atomic_write(path, json.dumps(encode_replays(replays)))
 
 
 def encode_replays(replays: list[Replay]) -> dict[str, Any]:
-    """The content of `replays.json`: pictures in one list, everything else naming them by index."""
+    """The content of `replays.json`: images in one list, referred to by index."""
     images: dict[bytes, int] = {}
 
     def index(png: bytes | None) -> int | None:
@@ -97,7 +97,7 @@ def encode_replays(replays: list[Replay]) -> dict[str, Any]:
 
 
 def load_replays(path: Path) -> list[Replay]:
-    """The replays of a file; a file that is not there holds none, a damaged one is refused."""
+    """The replays of a file; a missing file has none, a damaged one is an error."""
     if not path.exists():
         return []
     try:
@@ -107,7 +107,7 @@ def load_replays(path: Path) -> list[Replay]:
         pictures = [base64.b64decode(item, validate=True) for item in content["images"]]
         return [_decode_replay(item, pictures) for item in content["replays"]]
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, binascii.Error) as error:
-        raise EncodingError(f"{path} is damaged ({error}); delete it, or make it again") from error
+        raise EncodingError(f"{path} is damaged ({error}); delete it, or create it again") from error
 
 
 def _decode_replay(item: dict[str, Any], pictures: list[bytes]) -> Replay:

@@ -1,16 +1,16 @@
-"""The report: one HTML file that shows what a run did, and needs nothing but a browser.
+"""The report: one HTML file that shows what a run did, and needs only a browser.
 
-Everything is made from the files of the run folder, so a report can be written again at any
-time, for a run that ended, was interrupted, or is still going. What is missing is left out
-and said; a torn replay file does not cost the curves.
+Everything comes from the files of the run folder. So a report can be written again at any time,
+for a run that finished, was interrupted, or is still running. Missing parts are left out and listed;
+a torn replay file does not affect the curves.
 
 Invariants
 * Self-contained: styles, script, charts and images are inside. A content security policy in
   the page forbids it to load anything, so opening a report never touches a network.
-* Text of models and worlds is never markup. The template escapes by default, the charts escape
-  for themselves, and replays travel as JSON in which `<`, `>` and `&` are written as escapes and
-  which the script only ever shows as text.
-* Without JavaScript everything can be read but the replays step by step.
+* Text from models and environments is never markup. The template escapes by default, the charts
+  escape their own text, and replays are JSON in which `<`, `>` and `&` are escaped and which the
+  script shows only as text.
+* Without JavaScript, everything can be read except the step-by-step replays.
 * Images take at most 4.5 MB, whatever their number and size.
 """
 
@@ -36,13 +36,13 @@ from stepwell.monitors.timeline import draw_timeline, read_timeline
 
 FILE_NAME = "report.html"
 WIDE, NARROW = 860, 360
-MAX_STILL_BYTES, MAX_ANIMATION_BYTES = 1_500_000, 1_800_000  # in all; a third more as text in the page
+MAX_STILL_BYTES, MAX_ANIMATION_BYTES = 1_500_000, 1_800_000  # in total; base64 adds a third
 AXES = {"env_steps": "environment steps", "time_s": "wall time", "update": "updates"}
 
 
 @dataclass(slots=True)
 class RunFolder:
-    """What could be read of a run folder; `problems` says what could not."""
+    """What could be read from a run folder; `problems` lists what could not."""
 
     path: Path
     config_text: str = ""
@@ -61,7 +61,7 @@ class RunFolder:
 
     @property
     def is_evaluation(self) -> bool:
-        """Whether nothing was trained: the folder of an evaluation."""
+        """Whether this is the folder of an evaluation, without training."""
         return self.summary is not None and self.summary.more.get("kind") == "evaluation"
 
     @property
@@ -72,14 +72,14 @@ class RunFolder:
 def write_report(folder: Path) -> Path:
     """Write `report.html` of a run folder and return its path."""
     if not (folder / jsonl.FILE_NAME).exists():
-        raise InputError(f"{folder} is not a run folder: it has no {jsonl.FILE_NAME}; name one made by a run")
+        raise InputError(f"{folder} is not a run folder: it has no {jsonl.FILE_NAME}; give a run's folder")
     path = folder / FILE_NAME
     atomic_write(path, render(read_run(folder)))
     return path
 
 
 def read_run(folder: Path) -> RunFolder:
-    """Read every file of a run folder that is there and whole."""
+    """Read every file of a run folder that exists and is intact."""
     run = RunFolder(folder)
     for read in (_read_config, _read_entries, _read_summary, _read_replays, _make_images, _read_timeline):
         try:
@@ -90,7 +90,7 @@ def read_run(folder: Path) -> RunFolder:
 
 
 def render(run: RunFolder) -> str:
-    """The page."""
+    """The HTML page of a run."""
     import jinja2
 
     loader = jinja2.FileSystemLoader(Path(__file__).parent / "page")
@@ -123,7 +123,7 @@ def _read_replays(run: RunFolder) -> None:
 
 
 def _make_images(run: RunFolder) -> None:
-    """Animations, and stills that leave the page small; replays whose images are damaged lose them."""
+    """Make animations, and stills that keep the page small; damaged images are dropped."""
     try:
         run.animations = _animate_all(run.replays)
         bounded = bound_images(run.replays, MAX_STILL_BYTES)
@@ -134,7 +134,7 @@ def _make_images(run: RunFolder) -> None:
 
 
 def _animate_all(shown: list[replays.Replay]) -> list[dict[str, str]]:
-    """One GIF per replay that moves, those of one task side by side; each has its share of the bytes."""
+    """One GIF per replay that moves, replays of one task side by side; each gets its share of the bytes."""
     made, left = [], MAX_ANIMATION_BYTES
     tasks = list(dict.fromkeys(replay.task_id for replay in shown))
     ordered = sorted(shown, key=lambda one: (tasks.index(one.task_id), one.stage != "before"))
@@ -197,7 +197,7 @@ def _build_content(run: RunFolder) -> dict[str, Any]:
 
 
 def _count_agent_failures(run: RunFolder) -> list[dict[str, Any]]:
-    """What a user's own agent got wrong: kind, how often, in which update first, and the first error."""
+    """Failures of a user's own agent: kind, count, first update, and first error."""
     rows: dict[str, dict[str, Any]] = {}
     errors = run.summary.more.get("agent_errors", {}) if run.summary else {}
     for entry in run.entries:
@@ -220,23 +220,21 @@ def _build_title(run: RunFolder) -> dict[str, str]:
 
 
 def _shorten_path(path: Path) -> str:
-    """A folder as a person would type it; a page that is passed on does not tell where a home is."""
+    """A folder as a person would type it; a shared page must not reveal a home directory."""
     return f"{path.parent.name}/{path.name}" if path.is_absolute() else str(path)
 
 
 def _describe_state(run: RunFolder) -> str:
-    """A sentence for a run that did not come to its end; empty for one that did."""
+    """A sentence for a run that did not finish; empty for one that did."""
     if run.is_evaluation and run.summary is not None and run.summary.status != "finished":
-        return "This evaluation was interrupted: the figures are of the tasks that were finished by then."
+        return "This evaluation was interrupted: the figures cover the tasks that were finished by then."
     planned = run.config.get("train", {}).get("num_updates")
     reached = f"update {run.last_update}" + (f" of {planned}" if planned else "")
     if run.summary is None:
-        return (
-            f"This run has not finished: it was interrupted or is still going. The record ends at {reached}."
-        )
+        return f"This run has not finished: it was interrupted or still runs. The record ends at {reached}."
     if run.summary.status in ("interrupted", "failed"):
         word = "was interrupted" if run.summary.status == "interrupted" else "failed"
-        told = f"This run {word} at {reached}. What follows is what it had reached by then."
+        told = f"This run {word} at {reached}. The results below are from that point."
         return f"{told} {_write_sentence(run.summary)}" if run.summary.success_after is None else told
     return _write_sentence(run.summary) if run.summary.success_after is None else ""
 
@@ -298,7 +296,7 @@ def _format_settings(settings: dict[str, Any]) -> str:
 
 
 def _flatten_settings(content: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Nested settings as rows of names and values, without those that are not set."""
+    """Nested settings as rows of names and values, without unset ones."""
     rows: list[tuple[str, str]] = []
     for name, value in content.items():
         if value is None:
@@ -312,6 +310,6 @@ def _flatten_settings(content: dict[str, Any], prefix: str = "") -> list[tuple[s
 
 
 def _encode_script_json(content: dict[str, Any]) -> str:
-    """JSON that can stand inside a script element: nothing in it can end that element."""
+    """JSON for a script element: nothing in it can end that element."""
     text = json.dumps(content, ensure_ascii=True)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,4 +1,4 @@
-"""`summary.json`: what came of a run, in one small file that studies and scripts read.
+"""`summary.json`: the results of a run, in one small file that studies and scripts read.
 
 The seven first fields are always there. A `SuccessScore` carries its confidence interval, so that
 no figure is shown without one where one is known. What this version does not know is kept
@@ -22,7 +22,7 @@ T = TypeVar("T", "SuccessScore", "Summary")
 
 @dataclass(slots=True)
 class SuccessScore:
-    """Success on held-out tasks, with the ends of its confidence interval where it is known."""
+    """Success on held-out tasks, with its confidence interval if known."""
 
     success: float
     low: float | None = None
@@ -35,11 +35,11 @@ class SuccessScore:
 
 @dataclass(slots=True)
 class Summary:
-    """A run in figures; `status` says whether it came to its end.
+    """The results of a run; `status` says whether it finished.
 
-    `after` is that of the last weights, and None where they were not evaluated; `latest` and `best` are those
-    of the evaluations that were made, each with its update as its name. `changes` are settings that were
-    changed when the run went on.
+    `after` is the score of the last weights, and None if they were not evaluated. `latest` and `best` are
+    scores of evaluations during the run, each named by its update. `changes` are settings that were changed
+    when the run was resumed.
     """
 
     success_before: float | None
@@ -64,7 +64,7 @@ class Summary:
 
 
 def describe_success(summary: Summary) -> str:
-    """What is known of held-out success, in one sentence without an end.
+    """What is known about held-out success, in one sentence without a full stop.
 
     >>> describe_success(Summary(0.31, 0.92, 100, 1.0, 0, "steppo", "frozenlake"))
     'held-out success 0.31 -> 0.92'
@@ -90,7 +90,7 @@ def describe_success(summary: Summary) -> str:
 
 
 def describe_changes(summary: Summary) -> list[str]:
-    """The settings that were changed when the run went on, one sentence each."""
+    """The settings that were changed when the run was resumed, one sentence each."""
     return [
         f"{change['key']} from {change['old']} to {change['new']} after update {change['update']}"
         for change in summary.changes
@@ -98,7 +98,7 @@ def describe_changes(summary: Summary) -> list[str]:
 
 
 def write_summary(folder: Path, summary: Summary) -> Path:
-    """Write `summary.json` of a run folder, whole or not at all."""
+    """Write `summary.json` of a run folder atomically."""
     content = _flatten_fields(asdict(summary))
     for name in _SCORES:
         content[name] = _flatten_fields(content[name]) if content[name] else None

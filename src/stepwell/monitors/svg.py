@@ -1,7 +1,7 @@
-"""SVG text: elements with escaped attributes, and the colours and type all charts share.
+"""SVG text: elements with escaped attributes, and the colours and font of all charts.
 
 Colours are CSS variables (`--c0` … `--c5`, `--ink`, `--muted`, `--grid`, `--paper`) with
-fallbacks: a page can turn them dark, and a chart in a file of its own still looks right.
+fallbacks: a page can define dark ones, and a chart in its own file still looks right.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ Points = Sequence[tuple[float, float]]
 
 
 def get_color(index: int) -> str:
-    """The colour of series `index`, as the page or the file has it."""
+    """The colour of series `index`: a CSS variable with a fallback."""
     index %= len(COLORS)
     return f"var(--c{index},{COLORS[index]})"
 
 
 def make_element(tag: str, *children: str, **attributes: str | float | None) -> str:
-    """One element. Children are SVG already; attributes are plain and get escaped; None is left out.
+    """One element. Children are SVG; attributes are plain text and get escaped; None is left out.
 
-    Underscores stand for hyphens: `stroke_width=2` is `stroke-width="2"`.
+    Underscores become hyphens: `stroke_width=2` is `stroke-width="2"`.
     """
     words = "".join(
         f' {name.replace("_", "-")}="{_format_attribute(value)}"'
@@ -38,22 +38,22 @@ def make_element(tag: str, *children: str, **attributes: str | float | None) -> 
 def make_text(
     x: float, y: float, words: str, *, anchor: str = "start", fill: str = MUTED, more: str = ""
 ) -> str:
-    """Words at a place; `more` is CSS."""
+    """A text element; `more` is CSS."""
     return make_element("text", escape_text(words), x=x, y=y, text_anchor=anchor, style=f"fill:{fill};{more}")
 
 
 def escape_text(words: str) -> str:
-    """Plain text as XML allows it: markup escaped, characters XML does not know as blanks."""
+    """Plain text for XML: markup is escaped, characters that XML does not allow become blanks."""
     return escape("".join(char if char >= " " and char not in "\ufffe\uffff" else " " for char in words))
 
 
 def format_points(points: Points) -> str:
-    """Points as the attribute `points` wants them."""
+    """Points in the format of the attribute `points`."""
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
 def make_svg(width: float, height: float, title: str, parts: Sequence[str], **attributes: str) -> str:
-    """A whole SVG, which shrinks with its page."""
+    """A complete SVG, which shrinks with its page."""
     return make_element(
         "svg",
         *parts,

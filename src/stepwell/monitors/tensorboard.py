@@ -1,11 +1,11 @@
-"""TensorBoard: the same figures as event files in `tensorboard/` of the run folder.
+"""TensorBoard: the metrics as event files in `tensorboard/` of the run folder.
 
 The events are written with the `tensorboard` package's own record writer: it needs no torch and
 starts no thread. One entry is one event; its step is the update. Tags are `train/…` for updates,
 `eval/…` and `warm_start/…`; notes and the configuration are text.
 
-A resumed run writes a new file that begins with the place it goes on from. TensorBoard then
-leaves out what older files say about later updates, so that nothing is shown twice.
+A resumed run writes a new file that begins with the update it continues from. TensorBoard then
+ignores what older files say about later updates, so that nothing is shown twice.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TensorboardMonitor(Monitor):
 
         folder = info.folder / FOLDER_NAME
         folder.mkdir(parents=True, exist_ok=True)
-        # readers take the files of a folder in the order of their names: the time comes first
+        # readers sort the files of a folder by name, so the time comes first
         name = f"events.out.tfevents.{time.time():017.6f}.{os.getpid()}.{secrets.token_hex(2)}"
         self._writer = RecordWriter((folder / name).open("wb"))
         self._write_event(file_version="brain.Event:2")

@@ -1,8 +1,7 @@
-"""Who worked when, as a picture: one row per worker, a block while it is busy, so that a bubble is a gap.
+"""The timeline of workers as a chart: one row per worker, a block while it is busy, gaps while it waits.
 
-`timeline.json` of a run folder holds the rows (`rollout.spans.Spans.timeline`): the last part of the run,
-in seconds from its start. The picture draws them by group, with each worker's busy share at the end of its
-row.
+`timeline.json` of a run folder holds the rows: the last part of the run, in seconds from its start.
+Rows are ordered by kind of worker, with the worker's busy share at the end.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ _GROUPS = {"simulators": 0, "generators": 1, "trainers": 2}
 
 
 def write_timeline(folder: Path, timeline: dict[str, Any]) -> None:
-    """Keep who worked when beside a run's other files."""
+    """Write `timeline.json` into a run folder."""
     atomic_write(folder / FILE_NAME, json.dumps(timeline).encode())
 
 
 def read_timeline(folder: Path) -> dict[str, Any] | None:
-    """What was kept; None for a run without resource groups."""
+    """The timeline of a run folder; None for a run without workers."""
     path = folder / FILE_NAME
     if not path.exists():
         return None
@@ -49,7 +48,7 @@ def read_timeline(folder: Path) -> dict[str, Any] | None:
 
 
 def draw_timeline(timeline: dict[str, Any], width: float) -> str:
-    """The picture. With more than `MAX_ROWS` workers some of the largest group are left out and counted."""
+    """Draw the chart. With more than `MAX_ROWS` workers, some of the largest kind are only counted."""
     rows, num_hidden = _select_rows(timeline["rows"])
     seconds = max(float(timeline["seconds"]), 1e-9)
     scale = (width - _LABEL - _SHARE) / seconds
@@ -86,7 +85,7 @@ def draw_timeline(timeline: dict[str, Any], width: float) -> str:
 
 
 def merge_spans(spans: list[tuple[float, float]], gap: float) -> list[tuple[float, float]]:
-    """Spans with those that lie closer than `gap` joined: what cannot be seen need not be drawn."""
+    """Join spans that are closer than `gap`: a gap too small to see is not drawn."""
     result: list[tuple[float, float]] = []
     for start, end in sorted(spans):
         if result and start - result[-1][1] < gap:

@@ -1,9 +1,9 @@
-"""Weights & Biases, for those who have it: the same figures, over updates.
+"""Weights & Biases: the metrics, over updates.
 
-The package is looked for when the monitor is made, so that a run that cannot be watched as
-asked says so before it has computed anything. A connection that fails later only ends the
-watching. Figures are logged under `train/…`, `eval/…` and `warm_start/…` against `update`, not
-against W&B's own counter, which may only rise and could not be rewound by a resumed run.
+The package is checked when the monitor is created, so that a missing package is reported before the
+run computes anything. A connection that fails later only ends the logging. Metrics are logged under
+`train/…`, `eval/…` and `warm_start/…` against `update`, not against W&B's own counter, which can only
+increase and which a resumed run could not rewind.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class WandbMonitor(Monitor):
         self._run.define_metric("*", step_metric="update")
 
     def record(self, entry: LogEntry) -> None:
-        if entry.kind == "event":  # words belong to the console and to metrics.jsonl
+        if entry.kind == "event":  # messages are for the console and metrics.jsonl
             return
         group = GROUPS[entry.kind]
         figures = {f"{group}/{name}": value for name, value in entry.values.items()}
