@@ -1,5 +1,6 @@
 """Monitors of a run: console, `metrics.jsonl`, TensorBoard, W&B and the HTML report."""
 
+from stepwell.core.lazy import renamed_names
 from stepwell.monitors.base import EntryKind, LogEntry, Monitor, Monitors, RunInfo
 from stepwell.monitors.jsonl import JsonlMonitor, read_entries, rewind
 
@@ -13,3 +14,5 @@ __all__ = [
     "read_entries",
     "rewind",
 ]
+
+__getattr__ = renamed_names(__name__, {"Entry": "LogEntry"})

@@ -223,7 +223,8 @@ def _describe_setup(results: Results) -> list[str]:
     lines = []
     for session in results.sessions:
         lines.append(
-            f"`{session['command']}`: {format_duration(session['wall_s'])}, {session['workers']} runs side by side, "
+            f"`{session['command']}`: {format_duration(session['wall_s'])}, "
+            f"{session['workers']} runs side by side, "
             f"{session['threads']} threads each, {session['ending']}"
         )
     for machine in results.machines:
