@@ -49,7 +49,7 @@ def test_the_tour_of_the_core_learns_what_it_promises(capsys: pytest.CaptureFixt
         pytest.param("docs/python.md", marks=pytest.mark.slow),
         "docs/report.md",
         "docs/vision.md",
-        "docs/worlds_with_tools.md",
+        "docs/tool_environments.md",
     ],
 )
 def test_the_examples_of_a_page_run_in_order(page: str) -> None:

@@ -242,7 +242,7 @@ def test_worlds_of_a_batch_are_reset_one_by_one_with_seeds_of_their_own() -> Non
 @pytest.mark.parametrize(
     ("indices", "actions", "problem"),
     [
-        ([0], [["Up"], ["Up"]], "2 action lists for 1 worlds"),
+        ([0], [["Up"], ["Up"]], "2 action lists for 1 environments"),
         ([5], [["Up"]], "numbered 0..1"),
         ([-1], [["Up"]], "numbered 0..1"),
         ([0, 0], [["Up"], ["Up"]], "one turn at a time"),

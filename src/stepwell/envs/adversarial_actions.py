@@ -1,10 +1,11 @@
-"""Odd actions: what an agent may write into a world of free text or of tools, and no world may fall over.
+"""Odd actions: what an agent may write into an environment of free text or of tools, and no environment may
+fall over.
 
     for what, action in odd_actions(env.world.actions): ...
 
 Free text comes as it is. With tools, the same texts stand where a call should and in every argument
 that is a text, beside calls that name no tool, leave arguments out or fill them with the wrong things.
-`is_call` is False for what can never be done: of that a world must say that it was not.
+`is_call` is False for what can never be done: of that an environment must say that it was not.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _HOSTILE_VALUES: dict[str, JSON] = {
 
 
 class AdversarialAction(NamedTuple):
-    """An odd action; `is_call` says whether a world may well do it."""
+    """An odd action; `is_call` says whether an environment may well do it."""
 
     what: str
     action: str
@@ -51,7 +52,7 @@ class AdversarialAction(NamedTuple):
 
 
 def list_adversarial_actions(actions: ActionSpace) -> Iterator[AdversarialAction]:
-    """Odd actions for a world of free text or of tools; none where actions are names."""
+    """Odd actions for an environment of free text or of tools; none where actions are names."""
     if actions.names:
         return
     for what, text in _HOSTILE_TEXTS.items():

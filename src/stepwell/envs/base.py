@@ -1,14 +1,14 @@
-"""The contract of a world: Gymnasium's reset and step, where one step is one turn of an agent.
+"""The contract of an environment: Gymnasium's reset and step, where one step is one turn of an agent.
 
-`Env` does what is the same in every world (resolving the task, checking and counting actions,
-the turn limit); a world says what is its own:
+`Env` does what is the same in every environment (resolving the task, checking and counting actions,
+the turn limit); an environment says what is its own:
 
     make_task   options, seed -> Task     pure: the same board on every machine
-    begin       task, seed                puts the world into the task's first state
+    begin       task, seed                puts the environment into the task's first state
     act         one action -> Effect      one primitive action, its reward, and whether it ended
     observe     -> Observation            what the agent is shown now
     oracle      -> actions                a shortest solution from here, the proof that one exists
-    world       -> World                  what agents are told, true under the present options
+    world       -> EnvDescription         what agents are told, true under the present options
 
 Where actions are calls of tools, `act` gets the JSON of one call (`core.read_call` reads it). What an
 agent writes decides it, so a call that cannot be made is an observation for the agent and nothing else.
@@ -17,8 +17,8 @@ Invariants
 * A turn holds at most `world.actions.max_per_turn` actions. It stops at the one that ends the
   episode; `info["num_actions"]` counts those that were executed.
 * An empty turn (what an unreadable reply leads to) does nothing, costs nothing and counts as a turn.
-* The turn limit is part of the world: reaching it is `terminated`, a failure, never `truncated`.
-* A task's content decides the episode. `seed` at reset moves only the chance in a world that
+* The turn limit is part of the environment: reaching it is `terminated`, a failure, never `truncated`.
+* A task's content decides the episode. `seed` at reset moves only the chance in an environment that
   has any (`is_deterministic` says so); without it the task's own seed is used.
 """
 
@@ -58,11 +58,11 @@ NOTHING = Effect()
 
 
 class Env(ABC):
-    """A world that agents act in, one task at a time."""
+    """An environment that agents act in, one task at a time."""
 
     name: ClassVar[str]
     Options: ClassVar[type[Settings]] = Settings
-    is_robot: ClassVar[bool] = False  # robots' worlds are of another kind: `robots.base.RobotEnv`
+    is_robot: ClassVar[bool] = False  # robot environments are of another kind: `robots.base.RobotEnv`
     has_oracle: ClassVar[bool] = True
     min_oracle_share: ClassVar[float] = 1.0  # of tasks that following the oracle must solve
     has_process: ClassVar[bool] = False  # whether effects say how much nearer to the goal they came
@@ -90,13 +90,13 @@ class Env(ABC):
     def make_task(cls, options: Any, seed: int) -> Task:
         """The task of a seed; its content holds all that decides the episode."""
 
-    @classmethod  # noqa: B027 (most worlds need nothing)
+    @classmethod  # noqa: B027 (most environments need nothing)
     def require(cls) -> None:
-        """A `ConfigError` with the command to run, where something that the world needs is not installed."""
+        """Raise `ConfigError` with the command to run if something that the environment needs is missing."""
 
     @abstractmethod
     def begin(self, task: Task, seed: int) -> None:
-        """Put the world into the first state of `task`; `seed` drives chance, if there is any."""
+        """Put the environment into the first state of `task`; `seed` drives chance, if there is any."""
 
     @abstractmethod
     def act(self, action: str) -> Effect:
@@ -113,7 +113,7 @@ class Env(ABC):
         Those of the next turn only, where chance has a part or where a call needs what another finds.
         """
 
-    def begin_turn(self) -> None:  # noqa: B027 (most worlds show a state, not what the turn brought)
+    def begin_turn(self) -> None:  # noqa: B027 (most environments show a state, not what the turn brought)
         """A turn with at least one action begins: what observations told of the last one may go."""
 
     def result(self) -> str:
@@ -121,7 +121,7 @@ class Env(ABC):
         return ""
 
     def random_action(self, rng: random.Random) -> str:
-        """What random play does now; worlds of free text say what theirs is, if any."""
+        """What random play does now; environments of free text say what theirs is, if any."""
         actions = self.world.actions
         if actions.tools:
             return random_call(actions.tools, rng).text
@@ -145,7 +145,7 @@ class Env(ABC):
         return num_turns or None
 
     def state(self) -> dict[StateForm, str]:
-        """The true state in every form this world has; by default the words of the observation."""
+        """The true state in every form this environment has; by default the words of the observation."""
         return {StateForm.NATURAL_LANGUAGE: self.observe().text}
 
     def table(self) -> StateTable | None:
@@ -153,11 +153,11 @@ class Env(ABC):
         return None
 
     def render(self) -> Image:
-        """The present state as a picture; by default the words of the observation."""
+        """The present state as an image; by default the words of the observation."""
         return draw_text(self.observe().text)
 
-    def close(self) -> None:  # noqa: B027 (most worlds hold nothing)
-        """Release what the world holds; calling it twice is fine."""
+    def close(self) -> None:  # noqa: B027 (most environments hold nothing)
+        """Release what the environment holds; calling it twice is fine."""
 
     @property
     def is_deterministic(self) -> bool:

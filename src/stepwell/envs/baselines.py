@@ -110,7 +110,7 @@ def _play_random_episode(env: Env, task: Task, rng: random.Random) -> bool:
 
 
 def draw_random_turn(env: Env, rng: random.Random, num_actions: int) -> list[str]:
-    """So many random actions: all names alike, or what the world itself takes for random play."""
+    """So many random actions: all names alike, or what the environment itself takes for random play."""
     names = env.world.actions.names
     return (
         rng.choices(names, k=num_actions) if names else [env.random_action(rng) for _ in range(num_actions)]

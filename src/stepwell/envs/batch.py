@@ -1,4 +1,4 @@
-"""Many copies of one world, stepped together; one that fails does not stop the others.
+"""Many copies of one environment, stepped together; one that fails does not stop the others.
 
 An environment that raises yields a `Turn` with an `EnvError` (the cause attached) and is left out until
 its next reset. So does one that calls `sys.exit`: it ends no process of ours. Mistakes of the caller about
@@ -26,7 +26,7 @@ def _ignore_progress() -> None:
 
 
 class EnvBatch:
-    """`size` copies of the world `name`.
+    """`size` copies of the environment `name`.
 
     >>> batch = EnvBatch("frozenlake", {}, size=2)
     >>> tasks = [batch.envs[0].make_task(batch.envs[0].options, seed) for seed in (0, 1)]
@@ -52,9 +52,9 @@ class EnvBatch:
         with_state: bool = False,
         progress: Callable[[], None] = _ignore_progress,
     ) -> list[Turn]:
-        """Start one episode per task, in the first worlds or in those of `indices`.
+        """Start one episode per task, in the first environments or in those of `indices`.
 
-        `progress` is called after each world, here and in `step`.
+        `progress` is called after each environment, here and in `step`.
         """
         indices = range(len(tasks)) if indices is None else indices
         self._check_indices(indices, len(tasks), "tasks")
@@ -81,7 +81,7 @@ class EnvBatch:
         with_state: bool = False,
         progress: Callable[[], None] = _ignore_progress,
     ) -> list[Turn]:
-        """One turn in each of the worlds of `indices`: names of actions, or a chunk of a robot's."""
+        """One turn in each of the environments of `indices`: names of actions, or a chunk of a robot's."""
         self._check_indices(indices, len(actions), "action lists")
         turns = []
         for index, acts in zip(indices, actions, strict=True):
@@ -105,20 +105,20 @@ class EnvBatch:
                 turn.error.__cause__ = error
 
     def close(self) -> None:
-        """Close every world."""
+        """Close every environment."""
         for env in self.envs:
             env.close()
 
     def _check_indices(self, indices: Sequence[int], count: int, what: str) -> None:
         if len(indices) != count:
-            raise InputError(f"{count} {what} for {len(indices)} worlds")
+            raise InputError(f"{count} {what} for {len(indices)} environments")
         if indices and not 0 <= min(indices) <= max(indices) < len(self.envs):
-            raise InputError(f"worlds are numbered 0..{len(self.envs) - 1}, got {list(indices)}")
+            raise InputError(f"environments are numbered 0..{len(self.envs) - 1}, got {list(indices)}")
         if len(set(indices)) != len(indices):
-            raise InputError(f"each world takes one turn at a time, got indices {list(indices)}")
+            raise InputError(f"each environment takes one turn at a time, got indices {list(indices)}")
 
     def _describe_failure(self, index: int, error: BaseException) -> Turn:
-        problem = EnvError(f"{self.name} (world {index}) raised {type(error).__name__}: {error}")
+        problem = EnvError(f"{self.name} (environment {index}) raised {type(error).__name__}: {error}")
         problem.__cause__ = error
         return Turn(error=problem)
 

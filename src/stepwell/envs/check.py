@@ -1,9 +1,9 @@
-"""The checker: whether a world keeps the contract, found by playing it.
+"""The checker: whether an environment keeps the contract, found by playing it.
 
 Every check is one function named for the fact it holds; it returns what was seen, or raises
 `ContractViolation` with what is wrong. Whatever else it raises counts as a failure with that error, so that
 one broken part does not hide the others. `check_env` is what `stepwell envs check NAME` shows.
-The checks of worlds of words are in `check_words`, those of robots' worlds in `robots.check`.
+The checks of text environments are in `check_words`, those of robot environments in `robots.check`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stepwell.envs.robots.check import ROBOT_CHECKS
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One fact about a world: held or not, with what was seen."""
+    """One fact about an environment: held or not, with what was seen."""
 
     name: str
     ok: bool
@@ -33,7 +33,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All checks of one world."""
+    """All checks of one environment."""
 
     env: str
     checks: tuple[Check, ...]
@@ -59,11 +59,10 @@ def check_env(
     num_tasks: int | None = None,
     min_turns_per_s: float = 1.0,
 ) -> Report:
-    """Play the world `name` and report, check by check, whether it keeps the contract.
+    """Play the environment `name` and report, check by check, whether it keeps the contract.
 
-    `num_tasks` None: 50 of a world of words, as many as a robot's world finds bearable. Where what a world
-    needs is not installed there is nothing to check: that is a `ConfigError`.
-    """
+    `num_tasks` None: 50 of a text environment, as many as a robot environment finds bearable. Where what an
+    environment needs is not installed there is nothing to check: that is a `ConfigError`."""
     kind, settings = find_env_type(name), read_options(name, options)
     kind.require()
     return check_type(kind, settings, num_tasks=num_tasks, min_turns_per_s=min_turns_per_s)

@@ -34,7 +34,7 @@ def solves_randomly(env: Env, task: Task, rng: random.Random) -> bool:
 
 
 def has_random_play(env: Env) -> bool:
-    """Whether there is a random action now; most worlds of free text have none."""
+    """Whether there is a random action now; most environments of free text have none."""
     try:
         env.random_action(random.Random(0))
     except ConfigError:

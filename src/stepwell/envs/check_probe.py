@@ -1,4 +1,4 @@
-"""A world under test, and how a check says that something is wrong."""
+"""An environment under test, and how a check says that something is wrong."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def require_that(held: bool, otherwise: str) -> None:
 
 @dataclass
 class Probe:
-    """A world under test, with tasks to play."""
+    """An environment under test, with tasks to play."""
 
     kind: Any
     options: Settings

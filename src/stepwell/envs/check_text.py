@@ -1,4 +1,4 @@
-"""What is checked of worlds of words: one function per fact, named for it.
+"""What is checked of text environments: one function per fact, named for it.
 
 Each returns what was seen, or raises `ContractViolation` with what is wrong.
 """
@@ -26,10 +26,12 @@ MAX_RANDOM_SHARE = 0.1
 
 
 def description_is_complete(probe: Probe) -> str:
-    """The world has a name, a guide, actions, and examples in forms it really has."""
+    """The environment has a name, a guide, actions, and examples in forms it really has."""
     env = probe.env()
     world = env.world
-    require_that(isinstance(world, EnvDescription), f"world is a {type(world).__name__}, not a World")
+    require_that(
+        isinstance(world, EnvDescription), f"world is a {type(world).__name__}, not an EnvDescription"
+    )
     require_that(world.name == env.name, f"world.name is {world.name!r}, the class is named {env.name!r}")
     require_that(bool(world.guide.strip()), "world.guide is empty")
     names = world.actions.names or tuple(tool.name for tool in world.actions.tools)
@@ -38,7 +40,7 @@ def description_is_complete(probe: Probe) -> str:
 
 
 def tasks_are_pure(probe: Probe) -> str:
-    """The same seed makes the same task, of this world, with content that JSON can hold."""
+    """The same seed makes the same task, of this environment, with content that JSON can hold."""
     for seed, task in enumerate(probe.tasks):
         again = probe.kind.make_task(probe.options, seed)
         require_that(again.id == task.id, f"seed {seed} makes different tasks")
@@ -244,7 +246,9 @@ def state_has_its_forms(probe: Probe) -> str:
         missing = set(env.world.examples) - set(state)
         require_that(not missing, f"world.examples has forms that state() lacks: {sorted(missing)}")
         env.oracle()
-        require_that(env.state() == state and env.observe() == first, "state() or oracle() changed the world")
+        require_that(
+            env.state() == state and env.observe() == first, "state() or oracle() changed the environment"
+        )
     return ", ".join(form.value for form in state)
 
 

@@ -3,9 +3,9 @@
 `pack_X(values)` gives (header, arrays); `unpack_X(header, arrays)` gives equal values, or raises
 `EncodingError` where the header does not say what it should.
 
-Small arrays of the same name, dtype and shape in a list (what the worlds of one environment batch
-show) are stacked and sent as one, and so are words and flags that all worlds share: the cost of a message
-grows with its bytes, not with its worlds.
+Small arrays of the same name, dtype and shape in a list (what the environments of one environment batch show)
+are stacked and sent as one, and so are words and flags that all environments share: the cost of a message
+grows with its bytes, not with its environments.
 
 Invariants
 * `unpack(pack(x)) == x`, floats and arrays to the last bit. Errors keep their kind (of
@@ -133,7 +133,7 @@ def unpack_tasks(header: Header) -> list[Task]:
 
 
 def pack_actions(actions: Sequence[Any]) -> tuple[Header, list[AnyArray]]:
-    """What worlds are told: lists of names, or chunks of a robot's actions."""
+    """What environments are told: lists of names, or chunks of a robot's actions."""
     packer = _Packer()
     if actions and all([isinstance(action, np.ndarray) for action in actions]):
         return {"chunks": packer.stack_column(list(actions)), "count": len(actions)}, packer.arrays

@@ -1,4 +1,4 @@
-"""What grid worlds share: directions, tables of moves, and words for where things lie.
+"""What grid environments share: directions, tables of moves, and words for where things lie.
 
 Cells are numbered row by row from the top left; (row, column) counts from 0.
 """

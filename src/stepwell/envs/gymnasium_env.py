@@ -1,9 +1,9 @@
-"""Any Gymnasium environment with discrete or text actions, as a world for language agents.
+"""Any Gymnasium environment with discrete or text actions, as an environment for language agents.
 
     env.name = "gymnasium:CartPole-v1"
 
 Discrete actions are named by their numbers, or by `action_names`. Observations are written in a
-short readable form (numbers rounded, one line per entry of a dict) or shown as pictures. A task is
+short readable form (numbers rounded, one line per entry of a dict) or shown as images. A task is
 a seed: the same seed and actions give the same episode, as far as that environment keeps its word.
 
 Invariants
@@ -59,7 +59,7 @@ class GymnasiumOptions(Settings):
 
 @lru_cache(maxsize=256)
 def make_gymnasium_type(gym_id: str) -> type[Env]:
-    """The world class of one Gymnasium id."""
+    """The environment class of one Gymnasium id."""
     gymnasium = _import_gymnasium()
     try:
         spec = gymnasium.spec(gym_id)
@@ -131,7 +131,7 @@ class GymnasiumEnv(Env):
         return observation, reward, terminated, truncated, info
 
     def observe(self) -> Observation:
-        """What the environment last returned, as text, picture, or both."""
+        """What the environment last returned, as text, image, or both."""
         shown = self.options.observation
         text = "" if shown == "image" else write_observation(self._seen, self.options.decimals)
         return Observation(text, () if shown == "text" else (self.render(),))
@@ -141,7 +141,7 @@ class GymnasiumEnv(Env):
         return []
 
     def render(self) -> Image:
-        """The observation if it is a picture, else Gymnasium's rendering, else the text."""
+        """The observation if it is an image, else Gymnasium's rendering, else the text."""
         if _is_image(self._seen):
             return np.asarray(self._seen, dtype=np.uint8)
         if self.gym.render_mode != "rgb_array":
@@ -149,7 +149,7 @@ class GymnasiumEnv(Env):
         try:
             return np.asarray(self.gym.render(), dtype=np.uint8)
         except _import_gymnasium().error.DependencyNotInstalled as error:
-            raise ConfigError(f"pictures of {self.name}: {error}") from error
+            raise ConfigError(f"images of {self.name}: {error}") from error
 
     def close(self) -> None:
         """Close the environment."""
@@ -198,7 +198,7 @@ def write_observation(value: Any, decimals: int = 3) -> str:
     if isinstance(value, tuple):
         return "(" + ", ".join(write_observation(part, decimals) for part in value) + ")"
     if _is_image(value):
-        raise ConfigError("this environment shows pictures; set env.options.observation = 'image'")
+        raise ConfigError("this environment shows images; set env.options.observation = 'image'")
     array = np.asarray(value)
     if array.ndim == 0:
         return _format_number(array.item(), decimals)

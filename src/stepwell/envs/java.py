@@ -1,4 +1,4 @@
-"""Worlds that run in Java: starting their process, talking to it, and leaving none behind.
+"""Environments that run in Java: starting their process, talking to it, and leaving none behind.
 
 Two packages (ScienceWorld, TextWorldExpress) start a Java process per engine and talk to it over py4j.
 
@@ -32,7 +32,7 @@ def start_engine(module: str, name: str, *, world: str, extra: str) -> Any:
     package = import_simulator(module, world=world, extra=extra)
     if shutil.which("java") is None:
         raise ConfigError(
-            f"the world {world!r} needs Java, and there is no 'java' on the PATH: install a runtime, "
+            f"the environment {world!r} needs Java, and there is no 'java' on the PATH: install a runtime, "
             "version 8 or later (Debian: apt-get install default-jre-headless)"
         )
     return getattr(package, name)(envStepLimit=2**31 - 1)  # the turn limit is ours

@@ -1,16 +1,16 @@
-"""Worlds by name: built in, from Gymnasium, or by import path.
+"""Environments by name: built in, from Gymnasium, or by import path.
 
     frozenlake              a name of `ENVS`
     gymnasium:CartPole-v1   any Gymnasium environment with discrete or text actions
-    metaworld               a robot's world: a subclass of `robots.base.RobotEnv`
+    metaworld               a robot environment: a subclass of `robots.base.RobotEnv`
     remote:URL#frozenlake   any of them on a server (`stepwell serve envs`); several URLs with commas between
     openenv:URL             an environment that OpenEnv serves
     number_line             a name that an installed package adds (entry point `stepwell.envs`)
     module:Class            a subclass of Env or RobotEnv, importable or lying in the present folder
     folder/file.py:Class    the same by the path of its file
 
-A world is imported when it is opened and not before; a robot's simulator, when its first task is
-made. Options are checked against the world's own settings; a misspelt one is refused with the nearest name.
+An environment is imported when it is opened and not before; a robot's simulator, when its first task is made.
+Options are checked against the environment's own settings; a misspelt one is refused with the nearest name.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LANGUAGE_ENVS: dict[str, str] = {
     "household": "stepwell.envs.household.env:Household",
     "shop": "stepwell.envs.shop.env:ShopEnv",
 }
-ADAPTED_ENVS: dict[str, str] = {  # worlds nobody here wrote: they need packages of their own
+ADAPTED_ENVS: dict[str, str] = {  # environments nobody here wrote: they need packages of their own
     "scienceworld": "stepwell.envs.scienceworld_env:ScienceWorld",
     "textworld_express": "stepwell.envs.textworld_express_env:TextWorldExpress",
 }
@@ -86,7 +86,7 @@ def find_env_type(name: str) -> type[Env] | type[RobotEnv]:
 
 
 def read_options(name: str, options: Mapping[str, Any] | Settings | None = None) -> Settings:
-    """Plain values as the settings of a world; what is wrong with them is said in one sentence."""
+    """Plain values as the settings of an environment; what is wrong with them is said in one sentence."""
     kind = find_env_type(name).Options
     if isinstance(options, kind):
         return options
@@ -97,7 +97,7 @@ def read_options(name: str, options: Mapping[str, Any] | Settings | None = None)
 
 
 def make_env(name: str, options: Mapping[str, Any] | Settings | None = None) -> Any:
-    """A world ready for `reset`: an `Env`, or a `RobotEnv` (its `is_robot` says which)."""
+    """An environment ready for `reset`: an `Env`, or a `RobotEnv` (its `is_robot` says which)."""
     return find_env_type(name)(read_options(name, options))
 
 

@@ -10,7 +10,7 @@ understood (hundreds).
 
 The oracle follows the package's gold path as long as the agent has. It is long rather than shortest, and
 takes from half a second to a minute to make, after which what was played is played again to come back to the
-present state. The world is deterministic except where living things move; there the gold path can fail.
+present state. The environment is deterministic except where living things move; there the gold path can fail.
 """
 
 from __future__ import annotations

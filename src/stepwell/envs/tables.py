@@ -1,7 +1,7 @@
 """A task as a table: every state it can come to, and where each action leads from it.
 
 With tables, many tasks are played at once by indexing, which is what the search for the best
-blind plan needs. Only worlds without chance and with few states have one.
+blind plan needs. Only environments without chance and with few states have one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Drawing tasks: distinct by content, of one split, the same for the same seed everywhere.
 
 Which split a task belongs to follows from its content alone (`Task.split`), so that no choice
-of seeds can put one board on both sides. Worlds may hold fewer tasks than are asked for: once
+of seeds can put one board on both sides. Environments may hold fewer tasks than are asked for: once
 many draws in a row have shown nothing new, all there is counts as seen.
 """
 
@@ -46,7 +46,7 @@ def distinct_tasks(
     seed: int,
     held_out_share: float = 0.2,
 ) -> Iterator[Task]:
-    """Distinct tasks of one split, until the world seems to hold no more."""
+    """Distinct tasks of one split, until the environment seems to hold no more."""
     kind, settings = find_env_type(name), read_options(name, options)
     draws = random.Random(seed)
     seen: set[str] = set()

@@ -11,7 +11,7 @@ from stepwell.core.text import clean_texts, replace_half_surrogates
 
 @dataclass(slots=True)
 class Turn:
-    """What one world answered: to a reset (reward 0) or to a turn. With `error` the rest means nothing.
+    """What one environment answered: to a reset (reward 0) or to a turn. With `error` the rest means nothing.
 
     `state` is the true state by form (`core.StateForm`), where it was asked for.
     """

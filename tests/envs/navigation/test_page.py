@@ -10,7 +10,7 @@ import pytest
 from stepwell.envs import make_env, read_options
 from stepwell.envs.navigation.things import KINDS
 
-PAGE = (Path(__file__).parents[3] / "docs" / "worlds_that_are_seen.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "visual_environments.md").read_text()
 
 
 def test_the_code_of_the_page_runs_in_order() -> None:

@@ -1,4 +1,4 @@
-"""FrozenLake for language agents: boards to cross, seen as text, as a picture, or both.
+"""FrozenLake for language agents: boards to cross, seen as text, as an image, or both.
 
 Rewards: +10 for the move that reaches the goal, -0.1 for every other executed move (a bump
 against the edge and the fall into a hole are executed moves). The goal and a hole end the
@@ -101,7 +101,7 @@ class FrozenLake(Env):
         return FELL if lake.holes[place] else MOVED[self._away[before] - self._away[place]]
 
     def observe(self) -> Observation:
-        """The board as text, picture, or both."""
+        """The board as text, image, or both."""
         shown = self.options.observation
         text = self._draw_text() if shown != "image" else ""
         if self.options.compass:

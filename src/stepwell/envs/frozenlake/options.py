@@ -28,7 +28,7 @@ class FrozenLakeOptions(Settings):
     compass: bool = Field(
         False, description="a first line of the text says how far the goal is, such as `2 up, 1 left`"
     )
-    tile_size: int = Field(32, ge=8, le=256, description="pixels per cell of a picture")
+    tile_size: int = Field(32, ge=8, le=256, description="pixels per cell of an image")
 
     @property
     def max_actions(self) -> int:

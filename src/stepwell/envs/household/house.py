@@ -1,4 +1,4 @@
-"""The world model: what is where, which commands are possible, and what they do.
+"""The environment model: what is where, which commands are possible, and what they do.
 
     go to P             stand at another place
     open P, close P     the place one stands at, if it has a door

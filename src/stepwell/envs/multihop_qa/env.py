@@ -59,7 +59,7 @@ class MultihopQA(Env):
 
     @cached_property
     def index(self) -> SearchIndex:
-        """The passages, shared by all copies of the world in a process."""
+        """The passages, shared by all copies of the environment in a process."""
         return open_index(self.options)
 
     @classmethod
@@ -119,7 +119,7 @@ class MultihopQA(Env):
         return Effect(float(right), terminated=True, success=right)
 
     def step(self, actions: Sequence[str]) -> tuple[Observation, float, bool, bool, dict[str, JSON]]:
-        """As every world's; `info["result"]` names the first passage of each search."""
+        """As every environment's; `info["result"]` names the first passage of each search."""
         observation, reward, terminated, truncated, info = super().step(actions)
         if actions and not self.options.is_tiny:
             titles = [found.passages[0].title for found in self.turns[-1] if found.passages]

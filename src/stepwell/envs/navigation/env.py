@@ -1,11 +1,11 @@
-"""Navigation for language agents: a furnished room, seen from within as a picture, in words, or both.
+"""Navigation for language agents: a furnished room, seen from within as an image, in words, or both.
 
 Reaching the target (its middle within `success_threshold` metres; with `must_face` also turned to and in
 view) gives 10 and ends the episode; every other action costs 0.1, a blocked one too, which is told. The
 turn limit ends the episode as a failure. A task's content holds room, start and target; its instruction
 names the target (`instruction = "base"`) or says what it is good for (`"common"`).
 
-Places are looked up on a grid, and pictures rendered only where they are shown, so that a step without one
+Places are looked up on a grid, and images rendered only where they are shown, so that a step without one
 takes microseconds.
 """
 

@@ -29,9 +29,9 @@ class NavigationOptions(Settings):
         4, ge=1, le=1000, description="turns of an episode; reaching them unsolved is a failure"
     )
     observation: Literal["text", "image", "both"] = Field(
-        "text", description="what the agent is shown: things in view in words, a picture, or both"
+        "text", description="what the agent is shown: things in view in words, an image, or both"
     )
-    image_size: int = Field(128, ge=16, le=1024, description="pixels along each side of a picture")
+    image_size: int = Field(128, ge=16, le=1024, description="pixels along each side of an image")
     fov: float = Field(100.0, ge=30, le=150, description="field of view in degrees")
 
     @property

@@ -1,8 +1,8 @@
-"""Pictures of a room through the agent's eyes, rendered by MuJoCo off screen.
+"""Images of a room through the agent's eyes, rendered by MuJoCo off screen.
 
-One model holds every kind of furniture, four walls and a floor; a picture puts them where the room has them
+One model holds every kind of furniture, four walls and a floor; an image puts them where the room has them
 (what the room lacks waits far below the floor), dresses walls and colours, places the eye, and renders.
-Nothing is simulated. Each thread has one stage, and a picture depends on room, pose and field of view only.
+Nothing is simulated. Each thread has one stage, and an image depends on room, pose and field of view only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What can be seen from a pose: things in view, their direction and their distance.
 
 A thing is in view if one of the sample points of its parts (the middle and points near the corners) lies in
-the picture and no part of another thing stands between it and the eye. Points and boxes of a room are
+the image and no part of another thing stands between it and the eye. Points and boxes of a room are
 worked out once; a look is a few array operations.
 
 Directions are words for the bearing over the floor: ahead (within 20 degrees), left, right, behind
@@ -76,7 +76,7 @@ class LineOfSight:
         )
 
     def _find_in_image(self, rays: Floats, pose: Pose) -> npt.NDArray[np.bool_]:
-        """Whether points lie in the square picture; rays are from the eye."""
+        """Whether points lie in the square image; rays are from the eye."""
         heading, pitch = math.radians(pose.heading * TURN), math.radians(pose.pitch)
         ahead = rays[:, 0] * math.sin(heading) + rays[:, 1] * math.cos(heading)
         right = rays[:, 0] * math.cos(heading) - rays[:, 1] * math.sin(heading)

@@ -1,6 +1,6 @@
 """A room in words: what is in view and where the target is, as sentences and as JSON.
 
-The JSON has the keys that the published state of this world has; the pose is added to it.
+The JSON has the keys that the published state of this environment has; the pose is added to it.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class PaperSearch(Env):
         return Effect(self._search_papers(argument) if call.name == SEARCH else self._expand_paper(argument))
 
     def step(self, actions: Sequence[str]) -> tuple[Observation, float, bool, bool, dict[str, JSON]]:
-        """As every world's, with the pool's quality in `info`; success is that of the pool at the end."""
+        """Play one turn; `info` holds the pool's quality, success is that of the pool at the end."""
         observation, reward, terminated, truncated, info = super().step(actions)
         now, pool = self.quality, self.pool
         info |= {

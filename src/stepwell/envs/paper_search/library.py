@@ -1,8 +1,7 @@
 """The library: a citation graph with its search index and its requests, shared by all episodes.
 
-It never changes once made, so a process makes one per setting (`open_library`) and copies of a world share
-it. Results of searches are kept: many episodes ask for the same words.
-"""
+It never changes once made, so a process makes one per setting (`open_library`) and copies of an environment
+share it. Results of searches are kept: many episodes ask for the same words."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ ends the episode. Until then every primitive costs 0.1, a useless one too, and s
 read; the first time that a subgoal is the highest one reached gives (stage + 1) x 2, stages counted from 0.
 The turn limit ends the episode as a failure.
 
-With a picture, positions are listed in an order of the task's own without names: which is which must be seen.
+With an image, positions are listed in an order of the task's own without names: which is which must be seen.
 Without one they have names. The true state is natural language and structured; agents write the structured
 one unless `agent.state_form` says otherwise. `simulator` says who moves the things: our own hand in MuJoCo
 (`scene.py`), or a Panda in ManiSkill (`maniskill_scene.py`).
@@ -106,7 +106,7 @@ class PrimitiveSkill(Env):
         return observation, reward, terminated, truncated, info
 
     def observe(self) -> Observation:
-        """Instruction, what became of the last actions, positions, and a picture where it is asked for."""
+        """Instruction, what became of the last actions, positions, and an image where it is asked for."""
         shown = self.options.observation
         lines = [self._feedback] if self._feedback else []
         lines.append(f"Instruction: {self._instruction}")

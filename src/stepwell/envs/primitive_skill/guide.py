@@ -35,7 +35,7 @@ def write_guide(options: PrimitiveSkillOptions) -> str:
 
 
 def make_examples(options: PrimitiveSkillOptions) -> dict[StateForm, ExampleTurn]:
-    """The first turn of a stack; the structured form first, which suits this world best."""
+    """The first turn of a stack; the structured form first, which suits this environment best."""
     before: dict[str, Point] = {"red cube": (62, -55, 20), "green cube": (75, 33, 20)}
     pick, place = Skill("pick", (62, -55, 20)), Skill("place", (75, 33, 150))
     is_whole = options.max_actions_per_turn > 1

@@ -5,7 +5,7 @@ Primitives are paths of the gripper, driven by ManiSkill's controller of end-eff
 pointing down: a pick can slip, a push can miss, and an arm can be in the way. ManiSkill has no drawer of
 ours, so there are three tasks: place, stack and align.
 
-Tested with ManiSkill 3.0.1 on the CPU (`make test-extra-maniskill`), but for its pictures.
+Tested with ManiSkill 3.0.1 on the CPU (`make test-extra-maniskill`), but for its images.
 """
 
 from __future__ import annotations

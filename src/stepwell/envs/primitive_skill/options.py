@@ -21,10 +21,10 @@ class PrimitiveSkillOptions(Settings):
     )
     observation: Literal["text", "image", "both"] = Field(
         "text",
-        description="text: positions with names; image: a picture, and positions without names; both: both",
+        description="text: positions with names; image: an image, and positions without names; both: both",
     )
     simulator: Literal["mujoco", "maniskill"] = Field(
         "mujoco",
         description="maniskill: a Panda in SAPIEN, where ManiSkill is installed; it has no drawer",
     )
-    image_size: int = Field(128, ge=32, le=1024, description="pixels along each side of a picture")
+    image_size: int = Field(128, ge=32, le=1024, description="pixels along each side of an image")

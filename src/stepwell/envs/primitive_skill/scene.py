@@ -179,7 +179,7 @@ class MujocoScene:
         self.data.mocap_pos[self._find_mocap("hand")] = self.data.mocap_pos[self._find_mocap("finger")] = REST
 
     def _draw_links(self) -> None:
-        """Put the links between the shoulder and the hand, the elbow up; for pictures only."""
+        """Put the links between the shoulder and the hand, the elbow up; for images only."""
         wrist = self.data.mocap_pos[self._find_mocap("hand")] + np.array([0.0, 0.0, WRIST])
         way = wrist - SHOULDER
         across = np.cross(way, (0.0, 0.0, 1.0))

@@ -10,7 +10,7 @@ from stepwell.envs.primitive_skill.table import Places, Point
 
 
 def list_positions(places: Places, order: Sequence[str], *, named: bool) -> str:
-    """All positions in an order that says nothing; with names only where there is no picture."""
+    """All positions in an order that says nothing; with names only where there is no image."""
     if named:
         return ", ".join(f"{name} {_write_tuple(places[name])}" for name in order)
     return f"[{','.join(_write_tuple(places[name]) for name in order)}]"

@@ -1,4 +1,4 @@
-"""Worlds that run elsewhere: hosted by `stepwell serve envs`, or served by OpenEnv."""
+"""Environments that run elsewhere: hosted by `stepwell serve envs`, or served by OpenEnv."""
 
 from stepwell.envs.remote.env import RemoteEnv, RemoteRobotEnv, make_remote_type
 from stepwell.envs.remote.openenv import OpenEnv, make_openenv_type

@@ -1,9 +1,10 @@
-"""A world on a server, behind the contract of a local one.
+"""An environment on a server, behind the contract of a local one.
 
     env.name = "remote:http://one:8090,http://two:8090#frozenlake"
 
-Its tasks, observations, rewards and errors are those of the world it stands for, bit for bit; the tasks'
-`env` is that world's name, so that records made here and there compare. Options are checked by the server.
+Its tasks, observations, rewards and errors are those of the environment it stands for, bit for bit; the
+tasks' `env` is that environment's name, so that records made here and there compare. Options are checked by
+the server.
 
 Invariants
 * An episode lives on one server. When that server dies, hangs or forgets the session, the turn raises
@@ -48,14 +49,14 @@ IMAGES = "raw"  # what is asked for; a slow network may prefer "png"
 
 
 class RemoteOptions(Settings):
-    """Whatever the world on the server takes; the server checks it."""
+    """Whatever the environment on the server takes; the server checks it."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
 
 @lru_cache(maxsize=64)
 def make_remote_type(place: str) -> type[Env] | type[RobotEnv]:
-    """The class of `URL[,URL…]#NAME`. Asks a server what kind of world it is."""
+    """The class of `URL[,URL…]#NAME`. Asks a server what kind of environment it is."""
     urls, separator, name = place.partition("#")
     if not separator or not name or not urls:
         raise ConfigError(
@@ -93,7 +94,7 @@ class RemoteSession:
         self.turn: Any = None
 
     def describe(self) -> dict[str, Any]:
-        """The world under these options."""
+        """The environment under these options."""
         header = {"env": self._hosted, "options": self._options}
         return self._servers.try_any(lambda server: server.call("describe", header))[1].header
 
@@ -145,12 +146,12 @@ class RemoteSession:
         return {StateForm(form): text for form, text in self._state.items()}
 
     def oracle(self) -> Any:
-        """What the world's oracle says."""
+        """What the environment's oracle says."""
         frame = self._call_server("oracle", {})
         return wire.unpack_actions(frame.header, frame.arrays)[0]
 
     def render(self) -> Image:
-        """The world's picture."""
+        """The environment's image."""
         picture: Image = self._call_server("render", {}).arrays[0]
         return picture
 
@@ -200,14 +201,14 @@ class RemoteSession:
 
 
 def _copy_env(env: Any) -> Any:
-    """A copy of a world on a server, in the same state."""
+    """A copy of an environment on a server, in the same state."""
     other = type(env)(env.options)
     other._visit, other._task = env._visit.copy(), env._task
     return other
 
 
 def _resolve_task(env: Any, seed: int | None, options: Mapping[str, Any] | None) -> Task:
-    """The task of reset's options, refused as a local world would; else the one that the seed makes."""
+    """The task of reset's options, refused as a local environment would; else the one that the seed makes."""
     unknown = set(options or ()) - {"task"}
     if unknown:
         raise InputError(f"reset options know only 'task', got {', '.join(sorted(unknown))}")
@@ -229,7 +230,7 @@ def _make_remote_task(servers: Servers, hosted: str, options: Any, seed: int) ->
 
 
 class RemoteEnv(Env):
-    """A world of words on a server; `make_remote_type` makes the class of an address."""
+    """A text environment on a server; `make_remote_type` makes the class of an address."""
 
     Options: ClassVar[type[Settings]] = RemoteOptions
     hosted: ClassVar[str]
@@ -255,7 +256,7 @@ class RemoteEnv(Env):
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:
-        """The task that the server's world makes of the seed."""
+        """The task that the server's environment makes of the seed."""
         return _make_remote_task(cls.servers, cls.hosted, options, seed)
 
     def reset(
@@ -314,7 +315,7 @@ class RemoteEnv(Env):
 
 
 class RemoteRobotEnv(RobotEnv):
-    """A robot's world on a server; `make_remote_type` makes the class of an address."""
+    """A robot environment on a server; `make_remote_type` makes the class of an address."""
 
     Options: ClassVar[type[Settings]] = RemoteOptions
     hosted: ClassVar[str]
@@ -330,7 +331,7 @@ class RemoteRobotEnv(RobotEnv):
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:
-        """The task that the server's world makes of the seed."""
+        """The task that the server's environment makes of the seed."""
         return _make_remote_task(cls.servers, cls.hosted, options, seed)
 
     def layout(self) -> RobotEnvDescription:

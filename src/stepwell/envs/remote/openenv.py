@@ -1,4 +1,4 @@
-"""An environment that OpenEnv serves, as a world for language agents.
+"""An environment that OpenEnv serves, as an environment for language agents.
 
     env.name = "openenv:http://host:8000"
 
@@ -58,7 +58,7 @@ class OpenEnvOptions(Settings):
 
 @lru_cache(maxsize=64)
 def make_openenv_type(url: str) -> type[Env]:
-    """The world class of one server."""
+    """The environment class of one server."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"env 'openenv:{url}': write openenv:http://HOST:PORT")

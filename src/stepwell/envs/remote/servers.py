@@ -1,7 +1,7 @@
-"""The way to the servers of a world: connections, retries, and who is asked when one is gone.
+"""The way to the servers of an environment: connections, retries, and who is asked when one is gone.
 
 `Server` speaks frames with one server, over HTTP (`http://…`) or a WebSocket (`ws://…`); `Servers` are
-several that host the same world. The key is read from `STEPWELL_ENV_KEY`, never from a URL.
+several that host the same environment. The key is read from `STEPWELL_ENV_KEY`, never from a URL.
 
 Invariants
 * A call that is sent again after a broken connection is one that may be: turns are numbered, and asking
@@ -182,7 +182,7 @@ class Server:
                     target=self._send_heartbeats, name=f"heartbeat of {self.url}", daemon=True
                 )
                 self._beating.start()
-        for name in abandoned:  # copies of worlds are dropped without a word, one per turn
+        for name in abandoned:  # copies of environments are dropped without a word, one per turn
             with contextlib.suppress(EnvError):
                 self.call("close", {"sessions": [name]}, tries=1)
 
@@ -322,7 +322,7 @@ class _Socket:
 
 
 class Servers:
-    """Several servers that host the same world."""
+    """Several servers that host the same environment."""
 
     def __init__(
         self, urls: Sequence[str], *, retry_after_s: float = _RETRY_AFTER_S, **connection: Any

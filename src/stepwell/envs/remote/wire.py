@@ -1,11 +1,12 @@
-"""What goes over the wire between a world's host and its caller: the workers' frames, and two things more.
+"""What goes over the wire between an environment's host and its caller: the workers' frames, and two things
+more.
 
 Frames and the codecs of tasks, actions and turns are those of the simulators (`rollout/workers`): one
-protocol, whatever carries it. Added here are descriptions of worlds, and pictures as PNG.
+protocol, whatever carries it. Added here are descriptions of environments, and images as PNG.
 
 Invariants
 * `without_pngs(with_pngs(frame))` has the arrays of `frame`, bit for bit: PNG loses nothing.
-* `read_world(describe_world(world)) == world`.
+* `read_description(write_description(description)) == description`.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ __all__ = [
 
 
 def encode_images(frame: Frame) -> Frame:
-    """The frame with every picture among its arrays as the bytes of a PNG file."""
+    """The frame with every image among its arrays as the bytes of a PNG file."""
     arrays = list(frame.arrays)
     found = [number for number, array in enumerate(arrays) if _is_image(array)]
     for number in found:
@@ -87,7 +88,7 @@ def decode_images(frame: Frame) -> Frame:
 
 
 def encode_png(picture: AnyArray) -> bytes:
-    """A picture as a PNG file; quick rather than small."""
+    """An image as a PNG file; quick rather than small."""
     from PIL import Image
 
     out = io.BytesIO()
@@ -102,7 +103,7 @@ def _decode_png(file: AnyArray) -> AnyArray:
         with Image.open(io.BytesIO(file.tobytes()), formats=["PNG"]) as image:
             picture = np.asarray(image.convert("RGB"))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise EncodingError(f"a picture of the frame is no PNG file: {error}") from error
+        raise EncodingError(f"an image of the frame is no PNG file: {error}") from error
     picture.setflags(write=False)
     return picture
 
@@ -112,7 +113,7 @@ def _is_image(array: AnyArray) -> bool:
 
 
 def write_description(world: EnvDescription | RobotEnvDescription) -> dict[str, Any]:
-    """A world as JSON."""
+    """An environment as JSON."""
     described = asdict(world)
     if isinstance(world, EnvDescription):
         described["examples"] = {form.value: asdict(example) for form, example in world.examples.items()}
@@ -120,7 +121,7 @@ def write_description(world: EnvDescription | RobotEnvDescription) -> dict[str, 
 
 
 def read_description(value: dict[str, Any]) -> EnvDescription | RobotEnvDescription:
-    """The world of `write_description`."""
+    """The environment of `write_description`."""
     try:
         if "action_dim" in value:
             specs = {n: ArraySpec(tuple(s["shape"]), s["dtype"]) for n, s in value["arrays"].items()}
@@ -138,7 +139,9 @@ def read_description(value: dict[str, Any]) -> EnvDescription | RobotEnvDescript
         vocabulary = _read_vocabulary(value.get("vocabulary"))
         return EnvDescription(value["name"], value["guide"], names, value["max_turns"], examples, vocabulary)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise EncodingError(f"the host's description of its world is not one of ours: {error!r}") from error
+        raise EncodingError(
+            f"the host's description of its environment is not one of ours: {error!r}"
+        ) from error
 
 
 def _read_vocabulary(value: dict[str, Any] | None) -> StateVocabulary | None:

@@ -1,4 +1,4 @@
-"""Robots: simulated worlds of arrays and action chunks behind one contract (`base.RobotEnv`)."""
+"""Robots: simulated environments of arrays and action chunks behind one contract (`base.RobotEnv`)."""
 
 from stepwell.envs.robots.base import Moved, RobotEnv, RobotOptions
 

@@ -1,7 +1,7 @@
-"""The contract of a robot's world: arrays are shown, chunks of actions are executed.
+"""The contract of a robot environment: arrays are shown, chunks of actions are executed.
 
 `RobotEnv` does what is the same in every simulator (resolving the task, checking chunks, counting
-actions, the limit, the choice of reward); a world says what is its own:
+actions, the limit, the choice of reward); an environment says what is its own:
 
     make_task   options, seed -> Task   pure; the content decides the episode, the instruction is in words
     layout      -> RobotWorld           names, shapes and dtypes of what is shown; sizes of an action
@@ -10,12 +10,12 @@ actions, the limit, the choice of reward); a world says what is its own:
     arrays      -> named arrays         what the policy is shown now
     expert      -> action [D]           what the scripted expert would do now
     facts       -> named numbers        the true state, from which `state()` makes words and JSON
-    picture     -> uint8 [H, W, 3]      the present state through a camera
+    image     -> uint8 [H, W, 3]      the present state through a camera
 
 Invariants
 * A chunk is [C, D] finite numbers; what lies outside [-1, 1] is clipped. It stops at the action that
   ends the episode: a chunk of C does what C chunks of 1 do.
-* Success ends the episode, and so does the action limit, which is part of the world: both are
+* Success ends the episode, and so does the action limit, which is part of the environment: both are
   `terminated`. A robot's episode is never `truncated`.
 * `info` holds `success`, `num_actions` (executed in this chunk) and, where the simulator has a reward
   of its own, `process` (its sum over those actions).
@@ -58,16 +58,16 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 class RobotOptions(Settings):
-    """What every robot's world can be asked for."""
+    """What every robot environment can be asked for."""
 
     max_actions: int = Field(100, ge=1, le=100_000, description="actions after which an episode has failed")
     observation: Literal["state", "camera", "both"] = Field(
-        "state", description="what the policy sees beside the robot itself: true positions, pictures, both"
+        "state", description="what the policy sees beside the robot itself: true positions, images, both"
     )
     camera: tuple[str, ...] = Field(
         (), max_length=16, description="cameras by name, one or several; the first one renders"
     )
-    image_size: int = Field(64, ge=8, le=1024, description="height and width of a picture in pixels")
+    image_size: int = Field(64, ge=8, le=1024, description="height and width of an image in pixels")
     reward: Literal["sparse", "dense"] = Field(
         "sparse", description="sparse: 1 at success; dense: the simulator's own reward per action"
     )
@@ -92,12 +92,12 @@ class RobotOptions(Settings):
 
     @property
     def cameras(self) -> tuple[str, ...]:
-        """The cameras whose pictures are among the arrays."""
+        """The cameras whose images are among the arrays."""
         return () if self.observation == "state" else self.camera
 
     @property
     def pictures(self) -> dict[str, ArraySpec]:
-        """Those pictures, as a world's layout tells of them."""
+        """Those images, as an environment's layout tells of them."""
         return {camera: ArraySpec((self.image_size, self.image_size, 3), "uint8") for camera in self.cameras}
 
 
@@ -112,7 +112,7 @@ class Moved(NamedTuple):
 
 
 class RobotEnv(ABC):
-    """A world that a robot policy acts in, one task at a time."""
+    """An environment that a robot policy acts in, one task at a time."""
 
     name: ClassVar[str]
     extra: ClassVar[str] = ""  # stepwell[extra] installs the simulator,
@@ -120,7 +120,7 @@ class RobotEnv(ABC):
     Options: ClassVar[type[Settings]]
     is_robot: ClassVar[bool] = True
     is_deterministic: ClassVar[bool] = True
-    # what a world may decide by its options
+    # what an environment may decide by its options
     has_process: bool = True  # whether the simulator has a reward of its own
     has_oracle: bool = True
     oracle_share: float = 0.9  # share of tasks that following the oracle is known to solve
@@ -172,7 +172,7 @@ class RobotEnv(ABC):
         raise EnvError(f"{self.name} has no scripted expert under these options")
 
     def share(self, other: RobotEnv) -> None:  # noqa: B027 (a simulator may have nothing to share)
-        """Use what the new world `other` of the same options has, where only one of them is used at a time.
+        """Share what the environment `other` of the same options holds, if only one is used at a time.
 
         What either plays must not depend on it.
         """

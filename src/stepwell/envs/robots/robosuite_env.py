@@ -1,4 +1,5 @@
-"""The world `robosuite`: robosuite's manipulation tasks by name, with one robot arm or, where needed, two.
+"""The environment `robosuite`: robosuite's manipulation tasks by name, with one robot arm or, where needed,
+two.
 
 A task is the seed from which robosuite places its objects; the robot starts without noise, and the
 model is built once per copy from one fixed seed, so that the task's content decides the episode.
@@ -52,7 +53,7 @@ COLLISION_GEOMS = 0  # the group of shapes that are felt and not seen
 
 
 class RobosuiteOptions(RobotOptions):
-    """Which task and robot, and what every robot's world can be asked for."""
+    """Which task and robot, and what every robot environment can be asked for."""
 
     task: str = Field("Lift", description="a robosuite environment, such as Lift, Stack, PickPlaceCan, Door")
     robot: str = Field("Panda", description="a robosuite robot; tasks for two arms get two of it")
@@ -115,7 +116,7 @@ class Robosuite(RobotEnv):
         return Moved(bool(self._sim._check_success()), float(reward))
 
     def arrays(self) -> Arrays:
-        """Arms, objects, pictures."""
+        """Arms, objects, images."""
         return make_vectors(self._seen, self.options.shows_state) | {
             camera: self.picture(camera) for camera in self.options.cameras
         }

@@ -1,4 +1,4 @@
-"""The shop as a world for language agents: one action a turn, paid when something is bought.
+"""The shop as an environment for language agents: one action a turn, paid when something is bought.
 
 The reward is the score of the purchase (0 to 1), nothing before it; a purchase ends the episode, and one
 with a score of 1 is a success. `info` of the last turn holds the score and its parts. All environments of a
@@ -81,7 +81,7 @@ class ShopEnv(Env):
         return Effect(score.total, terminated=True, success=score.is_success)
 
     def step(self, actions: Sequence[str]) -> tuple[Observation, float, bool, bool, dict[str, JSON]]:
-        """As every world's, with the score of a purchase in `info`."""
+        """As every environment's, with the score of a purchase in `info`."""
         observation, reward, terminated, truncated, info = super().step(actions)
         if self.seen.score is not None:
             info["score"] = self.seen.score.total

@@ -1,8 +1,7 @@
 """What agents are told about the shop, and one example turn in each state form.
 
-The example is written down here, not computed, so that worlds can be listed without building a catalogue;
-a test plays it and compares.
-"""
+The example is written down here, not computed, so that environments can be listed without building a
+catalogue; a test plays it and compares."""
 
 from __future__ import annotations
 

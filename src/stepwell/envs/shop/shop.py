@@ -1,4 +1,5 @@
-"""The shop itself: from a goal, a view and an action to the next page. A world and a server both run this.
+"""The shop itself: from a goal, a view and an action to the next page. An environment and a server both run
+this.
 
     goal   seed -> Goal                    what is to be bought
     enter  goal -> Seen                    the first page
@@ -44,7 +45,7 @@ UNREADABLE = "That is no action. Write search[words] or click[something on the p
 
 
 class PageSeen(NamedTuple):
-    """A page as a world needs it."""
+    """A page as an environment needs it."""
 
     view: View
     text: str

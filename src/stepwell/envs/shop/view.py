@@ -1,7 +1,7 @@
 """Where a shopper is: one value that holds all a shop must remember, so that the server remembers nothing.
 
-A view travels with every call and in every address of the pages for people. Two worlds can share a
-server, a lost answer can be asked for again, and a copy of a world needs no copy anywhere else.
+A view travels with every call and in every address of the pages for people. Two environments can share a
+server, a lost answer can be asked for again, and a copy of an environment needs no copy anywhere else.
 """
 
 from __future__ import annotations

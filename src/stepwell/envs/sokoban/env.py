@@ -1,4 +1,4 @@
-"""Sokoban for language agents: rooms to solve, seen as text, as a picture, or both.
+"""Sokoban for language agents: rooms to solve, seen as text, as an image, or both.
 
 Rewards of one executed action, added up: +1 for a box pushed onto a target and -1 for one pushed
 off (so that pushing to and fro earns nothing; from one target onto the next is 0), +10 for the
@@ -79,7 +79,7 @@ class Sokoban(Env):
         return Effect(ACTED + PLACED * gained, terminated=is_last)
 
     def observe(self) -> Observation:
-        """The room as text, picture, or both."""
+        """The room as text, image, or both."""
         shown = self.options.observation
         if shown == "text":
             return Observation(self._draw_text())

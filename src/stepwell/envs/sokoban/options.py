@@ -28,7 +28,7 @@ class SokobanOptions(Settings):
         3, ge=1, le=1000, description="turns of an episode; reaching them unsolved is a failure"
     )
     observation: Literal["text", "image", "both"] = Field("text", description="what the agent is shown")
-    tile_size: int = Field(32, ge=8, le=256, description="pixels per cell of a picture")
+    tile_size: int = Field(32, ge=8, le=256, description="pixels per cell of an image")
 
     @property
     def longest(self) -> int:

@@ -48,7 +48,7 @@ class SokobanRoom:
         return cls(num_rows, num_columns, walls, targets, steps)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SokobanRoom:
-        """Itself: copies of a world share the room, whose tables would cost more than all the rest."""
+        """Itself: copies of an environment share the room, whose tables would cost more than all the rest."""
         return self
 
     def to_cell(self, place: int) -> Cell:

@@ -1,6 +1,6 @@
 """DINO and DreamSim scores with weights from a folder the user names, through transformers.
 
-Both compare pictures by the cosine of the class tokens of a vision transformer (224 pixels, ImageNet's
+Both compare images by the cosine of the class tokens of a vision transformer (224 pixels, ImageNet's
 mean and spread). DreamSim's vector is its tuned backbone's, made a unit vector and centred; its folder
 is that backbone in Hugging Face format with the LoRA weights merged in. Written from the published
 descriptions and tried here with small untrained transformers only: neither model's weights could be had.
@@ -33,7 +33,7 @@ def load_backbone(path: str, option: str, is_centred: bool) -> Backbone:
 
 
 class Backbone:
-    """Likeness of two pictures, from -1 to 1, 1 for equal ones."""
+    """Likeness of two images, from -1 to 1, 1 for equal ones."""
 
     def __init__(self, folder: Path, option: str, is_centred: bool) -> None:
         import torch
@@ -47,7 +47,7 @@ class Backbone:
         self._side = int(getattr(self._model.config, "image_size", 224))
 
     def measure_similarity(self, one: Image, other: Image) -> float:
-        """The cosine of the two pictures' vectors."""
+        """The cosine of the two images' vectors."""
         torch = self._torch
         with torch.inference_mode():
             pixels = torch.from_numpy(np.stack([self._prepare_image(one), self._prepare_image(other)]))

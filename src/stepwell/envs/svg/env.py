@@ -30,7 +30,7 @@ ASK = "Write SVG code that draws this icon."
 
 
 class Svg(Env):
-    """Write the SVG code of the icon in the picture."""
+    """Write the SVG code of the icon in the image."""
 
     name: ClassVar[str] = "svg"
     Options: ClassVar[type[Settings]] = SvgOptions
@@ -86,7 +86,7 @@ class Svg(Env):
         return Effect(reward, terminated=is_last, success=is_last and good)
 
     def step(self, actions: Sequence[str]) -> tuple[Observation, float, bool, bool, dict[str, JSON]]:
-        """As every world's, with the likeness in `info`."""
+        """As every environment's, with the likeness in `info`."""
         observation, reward, terminated, truncated, info = super().step(actions)
         if self.score is not None:
             info |= {"similarity": self.score.value, "measure": self.score.measure}

@@ -1,6 +1,6 @@
 """What agents are told about drawing, and one example turn in each state form.
 
-The example is written down here, not computed, so that worlds can be listed where no rasteriser is
+The example is written down here, not computed, so that environments can be listed where no rasteriser is
 installed; a test draws it and compares.
 """
 

@@ -6,7 +6,7 @@ itself (`use`, patterns, entities) or grow without bound is refused with a sente
 text and titles are skipped, since fonts differ from machine to machine.
 
 * The result is canonical: reading it again gives the same text.
-* The view box is made square around its middle, as a square picture shows it.
+* The view box is made square around its middle, as a square image shows it.
 * A `style` attribute becomes attributes; `currentColor` becomes black.
 """
 

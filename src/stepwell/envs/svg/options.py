@@ -11,7 +11,7 @@ from stepwell.envs.options import declare_host_option
 
 
 class SvgOptions(Settings):
-    """Icons, limits, pictures, and how likeness is measured and paid."""
+    """Icons, limits, images, and how likeness is measured and paid."""
 
     icons: str = declare_host_option(
         "lucide", description="'lucide' (the icons of that package) or a folder of .svg files"
@@ -20,9 +20,9 @@ class SvgOptions(Settings):
     max_turns: int = Field(
         2, ge=1, le=1000, description="drawings of an episode; the last one counts for success"
     )
-    image_size: int = Field(224, ge=32, le=512, description="pixels along each side of a picture")
+    image_size: int = Field(224, ge=32, le=512, description="pixels along each side of an image")
     measure: Literal["auto", "dreamsim", "perceptual", "pixels"] = Field(
-        "auto", description="how alike pictures are; auto: the first of these there are weights for"
+        "auto", description="how alike images are; auto: the first of these there are weights for"
     )
     dreamsim_path: str | None = declare_host_option(
         None, description="folder of a DreamSim backbone in Hugging Face format, its LoRA merged"

@@ -1,11 +1,11 @@
-"""A learned distance between pictures: shift-tolerant LPIPS over AlexNet, run by a forward of our own.
+"""A learned distance between images: shift-tolerant LPIPS over AlexNet, run by a forward of our own.
 
 The weights ship inside the package `stlpips-pytorch`, whose own code needs torchvision; only its file of
 weights is read here. Five layers of features are made unit vectors at every place; squared differences
 are weighted per channel by what was learnt from people's judgements, and averaged over places.
 Strides are taken after blurring, which is what makes the distance tolerant of small shifts.
 
-Equal pictures are at distance 0 exactly.
+Equal images are at distance 0 exactly.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def load_network() -> Perceptual:
 
 
 class Perceptual:
-    """Distance of two pictures of equal size."""
+    """Distance of two images of equal size."""
 
     def __init__(self, path: Path) -> None:
         import torch
@@ -57,7 +57,7 @@ class Perceptual:
         self._features = lru_cache(maxsize=128)(self._compute_layers)  # a target is compared again and again
 
     def measure_distance(self, one: Image, other: Image) -> float:
-        """0 for equal pictures, growing with what people see as difference."""
+        """0 for equal images, growing with what people see as difference."""
         torch = self._torch
         assert one.shape == other.shape, f"{one.shape} and {other.shape} differ"
         with torch.inference_mode():

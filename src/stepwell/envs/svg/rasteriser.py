@@ -2,7 +2,7 @@
 
 One drawing process serves a whole process (all its threads, one at a time). A drawing that takes too
 long, too much memory, or brings it down is refused, and the next drawing gets a new process.
-Pictures are kept by code and size, because siblings of a group all begin from the same target.
+Images are kept by code and size, because siblings of a group all begin from the same target.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from stepwell.envs.tiles import Image
 
 START_S = 30.0  # importing the rasteriser on a busy machine, once per process
 EMPTY = f'<svg xmlns="{XMLNS}" viewBox="0 0 1 1"></svg>'
-NEEDS = "the world 'svg' needs a rasteriser and icons that are not installed: pip install \"stepwell[svg]\""
+NEEDS = (
+    "the environment 'svg' needs a rasteriser and icons that are not installed: pip install \"stepwell[svg]\""
+)
 
 
 def draw_svg(svg: str, size: int, time_limit_s: float = 2.0) -> Image:
-    """The picture of checked code on white, [size, size, 3]; `RefusedSvg` if it cannot be drawn in time."""
+    """The image of checked code on white, [size, size, 3]; `RefusedSvg` if it cannot be drawn in time."""
     return _draw_cached(svg, size, time_limit_s)
 
 
@@ -94,7 +96,7 @@ class Rasteriser:
             _ask_process(process, EMPTY, 1, START_S)
         except (TimeoutError, EOFError, BrokenPipeError) as error:
             self._stop_process()
-            raise EnvError("the drawing process of the world 'svg' does not start") from error
+            raise EnvError("the drawing process of the environment 'svg' does not start") from error
         return process
 
     def _stop_process(self) -> None:

@@ -1,10 +1,10 @@
-"""How alike two pictures are, from 0 to 1, by the best measure there are weights for.
+"""How alike two images are, from 0 to 1, by the best measure there are weights for.
 
     dreamsim     the cosine DreamSim gives            (weights from env.options.dreamsim_path)
     perceptual   shift-tolerant LPIPS                 (weights inside the package stlpips-pytorch)
     pixels       colours and edges, place by place    (no weights)
 
-The last two are distances d and become a likeness that is 1 for equal pictures. Perceptual: exp(-d / 0.2),
+The last two are distances d and become a likeness that is 1 for equal images. Perceptual: exp(-d / 0.2),
 so that another icon of the same set scores about a fifth and an empty canvas nearly 0. Pixels: which
 part of the way from the empty canvas to the target was gone. Scores of different measures are not
 comparable, so each carries its measure's name. A DINO score stands beside any of them.
@@ -103,7 +103,7 @@ def measure_pixel_distance(one: Image, other: Image) -> float:
 
 
 def shrink_image(picture: Image) -> Image:
-    """The picture in the size at which distances are taken, whatever size the agent sees."""
+    """The image in the size at which distances are taken, whatever size the agent sees."""
     from PIL import Image as Pillow
 
     side = perceptual.SIDE

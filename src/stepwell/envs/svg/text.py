@@ -1,6 +1,6 @@
 """The state in words: which shapes the target has and where, and how the last drawing did.
 
-Where a shape lies is read off its own picture: the box of its ink, in percent of the canvas, counted
+Where a shape lies is read off its own image: the box of its ink, in percent of the canvas, counted
 from the upper left corner. Descriptions are kept by code, as they are asked for at every step.
 """
 

@@ -19,7 +19,7 @@ def package_file(package: str, path: str) -> Path:
         if (Path(place) / path).is_file():
             return Path(place) / path
     problem = f"package {package} has no {path}" if places else f"package {package} is not installed"
-    raise ConfigError(f"the facts of this world ship in packages, and {problem}: {INSTALL}")
+    raise ConfigError(f"the facts of this environment ship in packages, and {problem}: {INSTALL}")
 
 
 def file_digest(path: Path) -> str:

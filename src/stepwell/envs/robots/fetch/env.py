@@ -1,4 +1,4 @@
-"""The world `fetch`: Gymnasium-Robotics' Fetch arm, four tasks chosen by name.
+"""The environment `fetch`: Gymnasium-Robotics' Fetch arm, four tasks chosen by name.
 
 A task is where object and goal are, as offsets from where the gripper starts, drawn from the ranges
 that Gymnasium-Robotics uses; goals that are reached at the start are drawn again. `proprio` [10] is
@@ -50,7 +50,7 @@ TASKS = {
 
 
 class FetchOptions(RobotOptions):
-    """Which task, and what every robot's world can be asked for."""
+    """Which task, and what every robot environment can be asked for."""
 
     task: Literal["reach", "push", "slide", "pick_and_place"] = Field("reach", description="the task")
     max_actions: int = Field(50, ge=1, le=100_000, description="actions after which an episode has failed")
@@ -117,7 +117,7 @@ class Fetch(RobotEnv):
         return Moved(bool(info["is_success"]), float(reward))
 
     def arrays(self) -> Arrays:
-        """Gripper, object and goal, pictures."""
+        """Gripper, object and goal, images."""
         seen = self._seen["observation"]
         robot = np.r_[seen[:3], seen[9:11], seen[-5:]] if self._has_object else seen
         shown: Arrays = {"proprio": robot.astype(np.float32)}

@@ -1,4 +1,4 @@
-"""The world `metaworld`: a Sawyer arm and one of fifty tabletop tasks, chosen by name.
+"""The environment `metaworld`: a Sawyer arm and one of fifty tabletop tasks, chosen by name.
 
 A task is Meta-World's random vector (where objects and goal are), so that content decides the
 episode. The observation of 39 numbers that Meta-World shows is split: `proprio` [8] is hand (3) and
@@ -40,7 +40,7 @@ DECIMALS = 5
 
 
 class MetaWorldOptions(RobotOptions):
-    """Which task, and what every robot's world can be asked for."""
+    """Which task, and what every robot environment can be asked for."""
 
     task: str = Field("reach", description="a Meta-World task, as 'reach' or 'reach-v3'")
     camera: tuple[str, ...] = Field(
@@ -76,7 +76,7 @@ class MetaWorld(RobotEnv):
         self._is_stale = False
 
     def share(self, other: RobotEnv) -> None:
-        """Use the model of the other world of this task."""
+        """Use the model of the other environment of this task."""
         assert isinstance(other, MetaWorld) and other.options.task == self.options.task and self._sim is None
         self._shared = other._shared
 
@@ -126,7 +126,7 @@ class MetaWorld(RobotEnv):
         return Moved(bool(info["success"]), float(reward))
 
     def arrays(self) -> Arrays:
-        """Hand, objects and goal, pictures."""
+        """Hand, objects and goal, images."""
         now, before, goal = self._seen[:FRAME], self._seen[FRAME : 2 * FRAME], self._seen[2 * FRAME :]
         shown: Arrays = {"proprio": np.concatenate([now[:HAND], before[:HAND]]).astype(np.float32)}
         if self.options.shows_state:

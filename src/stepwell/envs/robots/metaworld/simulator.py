@@ -4,11 +4,12 @@ An episode starts as in a fresh Meta-World environment whose random vector is th
 things are done in less time:
 
 * The model file is compiled once per process. A copy of the result takes 20 MB and 20 milliseconds, so the
-  worlds of a batch share one: what episodes write into it is changed when another world takes its turn.
-* Meta-World moves the hand to its start by simulating 50 steps, twice per reset. They do not depend
-  on the task, so the state they end in is stored once per process and put back.
-* Positions that earlier episodes wrote into the model are restored before a reset, so that no
-  episode depends on those before it.
+  environments of a batch share one: what episodes write into it is changed when another environment takes its
+  turn.
+* Meta-World moves the hand to its start by simulating 50 steps, twice per reset. They do not depend on
+  the task, so the state they end in is stored once per process and put back.
+* Positions that earlier episodes wrote into the model are restored before a reset, so that no episode depends
+  on those before it.
 
 A vector that Meta-World's own sampling would have rejected makes its reset loop for ever; here it is
 an `InputError`.
@@ -31,7 +32,7 @@ Vector = npt.NDArray[np.float64]
 
 
 class SharedModel:
-    """A model for worlds that take turns: it holds the positions of the one that had it last.
+    """A model for environments that take turns: it holds the positions of the one that had it last.
 
     Where bodies and sites are is all in a model that differs between the episodes of a task.
     """
@@ -71,14 +72,14 @@ class QuickStart:
     """
 
     _num_drawn = 0
-    _positions: tuple[Vector, Vector] | None = None  # in the model, while another world has it
+    _positions: tuple[Vector, Vector] | None = None  # in the model, while another environment has it
 
     def __init__(self, shared: SharedModel) -> None:
         self._shared = shared
         super().__init__()
 
     def take_model(self) -> None:
-        """From the world that had it last."""
+        """From the environment that had it last."""
         self._shared.give_to(self)
 
     def restart_at(self: Any, vector: Vector) -> Vector:

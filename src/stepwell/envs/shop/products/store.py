@@ -86,7 +86,7 @@ def _list_indexed_texts(product: Product) -> tuple[str, ...]:
 
 
 class Store:
-    """A file of products, open for reading. Copies of a world share it."""
+    """A file of products, open for reading. Copies of an environment share it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
