@@ -160,7 +160,7 @@ def test_an_unknown_world_is_refused_with_the_nearest_name() -> None:
     [
         ("no_such_module_here:World", "no module 'no_such_module_here'"),
         ("stepwell.envs.base:Nothing", "has no 'Nothing'"),
-        ("stepwell.envs.grid:relation", "must be a subclass"),
+        ("stepwell.envs.grid:describe_relation", "must be a subclass"),
         ("stepwell.core:Task", "must be a subclass"),
     ],
 )
@@ -219,7 +219,7 @@ def test_a_world_that_raises_does_not_stop_the_others() -> None:
     assert [turn.reward for turn in turns] == [1.0, 0.0, -1.0]
     assert [turn.is_over for turn in turns] == [True, True, False]
     assert turns[0].error is None and turns[2].error is None
-    assert "world 1) raised RuntimeError: crashed as asked" in str(turns[1].error)
+    assert "environment 1) raised RuntimeError: crashed as asked" in str(turns[1].error)
     assert isinstance(turns[1].error.__cause__, RuntimeError)
 
 

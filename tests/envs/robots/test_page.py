@@ -16,7 +16,7 @@ from stepwell.envs.robots import RobotOptions
 pytest.importorskip("metaworld")
 ROOT = Path(__file__).parent.parent.parent.parent
 PAGE = (ROOT / "docs" / "robots.md").read_text()
-WORLDS = PAGE.split("## Worlds\n")[1].split("\n## ")[0]
+WORLDS = PAGE.split("## Environments\n")[1].split("\n## ")[0]
 MEASURED = json.loads((ROOT / "benchmarks" / "results" / "robot_worlds.json").read_text())
 
 
