@@ -34,7 +34,7 @@ def test_option_tables_are_complete() -> None:
     for title, name in (
         ("FrozenLake", "frozenlake"),
         ("Sokoban", "sokoban"),
-        ("A Gymnasium environment", "gymnasium:CartPole-v1"),
+        ("Gymnasium environments", "gymnasium:CartPole-v1"),
     ):
         table = sections[title].split("| option | default | |")[1].split("\n\n")[0]
         named = {

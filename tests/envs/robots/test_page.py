@@ -32,7 +32,7 @@ def test_the_code_of_the_page_runs() -> None:
 def test_every_world_and_common_option_is_on_the_page() -> None:
     for name in ROBOT_ENVS:
         assert f"| `{name}` |" in WORLDS and f"stepwell[{name}]" in WORLDS
-    table = WORLDS.split("### Options that all have")[1].split("\n\n")[1]
+    table = WORLDS.split("### Common options")[1].split("\n\n")[1]
     assert set(re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)) == set(RobotOptions.model_fields)
 
 
