@@ -116,7 +116,7 @@ def print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
 def show_progress(words: str, total: int | None) -> Iterator[Any]:
     """A bar on standard error while something long is done; nothing where that is no terminal."""
     from rich.console import Console
-    from rich.show_progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn(words), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
