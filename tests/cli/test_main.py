@@ -124,7 +124,7 @@ def test_a_resumed_run_takes_no_other_file_and_no_other_environment(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     problem = failed(capsys, "train", "--resume", str(run), "sokoban")
-    assert problem == "--resume goes on with the run's own settings; leave out 'sokoban'"
+    assert problem == "--resume continues with the run's own settings; leave out 'sokoban'"
     (run / "run.json").write_text(
         json.dumps({"id": "", "name": "lake", "settings": load_config(run).model_dump(mode="json")})
     )
@@ -180,7 +180,7 @@ def test_an_interrupt_is_exit_code_130_and_no_traceback(tmp_path: Path) -> None:
     assert err.strip() == "interrupted."
 
 
-def test_an_interrupted_training_says_describe_resume(tmp_path: Path) -> None:
+def test_an_interrupted_training_says_how_to_continue(tmp_path: Path) -> None:
     from stepwell.cli.train import _describe_resume
 
     parser = cli.build_parser()
@@ -192,9 +192,9 @@ def test_an_interrupted_training_says_describe_resume(tmp_path: Path) -> None:
         file = tmp_path / name / "config.toml"
         file.write_text("")
         os.utime(file, (file.stat().st_mtime - age,) * 2)
-    assert _describe_resume(args) == f"Go on with: stepwell train --resume {tmp_path / 'newer'}"
+    assert _describe_resume(args) == f"Continue with: stepwell train --resume {tmp_path / 'newer'}"
     resumed = parser.parse_args(["train", "--resume", "runs/a"])
-    assert _describe_resume(resumed) == "Go on with: stepwell train --resume runs/a"
+    assert _describe_resume(resumed) == "Continue with: stepwell train --resume runs/a"
 
 
 def test_the_last_line_of_a_run_has_its_figures(tmp_path: Path) -> None:

@@ -210,7 +210,7 @@ def test_grounding_and_world_modeling_are_rewarded_by_the_rule_judge(tmp_path: P
 
 def test_the_plan_counts_the_tokens_of_pictures() -> None:
     told = plan_run(config())
-    assert "1 picture a turn, 36 of its tokens" in told
+    assert "1 image a turn, 36 of its tokens" in told
     shared = int(told.split(" the same for every task")[0].rpartition("(")[2])
     first = int(told.split("first prompt ")[1].split()[0])
     assert first - shared > 36  # two boards differ from their picture on

@@ -157,7 +157,7 @@ class PlaySession:
         return PlayedTurn(player, text, reply, parts, self.observation, self.is_over, success)
 
     def _tell_pilot(self, pilot: Pilot) -> None:
-        text = self.agent.next(self.observation, self._past)
+        text = self.agent.next_prompt(self.observation, self._past)
         if self.agent.keeps_dialogue:
             pilot.tell(text, self.observation)
         else:
