@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 from tests.api.number_line import QUICK, LineOptions, NumberLine, brevity, centred
+from tests.policies.vla.made import policy
 
 import stepwell as sw
+from stepwell.api.run import open_checkpoint
 from stepwell.api.training import find_process_bound
 from stepwell.core import ConfigError
 from stepwell.policies import CausalLMPolicy
+from stepwell.policies.vla import VLAPolicy
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +48,9 @@ def test_a_run_keeps_settings_that_can_be_read_again(run: sw.Run) -> None:
 
 
 def test_the_policy_of_a_run_is_its_checkpoint(run: sw.Run) -> None:
-    policy = run.policy
-    assert isinstance(policy, CausalLMPolicy) and run.policy is policy
-    assert policy.critic is None and run.checkpoint.is_dir()
+    trained = run.policy
+    assert isinstance(trained, CausalLMPolicy) and run.policy is trained
+    assert trained.critic is None and run.checkpoint.is_dir()
 
 
 def test_a_run_is_evaluated_by_object_by_folder_and_by_checkpoint(run: sw.Run) -> None:
@@ -128,3 +132,20 @@ def test_without_matplotlib_plot_says_what_to_install(run: sw.Run, monkeypatch: 
 def test_a_policy_is_exported(run: sw.Run, tmp_path: Path) -> None:
     assert run.export(tmp_path / "model") == str(tmp_path / "model")
     assert (tmp_path / "model" / "model.safetensors").is_file()
+
+
+def test_a_run_of_another_notebook_is_read_and_exported_but_not_played(run: sw.Run, tmp_path: Path) -> None:
+    moved = tmp_path / "moved"
+    shutil.copytree(run.folder, moved)
+    text = (moved / "config.toml").read_text()
+    (moved / "config.toml").write_text(text.replace(f'"{NumberLine.__module__}:', '"__main__:'))
+    other = sw.load_run(moved)
+    assert other.success == run.success and isinstance(other.policy, CausalLMPolicy)
+    assert Path(other.export(tmp_path / "model")).is_dir()
+    with pytest.raises(ConfigError, match=r"'__main__:\w+' was defined in a notebook.*run its cell"):
+        sw.evaluate(other)
+
+
+def test_a_robots_checkpoint_is_opened_as_a_robot_policy(tmp_path: Path) -> None:
+    policy("token").save_pretrained(tmp_path / "robot")
+    assert isinstance(open_checkpoint(tmp_path / "robot", sw.load_config()), VLAPolicy)

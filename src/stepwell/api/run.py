@@ -6,7 +6,6 @@ process, and it shows the present state of a run that is still under way.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -168,16 +167,14 @@ def find_run(path: str | Path) -> Run | None:
 
 def open_checkpoint(path: Path, config: RunConfig) -> CausalLMPolicy | VLAPolicy:
     """The policy of a checkpoint, without critic and reference. Its own files say of which kind it is."""
+    from stepwell.policies.kinds import holds_robot_policy, open_policy
     from stepwell.policies.model_resolver import ADAPTER_FILE
 
-    has_adapters = (path / ADAPTER_FILE).is_file()
-    if not has_adapters and "model_type" not in json.loads((path / "config.json").read_text()):
+    if holds_robot_policy(path):
         from stepwell.policies.vla import VLAPolicy
 
         return VLAPolicy.from_pretrained(path, dtype=config.policy.dtype, device=config.policy.device)
-    from stepwell.policies import open_policy
-
     changes: dict[str, Any] = {"model": str(path), "critic": "none", "reference": False}
-    if has_adapters:
+    if (path / ADAPTER_FILE).is_file():
         changes["lora"] = None
     return open_policy(config.policy.model_copy(update=changes))

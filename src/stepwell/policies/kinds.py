@@ -1,7 +1,8 @@
-"""Detects from a model directory which kind of policy it holds: text only, or with images."""
+"""Detects from a model directory which kind of policy it holds: text only, with images, or a robot's."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from stepwell.config import PolicyConfig
@@ -9,6 +10,7 @@ from stepwell.core import ImageStore
 from stepwell.policies import directory, lora
 from stepwell.policies.causal_lm import CausalLMPolicy
 from stepwell.policies.model_resolver import ADAPTER_FILE
+from stepwell.policies.vla.model import MODEL_TYPE
 from stepwell.policies.vlm.policy import VLMPolicy
 from stepwell.rendering.vision import is_vision_language
 
@@ -19,6 +21,12 @@ def accepts_images(name_or_path: str | Path) -> bool:
     if (path / ADAPTER_FILE).is_file() and not (path / "config.json").is_file():
         path = directory.locate_model(lora.read_base_model(path))
     return is_vision_language(path)
+
+
+def holds_robot_policy(path: Path) -> bool:
+    """Return whether a checkpoint holds a robot policy, which transformers cannot open."""
+    file = path / "config.json"
+    return file.is_file() and json.loads(file.read_text(encoding="utf-8")).get("model_type") == MODEL_TYPE
 
 
 def open_policy(config: PolicyConfig, image_store: ImageStore | None = None) -> CausalLMPolicy:

@@ -15,10 +15,10 @@ from pathlib import Path
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, InfraError, ModelError
-from stepwell.envs.registry import find_env_type
 from stepwell.monitors.summary import read_summary
 from stepwell.policies import open_policy
 from stepwell.policies.atomic_directory import write_directory_atomically
+from stepwell.policies.kinds import holds_robot_policy
 from stepwell.policies.lora import read_base_model
 from stepwell.policies.model_resolver import ADAPTER_FILE
 from stepwell.policies.progress_bar import hide_progress_bar
@@ -36,11 +36,11 @@ def export_run(
 ) -> str:
     """Write the policy of a run to a directory, or to `hub:org/name`; gives where it went."""
     config = load_config(run / "config.toml")
-    if find_env_type(config.env.name).is_robot and config.own_agent.tasks is None:
+    path = _choose_checkpoint(run, checkpoint)
+    if holds_robot_policy(path):
         raise ConfigError(
             f"{run} trained a robot policy, which transformers cannot open; copy its checkpoint"
         )
-    path = _choose_checkpoint(run, checkpoint)
     if to.startswith(HUB):
         with tempfile.TemporaryDirectory(prefix="stepwell-") as place:
             folder = Path(place) / "model"
