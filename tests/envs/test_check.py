@@ -297,7 +297,7 @@ BROKEN = [
     (SeedInContent, "splits_are_disjoint_and_both_filled", "alike in both splits"),
     (NoWords, "state_has_its_forms", "no natural language"),
     (EmptyWords, "state_has_its_forms", "is ''"),
-    (OracleMoves, "state_has_its_forms", "changed the world"),
+    (OracleMoves, "state_has_its_forms", "changed the environment"),
     (ExampleWithoutForm, "state_has_its_forms", "state() lacks"),
     (GreyPicture, "render_gives_an_image", "uint8 (8, 8)"),
     (Slow, "turns_are_fast_enough", "asked for 1000"),
