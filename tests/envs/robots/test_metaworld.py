@@ -223,7 +223,7 @@ def test_pictures_show_the_state_and_are_the_same_for_the_same_task() -> None:
     for name in ("corner2", "gripperPOV"):
         assert (first.arrays[name] != moved.arrays[name]).mean() > 0.01
         assert (first.arrays[name] != other.arrays[name]).any()
-    with pytest.raises(InputError, match=r"no camera 'front'; this world has topview, corner"):
+    with pytest.raises(InputError, match=r"no camera 'front'; this environment has topview, corner"):
         make_env("metaworld", {"observation": "camera", "camera": "front"}).reset(seed=0)
 
 
