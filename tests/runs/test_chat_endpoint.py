@@ -112,7 +112,7 @@ def test_tasks_that_never_get_through_are_left_out_and_told(server: ChatServer, 
     [
         (401, r"outside-1 at .* refused with 401: 'no'; put the right key into \$MY_KEY"),
         (404, r"refused with 404: 'no'; check --model and --endpoint"),
-        (400, r"refused with 400: 'no'; see what it says"),
+        (400, r"refused with 400: 'no'; see its message"),
     ],
 )
 def test_what_the_api_refuses_is_told_before_anything_is_played(

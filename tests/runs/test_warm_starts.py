@@ -89,7 +89,7 @@ def test_demonstrations_are_rewarded_by_the_parts_that_the_warm_start_names(tmp_
 
     assert returns(both, taught) == returns(task) != returns(both)
     with pytest.raises(ConfigError, match=r"rewards grounding.*warm_start\.reward_parts"):
-        _ = Components(shared(tmp_path, "run", "warm_start.reward_parts=['grounding']")).agent
+        _ = Components(shared(tmp_path, "run", "warm_start.reward_parts=['grounding']")).language.agent
 
 
 def test_a_damaged_warm_start_is_made_again(tmp_path: Path) -> None:
