@@ -1,15 +1,15 @@
-"""Muon in a precision that this device computes natively.
+"""Muon, in a precision that the device computes natively.
 
-torch's own Muon orthogonalises in bfloat16 everywhere. A CPU without bfloat16 units emulates that:
-one step of a tiny model then takes 20 to 200 times as long, and where oneDNN refuses such a product,
-torch prints a stack trace and switches oneDNN off for the rest of the process, which changes the last
-bits of everything after it. Here a matrix is orthogonalised
+torch's own Muon always orthogonalises in bfloat16. A CPU without bfloat16 units must emulate it, and one step
+of a tiny model then takes 20 to 200 times as long. Where oneDNN refuses such a product, torch prints a stack
+trace and disables oneDNN for the rest of the process, which changes the last bits of all later results. Here
+a matrix is orthogonalised
 
-* in bfloat16 on a CUDA device that has units for it;
-* in its own precision (float32 or float64) everywhere else, also on CPUs with bfloat16
-  units: results then do not depend on which CPU it is.
+* in bfloat16 on a CUDA device with bfloat16 units;
+* in its own precision (float32 or float64) everywhere else, also on CPUs with bfloat16 units, so that results
+  do not depend on the CPU.
 
-Invariant: the state has torch's own names, so that checkpoints of either class load in the other.
+Invariant: the state uses torch's names, so that checkpoints of either class load in the other.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import torch
 from torch import Tensor
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of x, x³ and x⁵ in one iteration, which moves every singular value in (0, 1] towards 1."""
+"""Coefficients of x, x³ and x⁵ in one iteration, which moves every singular value in (0, 1] towards 1."""
 NUM_ITERATIONS = 5
 _TINY = 1e-7
 
 
 class Muon(torch.optim.Muon):
-    """Momentum with Nesterov's look ahead, orthogonalised; decoupled weight decay.
+    """Orthogonalised Nesterov momentum with decoupled weight decay.
 
-    The learning rate is scaled so that an update has the size of one of AdamW's at the same rate.
+    The learning rate is scaled so that an update is as large as one of AdamW at the same rate.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Muon(torch.optim.Muon):
         return None
 
     def _look_ahead(self, parameter: Tensor, momentum: float) -> Tensor:
-        """The gradient where the momentum, which now contains it, would lead."""
+        """Update the momentum and return Nesterov's blend of it with the gradient."""
         gradient, state = parameter.grad, self.state[parameter]
         assert gradient is not None
         if "momentum_buffer" not in state:
@@ -65,7 +65,7 @@ class Muon(torch.optim.Muon):
 
 
 def orthogonalize(matrix: Tensor) -> Tensor:
-    """About U Vᵀ of the matrix U S Vᵀ, by Newton and Schulz: its singular values come near 1."""
+    """Approximate U Vᵀ of a matrix U S Vᵀ by Newton-Schulz iterations: all singular values come near 1."""
     linear, cubic, quintic = COEFFICIENTS
     is_tall = matrix.shape[0] > matrix.shape[1]
     wide = (matrix.mT if is_tall else matrix).to(working_dtype(matrix))
@@ -78,7 +78,7 @@ def orthogonalize(matrix: Tensor) -> Tensor:
 
 
 def working_dtype(matrix: Tensor) -> torch.dtype:
-    """The precision in which a matrix is orthogonalised where it lies."""
+    """The precision in which a matrix is orthogonalised on its device."""
     if matrix.device.type == "cuda" and _has_bfloat16_units(matrix.device.index or 0):
         return torch.bfloat16
     return matrix.dtype if matrix.dtype in (torch.float32, torch.float64) else torch.float32

@@ -1,16 +1,16 @@
-"""Another rank of a trainer, in a process of its own (`python -m stepwell.training.rank_main FD`).
+"""The process of a trainer rank other than 0 (`python -m stepwell.training.rank_main FD`).
 
-Rank 0 says what to do over the socket FD, the process group carries the tensors (`rank_link.py`); the
-first message describes the policy. It has no recipe and no optimizer: it runs its share of each batch,
-and takes the weights that come of it.
+Rank 0 sends commands over the socket FD; the process group carries the tensors (`rank_link.py`). The first
+message describes the policy. This process has no recipe and no optimizer: it runs its share of each batch and
+receives the updated weights.
 
     take      trajectories ─► minibatches, packed as rank 0 packs them
-    outputs   what its microbatches say, added up at rank 0
-    pull      the gradient of every output ─► its microbatches ─► gradients, added up at rank 0
-    weights   those that are trained, from rank 0
-    check     a fingerprint of them
+    outputs   outputs of its microbatches, summed at rank 0
+    pull      the gradient of every output ─► its microbatches ─► gradients, summed at rank 0
+    weights   the trained weights, from rank 0
+    check     a fingerprint of the trained weights
 
-Invariant: it ends with its parent, whatever it is doing, and at the first failure.
+Invariant: the process ends with its parent, whatever it is doing, and at the first failure.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from stepwell.training.rank_share import RankShare
 from stepwell.training.rank_weights import add_gradients, compute_fingerprint, copy_frozen, list_weights
 
 KINDS: dict[str, Any] = {"CausalLMPolicy": CausalLMPolicy, "VLAPolicy": VLAPolicy}
-FAILED, BEREFT = 1, 3  # exit codes: it failed by itself; another rank left it alone in a collective
-_GRACE_S = 1.0  # to leave in order and clear away the folder
+FAILED, BEREFT = 1, 3  # exit codes: this rank failed; another rank left it alone in a collective
+_GRACE_S = 1.0  # time for an orderly exit and for removing the folder
 
 
 class RankWorker:
-    """One rank at work."""
+    """Runs the commands of rank 0."""
 
     def __init__(self, link: socket.socket, words: dict[str, Any]) -> None:
         self.link, self.rank, self.size = link, words["rank"], words["size"]
@@ -66,7 +66,7 @@ class RankWorker:
         self._shares: list[RankShare] = []
 
     def handle_message(self, words: dict[str, Any], payload: bytes) -> None:
-        """What rank 0 asks for."""
+        """Run one command of rank 0."""
         work: dict[str, Callable[..., None]] = {
             "take": self._take_batches,
             "outputs": self._send_outputs,
@@ -106,7 +106,7 @@ class RankWorker:
 
 
 def main() -> int:
-    """Serve until rank 0 is gone."""
+    """Run commands until rank 0 closes the socket."""
     call_when_parent_ends(_end_soon)
     with socket.socket(fileno=int(sys.argv[1])) as link:
         first = receive_message(link)
@@ -117,7 +117,7 @@ def main() -> int:
             rank = RankWorker(link, first[0])
             while (message := receive_message(link)) is not None:
                 rank.handle_message(*message)
-            shutil.rmtree(first[0]["folder"], ignore_errors=True)  # whoever made it may have been killed
+            shutil.rmtree(first[0]["folder"], ignore_errors=True)  # its creator may have been killed
         except Exception as error:
             traceback.print_exc()
             is_bereft = isinstance(error, RuntimeError) and any(x in str(error) for x in ("gloo", "NCCL"))
@@ -126,7 +126,7 @@ def main() -> int:
 
 
 def _end_soon() -> None:
-    """The socket tells the end too, but not to a rank that is in a collective or a kernel."""
+    """Exit soon. A closed socket is not enough for a rank inside a collective or a kernel."""
     time.sleep(_GRACE_S)
     os._exit(BEREFT)
 
@@ -135,4 +135,4 @@ if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # threads of a broken process group could keep an ordinary exit from ending
+    os._exit(code)  # threads of a broken process group could block an ordinary exit

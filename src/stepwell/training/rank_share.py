@@ -1,8 +1,8 @@
-"""One rank's share of a batch: which microbatches it runs, and what it says and pulls of them.
+"""One rank's share of a batch: its microbatches, their outputs and their gradients.
 
-Microbatches are dealt out in turn: rank r of n runs r, r + n, r + 2n, … A rank may have none. What a rank
-says about its own is laid into the places of the whole batch, zeros elsewhere, so that the sum over all
-ranks is the batch's outputs, bit for bit what the one who ran them computed.
+Microbatches are dealt out in turn: rank r of n runs r, r + n, r + 2n, … A rank may have none. A rank writes
+its outputs into an array of the whole batch, with zeros elsewhere. The sum over all ranks is then the output
+of the whole batch, bit for bit as computed by each rank.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TRIES = 8
 
 @dataclass(eq=False)
 class RankShare:
-    """What rank `rank` of `size` does for one minibatch."""
+    """The work of rank `rank` of `size` on one minibatch."""
 
     policy: Policy
     minibatch: TrajectoryMinibatch
@@ -40,16 +40,17 @@ class RankShare:
         self.num_values = self.num_logprobs + len(packed)
 
     def output_lengths(self, wanted: dict[str, bool]) -> list[int]:
-        """Of the outputs that are asked for, over the whole batch."""
+        """Lengths of the requested outputs over the whole batch."""
         sizes = {"values": self.num_values}
         return [sizes.get(kind, self.num_logprobs) for kind, is_wanted in wanted.items() if is_wanted]
 
     def compute_outputs(
         self, wanted: dict[str, bool], *, with_reference: bool = False, keep: bool = False
     ) -> Tensor:
-        """Own outputs in their places, one kind after the other, float64 (exact for all narrower ones).
+        """This rank's outputs in their places, one kind after the other, as float64 (exact for narrower
+        types).
 
-        With `keep` the graph of an only microbatch stays for `pull_back`, which then need not run it again.
+        With `keep`, the graph of a single microbatch is kept, so that `pull_back` need not run it again.
         """
         keeps = keep and len(self.microbatches) == 1
         lengths = self.output_lengths(wanted)
@@ -66,7 +67,7 @@ class RankShare:
         return flat
 
     def pull_back(self, pulls: Tensor, wanted: dict[str, bool]) -> None:
-        """Add to the gradients what own microbatches contribute."""
+        """Add the contribution of this rank's microbatches to the gradients."""
         parts = torch.split(pulls, self.output_lengths(wanted))
         for microbatch in self.microbatches:
             found = self._kept or self.policy.run(microbatch, **wanted)
@@ -78,7 +79,7 @@ class RankShare:
 
 @contextmanager
 def _as_reference(policy: Policy, is_wanted: bool) -> Iterator[None]:
-    """Let the policy speak with the weights of its frozen reference."""
+    """Use the weights of the frozen reference inside this block."""
     if not is_wanted:
         yield
     elif policy.reference is None:
@@ -93,7 +94,7 @@ def _as_reference(policy: Policy, is_wanted: bool) -> Iterator[None]:
 
 
 def cut_for_ranks(minibatch: TrajectoryMinibatch, size: int) -> TrajectoryMinibatch:
-    """The minibatch cut a little finer, so that every rank has about as much to do where that can be."""
+    """Cut the minibatch into more microbatches, so that all ranks have about equal work if possible."""
     packed = minibatch.packed
     count = -(-len(packed.microbatches) // size) * size
     if len(packed.microbatches) == count:
@@ -103,7 +104,7 @@ def cut_for_ranks(minibatch: TrajectoryMinibatch, size: int) -> TrajectoryMiniba
     budget, limit = max(packed.longest, -(-packed.num_tokens // count)), packed.token_budget
     for _ in range(_TRIES):
         finer = replace(minibatch, token_budget=budget)
-        if len(finer.packed.microbatches) <= count:  # one more would be one rank's alone
+        if len(finer.packed.microbatches) <= count:  # a single extra microbatch would occupy one rank only
             break
         budget = int(budget * _FINER) + 1 if limit is None else min(int(budget * _FINER) + 1, limit)
     return finer

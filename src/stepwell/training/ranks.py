@@ -1,25 +1,25 @@
-"""The trainer on several devices: rank 0 of a group of processes that compute one gradient together.
+"""Training on several devices: a group of processes that compute one gradient together, led by rank 0.
 
     rank 0, the trainer's own process                     ranks 1 … n-1 (`rank_main.py`)
     ──────────────────────────────────                    ─────────────────────────────
-    check      ◄─────────────────── fingerprints ──────── theirs
-    take       minibatches ──────── trajectories ───────► pack them likewise
-    outputs    its microbatches ◄── outputs, added up ──► theirs
-               the loss on all outputs ─► a pull on each
-    pull_back  its microbatches ◄── gradients, added up ► theirs
-               clip, check, optimizer step
-    hand_out   ──────────────────── weights ────────────► theirs
+    check_weights ◄──────────────── fingerprints ──────── theirs
+    take_batches  minibatches ───── trajectories ───────► packed in the same way
+    outputs       its microbatches ◄── outputs, summed ─► theirs
+                  the loss on all outputs ─► a gradient per output
+    pull_back     its microbatches ◄── gradients, summed ► theirs
+                  clip, check, optimizer step
+    send_weights  ───────────────── weights ────────────► theirs
 
-A loss over the whole batch only needs the outputs of the whole batch (`packing/gradient.py`), so it does
-not matter who ran which microbatch: the gradient is that of one device up to rounding, for every recipe,
-batch size and number of ranks. Loss, checks and optimizer are rank 0's alone; what the trainer refuses, it
-refuses while the others wait for words, and they need know no recipe.
+A loss over the whole batch needs only the outputs of the whole batch (`packing/gradient.py`), so it does not
+matter which rank ran which microbatch. The gradient equals that of one device up to rounding, for every
+recipe, batch size and number of ranks. Only rank 0 computes the loss, the checks and the optimizer step. If
+the trainer refuses a batch, the other ranks just wait for the next command; they know no recipe.
 
 Invariants
-* Between updates every rank has the bits of rank 0's weights; every update begins with a comparison of
+* Between updates, every rank has the same bits as rank 0's weights. Every update begins by comparing
   fingerprints, and a difference stops the run.
-* A rank that dies, fails or does not answer for `timeout_s` is a `WorkerError` that says which and why;
-  after `close` no process, socket or file of the group is left.
+* A rank that dies, fails or does not answer within `timeout_s` raises a `WorkerError` that names the rank and
+  the cause. After `close`, no process, socket or file of the group is left.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ from stepwell.training.rank_share import RankShare
 from stepwell.training.rank_weights import add_gradients, compute_fingerprint, list_weights
 
 TIMEOUT_S = 300.0
-"""A rank may take so long for its share of a batch."""
+"""The longest time a rank may take for its share of a batch."""
 _START_S = 600.0
 _GRACE_S = 1.0
-_BEREFT = 3  # exit code of a rank that another one left alone
+_BEREFT = 3  # exit code of a rank that another rank left alone
 _KINDS = ("logprobs", "values", "entropies")
 _ADVICE = "the update was not finished; go on from the last checkpoint with --resume"
 
 
 @dataclass(eq=False)
 class _Peer:
-    """Another rank, as rank 0 sees it."""
+    """Another rank, seen from rank 0."""
 
     rank: int
     device: str
@@ -72,7 +72,7 @@ class _Peer:
 
 
 class Ranks:
-    """The other ranks of a trainer, started with the policy's present weights."""
+    """The other ranks of a trainer, started with the policy's current weights."""
 
     def __init__(self, policy: Policy, devices: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> None:
         self.policy, self.size, self.timeout_s = policy, len(devices), timeout_s
@@ -80,7 +80,7 @@ class Ranks:
         self._parameters = [parameter for _, parameter in policy.named_parameters()]
         self._folder = Path(tempfile.mkdtemp(prefix="stepwell-ranks-"))
         self.close = weakref.finalize(self, _end_ranks, self.peers, self._folder)
-        """End every rank, whatever it is doing, and leave nothing behind; at the latest with this process."""
+        """End every rank, whatever it is doing, and clean up. Runs at the latest when this process exits."""
         try:
             self._start_ranks(devices)
         except BaseException:
@@ -126,10 +126,10 @@ class Ranks:
         ours.settimeout(self.timeout_s)
         return _Peer(rank, device, ours, process)
 
-    # --- what they do together ------------------------------------------------------------
+    # --- commands to all ranks ------------------------------------------------------------
 
     def take_batches(self, minibatches: Sequence[TrajectoryMinibatch]) -> list[SharedBatch]:
-        """Hand everyone what the next passes learn from."""
+        """Send all ranks the minibatches of the next passes."""
         settings, payload = [], []
         for minibatch in minibatches:
             encoded = [encode_trajectory(trajectory) for trajectory in minibatch.trajectories]
@@ -144,13 +144,13 @@ class Ranks:
         ]
 
     def send_weights(self) -> None:
-        """Give everyone the weights that were just trained."""
+        """Send all ranks the newly trained weights."""
         self._send_to_all({"do": "weights"})
         with self._raise_worker_error():
             self._wire.broadcast(self._parameters)
 
     def check_weights(self) -> None:
-        """Refuse to go on where a rank's weights are not rank 0's, bit for bit."""
+        """Raise an error if the weights of any rank differ from rank 0's, bit for bit."""
         self._send_to_all({"do": "check"})
         own = compute_fingerprint(self.policy)
         for peer in self.peers:
@@ -175,18 +175,18 @@ class Ranks:
             raise ConnectionError("its socket is closed")
         return message[0]
 
-    # --- their end ------------------------------------------------------------------------
+    # --- failures and cleanup -------------------------------------------------------------
 
     @contextlib.contextmanager
     def _raise_worker_error(self) -> Iterator[None]:
-        """What breaks between ranks becomes a `WorkerError` that names the rank."""
+        """Turn failures of communication into a `WorkerError` that names the rank."""
         try:
             yield
         except (RuntimeError, OSError) as error:
             raise WorkerError(f"{self._explain_failure(error)}\n{_ADVICE}") from error
 
     def _explain_failure(self, error: Exception) -> str:
-        for peer in self.peers:  # whose socket is closed is about to die
+        for peer in self.peers:  # a rank with a closed socket is about to exit
             peer.process.wait(_GRACE_S / len(self.peers))
         for peer in self.peers:
             if peer.process.exit_code not in (None, _BEREFT):
@@ -218,13 +218,13 @@ class SharedBatch:
         return self._run_shared(_list_wanted(logprobs, values, entropies), keep=True)
 
     def logprobs(self, *, with_reference: bool = False) -> Tensor:
-        """Logprobs alone, of the policy or of its frozen reference; nothing is pulled back."""
+        """Logprobs only, of the policy or of its frozen reference, without a later `pull_back`."""
         found = self._run_shared(_list_wanted(True, False, False), with_reference=with_reference).logprobs
         assert found is not None
         return found
 
     def pull_back(self, pulls: tuple[Tensor, ...], *, logprobs: bool, values: bool, entropies: bool) -> None:
-        """Add to the gradients of rank 0 what every rank's microbatches contribute."""
+        """Add the contributions of all ranks' microbatches to rank 0's gradients."""
         wanted = _list_wanted(logprobs, values, entropies)
         self.ranks._send_to_all({"do": "pull", "batch": self.number, "wanted": wanted})
         joined = torch.cat([part.double() for part in pulls])
@@ -252,7 +252,7 @@ def _list_wanted(logprobs: bool, values: bool, entropies: bool) -> dict[str, boo
 
 
 def _read_options(policy: Policy) -> dict[str, Any]:
-    """How a language policy runs, which its directory does not say."""
+    """Settings of a language policy that its directory does not contain."""
     if not hasattr(policy, "is_replayed"):
         return {}
     return {

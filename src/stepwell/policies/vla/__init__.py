@@ -1,6 +1,6 @@
-"""Robot policies: a small vision-language-action model with a token or a flow head.
+"""Robot policies: a small vision-language-action model with a token head or a flow head.
 
-Names are imported when first used, so that looking at this folder does not load torch.
+Names are imported on first use, so that importing this package does not load torch.
 """
 
 from __future__ import annotations

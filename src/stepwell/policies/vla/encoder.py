@@ -1,12 +1,12 @@
-"""What a robot policy makes of a state: images, instruction and numbers become one vector.
+"""The encoder of a robot policy: images, instruction and numbers become one vector.
 
-    image  ─► convolutions ─► where each channel looks (one encoder per camera) ─┐
-    numbers  ─► centred and scaled ────────────────────────────────────────────────┼─► trunk ─► vector
-    words    ─► bytes ─► convolutions ─► mean (once per distinct instruction) ─────┘
+    image    ─► convolutions ─► spatial softmax (one encoder per camera) ───────┐
+    numbers  ─► centred and scaled ─────────────────────────────────────────────┼─► trunk ─► vector
+    text     ─► bytes ─► convolutions ─► mean (once per distinct instruction) ──┘
 
-Numbers are all arrays that are no images, one after the other. They are centred and scaled by
-buffers, set once from demonstrations (`fit`): a robot's coordinates differ by centimetres around
-metres. Buffers are weights: they are saved, published and fingerprinted with the rest.
+Numbers are all arrays that are not images, concatenated. Buffers centre and scale them. They are set once
+from demonstrations (`fit_scaling`), because a robot's coordinates vary by centimetres around metres. Buffers
+are weights: they are saved, published and fingerprinted with the rest.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from stepwell.core import ArraySpec, InputError
 
 MAX_BYTES = 128
 _PADDING = 256
-_MIN_SCALE = 1e-3  # what hardly varied among the demonstrations must not be blown up later
-_LIMIT = 10.0  # of a scaled number: states far from every demonstration stay within what weights can bear
+_MIN_SCALE = 1e-3  # keeps inputs that hardly vary in the demonstrations from being scaled up too far
+_LIMIT = 10.0  # bound of a scaled number, so that states far from all demonstrations stay in a safe range
 
 
 class Encoder(nn.Module):
-    """States to vectors."""
+    """Maps states to vectors."""
 
     def __init__(self, config: VLAConfig, arrays: Mapping[str, ArraySpec]) -> None:
         super().__init__()
@@ -48,7 +48,8 @@ class Encoder(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, arrays: Mapping[str, Tensor], instructions: Tensor, rows: Tensor) -> Tensor:
-        """[B, width]. `instructions` [I, bytes] are the distinct ones, `rows` [B] says whose is which."""
+        """Return [B, width]. `instructions` [I, bytes] are the distinct ones; `rows` [B] is the index of each
+        state's."""
         parts = [self.cameras[name](arrays[name]) for name in self.image_names]
         if self.numbers:
             flat = torch.cat([arrays[name].flatten(1).to(self.scale.dtype) for name in self.numbers], dim=1)
@@ -61,7 +62,7 @@ class Encoder(nn.Module):
         return normed
 
     def fit_scaling(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Centre and scale numbers as these states ask for."""
+        """Set centre and scale of the numbers from these states."""
         if not self.numbers:
             return
         flat = np.concatenate([arrays[n].reshape(len(arrays[n]), -1) for n in self.numbers], axis=1)
@@ -72,7 +73,7 @@ class Encoder(nn.Module):
         self.scale.copy_(torch.from_numpy(scale))
 
     def check_arrays(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Refuse states of another world."""
+        """Refuse states with other arrays than those of this policy's environment."""
         for name, spec in self.specs.items():
             if name not in arrays or tuple(arrays[name].shape[1:]) != tuple(spec.shape):
                 found = "nothing" if name not in arrays else f"shape {tuple(arrays[name].shape[1:])}"
@@ -83,7 +84,7 @@ class Encoder(nn.Module):
 
 
 class Block(nn.Module):
-    """A residual block: normalise, widen, fold back."""
+    """A residual block: normalise, widen, project back."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -97,7 +98,7 @@ class Block(nn.Module):
 
 
 class _CameraEncoder(nn.Module):
-    """An image [B, H, W, 3] of bytes to where in it each channel looks, [B, 2 * channels]."""
+    """Maps an image [B, H, W, 3] of bytes to the expected place of each channel, [B, 2 * channels]."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -117,7 +118,7 @@ class _CameraEncoder(nn.Module):
 
 
 class _InstructionEncoder(nn.Module):
-    """Instructions [I, bytes] to [I, width]."""
+    """Maps instructions [I, bytes] to [I, width]."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -134,7 +135,7 @@ class _InstructionEncoder(nn.Module):
 
 
 def encode_instructions(instructions: Sequence[str]) -> np.ndarray:
-    """[I, MAX_BYTES]: the bytes of each instruction, padded or cut at the end."""
+    """Return [I, MAX_BYTES]: the bytes of each instruction, padded or cut at the end."""
     ids = np.full((len(instructions), MAX_BYTES), _PADDING, np.int64)
     for row, text in zip(ids, instructions, strict=True):
         encoded = text.encode()[:MAX_BYTES]

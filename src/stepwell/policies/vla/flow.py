@@ -1,20 +1,20 @@
-"""The stochastic sampler of flow matching: noise to action in K Gaussian transitions.
+"""The stochastic sampler of flow matching: from noise to an action in K Gaussian transitions.
 
-τ runs from 0 (noise) to 1 (data), x_τ = (1−τ)ε + τ·x_data, and the velocity v is the mean of
-x_data − ε given x_τ. Following v alone is the deterministic sampler. The SDE
+τ runs from 0 (noise) to 1 (data), x_τ = (1−τ)ε + τ·x_data, and the velocity v is the mean of x_data − ε given
+x_τ. Following v alone is the deterministic sampler. The SDE
 
     dx = [v − a²/(2τ)·(x − τv)] dτ + σ_τ dW,     σ_τ = a·√((1−τ)/τ)
 
-has the same marginals for every noise level a. In K Euler steps of Δτ = 1/K each transition is a
-Gaussian whose mean and standard deviation are known, so that a chain of them has a logprob. The τ
-of σ and of the factor a²/(2τ) is held at 1/K at least: at τ = 0 both would be infinite.
+has the same marginals for every noise level a. It is integrated in K Euler steps of Δτ = 1/K. Each transition
+is a Gaussian with known mean and standard deviation, so a chain of transitions has a logprob. In σ and in the
+factor a²/(2τ), τ is at least 1/K, because both are infinite at τ = 0.
 
 Invariants
-* The K transitions all have a width: the last starts at τ = 1 − 1/K.
-* `num_actions` of a chunk masks its later rows out of every transition's logprob; the mean of
-  the rows that count still depends on the whole chunk, which is why chains are kept whole.
-* A temperature scales the widths. Temperature 0 is the deterministic sampler, whose chain has
-  the logprob that the transitions at temperature 1 give it.
+* All K transitions have a positive width: the last one starts at τ = 1 − 1/K.
+* `num_actions` masks the later rows of a chunk out of every transition's logprob. The mean of the rows that
+  count still depends on the whole chunk, so chains are stored whole.
+* A temperature scales the widths. Temperature 0 is the deterministic sampler; its chain is scored by the
+  transitions at temperature 1.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ import torch
 from torch import Tensor
 
 Velocity = Callable[[Tensor, Tensor], Tensor]
-"""(x [B, C, D], τ [B]) to v [B, C, D]."""
+"""Maps (x [B, C, D], τ [B]) to v [B, C, D]."""
 
 
 def transition_mean(x: Tensor, v: Tensor, tau: Tensor, *, num_steps: int, noise_level: float) -> Tensor:
-    """Where a transition from x at time τ is centred; τ broadcasts against x."""
+    """Mean of a transition from x at time τ. τ broadcasts against x."""
     pull = noise_level**2 / (2.0 * tau.clamp(min=1.0 / num_steps))
     return x + (v - pull * (x - tau * v)) / num_steps
 
 
 def transition_std(tau: Tensor, *, num_steps: int, noise_level: float) -> Tensor:
-    """How wide a transition from time τ is."""
+    """Standard deviation of a transition from time τ."""
     held = tau.clamp(min=1.0 / num_steps)
     return noise_level * ((1.0 - held) / held / num_steps).sqrt()
 
 
 def start_times(num_steps: int, like: Tensor) -> Tensor:
-    """[K]: where the transitions start."""
+    """Start times of the transitions, [K]."""
     return torch.arange(num_steps, dtype=like.dtype, device=like.device) / num_steps
 
 
 def sample_chain(
     velocity: Velocity, normals: Tensor, *, num_steps: int, noise_level: float, temperatures: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """x at every time [B, K + 1, C, D], and what `row_logprobs` says of it.
+    """Return x at every time [B, K + 1, C, D] and its `row_logprobs`.
 
-    `normals` has the shape of the chain; its first are x_0. Where `temperatures` [B] is 0 the chain
+    `normals` has the shape of the chain; its first entry is x_0. Where `temperatures` [B] is 0, the chain
     follows the velocity alone.
     """
     x = normals[:, 0]
@@ -71,7 +71,7 @@ def sample_chain(
 def row_logprobs(
     velocity: Velocity, chain: Tensor, *, num_steps: int, noise_level: float, temperatures: Tensor
 ) -> Tensor:
-    """[B, K, C]: of every transition, the logprob of each action of the chunk, summed over its dimensions.
+    """Return [B, K, C]: the logprob of each action of the chunk in each transition, summed over dimensions.
 
     All transitions are evaluated in one pass: `velocity` is called with B * K rows, chain by chain.
     """
@@ -84,14 +84,14 @@ def row_logprobs(
 
 
 def _log_density(x: Tensor, centre: Tensor, width: Tensor) -> Tensor:
-    """[..., C, D] to [..., C], with one `width` for each chunk."""
+    """Maps [..., C, D] to [..., C], with one `width` per chunk."""
     off = (x - centre) / width[..., None, None]
     each = -0.5 * off.square() - (width.log() + 0.5 * math.log(2.0 * math.pi))[..., None, None]
     return each.sum(dim=-1)
 
 
 def executed_sum(rows: Tensor, num_actions: Tensor) -> Tensor:
-    """[B, K]: the sum over the first `num_actions` [B] actions of `rows` [B, K, C]."""
+    """Sum the first `num_actions` [B] actions of `rows` [B, K, C]. Returns [B, K]."""
     place = torch.arange(rows.shape[-1], device=rows.device)
     return torch.where(place < num_actions[:, None, None], rows, 0.0).sum(dim=-1)
 
@@ -99,7 +99,7 @@ def executed_sum(rows: Tensor, num_actions: Tensor) -> Tensor:
 def transition_entropies(
     num_actions: Tensor, action_dim: int, *, num_steps: int, noise_level: float, temperatures: Tensor
 ) -> Tensor:
-    """[B, K]: entropy of each transition over the actions that were executed. Weights do not move it."""
+    """Entropy of each transition over the executed actions, [B, K]. It does not depend on the weights."""
     width = temperatures[:, None] * transition_std(
         start_times(num_steps, temperatures), num_steps=num_steps, noise_level=noise_level
     )

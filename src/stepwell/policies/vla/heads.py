@@ -1,19 +1,19 @@
-"""The two heads: what is emitted for a state, and how likely an emitted action is.
+"""The two action heads: they sample actions for a state and score given actions.
 
     TokenHead   logits over bins for all C x D dimensions at once; one unit per executed dimension
     FlowHead    a velocity field, integrated in K steps; one unit per transition
 
-Both draw from numbers that belong to a request's seed (`seeded_random.py`), so that a sample does not
-depend on its batch. A demonstrated action has no draws. The token head scores the bins it lies in.
-The flow head has no likelihood at hand: it answers with minus half the squared error of its
-velocity at one random point between noise and action, per executed dimension, so that imitation
-is the same loss, −mean, for both.
+Both draw from numbers that depend on the request's seed (`seeded_random.py`), so a sample does not depend on
+its batch. A demonstrated action has no draws. The token head scores the bins that contain it. The flow head
+has no tractable likelihood for it. It returns minus half the squared error of its velocity at one random
+point between noise and action, per executed dimension. The imitation loss, −mean, is then the same for both
+heads.
 
-The flow head's network says where the way leads (x_data); its velocity is what is left of the way over
-what is left of the time, (x_data − x) / (1 − τ). So the last step ends where the network points.
+The network of the flow head predicts the end point x_data. Its velocity is the remaining distance over the
+remaining time, (x_data − x) / (1 − τ), so the last step ends at the predicted point.
 
-Logits of a dimension's bins are `bin_rank` numbers times a learnt basis that starts as cosines:
-neighbouring bins begin alike, and what is learnt of one carries over to the next.
+The logits of a dimension's bins are `bin_rank` numbers times a learnt basis that starts as cosines.
+Neighbouring bins start alike, so what is learnt for one bin generalises to the next.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FREQUENCIES = 16
 
 @dataclass(frozen=True, slots=True)
 class ScoredActions:
-    """Actions to score, on the model's device: `kind` is bins, chain or None (given)."""
+    """Actions to score, on the model's device. `kind` is bins, chain or None (given actions)."""
 
     kind: str | None
     chunks: Tensor
@@ -48,9 +48,10 @@ class ScoredActions:
 
 @dataclass(frozen=True, slots=True)
 class SampledActions:
-    """Sampled actions: chunks [B, C, D], what was drawn, and logprobs [B, units].
+    """Sampled actions: chunks [B, C, D], their draws, and logprobs [B, units].
 
-    `row_logprobs` [B, K, C] of a flow head say what each action of the chunk adds to a transition.
+    `row_logprobs` [B, K, C] of a flow head are the contribution of each action of the chunk to each
+    transition.
     """
 
     chunks: Tensor
@@ -60,7 +61,7 @@ class SampledActions:
 
 
 class TokenHead(nn.Module):
-    """All dimensions of a chunk in parallel, each a categorical over bins."""
+    """Samples all dimensions of a chunk in parallel, each from a categorical over bins."""
 
     kind = "bins"
 
@@ -75,13 +76,13 @@ class TokenHead(nn.Module):
         nn.init.zeros_(self.project.bias)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[B, C, D, bins]."""
+        """Logits [B, C, D, bins]."""
         coefs = self.project(hidden).view(len(hidden), self.chunk, self.action_dim, -1)
         logits: Tensor = coefs @ self.basis
         return logits
 
     def sample(self, hidden: Tensor, seeds: np.ndarray, temperatures: Tensor) -> SampledActions:
-        """One chunk per row."""
+        """Sample one chunk per row."""
         drawn = seeded_random.draw_uniforms(seeds, self.chunk * self.action_dim)
         uniforms = torch.from_numpy(drawn).to(hidden.device).view(-1, self.chunk, self.action_dim)
         logits = self.logits(hidden)
@@ -91,7 +92,7 @@ class TokenHead(nn.Module):
         return SampledActions(bins.find_bin_centre(places, self.bins), places.int(), taken.flatten(1))
 
     def score(self, hidden: Tensor, actions: ScoredActions) -> tuple[Tensor, Tensor]:
-        """Logprobs and entropies, flat: of executed dimensions, step by step."""
+        """Flat logprobs and entropies of the executed dimensions, step by step."""
         places = bins.find_bin(actions.chunks, self.bins) if actions.draws is None else actions.draws.long()
         logits = self.logits(hidden)[:, : places.shape[1]]
         logprobs = bins.logprobs(logits, actions.temperatures)
@@ -101,7 +102,7 @@ class TokenHead(nn.Module):
 
 
 class FlowHead(nn.Module):
-    """A velocity field over chunks, given the state."""
+    """A velocity field over chunks, conditioned on the state."""
 
     kind = "chain"
 
@@ -119,7 +120,7 @@ class FlowHead(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def velocity(self, hidden: Tensor, x: Tensor, tau: Tensor) -> Tensor:
-        """v [R, C, D] at x [R, C, D] and τ [R]; `hidden` [B, width] has one row for every R / B of them."""
+        """Return v [R, C, D] at x [R, C, D] and τ [R]. `hidden` [B, width] has one row per R / B of them."""
         steps = 2.0 ** torch.linspace(0.0, 5.0, _FREQUENCIES, dtype=x.dtype, device=x.device)
         angle = tau[:, None] * (math.pi * steps)
         y = self.noisy(torch.cat([x.flatten(1), angle.sin(), angle.cos()], dim=1))
@@ -130,7 +131,7 @@ class FlowHead(nn.Module):
         return (aim - x) / (1.0 - tau).clamp(min=1.0 / self.num_steps)[:, None, None]
 
     def sample(self, hidden: Tensor, seeds: np.ndarray, temperatures: Tensor) -> SampledActions:
-        """One chunk per row: the end of its chain, within [-1, 1]."""
+        """Sample one chunk per row: the end of its chain, clipped to [-1, 1]."""
         shape = (self.num_steps + 1, self.chunk, self.action_dim)
         drawn = (
             torch.from_numpy(seeded_random.draw_normals(seeds, math.prod(shape))).to(hidden).view(-1, *shape)
@@ -141,7 +142,7 @@ class FlowHead(nn.Module):
         return SampledActions(chain[:, -1].clamp(-1.0, 1.0), chain, rows.sum(dim=-1), rows)
 
     def score(self, hidden: Tensor, actions: ScoredActions) -> tuple[Tensor, Tensor]:
-        """Logprobs and entropies of transitions, flat; of given actions the (negative) errors."""
+        """Flat logprobs and entropies of the transitions; for given actions, the negative errors."""
         if actions.draws is None:
             errors = self._imitation_errors(hidden, actions)
             return errors, torch.zeros_like(errors)
@@ -161,11 +162,11 @@ class FlowHead(nn.Module):
         return {"num_steps": self.num_steps, "noise_level": self.noise_level}
 
     def _imitation_errors(self, hidden: Tensor, actions: ScoredActions) -> Tensor:
-        """−½(v − (x − ε))² at a random time, per executed dimension."""
+        """Return −½(v − (x − ε))² at a random time, per executed dimension."""
         size = self.chunk * self.action_dim
         target = _hold_last_action(actions.chunks, self.chunk)
         noise = torch.from_numpy(seeded_random.draw_normals(actions.seeds, size)).to(hidden).view_as(target)
-        spread = 1.0 - 1.0 / self.num_steps  # the last transition starts here
+        spread = 1.0 - 1.0 / self.num_steps  # start of the last transition
         tau = torch.from_numpy(
             spread * seeded_random.draw_uniforms(actions.seeds ^ np.uint64(1), 1)[:, 0]
         ).to(hidden)
@@ -178,11 +179,11 @@ HEADS: dict[str, type[TokenHead] | type[FlowHead]] = {"token": TokenHead, "flow"
 
 
 def mask_executed(length: int, num_actions: Tensor) -> Tensor:
-    """[B, length]: which actions of each chunk were executed."""
+    """Return [B, length]: which actions of each chunk were executed."""
     return torch.arange(length, device=num_actions.device) < num_actions[:, None]
 
 
 def _hold_last_action(chunks: Tensor, length: int) -> Tensor:
-    """Chunks with their last action held up to `length`."""
+    """Repeat the last action of each chunk up to `length`."""
     missing = length - chunks.shape[1]
     return chunks if missing <= 0 else torch.cat([chunks, chunks[:, -1:].expand(-1, missing, -1)], dim=1)

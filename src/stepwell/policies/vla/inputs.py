@@ -1,6 +1,6 @@
-"""A packed microbatch, or the states of some requests, as tensors on the model's device.
+"""Tensors on the model's device, from a packed microbatch or from the states of requests.
 
-Copies of a microbatch are kept in its cache: the passes of an update read the same states.
+The tensors are kept in the microbatch's cache, because every pass of an update reads the same states.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class VLAInputs:
 
 
 def get_inputs(microbatch: ArrayMicrobatch, model: VLAModel) -> VLAInputs:
-    """The microbatch's tensors, made when first asked for."""
+    """Return the tensors of the microbatch; they are created on first use."""
     key = (model.device, model.dtype)
     if key not in microbatch.cache:
         microbatch.cache[key] = _build_inputs(microbatch, model)
@@ -43,7 +43,7 @@ def get_inputs(microbatch: ArrayMicrobatch, model: VLAModel) -> VLAInputs:
 
 
 def stack_inputs(states: Sequence[ArrayState], model: VLAModel) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-    """What `VLAModel.encode` takes, of states that nobody packed."""
+    """Stack unpacked states into the arguments of `VLAModel.encode`."""
     arrays = stack_states(states)
     model.encoder.check_arrays(arrays)
     numbers: dict[str, int] = {}
@@ -78,6 +78,6 @@ def _build_inputs(microbatch: ArrayMicrobatch, model: VLAModel) -> VLAInputs:
 
 
 def _to_tensor(array: AnyArray, device: torch.device) -> Tensor:
-    """Read-only arrays are copied: torch would warn that they could be written through."""
+    """Convert an array. Read-only arrays are copied, because torch warns about sharing their memory."""
     writable = array if array.flags.writeable else np.array(array)
     return torch.from_numpy(np.ascontiguousarray(writable)).to(device)

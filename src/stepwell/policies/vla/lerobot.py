@@ -1,18 +1,18 @@
-"""A LeRobot policy as a sampler: for evaluation and for collecting data in our worlds.
+"""A LeRobot policy as a sampler, for evaluation and data collection in our environments.
 
     sampler = LeRobotSampler.from_pretrained("path/to/policy", chunk=5)
     Rollout(envs, RobotPlayer("metaworld"), sampler)
 
-A batch is given in LeRobot's words: `observation.state` (proprioception), `observation.environment_state`
-(our array `state`, the true positions), one `observation.images.NAME` per camera ([B, 3, H, W] in [0, 1])
-and `task` (the instructions). `rename` gives an array another name; number arrays of one name are joined
-in their order. Actions come from `predict_action_chunk`, cut to `chunk`; a policy
-without it is asked by `select_action` after a `reset`, one action at a time, so that no answer depends
-on who was asked before. A policy that needs a history of observations does not fit that.
+A batch uses LeRobot's keys: `observation.state` (proprioception), `observation.environment_state` (our array
+`state`, the true positions), one `observation.images.NAME` per camera ([B, 3, H, W] in [0, 1]) and `task`
+(the instructions). `rename` gives an array another name; number arrays with the same name are concatenated in
+order. Actions come from `predict_action_chunk` and are cut to `chunk`. A policy without that method is called
+by `select_action` after a `reset`, one action at a time, so that no answer depends on earlier requests.
+Policies that need a history of observations are not supported.
 
-Samples have no logprobs: such a policy is not trained here. They can be imitated, since their
-actions are given ones. Tested with ACT of LeRobot 0.4.4 (`make test-extra-lerobot`); the package is
-imported only by `from_pretrained`.
+Samples have no logprobs, so such a policy cannot be trained here. Its actions count as given actions and can
+be imitated. Tested with ACT of LeRobot 0.4.4 (`make test-extra-lerobot`). Only `from_pretrained` imports the
+package.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NO_LOGPROBS = np.zeros(0, np.float32)
 
 
 class LeRobotSampler:
-    """Answers requests of array states with chunks of a LeRobot policy. A `Sampler`."""
+    """A `Sampler` that answers requests of array states with chunks of a LeRobot policy."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class LeRobotSampler:
     def from_pretrained(
         cls, path: str | Path, *, chunk: int = 1, device: str = "cpu", rename: Mapping[str, str] | None = None
     ) -> LeRobotSampler:
-        """A saved LeRobot policy with the processors saved beside it."""
+        """Open a saved LeRobot policy with the processors saved beside it."""
         try:
             from lerobot.configs.policies import PreTrainedConfig  # type: ignore[import-not-found]
             from lerobot.policies.factory import (  # type: ignore[import-not-found]
@@ -90,11 +90,11 @@ class LeRobotSampler:
         )  # fmt: skip
 
     async def generate(self, requests: Sequence[Request]) -> list[Sampled]:
-        """One sample per request, in order."""
+        """Return one sample per request, in order."""
         return await asyncio.to_thread(self.generate_blocking, requests)
 
     def generate_blocking(self, requests: Sequence[Request]) -> list[Sampled]:
-        """As `generate`, for callers without an event loop."""
+        """Same as `generate`, for callers without an event loop."""
         batch = self.build_batch([request.state for request in requests])  # type: ignore[misc]
         with torch.inference_mode():
             actions = self._predict_actions(batch if self._preprocess is None else self._preprocess(batch))
@@ -114,7 +114,7 @@ class LeRobotSampler:
         ]
 
     def build_batch(self, states: Sequence[ArrayState]) -> dict[str, Any]:
-        """States in LeRobot's words."""
+        """Build a batch with LeRobot's keys from our states."""
         arrays = stack_states(states)
         image_names = {n for n, array in arrays.items() if array.dtype == np.uint8 and array.ndim == 4}
         batch: dict[str, Any] = {TASK: [state.instruction for state in states]}

@@ -1,7 +1,7 @@
-"""The network of a robot policy: an encoder and a head, built for one world's arrays and actions.
+"""The network of a robot policy: an encoder and a head, built for the arrays and actions of one environment.
 
-What an engine runs and a trainer trains is this module; its state dict is what is published. It is
-built from a `Shape`, which is saved beside the weights, so that a directory is enough to open it.
+Engines run this module, trainers train it, and its state dict is what is published. It is built from a
+`VLAShape`, which is saved beside the weights, so that the directory alone is enough to open it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MODEL_TYPE = "stepwell_vla"
 
 @dataclass(frozen=True, slots=True)
 class VLAShape:
-    """What a model is built for and how large it is."""
+    """The inputs, outputs and size of a model."""
 
     config: VLAConfig
     arrays: dict[str, ArraySpec]
@@ -30,11 +30,11 @@ class VLAShape:
 
     @classmethod
     def for_env(cls, config: VLAConfig, world: RobotEnvDescription) -> VLAShape:
-        """For the arrays and actions of a world."""
+        """The shape for the arrays and actions of an environment."""
         return cls(config, dict(world.arrays), world.action_dim)
 
     def to_json(self) -> dict[str, Any]:
-        """As `config.json` keeps it."""
+        """The JSON stored in `config.json`."""
         arrays = {n: {"shape": list(spec.shape), "dtype": spec.dtype} for n, spec in self.arrays.items()}
         return {
             "model_type": MODEL_TYPE,
@@ -45,7 +45,7 @@ class VLAShape:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> VLAShape:
-        """As `to_json` wrote it."""
+        """Read what `to_json` wrote."""
         if content["model_type"] != MODEL_TYPE:
             raise ValueError(f"model_type is {content['model_type']!r}, not {MODEL_TYPE!r}")
         arrays = {n: ArraySpec(tuple(a["shape"]), a["dtype"]) for n, a in content["arrays"].items()}
@@ -53,7 +53,7 @@ class VLAShape:
 
 
 class VLAModel(nn.Module):
-    """Encoder and head. The same seed gives the same fresh weights."""
+    """Encoder and head. The same seed gives the same initial weights."""
 
     def __init__(self, shape: VLAShape, seed: int = 0) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class VLAModel(nn.Module):
             self.head: TokenHead | FlowHead = HEADS[shape.config.head](shape.config, shape.action_dim)
 
     def encode(self, arrays: dict[str, Tensor], instructions: Tensor, rows: Tensor) -> Tensor:
-        """[B, width]."""
+        """Encode states to [B, width]."""
         return self.encoder(arrays, instructions, rows)  # type: ignore[no-any-return]
 
     @property

@@ -1,18 +1,18 @@
-"""A robot policy as the trainer sees it: logprobs, values and entropies of packed array steps.
+"""The robot policy for training: logprobs, values and entropies of packed array steps.
 
-    from_config ─► prepared (checks) ─► run (one microbatch) ─► save_pretrained
+    from_config ─► prepare_batch (checks) ─► run (one microbatch) ─► save_pretrained
 
-It is an `Evaluator` over `pack_arrays`, with the same calls as `CausalLMPolicy`. The critic gives
-one value per state, repeated to the L + 1 places of a step: credit per step reads the first.
+It is an `Evaluator` over `pack_arrays`, with the same methods as `CausalLMPolicy`. The critic gives one value
+per state, repeated to the L + 1 places of a step. Step-level credit reads the first one.
 
-    DIRECTORY/  config.json            model_type, shape of the world, settings of the model
+    DIRECTORY/  config.json            model_type, shapes of the environment, settings of the model
                 model.safetensors      the actor
-                critic.safetensors     the critic, where there is one
+                critic.safetensors     the critic, if there is one
 
 Invariants
 * The same weights and steps give the same outputs, in any microbatch, up to rounding.
-* A step that an episode's end cut short is scored by what was executed alone, as its stored
-  behaviour logprobs are (`rollout/robot_player.py`).
+* A step that was cut short by the end of its episode is scored by its executed actions alone, like its stored
+  behaviour logprobs (`rollout/robot_player.py`).
 * The reference is never trained and is in neither `parameters()` nor `state_dict()`.
 """
 
@@ -60,7 +60,7 @@ _BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorE
 class VLAPolicy:
     """A robot policy with optional critic and reference."""
 
-    adapters = None  # what a language policy may train instead of the model; robots train the model
+    adapters = None  # only language policies have adapters; robot policies train the whole model
 
     def __init__(
         self, model: VLAModel, *, critic: CriticModel | None = None, reference: VLAModel | None = None
@@ -70,7 +70,8 @@ class VLAPolicy:
 
     @classmethod
     def from_config(cls, config: PolicyConfig, world: RobotEnvDescription, seed: int = 0) -> VLAPolicy:
-        """The policy that settings describe: opened where `model` is a directory, else fresh."""
+        """Build the policy from its settings: opened if `model` is a directory, otherwise with fresh weights.
+        """
         critic: CriticKind | None = None if config.critic == "none" else config.critic
         if config.lora is not None:
             raise ConfigError("policy.lora: robot policies are trained whole; leave it out")
@@ -96,7 +97,7 @@ class VLAPolicy:
         device: str | torch.device = "cpu",
         seed: int = 0,
     ) -> VLAPolicy:
-        """New weights; the same for the same seed."""
+        """Fresh weights; the same seed gives the same weights."""
         kind = _check_dtype(dtype)
         value = None if critic is None else _new_critic(critic, shape, kind, seed)
         return cls(VLAModel(shape, seed).to(device, kind), critic=None if value is None else value.to(device))
@@ -111,7 +112,7 @@ class VLAPolicy:
         dtype: str = "float32",
         device: str | torch.device = "cpu",
     ) -> VLAPolicy:
-        """Open a directory that `save_pretrained` wrote; `critic` adds one where it has none."""
+        """Open a directory that `save_pretrained` wrote. `critic` adds a critic if the directory has none."""
         path, kind = Path(path), _check_dtype(dtype)
         try:
             content = json.loads((path / "config.json").read_text())
@@ -136,33 +137,33 @@ class VLAPolicy:
             reference=_copy_frozen(model) if reference else None,
         )
 
-    # --- what it says about steps -------------------------------------------------------
+    # --- scores of steps ----------------------------------------------------------------
 
     def logprobs(self, packed: PackedArrays) -> list[Tensor]:
         """Per step, the logprob of each action unit."""
         return _split_by_step(self.evaluate(packed).logprobs, packed.action_lengths)
 
     def entropies(self, packed: PackedArrays) -> list[Tensor]:
-        """Per step, the entropy of what each unit was drawn from."""
+        """Per step, the entropy of each unit's distribution."""
         return _split_by_step(
             self.evaluate(packed, logprobs=False, entropies=True).entropies, packed.action_lengths
         )
 
     def values(self, packed: PackedArrays) -> list[Tensor]:
-        """Per step L + 1 times the value of its state."""
+        """Per step, the value of its state, repeated L + 1 times."""
         values = self.evaluate(packed, logprobs=False, values=True).values
         return _split_by_step(values, [length + 1 for length in packed.action_lengths])
 
     def evaluate(
         self, packed: PackedArrays, *, logprobs: bool = True, values: bool = False, entropies: bool = False
     ) -> Outputs:
-        """All that is asked for, from one pass: flat, in step order. NaN is refused."""
+        """All requested outputs from one pass: flat, in step order. NaN is an error."""
         outputs = evaluate(self, packed, logprobs=logprobs, values=values, entropies=entropies)
         check_finite(outputs)
         return outputs
 
     def reference_logprobs(self, packed: PackedArrays) -> list[Tensor]:
-        """Per step, the logprobs of its units under the frozen reference; no gradient."""
+        """Per step, the logprobs of its units under the frozen reference, without a gradient."""
         if self.reference is None:
             raise ConfigError("this policy has no reference; load it with reference=True")
         with torch.no_grad():
@@ -180,10 +181,10 @@ class VLAPolicy:
         with torch.no_grad():
             return torch.cat(self.values(pack_arrays(steps))).float().cpu().numpy()
 
-    # --- how it runs --------------------------------------------------------------------
+    # --- forward passes -----------------------------------------------------------------
 
     def prepare_batch(self, packed: PackedArrays) -> PackedArrays:
-        """The batch, checked against this model."""
+        """Check the batch against this model and return it."""
         head, shape = self.model.head, self.model.shape
         for microbatch in packed.microbatches:
             self.model.encoder.check_arrays(microbatch.arrays)
@@ -200,7 +201,7 @@ class VLAPolicy:
         return packed
 
     def run(self, microbatch: ArrayMicrobatch, *, logprobs: bool, values: bool, entropies: bool) -> Outputs:
-        """Outputs of one microbatch in its own order."""
+        """Outputs of one microbatch, in its own order."""
         if values and self.critic is None:
             raise ConfigError("values need a critic; load the policy with critic='shared' or critic='own'")
         batch = get_inputs(microbatch, self.model)
@@ -219,7 +220,7 @@ class VLAPolicy:
         )
 
     def _score_actions(self, hidden: Tensor, batch: VLAInputs) -> tuple[Tensor, Tensor]:
-        if batch.acting.numel() == 0:  # only value-only steps
+        if batch.acting.numel() == 0:  # all steps are value-only
             nothing = hidden.new_zeros(0)
             return nothing, nothing
         return self.model.head.score(hidden[batch.acting], batch.actions)
@@ -235,7 +236,7 @@ class VLAPolicy:
         return self.model.device
 
     def fit_inputs(self, states: Sequence[State]) -> None:
-        """Centre and scale what the encoders see by these states, before anything is learnt."""
+        """Set centre and scale of the encoders' inputs from these states, before training starts."""
         kept = [state for state in states if isinstance(state, ArrayState)]
         arrays = stack_states(kept)
         self.model.encoder.check_arrays(arrays)
@@ -244,7 +245,7 @@ class VLAPolicy:
                 encoder.fit_scaling(arrays)
 
     def check_world(self, world: RobotEnvDescription) -> None:
-        """Refuse a world that this policy was not made for."""
+        """Refuse an environment that this policy was not built for."""
         shape = self.model.shape
         if shape.arrays != world.arrays or shape.action_dim != world.action_dim:
             raise ConfigError(
@@ -255,19 +256,20 @@ class VLAPolicy:
     # --- weights ------------------------------------------------------------------------
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """What is trained: the model and the critic."""
+        """The trained parameters: model and critic."""
         return (parameter for parameter in self.module.parameters() if parameter.requires_grad)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """What is trained, with names as in `state_dict`."""
+        """The trained parameters, named as in `state_dict`."""
         return (item for item in self.module.named_parameters() if item[1].requires_grad)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Every weight of actor and critic, under `model.` and `critic.`."""
+        """All weights of actor and critic, under `model.` and `critic.`."""
         return self.module.state_dict()
 
     def load_state_dict(self, weights: dict[str, Tensor]) -> None:
-        """Take weights from `state_dict` of a policy of the same kind; anything else is refused whole."""
+        """Load the `state_dict` of a policy of the same kind. Anything else is refused and changes nothing.
+        """
         own = self.module.state_dict()
         wrong = sorted(own.keys() ^ weights.keys())
         wrong += sorted(n for n in own.keys() & weights.keys() if own[n].shape != weights[n].shape)
@@ -279,11 +281,11 @@ class VLAPolicy:
         self.module.load_state_dict(weights)
 
     def model_weights(self) -> dict[str, Tensor]:
-        """The actor's weights: what an engine loads."""
+        """The actor's weights, as engines load them."""
         return self.model.state_dict()
 
     def save_pretrained(self, path: str | Path) -> None:
-        """Write a directory that `from_pretrained` opens, all or nothing."""
+        """Write a directory that `from_pretrained` opens, atomically."""
         kind = None if self.critic is None else self.critic.kind
         with write_directory_atomically(Path(path)) as folder:
             content = self.model.shape.to_json() | {"critic": kind}

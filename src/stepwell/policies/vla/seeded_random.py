@@ -1,9 +1,9 @@
-"""Random numbers that depend on a seed and a place alone, for many seeds at once.
+"""Random numbers that depend only on a seed and an index, for many seeds at once.
 
-Each request has a seed of its own, and what is drawn for it must not depend on who else is in the
-batch. A generator object per request would cost more than the model's pass; here the i-th number
-of a seed is a hash of both (SplitMix64's finaliser, applied twice), computed for the whole batch in
-a few array operations, alike on every machine.
+Each request has its own seed, and its draws must not depend on the rest of the batch. A generator object per
+request would cost more than the forward pass. Here the i-th number of a seed is a hash of both (the finaliser
+of SplitMix64, applied twice). A few array operations compute it for the whole batch, with the same result on
+every machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def draw_uniforms(seeds: npt.ArrayLike, count: int) -> FloatArray:
-    """[seed, count] numbers in (0, 1), never 0 or 1."""
+    """Uniform numbers in (0, 1), excluding 0 and 1: [seeds, count]."""
     starts = _mix_bits(np.asarray(seeds, dtype=np.uint64))
     with np.errstate(over="ignore"):
         words = _mix_bits(starts[:, None] + _GOLDEN * np.arange(1, count + 1, dtype=np.uint64))
@@ -26,7 +26,7 @@ def draw_uniforms(seeds: npt.ArrayLike, count: int) -> FloatArray:
 
 
 def draw_normals(seeds: npt.ArrayLike, count: int) -> FloatArray:
-    """[seed, count] standard normal numbers (Box and Muller's pairs)."""
+    """Standard normal numbers by Box-Muller pairs: [seeds, count]."""
     half = (count + 1) // 2
     drawn = draw_uniforms(seeds, 2 * half)
     radius, angle = np.sqrt(-2.0 * np.log(drawn[:, :half])), 2.0 * np.pi * drawn[:, half:]

@@ -1,5 +1,5 @@
-"""Vision-language models as policies: `VLMPolicy`, and the parts an engine needs of one.
+"""Vision-language models as policies: `VLMPolicy`, and the functions an engine needs.
 
-`vision.py` encodes images and puts their features among token embeddings, `policy.py` is the
-policy, `tiny.py` makes the built-in models.
+`vision.py` encodes images and inserts their features among the token embeddings, `policy.py` is the policy,
+`tiny.py` builds the built-in models.
 """

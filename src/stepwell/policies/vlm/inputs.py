@@ -1,13 +1,13 @@
-"""A microbatch with images as a model takes it: features among embeddings, positions of the family.
+"""Model inputs of a microbatch with images: embeddings with image features, and the family's positions.
 
-`look` notes, for every microbatch of a batch, which images its tokens stand for. `feed_pictures`
-turns that into the arguments of a forward call.
+`locate_images` records, for every microbatch of a batch, which images its tokens stand for.
+`build_image_inputs` turns that into the arguments of a forward call.
 
 Invariants
-* Every distinct image of a microbatch is encoded once, however many steps show it and
-  wherever; the gradient of all its places reaches the encoder through that one pass.
-* A token of the tree stands for the same feature in every step that holds it: keys of tokens in
-  images are (image, id), and an image's run is the same everywhere.
+* Every distinct image of a microbatch is encoded once, no matter how many steps show it. The gradients of all
+  its places reach the encoder through that one pass.
+* A token of the tree stands for the same feature in every step that contains it: tokens in images have keys
+  (image, id), and an image's run is the same everywhere.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ IntArray = npt.NDArray[np.int64]
 class ImagePlaces:
     """Where the images of a microbatch are.
 
-    The token at flat place `sites[i]` takes row `rows[i]` of the features of `names`, one image
-    after the other. `positions` are [axes, rows, columns], None where they are the depths.
+    The token at flat place `sites[i]` takes row `rows[i]` of the features of `names`, which are stacked image
+    by image. `positions` is [axes, rows, columns], or None if positions equal depths.
     """
 
     names: tuple[str, ...]
@@ -44,7 +44,7 @@ class ImagePlaces:
 
 
 def locate_images(packed: Packed, image_format: ImageFormat, image_store: ImageStore) -> None:
-    """Note in every microbatch where its images are; refuses a prompt with other tokens for them."""
+    """Record the images of every microbatch. Refuse a prompt whose image tokens are wrong."""
     if all("image_places" in microbatch.cache for microbatch in packed.microbatches):
         return
     placed = [
@@ -62,7 +62,7 @@ def _locate_in_microbatch(
 ) -> ImagePlaces:
     first_row: dict[str, int] = {}
     num_features = 0
-    feature: dict[int, IntArray] = {}  # per step, the row of features of each token, or -1
+    feature: dict[int, IntArray] = {}  # per step, the feature row of each token, or -1
     for step in microbatch.steps.tolist():
         feature[step] = np.full(table.lengths[step], -1, dtype=np.int64)
         for place in placed[step]:
@@ -87,7 +87,7 @@ def _locate_in_microbatch(
 
 
 def _gather_by_token(microbatch: Microbatch, known: dict[int, IntArray]) -> IntArray:
-    """What the steps know of their tokens, for the tokens of the microbatch [rows, columns]."""
+    """Map per-step values of tokens to the tokens of the microbatch, [rows, columns]."""
     starts = np.zeros(max(known) + 1, dtype=np.int64)
     starts[list(known)] = np.cumsum([0, *(row.size for row in known.values())])[:-1]
     found: IntArray = np.concatenate(list(known.values()))[starts[microbatch.origins] + microbatch.positions]
@@ -97,7 +97,7 @@ def _gather_by_token(microbatch: Microbatch, known: dict[int, IntArray]) -> IntA
 def build_image_inputs(
     microbatch: Microbatch, device: torch.device, image_format: ImageFormat, image_store: ImageStore
 ) -> ForwardInputs:
-    """`microbatch` on `device` with its images, kept with it for the next pass."""
+    """Move `microbatch` to `device` with its images. The result is cached for the next pass."""
     key = ("inputs with images", device)
     if key not in microbatch.cache:
         microbatch.cache[key] = _build_image_inputs(microbatch, device, image_format, image_store)
@@ -121,7 +121,7 @@ def _build_image_inputs(
 
 
 def _pad_positions(positions: IntArray, input_ids: Tensor) -> Tensor:
-    """Positions [axes, rows, columns], with zeros for columns that are only padding."""
+    """Pad positions [axes, rows, columns] with zeros for padding columns."""
     missing = input_ids.shape[1] - positions.shape[2]
     padded = np.pad(positions, ((0, 0), (0, 0), (0, missing)))
     return torch.from_numpy(padded).to(input_ids.device)
@@ -129,7 +129,7 @@ def _pad_positions(positions: IntArray, input_ids: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Embed:
-    """Embeddings of a microbatch's ids with its images' features in place."""
+    """Embeds a microbatch's ids and inserts the features of its images."""
 
     pixels: Pixels
     sites: Tensor

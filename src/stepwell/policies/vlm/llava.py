@@ -1,8 +1,8 @@
-"""Eyes for a decoder: a LLaVA model of `transformers` around any language model, with weights drawn here.
+"""Builds a LLaVA model of `transformers` around any language model, with weights drawn here.
 
-The vision tower is SigLIP's without pooling, the projector has two layers. An image is shrunk to
-96 x 96 pixels and read in patches of 16, 36 tokens in all: one patch is one tile of a 6 x 6 board, and
-more than half a tile of a 4 x 4 one. Weights depend on the seed alone.
+The vision tower is SigLIP's without pooling; the projector has two layers. An image is resized to 96 x 96
+pixels and read in patches of 16, which gives 36 tokens. One patch is one tile of a 6 x 6 board, and more than
+half a tile of a 4 x 4 board. Weights depend only on the seed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stepwell.policies.tiny_models import EMBEDDING_STD, OUTPUT_SCALE
 IMAGE_TOKEN = "<|image|>"
 IMAGE_SIZE, PATCH_SIZE = 96, 16
 PLACE_STD = 0.5
-DRAW = 2  # raised when weights are drawn in another way, so that older caches are not reused
+DRAW = 2  # increase when weights are drawn differently, so that older caches are not reused
 _BILINEAR = 2
 _PARTS = (
     "{%- for part in CONTENT or [] -%}"
@@ -38,13 +38,13 @@ class VisionTowerSize:
 
 
 def write_content_macro(content: str) -> str:
-    """Jinja that writes a message's content, be it text or a list of texts and images."""
+    """Jinja code that writes a message's content, either text or a list of texts and images."""
     parts = _PARTS.replace("CONTENT", content)
     return f"{{%- if {content} is string -%}}{{{{ {content} }}}}{{%- else -%}}{parts}{{%- endif -%}}"
 
 
 def build_llava_config(text: Any, size: VisionTowerSize, tokenizer: Any) -> Any:
-    """The configuration of a decoder `text` behind an eye; `tokenizer` knows `IMAGE_TOKEN`."""
+    """The configuration of decoder `text` with a vision tower. `tokenizer` must know `IMAGE_TOKEN`."""
     from transformers import LlavaConfig, SiglipVisionConfig
 
     text.vocab_size = len(tokenizer)
@@ -70,11 +70,11 @@ def build_llava_config(text: Any, size: VisionTowerSize, tokenizer: Any) -> Any:
 
 
 def build_llava(config: Any, tokenizer: Any, seed: int, *, draws_decoder: bool) -> Any:
-    """A fresh float32 model; without `draws_decoder` the decoder's weights are still to be loaded."""
+    """A fresh float32 model. Without `draws_decoder`, the caller loads the decoder's weights."""
     import torch
     from transformers import LlavaForConditionalGeneration
 
-    with torch.random.fork_rng(devices=[]):  # transformers draws initial weights that we overwrite
+    with torch.random.fork_rng(devices=[]):  # transformers draws initial weights, which are overwritten below
         model: Any = LlavaForConditionalGeneration(config)
     model = model.to(torch.float32).eval()
     _draw_weights(model, seed, draws_decoder)
@@ -84,7 +84,7 @@ def build_llava(config: Any, tokenizer: Any, seed: int, *, draws_decoder: bool) 
 
 
 def save_llava(model: Any, tokenizer: Any, directory: Path) -> None:
-    """Write an ordinary Hugging Face directory."""
+    """Write a standard Hugging Face directory."""
     with hide_progress_bar():
         model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
@@ -115,12 +115,12 @@ PROCESSOR = {
 
 
 def _draw_weights(model: Any, seed: int, draws_decoder: bool) -> None:
-    """Draw every parameter in the order of their names: norms are one, biases zero.
+    """Draw every parameter in the order of their names. Norms are one, biases zero.
 
-    Decoder matrices as in `tiny_models.py`. In the encoder and the projector each matrix keeps a
-    signal's size: weights as small as the embeddings of words would be thrown about by the first
-    updates. The place of a patch is the sum of a row's and a column's vector, so that a row read
-    off one column can be read off all of them.
+    Decoder matrices are drawn as in `tiny_models.py`. In the encoder and the projector, each matrix preserves
+    the scale of its input, because weights as small as word embeddings would change too much in the first
+    updates. The position embedding of a patch is the sum of a row vector and a column vector, so that what is
+    learnt about a row in one column holds in all columns.
     """
     import torch
 

@@ -1,17 +1,17 @@
-"""A vision-language model as a policy: what `CausalLMPolicy` is to text, for prompts with images.
+"""A vision-language model as a policy: `CausalLMPolicy` for prompts with images.
 
-    from_pretrained ─► prepared (checks images, tree or replay) ─► run ─► save_pretrained
+    from_pretrained ─► prepare_batch (checks images, tree or replay) ─► run ─► save_pretrained
 
-Any Hugging Face image-text-to-text directory of a known family works (`rendering.vision`).
-Images are named in the states of steps and looked up in `images`. All else (critic,
-reference, LoRA, dtypes, saving) is that of the language policy: below the embeddings it is one.
+Any Hugging Face image-text-to-text directory of a known family works (`rendering.vision`). The states of
+steps name their images, which are looked up in `image_store`. Everything else (critic, reference, LoRA,
+dtypes, saving) is inherited from the language policy, because below the embeddings the model is one.
 
 Invariants
-* Steps share a token of the tree only where they share the images before it, and each distinct
-  image of a microbatch is encoded once.
-* Tree attention is put into the decoder alone, after the same proof as for language models; the
-  encoder keeps its own.
-* A prompt whose placeholders are not those of the model's own format is refused.
+* Steps share a token of the tree only if they share the images before it. Each distinct image of a microbatch
+  is encoded once.
+* Tree attention replaces attention in the decoder only, after the same proof as for language models. The
+  vision encoder keeps its own attention.
+* A prompt whose placeholders do not match the model's own format is refused.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from stepwell.rendering.vision import ImageFormat, load_image_format
 
 
 class VLMPolicy(CausalLMPolicy):
-    """A policy that sees.
+    """A vision-language policy.
 
     >>> policy = VLMPolicy.from_pretrained("path/to/model", image_store=images)  # doctest: +SKIP
     >>> policy.logprobs(pack(steps))  # steps whose states name images  # doctest: +SKIP
@@ -46,10 +46,10 @@ class VLMPolicy(CausalLMPolicy):
     def from_pretrained(
         cls, name_or_path: str | Path, *, image_store: ImageStore | None = None, **options: Any
     ) -> VLMPolicy:
-        """Open a directory, or a built-in model by name; `options` are those of `CausalLMPolicy`.
+        """Open a directory or a built-in model by name. `options` are those of `CausalLMPolicy`.
 
-        `images` are those that steps will name; without it the policy has its own, to be
-        filled with `policy.image_store.add`.
+        `image_store` holds the images that steps name. Without it the policy creates an empty one; fill it
+        with `policy.image_store.add`.
         """
         policy = super().from_pretrained(name_or_path, **options)
         assert isinstance(policy, VLMPolicy) and policy.source is not None
@@ -64,7 +64,7 @@ class VLMPolicy(CausalLMPolicy):
 
     @classmethod
     def from_config(cls, config: PolicyConfig, image_store: ImageStore | None = None) -> VLMPolicy:
-        """The policy that settings describe."""
+        """Build the policy from its settings."""
         policy = super().from_config(config)
         assert isinstance(policy, VLMPolicy)
         if image_store is not None:
@@ -72,20 +72,20 @@ class VLMPolicy(CausalLMPolicy):
         return policy
 
     def prepare_batch(self, packed: Packed) -> Packed:
-        """The batch checked against this model, and laid out the way this model runs."""
+        """Check the batch against this model, and lay it out the way this model runs it."""
         packed = super().prepare_batch(packed)
         if packed.table.has_images:
             locate_images(packed, self.image_format, self.image_store)
         return packed
 
     def get_inputs(self, microbatch: Microbatch) -> ForwardInputs:
-        """A prepared microbatch as the model takes it, its images in place."""
+        """Model inputs of a prepared microbatch, with its images."""
         if "image_places" not in microbatch.cache:
             return super().get_inputs(microbatch)
         return build_image_inputs(microbatch, self.device, self.image_format, self.image_store)
 
     def _check_images(self, packed: Packed) -> None:
-        """They are checked when the batch is looked through."""
+        """Do nothing here: images are checked when they are located."""
 
     def _find_attending(self, part: Any) -> Any:
         return find_decoder(part)

@@ -1,9 +1,9 @@
-"""SmolLM2-135M behind an eye: a pretrained decoder that must learn to see.
+"""SmolLM2-135M with a vision tower: a pretrained decoder that must learn to see.
 
-The decoder, its tokenizer and its chat template are those of `smollm2.py`; one token stands for images.
-The eye (`llava.py`) is drawn from the seed, four layers of width 256, and its last layer is scaled so that
-what it shows is as large as the embeddings of words: a decoder that has never seen an image is not
-thrown off by the first one. All weights are stored as bfloat16, as the decoder's are.
+The decoder, its tokenizer and its chat template are those of `smollm2.py`, plus one image token. The vision
+tower (`llava.py`) has four layers of width 256, drawn from the seed. Its last layer is scaled so that image
+features are as large as word embeddings; otherwise the first images would disturb a decoder that has never
+seen one. All weights are stored as bfloat16, like the decoder's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TEXT_ALONE = "{{ message.content if message.content is not none else '' }}"
 
 
 def build_smollm2_vlm_key(seed: int) -> str:
-    """What it is cached under."""
+    """The cache key of the model."""
     return f"smollm2-vlm-seed{seed}-r{SMOLLM2_REVISION}-{DRAW}"
 
 
@@ -60,7 +60,7 @@ def _load_decoder(model: Any, base: Path) -> None:
     words = weights["embed_tokens.weight"].float()
     weights["embed_tokens.weight"] = torch.cat(
         [words, words.mean(dim=0, keepdim=True)]
-    )  # of the image's token
+    )  # of the image token
     decoder = model.model.language_model
     decoder.load_state_dict({name: weights[name] for name in decoder.state_dict()})
     model.tie_weights()

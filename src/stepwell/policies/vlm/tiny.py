@@ -1,14 +1,14 @@
-"""Tiny vision-language models that need no download: a small encoder on the tiny decoder.
+"""Tiny vision-language models that need no download: a small encoder on a tiny decoder.
 
-The decoders of `tiny_models.py` behind an eye (`llava.py`), with the same tokenizer and one token more for
-images.
+The decoders of `tiny_models.py` with a vision tower (`llava.py`). The tokenizer is the same, plus one image
+token.
 
 | name             | parameters | decoder     | encoder: layers, width |
 |------------------|-----------:|-------------|------------------------|
 | `tiny-vlm-0.5m`  |    547,424 | `tiny-0.3m` | 2, 96                  |
 | `tiny-vlm-1.5m`  |  1,484,416 | `tiny-1m`   | 2, 128                 |
 
-As those of the decoders, weights depend on the name and the seed alone.
+As with the decoders, weights depend only on the name and the seed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TINY_VLM_SIZES = {
 
 
 def build_tiny_vlm(name: str, seed: int = 0) -> tuple[Any, Any]:
-    """A fresh float32 model and its tokenizer; the same name and seed give the same weights."""
+    """A fresh float32 model and its tokenizer. The same name and seed give the same weights."""
     decoder, tower_size = _get_size(name)
     tokenizer = _build_tokenizer()
     config = build_llava_config(build_decoder_config(decoder, tokenizer), tower_size, tokenizer)
@@ -49,14 +49,14 @@ def build_tiny_vlm(name: str, seed: int = 0) -> tuple[Any, Any]:
 
 
 def create_tiny_vlm(name: str, directory: str | Path, seed: int = 0) -> Path:
-    """Write a tiny model as an ordinary Hugging Face directory; the same seed writes the same bytes."""
+    """Write a tiny model as a standard Hugging Face directory. The same seed writes the same bytes."""
     model, tokenizer = build_tiny_vlm(name, seed)
     save_llava(model, tokenizer, Path(directory))
     return Path(directory)
 
 
 def compute_tiny_vlm_digest(name: str) -> str:
-    """Changes whenever the files of a tiny model would: part of the name it is cached under."""
+    """A digest that changes whenever the files of a tiny model would. It is part of the cache key."""
     decoder, tower_size = _get_size(name)
     parts = (
         tower_size,

@@ -1,17 +1,18 @@
-"""The seeing part of a Hugging Face vision-language model: features of images, and where they go.
+"""The vision part of a Hugging Face vision-language model: image features and their insertion.
 
-    encode(model, image_format, [pixels, ...])      one tensor [n, H] of features per image
-    embed(model, input_ids, sites, features)        token embeddings with the features in place
-    decoder_of(model)                               the language model below the head
+    encode_images(model, image_format, [pixels, ...])         one tensor [n, H] of features per image
+    embed_with_features(model, input_ids, sites, features)    token embeddings with the features inserted
+    find_decoder(model)                                       the language model below the head
 
-The rest of the model is then an ordinary causal language model over embeddings, for the
-trainer and for engines alike. Positions come from `ImageFormat.positions`.
+The rest of the model is then an ordinary causal language model over embeddings, for trainers and engines
+alike. Positions come from `ImageFormat.build_positions`.
 
 Invariants
-* An image's features do not depend on which others it is encoded with, up to rounding.
-* The number of features is that of the image's placeholders, or `ModelError` says why not.
-* In float32 an image is encoded in float32, on a GPU too: cuDNN would round what a convolution reads,
-  in some batch sizes and not in others, and the engine's logprobs would not be the trainer's.
+* The features of an image do not depend on the other images in its batch, up to rounding.
+* The number of features equals the number of the image's placeholders; otherwise a `ModelError` explains the
+  difference.
+* A float32 model encodes images in full float32, also on a GPU. With TF32, cuDNN would round the inputs of
+  convolutions in some batch sizes and not in others, and engine and trainer logprobs would differ.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def find_decoder(model: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pixels:
-    """Images as a vision encoder takes them: its arguments, and how many features each gives."""
+    """Inputs of a vision encoder: its arguments, and the number of features of each image."""
 
     arguments: dict[str, Tensor]
     counts: tuple[int, ...]
@@ -47,22 +48,22 @@ class Pixels:
 
 
 def prepare_pixels(image_format: ImageFormat, images: Sequence[AnyArray]) -> Pixels:
-    """Images made ready for the encoder of their family."""
+    """Prepare images for the encoder of their family."""
     counts = tuple(image_format.build_tokens(*image.shape[:2]).num_features for image in images)
     prepared = [image_format.build_arrays(image) for image in images]
     arguments = {
         name: torch.from_numpy(np.concatenate([arrays[name] for arrays in prepared])) for name in prepared[0]
     }
-    if image_format.family == "idefics3":  # it wants tiles of one conversation: [1, tiles, 3, S, S]
+    if image_format.family == "idefics3":  # it takes the tiles of one conversation: [1, tiles, 3, S, S]
         arguments["pixel_values"] = arguments["pixel_values"][None]
     return Pixels(arguments, counts)
 
 
 def compute_features(model: Any, pixels: Pixels) -> list[Tensor]:
-    """Features [n, H] of each image, in the order of its placeholders; gradients flow."""
+    """Features [n, H] of each image, in the order of its placeholders, with gradients."""
     arguments = dict(pixels.arguments)
     if model.device.type == "cuda" and model.dtype == torch.float32:
-        torch.backends.cudnn.allow_tf32 = False  # as torch itself has it for products of matrices
+        torch.backends.cudnn.allow_tf32 = False  # torch's own default for matrix products
     arguments["pixel_values"] = arguments["pixel_values"].to(model.dtype)
     found = model.get_image_features(**arguments).pooler_output
     parts = [found] if isinstance(found, Tensor) else list(found)
@@ -77,7 +78,7 @@ def compute_features(model: Any, pixels: Pixels) -> list[Tensor]:
 
 
 def encode_images(model: Any, image_format: ImageFormat, images: Sequence[AnyArray]) -> list[Tensor]:
-    """`features_of` images that were not made ready yet."""
+    """Prepare images and compute their features."""
     return compute_features(model, prepare_pixels(image_format, images).to(model.device))
 
 
