@@ -1,10 +1,9 @@
-"""Steps to prefix tree to packed batch, tree attention, and back to per-step outputs.
+"""Prefix trees, packed batches and tree attention.
 
-`pack` merges the steps of a batch by their shared prefixes; a policy runs the result
-with `tree_attention`; `backward` gives the gradient of any loss over the batch, whatever
-the token budget. `replay` lays the same steps out one by one, for models whose attention
-cannot be replaced. `pack_arrays` stacks the steps of robot policies, which share no prefixes.
-Names are imported on first use: packing trees does not need torch.
+`pack` merges the steps of a batch by their shared prefixes. A policy runs the result with `tree_attention`.
+`backward` computes the gradient of any loss over the batch, whatever the token budget. `replay` lays out the
+same steps one by one, for models whose attention cannot be replaced. `pack_arrays` stacks the steps of robot
+policies, which share no prefixes. Names are imported on first use: packing trees does not need torch.
 """
 
 from __future__ import annotations

@@ -1,24 +1,23 @@
 """Packs array steps for robot policies: `pack_arrays` and the packed batch.
 
-The counterpart of `pack` for steps whose state is named arrays. There are no prefixes to share:
-states are stacked, and a microbatch is `micro_batch` of them in the order given. Each distinct
-instruction is listed once.
+The counterpart of `pack` for steps whose state is named arrays. There are no prefixes to share: states are
+stacked, and a microbatch is `micro_batch` of them in the order given. Each distinct instruction is listed
+once.
 
-A step's action is one of three kinds:
+A step has one of these kinds of action:
 
     sampled tokens    draws["bins"] [n, D]           n * D units
     sampled flow      draws["chain"] [K + 1, C, D]   K units, the transitions
     given             no draws (demonstrations)      n * D units
     none              num_units 0                    value only
 
-`chunk` holds the n actions that were executed. Where an episode ended inside a chunk, n is less
-than the policy's C, and the actions never executed are neither units (tokens) nor part of a
-transition's logprob (flow).
+`chunk` holds the n executed actions. If an episode ended inside a chunk, n is less than the policy's C.
+Actions that were not executed are not units (tokens) and not part of a transition's logprob (flow).
 
 Invariants
-* Flat outputs are in step order; a microbatch is a run of steps, so its slots are a range.
-* `seeds` differ for every step and follow from the batch's seed and the step's place alone, so
-  that what a policy draws while it learns does not depend on how the batch was cut.
+* Flat outputs are in step order. A microbatch is a run of steps, so its outputs are a contiguous range.
+* `seeds` differ for every step and depend only on the batch's seed and the step's index. Draws during
+  training therefore do not depend on how the batch was cut.
 """
 
 from __future__ import annotations
@@ -40,7 +39,8 @@ _KINDS = (BINS, CHAIN)
 
 @dataclass(frozen=True, eq=False)
 class ArrayMicrobatch:
-    """States to run once; from `chunks` to `seeds` there is one row per step that acts (`acting`)."""
+    """States to run once. The fields from `chunks` to `seeds` have one row per step with an action
+    (`acting`)."""
 
     arrays: dict[str, AnyArray]
     instructions: tuple[str, ...]
@@ -56,7 +56,7 @@ class ArrayMicrobatch:
     logprob_indices: IntArray
     value_indices: IntArray
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)
-    """Device copies made by who runs it, kept for the next pass over the same states."""
+    """Device copies, kept for the next pass over the same states."""
 
     @property
     def num_states(self) -> int:
@@ -75,12 +75,12 @@ class PackedArrays:
 
     @property
     def num_tokens(self) -> int:
-        """States a model runs: what tokens are to a language policy."""
+        """Number of states that a model runs, the counterpart of a language policy's tokens."""
         return len(self)
 
 
 def pack_arrays(steps: Sequence[Step], *, micro_batch: int | None = None, seed: int = 0) -> PackedArrays:
-    """Stack array steps into microbatches of at most `micro_batch` states (one without it).
+    """Stack array steps into microbatches of at most `micro_batch` states (by default a single one).
 
     >>> state = ArrayState({"proprio": np.zeros(3, np.float32)}, "lift the lid")
     >>> step = Step(state, ArrayAction(np.zeros((2, 4), np.float32), 8), np.zeros(0, np.float32))

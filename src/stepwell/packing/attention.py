@@ -1,9 +1,9 @@
-"""Tree attention: every token attends to its ancestors in the prefix tree and itself.
+"""Tree attention: every token attends to itself and to its ancestors in the prefix tree.
 
-One entry for all devices. Fused kernels come first: over whole paths (`paths.py`: CUDA in half
-precision, where paths do not hold too many keys) or over segments (`segments.py`: the CPU in
-float32 and float64, CUDA in half precision for trees of few levels). Then FlexAttention on CUDA;
-windows, soft caps and whatever else is left run tile by tile (`blockwise.py`).
+One entry point for all devices. Fused kernels are preferred: over whole paths (`paths.py`: CUDA in half
+precision, if the paths do not hold too many keys) or over segments (`segments.py`: the CPU in float32 and
+float64, CUDA in half precision for trees of few levels). Next comes FlexAttention on CUDA. Windows, soft caps
+and all other cases run tile by tile (`blockwise.py`).
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """Packs steps for a model: `pack` and the packed batch.
 
-A `Packed` batch is a list of microbatches. Each is a block of tokens [rows, columns] and
-the list of places whose outputs are wanted. There are two kinds:
+A `Packed` batch is a list of microbatches. Each is a block of tokens [rows, columns] and the list of places
+whose outputs are needed. There are two kinds:
 
 * a tree (one row): all its steps merged by their prefixes, run with tree attention;
-* a replay block (`replay(packed)`): whole sequences of one length, run as they are.
+* a replay block (`replay(packed)`): whole sequences of one length, run without changes.
 
-Whatever the kind, the outputs of step i are read at the last prompt token and at every
-action token: the first L give the logprobs of its L action tokens, all L+1 give values.
-For a step with an empty action only its one value is computed.
+For both kinds, the outputs of step i are read at the last prompt token and at every action token. The first L
+give the logprobs of its L action tokens; all L+1 give values. For a step with an empty action, only its one
+value is computed.
 
-Flat outputs are in step order: step by step, token by token. `Microbatch.*_indices` say
-where a microbatch's outputs go in the flat result.
+Flat outputs are in step order: step by step, token by token. `Microbatch.*_indices` are the places of a
+microbatch's outputs in the flat result.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ class StepTable:
 
 @dataclass(frozen=True, eq=False)
 class Microbatch:
-    """Tokens to run once, and which of their outputs belong to which step.
+    """Tokens to run once, and the mapping of their outputs to steps.
 
-    `logit_sites` are distinct pairs of place and temperature; `logit_rows` and `targets`
-    say for each action token which of them predicts it. `value_sites` are distinct places,
-    `value_rows` one index into them per value. Places count row by row. `origins` says for each
-    token one step of the table that holds it, at the depth `positions` says: whatever a step knows
-    of its tokens (images, other positions) is looked up through it.
+    `logit_sites` are distinct pairs of place and temperature. For each action token, `logit_rows` is the pair
+    that predicts it and `targets` its id. `value_sites` are distinct places, `value_rows` one index into them
+    per value. Places are counted row by row. `origins` is, for each token, one step of the table that
+    contains it, at the depth given by `positions`. Per-step information about tokens (images, other
+    positions) is looked up through it.
     """
 
     steps: IntArray
@@ -94,9 +94,9 @@ class Microbatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlatAction(TokenAction):
-    """An action that holds observations too, with the images they show.
+    """An action that also contains observations, with their images.
 
-    Places of `images` count from the first id of the prompt, as those of the state's do.
+    Places of `images` count from the first id of the prompt, like those of the state.
     """
 
     images: tuple[ImageSpan, ...] = ()
@@ -115,12 +115,12 @@ class Packed:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens a model runs: those of every microbatch."""
+        """Number of tokens that a model runs, over all microbatches."""
         return sum(microbatch.num_tokens for microbatch in self.microbatches)
 
     @property
     def num_step_tokens(self) -> int:
-        """Tokens a model would run if every step were run alone."""
+        """Number of tokens that a model would run if every step were run alone."""
         return int(self.table.lengths.sum())
 
     @property
@@ -129,7 +129,7 @@ class Packed:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest step, prompt and action."""
+        """Length of the longest step, prompt and action together."""
         return int(self.table.lengths.max())
 
     @cached_property
@@ -138,10 +138,10 @@ class Packed:
 
 
 def pack(steps: Sequence[Step], *, token_budget: int | None = None, min_run: int = 1) -> Packed:
-    """Merge steps into prefix trees of at most `token_budget` tokens each (one tree without it).
+    """Merge steps into prefix trees of at most `token_budget` tokens each (one tree without a budget).
 
-    With `min_run`, prefixes that would share fewer tokens than that are computed once each
-    instead: trees of many small branches run faster so.
+    Prefixes that share fewer than `min_run` tokens are not merged but computed separately. Trees with many
+    small branches run faster that way.
 
     >>> packed = pack([Step.from_tokens([1, 2], [3]), Step.from_tokens([1, 2, 3, 4], [5])])
     >>> packed.num_tokens, packed.num_step_tokens
@@ -189,7 +189,7 @@ def tabulate_steps(steps: Iterable[Step]) -> StepTable:
 
 
 def list_images(step: Step) -> tuple[ImageSpan, ...]:
-    """The images of a step, by their places in prompt and action together."""
+    """The images of a step, with places in prompt and action together."""
     assert isinstance(step.state, TokenState)
     return step.state.images + (step.action.images if isinstance(step.action, FlatAction) else ())
 
@@ -197,7 +197,7 @@ def list_images(step: Step) -> tuple[ImageSpan, ...]:
 def _build_key(
     sequence: npt.NDArray[Any], images: tuple[ImageSpan, ...], image_numbers: dict[str, int]
 ) -> KeyArray:
-    """Build what two sequences must have in common to share a token: its id, and its image."""
+    """Build the sort key of each token: two sequences share a token if its id and its image are equal."""
     if not images:
         return sequence.astype(np.uint32)
     key = sequence.astype(np.uint64)
@@ -208,7 +208,7 @@ def _build_key(
 
 
 def check_budget(lengths: IntArray, token_budget: int | None) -> None:
-    """Refuse a budget that is too small for some step: steps are never split."""
+    """Raise an error if the budget is too small for some step; steps are never split."""
     if token_budget is None:
         return
     if token_budget < 1:
@@ -248,7 +248,7 @@ def assemble_microbatch(
     origins: IntArray,
     tree: PrefixTree | None,
 ) -> Microbatch:
-    """A microbatch from its tokens and, for each of its steps, the L+1 places it reads."""
+    """Build a microbatch from its tokens and, for each of its steps, the L+1 places it reads."""
     lengths = table.action_lengths[steps]
     logprob_indices = _find_indices(table.action_lengths, steps)
     value_indices = _find_indices(table.action_lengths + 1, steps)

@@ -1,14 +1,13 @@
-"""Tree attention group by group in tiles: exact, for every device, dtype, window and soft cap.
+"""Exact tree attention in tiles, for every device, dtype, window and soft cap.
 
-The tree is taken by groups (sibling runs of one length, see `layout.py`). For each, the
-kernel in `tiles.py` is given the group's queries, the keys above it and its own, and returns
-outputs and log sums (per query and head, the logarithm of its softmax's denominator). From
-these the backward pass makes the weights again instead of keeping them, and the driver here
-adds the gradients of shared ancestors in place.
+The tree is processed by groups (sibling runs of one length, see `layout.py`). For each group, the kernel in
+`tiles.py` gets the group's queries, the keys of its ancestors and its own keys. It returns outputs and log
+sums (per query and head, the logarithm of the softmax's denominator). The backward pass recomputes the
+attention weights from them instead of storing the weights. The driver here adds the gradients of shared
+ancestors in place.
 
-Shapes inside: queries and outputs are [key heads, runs, heads per key head, length, D], so
-that grouped heads share their keys; keys above are [key heads, depth, D]; a group's own
-keys are [key heads, runs, length, D].
+Shapes: queries and outputs are [key heads, runs, heads per key head, length, D], so that grouped heads share
+their keys; ancestor keys are [key heads, depth, D]; a group's own keys are [key heads, runs, length, D].
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def blockwise_attention(
 ) -> Tensor:
     """Attention over the tree: [1, heads, T, D] in, [1, T, heads, D] out.
 
-    On a CPU half precision is computed in float32: most CPUs have no units for less.
+    On a CPU, half precision is computed in float32, because most CPUs have no half-precision units.
     """
     if query.device.type == "cpu" and query.dtype in (torch.bfloat16, torch.float16):
         wide = blockwise_attention(query.float(), key.float(), value.float(), layout, how)
@@ -74,18 +73,18 @@ class _BlockwiseAttention(torch.autograd.Function):
 
 
 def _by_head(rows: Tensor) -> Tensor:
-    """[1, T, heads, D] to [heads, T, D]."""
+    """Transpose [1, T, heads, D] to [heads, T, D]."""
     return rows[0].transpose(0, 1)
 
 
 def _stack_rows(tensor: Tensor, num_key_heads: int, group: RunGroup) -> Tensor:
-    """[heads, T, D] to the group's [key heads, runs, heads per key head, length, D]."""
+    """Reshape [heads, T, D] to the group's [key heads, runs, heads per key head, length, D]."""
     stacked = torch.stack([tensor[:, start : start + group.length] for start in group.starts], 1)
     return stacked.view(num_key_heads, -1, *stacked.shape[1:]).transpose(1, 2).contiguous()
 
 
 def _put_rows(target: Tensor, rows: Tensor, group: RunGroup) -> None:
-    """The reverse of `_rows`: write into [T, heads, D]."""
+    """The reverse of `_stack_rows`: write into [T, heads, D]."""
     for index, start in enumerate(group.starts):
         place = target[start : start + group.length].view(group.length, rows.shape[0], rows.shape[2], -1)
         place.copy_(rows[:, index].permute(2, 0, 1, 3))
@@ -96,7 +95,7 @@ def _gather_keys(key: Tensor, value: Tensor, group: RunGroup) -> RunKeys:
 
 
 def _split_path(tensor: Tensor, group: RunGroup) -> tuple[Tensor, Tensor]:
-    """[key heads, T, D] to what is above the group and what is its own."""
+    """Split [key heads, T, D] into the keys above the group and its own keys."""
     above = [tensor[:, start:stop] for start, stop in group.ancestors]
     own = torch.stack([tensor[:, start : start + group.length] for start in group.starts], 1)
     if len(above) == 1:
@@ -105,7 +104,7 @@ def _split_path(tensor: Tensor, group: RunGroup) -> tuple[Tensor, Tensor]:
 
 
 def _add_keys(target: Tensor, above: Tensor, own: Tensor, group: RunGroup) -> None:
-    """Add gradients shaped as `_split_path` gives them to their places in [T, key heads, D]."""
+    """Add gradients with the shapes of `_split_path` to their places in [T, key heads, D]."""
     offset = 0
     for start, stop in group.ancestors:
         target[start:stop] += above[:, offset : offset + stop - start].transpose(0, 1)

@@ -1,13 +1,12 @@
 """Cuts sorted steps into microbatches that fit a token budget.
 
-Steps stay whole and in tree order, so that what shares a prefix stays together. A cut
-before a step costs the tokens it shares with its predecessor (they are then computed
-twice). Among all ways to cut, the one with the fewest microbatches is taken, and among
-those the one that computes the fewest tokens.
+Steps stay whole and in tree order, so that steps with a shared prefix stay together. A cut before a step
+costs the tokens it shares with its predecessor, because they are computed twice. The chosen cut has the
+fewest microbatches and, among those, computes the fewest tokens.
 
-A smaller set of sequences never has a larger tree, so the microbatches that may end at
-step j begin anywhere in a window whose left edge only moves right; one pass with a
-queue of candidates finds the best cut for every j.
+A subset of sequences never has a larger tree. The possible starts of a microbatch that ends at step j
+therefore form a window whose left edge only moves right. One pass with a queue of candidates finds the best
+cut for every j.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from stepwell.packing.tree import IntArray
 def cut_by_budget(lengths: IntArray, shared: IntArray, token_budget: int | None) -> list[tuple[int, int]]:
     """Cut sorted steps into ranges [start, stop), each with a tree of at most `token_budget` tokens.
 
-    Every length must fit the budget by itself.
+    Every single step must fit the budget.
     """
     count = int(lengths.size)
     fresh = np.concatenate([[0], np.cumsum(lengths - shared)])
@@ -38,12 +37,12 @@ def cut_by_budget(lengths: IntArray, shared: IntArray, token_budget: int | None)
 
 
 def _find_best_starts(fresh: list[int], shared: list[int], budget: int) -> list[int]:
-    """For every end, where its last microbatch begins in the best way to cut what is before it."""
-    per_microbatch = fresh[-1] + sum(shared) + 1  # outweighs any number of recomputed tokens
-    cost = [0] * len(fresh)  # of the best way to cut the steps before an end
+    """For every end, the start of the last microbatch in the best cut."""
+    per_microbatch = fresh[-1] + sum(shared) + 1  # larger than any number of recomputed tokens
+    cost = [0] * len(fresh)  # of the best cut of the steps before each end
     begin = [0] * len(fresh)
-    candidates: deque[int] = deque()  # beginnings, by rising place and rising price
-    price = [0] * len(fresh)  # of beginning a microbatch at a step
+    candidates: deque[int] = deque()  # possible starts, by rising place and rising price
+    price = [0] * len(fresh)  # of starting a microbatch at each step
     for stop in range(1, len(fresh)):
         start = stop - 1
         price[start] = cost[start] + shared[start] + per_microbatch

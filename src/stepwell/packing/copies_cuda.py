@@ -1,7 +1,7 @@
-"""Adding up what several copies of a token hold, in one kernel launch.
+"""Sums the copies of each token in one kernel launch.
 
-Half precision in and out, float32 in between. Every token adds its copies in the order they
-are listed, so that the same input gives the same bits.
+Inputs and outputs are in half precision, sums in float32. Every token adds its copies in the order they are
+listed, so the same input gives the same bits.
 """
 
 # mypy: disable-error-code="import-not-found, import-untyped, no-untyped-def, untyped-decorator"
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def sum_copies(keys: Tensor, values: Tensor, copies: Tensor, copy_starts: Tensor) -> tuple[Tensor, Tensor]:
-    """[copies, heads, D] of keys and of values to [tokens, heads, D]; see `paths.Paths`."""
+    """Sum copies [copies, heads, D] of keys and values to [tokens, heads, D]; see `paths.Paths`."""
     num_tokens = copy_starts.shape[0] - 1
     sums = [side.new_empty(num_tokens, *side.shape[1:]) for side in (keys, values)]
     width = keys.shape[1] * keys.shape[2]

@@ -1,12 +1,12 @@
-"""Tree attention on CUDA: FlexAttention over blocks of the tree.
+"""Tree attention on CUDA with FlexAttention, over blocks of the tree.
 
-The mask is the closed form of the tree, `k <= q < subtree_end[k]`, evaluated inside the
-kernel. Which blocks of 128 x 128 are empty, full or mixed follows from the least and the
-greatest `subtree_end` of each block of keys; no array of T x T exists at any time. A
-block mask is made once per tree and window and shared by all layers and both passes.
+The mask is the closed form of the tree, `k <= q < subtree_end[k]`, evaluated inside the kernel. Whether a
+block of 128 x 128 is empty, full or mixed follows from the minimum and maximum of `subtree_end` in each block
+of keys; there is never an array of T x T. A block mask is built once per tree and window and shared by all
+layers and both passes.
 
-The kernel is compiled once per way of scoring and dtype, and again when lengths first vary;
-lengths are padded to whole blocks, and padding tokens see only themselves.
+The kernel is compiled once per set of scoring options and dtype, and again when lengths first vary. Lengths
+are padded to whole blocks, and padding tokens see only themselves.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BLOCK = 128
 
 
 def round_up_length(num_tokens: int) -> int:
-    """`num_tokens` rounded up to whole blocks."""
+    """Round `num_tokens` up to whole blocks."""
     return -(-num_tokens // BLOCK) * BLOCK
 
 
@@ -60,11 +60,11 @@ def flex_tree_attention(
 def _compile_attention(
     scaling: float, softcap: float | None, has_window: bool, is_grouped: bool, has_grad: bool
 ) -> Callable[..., Any]:
-    """FlexAttention compiled for one way of scoring; the arguments are constants in it.
+    """Compile FlexAttention for one set of scoring options; the arguments become constants.
 
-    Dynamo would check the mask's Python objects part by part on every call of every layer.
-    All that can differ between calls of one of these functions is tensors, so that only
-    those checks are kept; each has code of its own, which dynamo caches by.
+    Dynamo would check the Python objects of the mask on every call of every layer. Calls of one of these
+    functions can differ only in tensors, so only the checks of tensors are kept. Each function has its own
+    code object, which is dynamo's cache key.
     """
 
     cap = 1.0 if softcap is None else softcap
@@ -89,7 +89,7 @@ def _only_tensors(guards: Sequence[Any]) -> list[bool]:
 
 
 def build_block_mask(layout: TreeLayout, window: int | None) -> BlockMask:
-    """The tree's mask by blocks; `window` limits how far up the path a token sees."""
+    """Build the tree's block mask. `window` limits how far up the path a token sees."""
     some, full = classify_blocks(layout.ends, layout.depths, window)
     device = layout.device
     ends = torch.from_numpy(layout.ends).to(device)
@@ -120,10 +120,11 @@ def classify_blocks(
     depths: np.ndarray[Any, np.dtype[np.int32]],
     window: int | None,
 ) -> tuple[np.ndarray[Any, np.dtype[np.bool_]], np.ndarray[Any, np.dtype[np.bool_]]]:
-    """For every (query block, key block): may any query see any key, and does every see every.
+    """For every (query block, key block): whether any query sees any key, and whether every query sees every
+    key.
 
-    The first may be True for a block without any pair (a window can do that); never the
-    other way round.
+    The first may be True for a block without any visible pair (with a window), but never False for a block
+    with one.
     """
     per_block = ends.reshape(-1, BLOCK)
     first = np.arange(per_block.shape[0]) * BLOCK
@@ -139,7 +140,8 @@ def classify_blocks(
 
 
 def _list_blocks(blocks: np.ndarray[Any, np.dtype[np.bool_]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """A matrix of blocks as FlexAttention takes it: how many per row, and which, those first."""
+    """Convert a matrix of blocks to FlexAttention's form: the count per row, and the indices, visible blocks
+    first."""
     counts = blocks.sum(1, dtype=np.int32)
     indices = np.argsort(~blocks, axis=1, kind="stable").astype(np.int32)
     return torch.from_numpy(counts)[None, None].to(device), torch.from_numpy(indices)[None, None].to(device)

@@ -1,12 +1,11 @@
-"""The gradient of any loss over a batch, one microbatch in memory at a time.
+"""The gradient of any loss over a batch, with one microbatch in memory at a time.
 
-A loss may couple any steps (a trajectory's ratio, a mean over the minibatch), so it is
-always computed on the outputs of the whole batch. With one microbatch that is ordinary
-backpropagation. With several, the outputs are first computed without a graph; the loss
-on them gives the gradient of every output; then each microbatch is run again, with a
-graph, and its outputs are pulled by those gradients. The result is the same gradient for
-every token budget, up to rounding. Nor does it matter who runs a microbatch: `DistributedBatch` is a batch
-that several devices run together.
+A loss may couple any steps (a trajectory's ratio, a mean over the minibatch), so it is always computed on the
+outputs of the whole batch. With one microbatch this is ordinary backpropagation. With several, the outputs
+are first computed without a graph, and the loss on them gives the gradient of every output. Then each
+microbatch is run again with a graph, and its outputs receive those gradients. The result is the same gradient
+for every token budget, up to rounding. It also does not matter which device runs a microbatch:
+`DistributedBatch` is a batch that several devices run together.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from stepwell.packing.batch import Microbatch, Packed
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Outputs of a policy for a batch: flat, in step order; None for what was not requested.
+    """Outputs of a policy for a batch: flat, in step order; None for outputs that were not requested.
 
-    `logprobs` and `entropies` have one element per action token, `values` L+1 per step:
-    before each action token, then after the last.
+    `logprobs` and `entropies` have one element per action token. `values` has L+1 per step: before each
+    action token and after the last.
     """
 
     logprobs: Tensor | None
@@ -50,7 +49,7 @@ class Outputs:
 
 
 class Evaluator(Protocol):
-    """The interface of a policy that the gradient needs."""
+    """The part of a policy's interface that the gradient needs."""
 
     def prepare_batch(self, packed: Any) -> Any:
         """Check the batch and return it in the form this policy runs."""
@@ -69,7 +68,7 @@ class DistributedBatch(Protocol):
         ...
 
     def pull_back(self, pulls: tuple[Tensor, ...], *, logprobs: bool, values: bool, entropies: bool) -> None:
-        """Add to the policy's gradients what every device's microbatches contribute."""
+        """Add the contributions of all devices' microbatches to the policy's gradients."""
         ...
 
 
@@ -127,9 +126,9 @@ def backward(
 ) -> tuple[Tensor, dict[str, Any], Outputs]:
     """Add the gradient of `loss_function` to the policy's parameters.
 
-    Returns the loss, its metrics and the outputs it was computed from, all detached. NaN is
-    refused; on a GPU the gradients may then hold it, so they are not to be used. With `shared`
-    its devices run the batch together.
+    Returns the loss, its metrics and the outputs it was computed from, all detached. NaN is an error; on a
+    GPU the gradients may then contain NaN and must not be used. With `shared`, its devices run the batch
+    together.
     """
     packed = policy.prepare_batch(packed)
     wanted = _list_wanted(logprobs, values, entropies)
@@ -140,7 +139,7 @@ def backward(
         if not loss.is_cuda:
             checked.require_finite()
         loss.backward()  # type: ignore[no-untyped-call]
-        checked.require_finite()  # on a GPU only now: reading earlier would wait for the forward pass
+        checked.require_finite()  # on a GPU only now, because reading earlier would wait for the forward pass
         return loss.detach(), metrics, outputs.map_tensors(torch.Tensor.detach)
     with torch.no_grad():
         outputs = _compute_outputs(policy, packed, wanted) if shared is None else shared.outputs(**wanted)
@@ -162,11 +161,11 @@ def pull_gradients(
     pulls: tuple[Tensor, ...],
     wanted: dict[str, bool],
 ) -> None:
-    """Pull a microbatch's outputs, run with a graph, by their share of the gradients."""
+    """Backpropagate a microbatch's share of the output gradients through its graph."""
     kinds = [name for name, is_wanted in wanted.items() if is_wanted]
     parts, shares = [], []
     for kind, part, whole in zip(kinds, outputs.list_present(), pulls, strict=True):
-        if part.requires_grad:  # a microbatch of value-only steps has no logprobs to pull
+        if part.requires_grad:  # a microbatch of value-only steps has no logprobs
             slots = microbatch.value_indices if kind == "values" else microbatch.logprob_indices
             parts.append(part)
             shares.append(whole[torch.from_numpy(slots).to(whole.device)])

@@ -9,10 +9,10 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class ScoreOptions:
-    """How scores are made from queries and keys.
+    """Options for computing scores from queries and keys.
 
-    A `window` of w lets a token see the w nearest tokens of its path, itself included.
-    `softcap` c turns a score s into c * tanh(s / c).
+    With a `window` of w, a token sees the w nearest tokens of its path, including itself. A `softcap` of c
+    turns a score s into c * tanh(s / c).
     """
 
     scaling: float
@@ -22,7 +22,8 @@ class ScoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunKeys:
-    """Keys and values: of shared ancestors [key heads, depth, D], own [key heads, runs, length, D]."""
+    """Keys and values of shared ancestors [key heads, depth, D], and of the runs [key heads, runs, length,
+    D]."""
 
     above_keys: Tensor
     own_keys: Tensor

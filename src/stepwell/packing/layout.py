@@ -1,17 +1,15 @@
 """A tree in the form that attention needs, on one device.
 
-`TreeLayout` reaches every attention layer as one argument of the model's forward
-call. It holds the closed form (`subtree_end`, `positions`) for the kernel that masks token
-by token, and the tree's *runs* for those that work run by run.
+`TreeLayout` reaches every attention layer as one argument of the model's forward call. It holds the closed
+form (`subtree_end`, `positions`) for the kernel that masks token by token, and the tree's *runs* for kernels
+that work run by run.
 
-A run is a longest stretch without branches: consecutive tokens, each the only child of
-the one before. Its keys are its ancestors, a handful of contiguous ranges, followed by
-itself, so that key number j of a run's path is the ancestor at depth j. Sibling runs of
-equal length share their ancestors and are computed together.
+A run is a maximal stretch without branches: consecutive tokens, each the only child of the one before. Its
+keys are its ancestors (a few contiguous ranges) followed by the run itself, so key number j of a run's path
+is the ancestor at depth j. Sibling runs of equal length share their ancestors and are computed together.
 
-Seen from above, a run that branches is attended to, whole, by everything below it, and
-what is below it is one contiguous range too. Runs that have equally many runs above them
-form a *level*: what is below them does not overlap.
+All tokens below a branching run attend to the whole run, and they form one contiguous range. Runs with the
+same number of runs above them form a *level*. The ranges below the runs of one level do not overlap.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from stepwell.packing.tree import PrefixTree
 Range = tuple[int, int]
 
 RUN_TOKENS_TOGETHER = 256
-"""Sibling runs are joined until they have this many tokens: larger ones fill the cores alone."""
+"""Sibling runs are joined up to this many tokens; larger groups already use all cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,7 @@ class RunGroup:
 
 @dataclass(frozen=True, slots=True)
 class BranchLevel:
-    """Branching runs side by side: tokens `rows[i]` attend to all of the run `keys[i]`."""
+    """Branching runs of one level: tokens `rows[i]` attend to all of the run `keys[i]`."""
 
     rows: tuple[Range, ...]
     keys: tuple[Range, ...]
@@ -57,7 +55,7 @@ class TreeLayout:
         self.device = device
         self.num_tokens = num_tokens or tree.num_tokens
         self.cache: dict[Any, Any] = {}
-        """What kernels make of it once and use in every layer."""
+        """Data that kernels compute once and use in every layer."""
 
     @cached_property
     def ends(self) -> np.ndarray[Any, np.dtype[np.int32]]:
@@ -79,14 +77,14 @@ class TreeLayout:
 
     @cached_property
     def runs(self) -> list[tuple[int, int, tuple[Range, ...]]]:
-        """(start, stop, ranges of ancestors) of every run, in depth-first order; padding is left out."""
+        """(start, stop, ancestor ranges) of every run, in depth-first order, without padding."""
         return _find_runs(self.tree)
 
     @cached_property
     def levels(self) -> tuple[BranchLevel, ...]:
-        """The branching runs by how many runs are above them."""
+        """The branching runs, grouped by the number of runs above them."""
         found: list[tuple[list[Range], list[Range]]] = []
-        open_ends: list[int] = []  # where the subtrees of the runs above end
+        open_ends: list[int] = []  # ends of the subtrees of the runs above
         for start, stop, _ in self.runs:
             while open_ends and open_ends[-1] <= start:
                 open_ends.pop()
@@ -101,7 +99,7 @@ class TreeLayout:
 
     @cached_property
     def run_groups(self) -> tuple[RunGroup, ...]:
-        """The tree's runs, siblings of equal length together; padding is left out."""
+        """The tree's runs, with siblings of equal length grouped, without padding."""
         groups: dict[tuple[tuple[Range, ...], int], list[int]] = {}
         for start, stop, ancestors in self.runs:
             groups.setdefault((ancestors, stop - start), []).append(start)
@@ -115,13 +113,13 @@ class TreeLayout:
 
 
 def _find_runs(tree: PrefixTree) -> list[tuple[int, int, tuple[Range, ...]]]:
-    """(start, stop, ranges of ancestors) of every run, in depth-first order."""
+    """(start, stop, ancestor ranges) of every run, in depth-first order."""
     is_child = tree.positions[1:] == tree.positions[:-1] + 1
     is_only = tree.subtree_end[1:] == tree.subtree_end[:-1]
     starts = np.concatenate([[0], np.flatnonzero(~(is_child & is_only)) + 1])
     stops = np.concatenate([starts[1:], [tree.num_tokens]]).tolist()
     depths = tree.positions[starts].tolist()
-    path: list[Range] = []  # ranges from the root to the end of the run before
+    path: list[Range] = []  # ranges from the root to the end of the previous run
     runs = []
     for start, stop, depth in zip(starts.tolist(), stops, depths, strict=True):
         path = _shorten_path(path, depth)

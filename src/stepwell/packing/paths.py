@@ -1,13 +1,12 @@
-"""Tree attention on CUDA as one flash attention call: every run against the keys of its path.
+"""Tree attention on CUDA as one flash attention call: every run attends to the keys of its path.
 
-A run's keys are gathered from the root down to the run's own end, so that causal attention
-aligned at the ends is exactly tree attention: no pieces, no joins. One call does all runs, and
-one its backward pass; a kernel of our own then adds up, in float32 and in a fixed order, the
-gradients of keys that several runs share.
+The keys of a run are gathered from the root down to the end of the run. Causal attention aligned at the ends
+is then exactly tree attention, without pieces to join. One call computes all runs, and one call their
+backward pass. A custom kernel then sums the gradients of keys that several runs share, in float32 and in a
+fixed order.
 
-The gathered keys are kept for the backward pass in place of the keys themselves. Trees of many
-short runs below long paths would gather far more keys than they have tokens; those are left to
-`segments.py`.
+The gathered keys are kept for the backward pass instead of the original keys. Trees of many short runs below
+long paths would gather far more keys than they have tokens; `segments.py` handles those.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from stepwell.packing.kernel_inputs import ScoreOptions
 from stepwell.packing.layout import TreeLayout
 
 MOST_KEYS = 2.0
-"""Gathered keys per token, at most: they are kept for the backward pass."""
+"""The largest number of gathered keys per token, because they are kept for the backward pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Which keys each run sees, and which gathered keys came from each token.
+    """The keys that each run sees, and the gathered copies of each token.
 
-    `key_tokens` are the tokens of all runs' paths, run by run. Token t was gathered as
-    `copies[copy_starts[t] : copy_starts[t + 1]]`.
+    `key_tokens` are the tokens of all paths, run by run. The copies of token t are `copies[copy_starts[t] :
+    copy_starts[t + 1]]`.
     """
 
     key_tokens: Tensor
@@ -45,7 +44,7 @@ class Paths:
 
 
 def supports_paths(query: Tensor, value: Tensor, layout: TreeLayout, how: ScoreOptions) -> bool:
-    """Whether flash attention takes these tensors, and the tree's paths are worth gathering."""
+    """Whether flash attention supports these tensors and the tree's paths are short enough to gather."""
     size = query.shape[-1]
     is_half = query.is_cuda and query.dtype in (torch.bfloat16, torch.float16)
     if not is_half or size != value.shape[-1] or size > 256 or size % 8 or how.softcap is not None:
@@ -106,15 +105,15 @@ def _list_segments(paths: Paths) -> tuple[Tensor, Tensor, int, int]:
 
 
 def _build_paths(layout: TreeLayout) -> Paths | None:
-    """The layout's paths, unless they hold too many keys."""
+    """The layout's paths, or None if they hold too many keys."""
     runs = list(layout.runs)
     if layout.num_tokens > runs[-1][1]:
-        runs.append((runs[-1][1], layout.num_tokens, ()))  # padding, by itself
+        runs.append((runs[-1][1], layout.num_tokens, ()))  # padding is its own run
     parts = [[*ancestors, (start, stop)] for start, stop, ancestors in runs]
     path_counts = [sum(stop - start for start, stop in ranges) for ranges in parts]
     run_counts = [stop - start for start, stop, _ in runs]
     if sum(path_counts) > MOST_KEYS * layout.num_tokens or max(run_counts) == 1:
-        return None  # (flash attention lays out rows by themselves in another way)
+        return None  # (flash attention lays out single rows differently)
     key_tokens = np.concatenate([np.arange(*r) for ranges in parts for r in ranges])
     per_token = np.bincount(key_tokens, minlength=layout.num_tokens)
 

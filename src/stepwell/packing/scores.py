@@ -1,8 +1,8 @@
-"""From logits to logprobs and entropies, in float32 at least and a few rows at a time.
+"""Logprobs and entropies from logits, in at least float32 and a few rows at a time.
 
-`logits` [R, V] are the distinct rows; each action token names its row and its target.
-Nothing of size [R, V] is made in the forward pass, and one such array (in the dtype of
-the logits) in the backward pass: the softmax is taken again, chunk by chunk.
+`logits` [R, V] are the distinct rows; each action token names its row and its target. The forward pass
+allocates nothing of size [R, V]. The backward pass allocates one such array (in the dtype of the logits) and
+recomputes the softmax chunk by chunk.
 
 With x = logits / temperature, p = softmax(x), lse = logsumexp(x):
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 CHUNK_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
-"""Size of the float32 working copy of a chunk of logits: a GPU has room, and pays per launch."""
+"""Size of the float32 working copy of a chunk of logits. GPUs have more memory and a cost per launch."""
 
 
 def token_scores(
@@ -29,7 +29,7 @@ def token_scores(
     *,
     with_entropies: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
-    """Logprob of each (row, target) pair, and entropy of each row if wanted.
+    """Logprob of each (row, target) pair, and optionally the entropy of each row.
 
     `inverse_temperatures` is [R]; `rows` and `targets` are [A]. Returns [A] and [R].
     """

@@ -1,16 +1,16 @@
-"""Tree attention as dense pieces over contiguous segments, joined.
+"""Tree attention as dense pieces over contiguous segments, which are then joined.
 
-The tree falls apart into rectangles without any mask but the causal one: every run against
-itself, causally; then, level by level, everything below a branching run against that run.
-Runs and subtrees are contiguous, so that fused attention kernels work on the packed tensors
-as they are. The pieces' outputs are joined by their *log sums* (per query and head, the
-logarithm of the softmax's denominator), and the backward pass of each piece, given the joined
-output and log sums, yields exactly its share of the gradients. Nothing of size T x T exists.
+The tree splits into rectangles that need no mask except the causal one: every run attends to itself,
+causally; then, level by level, everything below a branching run attends to that run. Runs and subtrees are
+contiguous, so fused attention kernels work directly on the packed tensors. The outputs of the pieces are
+joined by their *log sums* (per query and head, the logarithm of the softmax's denominator). Given the joined
+output and log sums, the backward pass of each piece yields exactly its share of the gradients. Nothing of
+size T x T is allocated.
 
-A batch of dialogues with one prompt has one level: two pieces do all.
+A batch of dialogues with one prompt has one level, so two pieces are enough.
 
-Two backends call fused kernels piece by piece: `segments_cpu` and `segments_cuda`. Tensors
-here are [tokens, heads, D]; log sums are [heads, tokens].
+Two backends call fused kernels piece by piece: `segments_cpu` and `segments_cuda`. Tensors here are [tokens,
+heads, D]; log sums are [heads, tokens].
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from stepwell.packing.layout import Range, TreeLayout
 
 @dataclass(frozen=True, slots=True)
 class AttentionPiece:
-    """Rows that attend to keys, segment by segment: i-th to i-th.
+    """Rows that attend to keys, segment by segment: the i-th segment of rows to the i-th of keys.
 
-    `rows` and `keys` select the tokens (a slice where they follow each other);
-    `row_counts` and `key_counts` cut the selected into segments.
+    `rows` and `keys` select the tokens (a slice if they are contiguous); `row_counts` and `key_counts` are
+    the lengths of the segments.
     """
 
     rows: slice | Tensor
@@ -48,7 +48,8 @@ class AttentionPiece:
 
 
 def find_backend(query: Tensor, value: Tensor, layout: TreeLayout, how: ScoreOptions) -> ModuleType | None:
-    """The backend that can do it, if one can: soft caps and windows that cut are for other kernels."""
+    """The backend that supports these inputs, or None. Other kernels handle soft caps and effective windows.
+    """
     if how.softcap is not None or (how.window is not None and layout.max_depth >= how.window):
         return None
     for backend in (segments_cpu, segments_cuda):
@@ -120,14 +121,14 @@ class _SegmentAttention(torch.autograd.Function):
                 ctx.scaling,
             )
             for total, grad, place in zip(grads, part, (rows, keys, keys), strict=True):
-                total[place] += grad  # no token is selected twice, so this adds each once
+                total[place] += grad  # no token is selected twice, so each is added once
         return *grads, None, None, None
 
 
 def _build_pieces(layout: TreeLayout) -> list[AttentionPiece]:
     runs = [(start, stop) for start, stop, _ in layout.runs]
     if layout.num_tokens > runs[-1][1]:
-        runs.append((runs[-1][1], layout.num_tokens))  # padding, by itself
+        runs.append((runs[-1][1], layout.num_tokens))  # padding is its own run
     levels = [_build_piece(level.rows, level.keys, layout.device, is_causal=False) for level in layout.levels]
     return [_build_piece(runs, runs, layout.device, is_causal=True), *levels]
 

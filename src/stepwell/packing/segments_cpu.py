@@ -1,16 +1,15 @@
-"""Pieces of tree attention by the CPU's fused attention, one call per block of like segments.
+"""Pieces of tree attention with the CPU's fused attention, one call per block of similar segments.
 
-Few calls and few passes over small tensors: on a busy machine every one of them may wait
+The number of calls and of passes over small tensors is kept low, because on a busy machine each one may wait
 for a thread.
 
-The kernel walks over keys 512 at a time and skips none of those it then masks, so that its
-causal mode computes almost the whole square of a segment. Long segments are therefore cut
-into blocks of rows, each given only the keys up to its own end and a mask for the corner:
-what is computed in vain shrinks to that corner.
+The kernel processes 512 keys at a time and does not skip masked ones, so its causal mode computes almost the
+whole square of a segment. Long segments are therefore cut into blocks of rows. Each block gets only the keys
+up to its own end, and a mask for the corner, so only that corner is wasted.
 
-Short causal segments of many lengths (the turns of many small episodes) are instead filled up
-to a few common lengths and computed together. What fills a segment up comes after its tokens,
-where none of them looks; its own rows are thrown away, and have no gradient.
+Short causal segments of many lengths (the turns of many small episodes) are padded to a few common lengths
+and computed together. Padding comes after a segment's tokens, so none of them attends to it. The rows of
+padding are dropped and have no gradient.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ import torch
 from torch import Tensor
 
 BLOCK_ROWS = 192
-"""Rows of a causal block. The kernel works in taller tiles from this many rows on."""
+"""Rows of a causal block. From this many rows on, the kernel uses taller tiles."""
 
 FILL_TO = 16
-"""Short segments are filled up to a multiple of this."""
+"""Short segments are padded to a multiple of this."""
 
 
 @dataclass(frozen=True, slots=True)
 class _PaddedSegments:
-    """Segments of about one length: `index` [count, length] is where each place takes its token from.
+    """Segments of similar length. `index` [count, length] is the source token of each place.
 
-    `places` are the places (counted flat) that hold a token of their own, `tokens` those tokens.
+    `places` are the flat indices of places that hold a real token, `tokens` those tokens.
     """
 
     index: Tensor
@@ -44,16 +43,16 @@ class _PaddedSegments:
     tokens: Tensor
 
     def gather(self, side: Tensor) -> Tensor:
-        """[tokens, heads, D] to [count, heads, length, D]."""
+        """Gather [tokens, heads, D] to [count, heads, length, D]."""
         return side[self.index].transpose(1, 2)
 
     def scatter(self, part: Tensor, side: Tensor) -> None:
-        """[count, heads, length, D] back to its tokens of [tokens, heads, D]."""
+        """Scatter [count, heads, length, D] back to its tokens of [tokens, heads, D]."""
         rows = part.transpose(1, 2).reshape(-1, *side.shape[1:])
         side.index_copy_(0, self.tokens, rows.index_select(0, self.places))
 
     def zero_padding(self, part: Tensor) -> Tensor:
-        """Zeros where a place only fills up: [count, heads, length, D]."""
+        """Set the padding of [count, heads, length, D] to zero."""
         keep = torch.zeros(self.index.numel(), 1, 1, dtype=part.dtype)
         keep[self.places] = 1.0
         return part * keep.view(self.index.shape[0], 1, self.index.shape[1], 1)
@@ -61,7 +60,7 @@ class _PaddedSegments:
 
 @lru_cache(maxsize=8)
 def _pad_segments(counts: tuple[int, ...]) -> list[_PaddedSegments] | None:
-    """How to compute these causal segments together; None where they are few, long or alike."""
+    """Plan how to compute these causal segments together; None if they are few, long or equal."""
     stretches = sum(1 for _ in groupby(counts))
     lengths = sorted({-(-count // FILL_TO) * FILL_TO for count in counts})
     if stretches < 4 * len(lengths) or max(counts) > 2 * BLOCK_ROWS:
@@ -96,7 +95,7 @@ class _Block:
 
     @property
     def is_last(self) -> bool:
-        """Whether it sees all keys of its segments."""
+        """Whether the block sees all keys of its segments."""
         return bool(self.num_keys * self.count == self.keys.stop - self.keys.start)
 
     def of_rows(self, side: Tensor) -> Tensor:
@@ -105,7 +104,7 @@ class _Block:
         return split[:, self.first : self.last].transpose(1, 2)
 
     def of_keys(self, side: Tensor) -> Tensor:
-        """The keys it sees of [tokens, heads, D], as a view [count, heads, keys, D]."""
+        """The keys that the block sees of [tokens, heads, D], as a view [count, heads, keys, D]."""
         split = side[self.keys].view(self.count, -1, *side.shape[1:])
         return split[:, : self.num_keys].transpose(1, 2)
 
@@ -115,7 +114,7 @@ class _Block:
         return split[:, :, self.first : self.last].transpose(0, 1)
 
     def kernel_mask(self, dtype: torch.dtype) -> dict[str, Any]:
-        """The kernel's arguments: its own causal mode fits a square alone."""
+        """The kernel's mask arguments. Its own causal mode works only for a square."""
         rows = self.last - self.first
         if not self.is_causal or rows == self.num_keys:
             return {"dropout_p": 0.0, "is_causal": self.is_causal}
@@ -127,7 +126,7 @@ class _Block:
 
 
 def supports(query: Tensor, value: Tensor, num_levels: int) -> bool:
-    """Whether the kernel takes these tensors."""
+    """Whether the kernel supports these tensors."""
     is_wide = query.dtype in (torch.float32, torch.float64)
     return query.device.type == "cpu" and is_wide and query.shape[-1] == value.shape[-1]
 
@@ -210,7 +209,7 @@ def attend_backward(
 
 
 def _iterate_blocks(piece: Any) -> Iterator[_Block]:
-    """The piece's blocks, stretch by stretch of equal segments, the last rows of each first."""
+    """Iterate over the piece's blocks, by groups of equal adjacent segments, last rows first."""
     row, key = 0, 0
     for (row_count, key_count), same in groupby(zip(piece.row_counts, piece.key_counts, strict=True)):
         count = len(list(same))
@@ -226,5 +225,5 @@ def _iterate_blocks(piece: Any) -> Iterator[_Block]:
 
 @lru_cache(maxsize=64)
 def _build_corner_mask(rows: int, num_keys: int, dtype: torch.dtype) -> Tensor:
-    """A mask for rows that end where the keys end: -inf after each row's own place."""
+    """Build a mask for rows that end where the keys end: -inf after each row's own place."""
     return torch.full((rows, num_keys), float("-inf"), dtype=dtype).triu_(num_keys - rows + 1)

@@ -1,4 +1,4 @@
-"""Pieces of tree attention by CUDA's flash attention over segments of any length."""
+"""Pieces of tree attention with CUDA's flash attention over segments of any length."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 MOST_LEVELS = 3
-"""Past this many levels one masked kernel beats so many small ones."""
+"""With more levels, one masked kernel is faster than many small ones."""
 
 
 def supports(query: Tensor, value: Tensor, num_levels: int) -> bool:
-    """Whether the kernel takes these tensors, and the tree is flat enough to gain by it."""
+    """Whether the kernel supports these tensors and the tree is flat enough to benefit."""
     is_half = query.is_cuda and query.dtype in (torch.bfloat16, torch.float16)
     size = query.shape[-1]
     return is_half and size == value.shape[-1] <= 256 and size % 8 == 0 and num_levels <= MOST_LEVELS
@@ -21,7 +21,7 @@ def supports(query: Tensor, value: Tensor, num_levels: int) -> bool:
 def attend_piece(
     query: Tensor, key: Tensor, value: Tensor, piece: Any, scaling: float
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Outputs, log sums, and the random state its backward pass asks for (unused: no dropout)."""
+    """Outputs, log sums, and the random state for the backward pass (unused, since there is no dropout)."""
     output, log_sums, *state = torch.ops.aten._flash_attention_forward(
         query,
         key,

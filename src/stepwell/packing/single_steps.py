@@ -1,8 +1,7 @@
-"""Replay: every step run as its own whole sequence, equal lengths together.
+"""Replay: every step is run as its own whole sequence, in blocks of equal length.
 
-The fallback for models whose attention cannot be replaced, and the reference for packing.
-Blocks hold sequences of one length only, so that nothing is padded and each sequence is
-computed exactly as if it were alone.
+The fallback for models whose attention cannot be replaced, and the reference for packing. A block holds
+sequences of one length only, so nothing is padded and each sequence is computed exactly as if it were alone.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from stepwell.packing.batch import Microbatch, Packed, StepTable, assemble_micro
 from stepwell.packing.tree import IntArray
 
 DEFAULT_BLOCK_TOKENS = 16384
-"""Tokens of a block when no budget was given: enough to fill a device, little to hold."""
+"""Tokens of a block without a budget: enough to use a device fully, with little memory."""
 
 
 def replay(packed: Packed) -> Packed:
-    """The same steps as blocks of whole sequences of equal length, nothing shared."""
+    """The same steps as blocks of whole sequences of equal length, without sharing."""
     blocks = tuple(_iterate_blocks(packed.table, packed.token_budget or DEFAULT_BLOCK_TOKENS))
     return Packed(packed.table, blocks, packed.token_budget)
 

@@ -1,8 +1,8 @@
-"""A group of runs in matrix products, tile by tile; knows windows and soft caps.
+"""Attention of a group of runs in matrix products, tile by tile, with windows and soft caps.
 
-A tile is a block of queries of some heads against the keys they see; only the square where
-a block meets itself, and the corner where a window ends, are masked. Keys wholly outside a
-window are not touched. Tiles are sized to stay in a core's cache.
+A tile is a block of queries of some heads with the keys they see. Only the square where a block meets itself
+and the corner where a window ends are masked. Keys that are entirely outside a window are skipped. Tiles are
+sized to fit a core's cache.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from torch import Tensor
 from stepwell.packing.kernel_inputs import RunKeys, ScoreOptions
 
 QUERY_BLOCK = 64
-"""Queries per tile. Smaller wastes less on the masked half of the diagonal square."""
+"""Queries per tile. Smaller tiles waste less on the masked half of the diagonal square."""
 TILE_SCORES = 1 << 18
-"""Scores per tile, at most (if more than one head)."""
+"""The largest number of scores per tile (if it has more than one head)."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
     """Queries first .. last of some runs and heads, which see keys low .. high of their path.
 
-    `window_offset` o, if any: row r does not see the first r - o + 1 of these keys.
+    With a `window_offset` of o, row r does not see the first r - o + 1 of these keys.
     """
 
     batch: slice
@@ -45,7 +45,7 @@ class _Tile:
         return keys[self.batch, self.low : self.high]
 
     def put_rows(self, target: Tensor, rows: Tensor) -> None:
-        """The reverse of `rows`: write into [batch, group, length, D]."""
+        """The reverse of `select_rows`: write into [batch, group, length, D]."""
         place = target[self.batch, :, self.first : self.last]
         place.copy_(rows.view(place.shape))
 
@@ -64,7 +64,7 @@ def _iterate_tiles(queries: Tensor, depth: int, window: int | None) -> Iterator[
 
 
 def attend_forward(queries: Tensor, keys: RunKeys, how: ScoreOptions) -> tuple[Tensor, Tensor]:
-    """Outputs shaped as the queries, and log sums without the last dimension."""
+    """Outputs in the shape of the queries, and log sums without the last dimension."""
     rows = queries.flatten(0, 1)
     path, values = _join_paths(keys)
     output = rows.new_empty(*rows.shape[:-1], values.shape[-1])
@@ -109,7 +109,8 @@ def attend_backward(
 def _compute_scores(
     queries: Tensor, keys: Tensor, tile: _Tile, how: ScoreOptions
 ) -> tuple[Tensor, Tensor | None]:
-    """Masked scores [tile batch, group * rows, keys] in float32 at least, and the soft cap's slope."""
+    """Masked scores [tile batch, group * rows, keys] in at least float32, and the derivative of the soft cap.
+    """
     rows, count = tile.last - tile.first, tile.high - tile.low
     scores = torch.bmm(queries, keys.mT).to(_widen_dtype(queries)).mul_(how.scaling)
     slope = None
@@ -145,7 +146,7 @@ def _join_path(above: Tensor, own: Tensor) -> Tensor:
 
 
 def _split_gradients(grads: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-    """[key heads * runs, D, path length] to what belongs to the ancestors and to the runs."""
+    """Split [key heads * runs, D, path length] into the parts of the ancestors and of the runs."""
     by_run = grads.view(*own.shape[:2], *grads.shape[1:]).mT
     depth = by_run.shape[2] - own.shape[2]
     return by_run[:, :, :depth].sum(1), by_run[:, :, depth:]

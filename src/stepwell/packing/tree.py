@@ -1,20 +1,19 @@
 """The prefix tree of a set of token sequences, laid out in depth-first order.
 
-Every distinct prefix is one token of the tree, held once however many sequences share
-it. Tokens are numbered in depth-first order, so that the tokens below token k are
-exactly k+1 .. subtree_end[k]-1 and
+Every distinct prefix is one token of the tree, stored once no matter how many sequences share it. Tokens are
+numbered in depth-first order, so the tokens below token k are exactly k+1 .. subtree_end[k]-1 and
 
     k is an ancestor of q, or q itself   <=>   k <= q < subtree_end[k]
 
-which is all that attention needs: no mask is ever stored.
+Attention needs nothing else: no mask is ever stored.
 
-The tree is not built token by token. Sequences are sorted (a prefix comes before what
-extends it), and the length each shares with the one before it says everything: the rest
-of a sequence is new and continues the numbering, and what the one before held below the
-shared part is complete. Work per sequence is a few array operations.
+The tree is not built token by token. Sequences are sorted (a prefix comes before its extensions). The length
+that each shares with its predecessor determines the tree: the rest of the sequence is new and continues the
+numbering, and the predecessor's tokens below the shared part are complete. Each sequence needs a few array
+operations.
 
 Invariants
-* `positions[t]` is the depth of token t: its place in every sequence that runs through it.
+* `positions[t]` is the depth of token t: its place in every sequence that contains it.
 * `token_ids.size` is the number of distinct prefixes.
 """
 
@@ -31,7 +30,7 @@ from stepwell.core.arrays import common_prefix
 
 IntArray = npt.NDArray[np.int64]
 KeyArray = npt.NDArray[Any]
-"""Sequences to be sorted and compared: uint32 token ids, or uint64 (image, token id) pairs."""
+"""Sequences to sort and compare: uint32 token ids, or uint64 (image, token id) pairs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,12 +54,12 @@ class PrefixTree:
         return int(self.token_ids.size)
 
     def find_path(self, token: int) -> IntArray:
-        """The tokens from the root to `token`, itself included."""
+        """The tokens from the root to `token`, including it."""
         return np.flatnonzero(self.subtree_end[: token + 1] > token)
 
 
 def sort_sequences(keys: Sequence[KeyArray]) -> IntArray:
-    """Return the order that puts every sequence next to the one with which it shares most."""
+    """Return the order that puts every sequence next to the one with which it shares the most."""
     as_bytes = [key.astype(key.dtype.newbyteorder(">")).tobytes() for key in keys]
     return np.array(sorted(range(len(keys)), key=as_bytes.__getitem__), dtype=np.int64)
 
@@ -74,14 +73,14 @@ def count_shared_lengths(keys: Sequence[KeyArray], order: IntArray) -> IntArray:
 
 
 def merge_short_runs(shared: IntArray, lengths: IntArray, min_run: int) -> IntArray:
-    """`shared` with branches that would leave a run of fewer than `min_run` tokens moved up.
+    """Return `shared` with branches moved up if they would leave a run of fewer than `min_run` tokens.
 
-    Boards under one prompt may have a row or two in common; a run of its own for those few
-    tokens costs attention more than computing them again. A branch at depth m below one at
-    depth b becomes a branch at b when m - b < min_run. Where a sequence goes on from the whole
-    of the one before it nothing branches, and nothing is moved.
+    Boards under one prompt may have a row or two in common. A separate run for those few tokens costs
+    attention more than computing them again. A branch at depth m below one at depth b becomes a branch at b
+    when m - b < min_run. A sequence that extends the whole of its predecessor does not branch, so nothing is
+    moved.
 
-    >>> coarsened(np.array([0, 9, 7, 9]), np.array([12, 12, 12, 12]), 4).tolist()
+    >>> merge_short_runs(np.array([0, 9, 7, 9]), np.array([12, 12, 12, 12]), 4).tolist()
     [0, 7, 7, 7]
     """
     result = shared.copy()
@@ -107,9 +106,9 @@ def merge_short_runs(shared: IntArray, lengths: IntArray, min_run: int) -> IntAr
 def grow_tree(
     sequences: Sequence[npt.NDArray[Any]], shared: IntArray, first_site: IntArray
 ) -> tuple[PrefixTree, list[IntArray]]:
-    """The tree of sorted `sequences`, and for each its tokens from depth `first_site` to its end.
+    """Build the tree of sorted `sequences`, and list each one's tokens from depth `first_site` to its end.
 
-    `shared[i]` is what sequence i shares with sequence i-1; it is 0 for the first.
+    `shared[i]` is the length that sequence i shares with sequence i-1; it is 0 for the first.
     """
     lengths = np.array([sequence.size for sequence in sequences], dtype=np.int64)
     num_tokens = int((lengths - shared).sum())

@@ -1,8 +1,8 @@
-"""A tokenizer read from its files alone: what the plan of a run needs, without transformers and torch.
+"""A tokenizer read from its files alone, for planning a run without transformers and torch.
 
-`transformers` takes seconds to import. Where a directory's tokenizer is nothing but its `tokenizer.json`
-(all built-in models, and everything saved as `TokenizersBackend`), package `tokenizers` gives the same ids,
-and Jinja the same texts. Tokenizers of other classes change what they read; `load_tokenizer` opens them.
+`transformers` takes seconds to import. If a directory's tokenizer consists only of its `tokenizer.json` (all
+built-in models, and everything saved as `TokenizersBackend`), package `tokenizers` gives the same ids and
+Jinja the same texts. Other tokenizer classes modify their input; `load_tokenizer` opens those.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cl
 
 
 def read_plain_tokenizer(directory: Path) -> PlainTokenizer | None:
-    """The tokenizer in a directory, or None where its files alone do not say everything about it."""
+    """The tokenizer in a directory, or None if its files alone do not fully define it."""
     files = [directory / name for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")]
     if not all(file.is_file() for file in files):
         return None
@@ -29,7 +29,7 @@ def read_plain_tokenizer(directory: Path) -> PlainTokenizer | None:
         from tokenizers import Tokenizer
 
         core: Any = Tokenizer.from_file(str(files[0]))
-    except Exception:  # `tokenizers` raises bare Exception; `load_tokenizer` says what is damaged
+    except Exception:  # `tokenizers` raises bare Exception; `load_tokenizer` reports what is damaged
         return None
     special = {name: _read_token_text(settings[name]) for name in _SPECIAL if settings.get(name)}
     if any(core.token_to_id(text) is None for text in special.values()):
@@ -40,7 +40,7 @@ def read_plain_tokenizer(directory: Path) -> PlainTokenizer | None:
 
 
 class PlainTokenizer:
-    """A `ChatTokenizer` over the core of package `tokenizers`."""
+    """A `ChatTokenizer` that uses package `tokenizers` directly."""
 
     def __init__(self, core: Any, special: dict[str, str], chat_template: str) -> None:
         self.backend_tokenizer = core
@@ -89,7 +89,7 @@ class PlainTokenizer:
 
     @cached_property
     def _template(self) -> Any:
-        """Compiled with what chat templates rely on: blocks without their line breaks, three helpers."""
+        """The template, compiled with what chat templates rely on: trimmed blocks and three helpers."""
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
         environment = ImmutableSandboxedEnvironment(
@@ -102,7 +102,7 @@ class PlainTokenizer:
 
 
 def _read_token_text(token: Any) -> str:
-    """A special token is written as its text, or as an object with its content."""
+    """A special token is stored either as its text or as an object with a content."""
     return str(token["content"] if isinstance(token, dict) else token)
 
 

@@ -1,7 +1,7 @@
-"""What was rendered and what was sampled: the exact ids of a conversation so far.
+"""Rendered prompts and sampled actions: the exact ids of a conversation so far.
 
-`Rendered` is a prompt; `Recorded` is a prompt with the action that answered it, from which
-the next prompt is extended. Both are immutable, so a conversation may branch.
+`RenderedPrompt` is a prompt. `RecordedAction` is a prompt with the action sampled after it; the next prompt
+extends it. Both are immutable, so a conversation may branch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stepwell.rendering.template_skeleton import Roles, TemplateSkeleton
 
 @dataclass(frozen=True, slots=True)
 class SampledTurn:
-    """An assistant turn whose ids in the prompt, [start, end), are those the engine sampled."""
+    """An assistant turn whose ids in the prompt, [start, end), were sampled by the engine."""
 
     message_index: int
     start: int
@@ -30,13 +30,12 @@ class SampledTurn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RenderedPrompt:
-    """One prompt: its ids, the messages it holds, and how it came about.
+    """One prompt: its ids, its messages, and how it was made.
 
-    `extended` says that the ids begin with the previous prompt and action, token by token.
-    `refusal` says why not, when there was a previous turn; a first prompt has none.
-    `text` is what the template writes for these messages; where a mould is known, it is filled
-    only when someone reads it. `roles` are those of the messages if all are plain. `images` are
-    the places of images among the ids.
+    `extended` means that the ids begin with the previous prompt and action, token by token. `refusal` is the
+    reason why not, if there was a previous turn; a first prompt has none. `text` is what the template writes
+    for these messages; with a known template skeleton it is filled in only when it is read. `roles` are the
+    roles of the messages if all are plain. `images` are the places of images among the ids.
     """
 
     prompt_ids: IntArray
@@ -57,18 +56,18 @@ class RenderedPrompt:
 
     @property
     def reason(self) -> str:
-        """Why the previous turn was not extended, in words; empty when it was, or was none."""
+        """Why the previous turn was not extended; empty if it was, or if there was none."""
         return self.refusal.reason if self.refusal else ""
 
     @property
     def state(self) -> TokenState:
-        """The state of the step that this prompt is for."""
+        """The state of this prompt's step."""
         return TokenState(self.prompt_ids, self.images)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedAction:
-    """A prompt and the action sampled after it; `message` is that action as a message."""
+    """A prompt and the action sampled after it. `message` is that action as a message."""
 
     rendered: RenderedPrompt
     action_ids: IntArray
@@ -76,7 +75,7 @@ class RecordedAction:
 
     @property
     def ids(self) -> IntArray:
-        """What any extension begins with: prompt and action, as they were."""
+        """The beginning of every extension: prompt and action, unchanged."""
         return np.concatenate([self.rendered.prompt_ids, self.action_ids])
 
     @property
@@ -92,11 +91,10 @@ class RecordedAction:
     def find_mismatch(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], prompt_extra: str = ""
     ) -> Refusal | None:
-        """Why `messages` do not continue this record; None when they do, by at least one message.
+        """Why `messages` do not continue this record; None if they do, with at least one new message.
 
-        The sampled turn may come back as a client saw it: without what the generation
-        prompt had opened (`prompt_extra`), with other spaces at its ends, or with other
-        ids on its tool calls.
+        The sampled turn may come back as a client saw it: without the text that the generation prompt had
+        opened (`prompt_extra`), with other spaces at its ends, or with other ids on its tool calls.
         """
         known = self.rendered.messages
         if tuple(tools) != self.rendered.tools:

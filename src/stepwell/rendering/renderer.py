@@ -1,25 +1,23 @@
-"""Messages to exact token ids: the way every prompt of every language agent is made.
+"""Renders messages to exact token ids. Every prompt of a language agent is made here.
 
     rendered = renderer.start(messages)              # the first prompt
     recorded = renderer.record(rendered, action_ids)  # what the engine sampled after it
     rendered = renderer.extend(recorded, [Message.user("...")])   # strict: or RenderError
-    rendered = renderer.render(messages, recorded)    # extends if it can, says why if not
+    rendered = renderer.render(messages, recorded)    # extends if possible, gives the reason if not
 
 Invariants
-* With `history="exact"`, an extended prompt begins with the previous `prompt_ids` and
-  `action_ids`, whatever those ids decode to. What is appended is encoded by itself and
-  never merges with a sampled token.
-* With `history="template"`, every prompt is what the template writes for its messages.
-* Where roles have a mould, the template is not run; the ids are the same. The cost of an
-  extension then does not grow with the conversation.
-* `render` never fails because a conversation cannot be extended: it starts a new prompt,
-  says so in `Rendered.extended` and `.reason`, and counts it in `counts`.
-* A prompt that leaves no room in the context is a `ContextLengthError`, never cut.
-* An image stands in a prompt as the run of ids of the model's `image_format`, its place noted in
-  `TokenState.images`; a renderer without one refuses images. Text that happens to spell the
-  marker of images is written with a space in it.
-* System messages, tools, their calls and results are a `RenderError` where the template
-  would leave them out.
+* With `history="exact"`, an extended prompt begins with the previous `prompt_ids` and `action_ids`, whatever
+  those ids decode to. The new part is encoded separately and never merges with a sampled token.
+* With `history="template"`, every prompt is exactly what the template writes for its messages.
+* For roles with a template skeleton, the template is not run; the ids are the same. The cost of an extension
+  then does not grow with the conversation.
+* `render` never fails because a conversation cannot be extended. It starts a new prompt, reports this in
+  `RenderedPrompt.extended` and `.reason`, and counts it in `counts`.
+* A prompt that leaves no room in the context is a `ContextLengthError`. Prompts are never cut.
+* An image stands in a prompt as the run of ids of the model's `image_format`; `TokenState.images` records its
+  place. A renderer without an image format refuses images. If text contains the image marker by chance, a
+  space is inserted into it.
+* System messages, tools, tool calls and tool results are a `RenderError` if the template would omit them.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ _REMEMBERED = 2048
 
 @dataclass(slots=True)
 class RenderCounts:
-    """How prompts came about: first ones, extensions, and restarts by kind."""
+    """Counts of prompts: first prompts, extensions, and restarts by kind."""
 
     num_started: int = 0
     num_extended: int = 0
@@ -69,9 +67,9 @@ class RenderCounts:
 class Renderer:
     """Renders conversations for one tokenizer.
 
-    `context_length` is the model's limit, of which `room` tokens must stay free for the
-    action. `template_options` are passed to the chat template (such as `enable_thinking`).
-    With `image_format` (see `vision.image_format_of`) messages may hold images of `images`.
+    `context_length` is the model's limit; `room` tokens of it must stay free for the action.
+    `template_options` are passed to the chat template (such as `enable_thinking`). With `image_format` (see
+    `vision.load_image_format`), messages may contain images of `image_store`.
     """
 
     def __init__(
@@ -107,7 +105,7 @@ class Renderer:
 
     @property
     def can_extend(self) -> bool:
-        """Whether plain conversations go on from their exact ids; `report` says what else does."""
+        """Whether plain conversations continue from their exact ids; `report` has the other cases."""
         return self.report.extends
 
     @property
@@ -116,7 +114,7 @@ class Renderer:
         return self.report.end_ids
 
     def start(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> RenderedPrompt:
-        """A prompt made from its messages alone."""
+        """Render a prompt from its messages alone."""
         rendered = self._render_first(messages, tools)
         self.counts.num_started += 1
         return rendered
@@ -127,24 +125,25 @@ class Renderer:
         action_ids: Iterable[int] | npt.NDArray[Any],
         message: Message | None = None,
     ) -> RecordedAction:
-        """Note what was sampled after a prompt.
+        """Record the action sampled after a prompt.
 
-        `message` is the action as a message where it was parsed (tool calls); without it,
-        the action's text. Either way the ids are what the next prompt goes on from.
+        `message` is the action as a message if it was parsed (tool calls); by default it is the action's
+        text. In both cases the next prompt continues from the ids.
         """
         ids = arrays.token_ids(action_ids, "action_ids")
         (message,) = self._strip_markers((message or Message.assistant(self.read_text(ids)),))
         return RecordedAction(rendered, ids, message)
 
     def read_text(self, action_ids: Iterable[int] | npt.NDArray[Any]) -> str:
-        """An action's text as part of its conversation: what the prompt opened, no end token."""
+        """An action's text as part of its conversation: with what the prompt opened, without an end token."""
         ids = action_ids.tolist() if isinstance(action_ids, np.ndarray) else [int(i) for i in action_ids]
         while ids and ids[-1] in self.end_ids:
             ids.pop()
         return self.report.ending.prompt_extra + self.template.decode(ids)
 
     def extend(self, previous: RecordedAction, new: Sequence[Message]) -> RenderedPrompt:
-        """The prompt after `new` messages, going on from the exact ids; `RenderError` if it cannot."""
+        """The prompt after `new` messages, continued from the exact ids; `RenderError` if that is impossible.
+        """
         new = self._strip_markers(new)
         found = self._find_continuation(previous, new)
         if isinstance(found, Refusal):
@@ -160,7 +159,7 @@ class Renderer:
         previous: RecordedAction | None = None,
         tools: Sequence[ToolSchema] = (),
     ) -> RenderedPrompt:
-        """The prompt for `messages`, extending `previous` where history and template allow it."""
+        """The prompt for `messages`; it extends `previous` if history and template allow it."""
         if previous is None:
             return self.start(messages, tools)
         messages = self._strip_markers(messages)
@@ -172,7 +171,7 @@ class Renderer:
         return self._restart_prompt(messages, tools, refusal)
 
     def continue_turn(self, previous: RecordedAction, new: Sequence[Message]) -> RenderedPrompt:
-        """`render` for the messages of `previous` followed by `new`."""
+        """Same as `render`, for the messages of `previous` followed by `new`."""
         new = self._strip_markers(new)
         if self.history == "template":
             return self._render_afresh((*previous.messages, *new), previous, previous.rendered.tools)
@@ -209,7 +208,7 @@ class Renderer:
     def _find_quick_continuation(
         self, previous: RecordedAction, new: Sequence[Message]
     ) -> Continuation | None:
-        """The continuation read off moulds; None where there are none, or they do not pass."""
+        """The continuation from template skeletons; None if there are none, or if they do not apply."""
         before, tools = previous.rendered.roles, previous.rendered.tools
         roles = self._find_roles_after(previous, new)
         whole = self._skeletons.get_skeleton(roles, tools) if roles else None
@@ -257,7 +256,7 @@ class Renderer:
         return rendered
 
     def _num_sampled_closing(self, action_ids: IntArray, tail: Sequence[int]) -> int:
-        """How many of the closing tokens the engine had already sampled."""
+        """Number of closing tokens that the engine has already sampled."""
         pairs = zip(tail, self._closing_ids, strict=False)
         closing = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
         action = action_ids[-closing:].tolist() if closing else []
@@ -302,7 +301,7 @@ class Renderer:
         )
 
     def _strip_markers(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """The messages, with nothing in their text that would read as an image."""
+        """The messages, with every accidental image marker in their text broken up."""
         if self.image_format is None:
             return messages
         return tuple(break_markers(message, self.image_format.marker) for message in messages)
@@ -310,7 +309,7 @@ class Renderer:
     def _insert_images(
         self, ids: Sequence[int], messages: Sequence[Message], offset: int
     ) -> tuple[npt.NDArray[np.int32], tuple[ImageSpan, ...]]:
-        """The ids with runs in place of markers, and where in the prompt the images then are."""
+        """The ids with image runs in place of markers, and the places of the images in the prompt."""
         array = np.asarray(ids, dtype=np.int32)
         if self.image_format is None:
             return array, ()
@@ -339,5 +338,5 @@ class Renderer:
                 f"context length is {limit}: shorten the observation, keep fewer turns in the messages, "
                 "or use a model with a longer context"
             )
-        ids.setflags(write=False)  # made here from checked ids and the tokenizer's own: nothing to check
+        ids.setflags(write=False)  # no check needed: made here from checked ids and the tokenizer's own
         return ids

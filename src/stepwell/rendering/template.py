@@ -1,15 +1,15 @@
-"""One tokenizer's chat template: messages to text, and text to ids.
+"""The chat template of a tokenizer: messages to text, and text to ids.
 
-The template is the tokenizer's own; nothing here knows any model family. What it cannot
-write is a `RenderError` with the template's own words in it.
+The template is the tokenizer's own; nothing here is specific to a model family. If it fails, the
+`RenderError` quotes the template's own message.
 
 Invariants
-* Text is encoded without adding special tokens: a template writes its own beginning
-  token, so a tokenizer that would add one as well gives exactly one.
-* Nothing is cut: a limit saved inside a tokenizer file is not applied.
+* Text is encoded without adding special tokens. A template writes its own beginning token, so a tokenizer
+  that would add one as well still gives exactly one.
+* Nothing is cut: a length limit saved in a tokenizer file is ignored.
 * With an `image_format`, an image is one marker in the text and one marker id among the ids.
-* `encode_after` gives the ids that text has as a continuation, never those it has at the
-  beginning of a document (some tokenizers put a space there).
+* `encode_after` gives the ids of text as a continuation, never the ids it has at the beginning of a document
+  (some tokenizers add a space there).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _REMEMBERED = 1024
 
 
 class ChatTokenizer(Protocol):
-    """What the renderer needs of a tokenizer; every `transformers` tokenizer has it."""
+    """The tokenizer interface that the renderer needs; every `transformers` tokenizer has it."""
 
     chat_template: Any
     eos_token_id: Any
@@ -62,7 +62,7 @@ class ChatTemplate:
         wanted = [text for text in added if text in source or text in ends]
         self._decoded: Callable[[tuple[int, ...]], str] = lru_cache(maxsize=8192)(self._decode_ids)
         self._pieces = PieceEncoder(tokenizer, self._encode_whole, wanted)
-        # Texts to encode behind. An added token always stands alone, so the last one cannot merge.
+        # Texts to encode after. An added token always stands alone, so the last one cannot merge.
         self._before = [(text, self.encode(text)) for text in ("x", ".", "\n", *sorted(added)[:1])]
         self._written: dict[str, str] = {}
         self._images = image_format is not None
@@ -74,14 +74,14 @@ class ChatTemplate:
     def render_text(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), *, prompt: bool
     ) -> str:
-        """What the template writes; with `prompt`, up to where the assistant is to speak."""
+        """What the template writes; with `prompt`, up to the start of the assistant's turn."""
         if not messages:
             raise InputError("messages is empty: a prompt needs at least one message")
         told = [message.to_template(images=self._images, as_parts=self._as_parts) for message in messages]
         offered = [tool.to_openai() for tool in tools] or None
-        if not self._images:  # text goes by moulds, and can be long
+        if not self._images:  # text uses skeletons, and can be long
             return self._apply_template(told, offered, prompt)
-        key = f"{prompt} {offered!r} {told!r}"  # an image is no more than a place in it: many are equal
+        key = f"{prompt} {offered!r} {told!r}"  # an image is only a placeholder here, so many are equal
         if key not in self._written:
             if len(self._written) >= _REMEMBERED:
                 self._written.clear()
@@ -101,7 +101,8 @@ class ChatTemplate:
         return str(text)
 
     def _writes_plain_text(self) -> bool:
-        """Whether contents may be strings; some templates of vision-language models take parts alone."""
+        """Whether contents may be strings. Templates of some vision-language models accept only lists of
+        parts."""
         try:
             return "Stepwellmark" in self.render_text((Message.user("Stepwellmark"),), prompt=True)
         except RenderError:
@@ -122,7 +123,7 @@ class ChatTemplate:
         return self._pieces.encode(text)
 
     def encode_after(self, text: str) -> list[int]:
-        """Ids of text that follows other text, free of any merge with it."""
+        """Ids of text that follows other text, without merging with it."""
         if not text:
             return []
         if self._pieces.starts_at_cut(text):
@@ -137,7 +138,7 @@ class ChatTemplate:
         return list(self.tokenizer.encode(text, add_special_tokens=False, truncation=False, verbose=False))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids with special tokens written out, since some carry tool calls."""
+        """Decode ids with special tokens written out, because some carry tool calls."""
         return self._decoded(tuple(ids))
 
     def _decode_ids(self, ids: tuple[int, ...]) -> str:

@@ -1,8 +1,8 @@
-"""Tool calls in what a model wrote: which spelling a template uses, and reading them back.
+"""Tool calls in sampled text: detecting a template's format, and parsing calls.
 
-One file per spelling (`hermes.py`, `llama.py`, `mistral.py`), each with one function from
-text to `ParsedReply`; `reply.py` holds that type and what they share. A call that cannot
-be read is an error value inside the reply, for the agent to see and to learn from.
+There is one file per format (`hermes.py`, `llama.py`, `mistral.py`), each with one function from text to
+`ParsedReply`. `reply.py` holds that type and shared code. A call that cannot be parsed is an error value
+inside the reply, which the agent can see and learn from.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stepwell.rendering.tool_calls.reply import ParsedReply, ToolCallError
 
 
 class ToolFormat(StrEnum):
-    """How a model family spells its tool calls."""
+    """The tool call format of a model family."""
 
     HERMES = "hermes"  # <tool_call>{"name": ..., "arguments": {...}}</tool_call>
     LLAMA = "llama"  # {"name": ..., "parameters": {...}}
@@ -32,15 +32,15 @@ PARSERS: dict[ToolFormat, Callable[[str, int], ParsedReply]] = {
 
 
 def parse_reply(text: str, tool_format: ToolFormat | str, first_number: int = 0) -> ParsedReply:
-    """Split a sampled turn into its words and its tool calls; never raises on any text.
+    """Split a sampled turn into its text and its tool calls. Never raises, whatever the text.
 
-    Calls without an id of their own are numbered from `first_number` on ("call00000").
+    Calls without an id are numbered from `first_number` on ("call00000").
     """
     return PARSERS[ToolFormat(tool_format)](text, first_number)
 
 
 def detect_format(written: str) -> ToolFormat | None:
-    """The format in which a template wrote a call; None when it is none of ours."""
+    """The format in which a template wrote a call; None if it is not a supported one."""
     if "[TOOL_CALLS]" in written:
         parsed = parse_mistral(written[written.index("[TOOL_CALLS]") :].rpartition("]")[0] + "]", 0)
         return ToolFormat.MISTRAL if parsed.tool_calls else None

@@ -1,7 +1,7 @@
 """Calls between tags, one JSON object each: `<tool_call>{...}</tool_call>` (Hermes, Qwen, ours).
 
-A block ends where its JSON does, so that arguments may speak of the tags themselves; one whose JSON is
-broken ends at the next closing tag, or where another one opens.
+A block ends where its JSON ends, so arguments may contain the tags themselves. A block with broken JSON ends
+at the next closing tag, or where another block opens.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 
 
 def parse_hermes(text: str, first_number: int) -> ParsedReply:
-    """Every tagged block is one call; what stands outside the blocks is content."""
+    """Parse every tagged block as one call; text outside the blocks is content."""
     reader = CallReader(first_number)
     words, opened, rest = text.partition(_OPEN)
     content = [words]
@@ -28,7 +28,7 @@ def parse_hermes(text: str, first_number: int) -> ParsedReply:
 
 
 def _read_block(text: str) -> tuple[str, bool, str]:
-    """The body of a block that was opened, whether it is closed, and what follows it."""
+    """The body of an open block, whether it is closed, and the text after it."""
     start = len(text) - len(text.lstrip())
     try:
         _, size = decode_json_prefix(text[start:])

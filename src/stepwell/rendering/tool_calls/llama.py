@@ -1,8 +1,8 @@
 """Calls that are the whole turn: `{"name": ..., "parameters": {...}}` (Llama 3 JSON style).
 
-Several calls follow each other, with a semicolon, comma or newline between them or as one
-JSON list. A turn that begins otherwise, or whose object has no name, is plain words: a
-model may answer in JSON. Only after the `<|python_tag|>` is every failure an error.
+Several calls follow each other, separated by a semicolon, comma or newline, or as one JSON list. A turn that
+begins differently, or whose object has no name, is plain text, because a model may answer in JSON. Failures
+are errors only after the `<|python_tag|>`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _BETWEEN = " \t\r\n;,"
 
 
 def parse_llama(text: str, first_number: int) -> ParsedReply:
-    """Calls, when the turn consists of nothing else; otherwise its text as content."""
+    """Parse the calls if the turn consists of nothing else; otherwise its text is content."""
     words, tag, body = text.partition(_TAG)
-    if text.lstrip().startswith(("{", "[")):  # then a tag can only stand inside of what is called
+    if text.lstrip().startswith(("{", "[")):  # then a tag can only be inside a call
         words, tag, body = "", "", text
     elif not tag:
         return ParsedReply(text.strip())
@@ -39,5 +39,5 @@ def parse_llama(text: str, first_number: int) -> ParsedReply:
 
 
 def _names_a_call(text: Any) -> bool:
-    """Whether broken JSON was meant as a call, so that its error is worth telling."""
+    """Whether broken JSON was meant as a call, so that its error should be reported."""
     return '"name"' in text and ('"parameters"' in text or '"arguments"' in text)

@@ -1,4 +1,4 @@
-"""Calls as one JSON list behind a token: `[TOOL_CALLS] [{"name": ..., "arguments": {...}}]` (Mistral)."""
+"""Calls as one JSON list after a token: `[TOOL_CALLS] [{"name": ..., "arguments": {...}}]` (Mistral)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _TAG = "[TOOL_CALLS]"
 
 
 def parse_mistral(text: str, first_number: int) -> ParsedReply:
-    """Words before the tag are content; everything after it must be the list of calls."""
+    """Text before the tag is content; everything after it must be the list of calls."""
     words, tag, body = text.partition(_TAG)
     reader = CallReader(first_number)
     if not tag:

@@ -1,4 +1,4 @@
-"""What a sampled turn held: words, tool calls, and calls that could not be read."""
+"""The contents of a sampled turn: text, tool calls, and calls that could not be parsed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stepwell.core.tools import ToolCall, parse_call, read_json, refuse_constant
 
 @dataclass(frozen=True, slots=True)
 class ToolCallError:
-    """A call that could not be read: why, and the text it was tried on."""
+    """A call that could not be parsed: the reason and the text."""
 
     reason: str
     text: str
@@ -20,7 +20,7 @@ class ToolCallError:
 
 @dataclass(frozen=True, slots=True)
 class ParsedReply:
-    """The words outside calls, the calls in order, and the failed ones."""
+    """The text outside calls, the calls in order, and the failed calls."""
 
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
@@ -28,7 +28,7 @@ class ParsedReply:
 
 
 class CallReader:
-    """Collects calls and errors while a parser walks over a text."""
+    """Collects calls and errors while a parser reads a text."""
 
     def __init__(self, first_number: int) -> None:
         self._number = first_number
@@ -36,7 +36,7 @@ class CallReader:
         self.errors: list[ToolCallError] = []
 
     def read_call(self, text: str) -> None:
-        """Take `text` as the JSON of one call."""
+        """Parse `text` as the JSON of one call."""
         try:
             value = read_json(text)
         except ValueError as error:
@@ -45,7 +45,7 @@ class CallReader:
             self.take_call(value, text)
 
     def take_call(self, value: Any, text: str) -> None:
-        """Take a decoded JSON value as one call; `text` is what an error shows."""
+        """Read a decoded JSON value as one call; errors quote `text`."""
         try:
             call = parse_call(value)
         except InputError as error:

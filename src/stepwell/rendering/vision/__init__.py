@@ -1,7 +1,7 @@
-"""Images in prompts: how each family of vision-language models writes and reads them.
+"""Images in prompts: how each family of vision-language models represents them.
 
-`ImageFormat` is the interface; one file per family implements it with numpy and Pillow alone
-(no torch, no torchvision, no `AutoProcessor`). `load_image_format` finds a directory's family.
+`ImageFormat` is the interface. One file per family implements it with numpy and Pillow only (no torch, no
+torchvision, no `AutoProcessor`). `load_image_format` detects a directory's family.
 """
 
 from stepwell.rendering.vision.families import FAMILIES, is_vision_language, load_image_format

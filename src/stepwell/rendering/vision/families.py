@@ -1,8 +1,7 @@
-"""Finding how a model directory writes images, from its own files.
+"""Detects how a model directory represents images, from its own files.
 
-`config.json` names the family and the placeholder's id, `preprocessor_config.json` (or the
-image processor's part of `processor_config.json`) says what is done to pixels, the tokenizer
-spells the marker.
+`config.json` names the family and the placeholder's id. `preprocessor_config.json` (or the image processor's
+part of `processor_config.json`) defines the pixel preprocessing. The tokenizer defines the marker.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ FAMILIES: dict[str, type[ImageFormat]] = {
     "idefics3": IdeficsFormat,
     "smolvlm": IdeficsFormat,
 }
-"""By `model_type` of config.json."""
+"""Image formats by the `model_type` of config.json."""
 
 
 def is_vision_language(path: str | os.PathLike[str]) -> bool:
-    """Whether a model directory holds a vision-language model, of a family known here or not."""
+    """Whether a directory holds a vision-language model, of a supported family or not."""
     file = Path(path).expanduser() / "config.json"
     return file.is_file() and "vision_config" in _read_json(file)
 
 
 def load_image_format(path: str | os.PathLike[str], tokenizer: Any | None = None) -> ImageFormat | None:
-    """How the model in `path` writes images; None for a model of text alone.
+    """The image format of the model in `path`; None for a text model.
 
-    `tokenizer` saves opening the directory's own again.
+    Pass `tokenizer` to avoid opening the directory's tokenizer again.
     """
     directory = Path(path).expanduser()
     if not is_vision_language(directory):
@@ -68,7 +67,7 @@ def load_image_format(path: str | os.PathLike[str], tokenizer: Any | None = None
 
 
 def _read_settings(directory: Path) -> Mapping[str, Any]:
-    """What the directory says of its image processor."""
+    """The directory's image processor settings."""
     file = directory / "preprocessor_config.json"
     if file.is_file():
         return _read_json(file)

@@ -1,21 +1,19 @@
-"""What a family of models does with an image in a prompt: tokens, pixels, positions.
+"""The interface of a model family's image format: tokens, pixels, positions.
 
-A chat template writes one *marker* (`<image>`, `<|image_pad|>`) where an image stands. The
-renderer puts the image's *run* in its place: the ids of `ImageFormat.tokens(height, width)`.
-Some ids of a run are *placeholders*, each of which takes one feature of the vision encoder in
-place of its embedding; others (row and column tags of tiles) are ordinary tokens.
+A chat template writes one *marker* (`<image>`, `<|image_pad|>`) in place of an image. The renderer replaces
+it by the image's *run*: the ids of `ImageFormat.build_tokens(height, width)`. Some ids of a run are
+*placeholders*; the embedding of each is replaced by one feature of the vision encoder. Others (row and column
+tags of tiles) are ordinary tokens.
 
 Invariants
-* `ImageSpan(image, start, length)` covers exactly the run: what stands in place of the marker,
-  tags inside it included. What the template itself writes around the marker
-  (`<|vision_start|>`) is outside.
-* The run depends on the image's size alone, and the number of placeholders in it is the
-  number of features the model computes for that image.
-* `arrays` of several images are joined along the first axis; features come in that order.
-* Positions depend on sizes alone. One axis: 0, 1, 2, ... Three (M-RoPE): text advances all
-  three together, an image spreads over time, height and width, and what follows it goes on
-  after the largest of them. A position never depends on what comes later, so sequences with a
-  common beginning share its positions.
+* `ImageSpan(image, start, length)` covers exactly the run: everything that replaces the marker, including
+  tags. What the template itself writes around the marker (`<|vision_start|>`) is outside.
+* The run depends only on the image's size. It has as many placeholders as the model computes features for the
+  image.
+* Arrays of several images are concatenated along the first axis; features come in that order.
+* Positions depend only on sizes. One axis: 0, 1, 2, ... Three axes (M-RoPE): text advances all three
+  together, an image spreads over time, height and width, and the next token continues after the largest of
+  them. A position never depends on later tokens, so sequences with a common beginning share its positions.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from stepwell.core.arrays import AnyArray, IntArray
 class ImageTokens:
     """The run of one image: its ids, and which of them take a feature.
 
-    `grid` is (time, height, width) of the features, for families with three axes of position.
+    `grid` is (time, height, width) of the features, for families with three position axes.
     """
 
     ids: IntArray
@@ -50,34 +48,34 @@ class ImageTokens:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedImage:
-    """An image's run in a sequence of tokens: where it begins, and its tokens."""
+    """An image's run in a sequence of tokens: its start and its tokens."""
 
     span: ImageSpan
     tokens: ImageTokens
 
 
 class ImageFormat(ABC):
-    """How one model directory writes images into prompts and wants their pixels."""
+    """How one model represents images in prompts, and how it preprocesses pixels."""
 
     family: ClassVar[str]
     num_axes: ClassVar[int] = 1
-    """Numbers per position: 1, or 3 where positions are (time, height, width)."""
+    """Numbers per position: 1, or 3 if positions are (time, height, width)."""
 
     def __init__(self, marker: str, marker_id: int) -> None:
         self.marker = marker
-        """What a chat template writes where an image stands."""
+        """What a chat template writes in place of an image."""
         self.marker_id = marker_id
 
     @abstractmethod
     def build_tokens(self, height: int, width: int) -> ImageTokens:
-        """The run that stands in a prompt for an image of this size."""
+        """The run for an image of this size."""
 
     @abstractmethod
     def build_arrays(self, image: AnyArray) -> dict[str, AnyArray]:
         """The vision encoder's arguments for one image, under the model's own names."""
 
     def place_images(self, state: TokenState, image_store: ImageStore) -> list[PlacedImage]:
-        """The runs of a state's images; refused unless the prompt holds exactly those ids."""
+        """The runs of a state's images; an error unless the prompt contains exactly those ids."""
         return [
             PlacedImage(span, self._check_tokens(state.prompt_ids, span, image_store))
             for span in state.images

@@ -1,8 +1,8 @@
-"""Idefics3 and SmolVLM: an image as tiles, each announced by its row and column, then the whole.
+"""Idefics3 and SmolVLM: an image as tiles, each labelled with its row and column, then the whole image.
 
-A large image is cut into square tiles of the encoder's size, followed by the whole image
-shrunk to one more tile; a small one, or any with splitting off, is that last tile alone. Every
-tile takes the same number of placeholders.
+A large image is cut into square tiles of the encoder's size, followed by the whole image resized to one more
+tile. A small image, or any image without splitting, is that last tile alone. Every tile has the same number
+of placeholders.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ AROUND, WHOLE = "<fake_token_around_image>", "<global-img>"
 
 
 class IdeficsFormat(ImageFormat):
-    """`settings` are the image processor's, `config` the model's; `encode` is the tokenizer's."""
+    """`settings` are those of the image processor, `config` that of the model; `encode` is the tokenizer's.
+    """
 
     family = "idefics3"
 
@@ -69,7 +70,7 @@ class IdeficsFormat(ImageFormat):
         return {"pixel_values": np.stack([self._scaling.scale_pixels(part) for part in tiles])}
 
     def _fit_size(self, height: int, width: int) -> tuple[int, int]:
-        """The size at which the longer side is as configured; the other is kept even."""
+        """The size whose longer side is as configured; the other side is made even."""
         if not self._is_resized:
             return height, width
         ratio = width / height
@@ -90,7 +91,7 @@ class IdeficsFormat(ImageFormat):
         return max(tall, 1), max(wide, 1)
 
     def _round_to_tiles(self, height: int, width: int) -> tuple[int, int]:
-        """The size in whole tiles."""
+        """Round the size to whole tiles."""
         if not self._is_split:
             return self._tile, self._tile
         ratio = width / height

@@ -1,6 +1,6 @@
-"""LLaVA: every image at one fixed size, one placeholder per patch.
+"""LLaVA: every image is resized to one fixed size, with one placeholder per patch.
 
-Our own tiny vision-language models are of this family.
+The built-in tiny vision-language models belong to this family.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from stepwell.rendering.vision.format import ImageFormat, ImageTokens
 from stepwell.rendering.vision.pixels import BICUBIC, Scaling, crop_centre, resize_image
 
 PATCH_SIZES = {"clip_vision_model": 32, "siglip_vision_model": 16}
-"""Vision towers, with the patch size of a configuration that does not name one."""
+"""Supported vision towers, with the patch size if the configuration has none."""
 
 
 class LlavaFormat(ImageFormat):
-    """`settings` are the image processor's, `config` the model's."""
+    """`settings` are those of the image processor, `config` that of the model."""
 
     family = "llava"
 
@@ -52,7 +52,7 @@ class LlavaFormat(ImageFormat):
         self._tokens = ImageTokens(ids, np.ones(count, dtype=bool))
 
     def build_tokens(self, height: int, width: int) -> ImageTokens:
-        """The same run for every size: images are resized."""
+        """The same run for every size, because images are resized."""
         return self._tokens
 
     def build_arrays(self, image: AnyArray) -> dict[str, AnyArray]:

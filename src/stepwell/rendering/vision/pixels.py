@@ -1,6 +1,6 @@
-"""From an image to the numbers an encoder reads: resize with Pillow, rescale, normalise.
+"""Image preprocessing for vision encoders: resize with Pillow, rescale, normalise.
 
-What `preprocessor_config.json` asks for is done in the order in which image processors do it.
+The operations of `preprocessor_config.json` are applied in the same order as by image processors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BICUBIC, LANCZOS = 3, 1
 
 
 def resize_image(image: AnyArray, height: int, width: int, resample: int) -> AnyArray:
-    """An image of another size; `resample` is Pillow's number of a filter."""
+    """Resize an image. `resample` is the number of a Pillow filter."""
     if image.shape[:2] == (height, width):
         return image
     from PIL import Image
@@ -34,7 +34,7 @@ def resize_image(image: AnyArray, height: int, width: int, resample: int) -> Any
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """How bytes become numbers around zero."""
+    """Maps bytes to numbers around zero."""
 
     factor: float
     mean: tuple[float, ...]
@@ -47,7 +47,7 @@ class Scaling:
         mean: tuple[float, ...] = CLIP_MEAN,
         std: tuple[float, ...] = CLIP_STD,
     ) -> Scaling:
-        """As the settings of an image processor say; `mean` and `std` where they say nothing."""
+        """Read the image processor's settings; `mean` and `std` are the defaults."""
         is_rescaled, is_normalised = settings.get("do_rescale", True), settings.get("do_normalize", True)
         return cls(
             float(settings.get("rescale_factor", 1 / 255)) if is_rescaled else 1.0,
@@ -56,7 +56,7 @@ class Scaling:
         )
 
     def scale_pixels(self, image: AnyArray) -> FloatImage:
-        """[H, W, 3] bytes to [3, H, W] float32."""
+        """Convert [H, W, 3] bytes to [3, H, W] float32."""
         numbers = image.transpose(2, 0, 1).astype(np.float32) * np.float32(self.factor)
         mean, std = (np.array(v, dtype=np.float32)[:, None, None] for v in (self.mean, self.std))
         result: FloatImage = (numbers - mean) / std
@@ -64,7 +64,7 @@ class Scaling:
 
 
 def crop_centre(image: AnyArray, height: int, width: int) -> AnyArray:
-    """The middle of an image; black around it where it is smaller than asked for."""
+    """Crop the centre of an image; pad with black if it is smaller than requested."""
     have_height, have_width = image.shape[:2]
     if have_height < height or have_width < width:
         padded = np.zeros((max(height, have_height), max(width, have_width), 3), dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""Images among the ids of a prompt: every marker becomes its image's run, counted and checked."""
+"""Replaces image markers among the ids of a prompt by their images' runs, with checks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ Ids = npt.NDArray[np.int32]
 def expand_markers(
     ids: Ids, names: Sequence[str], image_format: ImageFormat, image_store: ImageStore, offset: int
 ) -> tuple[Ids, tuple[ImageSpan, ...]]:
-    """`ids` with a run for each marker, and the spans of the runs when `ids` begin at `offset`."""
+    """Replace each marker in `ids` by its run, and return the spans of the runs if `ids` begin at `offset`.
+    """
     places = np.flatnonzero(ids == image_format.marker_id)
     if places.size != len(names):
         raise RenderError(
@@ -39,7 +40,7 @@ def expand_markers(
 
 
 def break_markers(message: Message, marker: str) -> Message:
-    """The message with a space inside every marker that its text spells by chance."""
+    """Insert a space into every image marker that the message's text contains by chance."""
     content = message.content
     if isinstance(content, str):
         return message if marker not in content else replace(message, content=_break_marker(content, marker))

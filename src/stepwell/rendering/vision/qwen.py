@@ -1,7 +1,7 @@
-"""Qwen2-VL and Qwen2.5-VL: images near their own size, positions in three axes (M-RoPE).
+"""Qwen2-VL and Qwen2.5-VL: images near their original size, positions with three axes (M-RoPE).
 
-An image is resized so that both sides are whole numbers of merged patches and the number of
-pixels lies in a range; each merged patch is one placeholder.
+An image is resized so that both sides are whole numbers of merged patches and the number of pixels lies in a
+range. Each merged patch is one placeholder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_ELONGATED = 200
 
 
 class QwenFormat(ImageFormat):
-    """`settings` are the image processor's, `config` the model's."""
+    """`settings` are those of the image processor, `config` that of the model."""
 
     family = "qwen_vl"
     num_axes = 3
@@ -58,7 +58,7 @@ class QwenFormat(ImageFormat):
             resize_image(image, rows * patch, columns * patch, self._resample)
         )
         blocks = numbers.reshape(3, rows // merge, merge, patch, columns // merge, merge, patch)
-        blocks = blocks.transpose(1, 4, 2, 5, 0, 3, 6)  # the patches of a merged one stand together
+        blocks = blocks.transpose(1, 4, 2, 5, 0, 3, 6)  # keeps the patches of a merged patch together
         still = np.repeat(blocks[:, :, :, :, :, None], self._frames, axis=5)
         return {
             "pixel_values": still.reshape(rows * columns, -1),
@@ -66,7 +66,7 @@ class QwenFormat(ImageFormat):
         }
 
     def build_positions(self, length: int, placed: Sequence[PlacedImage]) -> npt.NDArray[np.int64]:
-        """Time, height and width [3, length]."""
+        """Positions in time, height and width, [3, length]."""
         parts: list[npt.NDArray[np.int64]] = []
         done, position = 0, 0
         for place in placed:
