@@ -58,9 +58,7 @@ def _load_decoder(model: Any, base: Path) -> None:
         name.removeprefix("model."): tensor for name, tensor in load_file(base / "model.safetensors").items()
     }
     words = weights["embed_tokens.weight"].float()
-    weights["embed_tokens.weight"] = torch.cat(
-        [words, words.mean(dim=0, keepdim=True)]
-    )  # of the image token
+    weights["embed_tokens.weight"] = torch.cat([words, words.mean(dim=0, keepdim=True)])  # of the image token
     decoder = model.model.language_model
     decoder.load_state_dict({name: weights[name] for name in decoder.state_dict()})
     model.tie_weights()
