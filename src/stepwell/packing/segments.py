@@ -48,7 +48,7 @@ class AttentionPiece:
 
 
 def find_backend(query: Tensor, value: Tensor, layout: TreeLayout, how: ScoreOptions) -> ModuleType | None:
-    """The backend that supports these inputs, or None. Other kernels handle soft caps and effective windows."""
+    """The backend for these inputs, or None: other kernels handle soft caps and windows that cut."""
     if how.softcap is not None or (how.window is not None and layout.max_depth >= how.window):
         return None
     for backend in (segments_cpu, segments_cuda):

@@ -109,7 +109,7 @@ def attend_backward(
 def _compute_scores(
     queries: Tensor, keys: Tensor, tile: _Tile, how: ScoreOptions
 ) -> tuple[Tensor, Tensor | None]:
-    """Masked scores [tile batch, group * rows, keys] in at least float32, and the derivative of the soft cap."""
+    """Masked scores [tile batch, group * rows, keys] in at least float32, and the soft cap's derivative."""
     rows, count = tile.last - tile.first, tile.high - tile.low
     scores = torch.bmm(queries, keys.mT).to(_widen_dtype(queries)).mul_(how.scaling)
     slope = None

@@ -142,7 +142,7 @@ class Renderer:
         return self.report.ending.prompt_extra + self.template.decode(ids)
 
     def extend(self, previous: RecordedAction, new: Sequence[Message]) -> RenderedPrompt:
-        """The prompt after `new` messages, continued from the exact ids; `RenderError` if that is impossible."""
+        """The prompt after `new` messages, continued from the exact ids; otherwise a `RenderError`."""
         new = self._strip_markers(new)
         found = self._find_continuation(previous, new)
         if isinstance(found, Refusal):

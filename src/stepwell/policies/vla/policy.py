@@ -70,7 +70,7 @@ class VLAPolicy:
 
     @classmethod
     def from_config(cls, config: PolicyConfig, world: RobotEnvDescription, seed: int = 0) -> VLAPolicy:
-        """Build the policy from its settings: opened if `model` is a directory, otherwise with fresh weights."""
+        """Build the policy from its settings: opened if `model` is a directory, otherwise fresh."""
         critic: CriticKind | None = None if config.critic == "none" else config.critic
         if config.lora is not None:
             raise ConfigError("policy.lora: robot policies are trained whole; leave it out")
@@ -267,7 +267,7 @@ class VLAPolicy:
         return self.module.state_dict()
 
     def load_state_dict(self, weights: dict[str, Tensor]) -> None:
-        """Load the `state_dict` of a policy of the same kind. Anything else is refused and changes nothing."""
+        """Load the `state_dict` of a policy of the same kind; anything else is refused as a whole."""
         own = self.module.state_dict()
         wrong = sorted(own.keys() ^ weights.keys())
         wrong += sorted(n for n in own.keys() & weights.keys() if own[n].shape != weights[n].shape)

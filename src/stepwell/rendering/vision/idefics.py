@@ -23,7 +23,7 @@ AROUND, WHOLE = "<fake_token_around_image>", "<global-img>"
 
 
 class IdeficsFormat(ImageFormat):
-    """`settings` are those of the image processor, `config` that of the model; `encode` is the tokenizer's."""
+    """`settings` are the image processor's, `config` is the model's, `encode` the tokenizer's."""
 
     family = "idefics3"
 

@@ -18,7 +18,7 @@ Ids = npt.NDArray[np.int32]
 def expand_markers(
     ids: Ids, names: Sequence[str], image_format: ImageFormat, image_store: ImageStore, offset: int
 ) -> tuple[Ids, tuple[ImageSpan, ...]]:
-    """Replace each marker in `ids` by its run, and return the spans of the runs if `ids` begin at `offset`."""
+    """Replace each marker in `ids` by its run; also return the spans, with `ids` beginning at `offset`."""
     places = np.flatnonzero(ids == image_format.marker_id)
     if places.size != len(names):
         raise RenderError(
