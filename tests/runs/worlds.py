@@ -45,7 +45,7 @@ class BrokenLake(FrozenLake):
         return super().state()
 
     def _maybe(self, place: str) -> None:
-        is_chosen = place == self.options.place and self.lake.cell(self.lake.start)[0] in self.options.rows
+        is_chosen = place == self.options.place and self.lake.to_cell(self.lake.start)[0] in self.options.rows
         if is_chosen and BrokenLake.num_raised < self.options.times:
             BrokenLake.num_raised += 1
             raise RuntimeError("the simulator is gone")
