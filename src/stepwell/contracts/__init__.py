@@ -1,5 +1,6 @@
-"""Contract checkers: whether what a user adds keeps the promises that the rest of the system builds on.
+"""Contract checkers: they test whether user-defined objects keep the contracts that the rest of Stepwell
+needs.
 
-One file per kind. `kinds.check_object` finds the kind and runs its checks; `stepwell check NAME` prints the
-report. Environments have their own checker in `envs/check.py`, which the same command runs.
+There is one file per kind. `kinds.check_object` finds the kind and runs its checks; `stepwell check NAME`
+prints the report. Environments have their own checker in `envs/check.py`, which the same command runs.
 """

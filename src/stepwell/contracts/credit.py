@@ -1,7 +1,8 @@
-"""The contract of a credit function: shapes, finite values, and exactly what it declares.
+"""The contract of a credit function: shapes, finite values, and exactly the inputs it declares.
 
-Every check runs the function on small ragged batches that hold what the declaration names and nothing else of
-the critic. Siblings are compared exactly if the result changes once every trajectory is alone in its group.
+Every check runs the function on small ragged batches that contain only the critic outputs named by its
+declaration. A function compares siblings exactly if its result changes when every trajectory is alone in its
+group.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from stepwell.algos.declarations import CreditTraits, find_declaration, load_fun
 from stepwell.contracts.report import BrokenContract, ContractReport, run_checks
 from stepwell.core.errors import InputError
 
-HORIZON = 8  # turn limit of the imagined environment
+HORIZON = 8  # turn limit of the imaginary environment
 _VALUES: dict[str | None, tuple[str, ...]] = {
     None: (),
     "state": ("state_values", "instruction_values"),
@@ -43,7 +44,7 @@ def check_credit(name: str, kwargs: Mapping[str, Any] | None = None) -> Contract
 
 @dataclass(frozen=True)
 class CreditProbe:
-    """The function, what it declares for these arguments, and batches to call it with."""
+    """The function, its declaration for these arguments, and batches to call it with."""
 
     name: str
     function: Callable[..., Any]
@@ -51,7 +52,7 @@ class CreditProbe:
     kwargs: Mapping[str, Any]
 
     def run(self, timeline: Timeline) -> CreditResult:
-        """Its result; an input that is missing is one that it did not declare."""
+        """The result; a missing input is one that the function did not declare."""
         filled = {"horizon": HORIZON} if "horizon" in self.traits.fills else {}
         try:
             result: CreditResult = self.function(timeline, **{**filled, **self.kwargs})
@@ -65,7 +66,7 @@ class CreditProbe:
 
     @cached_property
     def batch(self) -> Timeline:
-        """Two groups of three siblings, with what the function declares to read."""
+        """Two groups of three siblings, with the inputs that the function declares."""
         return make_batch(self.traits)
 
     @cached_property
@@ -74,7 +75,7 @@ class CreditProbe:
 
 
 def make_batch(traits: CreditTraits, seed: int = 0, dtype: torch.dtype = torch.float32) -> Timeline:
-    """Six ragged trajectories in two groups. Rewards are outcomes where the targets are."""
+    """Six ragged trajectories in two groups. Rewards are outcomes if the targets are."""
     generator = torch.Generator().manual_seed(seed)
     steps, tokens = torch.tensor([2, 1, 3, 2, 4, 1]), torch.tensor([2, 1, 3, 1, 2, 2, 1, 4, 3, 1, 2, 1, 5])
     ends = steps.cumsum(0) - 1

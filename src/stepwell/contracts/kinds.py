@@ -1,8 +1,8 @@
-"""What kind of thing a name stands for, and the checker of that kind.
+"""Finds the kind of a named object, and the checker of that kind.
 
-The kind follows from the object: a `Recipe`, a `Strategy` or an environment's class say it themselves, a
-function by its decorator (`@credit`, `@loss`, `@reward_part`, `@shard_rule`). A function without one needs
-`kind`.
+The kind follows from the object: from the type of a `Recipe`, a `Strategy` or an environment class, and from
+the decorator of a function (`@credit`, `@loss`, `@reward_part`, `@shard_rule`). A function without a
+decorator needs `kind`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def check_object(
 ) -> Any:
     """The report about `target`: a name, `module:name`, or the object itself.
 
-    `options` are arguments of a credit function or loss, or options of an environment. Steps to reward are
-    those of `env`.
+    `options` are arguments of a credit function or loss, or options of an environment. Reward functions are
+    tested on steps of `env`.
     """
     name = name_object(target)
     kind = kind or find_kind(name)
@@ -65,7 +65,7 @@ def check_object(
 
 
 def find_kind(name: str) -> CheckedKind:
-    """The kind of what a name stands for; `ConfigError` where it could be several, or cannot be told."""
+    """The kind of a named object; a `ConfigError` if it is ambiguous or unknown."""
     if not is_import_path(name):
         return _find_built_in(name)
     if name.partition(":")[0] in ("gymnasium", "remote", "openenv"):

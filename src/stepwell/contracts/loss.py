@@ -1,9 +1,8 @@
-"""The contract of a policy loss: a finite number, a gradient that reaches the policy alone, masks respected.
+"""The contract of a policy loss: a finite number, a gradient for the policy only, and masks respected.
 
-The loss gets exactly the inputs that it declares (`needs`). One that it reads without declaring is missing,
-which fails. One that it declares without reading would make the trainer keep a reference for nothing, which
-fails too. The trainer evaluates a loss on the logprobs of the whole minibatch, so a loss may couple steps as
-it likes.
+The loss gets exactly the inputs that it declares (`needs`). Reading an undeclared input fails, because it is
+missing. Declaring an unused input fails too, because the trainer would keep a reference for nothing. The
+trainer evaluates a loss on the logprobs of the whole minibatch, so a loss may couple steps.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def check_loss(name: str, kwargs: Mapping[str, Any] | None = None) -> ContractRe
 
 @dataclass(frozen=True)
 class LossProbe:
-    """The loss, what it declares, and how to call it."""
+    """The loss, its declaration, and how to call it."""
 
     name: str
     function: Callable[..., Any]
@@ -44,7 +43,7 @@ class LossProbe:
     kwargs: Mapping[str, Any]
 
     def run(self, inputs: LossInputs) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss and metrics; an input that is missing is one that it did not declare."""
+        """Loss and metrics; a missing input is one that the loss did not declare."""
         try:
             returned: tuple[Tensor, dict[str, Tensor]] = self.function(inputs, **self.kwargs)
         except InputError as error:
@@ -56,14 +55,14 @@ class LossProbe:
         return returned
 
     def measure(self, inputs: LossInputs) -> tuple[float, Tensor]:
-        """The loss as a number, and its gradient by `policy_logprobs`."""
+        """The loss as a number, and its gradient with respect to `policy_logprobs`."""
         policy = inputs.policy_logprobs.detach().clone().requires_grad_()
         loss, _ = self.run(replace(inputs, policy_logprobs=policy))
         return float(loss.detach()), find_gradient(loss, policy)
 
 
 def find_gradient(loss: Tensor, by: Tensor) -> Tensor:
-    """The gradient of `loss` by `by`; zeros where it does not depend on it."""
+    """The gradient of `loss` with respect to `by`; zeros if it does not depend on it."""
     (gradient,) = torch.autograd.grad(loss, by, retain_graph=True, allow_unused=True)
     return torch.zeros_like(by) if gradient is None else gradient
 

@@ -1,7 +1,7 @@
-"""The contract of a prompt style: prompts say the form of a reply, and replies in that form are read back.
+"""The contract of a prompt style: prompts explain the reply format, and replies in that format can be parsed.
 
-A style (`agents.Strategy`) is tried on three small environments that differ in what an action is: one of a
-few names, free text, a tool call.
+A style (`agents.Strategy`) is tested on three small environments with different kinds of actions: a few
+names, free text, and tool calls.
 """
 
 from __future__ import annotations

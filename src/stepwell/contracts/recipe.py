@@ -1,4 +1,4 @@
-"""The contract of a recipe: its functions keep theirs, and together they give a gradient."""
+"""The contract of a recipe: its functions keep their contracts, and together they give a gradient."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from stepwell.contracts.report import BrokenContract, ContractReport, run_checks
 
 
 def check_recipe(name: str | Recipe) -> ContractReport:
-    """Report whether a recipe works. What cannot be combined is refused before (`ConfigError`)."""
+    """Report whether a recipe works. Invalid combinations are refused earlier (`ConfigError`)."""
     recipe = find_recipe(name)
     return run_checks(f"recipe {recipe.name}", CHECKS, recipe)
 
 
 def combines(recipe: Recipe) -> str:
-    """Whether the choices go together; a recipe that exists has passed this."""
+    """Check that the choices are compatible; an existing recipe has passed this already."""
     needs = {
         "a critic": recipe.needs_critic,
         "a reference": recipe.needs_reference,

@@ -1,8 +1,8 @@
-"""The report of a contract checker: one finding per check, each with what was seen.
+"""The report of a contract checker: one finding per check, with the evidence.
 
-A check is a function named for the fact it holds. It returns what it saw, or raises `BrokenContract` with
-what is wrong and what to do. Any other exception counts as a failure too, so that one broken part does not
-hide the others. The first check of a kind is the basis: where it fails, the others are left out.
+A check is a function named for the fact it tests. It returns its evidence, or raises `BrokenContract` with
+the problem and the remedy. Any other exception also counts as a failure, so that one broken part does not
+hide the others. The first check of a kind is the basis: if it fails, the others are skipped.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ P = TypeVar("P")
 
 
 class BrokenContract(Exception):
-    """A promise that does not hold; the message says what to change."""
+    """A broken contract; the message says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fact: held or not, with what was seen."""
+    """One fact: whether it holds, with the evidence."""
 
     name: str
     ok: bool
@@ -51,7 +51,7 @@ class ContractReport:
 
 
 def run_checks(title: str, checks: Sequence[Callable[[P], str]], probe: P) -> ContractReport:
-    """Run the checks of a kind on what `probe` holds."""
+    """Run the checks of a kind on `probe`."""
     return ContractReport(title, tuple(_find(checks, probe)))
 
 
@@ -61,7 +61,7 @@ def _find(checks: Sequence[Callable[[P], str]], probe: P) -> Iterator[Finding]:
             finding = Finding(check.__name__, True, check(probe))
         except BrokenContract as broken:
             finding = Finding(check.__name__, False, str(broken))
-        except Exception as error:  # whatever a user's code raises
+        except Exception as error:  # user code may raise anything
             finding = Finding(check.__name__, False, f"it raised:\n{format_own_lines(error)}")
         yield finding
         if number == 0 and not finding.ok and len(checks) > 1:

@@ -1,7 +1,7 @@
-"""The contract of a reward part: a finite number for every step that an agent can take.
+"""The contract of a reward part: a finite number for every possible step of an agent.
 
-The steps are those of real episodes: played by the environment's oracle, at random, and with replies that
-cannot be read, which have no actions.
+The steps come from real episodes: played by the environment's oracle, played at random, and with unreadable
+replies, which have no actions.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RewardProbe:
 
 
 def play_steps(name: str, options: Mapping[str, Any] | None = None) -> Iterator[StepOutcome]:
-    """Steps of a few episodes, and the same steps with replies that cannot be read."""
+    """Steps of a few episodes, and the same steps with unreadable replies."""
     env = make_env(name, options)
     if env.is_robot:
         raise ConfigError(f"env {name!r} is a robot's: its steps have no text to reward")

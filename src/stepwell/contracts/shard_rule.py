@@ -33,7 +33,7 @@ class ShardProbe:
     rule: ShardRule
 
     def cases(self) -> Iterator[tuple[list[ActionRequest], tuple[GeneratorLoad, ...]]]:
-        """Requests of one environment batch, and how busy the generators are."""
+        """Requests of one environment batch, with the load of the generators."""
         for loads in _LOADS:
             for count in _COUNTS:
                 yield [_make_request(number) for number in range(count)], loads

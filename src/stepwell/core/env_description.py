@@ -1,8 +1,8 @@
-"""What an agent is told about an environment, as plain data.
+"""What agents know about an environment, as plain data.
 
-An environment describes itself under its present settings. `guide` says only what is true: a lake
-that is not slippery is not called slippery. Agents build prompts from the description and read
-replies against it, so they need not know any environment.
+An environment describes itself under its current settings. `guide` contains only true statements: a lake that
+is not slippery is not called slippery. Agents build prompts from the description and parse replies with it,
+so they do not depend on any specific environment.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class ActionSpace:
     """What an agent may do in one turn: up to `max_per_turn` of `names` or calls of `tools`, else one text.
 
     With tools, an action is the JSON of one call (`ToolCall.text`), and the calls of a turn are executed
-    together. `answer` may name a tool that takes a single text. Agents do not see it as a tool: they
-    write `<answer>text</answer>` instead of calls, which calls `answer` with that text.
+    together. `answer` may name a tool with a single text argument. Agents do not see it as a tool: they write
+    `<answer>text</answer>` instead of calls, which calls `answer` with that text.
 
     >>> ActionSpace(("Up", "Down"), max_per_turn=3).is_text
     False
@@ -71,7 +71,7 @@ class ActionSpace:
         return next((tool.required[0] for tool in self.tools if tool.name == self.answer), "")
 
     def first_turn(self, plan: Sequence[str]) -> list[str]:
-        """The actions of a plan that form its first turn: as many as are allowed, an answer alone."""
+        """The actions of a plan that form its first turn: as many as allowed; an answer is always alone."""
         turn = list(plan[: self.max_per_turn])
         if not self.answer:
             return turn
@@ -96,7 +96,7 @@ class ActionSpace:
 
 @dataclass(frozen=True, slots=True)
 class ExampleTurn:
-    """One turn as an agent could write it, for the prompt."""
+    """One turn as an agent could write it, as an example for the prompt."""
 
     observation: str
     reasoning: str
@@ -108,9 +108,9 @@ class ExampleTurn:
 class EnvDescription:
     """An environment as its agents see it.
 
-    `guide` holds the goal, the symbols and the rules. `examples` has one turn for each state form
-    of the environment. An episode that reaches `max_turns` is a failure.
-    `vocabulary` lets judges check what agents say about states; agents are not told of it.
+    `guide` holds the goal, the symbols and the rules. `examples` has one turn for each state form of the
+    environment. An episode that reaches `max_turns` is a failure. Judges use `vocabulary` to check what
+    agents say about states; agents do not see it.
     """
 
     name: str

@@ -1,14 +1,14 @@
-"""What a judge must know of an environment's states: the names of its things and which relations count.
+"""What a judge must know about an environment's states: the names of objects and the relevant relations.
 
-    frame "grid"         things have [row, column]; a fact is which thing lies where of which (`pairs`)
-    frame "coordinates"  things have coordinates, right within `tolerance`; a fact is each of them
-    frame "bearing"      things lie in a direction and at a distance as seen from the anchor
+    frame "grid"         objects have [row, column]; a fact is the relative place of two of them (`pairs`)
+    frame "coordinates"  objects have coordinates, correct within `tolerance`; a fact is each of them
+    frame "bearing"      objects have a direction and a distance from the anchor
 
-An environment of the last two frames need not list its things. Those named in its structured state are
-added to `names` when a state is read, with short names: the last of several words, or the first and "one",
-where only one thing has that short name ("the clock", "the green one").
+An environment with one of the last two frames need not list its objects. The objects in its structured state
+are added to `names` when a state is read. They also get short names if these are unambiguous: the last of
+several words, or the first word and "one" ("the clock", "the green one").
 
-An environment passes its `StateVocabulary` on in its description. No judge knows any environment by name.
+An environment includes its `StateVocabulary` in its description. No judge knows any environment by name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Literal
 
 Frame = Literal["grid", "coordinates", "bearing"]
 OTHER = "?"
-"""The kind of things that are talked about but not judged: walls, floor, the grid itself."""
+"""The kind of objects that are mentioned but not judged: walls, floor, the grid itself."""
 
 _PRONOUNS = ("i", "me", "my", "you", "your", "myself", "yourself", "they", "them")
 PLAYER_NAMES = ("player", "agent", "character", "avatar", *_PRONOUNS[:-2])
@@ -35,11 +35,11 @@ _SCENERY = (
 
 @dataclass(frozen=True)
 class StateVocabulary:
-    """The words of one environment.
+    """The vocabulary of one environment.
 
-    `pairs` holds (kind, seen from kind). `symbols` says what a character of the board stands for. `synonyms`
-    holds other names of things that a state may name. `fixed` names fields of the structured form that say
-    nothing about the state (a size). `criteria` tells a judging model what counts as right, one per line.
+    `pairs` holds (kind, reference kind). `symbols` maps characters of the board to kinds. `synonyms` holds
+    other names of objects that a state may name. `fixed` names fields of the structured form that do not
+    depend on the state (a size). `criteria` are the criteria for a judging model, one per line.
     """
 
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class StateVocabulary:
         return max(map(len, self.phrases), default=1)
 
     def find_kind(self, name: str) -> str | None:
-        """Find the kind that a key of a dictionary stands for: `box_positions` -> `box`."""
+        """Find the kind of a dictionary key: `box_positions` -> `box`."""
         words = split_key(name)
         while words and words[-1] in ("position", "positions", "coordinates", "coordinate", "location"):
             words = words[:-1]
@@ -83,7 +83,7 @@ class StateVocabulary:
         return None if known is None or known[0] == OTHER else known[0]
 
     def add_things(self, keys: Iterable[str]) -> StateVocabulary:
-        """Extend this vocabulary by the things that a structured state names."""
+        """Extend this vocabulary by the objects that a structured state names."""
         fresh = {key: split_key(key) for key in keys if self.find_kind(key) is None and split_key(key)}
         if not fresh:
             return self
@@ -100,9 +100,9 @@ class StateVocabulary:
         return replace(self, names={**self.names, **added})
 
     def _shorten(self, words: tuple[str, ...]) -> tuple[str, ...]:
-        """List the short names of a thing of several words, to be used where they are unambiguous."""
+        """List the short names of an object whose name has several words; they are used if unambiguous."""
         first, last = words[0], words[-1]
-        if len(words) == 1 or last == "can":  # a garbage can is no verb
+        if len(words) == 1 or last == "can":  # "can" in "garbage can" is not a verb
             return ()
         return (last, first, f"{first} one", f"{first} block") if self.frame == "coordinates" else (last,)
 

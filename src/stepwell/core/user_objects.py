@@ -1,18 +1,18 @@
-"""Names for the objects that users bring: functions, classes and values of their own modules.
+"""Names for user-defined objects: functions, classes and values of the user's own modules.
 
-    my_module:brevity            importable, or in the present folder
+    my_module:brevity            importable, or in the current folder
     folder/my_module.py:brevity  the same by the path of its file
     __main__:brevity             of the notebook or script that runs this process
-    in-process:brevity           handed over as a Python object that has no name of its own to import
+    in-process:brevity           passed as a Python object that cannot be imported by name
 
-Settings hold names, because a run writes its settings down and other processes read them. Python code may
-hand over the object itself: `name_object` gives it a name, and `find_object` gives the object back. Installed
-packages add names of their own by entry points (`list_installed`).
+Settings hold names, because a run stores its settings and other processes read them. Python code may pass the
+object itself: `name_object` gives it a name, and `find_object` returns the object. Installed packages add
+names by entry points (`list_installed`).
 
 Invariants
 * `find_object(name_object(value), ...) is value` in the process that named it.
-* Names come from whoever runs the process: settings, Python code, installed packages. No service passes on a
-  name that a caller sent.
+* Names come only from the user who runs the process: settings, Python code, installed packages. No service
+  accepts a name from a remote caller.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def is_import_path(name: str) -> bool:
-    """Whether a name is of the form `module:name`, and so not a built-in one."""
+    """Whether a name has the form `module:name`, so that it is not a built-in name."""
     return ":" in name
 
 
@@ -44,7 +44,8 @@ def is_process_bound(name: str) -> bool:
 
 
 def name_object(value: Any) -> Any:
-    """The name by which `find_object` finds `value` in this process; names and plain data are left alone."""
+    """The name by which `find_object` finds `value` in this process; names and plain data are returned
+    unchanged."""
     if value is None or isinstance(value, str | int | float | list | tuple | dict):
         return value
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
@@ -54,7 +55,7 @@ def name_object(value: Any) -> Any:
 
 
 def find_object(name: str, wanted_by: str) -> Any:
-    """What a name stands for; `ConfigError` says what is wrong, after `wanted_by`."""
+    """The object with this name; otherwise a `ConfigError` that begins with `wanted_by`."""
     if name.startswith(f"{IN_PROCESS}:"):
         if name not in _objects:
             raise ConfigError(
@@ -72,7 +73,7 @@ def find_object(name: str, wanted_by: str) -> Any:
 
 
 def mark_kind(value: F, kind: str) -> F:
-    """Remember beside a function what it is, so that `stepwell check` need not be told."""
+    """Store the kind of a function, so that `stepwell check` can find it."""
     setattr(value, _KIND, kind)
     return value
 

@@ -1,1 +1,1 @@
-"""Rows of data files and data sets, and a cache of what was built from them."""
+"""Rows of data files and data sets, and a cache of products built from them."""

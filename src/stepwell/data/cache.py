@@ -1,9 +1,9 @@
-"""The download-free cache of what is built from packages: one file per product, whole or absent.
+"""A cache of products built from installed packages, without downloads: one file per product, complete or
+absent.
 
-A product is named by what it is made of: its name carries a digest of its inputs, so that a change of
-inputs is another file and a file once there is never stale. It is written beside its place and renamed,
-under a lock, so that many processes that want the same product build it once. A file that its reader
-refuses is built again, with a warning.
+A product's file name contains a digest of its inputs. Other inputs give another file, so an existing file is
+never stale. The file is written to a temporary name and renamed, under a lock, so that several processes
+build the same product only once. A file that its reader refuses is built again, with a warning.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def data_root() -> Path:
-    """`$STEPWELL_CACHE/data`, or `~/.cache/stepwell/data` where the variable is unset."""
+    """`$STEPWELL_CACHE/data`, or `~/.cache/stepwell/data` if the variable is not set."""
     base = os.environ.get("STEPWELL_CACHE")
     return (Path(base).expanduser() if base else Path.home() / ".cache" / "stepwell") / "data"
 
@@ -31,9 +31,9 @@ def data_root() -> Path:
 def open_cached(
     name: str, build: Callable[[Path], object], read: Callable[[Path], T], root: Path | None = None
 ) -> T:
-    """What `read` makes of the file `name`, which `build(path)` writes where it is absent or damaged.
+    """Read the file `name`; `build(path)` writes it first if it is absent or damaged.
 
-    `read` raises `EncodingError` on a file that is not whole.
+    `read` raises `EncodingError` for an incomplete file.
     """
     path = (root or data_root()) / name
     if path.exists():
@@ -60,7 +60,7 @@ def _build_file(path: Path, build: Callable[[Path], object]) -> None:
     os.close(handle)
     try:
         build(Path(partial))
-        os.chmod(partial, 0o644)  # mkstemp makes it private; a cache may be shared
+        os.chmod(partial, 0o644)  # mkstemp makes it private, but a cache may be shared
         os.replace(partial, path)
     except BaseException:
         Path(partial).unlink(missing_ok=True)

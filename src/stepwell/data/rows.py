@@ -1,16 +1,16 @@
-"""Rows of a table, whatever file they come in: JSONL, JSON, Parquet, CSV, or a `datasets` data set.
+"""Rows of a table in any supported file: JSONL, JSON, Parquet, CSV, or a `datasets` data set.
 
     for place, row in read_rows("tasks.parquet", "own_agent.tasks"): ...
 
-A source is a file (plain or gzip), a directory that `Dataset.save_to_disk` wrote, or `datasets:NAME/SPLIT`,
-a data set by name (`datasets:openai/gsm8k:main/train`: configuration `main`). A file is known by its
-content first and by its name second, so a Parquet file called `.jsonl` is read as what it is. `place` says
-where a row stands ("line 3", "row 3"), for messages; `setting` says which setting named the source.
+A source is a file (plain or gzip), a directory written by `Dataset.save_to_disk`, or `datasets:NAME/SPLIT`, a
+data set by name (`datasets:openai/gsm8k:main/train`: configuration `main`). The content of a file decides its
+format before its name does, so a Parquet file called `.jsonl` is read as Parquet. `place` is the place of a
+row ("line 3", "row 3"), and `setting` the setting that named the source; both are for error messages.
 
 Invariants
-* A line of JSONL ends at a line feed and nowhere else: U+2028 and its like may stand inside a text.
-* Values are JSON values. A CSV holds texts only; dates become ISO text.
-* What cannot be read is a `ConfigError` that names setting, file and place.
+* A line of JSONL ends only at a line feed: U+2028 and similar characters may occur inside a text.
+* Values are JSON values. CSV values are always text; dates become ISO text.
+* A source that cannot be read is a `ConfigError` that names setting, file and place.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def read_rows(source: str, setting: str) -> Iterator[Row]:
 
 
 def name_source(source: str) -> str:
-    """What the rows of a source are called: a file's or a data set's name."""
+    """The name of a source's rows: the name of its file or data set."""
     if source.startswith(PREFIX):
         return source.removeprefix(PREFIX).rpartition("/")[0].rpartition("/")[2].partition(":")[0]
     return Path(source).name.split(".")[0]
@@ -142,7 +142,7 @@ def _open_saved_data_set(path: Path, setting: str) -> Iterator[Row]:
     datasets = _import_datasets(where)
     try:
         found = datasets.load_from_disk(str(path))
-    except Exception as error:  # the package raises many kinds for a damaged folder
+    except Exception as error:  # the package raises many exception types for a damaged folder
         raise ConfigError(
             f"{where} cannot be opened as a data set ({_get_first_line(error)}); save it again"
         ) from error
@@ -191,7 +191,7 @@ def _make_plain_rows(rows: Any, where: str, split: str | None = None) -> Iterato
 
 
 def _to_plain(value: Any, where: str) -> Any:
-    """A value as JSON has it."""
+    """Convert a value to JSON types."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if isinstance(value, Mapping):

@@ -1,11 +1,10 @@
-"""Odd actions: what an agent may write into an environment of free text or of tools, and no environment may
-fall over.
+"""Adversarial actions: agent texts that no environment of free text or tools may fail on.
 
-    for what, action in odd_actions(env.world.actions): ...
+    for what, action in list_adversarial_actions(env.world.actions): ...
 
-Free text comes as it is. With tools, the same texts stand where a call should and in every argument
-that is a text, beside calls that name no tool, leave arguments out or fill them with the wrong things.
-`is_call` is False for what can never be done: of that an environment must say that it was not.
+Free text is passed unchanged. With tools, the same texts are used in place of a call and in every text
+argument. There are also calls of unknown tools, with missing arguments or with arguments of wrong types.
+`is_call` is False for actions that can never be executed; the environment must report that they were not.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _HOSTILE_VALUES: dict[str, JSON] = {
 
 
 class AdversarialAction(NamedTuple):
-    """An odd action; `is_call` says whether an environment may well do it."""
+    """An adversarial action; `is_call` is True if an environment may execute it."""
 
     what: str
     action: str
@@ -52,7 +51,7 @@ class AdversarialAction(NamedTuple):
 
 
 def list_adversarial_actions(actions: ActionSpace) -> Iterator[AdversarialAction]:
-    """Odd actions for an environment of free text or of tools; none where actions are names."""
+    """Adversarial actions for environments with free text or tools; none if actions are names."""
     if actions.names:
         return
     for what, text in _HOSTILE_TEXTS.items():
@@ -72,7 +71,7 @@ def list_adversarial_actions(actions: ActionSpace) -> Iterator[AdversarialAction
 
 
 def _list_adversarial_calls(actions: ActionSpace, tool: ToolSchema) -> Iterator[AdversarialAction]:
-    """Calls of one tool: nothing given, something unknown given, and every argument filled oddly."""
+    """Calls of one tool: without arguments, with an unknown one, and with bad values in every argument."""
     filled: dict[str, JSON] = {name: "x" for name in tool.properties}
     tried: list[tuple[str, dict[str, JSON]]] = [("no arguments", {}), ("one too many", {**filled, "z": 1})]
     for name in tool.properties:

@@ -1,25 +1,25 @@
-"""The contract of an environment: Gymnasium's reset and step, where one step is one turn of an agent.
+"""The interface of an environment: Gymnasium's reset and step, where one step is one turn of an agent.
 
-`Env` does what is the same in every environment (resolving the task, checking and counting actions,
-the turn limit); an environment says what is its own:
+`Env` implements what all environments share: resolving the task, checking and counting actions, the turn
+limit. An environment implements the rest:
 
     make_task   options, seed -> Task     pure: the same board on every machine
     begin       task, seed                puts the environment into the task's first state
     act         one action -> Effect      one primitive action, its reward, and whether it ended
-    observe     -> Observation            what the agent is shown now
-    oracle      -> actions                a shortest solution from here, the proof that one exists
-    world       -> EnvDescription         what agents are told, true under the present options
+    observe     -> Observation            what the agent sees now
+    oracle      -> actions                a shortest solution from here, which proves that one exists
+    world       -> EnvDescription         the description for agents, true under the current options
 
-Where actions are calls of tools, `act` gets the JSON of one call (`core.read_call` reads it). What an
-agent writes decides it, so a call that cannot be made is an observation for the agent and nothing else.
+If actions are tool calls, `act` gets the JSON of one call (`core.read_call` reads it). The agent wrote that
+call, so an impossible call leads to an observation and never to an exception.
 
 Invariants
-* A turn holds at most `world.actions.max_per_turn` actions. It stops at the one that ends the
-  episode; `info["num_actions"]` counts those that were executed.
-* An empty turn (what an unreadable reply leads to) does nothing, costs nothing and counts as a turn.
+* A turn holds at most `world.actions.max_per_turn` actions. It stops at the one that ends the episode;
+  `info["num_actions"]` counts the executed ones.
+* An empty turn (from an unreadable reply) does nothing, costs nothing and counts as a turn.
 * The turn limit is part of the environment: reaching it is `terminated`, a failure, never `truncated`.
-* A task's content decides the episode. `seed` at reset moves only the chance in an environment that
-  has any (`is_deterministic` says so); without it the task's own seed is used.
+* A task's content determines the episode. `seed` at reset affects only the randomness of an environment that
+  has any (see `is_deterministic`); without it the task's own seed is used.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from stepwell.envs.tiles import Image, draw_text
 
 
 class Effect(NamedTuple):
-    """What one primitive action did. `process` says how much nearer it came to the goal, where known."""
+    """The effect of one primitive action. `process` is its progress towards the goal, if known."""
 
     reward: float = 0.0
     terminated: bool = False
@@ -62,11 +62,11 @@ class Env(ABC):
 
     name: ClassVar[str]
     Options: ClassVar[type[Settings]] = Settings
-    is_robot: ClassVar[bool] = False  # robot environments are of another kind: `robots.base.RobotEnv`
+    is_robot: ClassVar[bool] = False  # robot environments have another base class: `robots.base.RobotEnv`
     has_oracle: ClassVar[bool] = True
-    min_oracle_share: ClassVar[float] = 1.0  # of tasks that following the oracle must solve
-    has_process: ClassVar[bool] = False  # whether effects say how much nearer to the goal they came
-    tells_golden: ClassVar[bool] = False  # whether reset tells `golden_steps`, which costs an oracle's plan
+    min_oracle_share: ClassVar[float] = 1.0  # share of tasks that the oracle must solve
+    has_process: ClassVar[bool] = False  # whether effects report progress towards the goal
+    tells_golden: ClassVar[bool] = False  # whether reset reports `golden_steps`, which costs an oracle's plan
 
     def __init__(self, options: Settings | None = None) -> None:
         self.options: Any = self.Options() if options is None else options
@@ -83,24 +83,24 @@ class Env(ABC):
     @property
     @abstractmethod
     def world(self) -> EnvDescription:
-        """What agents are told: guide, actions, turn limit, examples."""
+        """The description for agents: guide, actions, turn limit, examples."""
 
     @classmethod
     @abstractmethod
     def make_task(cls, options: Any, seed: int) -> Task:
-        """The task of a seed; its content holds all that decides the episode."""
+        """The task of a seed; its content determines the episode."""
 
     @classmethod  # noqa: B027 (most environments need nothing)
     def require(cls) -> None:
-        """Raise `ConfigError` with the command to run if something that the environment needs is missing."""
+        """Raise `ConfigError` with an install command if a dependency of the environment is missing."""
 
     @abstractmethod
     def begin(self, task: Task, seed: int) -> None:
-        """Put the environment into the first state of `task`; `seed` drives chance, if there is any."""
+        """Put the environment into the first state of `task`; `seed` drives its randomness, if any."""
 
     @abstractmethod
     def act(self, action: str) -> Effect:
-        """Execute one primitive action whose name is known to be allowed."""
+        """Execute one primitive action; its name has been checked."""
 
     @abstractmethod
     def observe(self) -> Observation:
@@ -108,20 +108,20 @@ class Env(ABC):
 
     @abstractmethod
     def oracle(self) -> list[str]:
-        """The remaining actions of a shortest solution from the present state; [] if there is none.
+        """The remaining actions of a shortest solution from the current state; [] if there is none.
 
-        Those of the next turn only, where chance has a part or where a call needs what another finds.
+        Only those of the next turn if the environment is random or if a call needs the result of another.
         """
 
     def begin_turn(self) -> None:  # noqa: B027 (most environments show a state, not what the turn brought)
-        """A turn with at least one action begins: what observations told of the last one may go."""
+        """Start a turn with at least one action; results of the previous turn may be dropped."""
 
     def result(self) -> str:
-        """What the turn brought, in a few words, for lists of what was done; empty: not worth saying."""
+        """The result of the turn in a few words, for lists of past turns; empty if not worth mentioning."""
         return ""
 
     def random_action(self, rng: random.Random) -> str:
-        """What random play does now; environments of free text say what theirs is, if any."""
+        """The action of random play; environments with free text define their own, if any."""
         actions = self.world.actions
         if actions.tools:
             return random_call(actions.tools, rng).text
@@ -130,10 +130,10 @@ class Env(ABC):
         return rng.choice(actions.names)
 
     def golden_steps(self) -> int | None:
-        """Turns of a proven shortest plan from the present state; None where none is known.
+        """Turns of a proven shortest plan from the current state; None if unknown.
 
-        By default the oracle's plan, as many actions in a turn as are allowed: override it where the
-        oracle's is not the shortest, or where not all of its actions may share turns like that.
+        By default the length of the oracle's plan, with as many actions per turn as allowed. Override it if
+        the oracle's plan is not the shortest, or if its actions cannot share turns in this way.
         """
         if not self.has_oracle or not self.is_deterministic:
             return None
@@ -145,23 +145,23 @@ class Env(ABC):
         return num_turns or None
 
     def state(self) -> dict[StateForm, str]:
-        """The true state in every form this environment has; by default the words of the observation."""
+        """The true state in every form of this environment; by default the text of the observation."""
         return {StateForm.NATURAL_LANGUAGE: self.observe().text}
 
     def table(self) -> StateTable | None:
-        """The task from its present state as a table of states; None where there is chance or too much."""
+        """The task from its current state as a table of states; None if it is random or too large."""
         return None
 
     def render(self) -> Image:
-        """The present state as an image; by default the words of the observation."""
+        """The current state as an image; by default the text of the observation."""
         return draw_text(self.observe().text)
 
     def close(self) -> None:  # noqa: B027 (most environments hold nothing)
-        """Release what the environment holds; calling it twice is fine."""
+        """Release the environment's resources; calling it twice is allowed."""
 
     @property
     def is_deterministic(self) -> bool:
-        """Whether the same actions on the same task always end the same way."""
+        """Whether the same actions on the same task always have the same result."""
         return True
 
     @property
@@ -179,7 +179,7 @@ class Env(ABC):
         if self._limits is None:
             actions = self.world.actions
             self._limits = frozenset(actions.names), actions.max_per_turn, self.world.max_turns
-        self._task = None  # a begin that fails leaves no half-started episode
+        self._task = None  # a failed begin leaves no half-started episode
         self._is_over = True
         self.begin(task, task.seed if seed is None else seed)
         self._task, self._is_over, self._num_turns = task, False, 0
@@ -225,7 +225,7 @@ class Env(ABC):
 
 
 def task_to_play(env: Any, seed: int | None, options: Mapping[str, Any] | None) -> Task:
-    """The task that a reset of `env` is of: the given one, or else that of the seed."""
+    """The task for a reset of `env`: the given one, or else that of the seed."""
     unknown = set(options or ()) - {"task"}
     if unknown:
         raise InputError(f"reset options know only 'task', got {', '.join(sorted(unknown))}")

@@ -1,9 +1,9 @@
-"""The checker: whether an environment keeps the contract, found by playing it.
+"""The environment checker: it plays an environment to test whether it keeps the contract.
 
-Every check is one function named for the fact it holds; it returns what was seen, or raises
-`ContractViolation` with what is wrong. Whatever else it raises counts as a failure with that error, so that
-one broken part does not hide the others. `check_env` is what `stepwell envs check NAME` shows.
-The checks of text environments are in `check_words`, those of robot environments in `robots.check`.
+Every check is one function named for the fact it tests. It returns its evidence, or raises
+`ContractViolation` with the problem. Any other exception also counts as a failure, so that one broken part
+does not hide the others. `stepwell envs check NAME` prints the report of `check_env`. The checks of text
+environments are in `check_text`, those of robot environments in `robots.check`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stepwell.envs.robots.check import ROBOT_CHECKS
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One fact about an environment: held or not, with what was seen."""
+    """One fact about an environment: whether it holds, with the evidence."""
 
     name: str
     ok: bool
@@ -61,8 +61,9 @@ def check_env(
 ) -> Report:
     """Play the environment `name` and report, check by check, whether it keeps the contract.
 
-    `num_tasks` None: 50 of a text environment, as many as a robot environment finds bearable. Where what an
-    environment needs is not installed there is nothing to check: that is a `ConfigError`."""
+    With `num_tasks` None, text environments use 50 tasks and robot environments a number that they choose. A
+    missing dependency of the environment is a `ConfigError`.
+    """
     kind, settings = find_env_type(name), read_options(name, options)
     kind.require()
     return check_type(kind, settings, num_tasks=num_tasks, min_turns_per_s=min_turns_per_s)
@@ -75,7 +76,7 @@ def check_type(
     num_tasks: int | None = None,
     min_turns_per_s: float = 1.0,
 ) -> Report:
-    """As `check_env`, for a class."""
+    """Same as `check_env`, for a class."""
     if num_tasks is None:
         num_tasks = kind.num_checked if issubclass(kind, RobotEnv) else 50
     if num_tasks < 2:

@@ -1,6 +1,6 @@
-"""What is checked of text environments: one function per fact, named for it.
+"""Checks of text environments: one function per fact, named for it.
 
-Each returns what was seen, or raises `ContractViolation` with what is wrong.
+Each returns its evidence, or raises `ContractViolation` with the problem.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def tasks_are_pure(probe: Probe) -> str:
 
 
 def content_decides_the_task(probe: Probe) -> str:
-    """A task that went through pickle, or has another seed, starts the same: content is all."""
+    """A task starts the same after pickling or with another seed: its content determines everything."""
     env = probe.env()
     for task in probe.tasks:
         first = _start_episode(env, task)
@@ -125,7 +125,7 @@ def an_empty_turn_only_counts(probe: Probe) -> str:
 
 
 def wrong_actions_are_refused(probe: Probe) -> str:
-    """An unknown action and too many of them are InputErrors that leave the episode as it was."""
+    """An unknown action or too many actions are InputErrors that do not change the episode."""
     env = probe.env()
     first = _start_episode(env, probe.tasks[0])
     actions = env.world.actions
@@ -141,7 +141,7 @@ def wrong_actions_are_refused(probe: Probe) -> str:
 
 
 def adversarial_actions_are_answered(probe: Probe) -> str:
-    """Whatever an agent writes is answered by an observation: nothing raises, nothing huge comes back."""
+    """Every agent text is answered by an observation of limited size; nothing raises."""
     env = probe.env()
     num_odd, is_over, before = 0, True, Observation()
     for what, action, is_call in list_adversarial_actions(env.world.actions):
@@ -164,7 +164,7 @@ def adversarial_actions_are_answered(probe: Probe) -> str:
 
 
 def oracle_solves_the_tasks(probe: Probe) -> str:
-    """Following the oracle succeeds on every task (where there is chance: more often than random play)."""
+    """The oracle solves every task (in random environments: more tasks than random play)."""
     if not probe.kind.has_oracle:
         return "none"
     env = probe.env()
@@ -178,7 +178,7 @@ def oracle_solves_the_tasks(probe: Probe) -> str:
 
 
 def random_play_does_not_suffice(probe: Probe) -> str:
-    """There is something to learn: random turns leave tasks unsolved, with words or tools nearly all."""
+    """There is something to learn: random turns leave tasks unsolved; with free text or tools, nearly all."""
     env = probe.env()
     _start_episode(env, probe.tasks[0])
     if not has_random_play(env):
@@ -191,7 +191,8 @@ def random_play_does_not_suffice(probe: Probe) -> str:
 
 
 def no_plan_is_shorter_than_the_golden_one(probe: Probe) -> str:
-    """Where reset tells the turns of a shortest plan, the oracle needs no fewer, and the limit allows it."""
+    """If reset reports the turns of a shortest plan, the oracle needs at least as many, and the limit allows
+    it."""
     env = probe.env()
     if not env.tells_golden:
         return "none"
@@ -225,7 +226,7 @@ def splits_are_disjoint_and_both_filled(probe: Probe) -> str:
         sides[task.split(HELD_OUT_SHARE)].add(_describe_looks(env))
     counts = f"{len(sides[Split.TRAIN])} train, {len(sides[Split.HELD_OUT])} held out"
     require_that(all(sides.values()), f"{len(tasks)} distinct tasks leave a split empty ({counts})")
-    if env.has_oracle:  # elsewhere the first observation need not show the whole task
+    if env.has_oracle:  # without an oracle, the first observation need not show the whole task
         both = len(sides[Split.TRAIN] & sides[Split.HELD_OUT])
         require_that(
             both == 0, f"{both} tasks look alike in both splits, so content holds too much ({counts})"
@@ -234,7 +235,7 @@ def splits_are_disjoint_and_both_filled(probe: Probe) -> str:
 
 
 def state_has_its_forms(probe: Probe) -> str:
-    """The truth in words, at least in natural language; reading it and the oracle changes nothing."""
+    """The true state exists at least as natural language; reading it or the oracle changes nothing."""
     env = probe.env()
     for task in probe.tasks[:20]:
         first = _start_episode(env, task)
@@ -303,7 +304,7 @@ def _start_episode(env: Env, task: Task) -> Observation:
 
 
 def _describe_looks(env: Env) -> str:
-    """All that can be seen of a state, as one text."""
+    """All visible parts of a state, as one text."""
     pictures = [image.tobytes().hex() for image in env.observe().images]
     return repr((env.observe().text, pictures, sorted(env.state().items())))
 

@@ -1,16 +1,16 @@
-"""Tasks, turns, requests and samples as the header and the arrays of a frame, and back.
+"""Converts tasks, turns, requests and samples to the header and arrays of a frame, and back.
 
-`pack_X(values)` gives (header, arrays); `unpack_X(header, arrays)` gives equal values, or raises
-`EncodingError` where the header does not say what it should.
+`pack_X(values)` gives (header, arrays). `unpack_X(header, arrays)` gives equal values, or raises
+`EncodingError` if the header is invalid.
 
-Small arrays of the same name, dtype and shape in a list (what the environments of one environment batch show)
-are stacked and sent as one, and so are words and flags that all environments share: the cost of a message
-grows with its bytes, not with its environments.
+Small arrays of the same name, dtype and shape in a list (the observations of one environment batch) are
+stacked and sent as one array. Texts and flags that are equal in all environments are sent once. The cost of a
+message thus depends on its bytes, not on the number of environments.
 
 Invariants
-* `unpack(pack(x)) == x`, floats and arrays to the last bit. Errors keep their kind (of
-  `core.errors`) and their words; an exception of any other kind becomes an `InfraError`.
-* What was unpacked is read-only and shares memory with nothing that will be written to.
+* `unpack(pack(x)) == x`, floats and arrays to the last bit. Errors keep their type (of `core.errors`) and
+  their message; an exception of any other type becomes an `InfraError`.
+* Unpacked arrays are read-only and share no memory that will be written to.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from stepwell.core.arrays import AnyArray
 from stepwell.core.frames import is_json
 from stepwell.envs.turns import Turn
 
-MAX_STACKED_BYTES = 4096  # of one array: larger ones gain nothing from a copy more
+MAX_STACKED_BYTES = 4096  # of one array; for larger ones a copy does not pay
 Header = dict[str, Any]
 Arrays = Sequence[AnyArray]
 T = TypeVar("T")
@@ -60,7 +60,7 @@ _KINDS = {
 
 
 class _Packer:
-    """Collects arrays; what stands for one in the header is its number."""
+    """Collects arrays; the header refers to each by its number."""
 
     def __init__(self) -> None:
         self.arrays: list[AnyArray] = []
@@ -70,7 +70,7 @@ class _Packer:
         return len(self.arrays) - 1
 
     def stack_rows(self, rows: Sequence[Mapping[str, AnyArray]]) -> Any:
-        """Named arrays of many: by name where all have the same names, else row by row."""
+        """Named arrays of many rows: by name if all rows have the same names, otherwise row by row."""
         if not rows:
             return None
         if len(set(map(tuple, rows))) > 1:
@@ -78,7 +78,7 @@ class _Packer:
         return {name: self.stack_column([row[name] for row in rows]) for name in rows[0]}
 
     def stack_column(self, column: list[AnyArray]) -> int | list[int]:
-        """One stacked array, or one number per row."""
+        """The number of one stacked array, or one number per row."""
         first = column[0]
         is_small = 0 < first.nbytes <= MAX_STACKED_BYTES and len(column) > 1
         if is_small and len({(array.dtype, array.shape) for array in column}) == 1:
@@ -110,7 +110,7 @@ class _Unpacker:
         if isinstance(value, list):
             return _require_count([self.get_array(number) for number in value], count)
         stacked = self.get_array(value)
-        # a row of a vector would be a number, not an array
+        # indexing a vector would give a number, not an array
         rows = [np.asarray(stacked[i, ...]) for i in range(len(stacked))] if stacked.ndim == 1 else stacked
         return _require_count(list(rows), count)
 
@@ -133,7 +133,7 @@ def unpack_tasks(header: Header) -> list[Task]:
 
 
 def pack_actions(actions: Sequence[Any]) -> tuple[Header, list[AnyArray]]:
-    """What environments are told: lists of names, or chunks of a robot's actions."""
+    """Actions for environments: lists of names, or chunks of a robot's actions."""
     packer = _Packer()
     if actions and all([isinstance(action, np.ndarray) for action in actions]):
         return {"chunks": packer.stack_column(list(actions)), "count": len(actions)}, packer.arrays
@@ -152,7 +152,7 @@ def unpack_actions(header: Header, arrays: Arrays) -> list[Any]:
 
 
 def pack_turns(turns: Sequence[Turn]) -> tuple[Header, list[AnyArray]]:
-    """Turns. One whose `info` is no JSON becomes a turn with an error that says so."""
+    """Turns. A turn whose `info` is not JSON becomes a turn with an error that explains this."""
     packer = _Packer()
     shown = [turn.observation for turn in turns]
     states = [turn.state for turn in turns]
@@ -200,7 +200,7 @@ def unpack_turns(header: Header, arrays: Arrays) -> list[Turn]:
 
 
 def _pack_infos(turns: Sequence[Turn]) -> tuple[Any, dict[int, Exception]]:
-    """Infos by name where all have the same names, else turn by turn; and the errors of turns, by place."""
+    """Infos by name if all turns have the same names, otherwise turn by turn; and errors by index."""
     problems = {place: turn.error for place, turn in enumerate(turns) if turn.error is not None}
     infos = [turn.info for turn in turns]
     for place, info in enumerate(infos):
@@ -224,7 +224,7 @@ def _read_infos(value: Any, count: int) -> list[dict[str, Any]]:
 
 
 def _pack_observation(observation: Observation | ArrayState, packer: _Packer) -> Any:
-    """A robot's is its instruction alone: the arrays of all of them travel together."""
+    """For a robot, only the instruction: the arrays of all robots are packed together."""
     if isinstance(observation, ArrayState):
         return observation.instruction
     tools = [[tool.name, tool.description, tool.parameters] for tool in observation.tools]
@@ -240,7 +240,7 @@ def _unpack_observation(value: Any, unpacker: _Unpacker) -> Observation:
 def pack_requests(requests: Sequence[Request]) -> tuple[Header, list[AnyArray]]:
     """Requests, of token states and array states."""
     packer, states = _Packer(), [request.state for request in requests]
-    kinds: dict[tuple[Any, ...], int] = {}  # a batch is sampled in one way, or in two; only seeds differ
+    kinds: dict[tuple[Any, ...], int] = {}  # a batch uses one or two sets of parameters; only seeds differ
     header = {
         "requests": [
             [r.conversation, r.id, kinds.setdefault(_pack_params(r.params), len(kinds)), r.params.seed]
@@ -372,7 +372,7 @@ def _pack_sample(sample: Sampled) -> list[Any]:
 
 
 def pack_error(error: BaseException) -> list[str]:
-    """Its kind and its words; of a foreign kind, words that name it."""
+    """The type and the message of an error; a foreign type is named in the message."""
     kind = type(error)
     if _KINDS.get(kind.__name__) is kind:
         return [kind.__name__, str(error)]
@@ -380,7 +380,7 @@ def pack_error(error: BaseException) -> list[str]:
 
 
 def unpack_error(value: Any, otherwise: type[StepwellError]) -> StepwellError:
-    """The error of `pack_error`; a foreign kind becomes `otherwise`."""
+    """The error of `pack_error`; a foreign type becomes `otherwise`."""
     if not isinstance(value, list) or len(value) != 2 or not all(isinstance(word, str) for word in value):
         raise EncodingError(f"{value!r} should be the kind and the words of an error")
     name, words = value
@@ -412,7 +412,7 @@ def _require_types(values: Any, kind: type[T], count: int) -> list[T]:
 
 
 def _share_value(values: list[Any]) -> list[Any]:
-    """One value where all are the same; not of numbers with a point, of which -0.0 equals 0.0."""
+    """One value if all are equal; not for floats, because -0.0 equals 0.0."""
     if len(values) > 1 and values.count(values[0]) == len(values):
         kinds = set(map(type, values))
         return values[:1] if len(kinds) == 1 and kinds <= _SHARED else values

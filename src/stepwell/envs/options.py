@@ -1,17 +1,17 @@
-"""Which options of an environment belong to its host.
+"""Options of an environment that only its host may set.
 
-An option that names a file, a folder, a URL or a module, or that makes the host build and keep data, is a
-*host option*. Whoever runs the environment in their own process may set it. A caller of an environment
-service may not: the service refuses it, and the host sets it when it serves
-(`stepwell serve envs --set multihop_qa.dataset=hotpot_dev.json`).
+An option that names a file, a folder, a URL or a module, or that makes the host build and store data, is a
+*host option*. Users who run the environment in their own process may set it. Callers of an environment
+service may not: the service refuses it, and the host sets it at startup (`stepwell serve envs --set
+multihop_qa.dataset=hotpot_dev.json`).
 
     class MultihopQAOptions(Settings):
         dataset: str | None = declare_host_option(None, description="a file of published questions")
 
 Invariants
-* The declaration stands beside the option, in its schema (`host_only`), and nowhere else.
-* An option without a declaration that looks like a host option is treated as one. An environment that wants
-  to leave such an option to callers says `declare_host_option(…, host_only=False)`.
+* The declaration is part of the option's schema (`host_only`), and nowhere else.
+* An undeclared option that looks like a host option is treated as one. To leave such an option to callers, an
+  environment uses `declare_host_option(…, host_only=False)`.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ _WORDS = re.compile(
 
 
 def declare_host_option(default: Any, *, host_only: bool = True, **field: Any) -> Any:
-    """A field of an environment's options that its host sets and callers may not."""
+    """Declare an environment option that only the host may set."""
     return Field(default, json_schema_extra={HOST_ONLY: host_only}, **field)
 
 
 def list_host_options(kind: type[Settings]) -> tuple[str, ...]:
-    """The options that belong to the host: declared, or undeclared and of the looks of one."""
+    """The host options: declared ones, and undeclared ones that look like host options."""
     return tuple(name for name, field in kind.model_fields.items() if _is_host_option(name, field))
 
 
 def find_undeclared_options(kind: type[Settings]) -> tuple[str, ...]:
-    """Options that look like host options and do not say whether they are."""
+    """Options that look like host options but are not declared either way."""
     fields = kind.model_fields.items()
     return tuple(
         name
@@ -81,7 +81,7 @@ def _looks_like_host_option(name: str, field: FieldInfo) -> bool:
 
 
 def _list_types(annotation: Any) -> set[Any]:
-    """The plain types inside an annotation; a `Literal` has none, since its values are fixed."""
+    """The plain types inside an annotation; none for a `Literal`, whose values are fixed."""
     if get_origin(annotation) is None:
         return {annotation}
     found = {get_origin(annotation)}

@@ -1,8 +1,8 @@
-"""Drawing tasks: distinct by content, of one split, the same for the same seed everywhere.
+"""Draws tasks: distinct by content, of one split, and the same for the same seed everywhere.
 
-Which split a task belongs to follows from its content alone (`Task.split`), so that no choice
-of seeds can put one board on both sides. Environments may hold fewer tasks than are asked for: once
-many draws in a row have shown nothing new, all there is counts as seen.
+The split of a task depends only on its content (`Task.split`), so no choice of seeds can put one board into
+both splits. An environment may have fewer tasks than requested: after many draws without a new task, the
+environment counts as exhausted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def draw_tasks(
     seed: int,
     held_out_share: float = 0.2,
 ) -> list[Task]:
-    """`count` distinct tasks of one split; too few in that world is a `ConfigError` that says how many."""
+    """Draw `count` distinct tasks of one split; too few is a `ConfigError` with the number available."""
     if count < 0:
         raise InputError(f"count must not be negative, got {count}")
     tasks = list(itertools.islice(distinct_tasks(name, options, split, seed, held_out_share), count))
@@ -46,7 +46,7 @@ def distinct_tasks(
     seed: int,
     held_out_share: float = 0.2,
 ) -> Iterator[Task]:
-    """Distinct tasks of one split, until the environment seems to hold no more."""
+    """Distinct tasks of one split, until the environment seems exhausted."""
     kind, settings = find_env_type(name), read_options(name, options)
     draws = random.Random(seed)
     seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""One turn of an environment as data: what it answered to a reset or to an action."""
+"""One turn of an environment as data: its answer to a reset or to actions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from stepwell.core.text import clean_texts, replace_half_surrogates
 
 @dataclass(slots=True)
 class Turn:
-    """What one environment answered: to a reset (reward 0) or to a turn. With `error` the rest means nothing.
+    """An environment's answer to a reset (reward 0) or to a turn. With `error`, the other fields are
+    undefined.
 
-    `state` is the true state by form (`core.StateForm`), where it was asked for.
+    `state` is the true state by form (`core.StateForm`), if requested.
     """
 
     observation: Observation | ArrayState = field(default_factory=Observation)
@@ -31,7 +32,7 @@ class Turn:
 
 
 def play_turn(env: Any, actions: Any) -> Turn:
-    """One turn of an environment, its words fit to be stored."""
+    """Play one turn of an environment; its texts are made safe to store."""
     observation, reward, terminated, truncated, info = env.step(actions)
     return Turn(observation, reward, terminated, truncated, clean_texts(info))
 

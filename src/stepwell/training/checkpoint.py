@@ -3,12 +3,12 @@
     checkpoints/update-000050/
         model.safetensors, config.json, tokenizer…   the policy in Hugging Face format, critic included
         trainer.pt                                   optimizer and counters
-        loop.json                                    what the loop needs to go on
+        loop.json                                    the state of the loop
         complete.json                                size and hash of every other file, written last
 
-A checkpoint is written under a temporary name and renamed, so that a kill at any moment leaves
-the older ones intact. `find_latest_checkpoint` takes the newest one whose files match
-`complete.json`; it reports a damaged one and skips it. `sweep_leftovers` removes what a kill left.
+A checkpoint is written under a temporary name and renamed, so that a kill at any moment leaves the older ones
+intact. `find_latest_checkpoint` takes the newest one whose files match `complete.json`; it reports and skips
+a damaged one. `sweep_leftovers` removes the leftovers of a killed run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Checkpoint:
 
     @property
     def loop(self) -> dict[str, Any]:
-        """What the loop stored."""
+        """The stored state of the loop."""
         return dict(json.loads((self.path / "loop.json").read_text()))
 
 
@@ -54,7 +54,7 @@ def save_checkpoint(
     loop: dict[str, Any],
     name: str | None = None,
 ) -> Checkpoint:
-    """Write `folder/update-…` (or `folder/name`), all or nothing. Without a trainer: the policy only."""
+    """Write `folder/update-…` (or `folder/name`) atomically. Without a trainer: the policy only."""
     update = int(loop["update"])
     path = folder / (name or f"{_PREFIX}{update:06d}")
     try:
@@ -69,7 +69,7 @@ def save_checkpoint(
             files = {
                 item.relative_to(fresh).as_posix(): _describe_file(item)
                 for item in sorted(fresh.rglob("*"))
-                if item.is_file() and item.name != _COMPLETE  # that of a checkpoint it started from
+                if item.is_file() and item.name != _COMPLETE  # of the checkpoint it started from
             }
             (fresh / _COMPLETE).write_text(json.dumps(files, indent=1))
     except (OSError, SafetensorError, RuntimeError) as error:  # safetensors and torch raise their own
@@ -83,8 +83,8 @@ def save_checkpoint(
 def load_checkpoint(checkpoint: Checkpoint, policy: Policy, trainer: Trainer) -> None:
     """Load a checkpoint's weights and optimizer."""
     load_policy(checkpoint.path, policy)
-    # by way of the CPU: optimizers move moments to their parameters, and count steps on the host, where
-    # reading them does not wait for the device
+    # load to the CPU: optimizers move moments to the device of their parameters, but count steps on the host,
+    # where reading them does not wait for the device
     state = torch.load(checkpoint.path / "trainer.pt", map_location="cpu", weights_only=True)
     trainer.load_state_dict(state)
 
@@ -131,7 +131,7 @@ def find_damage(path: Path) -> str | None:
 
 
 def require_whole(path: Path) -> None:
-    """Refuse a damaged checkpoint that was asked for by name."""
+    """Refuse a damaged checkpoint that was requested by name."""
     problem = find_damage(path)
     if problem is not None:
         raise EncodingError(f"{path} cannot be used: {problem}. Choose another checkpoint")
@@ -144,7 +144,7 @@ def prune_checkpoints(folder: Path, keep: int) -> None:
 
 
 def sweep_leftovers(folder: Path, after: int | None = None) -> None:
-    """Remove what a killed run left: partial directories, and checkpoints after an update.
+    """Remove the leftovers of a killed run: partial directories, and checkpoints after an update.
 
     A checkpoint that was being replaced when the run was killed is restored.
     """

@@ -1,13 +1,13 @@
 """Communication between the ranks of a trainer: messages over a socket, tensors over torch.distributed.
 
-    rank 0 ── socket pair ──► rank r      JSON and bytes: what to do next; nothing is ever unpickled
-    all    ══ process group ═ all         outputs, pulls, gradients and weights, in one agreed order
+    rank 0 ── socket pair ──► rank r      commands as JSON and bytes; nothing is ever unpickled
+    all    ══ process group ═ all         outputs, gradients and weights, in a fixed order
 
-An idle rank waits at its socket without a limit, and notices there when rank 0 is gone. A collective
-waits at most `timeout_s`. The process group belongs to its trainer: the process-wide group of
-torch.distributed is not used, so that several trainers can exist in one process.
+An idle rank waits at its socket without a time limit, and notices there when rank 0 has ended. A collective
+waits at most `timeout_s`. Every trainer has its own process group and does not use the global group of
+torch.distributed, so several trainers can exist in one process.
 
-With NCCL tensors travel from device to device, else through the memory of the host (Gloo, loopback).
+With NCCL, tensors go from device to device; otherwise they go through host memory (Gloo, loopback).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _BUCKET_BYTES = 64 << 20
 
 
 def send_message(link: socket.socket, words: dict[str, Any], payload: bytes = b"") -> None:
-    """One message."""
+    """Send one message."""
     text = json.dumps(words).encode()
     link.sendall(_HEAD.pack(len(text), len(payload)) + text)
     link.sendall(payload)
 
 
 def receive_message(link: socket.socket) -> tuple[dict[str, Any], bytes] | None:
-    """The next message; None where the other side is gone."""
+    """The next message; None if the other side has closed the connection."""
     head = _read_bytes(link, _HEAD.size)
     if head is None:
         return None
@@ -66,7 +66,7 @@ class RankCollectives:
         options = group.Options() if on_devices else group._Options()
         options._timeout = timedelta(seconds=timeout_s)
         if on_devices:
-            os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")  # `wait` then raises, nothing is killed
+            os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")  # makes `wait` raise instead of killing
         else:
             options._devices = [group.create_device(hostname="127.0.0.1")]
         store = dist.FileStore(str(folder / "store"), size)  # type: ignore[attr-defined]
@@ -84,7 +84,7 @@ class RankCollectives:
                 _scatter_bucket(joined, bucket)
 
     def sum_to_first(self, tensors: Iterable[Tensor]) -> None:
-        """Sum the tensors of all ranks, in place at rank 0; elsewhere they are left as they are."""
+        """Sum the tensors of all ranks, in place at rank 0; the other ranks' tensors do not change."""
         options = dist.ReduceOptions()
         options.rootRank = 0
         for bucket in _split_buckets(tensors):
@@ -94,7 +94,7 @@ class RankCollectives:
                 _scatter_bucket(joined, bucket)
 
     def reduce_any(self, flags: Sequence[bool], device: torch.device) -> list[bool]:
-        """Which flags are set on any rank; the same answer everywhere."""
+        """Which flags are set on any rank; all ranks get the same result."""
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]
         found = torch.tensor(flags, dtype=torch.uint8, device=device if self._on_devices else "cpu")
@@ -107,7 +107,7 @@ class RankCollectives:
 
 
 def _split_buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """Runs of tensors of one dtype, of about `_BUCKET_BYTES`: few messages, little memory."""
+    """Group consecutive tensors of one dtype into about `_BUCKET_BYTES`: few messages, little memory."""
     bucket: list[Tensor] = []
     size = 0
     for tensor in tensors:

@@ -3,13 +3,13 @@
     trajectories ─► split (whole groups) ─► Minibatch ─► packed ─► Objective ─► backward ─► step
                                                └── update_epochs passes, credit kept ──┘
 
-It knows no algorithm by name: a recipe says what to compute. Weights change only by a gradient
-that is finite and below a limit; otherwise `DivergenceError` reports the figures, and the weights
-are those before that step.
+It knows no algorithm by name; the recipe defines what to compute. Weights change only by a gradient that is
+finite and below a limit. Otherwise a `DivergenceError` reports the figures, and the weights stay as they were
+before that step.
 
-With several `devices` the other ones are ranks of their own (`ranks.py`), which run their share of every
-minibatch. They are started by the first update, with the weights, reference and all, that the policy then
-has; whatever stops an update, or loads another state, ends them, and the next one starts them anew.
+With several `devices`, each further device has its own rank process (`ranks.py`), which runs its share of
+every minibatch. The first update starts the ranks with the policy's current weights, including the reference.
+Any failure of an update, or loading another state, ends them; the next update starts new ones.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ _ADVICE = (
 class Trainer:
     """Updates a policy by a recipe.
 
-    `horizon` is the world's turn limit. With a recipe that holds the policy to a reference,
-    `freeze_reference` must be called once, when the policy is as it shall be remembered. The policy is on
-    the first of `devices`; each further one is a rank, which may take `rank_timeout_s` for its share.
+    `horizon` is the environment's turn limit. With a recipe that uses a reference, call `freeze_reference`
+    once, when the policy has the reference weights. The policy is on the first of `devices`; each further
+    device is a rank, which may take `rank_timeout_s` for its share.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Trainer:
         )
 
     def freeze_reference(self) -> None:
-        """Remember the present weights as the reference, where the recipe has one."""
+        """Store the current weights as the reference, if the recipe uses one."""
         self.close()
         if self.recipe.needs_reference and self.policy.adapters is None:
             self.policy.reference = copy.deepcopy(self.policy.model).requires_grad_(False)
@@ -105,12 +105,12 @@ class Trainer:
         check_parity: CheckParity | None = None,
         version: int | None = None,
     ) -> dict[str, float]:
-        """Learn from trajectories; returns the figures of the update.
+        """Learn from trajectories; returns the metrics of the update.
 
-        `check_parity` gets, before any weight changes, the gaps between the policy's logprobs and those of
-        the engine that sampled, and a function that compares both with float32; it may raise. `version` is
-        that of the present weights: what older ones sampled is then left out of that comparison and learnt
-        from under the truncated ratio.
+        `check_parity` is called before any weight changes. It gets the gaps between the policy's logprobs and
+        those of the engine that sampled, and a function that compares both with float32; it may raise.
+        `version` is that of the current weights. Samples of older versions are left out of that comparison,
+        and are learnt from with the truncated ratio.
         """
         try:
             return self._run_update(trajectories, check_parity, version)
@@ -118,18 +118,18 @@ class Trainer:
             self.close()
             raise
         finally:
-            self._shared = {}  # with what its passes kept on the device
+            self._shared = {}  # together with the device copies of its passes
 
     def close(self) -> None:
-        """End the other ranks, where there are any."""
+        """End the other ranks, if any."""
         if self._ranks is not None:
             self._ranks.close()
             self._ranks = None
 
     @property
     def rank_pids(self) -> list[int]:
-        """Of the processes of the other ranks."""
-        ranks = self._ranks  # one look: a live view asks from another thread
+        """Process ids of the other ranks."""
+        ranks = self._ranks  # read once, because a live view calls this from another thread
         return [] if ranks is None else [peer.process.pid for peer in ranks.peers]
 
     def _run_update(
@@ -174,17 +174,17 @@ class Trainer:
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """Optimizer and counter; the weights are the policy's."""
+        """Optimizer and counter; the policy holds the weights."""
         return {"num_done": self.num_done, "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict`."""
+        """Continue from a `state_dict`."""
         self.close()
         self.optimizer.load_state_dict(state["optimizer"])
         self.num_done = int(state["num_done"])
 
     def _build_minibatches(self, trajectories: Sequence[Trajectory]) -> list[TrajectoryMinibatch]:
-        """What each optimizer step learns from, dealt out to the ranks where there are several."""
+        """The data of each optimizer step, distributed over the ranks if there are several."""
         rng = np.random.default_rng(self.num_done)  # the same after a resume
         minibatches = [
             TrajectoryMinibatch(
@@ -216,7 +216,7 @@ class Trainer:
                 torch.cat(alone(minibatch.packed)) if shared is None else shared.logprobs(with_reference=True)
             )
         if version is not None and not is_first and bool(minibatch.is_behind(version).any()):
-            with torch.no_grad():  # by its first pass the weights will have moved
+            with torch.no_grad():  # the weights will have changed by its first pass
                 proximal = (
                     evaluate(self.policy, minibatch.packed).logprobs if shared is None else shared.logprobs()
                 )
@@ -239,7 +239,7 @@ class Trainer:
             entropies=is_first or self.recipe.entropy_coef > 0,
             shared=self._shared.get(objective.minibatch),
         )
-        if not is_first:  # the weights have moved: what the engine said of them compares no more
+        if not is_first:  # the weights have changed, so the engine's logprobs are no longer comparable
             metrics = {name: x for name, x in metrics.items() if not name.startswith("parity/")}
         elif check_parity is not None and objective.gaps is not None:
             check_parity(objective.gaps, partial(measure_errors, self.policy, steps, objective.version))
@@ -274,7 +274,7 @@ class Trainer:
 
 
 def _average_metrics(seen: list[dict[str, Tensor]]) -> dict[str, float]:
-    """Means over passes of whatever each of them reported, read from the device once."""
+    """Means over passes of all reported metrics, read from the device once."""
     names = list(dict.fromkeys(name for metrics in seen for name in metrics))
     means = [torch.stack([m[name].float() for m in seen if name in m]).mean() for name in names]
     return dict(zip(names, torch.stack(means).tolist(), strict=True))

@@ -1,16 +1,17 @@
-"""ALFWorld's games behind the same name: its engine, its texts, its commands.
+"""ALFWorld's games as the same environment, with ALFWorld's engine, texts and commands.
 
     env.name = "household"
     env.options.games = "alfworld_data/json_2.1.1"
 
-Every `*.tw-pddl` file below the folder is a game. A game in a folder named `train` is for training, one in
-`valid_seen` or `valid_unseen` is held out (`held_out` says which of the two is drawn); where there are no
-such folders the content decides. Games that are known not to be solvable, and those with movable receptacles
-or slices, which the engine does not play, are left out.
+Every `*.tw-pddl` file below the folder is a game. Games in a folder `train` are for training; those in
+`valid_seen` or `valid_unseen` are held out (`held_out` selects one of the two). Without such folders, the
+content decides. Games that are known to be unsolvable are left out, and so are games with movable receptacles
+or slices, which the engine does not support.
 
-The oracle asks the engine's planner from the present state; its plans are good, not proven to be shortest, so
-there are no golden steps. One engine plays one game at a time and is kept for the next: loading its planner
-leaves a copy of it behind each time. `write_game` writes a household made here as such a game.
+The oracle calls the engine's planner from the current state. Its plans are good but not proven to be
+shortest, so there are no golden steps. One engine plays one game at a time and is reused for the next,
+because each loading of its planner leaves a copy behind. `write_game` writes a generated household as such a
+game.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _idle_engines: list[Any] = []
 
 
 class PublishedGame:
-    """One game, being played."""
+    """One game in progress."""
 
     def __init__(self, options: HouseholdOptions, task: Task) -> None:
         if options.games is None:
@@ -57,14 +58,14 @@ class PublishedGame:
         self._engine: Any = _idle_engines.pop() if _idle_engines else _start_engine()
         try:
             self._engine.load(str(path))
-        except SystemExit as error:  # how its parser says that a problem is wrong
+        except SystemExit as error:  # its parser reports invalid problems this way
             raise InputError(f"env.options.games: the engine refuses {path}: {error}") from error
         self._result = ""
         self._take_reply(self._engine.reset())
         self._result = _strip_frame(self._result)
 
     def act(self, action: str) -> Effect:
-        """Do one command; whether that won is the engine's word."""
+        """Execute one command; the engine decides whether it won."""
         text = read_command(action)
         if text not in self._commands:
             told = text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
@@ -75,28 +76,28 @@ class PublishedGame:
         return Effect(WON, terminated=True, success=True) if state["won"] else NOTHING
 
     def write_text(self) -> str:
-        """Task, what the engine said, and commands."""
+        """The task, the engine's text, and the commands."""
         lines = [f"Task: {self._instruction}.", self._result, f"Commands: {', '.join(self._commands)}"]
         return "\n".join(filter(None, lines))
 
     def list_commands(self) -> list[str]:
-        """What is possible now."""
+        """The commands that are possible now."""
         return list(self._commands)
 
     def oracle(self) -> list[str]:
-        """A plan of the engine's own planner from here."""
+        """A plan of the engine's planner from the current state."""
         engine = self._engine
         return [str(command).strip() for command in engine._pddl_state.replan(engine._entity_infos)]
 
     def golden_steps(self) -> None:
-        """Not known: the planner does not prove its plans."""
+        """Unknown: the planner does not prove its plans."""
 
     def describe_state(self) -> dict[StateForm, str]:
-        """What is shown; the engine has no words for the rest."""
+        """The observation; the engine does not describe the rest of the state."""
         return {StateForm.NATURAL_LANGUAGE: self.write_text()}
 
     def close(self) -> None:
-        """Leave the engine to the next game."""
+        """Release the engine for the next game."""
         if self._engine is not None:
             _idle_engines.append(self._engine)
         self._engine = None
@@ -107,7 +108,7 @@ class PublishedGame:
 
 
 def make_game_task(env: str, options: HouseholdOptions, seed: int) -> Task:
-    """A game drawn at random, on the side that its folder says."""
+    """A random game of the split of its folder."""
     rng, folder = random.Random(seed), str(options.games)
     sides = find_games(folder)
     held_out = SEEN if options.held_out == "seen" else UNSEEN
@@ -136,7 +137,7 @@ def _draw_game(env: str, folder: str, games: list[str], rng: random.Random, seed
 
 @lru_cache(maxsize=16)
 def find_games(folder: str) -> dict[str, list[str]]:
-    """Paths of games below a folder, by side."""
+    """Paths of games below a folder, by split."""
     root = Path(folder)
     sides: dict[str, list[str]] = {TRAIN: [], SEEN: [], UNSEEN: [], UNSORTED: []}
     for path in sorted(root.rglob("*.tw-pddl")):
@@ -150,7 +151,7 @@ def find_games(folder: str) -> dict[str, list[str]]:
 
 
 def write_game(task: Task, path: Path) -> None:
-    """A household made here as a game for ALFWorld's engine."""
+    """Write a generated household as a game for ALFWorld's engine."""
     data = Path(import_simulator("alfworld", world="household", extra="alfworld").__file__).parent / "data"
     game = {
         "pddl_domain": (data / "alfred.pddl").read_text(),
@@ -174,5 +175,5 @@ def _start_engine() -> Any:
 
 
 def _strip_frame(intro: str) -> str:
-    """The first text without its title and without the task, which every observation names."""
+    """The first text without its title and without the task, which every observation repeats."""
     return intro.rpartition("=-")[2].partition("Your task is to:")[0].strip()

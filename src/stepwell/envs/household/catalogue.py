@@ -1,12 +1,12 @@
-"""What households are made of: kinds of places and things, and the rooms they stand in.
+"""The building blocks of households: kinds of places, things and rooms.
 
-A *place* is a receptacle that one can stand at; some can be opened and shut. A *thing* lies in a place or is
-held. A thing may lie only in the kinds of places that are its homes: there it is found at the start and there
-it may be put, which is the common sense that an agent can learn. Lamps are things that are used where they
-stand and cannot be taken.
+A *place* is a receptacle that the agent can stand at; some can be opened and closed. A *thing* lies in a
+place or is held. Each kind of thing has homes, the kinds of places where it may lie. At the start it is found
+in one of them, and it can be put only into them; this is common sense that an agent can learn. Lamps are
+things that are used in their place and cannot be taken.
 
-Two catalogues: `FULL` has rooms as large as ALFWorld's, with names in its style; `TINY` has few places,
-short names, few words and the commands that matter, for models of a million parameters.
+There are two catalogues. `FULL` has rooms as large as ALFWorld's, with names in its style. `TINY` has few
+places, short names, few words and only the useful commands, for models of a million parameters.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TREATMENTS: tuple[Family, ...] = ("clean", "heat", "cool")
 
 @dataclass(frozen=True, slots=True)
 class ThingKind:
-    """Where a kind of thing may lie, and what may be done to it (`TREATMENTS`)."""
+    """The places where a kind of thing may lie, and its possible treatments (`TREATMENTS`)."""
 
     homes: tuple[str, ...]
     treatments: frozenset[str] = frozenset()
@@ -31,7 +31,7 @@ class ThingKind:
 
 @dataclass(frozen=True, slots=True)
 class RoomKind:
-    """How many places of each kind a room has (least, most), and whether training ever sees such a room."""
+    """The number of places of each kind in a room (minimum, maximum), and whether it occurs in training."""
 
     places: Mapping[str, tuple[int, int]]
     is_trained: bool = True
@@ -39,23 +39,23 @@ class RoomKind:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """One size of households. `appliances` says which kind of place treats things how."""
+    """One size of households. `appliances` maps treatments to kinds of places."""
 
     rooms: Mapping[str, RoomKind]
     openable: frozenset[str]
     things: Mapping[str, ThingKind]
     appliances: Mapping[str, str]  # treatment -> kind of place
-    num_places: tuple[int, int]  # of a room, least and most
-    num_things: tuple[int, int]  # kinds of things lying about beside the goal's, least and most
-    num_wordings: int  # ways to say a goal
+    num_places: tuple[int, int]  # per room, minimum and maximum
+    num_things: tuple[int, int]  # kinds of things besides the goal's, minimum and maximum
+    num_wordings: int  # ways to phrase a goal
     is_terse: bool  # whether goals, views and commands are a few words instead of sentences
-    numbers_all: bool  # whether a name has a number even where there is only one of its kind
-    has_idle_verbs: bool  # close, examine, look, inventory: of no use to any goal
+    numbers_all: bool  # whether a name has a number even if it is the only one of its kind
+    has_idle_verbs: bool  # close, examine, look, inventory: useless for every goal
     max_turns: int
     spare_turns: int
 
     def accepts(self, place_kind: str, thing_kind: str) -> bool:
-        """Whether such a thing may lie in such a place."""
+        """Whether a thing of this kind may lie in a place of this kind."""
         return place_kind in self.things[thing_kind].homes
 
 
@@ -204,7 +204,7 @@ floorlamp lamp: armchair sofa
     spare_turns=6,
 )
 
-TINY = Catalogue(  # all names but the oven's are one token of the tiny models' vocabulary
+TINY = Catalogue(  # all names except the oven's are one token in the tiny models' vocabulary
     rooms={
         "hut": RoomKind(_read_places("bed 0-1, desk 1, box 1, drawer 0-1, sink 0-1, oven 0-1, shelf 0-1")),
         "den": RoomKind(_read_places("bed 1, desk 0-1, box 0-1, sink 0-1, oven 0-1, fridge 0-1, shelf 1")),

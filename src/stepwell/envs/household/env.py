@@ -1,12 +1,12 @@
 """Household for language agents: find things in a room, treat them, and put them where they belong.
 
-One turn is one command in ALFWorld's style, in words. Every observation names the task, says what the last
-command did, what is in reach and in hand, and lists the commands that are possible, so it stands alone where
-prompts are made afresh each turn. A text that is none of them does nothing, and the reason is shown.
-Meeting the goal gives 1 and ends the episode; nothing else is rewarded or punished.
+One turn is one text command in ALFWorld's style. Every observation names the task, the result of the last
+command, what is in reach and in the hand, and the possible commands, so it is complete even if the prompt has
+no history. Any other text does nothing, and the observation gives the reason. Reaching the goal gives 1 and
+ends the episode; there are no other rewards or penalties.
 
-What is played is a household made here (`made`) or, with `games`, one of ALFWorld's own (`alfworld`); both
-answer the same questions, and this class passes them on.
+The game is a generated household (`generated_household`) or, with `games`, one of ALFWorld's own
+(`alfworld`). Both have the same interface, and this class delegates to it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Household(Env):
 
     @cached_property
     def world(self) -> EnvDescription:
-        """What agents are told."""
+        """The description for agents."""
         shown = {} if self.options.games else make_examples(self.options.catalogue)
         return EnvDescription(self.name, write_guide(self.options), ActionSpace(), self.options.turns, shown)
 
@@ -64,7 +64,7 @@ class Household(Env):
         return self._played
 
     def act(self, action: str) -> Effect:
-        """Do one command, if it is possible."""
+        """Execute one command, if it is possible."""
         return self.game.act(action)
 
     def observe(self) -> Observation:
@@ -72,19 +72,20 @@ class Household(Env):
         return Observation(self.game.write_text())
 
     def random_action(self, rng: random.Random) -> str:
-        """One of the possible commands, all alike."""
+        """One of the possible commands, uniformly."""
         return rng.choice(self.game.list_commands())
 
     def oracle(self) -> list[str]:
-        """A shortest plan; with `oracle = "explorer"` the next command of one who must look for things."""
+        """A shortest plan; with `oracle = "explorer"`, the next command of a player that must search for
+        things."""
         return self.game.oracle()
 
     def golden_steps(self) -> int | None:
-        """Commands of a proven shortest plan from here; None for ALFWorld's games."""
+        """Commands of a proven shortest plan from the current state; None for ALFWorld's games."""
         return self.game.golden_steps()
 
     def state(self) -> dict[StateForm, str]:
-        """Sentences and JSON; of a game of ALFWorld's what is shown."""
+        """Sentences and JSON; for ALFWorld's games, the observation."""
         return self.game.describe_state()
 
     def close(self) -> None:

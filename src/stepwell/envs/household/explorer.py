@@ -1,10 +1,10 @@
-"""The explorer: a scripted player that knows only what it has been shown.
+"""The explorer: a scripted player that knows only what it has observed.
 
-`ExplorerNotes` is its memory. It holds only what was within reach: what lies in the places visited, which
-doors are open, what is in the hand. While the notes lack something that the goal needs, the explorer goes to
-the place with the best chance per command of holding it, judged by the homes that things of that kind have.
-Then it follows a shortest plan in the household as it knows it. Its success estimates what a perfect player
-without luck can reach in the given turns; it is not a proven bound.
+`ExplorerNotes` is its memory. It holds only what was within reach: the contents of visited places, open
+doors, and the thing in the hand. While something for the goal is missing, the explorer goes to the place with
+the best chance per command of containing it, judged by the homes of that kind of thing. Then it follows a
+shortest plan in the known part of the household. Its success rate estimates what a perfect player without
+luck can reach within the turn limit; it is not a proven bound.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stepwell.envs.household.planner import find_shortest_plan
 
 @dataclass
 class ExplorerNotes:
-    """What has been seen so far; things by number."""
+    """The observations so far; things by number."""
 
     here: int = NOWHERE
     held: int = NOWHERE
@@ -28,7 +28,7 @@ class ExplorerNotes:
     looked: set[int] = field(default_factory=set)
 
     def note_view(self, house: House, state: State) -> None:
-        """Note what can be seen now."""
+        """Record what is visible now."""
         self.here, self.held = state.here, state.held
         if state.held >= 0:
             self.at[state.held], self.marks[state.held] = NOWHERE, state.marks[state.held]
@@ -42,7 +42,7 @@ class ExplorerNotes:
 
 
 def choose_command(house: House, goal: HouseholdGoal, notes: ExplorerNotes) -> Command | None:
-    """What to do now; None where everything has been looked at in vain."""
+    """The next command; None if everything was searched in vain."""
     known = sorted(notes.at)
     missing = _list_missing_kinds(house, goal, known)
     if not missing:
@@ -51,7 +51,7 @@ def choose_command(house: House, goal: HouseholdGoal, notes: ExplorerNotes) -> C
 
 
 def _list_missing_kinds(house: House, goal: HouseholdGoal, known: list[int]) -> list[str]:
-    """Kinds of things that the goal takes more of than are known."""
+    """Kinds of things of which the goal needs more than are known."""
     kinds = [house.thing_kinds[thing] for thing in known]
     missing = [goal.thing] if kinds.count(goal.thing) < goal.num_things else []
     return missing + ([goal.place] if goal.family == "light" and goal.place not in kinds else [])
@@ -73,7 +73,7 @@ def _plan_command(
 
 
 def _act_on_the_way(house: House, goal: HouseholdGoal, notes: ExplorerNotes) -> Command | None:
-    """What costs no walk: taking a thing of the goal that lies here, leaving one where it belongs."""
+    """A command without a walk: take a thing of the goal here, or put one down where it belongs."""
     here = notes.here
     if here not in notes.looked or (house.has_door & ~notes.opened) >> here & 1:
         return None
@@ -92,7 +92,7 @@ def _act_on_the_way(house: House, goal: HouseholdGoal, notes: ExplorerNotes) -> 
 
 
 def _choose_place(house: House, missing: list[str], notes: ExplorerNotes) -> Command | None:
-    """Open what one stands at, or go where the chance per command is best."""
+    """Open the current place, or go where the chance per command is best."""
     here, shut = notes.here, house.has_door & ~notes.opened
     if here >= 0 and here not in notes.looked and _estimate_chance(house, missing, here):
         return Command("open", place=here)
@@ -107,7 +107,7 @@ def _choose_place(house: House, missing: list[str], notes: ExplorerNotes) -> Com
 
 
 def _estimate_chance(house: House, missing: list[str], place: int) -> float:
-    """How likely things of the missing kinds lie in a place, by their homes."""
+    """The probability that things of the missing kinds lie in a place, by their homes."""
     chance = 0.0
     for kind in missing:
         homes = house.catalogue.things[kind].homes

@@ -1,7 +1,7 @@
-"""Playing a household that was made here: state, commands in words, plans, and what is shown.
+"""Plays a generated household: state, text commands, plans and observations.
 
-Commands are read kindly (case, blanks, `put X in Y` for `move X to Y`) and otherwise exactly: a text is one
-of the possible commands or it does nothing.
+Differences in case, spaces and `put X in Y` for `move X to Y` are accepted. Any other text that is not one of
+the possible commands does nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PUT = re.compile(r"put (.+?) (?:in/on|into|onto|in|on) (?:the )?(.+)")
 
 
 class GeneratedHousehold:
-    """One task in a household of ours."""
+    """One task in a generated household."""
 
     def __init__(self, options: HouseholdOptions, task: Task) -> None:
         self._explores = options.oracle == "explorer"
@@ -40,7 +40,7 @@ class GeneratedHousehold:
         self._update_commands()
 
     def act(self, action: str) -> Effect:
-        """Do one command, if it is possible; meeting the goal ends it."""
+        """Execute one command, if it is possible; reaching the goal ends the episode."""
         text = read_command(action)
         command = self._possible.get(text)
         if command is None:
@@ -60,18 +60,18 @@ class GeneratedHousehold:
         )
 
     def list_commands(self) -> list[str]:
-        """What is possible now."""
+        """The commands that are possible now."""
         return list(self._possible)
 
     def oracle(self) -> list[str]:
-        """The plan, or the explorer's next command, as the options say."""
+        """The plan or the explorer's next command, depending on the options."""
         if not self._explores:
             return self.plan()
         command = choose_command(self.house, self.goal, self._notes)
         return [] if command is None else [self.house.write_command(command)]
 
     def plan(self) -> list[str]:
-        """A shortest plan from here, all known."""
+        """A shortest plan from the current state, with full knowledge."""
         return [
             self.house.write_command(command)
             for command in find_shortest_plan(self.house, self.goal, self.state)
@@ -90,10 +90,10 @@ class GeneratedHousehold:
         }
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
     def _update_commands(self) -> None:
-        """Note what can be seen and done now."""
+        """Record what is visible and possible now."""
         self._notes.note_view(self.house, self.state)
         commands = self.house.list_commands(self.state)
         self._possible: dict[str, Command] = {
@@ -102,7 +102,7 @@ class GeneratedHousehold:
 
 
 def read_command(text: str) -> str:
-    """A command without differences that do not matter; texts too long to be one are left as they are.
+    """Normalise a command; texts too long to be a command are returned unchanged.
 
     >>> read_command(" Put mug 1 in/on the desk 2. ")
     'move mug 1 to desk 2'

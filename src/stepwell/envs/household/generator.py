@@ -1,19 +1,19 @@
-"""Households and goals from a seed, and which side of the wall they stand on.
+"""Generates households and goals from a seed, and assigns them to splits.
 
-A *layout* is a room with its places. Training plays in `num_layouts` of them, which follow from their number
-alone. Which layouts training may have is decided by a hash of how many places of each kind there are, so a
-layout held out as *unseen* differs in that from every one of training, whatever its room; some kinds of rooms
-are never trained at all. Held-out tasks that are *seen* have a layout of training and a goal (family, kind of
-thing, kind of place) that training never has in that layout.
+A *layout* is a room with its places. Training uses `num_layouts` layouts, which depend only on their number.
+A hash of the number of places of each kind decides which layouts training may use, so an *unseen* layout
+differs in these numbers from every training layout, whatever its room. Some kinds of rooms are never used in
+training. Held-out tasks that are *seen* have a training layout and a goal (family, kind of thing, kind of
+place) that training never has in that layout.
 
-    train    layout of training, goal on the training side of that layout
-    seen     layout of training, goal on the other side
+    train    layout of training, training goal of that layout
+    seen     layout of training, held-out goal of that layout
     unseen   other layout
 
-Training tasks are of one set, whichever of the two is held out, so one trained model can be judged on both.
+The training tasks are the same for both held-out sets, so one trained model can be evaluated on both.
 
 Every task can be solved: its shortest plan is computed and leaves `spare_turns`, and no goal is met at the
-start. A thing lies in any of the places that are homes of its kind, all alike.
+start. Each thing lies in one of the homes of its kind, chosen uniformly.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from stepwell.envs.household.house import House, State, find_kind, make_first_st
 from stepwell.envs.household.options import HouseholdOptions
 from stepwell.envs.household.planner import find_shortest_plan
 
-UNSEEN_LAYOUTS, SEEN_GOALS = 0.3, 0.2  # shares of all layouts, and of the goals in a layout, held out
+UNSEEN_LAYOUTS, SEEN_GOALS = 0.3, 0.2  # held-out shares of all layouts, and of the goals of a layout
 MAX_ATTEMPTS = 2000
 
 
@@ -44,12 +44,12 @@ class HouseLayout(NamedTuple):
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many places of each kind."""
+        """The number of places of each kind."""
         return dict(Counter(find_kind(place) for place in self.places))
 
 
 def make_task(env: str, options: HouseholdOptions, seed: int) -> Task:
-    """The task of a seed, standing on its side."""
+    """The task of a seed, with its split."""
     rng = random.Random(seed)
     unseen = options.held_out == "unseen"
     is_other = unseen and rng.random() < SEEN_GOALS
@@ -80,7 +80,7 @@ def make_task(env: str, options: HouseholdOptions, seed: int) -> Task:
 
 
 def read_household(content: Mapping[str, Any]) -> tuple[House, HouseholdGoal, State]:
-    """The household, goal and first state of a task's content; what is wrong with it is an `InputError`."""
+    """The household, goal and first state of a task's content; an `InputError` if it is invalid."""
     try:
         catalogue = CATALOGUES[content["size"]]
         places, things = tuple(map(str, content["places"])), dict(content["things"])
@@ -101,12 +101,12 @@ def read_household(content: Mapping[str, Any]) -> tuple[House, HouseholdGoal, St
 
 
 def is_held_out_goal(layout: HouseLayout, goal: HouseholdGoal) -> bool:
-    """Whether training never has this goal in this layout."""
+    """Whether training never uses this goal in this layout."""
     return _hash_to_share(["goal", layout.room, layout.counts, list(goal)]) < SEEN_GOALS
 
 
 def is_unseen_layout(counts: Mapping[str, int]) -> bool:
-    """Whether training never has so many places of each kind."""
+    """Whether training never uses these numbers of places."""
     return _hash_to_share(["layout", dict(counts)]) < UNSEEN_LAYOUTS
 
 
@@ -120,7 +120,7 @@ def make_trained_layouts(size: str, num_layouts: int) -> tuple[HouseLayout, ...]
 
 @lru_cache(maxsize=64)
 def _find_layouts(size: str, num_layouts: int, family: Family) -> tuple[HouseLayout, ...]:
-    """Those of them in which a family has goals."""
+    """The training layouts in which a family has goals."""
     layouts = make_trained_layouts(size, num_layouts)
     return tuple(layout for layout in layouts if _list_goals(CATALOGUES[size], layout, family))
 
@@ -153,7 +153,7 @@ def _draw_layout(size: str, rng: random.Random, is_unseen: bool) -> HouseLayout:
 
 
 def _list_goals(catalogue: Catalogue, layout: HouseLayout, family: Family) -> list[HouseholdGoal]:
-    """Every goal of a family that can be asked for in a layout."""
+    """All possible goals of a family in a layout."""
     present = layout.counts
     if family in TREATMENTS and catalogue.appliances[family] not in present:
         return []
@@ -179,7 +179,7 @@ def _list_goals(catalogue: Catalogue, layout: HouseLayout, family: Family) -> li
 def _draw_goal(
     catalogue: Catalogue, layout: HouseLayout, family: Family, rng: random.Random
 ) -> HouseholdGoal | None:
-    """A goal of a family, all kinds of things alike."""
+    """A goal of a family, with uniformly chosen kinds of things."""
     goals = _list_goals(catalogue, layout, family)
     if not goals:
         return None
@@ -190,7 +190,7 @@ def _draw_goal(
 def _place_things(
     options: HouseholdOptions, layout: HouseLayout, goal: HouseholdGoal, rng: random.Random
 ) -> dict[str, str] | None:
-    """Things and where they lie, so that the goal is not met yet but can be in time; None if that fails."""
+    """Place the things so that the goal is not met yet but reachable in time; None if that fails."""
     catalogue = options.catalogue
     homes = {
         kind: [place for place in layout.places if find_kind(place) in thing.homes]
@@ -233,5 +233,5 @@ def _make_content(
 
 
 def _hash_to_share(value: JSON | list[Any]) -> float:
-    """A number from 0 to 1 that follows from a value alone."""
+    """A number from 0 to 1 that depends only on a value."""
     return int(content_hash(value)[:12], 16) / 16**12

@@ -1,11 +1,11 @@
-"""Goals: six families of tasks, when they are met, and how they are said.
+"""Goals: six families of tasks, their conditions and their wordings.
 
     place   a thing of the kind lies in a place of the kind
-    light   one holds a thing of the kind, standing where a lamp of the kind is lit
-    clean   as place, and that very thing is clean (`heat`: hot, `cool`: cool)
+    light   the agent holds a thing of the kind at a place with a lit lamp of the kind
+    clean   as place, and that same thing is clean (`heat`: hot, `cool`: cool)
     two     two things of the kind lie in one place of the kind
 
-What counts is the state alone, however it came about: any thing of the kind will do.
+Only the state counts, not how it was reached; any thing of the kind will do.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SAID_TERSELY = {
 
 
 class HouseholdGoal(NamedTuple):
-    """What is to be brought about: a family, a kind of thing, and a kind of place (of lamp, for `light`)."""
+    """A goal: a family, a kind of thing, and a kind of place (of lamp, for `light`)."""
 
     family: Family
     thing: str
@@ -42,7 +42,7 @@ class HouseholdGoal(NamedTuple):
 
     @property
     def num_things(self) -> int:
-        """How many things of the kind it takes."""
+        """The number of things of the kind that it needs."""
         return 2 if self.family == "two" else 1
 
 
@@ -53,7 +53,7 @@ def write_instruction(goal: HouseholdGoal, wording: int = 0, *, is_terse: bool =
 
 
 def is_goal_met(house: House, goal: HouseholdGoal, state: State) -> bool:
-    """Whether the state is one the goal asks for."""
+    """Whether the state satisfies the goal."""
     if goal.family == "light":
         if state.held < 0 or house.thing_kinds[state.held] != goal.thing:
             return False

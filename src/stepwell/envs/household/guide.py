@@ -1,6 +1,6 @@
-"""What agents are told about the household, and one example turn in each state form.
+"""The guide of the household for agents, and one example turn in each state form.
 
-The example is played in a real small household, so that its words are true.
+The example is played in a real small household, so its texts are true.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IDLE_COMMANDS = ", close PLACE, examine PLACE or THING, look, inventory"
 
 
 def write_guide(options: HouseholdOptions) -> str:
-    """Goal and rules, as they are under these options."""
+    """Goal and rules under these options."""
     has_idle = options.catalogue.has_idle_verbs or options.games is not None
     is_terse = options.catalogue.is_terse and options.games is None
     sink, oven, fridge = (options.catalogue.appliances[verb] for verb in ("clean", "heat", "cool"))

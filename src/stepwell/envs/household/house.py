@@ -1,22 +1,23 @@
-"""The environment model: what is where, which commands are possible, and what they do.
+"""The model of a household: its contents, the possible commands, and their effects.
 
     go to P             stand at another place
-    open P, close P     the place one stands at, if it has a door
-    take T from P       a thing that lies in reach, with an empty hand
-    move T to P         the thing held, into the place one stands at, if such things may lie there
-    clean T with P      the thing held, at a sink (`heat`: at a microwave, `cool`: at a fridge, open or not)
-    use T               a lamp in reach: it is lit from then on
-    examine X           the place one stands at or the thing held; with `look` and `inventory` of no effect
+    open P, close P     the current place, if it has a door
+    take T from P       a thing within reach, with an empty hand
+    move T to P         the held thing, into the current place, if it is a home of such things
+    clean T with P      the held thing, at a sink (`heat`: at a microwave, `cool`: at a fridge, open or not)
+    use T               a lamp within reach: it is lit from then on
+    examine X           the current place or the held thing; like `look` and `inventory`, without effect
 
-A terse catalogue writes `go P`, and leaves out the place one stands at: `take T`, `move T`, `clean T`.
+A terse catalogue writes `go P`, and omits the current place: `take T`, `move T`, `clean T`.
 
-A place is *within reach* if one stands at it and it is open or has no door. There is one hand. These are the
-preconditions and effects of ALFWorld's planning domain, which a test plays side by side with them.
+A place is *within reach* if the agent stands at it and it is open or has no door. There is one hand. These
+are the preconditions and effects of ALFWorld's planning domain; a test plays both side by side.
 
 Invariants
 * Every thing is in exactly one place, or in the hand: `at[thing]` is -1 exactly if `held == thing`.
-* `commands` lists exactly what is possible; `after` is defined for those and leaves its argument as it was.
-* Marks only accumulate, but for heat and cold, which undo each other.
+* `list_commands` lists exactly the possible commands; `apply_command` is defined for those and does not
+  change its argument.
+* Marks only accumulate, except heat and cold, which undo each other.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ MARK_WORDS = {CLEAN: "clean", HOT: "hot", COOL: "cool", LIT: "on"}
 
 
 class Command(NamedTuple):
-    """One command: what to do, to which thing and place (numbers; -1: none)."""
+    """One command: an action with its thing and place (numbers; -1: none)."""
 
     verb: str
     thing: int = NOWHERE
@@ -43,7 +44,7 @@ class Command(NamedTuple):
 
 
 class State(NamedTuple):
-    """Where the agent stands and all that can change. `opened` has one bit per place."""
+    """The agent's place and everything that can change. `opened` has one bit per place."""
 
     here: int
     held: int
@@ -54,7 +55,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class House:
-    """What does not change: places and things by number, their kinds, and what fits where."""
+    """The constant part: places and things by number, their kinds, and where things may lie."""
 
     catalogue: Catalogue
     room: str
@@ -93,7 +94,7 @@ class House:
         return sum(1 << place for place, kind in enumerate(kinds) if kind in chosen)
 
     def within_reach(self, state: State) -> bool:
-        """Whether what lies where the agent stands can be seen and touched."""
+        """Whether the contents of the current place can be seen and touched."""
         here = state.here
         return here >= 0 and not (self.has_door & ~state.opened) >> here & 1
 
@@ -104,7 +105,7 @@ class House:
         return [thing for thing, place in enumerate(state.at) if place == state.here]
 
     def list_commands(self, state: State) -> list[Command]:
-        """Everything that is possible now."""
+        """All commands that are possible now."""
         here, held = state.here, state.held
         found = self.walks[:here] + self.walks[here + 1 :] if here >= 0 else self.walks[:]
         found += self._list_door_commands(state)
@@ -140,7 +141,7 @@ class House:
         return [*found, Command("look"), Command("inventory")]
 
     def apply_command(self, state: State, command: Command) -> State:
-        """The state that a possible command leads to."""
+        """The state after a possible command."""
         verb, thing, place = command
         if verb == "go":
             return state._replace(here=place)
@@ -160,7 +161,7 @@ class House:
         return state
 
     def write_command(self, command: Command) -> str:
-        """A command as it is written."""
+        """The text of a command."""
         known = self._texts.get(command)
         if known is None:
             known = self._texts[command] = self._write_command(command)
@@ -183,7 +184,7 @@ class House:
         return f"{verb} {self.places[place]}" if place >= 0 else verb
 
     def name_with_marks(self, state: State, thing: int) -> str:
-        """A thing's name with what has been done to it: `mug 1 (clean, hot)`, tersely `clean hot mug 1`."""
+        """A thing's name with its treatments: `mug 1 (clean, hot)`, or tersely `clean hot mug 1`."""
         words = [word for mark, word in MARK_WORDS.items() if state.marks[thing] & mark]
         if self.catalogue.is_terse:
             return " ".join([*words, self.things[thing]])
@@ -191,7 +192,7 @@ class House:
 
 
 def make_first_state(house: House, at: Sequence[int]) -> State:
-    """In the middle of the room, with an empty hand and all doors shut."""
+    """In the middle of the room, with an empty hand and all doors closed."""
     return State(NOWHERE, NOWHERE, tuple(at), (0,) * len(at), 0)
 
 

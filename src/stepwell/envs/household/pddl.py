@@ -1,7 +1,7 @@
-"""A household as a planning problem of ALFWorld's domain, so that its own engine can play it.
+"""A household as a planning problem of ALFWorld's domain, so that ALFWorld's engine can play it.
 
-Each place stands at a location of its own, and the agent starts at one where nothing is. Objects are called
-`kind_bar_NN`, from which ALFWorld makes names such as `mug 1` by counting: the numbers run backwards there.
+Each place has its own location, and the agent starts at an empty one. Objects are called `kind_bar_NN`.
+ALFWorld derives names such as `mug 1` from them by counting, so the numbers run backwards there.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _write_type(kind: str) -> str:
 def _write_id(name: str) -> str:
     kind = find_kind(name)
     number = 99 - int(name.removeprefix(kind) or 1)
-    if kind.endswith("basin"):  # its names of basins are put together from two parts
+    if kind.endswith("basin"):  # its names of basins consist of two parts
         return f"{kind.removesuffix('basin')}_bar_{number:02d}_bar_{kind}"
     return f"{kind}_bar_{number:02d}"
 

@@ -1,17 +1,17 @@
-"""Shortest plans under full knowledge: A* over the world model, with what cannot matter left out.
+"""Shortest plans under full knowledge: A* over the household model, without irrelevant commands.
 
-The plan found is a shortest one. The search keeps to commands that some shortest plan can do with:
+The plan found is a shortest one. The search considers only commands that are enough for some shortest plan:
 
 * Things of other kinds than the goal's are never taken; one held at the start is only put down.
-* Of places that are alike (a *class*: same use for the goal, same door, the same goal things inside) one
-  stands for all: exchanging two of them turns a plan into a plan of equal length. Two are kept where goal
-  things lie inside, since a goal takes two things at most; the place one stands at is always kept.
-* Doors are never shut and nothing is looked at: that changes nothing that a goal asks for.
+* Among equivalent places (a *class*: same use for the goal, same door, the same goal things inside), one
+  represents all, because exchanging two of them gives a plan of equal length. Two are kept if goal things lie
+  inside, since a goal needs at most two things. The current place is always kept.
+* Doors are never closed and nothing is examined, because no goal depends on it.
 
-`remaining` never exceeds the true number of commands left: it adds up, for the things that need the least,
-the takes, treatments and moves that every plan contains and a walk between those that cannot happen at one
-place. States are opened again when a shorter way to them is found, so this is all that A* needs for its
-proof. A brute force over all commands agrees in the tests.
+`bound_remaining` never exceeds the true number of remaining commands. For the cheapest things, it adds the
+takes, treatments and moves that every plan contains, and a walk between those that cannot happen at one
+place. States are reopened when a shorter path to them is found, so A* needs no other property for its proof.
+The tests compare it with a brute-force search over all commands.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_STATES = 200_000
 
 
 def find_shortest_plan(house: House, goal: HouseholdGoal, state: State) -> list[Command]:
-    """The commands of a shortest way from `state` to the goal; [] where it is met already."""
+    """The commands of a shortest path from `state` to the goal; [] if it is already met."""
     problem = _Problem(house, goal, state)
     order = itertools.count()
     came: dict[State, tuple[int, State | None, Command | None]] = {state: (0, None, None)}
@@ -62,7 +62,7 @@ def _trace_plan(came: dict[State, tuple[int, State | None, Command | None]], end
 
 
 class _Problem:
-    """One household with one goal: which commands can matter, and how much is left at least."""
+    """One household with one goal: the relevant commands, and a lower bound of the remaining ones."""
 
     def __init__(self, house: House, goal: HouseholdGoal, state: State) -> None:
         self.house, self.goal = house, goal
@@ -78,11 +78,11 @@ class _Problem:
         self.goal_places = sum(
             1 << place for place, kind in enumerate(house.place_kinds) if kind == goal.place
         )
-        self.apart = not self.appliances & self.goal_places  # treating and placing need a walk between
+        self.apart = not self.appliances & self.goal_places  # treating and placing need a walk in between
         self.places = self._list_places(state)
 
     def _list_places(self, state: State) -> list[int]:
-        """The places that some shortest plan can do with."""
+        """The places that are enough for some shortest plan."""
         kept: dict[tuple[object, ...], list[int]] = {}
         for place in range(len(self.house.places)):
             if place == state.here:
@@ -103,7 +103,7 @@ class _Problem:
         return here + [place for alike in kept.values() for place in alike]
 
     def list_commands(self, state: State) -> Iterator[Command]:
-        """What can be of use in `state`."""
+        """The relevant commands in `state`."""
         house, here, held = self.house, state.here, state.held
         for place in self.places:
             if place != here:
@@ -125,12 +125,12 @@ class _Problem:
         yield from (Command("use", lamp) for lamp in self.lamps if state.at[lamp] == here)
 
     def bound_remaining(self, state: State) -> int:
-        """At most the number of commands left."""
+        """A lower bound of the number of remaining commands."""
         costs = sorted(self._bound_cost(state, thing) for thing in self.things)
         return sum(costs[: self.goal.num_things])
 
     def _bound_cost(self, state: State, thing: int) -> int:
-        """What the goal takes at least if it is met with this thing (for two: this thing's own part)."""
+        """The minimum cost of meeting the goal with this thing (for two: this thing's part)."""
         place, is_single = state.at[thing], self.goal.num_things == 1
         if self.goal.family == "light":
             lamps = [lamp for lamp in self.lamps if state.marks[lamp] & LIT]
@@ -145,7 +145,7 @@ class _Problem:
         stand = state.here if place < 0 else place
         shut = self.house.has_door & ~state.opened
         if is_single and not is_home and not self.goal_places & ~shut:
-            cost += 1  # every goal place has to be opened first
+            cost += 1  # every goal place must be opened first
         if not is_done:
             return cost + 1 + (stand < 0 or not self.appliances >> stand & 1) + self.apart
         return cost + (stand < 0 or not self.goal_places >> stand & 1)

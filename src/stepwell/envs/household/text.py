@@ -1,4 +1,4 @@
-"""A household in words: what is shown, what a command did, why one did nothing, and the whole truth."""
+"""Texts of a household: observations, results of commands, reasons of failures, and the true state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from stepwell.envs.household.house import MARKS, Command, House, State
 
 NOTHING_HAPPENS = "Nothing happens."
-MAX_CHARS, MAX_SHOWN = 240, 60  # of a command, and of one that is quoted
+MAX_CHARS, MAX_SHOWN = 240, 60  # of a command, and of a quoted command
 _DONE = {
     "go": "You go to the {place}.",
     "open": "You open the {place}.",
@@ -23,7 +23,7 @@ _DONE = {
 
 
 def write_observation(task: str, result: str, house: House, state: State, commands: Sequence[str]) -> str:
-    """An observation: the task, what the last command did, what is in reach and in hand, what can be done."""
+    """An observation: the task, the last result, what is in reach and in hand, and the possible commands."""
     if house.catalogue.is_terse:
         return _write_tersely(task, result, house, state, commands)
     lines = [f"Task: {task}.", result, describe_view(house, state), describe_hand(house, state)]
@@ -31,8 +31,8 @@ def write_observation(task: str, result: str, house: House, state: State, comman
 
 
 def _write_tersely(task: str, result: str, house: House, state: State, commands: Sequence[str]) -> str:
-    """The same in few words, of which none but the commands stands at the start of a line: with a space
-    before it a word is one token. What a command did is seen in the rest, so only that it failed is told."""
+    """The same in few words. Only commands stand at the start of a line, because a word after a space is one
+    token. The result of a command shows in the rest, so only failures are reported."""
     lines = [f"to {task}", f"at {_write_terse_view(house, state)}", f"You: {_name_held(house, state)}"]
     failed = ["It is not done."] if result.startswith(NOTHING_HAPPENS) else []
     return "\n".join([*lines, *failed, ", ".join(commands)])
@@ -49,7 +49,7 @@ def _write_terse_view(house: House, state: State) -> str:
 
 
 def describe_view(house: House, state: State) -> str:
-    """Where one stands, and what can be seen there."""
+    """The current place, and what is visible there."""
     if state.here < 0:
         return f"You are in the middle of the {house.room}."
     place = house.places[state.here]
@@ -68,7 +68,7 @@ def describe_hand(house: House, state: State) -> str:
 
 
 def describe_result(house: House, state: State, command: Command) -> str:
-    """What a command did, in the state after it."""
+    """The result of a command, in the state after it."""
     verb, thing, place = command
     if verb == "examine":
         if thing < 0:
@@ -88,7 +88,7 @@ def describe_result(house: House, state: State, command: Command) -> str:
 
 
 def explain_failure(house: House, state: State, text: str) -> str:
-    """Why a text that is no possible command does nothing, in one sentence for the agent."""
+    """Why an impossible command does nothing, in one sentence for the agent."""
     if not text:
         return f"{NOTHING_HAPPENS} The command is empty."
     if len(text) > MAX_CHARS:
@@ -99,14 +99,14 @@ def explain_failure(house: House, state: State, text: str) -> str:
     within = [house.things[thing] for thing in (*house.list_visible(state), state.held) if thing >= 0]
     named = [
         name for name in (*house.places, *within) if _has_name(name, rest)
-    ]  # no word of what is not seen
+    ]  # do not reveal what is not visible
     if not named:
         return f"{NOTHING_HAPPENS} {_shorten(text)!r} names nothing that is here; choose one of the commands."
     return f"{NOTHING_HAPPENS} {_explain_obstacle(house, state, verb, named)}"
 
 
 def _explain_obstacle(house: House, state: State, verb: str, named: Sequence[str]) -> str:
-    """What stands in the way of a command that names things or places there are."""
+    """Why a command with existing things or places is not possible."""
     place = next((house.places.index(name) for name in named if name in house.places), -1)
     if verb == "go":
         return (
@@ -132,7 +132,7 @@ def _explain_obstacle(house: House, state: State, verb: str, named: Sequence[str
 
 
 def write_sentences(task: str, house: House, state: State) -> str:
-    """The whole truth in sentences: where one stands, what is held, what lies in every place."""
+    """The whole true state in sentences: the current place, the held thing, the contents of every place."""
     at = f"at the {house.places[state.here]}" if state.here >= 0 else f"in the middle of the {house.room}"
     told_places = [_describe_place(house, state, place) for place in range(len(house.places))]
     return " ".join(

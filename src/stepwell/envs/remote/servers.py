@@ -1,21 +1,21 @@
-"""The way to the servers of an environment: connections, retries, and who is asked when one is gone.
+"""Connections to the servers of an environment: retries, failover and heartbeats.
 
-`Server` speaks frames with one server, over HTTP (`http://…`) or a WebSocket (`ws://…`); `Servers` are
+`Server` exchanges frames with one server, over HTTP (`http://…`) or a WebSocket (`ws://…`). `Servers` are
 several that host the same environment. The key is read from `STEPWELL_ENV_KEY`, never from a URL.
 
 Invariants
-* A call that is sent again after a broken connection is one that may be: turns are numbered, and asking
-  for the same number again gives the answer that was lost.
-* What the caller did wrong keeps its kind (`InputError`, `ConfigError`); a server that is gone, full or
-  has forgotten the session is an `EnvError`.
-* A server that could not be reached, or that froze, is asked last for `retry_after_s`; when no other is left
-  it is asked all the same. Sessions that it held fail at once meanwhile.
+* Only calls that are safe to repeat are sent again after a broken connection. Turns are numbered; requesting
+  the same number again returns the lost answer.
+* Errors of the caller keep their type (`InputError`, `ConfigError`). A server that is unreachable or full, or
+  that has forgotten the session, is an `EnvError`.
+* A server that was unreachable or frozen is tried last for `retry_after_s`; if no other is left, it is tried
+  anyway. Its sessions fail at once in the meantime.
 * Every wait is bounded. An answer may take `timeout_s` (`STEPWELL_ENV_TIMEOUT_S`, 180) as long as the server
-  is alive: a server that has been silent for `silent_s` is asked for `/health`, and is given up where it does
-  not answer that either.
-* A new session goes to the server that hosts the fewest; of equals, to one at random.
-* Sessions that are held get a heartbeat three times as often as they would expire; one whose holder was
-  dropped without a word gets none, and is closed when the next one is created.
+  is alive: after `silent_s` without data, the client requests `/health`, and gives up if that is not answered
+  either.
+* A new session goes to the server with the fewest sessions; among equals, to a random one.
+* Open sessions get a heartbeat three times per session timeout. A session whose holder was dropped without
+  closing it gets none, and is closed when the next one is created.
 """
 
 from __future__ import annotations
@@ -54,22 +54,22 @@ _MINE: dict[str, type[Exception]] = {
 
 
 class ServerGone(EnvError):
-    """The server cannot be reached, or the connection broke before it had answered."""
+    """The server cannot be reached, or the connection broke before the answer."""
 
 
 class ServerFrozen(ServerGone):
-    """The server takes connections and answers nothing."""
+    """The server accepts connections but does not answer."""
 
 
 class SessionGone(EnvError):
-    """The server knows nothing of the session (any more)."""
+    """The server does not know the session (any more)."""
 
 
 class _Connection(Protocol):
     def send(self, body: bytes, wait: Wait) -> tuple[int, bytes, bool]:
-        """Status, body, and whether the body is a frame. `OSError` where the connection broke.
+        """Return status, body, and whether the body is a frame. `OSError` if the connection broke.
 
-        `wait` is called with how long an answer may be waited for at a time.
+        `wait` is called with the longest time to wait for an answer at once.
         """
 
     def close(self) -> None: ...
@@ -98,7 +98,7 @@ class Server:
         self._idle: list[_Connection] = []
         self._lock = threading.Lock()
         self._held: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-        self._known: set[str] = set()  # sessions that were created and not given back
+        self._known: set[str] = set()  # sessions that were created and not closed
         self._beat_s = 0.0
         self._beating: threading.Thread | None = None
         self.down_until_s = 0.0
@@ -108,7 +108,7 @@ class Server:
     def call(
         self, op: str, header: dict[str, Any], arrays: Sequence[AnyArray] = (), *, tries: int = 2
     ) -> Frame:
-        """The server's answer. A broken connection is tried again, `tries` times in all."""
+        """The server's answer. A broken connection is retried, up to `tries` attempts in total."""
         if self._is_frozen and time.monotonic() < self.down_until_s:
             raise ServerFrozen(f"the env server at {self.url} does not answer; it is left alone for a while")
         self._is_frozen = False
@@ -135,20 +135,20 @@ class Server:
             frame = wire.decode_images(wire.decode(answer))
         except EncodingError as error:
             raise EnvError(f"{self.url} is no Stepwell env server: {error}") from error
-        if frame.op == "error":  # how a WebSocket says what HTTP says by a status
+        if frame.op == "error":  # a WebSocket's counterpart of an HTTP error status
             raise self._make_refusal(int(frame.header.get("status", 500)), json.dumps(frame.header).encode())
         return frame
 
     def try_anew(self) -> None:
-        """Ask the server again, however it behaved before."""
+        """Try the server again, whatever happened before."""
         self._is_frozen = False
 
     def count_sessions(self) -> int:
-        """How many sessions the server holds, of all callers."""
+        """Number of sessions on the server, of all callers."""
         return int(self.call("load", {}, tries=1).header["num_sessions"])
 
     def _wait_for_answer(self, is_there: Callable[[float], bool]) -> None:
-        """Until an answer is there, for as long as the server is alive and `timeout_s` is not over."""
+        """Wait for an answer while the server is alive, at most `timeout_s`."""
         until = time.monotonic() + self._timeout_s
         while not is_there(max(0.001, min(self._silent_s, until - time.monotonic()))):
             if time.monotonic() >= until:
@@ -171,7 +171,7 @@ class Server:
             connection.close()
 
     def keep_alive(self, session: str, session_timeout_s: float, holder: object) -> None:
-        """Keep a session alive from now on, for as long as its holder is there."""
+        """Keep a session alive from now on, as long as its holder exists."""
         with self._lock:
             self._held[session] = holder
             abandoned = [name for name in self._known if name not in self._held]
@@ -182,18 +182,18 @@ class Server:
                     target=self._send_heartbeats, name=f"heartbeat of {self.url}", daemon=True
                 )
                 self._beating.start()
-        for name in abandoned:  # copies of environments are dropped without a word, one per turn
+        for name in abandoned:  # copies of environments are dropped without closing them, one per turn
             with contextlib.suppress(EnvError):
                 self.call("close", {"sessions": [name]}, tries=1)
 
     def forget_session(self, session: str) -> None:
-        """Keep it alive no longer."""
+        """Stop keeping a session alive."""
         with self._lock:
             self._held.pop(session, None)
             self._known.discard(session)
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         with self._lock:
             idle, self._idle = self._idle, []
             self._held.clear()
@@ -247,7 +247,7 @@ class Server:
                 except SessionGone:
                     self.forget_session(name)
                 except EnvError:
-                    break  # whoever plays there finds out by itself
+                    break  # the session's user will notice
 
 
 class _Http:
@@ -332,16 +332,16 @@ class Servers:
         self.all = [Server(url, **connection) for url in urls]
         self._retry_after_s = retry_after_s
         self._turn = itertools.count()
-        self._chance = random.SystemRandom()  # leaves the run's own chance alone
+        self._chance = random.SystemRandom()  # does not change the run's own random state
 
     def try_any(self, do: Callable[[Server], T]) -> tuple[Server, T]:
-        """Do something with one server, the next in turn; where it is gone, with another."""
+        """Run `do` with one server, the next in turn; if it is unreachable, with another."""
         start = next(self._turn)
         order = [self.all[(start + i) % len(self.all)] for i in range(len(self.all))]
         return self._try_in_order(order, do)
 
     def try_least_busy(self, do: Callable[[Server], T]) -> tuple[Server, T]:
-        """Do something with the server that holds the fewest sessions; where it is gone, with another."""
+        """Run `do` with the server that has the fewest sessions; if it is unreachable, with another."""
         order = self._chance.sample(self.all, len(self.all))
         if len(order) > 1:
             loads = {server.url: self._measure_load(server) for server in order}
@@ -353,7 +353,7 @@ class Servers:
             return math.inf
         try:
             return server.count_sessions()
-        except (EnvError, ConfigError):  # whoever plays there finds out by itself
+        except (EnvError, ConfigError):  # the session's user will notice
             server.down_until_s = max(server.down_until_s, time.monotonic() + self._retry_after_s)
             return math.inf
 

@@ -1,8 +1,8 @@
 """Calls that are the whole turn: `{"name": ..., "parameters": {...}}` (Llama 3 JSON style).
 
 Several calls follow each other, separated by a semicolon, comma or newline, or as one JSON list. A turn that
-begins differently, or whose object has no name, is plain text, because a model may answer in JSON. Failures
-are errors only after the `<|python_tag|>`.
+begins differently, or whose object has no name, is plain text, because a model may answer in JSON. After
+the `<|python_tag|>`, every failure is an error.
 """
 
 from __future__ import annotations

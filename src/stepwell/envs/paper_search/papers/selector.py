@@ -1,15 +1,15 @@
-"""The selector: how relevant a paper is to a request, from 0 to 1. Agents cannot ask it.
+"""The selector: how relevant a paper is to a request, from 0 to 1. Agents cannot call it.
 
-For a need of a generated graph the score of a paper is
+For a need of a generated graph, the score of a paper is
 
     product over the need's facets of (1 if it is about the value, 0.55 if it mentions it, 0.25 if neither)
-    times (0.75 + 0.25 * share of the request's words that its title or abstract holds)
+    times (0.75 + 0.25 * share of the request's words in its title or abstract)
 
-and scores below 0.1 are dropped to 0. So what answers the need scores at least 0.75, whatever words it
-uses; what misses one facet scores at most 0.55, and passes the threshold of 0.5 only if it mentions that
-facet and speaks in the request's own words (the selector's own mistakes, as a judge that reads makes
-them); what misses two facets scores near nothing. Without facets (papers of a snapshot) an annotated paper
-takes the first factor as 1 and any other as 0.45 times that share of words.
+Scores below 0.1 are set to 0. A paper that answers the need thus scores at least 0.75, whatever its wording.
+A paper that misses one facet scores at most 0.55. It passes the threshold of 0.5 only if it mentions that
+facet and uses the request's words; these are the selector's mistakes, like those of a reading judge. A paper
+that misses two facets scores near zero. Without facets (papers of a snapshot), the first factor is 1 for an
+annotated paper, and 0.45 times that share of words for any other.
 
 The words of a request are those of its facets' forms, or all its words of more than three letters.
 """
@@ -32,7 +32,7 @@ THRESHOLD = 0.5
 
 
 class Quality(NamedTuple):
-    """Of a pool, after the threshold."""
+    """The quality of a pool, after the threshold."""
 
     f1: float = 0.0
     recall: float = 0.0
@@ -40,7 +40,7 @@ class Quality(NamedTuple):
 
 
 class Selector:
-    """Scores of papers for one request; computed when asked for, then kept."""
+    """Scores of papers for one request, computed on demand and cached."""
 
     def __init__(
         self, graph: PaperGraph, request: str, answers: Collection[int], need: Need | None = None
@@ -56,11 +56,11 @@ class Selector:
         self._shares: dict[int, float] = {}
 
     def score(self, paper: int) -> float:
-        """How relevant a paper is."""
+        """The relevance of a paper."""
         score = self._scores.get(paper)
         if score is None:
             score = self._score_fit(paper)
-            if score >= NEAR_ZERO:  # else no words can save it, and they need not be read
+            if score >= NEAR_ZERO:  # below that, the words cannot change the result
                 score *= WORDLESS + (1 - WORDLESS) * self.measure_word_share(paper)
             score = self._scores[paper] = score if score >= NEAR_ZERO else 0.0
         return score
@@ -70,18 +70,18 @@ class Selector:
         return self.score(paper) >= THRESHOLD
 
     def list_mistakes(self) -> list[int]:
-        """The papers of the graph that it keeps though they are no answers."""
+        """The papers of the graph that pass the threshold but are not answers."""
         return [
             paper for paper in self._list_near_answers() if paper not in self._answers and self.is_kept(paper)
         ]
 
     def compute_ceiling(self) -> float:
-        """F1 of a pool that holds every paper of the graph."""
+        """F1 of a pool with all papers of the graph."""
         count = len(self._answers)
         return 2 * count / (2 * count + len(self.list_mistakes())) if count else 0.0
 
     def measure_word_share(self, paper: int) -> float:
-        """The share of the request's words that a paper's title or abstract holds."""
+        """The share of the request's words in a paper's title or abstract."""
         share = self._shares.get(paper)
         if share is None:
             held = self._words.intersection(split_words(self._graph.texts[paper]))
@@ -89,7 +89,7 @@ class Selector:
         return share
 
     def _list_near_answers(self) -> list[int]:
-        """Papers that mention one facet of the need and are about the others; no others can be mistaken."""
+        """Papers that mention one facet of the need and are about the others; only these can be mistaken."""
         about, mentions = self._graph.about, self._graph.mentions
         if self._need is None or about is None or mentions is None:
             return []
@@ -113,9 +113,9 @@ class Selector:
 
 
 def measure_quality(selector: Selector, pool: Collection[int], answers: Collection[int]) -> Quality:
-    """How good a pool is: what the selector keeps of it, against the answers.
+    """The quality of a pool: the papers that the selector keeps, compared with the answers.
 
-    Of four answers three kept, and one more that is none: recall 0.75, precision 0.75, F1 0.75.
+    With three of four answers kept and one wrong paper: recall 0.75, precision 0.75, F1 0.75.
     """
     kept = {paper for paper in pool if selector.is_kept(paper)}
     found = len(kept.intersection(answers))
