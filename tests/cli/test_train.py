@@ -72,5 +72,5 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path: Path) -> None:
         started.kill()
     (folder,) = tmp_path.glob("runs/*")
     assert started.returncode == 130, err
-    go_on = f"interrupted. Go on with: stepwell train --resume {folder.relative_to(tmp_path)}"
+    go_on = f"interrupted. Continue with: stepwell train --resume {folder.relative_to(tmp_path)}"
     assert err.split("\n") == ["", go_on, ""]  # and nothing that a library prints

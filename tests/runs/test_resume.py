@@ -223,7 +223,7 @@ def test_after_ctrl_c_the_rest_is_the_same(critic_run: Path, tmp_path: Path) -> 
     folder = tmp_path / "run"
     assert started.returncode == 130, err
     # nothing that a library prints reaches the console
-    assert err.split("\n") == ["", f"interrupted. Go on with: stepwell train --resume {folder}", ""]
+    assert err.split("\n") == ["", f"interrupted. Continue with: stepwell train --resume {folder}", ""]
     found = find_latest_checkpoint(folder / "checkpoints", print)
     assert found is not None and 1 <= found.update < 6
     summary = read_summary(folder)

@@ -84,7 +84,7 @@ def test_a_signal_saves_the_run_and_is_told_apart(
     assert raised.type is error
 
 
-def test_the_command_ends_with_143_after_sigterm_and_says_describe_resume(
+def test_the_command_ends_with_143_after_sigterm_and_says_how_to_continue(
     tmp_path: Path, stop_at, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "settings.toml").write_text(run_module.dump_config(small_config(*LONG, folder=tmp_path)))
@@ -92,7 +92,7 @@ def test_the_command_ends_with_143_after_sigterm_and_says_describe_resume(
     before = signal.getsignal(signal.SIGTERM)
     assert main(["train", str(tmp_path / "settings.toml")]) == 143
     told = capsys.readouterr()
-    assert f"stopped by SIGTERM. Go on with: stepwell train --resume {tmp_path / 'run'}" in told.err
+    assert f"stopped by SIGTERM. Continue with: stepwell train --resume {tmp_path / 'run'}" in told.err
     assert "not measured after update 1" in told.out
     assert signal.getsignal(signal.SIGTERM) == before
 

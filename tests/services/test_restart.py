@@ -209,7 +209,7 @@ def test_after_an_interrupt_running_calls_finish_and_new_ones_are_refused(tmp_pa
         assert replies[0].status_code == 200 and replies[0].json()["usage"]["completion_tokens"] == 600
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 130 and "Traceback" not in errors
-        assert "the same command goes on with them" in errors
+        assert "the same command continues them" in errors
     finally:
         process.kill()
     with open_pool(tmp_path / "pool.db") as pool:

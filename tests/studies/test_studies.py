@@ -174,7 +174,7 @@ def test_a_study_survives_kill_9_of_a_worker_kill_9_of_itself_and_ctrl_c(tmp_pat
     second.send_signal(signal.SIGINT)
     output, _ = second.communicate(timeout=60)
     assert second.returncode == 130, output
-    assert output.splitlines()[-1].endswith("the same command goes on where it stopped.")
+    assert output.splitlines()[-1].endswith("the same command continues where it stopped.")
     third = sit()
     output, _ = third.communicate(timeout=120)
     assert third.returncode == 0, output

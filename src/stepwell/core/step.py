@@ -226,7 +226,7 @@ class Step:
     info: dict[str, JSON] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if _PAIRS[type(self.state)] is not type(self.action):
+        if not isinstance(self.action, _PAIRS[type(self.state)]):
             raise InputError("state and action of a step must be of one kind: Token, Array or Text")
         self.behavior_logprobs = arrays.log_probs(self.behavior_logprobs, "behavior_logprobs")
         count = self.behavior_logprobs.size
