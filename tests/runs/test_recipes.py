@@ -67,7 +67,7 @@ def test_settings_change_slots_and_leave_the_others() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"name": "sft", "credit": {"gamma": 1.0}}, "recipe.credit: this recipe has no function"),
+        ({"name": "sft", "credit": {"gamma": 1.0}}, "sft has no credit function"),
         ({"name": "steppo", "credit": {"lamda": 1.0}}, "step_gae has no argument 'lamda'"),
         ({"name": "grpo", "kl_in": "reward"}, "never reads token rewards"),
         ({"name": "grpo", "kl_estimator": "k9"}, "k9"),
