@@ -1,14 +1,14 @@
-"""Multi-hop QA for language agents: search passages, several times over, and answer a question.
+"""Multi-hop QA for language agents: search passages several times, then answer a question.
 
-A turn makes up to `max_searches` searches together, or answers, which ends the episode. The reward is
-that of the paper: 1 for an answer that is right by normalised exact match (`data.facts.answers`), else 0;
-searches cost nothing but turns. The observation holds the question and the passages found in the last
-`turns_shown` turns. Whatever cannot be done is said there, and nothing else happens.
+A turn makes up to `max_searches` parallel searches, or answers, which ends the episode. The reward is that of
+the paper: 1 for a correct answer by normalised exact match (`facts.answers`), otherwise 0. Searches cost
+nothing but turns. The observation holds the question and the passages found in the last `turns_shown` turns.
+An impossible call only adds an explanation to the observation.
 
-The task's content is the question, the answers accepted, and the passages that hold what it takes, turn by
-turn (`data.facts.collection`). The oracle searches for these by queries that it has tried on the index, and
-answers only when it has been shown all of them. Its number of turns is the golden one: every fact stands in
-one passage, and what to search for next stands in the one before.
+The task's content is the question, the accepted answers, and the required passages, turn by turn
+(`facts.collection`). The oracle searches for these with queries that it has tested on the index, and answers
+only after it has seen all of them. Its number of turns is the golden one: every fact is in one passage, and
+the next search term is in the passage before.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class MultihopQA(Env):
 
     @cached_property
     def world(self) -> EnvDescription:
-        """What agents are told."""
+        """The description for agents."""
         options = self.options
         shown = {} if options.is_tiny or options.dataset else make_examples()
         return EnvDescription(
@@ -76,7 +76,7 @@ class MultihopQA(Env):
         return Task(cls.name, content, seed=seed, tags=(question.kind,) if question.kind else ())
 
     def begin(self, task: Task, seed: int) -> None:
-        """Ask the task's question."""
+        """Start the task's question."""
         content: Any = task.content
         try:
             self.question, self.answers = str(content["question"]), [str(text) for text in content["answers"]]
@@ -98,7 +98,7 @@ class MultihopQA(Env):
         self.answer: str | None = None
 
     def begin_turn(self) -> None:
-        """The results of another turn follow."""
+        """Start a new list of results."""
         self.turns.append([])
 
     def act(self, action: str) -> Effect:
@@ -119,7 +119,7 @@ class MultihopQA(Env):
         return Effect(float(right), terminated=True, success=right)
 
     def step(self, actions: Sequence[str]) -> tuple[Observation, float, bool, bool, dict[str, JSON]]:
-        """As every environment's; `info["result"]` names the first passage of each search."""
+        """Play one turn; `info["result"]` names the first passage of each search."""
         observation, reward, terminated, truncated, info = super().step(actions)
         if actions and not self.options.is_tiny:
             titles = [found.passages[0].title for found in self.turns[-1] if found.passages]
@@ -127,12 +127,12 @@ class MultihopQA(Env):
         return observation, reward, terminated, truncated, info
 
     def observe(self) -> Observation:
-        """The question and what was found."""
+        """The question and the passages found."""
         shown = self.turns[-self.options.turns_shown :]
         return Observation(write_observation(self.question, shown, self.options))
 
     def oracle(self) -> list[str]:
-        """The searches of the next turn, or the answer once all was shown; [] if a passage is not found."""
+        """The searches of the next turn, or the answer once all passages were seen; [] if one is missing."""
         missing = self._list_missing()
         if not missing:
             return [ToolCall(ANSWER.name, {"text": self.answers[0]}).text]
@@ -145,14 +145,14 @@ class MultihopQA(Env):
         return [ToolCall(SEARCH.name, {"query": query}).text for query in queries]
 
     def golden_steps(self) -> int | None:
-        """Turns of searches that each need the one before, and the answer; None where that is not proven."""
+        """Turns of searches that depend on each other, plus the answer; None if this is not proven."""
         if not self.is_proven:
             return None
         most = self.options.max_searches
         return 1 + sum(-(-len(turn) // most) for turn in self._list_missing())
 
     def random_action(self, rng: random.Random) -> str:
-        """A search for a random title, or one as the answer."""
+        """A search for a random title, or a random title as the answer."""
         title = rng.choice(self.index.documents).title
         tool, argument = (ANSWER, "text") if rng.random() < 0.25 else (SEARCH, "query")
         return ToolCall(tool.name, {argument: title[:200]}).text
@@ -170,6 +170,6 @@ class MultihopQA(Env):
         self.turns[-1].append(CallResult(query, passages))
 
     def _list_missing(self) -> list[list[str]]:
-        """The passages not yet shown, turn by turn; turns of which all were shown are left out."""
+        """The passages not yet seen, turn by turn, without completed turns."""
         left = [[id for id in turn if id not in self.seen] for turn in self.plan]
         return [turn for turn in left if turn]

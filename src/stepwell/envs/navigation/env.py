@@ -1,11 +1,11 @@
-"""Navigation for language agents: a furnished room, seen from within as an image, in words, or both.
+"""Navigation for language agents: a furnished room in first-person view, as an image, as text, or both.
 
-Reaching the target (its middle within `success_threshold` metres; with `must_face` also turned to and in
-view) gives 10 and ends the episode; every other action costs 0.1, a blocked one too, which is told. The
-turn limit ends the episode as a failure. A task's content holds room, start and target; its instruction
-names the target (`instruction = "base"`) or says what it is good for (`"common"`).
+Reaching the target (its centre within `success_threshold` metres; with `must_face` also faced and in view)
+gives 10 and ends the episode. Every other action costs 0.1, also a blocked one, which is reported. The turn
+limit ends the episode as a failure. A task's content holds room, start and target. Its instruction names the
+target (`instruction = "base"`) or describes its use (`"common"`).
 
-Places are looked up on a grid, and images rendered only where they are shown, so that a step without one
+Positions are looked up on a grid, and images are rendered only if they are shown, so a step without an image
 takes microseconds.
 """
 
@@ -40,7 +40,7 @@ class Navigation(Env):
 
     @cached_property
     def world(self) -> EnvDescription:
-        """What agents are told."""
+        """The description for agents."""
         actions = ActionSpace(NAMES, self.options.max_actions_per_turn)
         told = make_examples(actions, self.options)
         return EnvDescription(
@@ -53,7 +53,7 @@ class Navigation(Env):
         return make_task(cls.name, options, seed)
 
     def begin(self, task: Task, seed: int) -> None:
-        """Stand in the task's room."""
+        """Place the agent in the task's room."""
         if not task.instruction:
             raise InputError("a task of navigation needs an instruction")
         self.room, self.pose, self.target = read_room(task.content)
@@ -75,7 +75,7 @@ class Navigation(Env):
         return Effect(ACTED)
 
     def observe(self) -> Observation:
-        """Instruction, what became of the last action, and the view."""
+        """Instruction, result of the last action, and the view."""
         shown = self.options.observation
         lines = [self._feedback] if self._feedback else []
         lines.append(f"Instruction: {self._instruction}")
@@ -84,7 +84,7 @@ class Navigation(Env):
         return Observation("\n".join(lines), () if shown == "text" else (self.render(),))
 
     def oracle(self) -> list[str]:
-        """A shortest way to the target and, if it must be faced, the turns towards it."""
+        """A shortest path to the target and, if it must be faced, the turns towards it."""
         options = self.options
         if self._has_arrived(self.pose):
             return []
@@ -98,7 +98,7 @@ class Navigation(Env):
         return write_forms(self._sight, self.pose, self.target)
 
     def table(self) -> StateTable | None:
-        """Poses as states, as far as there is time for."""
+        """Poses as states, if they can be enumerated in time."""
         return build_state_table(
             self.pose,
             NAMES,

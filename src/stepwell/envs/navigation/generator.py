@@ -1,8 +1,8 @@
-"""Rooms and tasks by seed.
+"""Generates rooms and tasks by seed.
 
-A room gets as many different kinds as asked for, each put where it leaves a passage to its neighbours and
-touches no wall; then a start, a heading and a target are drawn until the target can be reached in no
-fewer and no more actions than asked for.
+A room gets the configured number of different kinds of furniture, placed with a passage to its neighbours and
+without touching a wall. Then start, heading and target are drawn until the length of the shortest path is
+within the configured range.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def make_task(name: str, options: NavigationOptions, seed: int) -> Task:
 
 
 def write_instruction(rng: random.Random, kind: FurnitureKind, how: str) -> str:
-    """An instruction that names a kind, or says what it is good for."""
+    """An instruction that names a kind or describes its use."""
     return (
         rng.choice(BASE).format(kind.name)
         if how == "base"
@@ -105,7 +105,7 @@ def _takes_long_enough(room: NavigationRoom, start: Pose, target: Thing, options
 
 
 def make_arrival_test(sight: LineOfSight, target: Thing, options: NavigationOptions) -> Any:
-    """Whether a pose counts as having arrived."""
+    """Build the test whether a pose has reached the target."""
 
     def has_arrived(pose: Pose) -> bool:
         near = sight.room.measure_distance(pose, target) <= options.success_threshold

@@ -1,7 +1,7 @@
-"""Shortest ways: breadth-first search over places, or over whole poses where the target must be faced.
+"""Shortest paths: breadth-first search over positions, or over whole poses if the target must be faced.
 
-All four sideways moves are at hand at any heading, so that turning never shortens a way; it is needed only
-where success asks for the target in view, and then comes in where it costs least.
+All four sideways moves are possible at any heading, so turning never shortens a path. It is needed only if
+the target must be in view, and the search then inserts it where it costs least.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stepwell.envs.navigation.room import MOVES, NAMES, NavigationRoom, Pose
 def find_shortest_route(
     room: NavigationRoom, start: Pose, is_goal: Callable[[Pose], bool], with_turns: bool, max_actions: int
 ) -> list[str] | None:
-    """A shortest list of actions to a pose that `is_goal`; None where more than `max_actions` are needed."""
+    """A shortest list of actions to a pose that satisfies `is_goal`; None if it exceeds `max_actions`."""
     actions = NAMES if with_turns else tuple(MOVES)
     came: dict[Pose, tuple[Pose, str] | None] = {start: None}
     queue = deque([(start, 0)])

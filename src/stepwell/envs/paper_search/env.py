@@ -1,15 +1,15 @@
 """Paper search for language agents: grow a pool of papers by searching and by following citations.
 
-An action is one call, `search(query)` or `expand(paper_id)`; a turn holds several, made in parallel, and an
-episode lasts all its turns. What a turn earns is in `pool`, what makes a paper relevant in
-`data.papers.selector`, the plan of the oracle in `planner`.
+An action is one call, `search(query)` or `expand(paper_id)`. A turn holds several parallel calls, and an
+episode always lasts all its turns. The reward of a turn is defined in `pool`, the relevance of a paper in
+`papers.selector`, and the oracle's plan in `planner`.
 
-The pool's papers that the selector keeps (score at least 0.5) are compared with the papers that answer the
-request: `info` tells F1, recall and precision after every turn, with the numbers of searches, expansions
-and penalties so far. An episode succeeds if F1 reaches `success_threshold` at its end.
+The papers of the pool that the selector keeps (score at least 0.5) are compared with the answers of the
+request. After every turn `info` has F1, recall and precision, and the numbers of searches, expansions and
+penalties so far. An episode succeeds if F1 reaches `success_threshold` at its end.
 
-A task holds the graph's digest, the request in words, the need behind it and the ids of the answers. A
-shortest plan is not proven, so there is no number of golden steps: any words may be searched for.
+A task holds the graph's digest, the text of the request, the need behind it and the ids of the answers. There
+are no golden steps: agents may search for any words, so no plan is proven to be shortest.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class PaperSearch(Env):
 
     @cached_property
     def world(self) -> EnvDescription:
-        """What agents are told."""
+        """The description for agents."""
         limits = self.options.limits
         actions = ActionSpace(tools=make_tools(self.options, limits), max_per_turn=limits.max_calls)
         shown = {} if limits.is_short else make_examples(limits)
@@ -92,13 +92,13 @@ class PaperSearch(Env):
         return Task(cls.name, content, seed=seed)
 
     def begin(self, task: Task, seed: int) -> None:
-        """An empty pool."""
+        """Start with an empty pool."""
         self.request = self._read_request(task.content)
         self.selector = self.library.make_selector(self.request)
         self.pool = PaperPool(self.selector, self.options.penalty)
 
     def begin_turn(self) -> None:
-        """What is found from here on is new."""
+        """Start a turn: papers found from now on are new."""
         self.pool.begin_turn()
 
     def act(self, action: str) -> Effect:
@@ -117,7 +117,7 @@ class PaperSearch(Env):
         return Effect(self._search_papers(argument) if call.name == SEARCH else self._expand_paper(argument))
 
     def step(self, actions: Sequence[str]) -> tuple[Observation, float, bool, bool, dict[str, JSON]]:
-        """Play one turn; `info` holds the pool's quality, success is that of the pool at the end."""
+        """Play one turn; `info` holds the pool's quality, and success is judged by the final pool."""
         observation, reward, terminated, truncated, info = super().step(actions)
         now, pool = self.quality, self.pool
         info |= {
@@ -135,18 +135,18 @@ class PaperSearch(Env):
         return observation, reward, terminated, truncated, info
 
     def observe(self) -> Observation:
-        """The request, what the last turn brought, and the pool as far as there is room."""
+        """The request, the results of the last turn, and the pool up to a size limit."""
         library = self.library
         return Observation(
             write_observation(library.graph, library.limits, self.request.text, self.pool, self.selector)
         )
 
     def result(self) -> str:
-        """How many papers the last turn added; short lists need no count."""
+        """Number of papers that the last turn added; empty for short lists."""
         return "" if self.library.limits.is_short else f"{len(self.pool.new)} new"
 
     def oracle(self) -> list[str]:
-        """Calls for the next turn: the planner's, who knows the answers, or the searcher's."""
+        """Calls for the next turn: from the planner, which knows the answers, or from the searcher."""
         known = self.library, self.request, self.selector, self.pool
         plan = (
             searcher.choose_calls(*known)
@@ -180,7 +180,7 @@ class PaperSearch(Env):
 
     @property
     def quality(self) -> Quality:
-        """How good the pool is now."""
+        """The current quality of the pool."""
         return measure_quality(self.selector, self.pool.papers, self.request.answers)
 
     def _write_expansion(self, paper: int) -> str:

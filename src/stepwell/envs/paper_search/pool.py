@@ -1,9 +1,9 @@
-"""The pool of one episode: what was found, what was asked, and what each turn earned.
+"""The pool of one episode: papers found, calls made, and rewards of turns.
 
-A turn earns the sum of the three highest scores among papers that are new in it, whichever of its calls
-found them, less the penalty for every query asked before, every expansion made before, and every expansion
-of a paper that was not in the pool when the turn began (calls of one turn are parallel: none can build on
-another). Papers that the selector scores 0 are dropped: they neither enter the pool nor count.
+The reward of a turn is the sum of the three highest scores among its new papers, whichever call found them. A
+penalty is subtracted for every repeated query, every repeated expansion, and every expansion of a paper that
+was not in the pool when the turn began (calls of one turn are parallel, so none can depend on another).
+Papers with score 0 are dropped: they neither enter the pool nor count.
 
 The rewards of a turn's calls add up to the reward of the turn.
 """
@@ -19,13 +19,13 @@ NUM_PAID = 3
 
 
 def normalise_query(query: str) -> str:
-    """A query as it is compared with others: case and blanks make no difference."""
+    """Normalise a query for comparisons: case and spaces do not matter."""
     return " ".join(query.casefold().split())
 
 
 class PaperPool:
-    """Papers by number, in the order in which they were found. `replies` tells what the last calls did,
-    `problems` what of them could not be done."""
+    """Papers by number, in the order of finding. `replies` are the results of the last calls, `problems`
+    their failures."""
 
     def __init__(self, selector: Selector, penalty: float) -> None:
         self.papers: dict[int, int] = {}  # paper -> its place
@@ -36,7 +36,7 @@ class PaperPool:
         self.begin_turn()
 
     def begin_turn(self) -> None:
-        """What is found from here on is new in this turn."""
+        """Start a turn: papers found from now on are new."""
         self.num_before = len(self.papers)
         self.replies: list[str] = []
         self.problems: list[str] = []
@@ -57,7 +57,7 @@ class PaperPool:
         return self.papers.get(paper, self.num_before) < self.num_before
 
     def add_found(self, found: Iterable[int], told: str) -> float:
-        """Take in what a call found; its reward."""
+        """Add the papers that a call found; returns its reward."""
         num_found = num_new = num_dropped = 0
         before = sum(self._paid)
         for paper in found:
@@ -74,7 +74,7 @@ class PaperPool:
         return sum(self._paid) - before
 
     def refuse_call(self, told: str, *, is_penalised: bool) -> float:
-        """A call that does nothing; its reward."""
+        """Record a call that does nothing; returns its reward."""
         self.replies.append(told)
         self.problems.append(told)
         self.num_penalties += is_penalised

@@ -1,9 +1,9 @@
-"""An oracle that knows every form in which a thing can be said, but not the answers.
+"""An oracle that knows all synonyms but not the answers.
 
-Its next calls follow from the request, from what was asked before and from what the observation lists, so
-they are what an agent can learn to do: searches for the whole need, in the request's own words first and
-then in every other form; when none is left, expansions of listed papers, those with most of the request's
-words first. It never makes a call twice.
+Its next calls depend on the request, on earlier calls and on the papers in the observation, so an agent can
+learn them. First come searches for the whole need, in the request's own words and then in all other forms.
+After those, it expands listed papers, beginning with those that contain most of the request's words. It never
+repeats a call.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def choose_calls(library: Library, request: PaperRequest, selector: Selector, po
 
 
 def list_queries(library: Library, request: PaperRequest) -> list[str]:
-    """Searches for the whole need, in every form it can be said in; the request's own words first."""
+    """Searches for the whole need in all its forms; the request's own words come first."""
     need, graph = request.need, library.graph
     if need is None:
         return [request.text]

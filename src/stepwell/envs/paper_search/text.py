@@ -1,11 +1,11 @@
-"""What agents are shown, and the true state in words.
+"""Observations for agents, and the true state as text.
 
-An observation names the request, what the last turn's calls did, how large the pool is, and lists papers:
-those that are new in the last turn, then older ones that were not expanded, each list by how many of the
-request's words a paper holds (what anyone could count; relevance is not shown) and then in the order of
-finding. Both lists have at most `num_shown` lines and every line a bounded length, and so has what is
-repeated of an agent's own words. The short form is the request, what went wrong, and the two lists (`Now:`
-and `Back:`): every word of it is one token of the tiny models' vocabulary.
+An observation contains the request, the results of the last turn's calls, the size of the pool, and lists of
+papers: new papers of the last turn, then older ones that were not expanded. Both lists are ordered by how
+many of the request's words a paper contains (which anyone could count; relevance is not shown), then by the
+order of finding. Each list has at most `num_shown` lines, and the length of lines and of quoted agent text is
+bounded. The short form is the request, failures, and the two lists (`Now:` and `Back:`); every word of it is
+one token in the tiny models' vocabulary.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ class EpisodeState(NamedTuple):
 
 
 def to_one_line(text: str, limit: int) -> str:
-    """A text on one line: printable, and cut."""
+    """A text on one line: printable, and cut to the limit."""
     plain = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * limit]).split())
     return plain if len(plain) <= limit else plain[: limit - 3] + "..."
 
 
 def quote_text(text: str) -> str:
-    """Words of an agent, in quotes."""
+    """Agent text in quotes."""
     return f'"{to_one_line(text, MAX_SAID)}"'
 
 
 def order_papers(pool: PaperPool, selector: Selector) -> tuple[list[int], list[int]]:
-    """New papers and older ones that were not expanded, in the order in which they are listed."""
+    """New papers and older ones that were not expanded, in listing order."""
     new, old = (
         sorted(papers, key=lambda p: -selector.measure_word_share(p)) for papers in (pool.new, pool.old)
     )
@@ -89,7 +89,7 @@ def _list_papers(
 
 
 def write_sentences(now: EpisodeState) -> str:
-    """Sentences about what was asked for and how much of it was found."""
+    """Sentences about the request and how much of it was found."""
     quality = now.quality
     return (
         f"The request is: {now.request} It has {now.num_answers} answers. "

@@ -1,14 +1,14 @@
 """PrimitiveSkill for language agents: a table, a hand, and one of four tasks.
 
 An answer is one text of up to `max_actions_per_turn` primitives (`skills.py`). Solving the task gives 10 and
-ends the episode. Until then every primitive costs 0.1, a useless one too, and so does a text that cannot be
-read; the first time that a subgoal is the highest one reached gives (stage + 1) x 2, stages counted from 0.
-The turn limit ends the episode as a failure.
+ends the episode. Until then every primitive costs 0.1, even a useless one, and so does an unreadable text.
+Reaching a new highest subgoal gives (stage + 1) x 2, with stages counted from 0. The turn limit ends the
+episode as a failure.
 
-With an image, positions are listed in an order of the task's own without names: which is which must be seen.
-Without one they have names. The true state is natural language and structured; agents write the structured
-one unless `agent.state_form` says otherwise. `simulator` says who moves the things: our own hand in MuJoCo
-(`scene.py`), or a Panda in ManiSkill (`maniskill_scene.py`).
+With an image, positions are listed without names in a task-specific order, so the agent must look at the
+image to tell them apart. Without an image they have names. The true state is available as natural language
+and structured; agents write the structured form by default (`agent.state_form`). `simulator` selects the
+simulator: our own hand in MuJoCo (`scene.py`), or a Panda in ManiSkill (`maniskill_scene.py`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class PrimitiveSkill(Env):
 
     @cached_property
     def world(self) -> EnvDescription:
-        """What agents are told."""
+        """The description for agents."""
         told = make_examples(self.options)
         return EnvDescription(
             self.name, write_guide(self.options), ActionSpace(), self.options.max_turns, told, VOCABULARY
@@ -61,7 +61,7 @@ class PrimitiveSkill(Env):
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:
-        """A table of the task asked for, or of one of the four."""
+        """A table of the configured task, or of one of the four."""
         rng = random.Random(seed)
         tasks = tuple(NAMES) if options.simulator == "mujoco" else MANISKILL_TASKS
         task = rng.choice(tasks) if options.task == "any" else options.task
@@ -71,7 +71,7 @@ class PrimitiveSkill(Env):
         return Task(cls.name, content, instruction=INSTRUCTIONS[task], seed=seed, tags=(task,))
 
     def begin(self, task: Task, seed: int) -> None:
-        """Lay the table."""
+        """Set up the table."""
         self._layout = read_layout(task.content)
         self._scene: MujocoScene | ManiSkillScene = self._lay_table(self._layout)
         self._instruction = task.instruction or INSTRUCTIONS[self._layout.task]
@@ -80,7 +80,7 @@ class PrimitiveSkill(Env):
         self._feedback = ""
 
     def act(self, action: str) -> Effect:
-        """All primitives of one text, in order, until the task is solved."""
+        """Execute all primitives of one text, in order, until the task is solved."""
         skills = read_skills(action)
         if skills is None or len(skills) > self.options.max_actions_per_turn:
             self._feedback = "The last answer was no list of actions, or too long a one."
@@ -99,14 +99,14 @@ class PrimitiveSkill(Env):
         return Effect(reward)
 
     def step(self, actions: Sequence[str]) -> tuple[Observation, float, bool, bool, dict[str, JSON]]:
-        """One turn; `num_actions` counts primitives."""
+        """Play one turn; `num_actions` counts primitives."""
         before = self._num_done if self._task is not None else 0
         observation, reward, terminated, truncated, info = super().step(actions)
         info["num_actions"] = self._num_done - before
         return observation, reward, terminated, truncated, info
 
     def observe(self) -> Observation:
-        """Instruction, what became of the last actions, positions, and an image where it is asked for."""
+        """Instruction, results of the last actions, positions, and optionally an image."""
         shown = self.options.observation
         lines = [self._feedback] if self._feedback else []
         lines.append(f"Instruction: {self._instruction}")
@@ -117,7 +117,7 @@ class PrimitiveSkill(Env):
         return Observation("\n".join(lines), () if shown == "text" else (self.render(),))
 
     def oracle(self) -> list[str]:
-        """The primitives that are left, a turn's worth in each text."""
+        """The remaining primitives, one turn per text."""
         skills = find_solution(self._layout.task, self._scene.list_places(), self._scene.held)
         size = self.options.max_actions_per_turn
         return [write_skills(skills[start : start + size]) for start in range(0, len(skills), size)]
@@ -131,7 +131,7 @@ class PrimitiveSkill(Env):
         return self._scene.render_image(self.options.image_size)
 
     def close(self) -> None:
-        """Close a simulator that needs it."""
+        """Close the simulator, if it needs it."""
         if isinstance(scene := getattr(self, "_scene", None), ManiSkillScene):
             scene.close()
 
@@ -153,7 +153,7 @@ class PrimitiveSkill(Env):
         )
 
     def _judge_state(self) -> tuple[float, bool]:
-        """The reward of the state that a primitive led to, and whether it solves the task."""
+        """The reward of the state after a primitive, and whether it solves the task."""
         reached = self._num_reached()
         if reached == len(self._list_stages()):
             return SOLVED, True
@@ -162,7 +162,7 @@ class PrimitiveSkill(Env):
         return ACTED + gained, False
 
     def _num_reached(self) -> int:
-        """How many stages are done; the highest one counts, with those before it."""
+        """Number of stages done; the highest one counts, including those before it."""
         return max((number for number, done in enumerate(self._list_stages(), 1) if done), default=0)
 
     def _list_stages(self) -> list[bool]:

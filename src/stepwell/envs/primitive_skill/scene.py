@@ -1,20 +1,20 @@
-"""The table in MuJoCo: things fall, slide and stack by physics; the hand moves as it is told.
+"""The table in MuJoCo: things fall, slide and stack by physics; the hand follows its commands.
 
-Our own model: a hand with two fingers on an arm of two links, in place of a Panda's seven joints. The hand
-goes where it is put and the links are drawn to it (`mocap`): neither has weight or is in the way of anything.
-A thing that was grasped moves with the hand; everything else obeys physics. Per primitive:
+This is a custom model: a hand with two fingers on an arm of two links, instead of a Panda's seven joints. The
+hand is placed directly and the links are drawn to it (`mocap`); neither has mass or collides with anything. A
+grasped thing moves with the hand; everything else obeys physics. Per primitive:
 
-    pick    the thing whose middle lies within GRASP of the point is grasped and lifted
-    place   what is held is brought over the point, lowered until it touches something (never below the
-            point's z), and let go
+    pick    the thing whose centre lies within GRASP of the point is grasped and lifted
+    place   the held thing is moved over the point, lowered until it touches something (never below the
+            point's z), and released
     push    the closed fingers go down at the first point and along the line to the second
 
-then time passes until everything lies still. The finger's contacts are stiff: it has no speed that the solver
-knows of, so that soft ones would let it pass through a thin handle.
+Then the simulation runs until everything lies still. The finger's contacts are stiff, because it has no
+velocity in the solver, and with soft contacts it would pass through a thin handle.
 
 Invariants
 * The same layout and primitives lead to the same positions in any copy, whatever it did before.
-* Nothing that lies is nearer than its own size to anything else for want of a settling time.
+* Settling time is sufficient: no resting thing overlaps another one.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ EXTRA = "primitive_skill"
 CAMERA = "table"
 SHOULDER, REST = np.array([-0.42, 0.0, 0.33]), np.array([-0.22, 0.0, 0.3])  # in metres, as below
 LINK, WRIST = 0.4, 0.12
-GRASP = 25  # mm between the point of a pick and the middle of what it grasps
-HOVER = 0.22  # metres above the table, where the hand rests
+GRASP = 25  # mm between the point of a pick and the centre of the grasped thing
+HOVER = 0.22  # metres above the table, the resting height of the hand
 PUSH_STEP, DWELL = 0.0005, 50  # metres of a push per step of the simulation; steps at its end
 STILL, MAX_SETTLE = 2e-3, 500  # metres per second; steps
 COLOURS = {
@@ -69,10 +69,10 @@ class MujocoScene:
 
     @property
     def _mujoco(self) -> Any:
-        return models.import_mujoco(EXTRA)  # not kept: modules do not copy, and scenes are copied
+        return models.import_mujoco(EXTRA)  # not stored: scenes are copied, and modules cannot be
 
     def list_places(self) -> dict[str, Point]:
-        """Where everything is now."""
+        """The current position of everything."""
         found = {name: _to_mm(self._get_position(name)) for name in self._names}
         if self.task == "drawer":
             x = DRAWER_OPEN - round(1000 * float(self.data.joint("slide").qpos[0]))
@@ -84,7 +84,7 @@ class MujocoScene:
         return found
 
     def pick_thing(self, at: Point) -> bool:
-        """Grasp what lies there, if anything does and the hand is free."""
+        """Grasp the thing at a point, if there is one and the hand is free."""
         if self.held is not None:
             return False
         point = np.array(at) / 1000
@@ -97,7 +97,7 @@ class MujocoScene:
         return True
 
     def place_thing(self, at: Point) -> bool:
-        """Lower what is held over a point until it touches, and let go."""
+        """Lower the held thing over a point until it touches, and release it."""
         if self.held is None:
             return False
         x, y = at[0] / 1000, at[1] / 1000
@@ -146,7 +146,7 @@ class MujocoScene:
         self._mujoco.mj_forward(self.model, self.data)
 
     def _settle_things(self) -> None:
-        """Let time pass until all that is not held lies still."""
+        """Run the simulation until everything that is not held lies still."""
         for step in range(MAX_SETTLE):
             self._mujoco.mj_step(self.model, self.data)
             if self.held is not None:
@@ -169,7 +169,7 @@ class MujocoScene:
         self._hold_at((float(x), float(y), HOVER))
 
     def _hold_at(self, at: tuple[float, float, float]) -> None:
-        """Put hand and thing somewhere, upright."""
+        """Move hand and thing to a point, upright."""
         assert self.held is not None
         self._put_thing(self.held, np.array(at))
         self.data.mocap_pos[self._find_mocap("hand")] = (at[0], at[1], at[2] + self._get_half_size(self.held))
@@ -179,7 +179,7 @@ class MujocoScene:
         self.data.mocap_pos[self._find_mocap("hand")] = self.data.mocap_pos[self._find_mocap("finger")] = REST
 
     def _draw_links(self) -> None:
-        """Put the links between the shoulder and the hand, the elbow up; for images only."""
+        """Place the links between the shoulder and the hand, elbow up; only for images."""
         wrist = self.data.mocap_pos[self._find_mocap("hand")] + np.array([0.0, 0.0, WRIST])
         way = wrist - SHOULDER
         across = np.cross(way, (0.0, 0.0, 1.0))

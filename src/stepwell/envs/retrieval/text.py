@@ -1,8 +1,8 @@
-"""Words of a text, as an index by words counts them.
+"""Splits texts into the words of a word index.
 
-Lower case, without accents, split at whatever is neither letter nor digit: `São-Paulo's` gives `sao`,
-`paulo`, `s`. There is no query language: quotes, operators and wildcards are only places to split,
-so that no query can be malformed or mean more than its words.
+Lower case, without accents, split at every character that is neither a letter nor a digit: `São-Paulo's`
+gives `sao`, `paulo`, `s`. There is no query language: quotes, operators and wildcards only separate words, so
+no query can be malformed or mean more than its words.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-MAX_QUERY_CHARS = (
-    2_000  # longer queries are cut: what an agent writes must not decide how long a search takes
-)
+MAX_QUERY_CHARS = 2_000  # longer queries are cut, so that an agent cannot control how long a search takes
 MAX_QUERY_WORDS = 64
 _WORD = re.compile(r"[^\W_]+")
 
@@ -23,7 +21,7 @@ def split_words(text: str) -> list[str]:
 
 
 def to_plain(text: str) -> str:
-    """Lower case and free of accents; letters that have no plain form stay as they are."""
+    """Lower case without accents; letters without a plain form do not change."""
     if text.isascii():
         return text.lower()
     decomposed = unicodedata.normalize("NFKD", text)  # first, since it may yield capitals: ℌ is an H
@@ -32,7 +30,7 @@ def to_plain(text: str) -> str:
 
 
 def cut_query(query: str) -> str:
-    """As much of a query as an index reads, free of halves of characters."""
+    """Cut a query to the length that an index reads, without broken characters."""
     return query[:MAX_QUERY_CHARS].encode("utf-8", "replace").decode("utf-8")
 
 

@@ -1,26 +1,26 @@
-"""The contract of a robot environment: arrays are shown, chunks of actions are executed.
+"""The interface of a robot environment: observations are arrays, actions come in chunks.
 
-`RobotEnv` does what is the same in every simulator (resolving the task, checking chunks, counting
-actions, the limit, the choice of reward); an environment says what is its own:
+`RobotEnv` implements what all simulators share: resolving the task, checking chunks, counting actions, the
+limit, the choice of reward. An environment implements the rest:
 
-    make_task   options, seed -> Task   pure; the content decides the episode, the instruction is in words
-    layout      -> RobotWorld           names, shapes and dtypes of what is shown; sizes of an action
-    begin       task, seed              puts the simulator into the task's first state
-    act         action [D] -> Moved     one action in [-1, 1]: was it solved, and the simulator's own reward
-    arrays      -> named arrays         what the policy is shown now
-    expert      -> action [D]           what the scripted expert would do now
-    facts       -> named numbers        the true state, from which `state()` makes words and JSON
-    image     -> uint8 [H, W, 3]      the present state through a camera
+    make_task   options, seed -> Task          pure; the content determines the episode, with an instruction
+    layout      -> RobotEnvDescription         names, shapes and dtypes of observations; sizes of an action
+    begin       task, seed                     puts the simulator into the task's first state
+    act         action [D] -> Moved            one action in [-1, 1]: success, and the simulator's own reward
+    arrays      -> named arrays                what the policy sees now
+    expert      -> action [D]                  the action of the scripted expert
+    facts       -> named numbers               the true state; `state()` turns it into sentences and JSON
+    picture     -> uint8 [H, W, 3]             the current state through a camera
 
 Invariants
-* A chunk is [C, D] finite numbers; what lies outside [-1, 1] is clipped. It stops at the action that
-  ends the episode: a chunk of C does what C chunks of 1 do.
+* A chunk is [C, D] finite numbers; values outside [-1, 1] are clipped. It stops at the action that ends the
+  episode: a chunk of C has the same effect as C chunks of 1.
 * Success ends the episode, and so does the action limit, which is part of the environment: both are
   `terminated`. A robot's episode is never `truncated`.
-* `info` holds `success`, `num_actions` (executed in this chunk) and, where the simulator has a reward
-  of its own, `process` (its sum over those actions).
-* A task's content decides the episode: the same task and the same actions give the same arrays in any
-  copy, whatever that copy played before.
+* `info` holds `success`, `num_actions` (executed in this chunk) and, if the simulator has its own reward,
+  `process` (its sum over those actions).
+* A task's content determines the episode: the same task and actions give the same arrays in any copy,
+  whatever that copy played before.
 * A state with a number that is not finite is a failure of the simulator (`EnvError`), never data.
 """
 
@@ -97,7 +97,7 @@ class RobotOptions(Settings):
 
     @property
     def pictures(self) -> dict[str, ArraySpec]:
-        """Those images, as an environment's layout tells of them."""
+        """The array specs of those images, as part of an environment's layout."""
         return {camera: ArraySpec((self.image_size, self.image_size, 3), "uint8") for camera in self.cameras}
 
 
@@ -105,7 +105,8 @@ _LOWEST, _HIGHEST = np.array(-1.0, np.float32), np.array(1.0, np.float32)  # twi
 
 
 class Moved(NamedTuple):
-    """What one action did: is the task solved, and the simulator's own reward (0 where it has none)."""
+    """The effect of one action: whether the task is solved, and the simulator's own reward (0 if it has
+    none)."""
 
     success: bool
     dense: float = 0.0
@@ -120,10 +121,10 @@ class RobotEnv(ABC):
     Options: ClassVar[type[Settings]]
     is_robot: ClassVar[bool] = True
     is_deterministic: ClassVar[bool] = True
-    # what an environment may decide by its options
-    has_process: bool = True  # whether the simulator has a reward of its own
+    # instance attributes, because options may change them
+    has_process: bool = True  # whether the simulator has its own reward
     has_oracle: bool = True
-    oracle_share: float = 0.9  # share of tasks that following the oracle is known to solve
+    oracle_share: float = 0.9  # share of tasks that the oracle is known to solve
     num_checked: ClassVar[int] = 10  # tasks that `stepwell envs check` plays
 
     def __init__(self, options: Settings | None = None) -> None:
@@ -141,11 +142,11 @@ class RobotEnv(ABC):
     @classmethod
     @abstractmethod
     def make_task(cls, options: Any, seed: int) -> Task:
-        """The task of a seed; its content holds all that decides the episode."""
+        """The task of a seed; its content determines the episode."""
 
     @abstractmethod
     def layout(self) -> RobotEnvDescription:
-        """What is shown and what an action is, under the present options."""
+        """The arrays and actions under the current options."""
 
     @abstractmethod
     def begin(self, task: Task, seed: int) -> None:
@@ -157,7 +158,7 @@ class RobotEnv(ABC):
 
     @abstractmethod
     def arrays(self) -> Arrays:
-        """What the policy is shown now, as `layout` says."""
+        """What the policy sees now, as declared by `layout`."""
 
     @abstractmethod
     def facts(self) -> dict[str, JSON]:
@@ -165,30 +166,31 @@ class RobotEnv(ABC):
 
     @abstractmethod
     def picture(self, camera: str) -> Image:
-        """The present state through one camera, uint8 [image_size, image_size, 3]."""
+        """The current state through one camera, uint8 [image_size, image_size, 3]."""
 
     def expert(self) -> npt.NDArray[Any]:
-        """The scripted expert's action for the present state, in any range."""
+        """The scripted expert's action for the current state, in any range."""
         raise EnvError(f"{self.name} has no scripted expert under these options")
 
     def share(self, other: RobotEnv) -> None:  # noqa: B027 (a simulator may have nothing to share)
-        """Share what the environment `other` of the same options holds, if only one is used at a time.
+        """Share the resources of `other`, an environment with the same options, if only one is used at a
+        time.
 
-        What either plays must not depend on it.
+        Sharing must not affect the episodes of either.
         """
 
     def close(self) -> None:  # noqa: B027 (a simulator may hold nothing)
-        """Release what the simulator holds; calling it twice is fine."""
+        """Release the simulator's resources; calling it twice is allowed."""
 
     @classmethod
     def require(cls) -> None:
-        """A `ConfigError` with the command to run, where the simulator is not installed."""
+        """Raise a `ConfigError` with an install command if the simulator is not installed."""
         if cls.package is not None:
             import_simulator(cls.package, world=cls.name, extra=cls.extra)
 
     @cached_property
     def world(self) -> RobotEnvDescription:
-        """What a policy is built for."""
+        """The description for building a policy."""
         return self.layout()
 
     @property
@@ -203,7 +205,7 @@ class RobotEnv(ABC):
     ) -> tuple[ArrayState, dict[str, JSON]]:
         """Start an episode: of `options["task"]`, or else of the task that `seed` makes."""
         task = task_to_play(self, seed, options)
-        self._task = None  # a begin that fails leaves no half-started episode
+        self._task = None  # a failed begin leaves no half-started episode
         self._is_over = True
         self.begin(task, task.seed if seed is None else seed)
         self._task, self._is_over, self._num_actions = task, False, 0
@@ -240,13 +242,13 @@ class RobotEnv(ABC):
         return ArrayState(arrays, self._find_instruction())
 
     def oracle(self) -> FloatArray:
-        """The scripted expert's action [D] for the present state, in [-1, 1]."""
+        """The scripted expert's action [D] for the current state, in [-1, 1]."""
         _ = self.task
         action = np.asarray(self.expert(), dtype=np.float32)
         return np.clip(action, -1.0, 1.0)
 
     def state(self) -> dict[StateForm, str]:
-        """The truth in sentences and as JSON."""
+        """The true state in sentences and as JSON."""
         facts = self.facts()
         return {
             StateForm.NATURAL_LANGUAGE: " ".join(
@@ -256,7 +258,7 @@ class RobotEnv(ABC):
         }
 
     def render(self) -> Image:
-        """The present state through the first camera."""
+        """The current state through the first camera."""
         _ = self.task
         return self.picture(self.options.camera[0])
 
@@ -295,7 +297,7 @@ class RobotEnv(ABC):
 
 
 def _is_finite(array: npt.NDArray[Any]) -> bool:
-    """Whether no number is nan or infinite: fastest by the sum of squares, where that is finite."""
+    """Whether all numbers are finite; the fastest test is whether their sum of squares is."""
     return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
 
 

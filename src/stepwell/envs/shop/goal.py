@@ -1,8 +1,8 @@
-"""What is to be bought: a kind of thing, its attributes, the values to choose, the most it may cost.
+"""Shopping goals: a kind of product, its attributes, the values to choose, and the maximum price.
 
-A generated goal is read off a product but names none: whatever fits is right. Equal goals have equal
-words (which wording is used follows from the goal), so that no goal stands on both sides of a split.
-Goals that come with WebShop's files are about one product, whose title says what kind of thing it is.
+A generated goal is derived from a product but does not name it: any matching product is correct. Equal goals
+have equal texts (the wording follows from the goal), so no goal is in both splits. The goals of WebShop's
+files are about one product, whose title gives its kind.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NO_NAMES = frozenset(("and", "for", "the", "with", "set", "pack", "size", "inch
 
 @dataclass(frozen=True, slots=True)
 class ShopGoal:
-    """A wish. `type_words` are those by which a title shows that it is such a thing; `limit` is in cents."""
+    """A goal. `type_words` are the words that identify such a product by its title; `limit` is in cents."""
 
     instruction: str
     kind: str
@@ -47,7 +47,7 @@ class ShopGoal:
         return tuple(value for _, value in self.options)
 
     def to_json(self) -> dict[str, JSON]:
-        """As plain data."""
+        """The goal as plain data."""
         return {
             "instruction": self.instruction,
             "kind": self.kind,
@@ -60,7 +60,7 @@ class ShopGoal:
 
     @classmethod
     def from_json(cls, value: Any) -> ShopGoal:
-        """The reverse of `to_json`; what is no goal is an `InputError`."""
+        """The reverse of `to_json`; invalid data is an `InputError`."""
         try:
             texts = [value["instruction"], value["kind"]]
             lists = [tuple(value[name]) for name in ("type_words", "category", "attributes")]
@@ -75,12 +75,12 @@ class ShopGoal:
 
 
 def draw_goal(product: Product, rng: random.Random, *, is_tiny: bool) -> ShopGoal:
-    """A goal that this product fulfils."""
+    """A goal that this product satisfies."""
     most = 1 if is_tiny else 3
     attributes = rng.sample(product.attributes, rng.randint(1, min(most, len(product.attributes))))
     named = list(product.options)
     if not is_tiny:
-        count = max(rng.randint(0, len(named)), rng.randint(0, len(named)))  # rather more than fewer
+        count = max(rng.randint(0, len(named)), rng.randint(0, len(named)))  # prefers larger numbers
         named = sorted(rng.sample(named, count), key=named.index)
     chosen = {option.name: rng.choice(option.values) for option in named}
     price = product.price_with(chosen)
@@ -107,7 +107,7 @@ def _word_goal(
 
 
 def read_listed_goal(store: Store, number: int) -> ShopGoal | None:
-    """The goal of this number among those that came with the products; None if its product did not come."""
+    """The goal with this number among those supplied with the products; None if its product is missing."""
     try:
         row = json.loads(store.goal(number))
         name, told, attributes, values = (row[k] for k in ("product", "instruction", "attributes", "options"))
@@ -128,9 +128,9 @@ def read_listed_goal(store: Store, number: int) -> ShopGoal | None:
 
 
 def split_words(text: str) -> tuple[str, ...]:
-    """A text as its words in small letters.
+    """Split a text into its lower-case words.
 
-    >>> words("X-Large, navy")
+    >>> split_words("X-Large, navy")
     ('x', 'large', 'navy')
     """
     return tuple(re.findall(r"[^\W_]+", text.casefold()))

@@ -1,7 +1,7 @@
-"""Pages as plain data: what a view shows, and what can be done there.
+"""Pages as plain data: the contents of a view, and its possible actions.
 
-A page is made once and written twice, as text for agents and as HTML for people. Every action that a page
-offers stands in its text as it is to be written, so that the text is also the list of actions.
+A page is built once and written twice, as text for agents and as HTML for people. The text contains every
+possible action literally, so it is also the list of actions.
 
     Task: I need soft cup, color: red, price up to $12.
     Results 1-10 of 19 for "soft cup"
@@ -9,7 +9,7 @@ offers stands in its text as it is to be written, so that the text is also the l
     …
     click[next >] click[back to search]
 
-The tiny shop leaves out what the agent's own actions tell (the search that led to the results).
+The tiny shop omits what follows from the agent's own actions (the search that led to the results).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ SEARCH = "search[words]"
 
 @dataclass(frozen=True, slots=True)
 class PageLayout:
-    """How many results a page lists, which pages with more about a product there are, and whether what is
-    told is only what an agent cannot know from its own actions."""
+    """The number of results per page, the detail pages of a product, and whether pages omit what follows from
+    the agent's own actions."""
 
     page_size: int
     details: tuple[str, ...] = DETAILS
@@ -66,20 +66,20 @@ class ShopPage:
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """All that can be done here, in the order of the page; `search[words]` stands for any search."""
+        """All possible actions, in the order of the page; `search[words]` stands for any search."""
         values = [value for choice in self.choices for value in choice.values]
         clicks = [*(number for number, _, _ in self.products), *values, *self.buttons]
         return ((SEARCH,) if self.has_search else ()) + tuple(f"click[{what}]" for what in clicks)
 
     @property
     def text(self) -> str:
-        """The page for an agent."""
+        """The page as text for an agent."""
         about = [] if self.is_short and self.view.page in (Page.SEARCH, Page.RESULTS) else [self.heading]
         told = [self.instruction if self.is_short else f"Task: {self.instruction}", *about, *self.lines]
         told += [f"click[{number}] {title} {price}" for number, title, price in self.products]
         before = (
             "Pick " if self.is_short else ""
-        )  # so that a name is one token of the tiny models' vocabulary
+        )  # so that a name is one token in the tiny models' vocabulary
         told += [before + _write_choice(choice) for choice in self.choices]
         told.append(" ".join(f"click[{button}]" for button in self.buttons) or (SEARCH * self.has_search))
         return "\n".join(line for line in [*told, self.view.note] if line)
@@ -95,7 +95,7 @@ def _write_choice(choice: OptionChoice) -> str:
 
 
 def make_page(store: Store, goal: ShopGoal, view: View, layout: PageLayout) -> ShopPage:
-    """What a view shows; a view of something that is not there is an `InputError`."""
+    """The page of a view; an `InputError` if the view refers to something that does not exist."""
     return replace(_make_page(store, goal, view, layout), is_short=layout.is_short)
 
 
@@ -143,7 +143,7 @@ def _make_results_page(store: Store, goal: ShopGoal, view: View, page_size: int)
 
 
 def find_product(store: Store, view: View) -> Product:
-    """The product of a view, whose values are on sale; else `InputError`."""
+    """The product of a view with available values; otherwise an `InputError`."""
     number = store.number_of(view.item)
     if number is None:
         raise InputError(f"there is no product {view.item!r}")

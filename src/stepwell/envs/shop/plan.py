@@ -1,13 +1,13 @@
-"""The oracle's plans: from any page to a full score, over as few pages as can be.
+"""The oracle's plans: from any page to a full score, with as few pages as possible.
 
-    search ─► results ─► (next or previous page)* ─► a product that fits ─► a click per value ─► buy
+    search ─► results ─► (next or previous page)* ─► a matching product ─► a click per value ─► buy
 
-No plan from the search page is shorter than 3 + the number of values wanted: one search, one product, one
-purchase, and a click for each value, since a product's page opens with nothing chosen. A plan of that
-length is therefore proven shortest, whatever else could be searched for. Queries are made of the goal's
-own words, so that whoever reads the instruction could have written them; a product's title is the last
-resort, for goals that nothing else finds. From other pages the ways are few (on from here, back to the
-results, back to the search), and the shortest of them is taken.
+No plan from the search page is shorter than 3 + the number of values: one search, one product, one purchase,
+and a click for each value, since a product's page opens with nothing chosen. A plan of that length is
+therefore proven to be shortest, whatever the other searches. Queries consist of the goal's own words, so a
+reader of the instruction could have written them. A product's title is the last resort, for goals that no
+other query finds. From other pages there are few options (forward, back to the results, back to the search),
+and the shortest is taken.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stepwell.envs.shop.view import Page, View, to_mapping
 
 
 class ShopPlan(NamedTuple):
-    """Actions to a full score ([] if there is no way), and whether none are proven to be fewer."""
+    """Actions to a full score ([] if impossible), and whether the plan is proven to be shortest."""
 
     actions: list[str]
     is_shortest: bool
@@ -39,11 +39,11 @@ class ShopPlanner:
         self._fits = lru_cache(maxsize=100_000)(self._is_fitting)
 
     def is_found_at_once(self, goal: ShopGoal) -> bool:
-        """Whether a search for the goal's own words lists what fits on its first page."""
+        """Whether a search for the goal's own words lists a match on its first page."""
         return any(self._find_page(goal, query) == 0 for query in list_own_queries(goal))
 
     def plan(self, goal: ShopGoal, view: View) -> ShopPlan:
-        """A shortest way from a view."""
+        """A shortest plan from a view."""
         query, place = self._query(goal)
         if query is None:
             return ShopPlan([], False)
@@ -63,7 +63,7 @@ class ShopPlanner:
         return ShopPlan(min(ways, key=len, default=[]), place == 0)
 
     def _plan_from_results(self, goal: ShopGoal, query: str, number: int) -> list[str] | None:
-        """From a page of results: to the nearest page with something that fits, and on."""
+        """From a page of results: to the nearest page with a match, and on."""
         found = self._store.search(query).numbers
         best: list[str] | None = None
         for place, product in enumerate(map(self._store.product, found)):
@@ -77,7 +77,7 @@ class ShopPlanner:
         return None if best is None else best + rest
 
     def _plan_from_item(self, goal: ShopGoal, view: View) -> Iterator[list[str]]:
-        """From a product's page: choose what is missing, take back what makes it too dear, buy."""
+        """From a product's page: choose missing values, undo those that make it too expensive, buy."""
         product = find_product(self._store, view)
         chosen = dict(to_mapping(view.chosen))
         wanted = _pick_values(goal, product)
@@ -95,7 +95,7 @@ class ShopPlanner:
             yield [*(f"click[{value}]" for value in clicks), f"click[{BUY}]"]
 
     def _find_best_query(self, goal: ShopGoal) -> tuple[str | None, int]:
-        """The query that needs the fewest pages of results, and on which page (from 0) that ends."""
+        """The query that needs the fewest pages of results, and the page (from 0) with the match."""
         best: tuple[str | None, int] = (None, 1 << 30)
         for query in self._list_queries(goal):
             place = self._find_page(goal, query)
@@ -112,7 +112,7 @@ class ShopPlanner:
                 yield " ".join(split_words(product.title))
 
     def _find_page(self, goal: ShopGoal, query: str) -> int | None:
-        """On which page of results something fits; None if on none."""
+        """The page of results with a match; None if there is none."""
         numbers = self._store.search(query).numbers
         fitting = (i for i, number in enumerate(numbers) if self._fits(goal, self._store.product(number)))
         place = next(fitting, None)
@@ -121,13 +121,13 @@ class ShopPlanner:
     def _is_fitting(self, goal: ShopGoal, product: Product) -> bool:
         """Whether a product of that kind can be bought for a full score."""
         if product.kind != goal.kind:
-            return False  # what passes for the kind by its title alone is nothing to demonstrate
+            return False  # do not demonstrate products that match only by their title
         picked = _pick_values(goal, product)
         return len(picked) == len(goal.options) and score_purchase(goal, product, picked).is_success
 
 
 def list_own_queries(goal: ShopGoal) -> list[str]:
-    """Searches for the goal's own words, from those that a shopper would try first."""
+    """Searches for the goal's own words, most natural ones first."""
     named = list(goal.attributes)
     tries = [
         [*named, goal.kind],
@@ -141,7 +141,7 @@ def list_own_queries(goal: ShopGoal) -> list[str]:
 
 
 def _pick_values(goal: ShopGoal, product: Product) -> dict[str, Any]:
-    """The wanted values as the product sells them, by option; fewer than wanted where it lacks one."""
+    """The wanted values by option, as the product offers them; incomplete if it lacks one."""
     picked: dict[str, str] = {}
     for wanted in goal.values:
         for option in product.options:

@@ -1,7 +1,7 @@
-"""Where a shopper is: one value that holds all a shop must remember, so that the server remembers nothing.
+"""The state of a shopper as one value, so that the server is stateless.
 
-A view travels with every call and in every address of the pages for people. Two environments can share a
-server, a lost answer can be asked for again, and a copy of an environment needs no copy anywhere else.
+A view is part of every call and of every URL of the pages for people. Two environments can share a server, a
+lost answer can be requested again, and copying an environment needs no copy on the server.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ACTION = re.compile(r"\s*(search|click)\s*\[(.*)\]\s*", re.IGNORECASE | re.DOTA
 
 
 class Page(StrEnum):
-    """The pages there are."""
+    """The kinds of pages."""
 
     SEARCH = "search"
     RESULTS = "results"
@@ -31,7 +31,7 @@ class Page(StrEnum):
 
 
 class ShopAction(NamedTuple):
-    """An action, read."""
+    """A parsed action."""
 
     verb: str
     what: str
@@ -40,7 +40,7 @@ class ShopAction(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class View:
     """A page, and how it was reached. `number` counts pages of results from 0; `detail` names a sub-page;
-    `chosen` are the values chosen for `item`; `note` says why the last action did nothing."""
+    `chosen` are the values chosen for `item`; `note` is why the last action did nothing."""
 
     page: Page = Page.SEARCH
     query: str = ""
@@ -51,7 +51,7 @@ class View:
     note: str = ""
 
     def to_json(self) -> dict[str, JSON]:
-        """As plain data."""
+        """The view as plain data."""
         return {
             "page": self.page.value,
             "query": self.query,
@@ -64,7 +64,7 @@ class View:
 
     @classmethod
     def from_json(cls, value: Any) -> View:
-        """The reverse of `to_json`; what is no view is an `InputError`."""
+        """The reverse of `to_json`; invalid data is an `InputError`."""
         try:
             texts = {name: value[name] for name in ("query", "item", "detail", "note")}
             page, number = Page(value["page"]), value["number"]
@@ -79,27 +79,27 @@ class View:
 
 
 def read_action(text: str) -> ShopAction | None:
-    """What a text asks for; None if it is no action.
+    """Parse an action; None if the text is not an action.
 
     >>> read_action("Click[ Buy Now ]")
-    Asked(verb='click', what='Buy Now')
+    ShopAction(verb='click', what='Buy Now')
     """
     match = _ACTION.fullmatch(text) if len(text) <= MAX_ACTION_CHARS else None
     return ShopAction(match[1].lower(), clean_text(match[2], MAX_QUERY_CHARS)) if match else None
 
 
 def clean_text(text: str, max_chars: int) -> str:
-    """A text on one line that any encoding can hold, and no longer than that."""
+    """A text on one line, encodable, with at most `max_chars` characters."""
     plain = text[: 4 * max_chars].encode(errors="replace").decode()
     return " ".join("".join(c if c.isprintable() else " " for c in plain).split())[:max_chars]
 
 
 def quote_text(text: str) -> str:
-    """A text in a note, cut."""
+    """A shortened text for a note."""
     short = clean_text(text, _SHOWN_CHARS + 1)
     return f"'{short[:_SHOWN_CHARS]}…'" if len(short) > _SHOWN_CHARS else f"'{short}'"
 
 
 def to_mapping(chosen: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
-    """Chosen values by the name of their option."""
+    """Chosen values by option name."""
     return dict(chosen)

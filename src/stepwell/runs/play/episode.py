@@ -1,17 +1,17 @@
-"""An episode played by hand: a person acts, or the agent does, turn by turn.
+"""An interactive episode: a person or the agent acts, turn by turn.
 
-    PlaySession ──► EnvBatch (one env)        what an action does
-        │      └──► Agent                     how prompts are written and replies are read
-        └─ Pilot ─► Conversation ─► engine    what the agent would do, and what the critic expects
+    PlaySession ──► EnvBatch (one env)        executes actions
+        │      └──► Agent                     writes prompts and parses replies
+        └─ Pilot ─► Conversation ─► engine    the agent's actions, and the critic's values
 
-A person's turn enters the conversation as the reply that the agent should have written: in exactly the asked
-form, with the true states if the strategy wants states. So the agent can take over at any turn, from a
-history that looks like its own.
+A person's turn is added to the conversation as the reply that the agent should have written: in exactly the
+required form, with the true states if the strategy uses states. The agent can therefore take over at any
+turn, with a history that looks like its own.
 
 Invariants
-* The agent sees what it sees in training: the same messages, ids and reading of replies.
-* A turn of either player is rewarded by the same parts.
-* Without an agent nothing heavy is imported: looking at an environment needs no waiting.
+* The agent gets the same input as in training: the same messages, ids and parsing of replies.
+* Turns of both players get the same reward parts.
+* Without an agent, nothing heavy is imported, so viewing an environment starts quickly.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PlayedTurn:
 
 
 class PlaySession:
-    """Episodes of one environment, one after the other. Without a `pilot` only the person acts."""
+    """Episodes of one environment, one after the other. Without a `pilot`, only the person acts."""
 
     def __init__(self, config: RunConfig, pilot: Pilot | None = None) -> None:
         self._config = config
@@ -74,7 +74,7 @@ class PlaySession:
         return self.observation
 
     def act(self, actions: Sequence[str]) -> PlayedTurn:
-        """A person's turn."""
+        """Play a person's turn."""
         self._refuse_after_end()
         before = self.env.state()
         turn = self._step_env(actions)
@@ -86,7 +86,7 @@ class PlaySession:
         return self._finish_turn("person", text, before, turn, after)
 
     def let_agent_act(self) -> PlayedTurn:
-        """The agent's turn."""
+        """Play the agent's turn."""
         self._refuse_after_end()
         if self.pilot is None:
             raise InputError("there is no agent here; give one with --run RUN or --model MODEL")
@@ -96,7 +96,7 @@ class PlaySession:
         return self._finish_turn("agent", text, before, turn, self.env.state())
 
     def value(self) -> float | None:
-        """What the agent's critic expects from the present state, if there is one."""
+        """The critic's value of the current state, if there is a critic."""
         return None if self.pilot is None or self.is_over else self.pilot.value()
 
     def close(self) -> None:

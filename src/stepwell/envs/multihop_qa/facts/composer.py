@@ -1,12 +1,12 @@
-"""Questions composed from a graph: bridges, comparisons and intersections, in several phrasings.
+"""Composes questions from a graph: bridges, comparisons and intersections, in several phrasings.
 
     bridge         start -> link -> ... -> value      "Which script is the main language of ... written in?"
     comparison     two starts -> link -> the one with more -> value
     intersection   two starts -> link -> what both lead to
 
-A question is kept only if neither its answer nor any name on the way stands in it, and no answer is
-that of more than a share of all questions, so that no guess is worth much. Everything is drawn from a
-seed of the question's own family, so that a change of one family leaves the others as they are.
+A question is kept only if it contains neither its answer nor any name on the path. No answer belongs to more
+than a certain share of all questions, so guessing does not pay. Each family of questions has its own seed, so
+changing one family does not affect the others.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from stepwell.envs.multihop_qa.facts.answers import normalise_answer
 from stepwell.envs.multihop_qa.facts.collection import MultihopQuestion
 from stepwell.envs.multihop_qa.facts.graph import FactGraph, Node, make_key
 
-MIN_RATIO = 1.05  # what is compared differs by 5% at least
-Phrases = Mapping[str, tuple[str, ...]]  # relation -> phrasings with {x} for what it is asked of
+MIN_RATIO = 1.05  # compared numbers differ by at least 5%
+Phrases = Mapping[str, tuple[str, ...]]  # relation -> phrasings, with {x} for its subject
 
 
 @dataclass(frozen=True, slots=True)
 class Bridge:
-    """From a node of `kind` along `links` to `value`; `count` questions at most."""
+    """A path from a node of `kind` along `links` to `value`; at most `count` questions."""
 
     kind: str
     links: tuple[str, ...]
@@ -37,7 +37,7 @@ class Bridge:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two nodes of `kind`, the things `link` leads them to, the one with more of `number`, its `value`."""
+    """Two nodes of `kind`, their targets along `link`, the target with more of `number`, and its `value`."""
 
     kind: str
     link: str
@@ -48,7 +48,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Intersection:
-    """Two nodes of `kind`, the things `link` leads them to, and the one thing that both have in `many`."""
+    """Two nodes of `kind`, their targets along `link`, and the one thing that both have in `many`."""
 
     kind: str
     link: str
@@ -60,14 +60,14 @@ Family = Bridge | Comparison | Intersection
 
 
 class Composer:
-    """Makes the questions of a graph. `ask` phrases what is asked, `of` the way to what it is asked of."""
+    """Builds the questions of a graph. `ask` phrases the question, `of` the path to its subject."""
 
     def __init__(self, graph: FactGraph, ask: Phrases, of: Phrases, compare: Phrases, both: Phrases) -> None:
         self.graph = graph
         self._ask, self._of, self._compare, self._both = ask, of, compare, both
 
     def compose_questions(self, families: Iterable[Family], max_per_answer: int) -> list[MultihopQuestion]:
-        """The questions of all families, the answers of each question counted together."""
+        """The questions of all families; answers are counted over all of them."""
         told: Counter[str] = Counter()
         found: dict[str, MultihopQuestion] = {}
         for family in families:
@@ -144,7 +144,7 @@ class Composer:
 
 
 def _make_question(kind: str, text: str, answer: str, plan: list[list[Node]]) -> MultihopQuestion | None:
-    """The question, unless it tells its answer or a part of the way."""
+    """The question, unless it reveals its answer or a part of the path."""
     text = text[0].upper() + text[1:]
     said = f" {make_key(text)} "
     hidden = [answer, *(node.name for node in itertools.chain(*plan[1:]))]

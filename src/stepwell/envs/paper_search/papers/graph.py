@@ -1,12 +1,13 @@
-"""A citation graph of papers: texts, years, links, and, where it was generated, what each is about.
+"""A citation graph of papers: texts, years, links and, if generated, the facets of each paper.
 
-Papers are numbered in order of time, so that paper i cites only papers below i (a snapshot of real
-papers need not keep that). Links are held both ways in compressed rows: what a paper cites, in the order
-it was written down; what cites it, most cited first, newest first among equals. `facets`, `about` and
-`mentions` are the generator's hidden truth (value numbers, -1 for none) and empty in a real graph: the
-selector may read them, an agent never sees them.
+Papers are numbered by time, so paper i cites only papers below i (not guaranteed in a snapshot of real
+papers). Links are stored in both directions in compressed rows: references in their original order; citing
+papers by their own citations, newest first among equals. `facets`, `about` and `mentions` are the generator's
+hidden truth (value numbers, -1 for none) and empty in a real graph. The selector may read them; an agent
+never sees them.
 
-One `.npz` file without pickled objects holds a graph: texts as one UTF-8 block with the ends of each.
+A graph is stored in one `.npz` file without pickled objects, with texts as one UTF-8 block and the end of
+each.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Ints = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Facet:
-    """One side of what papers are about; every value has one or more forms it can be said in."""
+    """One aspect of papers; every value has one or more forms."""
 
     name: str
     values: tuple[tuple[str, ...], ...]
@@ -39,7 +40,7 @@ class Facet:
 class PaperGraph:
     """Papers and their citations.
 
-    `cited_ends[i]` is where the references of paper i end in `cited`, the next paper's begin there.
+    `cited_ends[i]` is the end of paper i's references in `cited`, where those of the next paper begin.
     """
 
     ids: tuple[str, ...]
@@ -65,29 +66,29 @@ class PaperGraph:
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """Id to number."""
+        """Numbers of papers by id."""
         return {paper: number for number, paper in enumerate(self.ids)}
 
     def list_references(self, number: int) -> list[int]:
-        """What a paper cites."""
+        """The papers that a paper cites."""
         start = int(self.cited_ends[number - 1]) if number else 0
         row: list[int] = self.cited[start : int(self.cited_ends[number])].tolist()
         return row
 
     def list_citations(self, number: int) -> list[int]:
-        """What cites a paper, most cited first."""
+        """The papers that cite a paper, most cited first."""
         start, end = self._citing_starts[number], self._citing_starts[number + 1]
         row: list[int] = self._citing[start:end].tolist()
         return row
 
     @cached_property
     def num_citations(self) -> Ints:
-        """How often each paper is cited."""
+        """Number of citations of each paper."""
         return np.bincount(self.cited, minlength=len(self)).astype(np.int32)
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
-        """Title and abstract: what is searched, and what the selector reads."""
+        """Title and abstract of each paper, for the search index and the selector."""
         pairs = zip(self.titles, self.abstracts, strict=True)
         return tuple(f"{title}. {abstract}" if abstract else title for title, abstract in pairs)
 

@@ -1,8 +1,8 @@
-"""Information needs over a generated graph: what is looked for, in which words, and what answers it.
+"""Information needs over a generated graph: their facets, their requests and their answers.
 
-A need is a set of facet values, the domain among them or not; a paper answers it if it is about all of
-them (a mention is not enough). Its request says every value in one form, drawn by the need itself: the
-same need is always asked for in the same words, so that tasks that differ have different answers wanted.
+A need is a set of facet values, with or without the domain. A paper answers it if it is about all of them (a
+mention is not enough). The request uses one form of each value, which depends only on the need. The same need
+therefore always has the same request, and different tasks have different answers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Need:
     values: tuple[tuple[int, int], ...]
 
     def answers(self, graph: PaperGraph) -> list[int]:
-        """The papers that are about all of it, oldest first."""
+        """The papers that are about all values, oldest first."""
         assert graph.about is not None
         hit = np.ones(len(graph), bool)
         for facet, value in self.values:
@@ -51,13 +51,13 @@ class Need:
         return np.flatnonzero(hit).tolist()
 
     def words(self, graph: PaperGraph) -> list[str]:
-        """The form in which the request says each value."""
+        """The form of each value in the request."""
         rng = random.Random(f"words of {self.values}")
         return [rng.choice(graph.facets[facet].values[value]) for facet, value in self.values]
 
 
 def list_needs(graph: PaperGraph, sizes: tuple[int, ...], min_answers: int, max_answers: int) -> list[Need]:
-    """Every need of so many facets (`sizes`) with a fitting number of answers, in a fixed order."""
+    """All needs with these numbers of facets (`sizes`) and a suitable number of answers, in a fixed order."""
     assert graph.about is not None, "needs are those of a generated graph"
     found = []
     for kinds in _list_kinds(len(graph.facets), sizes):
@@ -69,7 +69,7 @@ def list_needs(graph: PaperGraph, sizes: tuple[int, ...], min_answers: int, max_
 
 
 def read_need(value: Any, graph: PaperGraph) -> Need:
-    """A need from pairs of numbers, as a task holds them."""
+    """Read a need from the pairs of numbers in a task."""
     sizes = [len(facet.values) for facet in graph.facets]
     pairs = value if isinstance(value, list | tuple) else ()
     is_good = bool(pairs) and all(
@@ -82,7 +82,7 @@ def read_need(value: Any, graph: PaperGraph) -> Need:
 
 
 def write_request(graph: PaperGraph, need: Need, is_short: bool = False) -> str:
-    """The request in words; `is_short`: nothing but the words of the facets."""
+    """The text of the request; with `is_short`, only the words of the facets."""
     said = need.words(graph)
     if is_short:
         return " ".join(said)

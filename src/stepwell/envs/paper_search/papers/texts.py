@@ -1,9 +1,9 @@
 """Titles and abstracts of generated papers, from sentence patterns with slots.
 
-Slots are the forms a paper uses for its facets (`{domain}`, `{task}`, ...), the form of what it only
-compares with (`{other}`), and loose words that say nothing about relevance. A paper says each facet in one
-form throughout, and a facet it is silent about in words that fit any value (`VAGUE`). The tiny style has no
-sentences: the words of the facets are the title, words of what is only mentioned are the abstract.
+Slots are the forms of a paper's facets (`{domain}`, `{task}`, ...), the form of a value that it only compares
+with (`{other}`), and filler words without relevance. A paper uses one form of each facet throughout. Facets
+without a value are written in words that fit any value (`VAGUE`). The tiny style has no sentences: the title
+is the words of the facets, the abstract the words that are only mentioned.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ _ADJECTIVES, _SIZES, _LOOSE_FIRST, _LOOSE_LAST, _PARTS = (
 def write_full_text(
     said: Mapping[str, str], other: str, alias: str, is_survey: bool, rng: random.Random
 ) -> tuple[str, str]:
-    """Title and abstract of a paper that says its facets as in `said`; `other` and `alias` may be empty."""
+    """Title and abstract of a paper with the facet forms `said`; `other` and `alias` may be empty."""
     vague = {name: rng.choice(words) for name, words in VAGUE.items()}
     slots = {**vague, **said, "other": other, "alias": alias}
     first = SURVEY_TITLES if is_survey else TITLES
@@ -119,7 +119,7 @@ def write_full_text(
 
 
 def write_tiny_text(said: Mapping[str, str], other: str, alias: str) -> tuple[str, str]:
-    """Words of the facets; words of what is only mentioned, and of the other form, if any."""
+    """Words of the facets; words that are only mentioned, and of the other form, if any."""
     return " ".join(said.values()), " ".join(word for word in (other, alias) if word)
 
 

@@ -1,10 +1,10 @@
-"""The words of the generated papers: facets, the values of each, and several forms of every value.
+"""The vocabulary of the generated papers: facets, their values, and several forms of every value.
 
-A facet is one side of what a paper is about (its domain, its task, ...). Every value can be said in
-several ways that share few words, as schools of one field name one thing differently; a paper says it
-in one way and a request in one way, so that words alone find only some of what is relevant. The names of
-data sets are made of syllables. The words of the tiny graph are those that are one token of the tiny models'
-vocabulary, at the start of a text and after a space; what they mean elsewhere means nothing there.
+A facet is one aspect of a paper (its domain, its task, ...). Every value has several forms that share few
+words, like terms of different schools of one field. A paper uses one form and a request uses one form, so a
+search by words finds only some of the relevant papers. Names of data sets are made of syllables. Words of the
+tiny graph are one token in the tiny models' vocabulary, at the start of a text and after a space; their usual
+meaning is irrelevant there.
 """
 
 from __future__ import annotations
